@@ -1,0 +1,3 @@
+"""embodied-rl: online reinforcement learning for vision-language-action policies."""
+
+__version__ = "0.1.0"

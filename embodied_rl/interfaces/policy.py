@@ -1,0 +1,216 @@
+"""What a policy is to the engine. An author of a flow policy writes `encode` and `velocity`; the rest comes for free.
+
+Shapes: `n` rows of a batch, `H` predicted actions of a chunk, `Hx` ≤ H executed ones, `D` action dimensions of the
+model, `A` ≤ D of the simulator, `S` state dimensions, `L` instruction tokens, `F` width of the features.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from embodied_rl.interfaces.sim import Observation
+
+TensorSpec = dict[str, tuple[tuple[int, ...], torch.dtype]]
+"""name → (shape of one row, dtype): what a rollout buffer allocates."""
+
+
+@dataclass
+class PolicyInput:
+    """An observation as a network takes it. Never holds privileged state.
+
+    Attributes:
+        images: camera → uint8 [n, h, w, 3]; scaling is the backbone's.
+        state: float32 [n, S], normalised by the embodiment.
+        tokens: int64 [n, L] instruction tokens, 0 where padded.
+        features: what `FlowBackbone.perceive` gave earlier, where it is frozen; replaces `images`.
+    """
+
+    images: dict[str, Tensor]
+    state: Tensor
+    tokens: Tensor
+    features: dict[str, Tensor] | None = None
+
+    def __len__(self) -> int:
+        return len(self.state)
+
+
+@dataclass
+class Context:
+    """What a policy knows of an observation before it denoises: batch-first tensors.
+
+    Attributes:
+        tensors: e.g. keys and values per layer; every tensor is [n, ...].
+        pooled: float32 [n, F], one vector per row, for a critic on the prefix.
+        auxiliary: float32 [n, G], an auxiliary prediction (such as object positions), or None.
+    """
+
+    tensors: dict[str, Tensor]
+    pooled: Tensor
+    auxiliary: Tensor | None = None
+
+    def __len__(self) -> int:
+        return len(self.pooled)
+
+    def select(self, rows: Tensor) -> "Context":
+        auxiliary = None if self.auxiliary is None else self.auxiliary[rows]
+        return Context({name: value[rows] for name, value in self.tensors.items()}, self.pooled[rows], auxiliary)
+
+    @staticmethod
+    def cat(parts: Sequence["Context"]) -> "Context":
+        auxiliary = [part.auxiliary for part in parts if part.auxiliary is not None]
+        return Context(
+            {name: torch.cat([part.tensors[name] for part in parts]) for name in parts[0].tensors},
+            torch.cat([part.pooled for part in parts]),
+            torch.cat(auxiliary) if len(auxiliary) == len(parts) else None,
+        )
+
+    @property
+    def nbytes(self) -> int:
+        return sum(value.nbytes for value in (*self.tensors.values(), self.pooled))
+
+
+@dataclass(frozen=True)
+class PolicySpec:
+    """The fixed sizes of a flow policy.
+
+    Attributes:
+        horizon: H, actions predicted at once.
+        action_dim: D, action dimensions of the model.
+        state_dim: S.
+        cameras: names of the cameras it sees, in order.
+        image_size: (height, width) it expects.
+        token_length: L.
+        feature_dim: F of `velocity`'s features.
+        context_dim: F of `Context.pooled`.
+        auxiliary_names: privileged entries that `Context.auxiliary` predicts, in order.
+    """
+
+    horizon: int
+    action_dim: int
+    state_dim: int
+    cameras: tuple[str, ...]
+    image_size: tuple[int, int]
+    token_length: int
+    feature_dim: int
+    context_dim: int
+    auxiliary_names: tuple[str, ...] = ()
+
+
+class FlowBackbone(nn.Module):
+    """A flow-matching VLA. Flow time follows openpi: t = 1 is noise, t = 0 is the action."""
+
+    spec: PolicySpec
+
+    def perceive(self, inputs: PolicyInput) -> dict[str, Tensor] | None:
+        """The part of `encode` that may be frozen and cached across epochs; None where there is no such part."""
+        return None
+
+    def perception_parameters(self) -> list[nn.Parameter]:
+        """The parameters `perceive` uses."""
+        return []
+
+    def predict_auxiliary(self, features: dict[str, Tensor]) -> Tensor:
+        """What `perceive` gave → float32 [n, G], the privileged entries `spec.auxiliary_names`."""
+        raise NotImplementedError
+
+    def encode(self, inputs: PolicyInput) -> Context:
+        """Once a decision: the prefix and its keys and values. Uses `inputs.features` instead of images where given."""
+        raise NotImplementedError
+
+    def velocity(self, x: Tensor, t: Tensor, context: Context) -> tuple[Tensor, Tensor]:
+        """x float32 [n, H, D], t float32 [n] → velocity float32 [n, H, D], features [n, H, F]."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class NoiseKeys:
+    """What the policy's noise is a function of, so that it depends on neither batching nor timing.
+
+    Attributes:
+        seed: of the run.
+        episode: int64 [n], `Episode.index`.
+        decision: int64 [n], decisions since the episode began.
+    """
+
+    seed: int
+    episode: np.ndarray
+    decision: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.episode)
+
+
+Trace = dict[str, Tensor]
+"""Batch-first tensors from which `Actor.evaluate` recomputes a decision: the inputs, and what the sampler drew."""
+
+
+@dataclass
+class Decision:
+    """One policy call for n environments.
+
+    Attributes:
+        actions: float32 [n, Hx, A] in the simulator's units, on the host.
+        trace: what recomputing the log-probability needs.
+        log_prob: float32 [n, Hx, D'], per element (D' = action dims × stochastic steps); masked, then reduced.
+        value: float32 [n].
+        version: int64 [n], version of the weights that chose.
+    """
+
+    actions: np.ndarray
+    trace: Trace
+    log_prob: Tensor
+    value: Tensor
+    version: Tensor
+
+
+@dataclass
+class Evaluation:
+    """A decision recomputed under the present weights.
+
+    Attributes:
+        log_prob: as in `Decision`, same shape and order.
+        entropy: float32 [n, Hx, D'], zero where the noise is fixed.
+        value: float32 [n].
+        auxiliary: float32 [n, G], `Context.auxiliary`, or None.
+        auxiliary_target: float32 [n, G], its targets from privileged state, or None.
+    """
+
+    log_prob: Tensor
+    entropy: Tensor
+    value: Tensor
+    auxiliary: Tensor | None = None
+    auxiliary_target: Tensor | None = None
+
+
+class Actor(nn.Module):
+    """What algorithms, collectors, evaluators and servers see of a policy."""
+
+    version: int = 0
+
+    def act(self, observation: Observation, keys: NoiseKeys, explore: bool) -> Decision:
+        """Choose a chunk for each row. `explore=False` is the deterministic policy that is deployed."""
+        raise NotImplementedError
+
+    def value(self, observation: Observation, keys: NoiseKeys) -> Tensor:
+        """float32 [n], for final and last observations; the same estimator as `act` and `evaluate` use."""
+        raise NotImplementedError
+
+    def evaluate(self, trace: Trace) -> Evaluation:
+        """Recompute log-probability, entropy and value of recorded decisions, with gradients."""
+        raise NotImplementedError
+
+    def trace_spec(self) -> TensorSpec:
+        """What `Decision.trace` holds, row by row; a rollout buffer allocates from it."""
+        raise NotImplementedError
+
+    def log_prob_shape(self) -> tuple[int, ...]:
+        """(Hx, D'): the shape of one row of `Decision.log_prob`."""
+        raise NotImplementedError
+
+    def parameter_groups(self) -> Mapping[str, list[nn.Parameter]]:
+        """Trainable parameters: "actor", "critic", and "perception" where it learns at its own rate."""
+        raise NotImplementedError
