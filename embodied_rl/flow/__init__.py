@@ -1,0 +1,1 @@
+"""Flow policies as Markov chains: noise, schedule, transitions and samplers. PyTorch and NumPy only."""

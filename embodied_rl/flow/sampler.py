@@ -1,0 +1,311 @@
+"""Samplers: draw an action chunk from a velocity field so that its log-probability can be recomputed with gradients.
+
+Shapes: n rows, K denoise steps, S stochastic ones (1 or K), H predicted actions, D action dimensions of the model, F
+width of the features. Log-probabilities are [n, H, S·D]: entry s·D + d is dimension d at the s-th stochastic step. They
+leave out the start's log N(x₁; 0, 1), which cancels in every ratio.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from math import log
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from embodied_rl.flow.noise import Keys, Stream, as_choice, as_normal, random_words
+from embodied_rl.flow.schedule import times
+from embodied_rl.flow.transition import Transition, entropy, flow_noise, flow_sde, log_prob, ode, per_row
+
+Velocity = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
+"""x float32 [n, H, D], t float32 [n] → velocity [n, H, D], features [n, H, F]."""
+
+
+@dataclass
+class Sample:
+    """A drawn action chunk.
+
+    Attributes:
+        actions: float32 [n, H, D], x₀, unclipped.
+        trace: what `Sampler.evaluate` needs: "step" int64 [n, S]; "x" and "x_next" float32 [n, S, H, D], before and
+            after those steps; "noise_level" float32 [n], 0 where the chunk was drawn without exploration.
+        log_prob: float32 [n, H, S·D]; 0 without exploration.
+        features: float32 [n, H, F], averaged over the S stochastic steps, as `Sampler.evaluate` does.
+    """
+
+    actions: Tensor
+    trace: dict[str, Tensor]
+    log_prob: Tensor
+    features: Tensor
+
+
+@dataclass
+class SampleEvaluation:
+    """A sample recomputed under the present weights.
+
+    Attributes:
+        log_prob: float32 [n, H, S·D].
+        entropy: float32 [n, H, S·D]; 0 where the noise is fixed.
+        features: float32 [n, H, F].
+    """
+
+    log_prob: Tensor
+    entropy: Tensor
+    features: Tensor
+
+
+def ode_sample(velocity: Velocity, x: Tensor, denoise_steps: int) -> Tensor:
+    """The deterministic policy: K Euler steps from x₁ [n, H, D] to x₀ [n, H, D]."""
+    for t in times(denoise_steps, x.device)[:-1]:
+        v, _ = velocity(x, t.repeat(len(x)))
+        x = ode(x, v, 1 / denoise_steps)
+    return x
+
+
+class Sampler(nn.Module, ABC):
+    """K denoise steps, of which S are stochastic and scored.
+
+    Attributes:
+        denoise_steps: K.
+        step_weights: float64 [K], in proportion to which each row draws its one stochastic step; None: all K are.
+        noise_level: scales the noise; may be set between rollouts, since a trace keeps the level it was drawn with.
+    """
+
+    def __init__(self, denoise_steps: int, noise_level: float) -> None:
+        super().__init__()
+        if denoise_steps < 1:
+            raise ValueError(f"denoise_steps must be at least 1, got {denoise_steps}")
+        self.denoise_steps = denoise_steps
+        self.step_weights: Tensor | None = None
+        self.noise_level = noise_level
+
+    @property
+    def noise_level(self) -> float:
+        return self._noise_level
+
+    @noise_level.setter
+    def noise_level(self, level: float) -> None:
+        if not level > 0:
+            raise ValueError(f"noise_level must be positive, got {level}: without noise there is nothing to learn from")
+        self._noise_level = float(level)
+
+    @property
+    def delta(self) -> float:
+        """Step length in flow time."""
+        return 1 / self.denoise_steps
+
+    @property
+    def stochastic_steps(self) -> int:
+        """S."""
+        return self.denoise_steps if self.step_weights is None else 1
+
+    @abstractmethod
+    def transition(self, x: Tensor, v: Tensor, features: Tensor, t: Tensor, noise_level: Tensor) -> Transition:
+        """A step from x [n, H, D] at t [n]; rows of noise level 0 take the Euler step."""
+
+    @abstractmethod
+    def step_entropy(self, transition: Transition) -> Tensor:
+        """Elementwise entropy as far as it can be learned, of the shape of `transition.mean`."""
+
+    def log_prob_width(self, action_dim: int) -> int:
+        """S·D."""
+        return self.stochastic_steps * action_dim
+
+    def trace_spec(self, horizon: int, action_dim: int) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
+        """Shape and dtype of one row of each entry of `Sample.trace`."""
+        chain = ((self.stochastic_steps, horizon, action_dim), torch.float32)
+        return {
+            "step": ((self.stochastic_steps,), torch.int64),
+            "x": chain,
+            "x_next": chain,
+            "noise_level": ((), torch.float32),
+        }
+
+    def sample(
+        self,
+        velocity: Velocity,
+        keys: Keys,
+        shape: tuple[int, int],
+        explore: bool,
+        device: torch.device | str = "cpu",
+    ) -> Sample:
+        """Draw one chunk for each row. Keeps a graph unless the caller disables gradients.
+
+        Args:
+            velocity: the policy, which holds the context of the n rows.
+            keys: what the noise is a function of.
+            shape: (H, D).
+            explore: False gives `ode_sample` from the same x₁, bit for bit, whatever the noise.
+            device: where the velocity computes.
+        """
+        x, steps, noise = self._draw(keys, shape, explore, device)
+        rows = torch.arange(len(x), device=device)[:, None]
+        chosen = torch.zeros(len(x), self.denoise_steps, dtype=torch.bool, device=device)
+        chosen[rows, steps] = True
+        states, transitions, features = self._integrate(velocity, x, chosen, noise)
+        trace = {
+            "step": steps,
+            "x": states[rows, steps],
+            "x_next": states[rows, steps + 1],
+            "noise_level": x.new_full((len(x),), self.noise_level if explore else 0.0),
+        }
+        scored = Transition(transitions.mean[rows, steps], transitions.std[rows, steps])
+        return Sample(states[:, -1], trace, _widen(log_prob(trace["x_next"], scored)), features)
+
+    def evaluate(self, velocity: Velocity, trace: dict[str, Tensor]) -> SampleEvaluation:
+        """Recompute recorded chunks with gradients: S evaluations of the velocity, of n rows each."""
+        t = times(self.denoise_steps, trace["x"].device)[trace["step"]]
+        transitions, total = [], torch.zeros((), device=t.device)
+        for s in range(self.stochastic_steps):
+            x = trace["x"][:, s]
+            v, features = velocity(x, t[:, s].contiguous())
+            transitions.append(self.transition(x, v, features.float(), t[:, s], trace["noise_level"]))
+            total = total + features.float()
+        scored = _stack(transitions)
+        density = log_prob(trace["x_next"], scored)
+        return SampleEvaluation(_widen(density), _widen(self.step_entropy(scored)), total / self.stochastic_steps)
+
+    def _draw(
+        self, keys: Keys, shape: tuple[int, int], explore: bool, device: torch.device | str
+    ) -> tuple[Tensor, Tensor, Tensor | None]:
+        """x₁ [n, H, D], stochastic steps int64 [n, S] and injected noise [n, K, H, D] (one step's, where S = 1)."""
+        size = shape[0] * shape[1]
+        counts = {Stream.INITIAL: size}
+        if self.step_weights is not None:
+            counts[Stream.STEP] = 1
+        if explore:
+            counts[Stream.INJECTED] = self.stochastic_steps * size
+        words = random_words(keys, counts)
+        x = as_normal(words[Stream.INITIAL]).reshape(len(keys.episode), *shape).to(device)
+        steps = torch.arange(self.denoise_steps).repeat(len(x), 1)
+        if self.step_weights is not None:
+            steps = as_choice(words[Stream.STEP], self.step_weights)
+        if not explore:
+            return x, steps.to(device), None
+        noise = as_normal(words[Stream.INJECTED]).reshape(len(x), self.stochastic_steps, *shape).to(device)
+        return x, steps.to(device), noise.expand(-1, self.denoise_steps, -1, -1)
+
+    def _integrate(
+        self, velocity: Velocity, x: Tensor, chosen: Tensor, noise: Tensor | None
+    ) -> tuple[Tensor, Transition, Tensor]:
+        """All states [n, K + 1, H, D], all K transitions stacked alike, and the features of the `chosen` [n, K] steps.
+
+        Features are added up, not stacked: those of a large policy are wide.
+        """
+        levels = chosen * self.noise_level
+        states, transitions, total = [x], [], torch.zeros((), device=x.device)
+        for k, time in enumerate(times(self.denoise_steps, x.device)[:-1]):
+            t = time.repeat(len(x))
+            v, features = velocity(x, t)
+            features = features.float()
+            if noise is None:
+                transition = Transition(ode(x, v, self.delta), x.new_zeros(len(x), 1, 1))
+                x = transition.mean
+            else:
+                transition = self.transition(x, v, features, t, levels[:, k])
+                x = transition.draw(noise[:, k])
+            total = total + torch.where(chosen[:, k, None, None], features, 0)
+            states.append(x)
+            transitions.append(transition)
+        return torch.stack(states, 1), _stack(transitions), total / self.stochastic_steps
+
+
+class FlowSDE(Sampler):
+    """Flow-SDE (π_RL, arXiv 2510.25889): the stochastic process with the flow's own marginals.
+
+    Args:
+        denoise_steps: K.
+        noise_level: a of σ = a √(t / (1 - t)); the first step's standard deviation is a.
+        step_weights: K weights of which step is stochastic in a row, hybrid only; None: all alike.
+        layers: "hybrid": one stochastic step for each row, the others follow the ODE; "full": every step is stochastic.
+    """
+
+    def __init__(
+        self,
+        denoise_steps: int,
+        noise_level: float,
+        step_weights: Sequence[float] | None = None,
+        layers: Literal["hybrid", "full"] = "hybrid",
+    ) -> None:
+        super().__init__(denoise_steps, noise_level)
+        self.step_weights = _step_weights(denoise_steps, step_weights, layers)
+
+    def transition(self, x: Tensor, v: Tensor, features: Tensor, t: Tensor, noise_level: Tensor) -> Transition:
+        return flow_sde(x, v, t, self.delta, noise_level)
+
+    def step_entropy(self, transition: Transition) -> Tensor:
+        return torch.zeros_like(transition.mean)
+
+
+class FlowNoise(Sampler):
+    """Flow-Noise (π_RL, arXiv 2510.25889; ReinFlow, arXiv 2505.22094): a head on the features learns the noise.
+
+    The deployed policy is the ODE alone, without the head. At first every standard deviation is √(std_min · std_max).
+
+    Args:
+        denoise_steps: K.
+        std_min, std_max: bounds of the standard deviation, at noise level 1.
+        feature_dim: F.
+        action_dim: D.
+        hidden: widths of the head.
+        noise_level: factor on the standard deviation, for annealing.
+    """
+
+    def __init__(
+        self,
+        denoise_steps: int,
+        std_min: float,
+        std_max: float,
+        feature_dim: int,
+        action_dim: int,
+        hidden: Sequence[int] = (128, 64),
+        noise_level: float = 1.0,
+    ) -> None:
+        super().__init__(denoise_steps, noise_level)
+        if not 0 < std_min <= std_max:
+            raise ValueError(f"expected 0 < std_min <= std_max, got std_min {std_min} and std_max {std_max}")
+        self.log_std_min, self.log_std_max = log(std_min), log(std_max)
+        widths = (feature_dim, *hidden)
+        layers = [layer for pair in pairwise(widths) for layer in (nn.Linear(*pair), nn.SiLU())]
+        output = nn.Linear(widths[-1], action_dim)
+        nn.init.zeros_(output.weight)
+        nn.init.zeros_(output.bias)
+        self.head = nn.Sequential(*layers, output)
+
+    def std(self, features: Tensor) -> Tensor:
+        """Standard deviation [n, H, D] at noise level 1; its logarithm is interpolated between those of the bounds."""
+        with torch.autocast(features.device.type, enabled=False):
+            fraction = (torch.tanh(self.head(features)) + 1) / 2
+        return torch.exp(self.log_std_min + (self.log_std_max - self.log_std_min) * fraction)
+
+    def transition(self, x: Tensor, v: Tensor, features: Tensor, t: Tensor, noise_level: Tensor) -> Transition:
+        return flow_noise(x, v, self.delta, per_row(noise_level, x) * self.std(features))
+
+    def step_entropy(self, transition: Transition) -> Tensor:
+        return entropy(transition.std)
+
+
+def _step_weights(denoise_steps: int, weights: Sequence[float] | None, layers: str) -> Tensor | None:
+    """float64 [K], or None where every step is stochastic."""
+    if layers not in ("hybrid", "full"):
+        raise ValueError(f"layers must be 'hybrid' or 'full', got {layers!r}")
+    if layers == "full":
+        if weights is not None:
+            raise ValueError("step_weights choose the one stochastic step of layers='hybrid'; remove them for 'full'")
+        return None
+    values = torch.ones(denoise_steps) if weights is None else torch.as_tensor([*weights], dtype=torch.float32)
+    if len(values) != denoise_steps or values.min() < 0 or values.sum() <= 0:
+        raise ValueError(f"step_weights needs denoise_steps = {denoise_steps} weights ≥ 0, not all 0, got {weights}")
+    return values.double()
+
+
+def _stack(transitions: Sequence[Transition]) -> Transition:
+    """Transitions of [n, H, D] as one of [n, steps, H, D]."""
+    return Transition(torch.stack([step.mean for step in transitions], 1), torch.stack([s.std for s in transitions], 1))
+
+
+def _widen(x: Tensor) -> Tensor:
+    """[n, S, H, D] → [n, H, S·D]."""
+    return x.transpose(1, 2).flatten(2)

@@ -1,0 +1,1 @@
+"""What policies and critics are trained on: advantages, clipped losses, reductions. Pure functions of tensors."""

@@ -1,0 +1,84 @@
+"""Generalised advantage estimation over decisions. Arrays are [T, N]: T decisions of N environments."""
+
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+
+def discounts(steps: Tensor, gamma: float, per: Literal["control_step", "decision"]) -> Tensor:
+    """Factor on the value that follows each decision, float32 of the shape of `steps`.
+
+    Args:
+        steps: int64, control steps each decision executed.
+        gamma: discount of one control step or of one decision.
+        per: which of the two.
+
+    Raises:
+        ValueError: `per` is neither.
+    """
+    if per not in ("control_step", "decision"):
+        raise ValueError(f"discount per must be 'control_step' or 'decision', got {per!r}")
+    exponent = steps if per == "control_step" else torch.ones_like(steps)
+    return torch.pow(gamma, exponent.float())
+
+
+def discounted_reward(reward: Tensor, steps: Tensor, gamma: float) -> Tensor:
+    """Σ_j γ^j r_j over the executed steps of a chunk; γ = 1 where a decision is the unit of time.
+
+    Args:
+        reward: [T, N, H]; entries j ≥ steps are ignored, whatever they hold.
+        steps: int64 [T, N].
+        gamma: discount of one control step.
+
+    Returns:
+        [T, N].
+    """
+    position = torch.arange(reward.shape[-1], device=reward.device)
+    weight = torch.pow(gamma, position.to(reward.dtype))
+    return torch.where(position < steps[..., None], reward * weight, 0).sum(-1)
+
+
+def next_values(
+    value: Tensor, last_value: Tensor, final_value: Tensor, terminated: Tensor, truncated: Tensor
+) -> Tensor:
+    """The value that follows each decision [T, N].
+
+    0 after a termination, which wins over a truncation in the same chunk; the final observation's value after a
+    truncation; otherwise the next decision's.
+
+    Args:
+        value: [T, N] of the decisions.
+        last_value: [N] of the observations in hand after the last decision.
+        final_value: [T, N] of the final observations; ignored where no episode was truncated.
+        terminated: bool [T, N].
+        truncated: bool [T, N].
+    """
+    following = torch.cat([value[1:], last_value[None]])
+    following = torch.where(truncated, final_value, following)
+    return torch.where(terminated, 0, following)
+
+
+def gae(
+    reward: Tensor, value: Tensor, next_value: Tensor, discount: Tensor, continues: Tensor, lam: float
+) -> tuple[Tensor, Tensor]:
+    """A_t = δ_t + discount_t λ A_{t+1}, δ_t = r_t + discount_t V'_t - V_t (Schulman et al., arXiv 1506.02438).
+
+    Args:
+        reward: [T, N] of each decision, discounted within the chunk.
+        value: [T, N].
+        next_value: [T, N], see `next_values`.
+        discount: [T, N], see `discounts`.
+        continues: bool [T, N], whether decision t + 1 belongs to the same episode; False cuts the recursion.
+        lam: λ, per decision.
+
+    Returns:
+        advantage and return (advantage + value), both [T, N].
+    """
+    delta = reward + discount * next_value - value
+    advantage = torch.empty_like(delta)
+    following = torch.zeros_like(delta[0])
+    for t in reversed(range(len(delta))):
+        following = delta[t] + torch.where(continues[t], discount[t] * lam * following, 0)
+        advantage[t] = following
+    return advantage, advantage + value
