@@ -1,0 +1,66 @@
+"""When a task is done, when it has gone wrong: for all environments at once."""
+
+import numpy as np
+
+from embodied_rl.interfaces.sim import Array
+from embodied_rl_sims.tabletop.layout import FIXTURES, Layout
+
+LIFTED = 0.08  # metres, height of a picked object's centre
+IN_ZONE = 0.045  # metres from the zone's centre, on each axis
+ON_PLATE, IN_BOWL = 0.045, 0.042  # metres from the centre
+ON_TABLE, RELEASED = 0.03, 0.055  # height of a centre; opening of the gripper
+PRESSED = -0.007  # metres, travel of a cap
+
+_KINDS = ("pick", "zone", "plate", "bowl", "press")
+
+
+class Goals:
+    """The goals of n environments, judged together.
+
+    Attributes:
+        position: [n, 2] metres, centre of the goal's fixture. rewarded: [n] whether the success was paid already.
+        displaced_at: [n] the control step on which the target jumps, -1 for never.
+    """
+
+    def __init__(self, num_envs: int) -> None:
+        self._kind = np.zeros(num_envs, np.int64)
+        self._target = np.zeros(num_envs, np.int64)
+        self._goal = np.zeros(num_envs, np.int64)
+        self.position = np.zeros((num_envs, 2))
+        self.rewarded = np.zeros(num_envs, bool)
+        self.displaced_at = np.full(num_envs, -1)
+        self._rows = np.arange(num_envs)
+
+    def begin(self, row: int, layout: Layout, fixtures: Array) -> None:
+        """Take an episode's goal; fixtures [6, 2] metres."""
+        name = layout.family if layout.family in ("pick", "press") else FIXTURES[layout.goal]
+        self._kind[row], self._target[row], self._goal[row] = _KINDS.index(name), layout.target, layout.goal
+        self.rewarded[row] = False
+        self.displaced_at[row] = -1 if layout.displacement is None else layout.displacement[0]
+        self.move(row, fixtures)
+
+    def move(self, row: int, fixtures: Array) -> None:
+        """The fixtures have moved."""
+        if self._goal[row] >= 0:
+            self.position[row] = fixtures[self._goal[row]]
+
+    def judge(self, objects: Array, caps: Array, width: Array) -> tuple[Array, Array]:
+        """Whether each environment's goal holds, and whether it went wrong: the wrong thing lifted, placed or pressed.
+
+        Args:
+            objects: [n, 3, 3] metres, centres. caps: [n, 2] metres, travel. width: [n] metres, of the gripper.
+        """
+        offset = objects[:, :, :2] - self.position[:, None]
+        distance = np.hypot(offset[..., 0], offset[..., 1])
+        down = objects[:, :, 2] < ON_TABLE
+        free = down & (width > RELEASED)[:, None]
+        by_kind = np.stack([
+            objects[:, :, 2] > LIFTED,
+            down & (np.abs(offset).max(axis=-1) < IN_ZONE),
+            free & (distance < ON_PLATE),
+            free & (distance < IN_BOWL),
+            np.concatenate([caps < PRESSED, np.zeros((len(caps), 1), bool)], axis=1),
+        ])  # fmt: skip
+        done = by_kind[self._kind, self._rows]
+        success = done[self._rows, self._target]
+        return success, (done.sum(axis=1) - success) > 0
