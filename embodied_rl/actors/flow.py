@@ -1,0 +1,284 @@
+"""FlowActor: a flow-matching backbone, a sampler and a critic as one Actor.
+
+`act` and `evaluate` run the same operations on the same tensors, so that an unchanged network recomputes the
+log-probabilities of its rollout to the bit, and the first importance ratio of an update is exactly 1.
+
+Shapes: `n` rows, `H` predicted and `Hx` executed actions, `D` model and `A` simulator action dimensions, `D'` = action
+dimensions x stochastic denoise steps, `P` privileged entries, `G` of them predicted.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from embodied_rl.actors.embodiment import Embodiment
+from embodied_rl.critics import Critic, Need
+from embodied_rl.flow.noise import Stream, normal
+from embodied_rl.interfaces.policy import (
+    Actor,
+    Context,
+    Decision,
+    Evaluation,
+    FlowBackbone,
+    NoiseKeys,
+    PolicyInput,
+    TensorSpec,
+    Trace,
+)
+from embodied_rl.interfaces.sim import Observation
+
+IMAGE, FEATURES, FLOW = "input/image/", "input/features/", "flow/"
+TOKENS, STATE, PRIVILEGED, INITIAL = "input/tokens", "input/state", "input/privileged", "critic/initial"
+
+
+class FlowActor(Actor):
+    """What algorithms, collectors and servers see of a flow policy.
+
+    The value that a critic on the expert reads is defined at one point which `act`, `evaluate` and `value` all have:
+    the features of the first denoise evaluation, at t = 1 and the x_1 that the noise keys draw. π_RL averages over all
+    steps in the rollout and takes one step in the update, which are two different estimators; ours is one. Given the
+    keys, x_1 is known before any stochastic step is drawn, so V(o, x_1) is a valid baseline.
+    """
+
+    def __init__(
+        self,
+        backbone: FlowBackbone,
+        sampler: Any,
+        critic: Critic | None,
+        embodiment: Embodiment,
+        *,
+        privileged_names: Sequence[str] = (),
+        freeze_perception: bool = False,
+    ) -> None:
+        """Put the parts together.
+
+        Args:
+            backbone: the network; its sizes must fit the embodiment.
+            sampler: draws and scores denoise chains (`embodied_rl.flow.sampler`); an nn.Module where it learns.
+            critic: the value head, or None for methods without one (values are then 0).
+            embodiment: names, statistics and limits.
+            privileged_names: the columns of `Observation.privileged` of the simulator at hand.
+            freeze_perception: keep what `perceive` uses as it is, and keep its features in place of images.
+
+        Raises:
+            ValueError: where backbone and embodiment do not fit, naming the entry.
+        """
+        super().__init__()
+        _check_fit(backbone, embodiment, freeze_perception)
+        self.backbone, self.sampler, self.embodiment = backbone, sampler, embodiment
+        self.critic = critic
+        self.privileged_names, self.freeze_perception = tuple(privileged_names), freeze_perception
+        for parameter in backbone.perception_parameters():
+            parameter.requires_grad_(not freeze_perception)
+
+    @property
+    def device(self) -> torch.device:
+        """Where the network lives."""
+        return next(self.backbone.parameters()).device
+
+    @torch.no_grad()
+    def act(self, observation: Observation, keys: NoiseKeys, explore: bool) -> Decision:
+        """Choose a chunk for each row; `explore=False` follows the plain ODE from the same x_1.
+
+        The value is NaN where a privileged critic gets no privileged state, which only a deployed policy may.
+
+        Raises:
+            ValueError: where exploring needs privileged state and the observation has none, or the inputs do not fit.
+        """
+        inputs = self._inputs(observation)
+        context = self.backbone.encode(inputs)
+        shape = (self.backbone.spec.horizon, self.backbone.spec.action_dim)
+        sample = self.sampler.sample(self._velocity(context), keys, shape, explore, self.device)
+        trace = self._input_trace(inputs) | {FLOW + name: value for name, value in sample.trace.items()}
+        trace |= self._critic_trace(observation, keys, required=explore)
+        return Decision(
+            actions=self.embodiment.actions(sample.actions),
+            trace=trace,
+            log_prob=self._executed(sample.log_prob),
+            value=self._value(trace, context, len(inputs)),
+            version=torch.full((len(inputs),), self.version, dtype=torch.int64, device=self.device),
+        )
+
+    @torch.no_grad()
+    def value(self, observation: Observation, keys: NoiseKeys) -> Tensor:
+        """float32 [n]: what `act` would give with the same keys, without choosing an action.
+
+        Raises:
+            ValueError: where the critic needs privileged state and the observation has none.
+        """
+        trace = self._critic_trace(observation, keys, required=True)
+        reads_network = self.critic is not None and self.critic.needs != Need.PRIVILEGED
+        context = self.backbone.encode(self._inputs(observation)) if reads_network else None
+        return self._value(trace, context, len(observation))
+
+    def evaluate(self, trace: Trace) -> Evaluation:
+        """Recompute decisions with gradients, from the tensors `act` recorded."""
+        context = self.backbone.encode(self._recorded_inputs(trace))
+        flow = {name.removeprefix(FLOW): value for name, value in trace.items() if name.startswith(FLOW)}
+        again = self.sampler.evaluate(self._velocity(context), flow)
+        target = self._auxiliary_target(trace)
+        return Evaluation(
+            log_prob=self._executed(again.log_prob),
+            entropy=self._executed(again.entropy),
+            value=self._value(trace, context, len(context)),
+            auxiliary=None if target is None else context.auxiliary,
+            auxiliary_target=target,
+        )
+
+    def critic_value(self, privileged: Tensor) -> Tensor:
+        """float32 [B] with gradients, from recorded privileged state [B, P]: a privileged critic by itself."""
+        assert self.critic is not None, "this actor has no critic"
+        return self.critic(privileged, None, None).float()
+
+    def trace_spec(self) -> TensorSpec:
+        """Shapes and types of one row of `Decision.trace`."""
+        spec, size = self.backbone.spec, self.backbone.spec.image_size
+        rows: TensorSpec = {TOKENS: ((spec.token_length,), torch.int64), STATE: ((spec.state_dim,), torch.float32)}
+        if self.freeze_perception:
+            rows |= {FEATURES + name: (tuple(value.shape[1:]), value.dtype) for name, value in self._example().items()}
+        else:
+            rows |= {IMAGE + name: ((*size, 3), torch.uint8) for name in spec.cameras}
+        if self._keeps_privileged:
+            rows[PRIVILEGED] = ((len(self.privileged_names),), torch.float32)
+        if self._critic_needs(Need.EXPERT):
+            rows[INITIAL] = ((spec.horizon, spec.action_dim), torch.float32)
+        flow = self.sampler.trace_spec(spec.horizon, spec.action_dim)
+        return rows | {FLOW + name: entry for name, entry in flow.items()}
+
+    def log_prob_shape(self) -> tuple[int, ...]:
+        """(Hx, D')."""
+        spec = self.backbone.spec
+        steps = self.sampler.log_prob_width(spec.action_dim) // spec.action_dim
+        return self.embodiment.executed, steps * len(self.embodiment.action_names)
+
+    def parameter_groups(self) -> Mapping[str, list[nn.Parameter]]:
+        """Trainable parameters: "actor" (with a learned sampler's), "critic", and "perception" unless it is frozen."""
+        perception = self.backbone.perception_parameters()
+        seen = {id(parameter) for parameter in perception}
+        actor = [parameter for parameter in self.backbone.parameters() if id(parameter) not in seen]
+        if isinstance(self.sampler, nn.Module):
+            actor += self.sampler.parameters()
+        groups = {"actor": actor, "critic": [] if self.critic is None else list(self.critic.parameters())}
+        return groups if self.freeze_perception or not perception else groups | {"perception": perception}
+
+    def observation_inputs(self, observation: Observation) -> PolicyInput:
+        """An observation on the network's device, as images whether or not perception is frozen."""
+        return _moved(self.embodiment.inputs(observation), self.device)
+
+    def _inputs(self, observation: Observation) -> PolicyInput:
+        inputs = self.observation_inputs(observation)
+        if not self.freeze_perception:
+            return inputs
+        return replace(inputs, images={}, features=self.backbone.perceive(inputs))
+
+    def _input_trace(self, inputs: PolicyInput) -> Trace:
+        trace = {TOKENS: inputs.tokens, STATE: inputs.state}
+        trace |= {IMAGE + name: image for name, image in inputs.images.items()}
+        return trace | {FEATURES + name: value for name, value in (inputs.features or {}).items()}
+
+    def _recorded_inputs(self, trace: Trace) -> PolicyInput:
+        images = {name.removeprefix(IMAGE): value for name, value in trace.items() if name.startswith(IMAGE)}
+        features = {name.removeprefix(FEATURES): value for name, value in trace.items() if name.startswith(FEATURES)}
+        return PolicyInput(images, trace[STATE], trace[TOKENS], features or None)
+
+    def _critic_trace(self, observation: Observation, keys: NoiseKeys, required: bool) -> Trace:
+        """What the critic and the auxiliary loss read beyond the policy's inputs."""
+        trace: Trace = {}
+        if self._critic_needs(Need.EXPERT):
+            shape = (self.backbone.spec.horizon, self.backbone.spec.action_dim)
+            trace[INITIAL] = normal(keys, Stream.INITIAL, shape).to(self.device)
+        if not self._keeps_privileged:
+            return trace
+        if observation.privileged is not None:
+            values = self.embodiment.normalise_privileged(observation.privileged, self.privileged_names)
+            trace[PRIVILEGED] = values.to(self.device)
+        elif required:
+            raise ValueError(
+                "The critic or the auxiliary loss reads privileged state and the observation has none: train on a "
+                "simulator that gives it, or set policy.critic=prefix."
+            )
+        return trace
+
+    def _velocity(self, context: Context) -> Any:
+        def velocity(x: Tensor, t: Tensor) -> tuple[Tensor, Tensor]:
+            value, features = self.backbone.velocity(x, t, context)
+            return value.float(), features.float()
+
+        return velocity
+
+    def _executed(self, values: Tensor) -> Tensor:
+        """[n, H, steps x D] → [n, Hx, steps x A]: what the simulator executes, and nothing else, is scored."""
+        by_step = values.unflatten(-1, (-1, self.backbone.spec.action_dim))
+        return by_step[:, : self.embodiment.executed, :, : len(self.embodiment.action_names)].flatten(2)
+
+    def _value(self, trace: Trace, context: Context | None, rows: int) -> Tensor:
+        if self.critic is None:
+            return torch.zeros(rows, device=self.device)
+        if self.critic.needs == Need.PRIVILEGED and PRIVILEGED not in trace:
+            return torch.full((rows,), torch.nan, device=self.device)
+        pooled = None if context is None else context.pooled
+        return self.critic(trace.get(PRIVILEGED), pooled, self._expert_features(trace, context)).float()
+
+    def _expert_features(self, trace: Trace, context: Context | None) -> Tensor | None:
+        """Features [n, Hx, F] at t = 1 and the recorded x_1, for a critic on the expert."""
+        if context is None or self.critic is None or not self._critic_needs(Need.EXPERT):
+            return None
+        start = trace[INITIAL]
+        with torch.set_grad_enabled(torch.is_grad_enabled() and not self.critic.detach):
+            features = self._velocity(context)(start, torch.ones(len(start), device=start.device))[1]
+        return features[:, : self.embodiment.executed]
+
+    def _critic_needs(self, need: Need) -> bool:
+        return self.critic is not None and self.critic.needs == need
+
+    @property
+    def _learns_auxiliary(self) -> bool:
+        names = self.backbone.spec.auxiliary_names
+        return bool(names) and not self.freeze_perception and set(names) <= set(self.privileged_names)
+
+    @property
+    def _keeps_privileged(self) -> bool:
+        return self._critic_needs(Need.PRIVILEGED) or self._learns_auxiliary
+
+    def _auxiliary_target(self, trace: Trace) -> Tensor | None:
+        """Normalised targets [n, G] of the backbone's auxiliary prediction, where it can learn from them."""
+        if not self._learns_auxiliary:
+            return None
+        columns = [self.privileged_names.index(name) for name in self.backbone.spec.auxiliary_names]
+        return trace[PRIVILEGED][:, columns]
+
+    @torch.no_grad()
+    def _example(self) -> dict[str, Tensor]:
+        """What `perceive` gives for one blank row, for its shapes."""
+        spec, device = self.backbone.spec, self.device
+        blank = torch.zeros(1, *spec.image_size, 3, dtype=torch.uint8, device=device)
+        tokens = torch.zeros(1, spec.token_length, dtype=torch.int64, device=device)
+        inputs = PolicyInput(dict.fromkeys(spec.cameras, blank), torch.zeros(1, spec.state_dim, device=device), tokens)
+        return self.backbone.perceive(inputs) or {}
+
+
+def _moved(inputs: PolicyInput, device: torch.device) -> PolicyInput:
+    images = {name: image.to(device) for name, image in inputs.images.items()}
+    return PolicyInput(images, inputs.state.to(device), inputs.tokens.to(device))
+
+
+def _check_fit(backbone: FlowBackbone, embodiment: Embodiment, freeze_perception: bool) -> None:
+    spec = backbone.spec
+    pairs = {
+        "cameras": (spec.cameras, embodiment.cameras),
+        "image size": (spec.image_size, embodiment.image_size),
+        "state entries": (spec.state_dim, len(embodiment.state_names)),
+        "instruction tokens": (spec.token_length, embodiment.token_length),
+    }
+    for name, (network, robot) in pairs.items():
+        if network != robot:
+            raise ValueError(f"The policy has {network} {name}, the embodiment {robot}: build both from one simulator.")
+    if embodiment.executed > spec.horizon:
+        raise ValueError(f"policy.executed={embodiment.executed} exceeds the {spec.horizon} actions of a chunk.")
+    if (robot_dim := len(embodiment.action_names)) > spec.action_dim:
+        raise ValueError(f"The policy has {spec.action_dim} action dimensions, the robot {robot_dim}.")
+    if freeze_perception and not backbone.perception_parameters():
+        raise ValueError("policy.freeze_perception=true, but this policy has no perception that can be frozen apart.")

@@ -1,0 +1,121 @@
+"""Value heads: on privileged state, on the prefix, on the action expert's features.
+
+Each reads one of three inputs and ignores the others, so that an actor can hold any of them. `needs` says which.
+"""
+
+from collections.abc import Sequence
+from enum import StrEnum
+
+from torch import Tensor, nn
+
+
+class Need(StrEnum):
+    """What a critic reads."""
+
+    PRIVILEGED = "privileged"
+    PREFIX = "prefix"
+    EXPERT = "expert"
+
+
+def value_head(inputs: int, hidden: Sequence[int]) -> nn.Sequential:
+    """An MLP to one number; the last layer starts near zero (pi_RL, arXiv:2510.25889: N(0, 0.02), bias 0)."""
+    layers: list[nn.Module] = []
+    for size in hidden:
+        layers += [nn.Linear(inputs, size), nn.SiLU()]
+        inputs = size
+    last = nn.Linear(inputs, 1)
+    nn.init.normal_(last.weight, std=0.02)
+    nn.init.zeros_(last.bias)
+    return nn.Sequential(*layers, last)
+
+
+class Critic(nn.Module):
+    """A value head. `needs` is what it reads; `detach` keeps its gradient out of the backbone."""
+
+    needs: Need
+    detach: bool = True
+
+    def forward(self, privileged: Tensor | None, pooled: Tensor | None, features: Tensor | None) -> Tensor:
+        """privileged [n, P], pooled prefix [n, F], expert features [n, Hx, F] → value float32 [n]."""
+        raise NotImplementedError
+
+
+class PrivilegedCritic(Critic):
+    """Asymmetric critic: reads the simulator's truth, which the policy never sees."""
+
+    needs = Need.PRIVILEGED
+
+    def __init__(self, dim: int, hidden: Sequence[int] = (192, 192)) -> None:
+        """dim: P, entries of the privileged state; hidden: units of each layer.
+
+        Raises:
+            ValueError: for a simulator without privileged state.
+        """
+        super().__init__()
+        if dim < 1:
+            raise ValueError("This simulator has no privileged state for policy.critic=privileged; try prefix.")
+        self.head = value_head(dim, hidden)
+
+    def forward(self, privileged: Tensor | None, pooled: Tensor | None, features: Tensor | None) -> Tensor:
+        assert privileged is not None, "a privileged critic was called without privileged state"
+        return self.head(privileged).squeeze(-1)
+
+
+class PrefixCritic(Critic):
+    """V_vlm of pi_RL (section 4.3): reads the prefix, pooled over the tokens that exist."""
+
+    needs = Need.PREFIX
+
+    def __init__(self, context_dim: int, hidden: Sequence[int] = (192, 192), detach: bool = True) -> None:
+        """context_dim: width of `Context.pooled`; hidden: units of each layer; detach: no gradient to the backbone."""
+        super().__init__()
+        self.detach = detach
+        self.norm = nn.LayerNorm(context_dim)
+        self.head = value_head(context_dim, hidden)
+
+    def forward(self, privileged: Tensor | None, pooled: Tensor | None, features: Tensor | None) -> Tensor:
+        assert pooled is not None, "a prefix critic was called without the prefix"
+        return self.head(self.norm(pooled.detach() if self.detach else pooled)).squeeze(-1)
+
+
+class ExpertCritic(Critic):
+    """V_expert of pi_RL (section 4.3): reads the action expert's features, averaged over the executed actions."""
+
+    needs = Need.EXPERT
+
+    def __init__(self, feature_dim: int, hidden: Sequence[int] = (192, 192), detach: bool = True) -> None:
+        """feature_dim: width of the features; hidden: units of each layer; detach: no gradient to the backbone."""
+        super().__init__()
+        self.detach = detach
+        self.norm = nn.LayerNorm(feature_dim)
+        self.head = value_head(feature_dim, hidden)
+
+    def forward(self, privileged: Tensor | None, pooled: Tensor | None, features: Tensor | None) -> Tensor:
+        assert features is not None, "an expert critic was called without features"
+        mean = features.mean(dim=1)
+        return self.head(self.norm(mean.detach() if self.detach else mean)).squeeze(-1)
+
+
+def make_critic(
+    kind: str,
+    *,
+    privileged_dim: int,
+    context_dim: int,
+    feature_dim: int,
+    hidden: Sequence[int] = (192, 192),
+    detach: bool = True,
+) -> Critic | None:
+    """The critic of `policy.critic`: "privileged", "prefix", "expert", or "none" for methods without one.
+
+    Raises:
+        ValueError: for another kind.
+    """
+    if kind == "none":
+        return None
+    if kind == Need.PRIVILEGED:
+        return PrivilegedCritic(privileged_dim, hidden)
+    if kind == Need.PREFIX:
+        return PrefixCritic(context_dim, hidden, detach)
+    if kind == Need.EXPERT:
+        return ExpertCritic(feature_dim, hidden, detach)
+    raise ValueError(f"policy.critic={kind!r} is not one of privileged, prefix, expert, none.")

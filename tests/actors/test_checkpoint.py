@@ -1,0 +1,141 @@
+"""Policy files: what goes in comes out, and what must not be loaded is refused in words."""
+
+import json
+from dataclasses import asdict, replace
+
+import numpy as np
+import pytest
+import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
+
+from embodied_rl.actors.checkpoint import load_actor, load_parts, read_metadata, save_actor, save_backbone
+from embodied_rl.learning.checkpoint import CheckpointError
+from embodied_rl_policies.pocket import Pocket
+
+
+@pytest.fixture
+def small(make_actor):
+    """The configuration of the small network, as stored."""
+    return asdict(make_actor().backbone.config)
+
+
+def build(config):
+    """What makes a pocket network of a configuration for four model dimensions."""
+
+    def make(embodiment, auxiliary_names):
+        words, size = len(embodiment.vocabulary), embodiment.image_size
+        length, states = embodiment.token_length, len(embodiment.state_names)
+        return Pocket(Pocket.Config(**config), 4, states, embodiment.cameras, size, words, length, auxiliary_names)
+
+    return make
+
+
+def test_an_actor_comes_back_to_the_bit(tmp_path, make_actor, observe, keys, small) -> None:
+    """Network, noise head and critic act and score as before."""
+    first, second = make_actor("noise", "expert", seed=0), make_actor("noise", "expert", seed=1)
+    save_actor(tmp_path / "actor.safetensors", first, "pocket", small, extra={"note": "übung"})
+    metadata = load_actor(tmp_path / "actor.safetensors", second)
+    a, b = (actor.act(observe(4), keys(4), explore=True) for actor in (first, second))
+    assert np.array_equal(a.actions, b.actions)
+    assert torch.equal(a.log_prob, b.log_prob)
+    assert torch.equal(a.value, b.value)
+    assert metadata.extra == {"note": "übung"}
+    assert list(tmp_path.iterdir()) == [tmp_path / "actor.safetensors"]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+def test_the_network_can_be_built_from_the_file(tmp_path, make_actor, observe, embodiment, small, dtype) -> None:
+    """float32 is exact; float16 halves the file, loads as float32 and stays within its own rounding."""
+    path, backbone = tmp_path / "base.safetensors", make_actor().backbone
+    save_backbone(path, backbone, embodiment, "pocket", small, dtype=dtype)
+    loaded, stored = load_parts(path, "pocket", small, build(small))
+    assert stored == embodiment
+    assert loaded.spec == backbone.spec
+    for name, value in backbone.state_dict().items():
+        other = loaded.state_dict()[name]
+        assert other.dtype == torch.float32
+        assert torch.equal(other, value.to(dtype).float())
+    assert (path.stat().st_size < 3 * sum(p.numel() for p in backbone.parameters())) == (dtype == torch.float16)
+
+
+def test_sampler_and_critic_are_left_alone_when_only_the_network_is_wanted(tmp_path, make_actor, small) -> None:
+    """A run's file serves as a base for another sampler and critic."""
+    path, actor = tmp_path / "actor.safetensors", make_actor("noise", "expert")
+    save_actor(path, actor, "pocket", small)
+    loaded, _ = load_parts(path, "pocket", small, build(small))
+    assert torch.equal(loaded.words.weight, actor.backbone.words.weight)
+
+
+def test_a_header_that_starts_like_a_pickle_is_read(tmp_path, make_actor, embodiment, small) -> None:
+    """The first byte is the header's length modulo 256, 0x80 for some; that alone makes no pickle."""
+    path, backbone, starts = tmp_path / "base.safetensors", make_actor().backbone, set()
+    for length in range(0, 256, 8):
+        save_backbone(path, backbone, embodiment, "pocket", small, extra={"pad": "x" * length})
+        starts.add(path.read_bytes()[0])
+        assert len(read_metadata(path).extra["pad"]) == length
+    assert 0x80 in starts
+
+
+def test_another_network_is_refused_by_key(tmp_path, make_actor, embodiment, small) -> None:
+    """A different policy, a different configuration, and shapes the configuration does not explain."""
+    path, backbone = tmp_path / "base.safetensors", make_actor().backbone
+    save_backbone(path, backbone, embodiment, "pocket", small)
+    with pytest.raises(CheckpointError, match="set policy=pocket"):
+        load_parts(path, "pi0", small, build(small))
+    wide = small | {"width": 64}
+    with pytest.raises(CheckpointError, match=r"policy\.width=32, not 64: set policy\.width=32"):
+        load_parts(path, "pocket", wide, build(wide))
+    with pytest.raises(CheckpointError, match=r"backbone\.action_in\.bias is \(32,\), expected \(64,\).*more"):
+        load_parts(path, "pocket", small, build(wide))
+    with pytest.raises(CheckpointError, match=r"policy\.\w+=\d+, which this version does not know"):
+        load_parts(path, "pocket", {}, build(small))
+
+
+def test_a_refused_file_changes_nothing(tmp_path, make_actor, embodiment, small) -> None:
+    """Another critic, then another embodiment: refused before the first weight is copied."""
+    path, actor = tmp_path / "actor.safetensors", make_actor("hybrid", "privileged", seed=1)
+    before = {name: value.clone() for name, value in actor.state_dict().items()}
+    save_actor(path, make_actor("hybrid", "prefix"), "pocket", small)
+    with pytest.raises(CheckpointError, match=r"critic\.norm\.weight has no place"):
+        load_actor(path, actor)
+    other = make_actor("hybrid", "privileged")
+    other.embodiment = replace(embodiment, action_high=(0.5, 1.5, 0.1))
+    save_actor(path, other, "pocket", small)
+    with pytest.raises(CheckpointError, match="differ: action_high"):
+        load_actor(path, actor)
+    assert all(torch.equal(value, before[name]) for name, value in actor.state_dict().items())
+
+
+def test_damaged_foreign_and_pickled_files_are_refused(tmp_path, make_actor, embodiment, small) -> None:
+    """Each is named, and a pickle is never opened."""
+    good, bad = tmp_path / "good.safetensors", tmp_path / "bad.safetensors"
+    save_backbone(good, make_actor().backbone, embodiment, "pocket", small)
+    bad.write_bytes(good.read_bytes()[:-100])
+    with pytest.raises(CheckpointError, match=r"bad\.safetensors is damaged"):
+        read_metadata(bad)
+    torch.save({"weight": torch.zeros(1)}, bad)
+    with pytest.raises(CheckpointError, match="pickle"):
+        read_metadata(bad)
+    save_file({"weight": torch.zeros(1)}, bad)
+    with pytest.raises(CheckpointError, match="no policy of this library"):
+        read_metadata(bad)
+    with pytest.raises(CheckpointError, match=r"no policy file .*none\.safetensors"):
+        read_metadata(tmp_path / "none.safetensors")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [({"format": 2}, "this version reads format 1"), ({"config": None}, None), ({"embodiment": {}}, "entries")],
+)
+def test_headers_of_another_version_are_refused(tmp_path, make_actor, embodiment, small, change, message) -> None:
+    """A newer format, a missing entry, an embodiment with other fields."""
+    path = tmp_path / "base.safetensors"
+    save_backbone(path, make_actor().backbone, embodiment, "pocket", small)
+    with safe_open(path, "pt") as opened:
+        header = json.loads(opened.metadata()["embodied_rl"])
+        tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118
+    header = {name: value for name, value in (header | change).items() if value is not None}
+    save_file(tensors, path, {"embodied_rl": json.dumps(header)})
+    with pytest.raises(ValueError, match=message or "damaged embodied_rl header: 'config'"):
+        read_metadata(path)

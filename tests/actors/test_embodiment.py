@@ -1,0 +1,116 @@
+"""Embodiment: units, words and statistics, there and back."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from embodied_rl.actors.embodiment import Embodiment
+
+
+def test_limits_are_minus_one_and_one(embodiment) -> None:
+    """-1, 0 and 1 are the lower limit, the middle and the upper limit; more is clipped; D and H are cut to A and Hx."""
+    x = torch.tensor([-1.0, 0.0, 1.0, 7.0, -7.0])[:, None, None].expand(5, 4, 4)
+    actions = embodiment.actions(x)
+    low, middle, high = [-0.5, -2.0, 0.0], [0.0, -0.5, 0.05], [0.5, 1.0, 0.1]
+    assert actions.dtype == np.float32
+    assert np.allclose(actions[:, 1], [low, middle, high, high, low])
+    assert actions.shape == (5, 2, 3)
+    assert (actions <= np.float32(high)).all() and (actions >= np.float32(low)).all()
+
+
+def test_model_actions_invert_actions(embodiment) -> None:
+    """Within limits nothing is lost; dimensions the robot lacks are 0."""
+    x = 2 * torch.rand(6, 2, 4, generator=torch.Generator().manual_seed(0)) - 1
+    back = embodiment.model_actions(embodiment.actions(x), action_dim=4)
+    assert torch.allclose(back[..., :3], x[..., :3], atol=1e-6)
+    assert (back[..., 3] == 0).all()
+
+
+def test_nan_is_passed_on(embodiment) -> None:
+    """Whoever executes the action must be able to see that it is not a number."""
+    assert np.isnan(embodiment.actions(torch.full((1, 4, 4), torch.nan))).all()
+
+
+def test_state_is_normalised_by_recorded_statistics(embodiment, observe) -> None:
+    """Mean 0 and deviation 1 over the recording; a constant entry stays finite; unknown privileged names keep units."""
+    random = np.random.default_rng(0)
+    state = np.stack([random.normal(5, 3, 500), np.full(500, 2.5)], axis=1).astype(np.float32)
+    fitted = embodiment.with_statistics(state, privileged=random.normal(-4, 2, (500, 4)))
+    normal = fitted.normalise_state(torch.from_numpy(state))
+    assert torch.allclose(normal.mean(dim=0), torch.zeros(2), atol=1e-5)
+    assert torch.allclose(normal.std(dim=0), torch.tensor([1.0, 0.0]), atol=2e-3)
+    truth = torch.full((1, 2), -4.0)
+    assert torch.allclose(
+        fitted.normalise_privileged(truth, ("clock", "unheard")), torch.tensor([[0.0, -4.0]]), atol=0.2
+    )
+
+
+def test_words_become_ids_and_pads(embodiment) -> None:
+    """One id a word wherever it stands, case ignored, 0 after the end."""
+    tokens = embodiment.tokens(["Reach the red cube", "the RED cube"])
+    assert tokens.shape == (2, 6)
+    assert tokens[0, 1:4].tolist() == tokens[1, :3].tolist()
+    assert tokens[0, 4:].tolist() == [0, 0]
+    assert [embodiment.vocabulary[i] for i in tokens[0, :4]] == ["reach", "the", "red", "cube"]
+
+
+def test_inputs_never_hold_privileged_state(embodiment, observe) -> None:
+    """The network's input is the same with and without it."""
+    inputs = embodiment.inputs(observe(3))
+    blind = embodiment.inputs(observe(3).without_privileged())
+    assert set(vars(inputs)) == {"images", "state", "tokens", "features"}
+    assert torch.equal(inputs.state, blind.state)
+
+
+def test_unusable_observations_are_named(embodiment, observe) -> None:
+    """Unknown word, long instruction, missing camera, image of another size or type, state of another length."""
+    good = observe(1)
+    for change, message in [
+        ({"instruction": ("reach the purple cube",)}, "'purple'"),
+        ({"instruction": ("the red red red red red cube",)}, "7 words"),
+        ({"images": {"wrist": good.images["front"]}}, "camera 'front'.*wrist"),
+        ({"images": {"front": good.images["front"][:, :16]}}, r"\(16, 32, 3\)"),
+        ({"images": {"front": good.images["front"].astype(np.float32)}}, "float32"),
+        ({"state": np.zeros((1, 3), np.float32)}, "2 state entries"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            embodiment.inputs(replace(good, **change))
+
+
+def test_json_there_and_back(embodiment) -> None:
+    """What a checkpoint stores is the same embodiment; a missing or unknown entry is named."""
+    data = json.loads(json.dumps(embodiment.to_dict()))
+    assert Embodiment.from_dict(data) == embodiment
+    del data["executed"]
+    with pytest.raises(ValueError, match="executed"):
+        Embodiment.from_dict(data)
+
+
+def test_another_robot_is_refused(embodiment, simulator_spec) -> None:
+    """Its own simulator passes; cameras, limits and words that differ are named."""
+    embodiment.check(simulator_spec)
+    for change, message in [
+        ({"cameras": simulator_spec.cameras[1:]}, "front"),
+        ({"action_low": (-1.0, -2.0, 0.0)}, "action_low"),
+        ({"words": (*simulator_spec.words, "bowl")}, "bowl"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            embodiment.check(replace(simulator_spec, **change))
+
+
+def test_impossible_embodiments_are_refused(embodiment, simulator_spec) -> None:
+    """Limits without range, statistics without spread or of the wrong length, cameras of two sizes."""
+    for change, message in [
+        ({"action_high": (0.5, np.inf, 0.1)}, "'dy'"),
+        ({"state_std": (1.0, 0.0)}, "positive"),
+        ({"state_mean": (0.0,)}, "state_mean must have 2"),
+        ({"executed": 0}, r"policy\.executed=0"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            replace(embodiment, **change)
+    both = tuple(replace(camera, role="policy") for camera in simulator_spec.cameras)
+    with pytest.raises(ValueError, match="one size"):
+        Embodiment.of(replace(simulator_spec, cameras=both), 2, 6)
