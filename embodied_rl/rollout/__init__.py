@@ -1,0 +1,1 @@
+"""Collecting experience: which episode runs where, the buffer it goes to, and the loop that fills it."""

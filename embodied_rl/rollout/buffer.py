@@ -1,0 +1,172 @@
+"""What one round of collection gives to an algorithm: tensors allocated once and filled again and again.
+
+Shapes: T decisions, N environments, Hx executed actions, D' elements of an action's log-probability.
+"""
+
+from dataclasses import dataclass, field, fields
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from embodied_rl.interfaces.policy import Actor, Decision, Trace
+from embodied_rl.interfaces.sim import Episode, Source, StepResult
+
+
+@dataclass(frozen=True)
+class EpisodeRecord:
+    """An episode that ended.
+
+    Attributes:
+        index, task, group, split: as in `Episode`.
+        success_once: whether the goal held after any of its steps.
+        success_at_end: whether it held after the last one.
+        steps: control steps it took.
+        reward: sum of its rewards.
+    """
+
+    index: int
+    task: int
+    group: int
+    split: str
+    success_once: bool
+    success_at_end: bool
+    steps: int
+    reward: float
+
+
+@dataclass
+class Rollout:
+    """T decisions of N environments. Make one with `allocate`.
+
+    Only rows with `valid` may be learned from: the others belong to a parked environment, or to an episode that was
+    lost with its worker. Entries [.., j] with j ≥ steps are zero (False, HOLD) and mean nothing.
+
+    Attributes:
+        trace: what `Actor.evaluate` takes, [T, N, ...] each.
+        log_prob: float32 [T, N, Hx, D'] when the action was chosen.
+        value: float32 [T, N] of the observation the decision was made on.
+        version: int64 [T, N] of the weights that decided.
+        reward: float32 [T, N, Hx].
+        success: bool [T, N, Hx].
+        steps: int64 [T, N], control steps executed.
+        source: uint8 [T, N, Hx], a `Source` each.
+        terminated: bool [T, N].
+        truncated: bool [T, N]; never true where `terminated` is.
+        final_value: float32 [T, N], value of the episode's final observation where truncated, else zero.
+        valid: bool [T, N].
+        episode, group, task: int64 [T, N].
+        last_value: float32 [N], value of the observation that follows the last decision.
+        finished: the episodes that ended, in the order of rows, then environments.
+    """
+
+    trace: Trace
+    log_prob: Tensor
+    value: Tensor
+    version: Tensor
+    reward: Tensor
+    success: Tensor
+    steps: Tensor
+    source: Tensor
+    terminated: Tensor
+    truncated: Tensor
+    final_value: Tensor
+    valid: Tensor
+    episode: Tensor
+    group: Tensor
+    task: Tensor
+    last_value: Tensor
+    finished: list[EpisodeRecord] = field(default_factory=list)
+
+    @staticmethod
+    def allocate(actor: Actor, decisions: int, num_envs: int, device: torch.device | str = "cpu") -> "Rollout":
+        """Room for T `decisions` of N environments of what an actor records."""
+        executed = actor.log_prob_shape()[0]
+
+        def zeros(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
+            return torch.zeros(decisions, num_envs, *shape, dtype=dtype, device=device)
+
+        return Rollout(
+            trace={name: zeros(*shape, dtype=dtype) for name, (shape, dtype) in actor.trace_spec().items()},
+            log_prob=zeros(*actor.log_prob_shape()),
+            value=zeros(),
+            version=zeros(dtype=torch.int64),
+            reward=zeros(executed),
+            success=zeros(executed, dtype=torch.bool),
+            steps=zeros(dtype=torch.int64),
+            source=zeros(executed, dtype=torch.uint8),
+            terminated=zeros(dtype=torch.bool),
+            truncated=zeros(dtype=torch.bool),
+            final_value=zeros(),
+            valid=zeros(dtype=torch.bool),
+            episode=zeros(dtype=torch.int64),
+            group=zeros(dtype=torch.int64),
+            task=zeros(dtype=torch.int64),
+            last_value=torch.zeros(num_envs, device=device),
+        )
+
+    @property
+    def decisions(self) -> int:
+        """T."""
+        return self.valid.shape[0]
+
+    @property
+    def num_envs(self) -> int:
+        """N."""
+        return self.valid.shape[1]
+
+    @property
+    def executed(self) -> int:
+        """Hx."""
+        return self.reward.shape[2]
+
+    def clear(self) -> None:
+        """Invalidate all rows, so that nothing of an earlier round can be taken for this one's."""
+        for name, tensor in self._tensors().items():
+            if not name.startswith("trace/"):
+                tensor.fill_(int(Source.HOLD) if name == "source" else 0)
+        self.finished = []
+
+    def write_decision(self, row: int, columns: Tensor, decision: Decision, episodes: list[Episode]) -> None:
+        """Store the decisions of the environments `columns` (int64 [n]), which run `episodes`."""
+        for name, tensor in decision.trace.items():
+            self.trace[name][row, columns] = tensor.to(self.log_prob.device)
+        self.log_prob[row, columns] = decision.log_prob.to(self.log_prob.device)
+        self.value[row, columns] = decision.value.to(self.log_prob.device)
+        self.version[row, columns] = decision.version.to(self.log_prob.device)
+        self.episode[row, columns] = self._long([episode.index for episode in episodes])
+        self.group[row, columns] = self._long([episode.group for episode in episodes])
+        self.task[row, columns] = self._long([episode.task for episode in episodes])
+
+    def write_result(self, row: int, columns: Tensor, result: StepResult, rows: np.ndarray) -> None:
+        """Store what `rows` of a result say of the environments `columns`, which makes those rows valid."""
+        unused = np.arange(self.executed) >= result.steps[rows, None]
+        self.reward[row, columns] = self._like(self.reward, np.where(unused, 0, result.reward[rows]))
+        self.success[row, columns] = self._like(self.success, result.success[rows] & ~unused)
+        self.source[row, columns] = self._like(self.source, np.where(unused, Source.HOLD, result.source[rows]))
+        self.steps[row, columns] = self._like(self.steps, result.steps[rows])
+        self.terminated[row, columns] = self._like(self.terminated, result.terminated[rows])
+        self.truncated[row, columns] = self._like(self.truncated, result.truncated[rows] & ~result.terminated[rows])
+        self.valid[row, columns] = True
+
+    def valid_rows(self) -> Tensor:
+        """int64 indices into `batch()` of the rows that may be learned from, in ascending order."""
+        return self.valid.flatten().nonzero()[:, 0]
+
+    def batch(self) -> dict[str, Tensor]:
+        """Views of everything but `last_value` as [T·N, ...]; the trace's entries as "trace/<name>"."""
+        return {name: tensor.flatten(0, 1) for name, tensor in self._tensors().items() if name != "last_value"}
+
+    def trace_rows(self, rows: Tensor) -> Trace:
+        """The trace of some rows of `batch()`, for `Actor.evaluate`."""
+        return {name: tensor.flatten(0, 1)[rows] for name, tensor in self.trace.items()}
+
+    def _tensors(self) -> dict[str, Tensor]:
+        named = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in ("trace", "finished")}
+        return named | {f"trace/{name}": tensor for name, tensor in self.trace.items()}
+
+    def _long(self, values: list[int]) -> Tensor:
+        return torch.tensor(values, dtype=torch.int64, device=self.log_prob.device)
+
+    def _like(self, tensor: Tensor, values: np.ndarray) -> Tensor:
+        return torch.from_numpy(np.ascontiguousarray(values)).to(tensor)

@@ -1,0 +1,303 @@
+"""Collecting a rollout: while the policy decides for one slice of environments, the others simulate.
+
+Shapes: T decisions, N environments of this collector, n of one handle, Hx executed actions of a chunk.
+"""
+
+import logging
+import os
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from embodied_rl.interfaces.policy import Actor, Decision
+from embodied_rl.interfaces.sim import Array, Observation, SimulatorSpec, StepResult
+from embodied_rl.rollout.buffer import Rollout
+from embodied_rl.rollout.environments import Environments
+from embodied_rl.rollout.episodes import EpisodeSampler
+from embodied_rl.rollout.parts import Final, Part, check_ended, check_sizes, join, snapshots, used
+from embodied_rl.runtime.handle import Future, Handle, WorkerDied, revive
+from embodied_rl.runtime.process import resident_bytes
+
+log = logging.getLogger(__name__)
+
+
+@dataclass
+class Timing:
+    """Where the seconds of one `collect` went.
+
+    Attributes:
+        inference: in the actor.
+        waiting: for simulators; for one in this process, simulating.
+        simulating: busy seconds that the simulators report, all together.
+        total: of the whole call.
+    """
+
+    inference: float = 0.0
+    waiting: float = 0.0
+    simulating: float = 0.0
+    total: float = 0.0
+
+
+class Collector:
+    """Runs the environments of some handles, and fills one rollout again and again.
+
+    Episodes carry over from one rollout to the next, unless `fresh`. Environment e of all N runs the episodes e, e + N,
+    e + 2N, …; noise is keyed by episode and decision, and slices take turns in a fixed order. So a rollout depends on
+    neither timing nor, for a row-wise actor, on the number of slices and handles.
+
+    A worker that dies is replaced. The episodes it ran are lost: their rows become invalid, nobody else's do.
+
+    Args:
+        handles: simulators with equally many environments each.
+        spec: theirs.
+        envs_per_slice: environments that are inferred together; a slice is one or several handles.
+        sampler: index → episode.
+        rollout: T × N, with N = envs_per_slice × slices.
+        seed: of the run; keys the noise.
+        env_offset: number of the first environment among those of all collectors.
+        env_total: number of environments of all collectors; by default this one's.
+        fresh: start a new episode in every environment at each `collect`, and park it when it has ended, so that a
+            rollout holds whole episodes, as group-relative methods need.
+
+    Attributes:
+        timing: of the last `collect`.
+        memory: resident bytes after it, of the "main" process and of the "workers" together.
+        restarts: workers replaced since the run began.
+        lost_episodes: episodes that were lost with them.
+
+    Raises:
+        ValueError: sizes do not fit each other.
+    """
+
+    def __init__(
+        self,
+        handles: Sequence[Handle],
+        spec: SimulatorSpec,
+        envs_per_slice: int,
+        sampler: EpisodeSampler,
+        rollout: Rollout,
+        seed: int,
+        env_offset: int = 0,
+        env_total: int | None = None,
+        fresh: bool = False,
+    ):
+        total = rollout.num_envs if env_total is None else env_total
+        check_sizes(len(handles), envs_per_slice, rollout.num_envs, total, sampler.group_size)
+        if fresh and rollout.decisions * rollout.executed < spec.horizon:
+            raise ValueError(
+                f"{rollout.decisions} decisions of {rollout.executed} steps do not hold an episode of {spec.horizon}; "
+                f"whole episodes need train.decisions ≥ {-(-spec.horizon // rollout.executed)}"
+            )
+        self.spec, self.rollout, self._fresh = spec, rollout, fresh
+        self._envs = Environments(sampler, env_offset + np.arange(rollout.num_envs), total, seed)
+        columns = np.split(np.arange(rollout.num_envs), len(handles))
+        self._parts = [Part(handle, mine) for handle, mine in zip(handles, columns, strict=True)]
+        size = envs_per_slice * len(handles) // rollout.num_envs
+        self._slices = [self._parts[first : first + size] for first in range(0, len(handles), size)]
+        self._finals: list[Final] = []
+        self._begun = False
+        self.timing, self.memory = Timing(), {"main": 0, "workers": 0}
+        self.restarts = self.lost_episodes = 0
+
+    @torch.no_grad()
+    def collect(self, actor: Actor) -> Rollout:
+        """Fill the rollout with T decisions of each environment, exploring.
+
+        Raises:
+            FloatingPointError: NaN or infinity from the simulator or the actor; the message says where.
+            WorkerDied: a worker died more often than its budget of restarts allows.
+            WorkerError: a simulator raised an exception.
+        """
+        started = time.perf_counter()
+        self._begin()
+        for row in range(self.rollout.decisions):
+            for parts in self._slices:
+                self._receive(parts, row - 1)
+                self._decide(actor, parts, row)
+        for parts in self._slices:
+            self._receive(parts, self.rollout.decisions - 1)
+        self._evaluate_ends(actor)
+        self.timing.total = time.perf_counter() - started
+        workers = sum(part.handle.memory() for part in self._parts)
+        self.memory = {"main": resident_bytes(os.getpid()), "workers": workers}
+        return self.rollout
+
+    def state(self) -> dict[str, Array]:
+        """Everything `load` needs to continue bit for bit, between two calls of `collect`.
+
+        Where simulators cannot take snapshots, `load` starts their current episodes anew.
+        """
+        counters = {"begun": self._begun, "restarts": self.restarts, "lost_episodes": self.lost_episodes}
+        arrays = {name: np.array(value, np.int64) for name, value in counters.items()} | self._envs.state()
+        if self._begun and not self._fresh and self.spec.can_snapshot:
+            for number, part in enumerate(self._parts):
+                arrays |= {f"simulator/{number}/{name}": array for name, array in self._snapshot(part).items()}
+        return arrays
+
+    def load(self, state: dict[str, Array]) -> None:
+        """Continue from a `state` of a collector of the same handles, sampler and sizes.
+
+        Raises:
+            ValueError: the state is of another number of environments or simulators.
+        """
+        self._envs.load(state)
+        self._begun = bool(state["begun"])
+        self.restarts, self.lost_episodes = int(state["restarts"]), int(state["lost_episodes"])
+        if not self._begun or self._fresh:
+            return
+        saved = snapshots(state)
+        if len(saved) not in (0, len(self._parts)):
+            raise ValueError(f"the saved collector has {len(saved)} simulators, this one {len(self._parts)}")
+        if saved:
+            pairs = zip(self._parts, saved, strict=True)
+            futures = [part.handle.submit("restore", snapshot) for part, snapshot in pairs]
+            for part, future in zip(self._parts, futures, strict=True):
+                part.observation = future.result()
+        else:
+            log.warning("the simulator has no snapshots: the episodes that were running start anew")
+            self._envs.restart()
+            self._start()
+
+    def _snapshot(self, part: Part) -> dict[str, Array]:
+        try:
+            return part.handle.submit("snapshot").result()
+        except WorkerDied as death:
+            self._lose(part, -1, death)
+            return part.handle.submit("snapshot").result()
+
+    def _begin(self) -> None:
+        self.timing = Timing()
+        self.rollout.clear()
+        self._finals = []
+        self._envs.first_row[:] = 0
+        everything = np.arange(self.rollout.num_envs)
+        if self._fresh and self._begun:
+            self._envs.advance(everything)
+        if self._fresh or not self._begun:
+            self._envs.active[:] = True
+            self._start()
+        self._begun = True
+
+    def _start(self) -> None:
+        futures = [part.handle.submit("reset", self._envs.to_start(part.columns)) for part in self._parts]
+        for part, future in zip(self._parts, futures, strict=True):
+            try:
+                part.observation = self._wait(future)
+            except WorkerDied as death:
+                self._replace(part, death)
+
+    def _decide(self, actor: Actor, parts: list[Part], row: int) -> None:
+        observation, columns = self._in_hand(parts)
+        if observation is None:
+            return
+        started = time.perf_counter()
+        decision = actor.act(observation, self._envs.keys(columns), explore=True)
+        self.timing.inference += time.perf_counter() - started
+        self._envs.check("the policy's actions", decision.actions, columns)
+        self.rollout.write_decision(row, torch.from_numpy(columns), decision, self._envs.episodes(columns))
+        self._submit(parts, decision)
+
+    def _submit(self, parts: list[Part], decision: Decision) -> None:
+        offset = 0
+        started = time.perf_counter()
+        for part in (part for part in parts if len(part.acting)):
+            actions = np.zeros((len(part.columns), *decision.actions.shape[1:]), np.float32)
+            actions[part.acting] = decision.actions[offset : offset + len(part.acting)]
+            offset += len(part.acting)
+            following = [None] * len(part.columns) if self._fresh else self._envs.following(part.columns)
+            part.future = part.handle.submit("step", actions, following)
+        self.timing.waiting += time.perf_counter() - started
+
+    def _receive(self, parts: list[Part], row: int) -> None:
+        for part in parts:
+            future, part.future = part.future, None
+            if future is None:
+                continue
+            try:
+                result = self._wait(future)
+            except WorkerDied as death:
+                self._lose(part, row, death)
+            else:
+                self._record(part, row, result)
+
+    def _record(self, part: Part, row: int, result: StepResult) -> None:
+        rows, columns = part.acting, part.columns[part.acting]
+        self._envs.check("the simulator's reward", used(result.reward, result.steps)[rows], columns)
+        self.rollout.write_result(row, torch.from_numpy(columns), result, rows)
+        part.observation = result.observation
+        self._envs.add(columns, result, rows)
+        check_ended(result, rows)
+        for position, ended in enumerate(result.ended):
+            column = int(part.columns[ended])
+            self.rollout.finished.append(self._envs.record(column, result, ended))
+            if result.truncated[ended] and not result.terminated[ended]:
+                self._keep_final(row, column, result, position)
+        self._leave(part.columns[result.ended], row)
+
+    def _keep_final(self, row: int, column: int, result: StepResult, position: int) -> None:
+        assert result.final_observation is not None
+        observation, columns = result.final_observation.select([position]), np.array([column])
+        self._envs.check_observation(observation, columns)
+        self._finals.append(Final(row, column, observation, self._envs.keys(columns)))
+
+    def _leave(self, columns: Array, row: int) -> None:
+        """The episodes of these environments ended in this row."""
+        if self._fresh:
+            self._envs.active[columns] = False
+        else:
+            self._envs.advance(columns)
+            self._envs.first_row[columns] = row + 1
+
+    def _lose(self, part: Part, row: int, death: WorkerDied) -> None:
+        columns = part.columns[part.acting]
+        for column in columns:
+            self.rollout.valid[self._envs.first_row[column] : row + 1, column] = False
+        self.lost_episodes += len(columns)
+        self._leave(columns, row)
+        self._replace(part, death)
+
+    def _replace(self, part: Part, death: WorkerDied) -> None:
+        log.warning("%s\nIts episodes are lost; a new worker takes over.", death)
+        started = time.perf_counter()
+        part.observation, restarts = revive(part.handle, self._envs.to_start(part.columns))
+        self.restarts += restarts
+        self.timing.waiting += time.perf_counter() - started
+
+    def _evaluate_ends(self, actor: Actor) -> None:
+        """Values of what follows: of truncated episodes, and of the observations in hand."""
+        started = time.perf_counter()
+        rollout, most = self.rollout, sum(len(part.columns) for part in self._slices[0])
+        for first in range(0, len(self._finals), most):
+            finals = self._finals[first : first + most]
+            values = actor.value(*join(finals))
+            where = [final.row for final in finals], [final.column for final in finals]
+            rollout.final_value[where] = values.to(rollout.value)
+        for parts in self._slices:
+            observation, columns = self._in_hand(parts)
+            if observation is not None:
+                rollout.last_value[columns] = actor.value(observation, self._envs.keys(columns)).to(rollout.value)
+        self.timing.inference += time.perf_counter() - started
+
+    def _in_hand(self, parts: list[Part]) -> tuple[Observation | None, Array]:
+        """The acting rows of a slice as one observation, and their columns; None where all are parked."""
+        for part in parts:
+            part.acting = np.flatnonzero(self._envs.active[part.columns])
+        observations = [part.acting_observation() for part in parts if len(part.acting)]
+        columns = np.concatenate([part.columns[part.acting] for part in parts])
+        if not observations:
+            return None, columns
+        observation = observations[0] if len(observations) == 1 else Observation.concatenate(observations)
+        self._envs.check_observation(observation, columns)
+        return observation, columns
+
+    def _wait(self, future: Future) -> Any:
+        started = time.perf_counter()
+        try:
+            return future.result()
+        finally:
+            self.timing.waiting += time.perf_counter() - started
+            self.timing.simulating += future.seconds

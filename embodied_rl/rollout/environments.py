@@ -1,0 +1,134 @@
+"""What a collector has to remember of each of its environments between two chunks."""
+
+import numpy as np
+
+from embodied_rl.interfaces.policy import NoiseKeys
+from embodied_rl.interfaces.sim import Array, Episode, Observation, StepResult
+from embodied_rl.rollout.buffer import EpisodeRecord
+from embodied_rl.rollout.episodes import EpisodeSampler
+
+
+class Environments:
+    """N environments: which episode each runs, and how far it is. `columns` (int64 [n]) choose some of them.
+
+    Args:
+        sampler: index → episode.
+        numbers: int64 [N], their numbers among all environments of a run.
+        total: how many environments the run has.
+        seed: of the run.
+
+    Attributes:
+        active: bool [N], false while parked.
+        first_row: int64 [N], row of the present rollout in which its episode began; 0 where it began earlier.
+    """
+
+    def __init__(self, sampler: EpisodeSampler, numbers: Array, total: int, seed: int):
+        self._sampler, self._numbers, self._total, self._seed = sampler, numbers, total, seed
+        size = len(numbers)
+        self.active = np.ones(size, bool)
+        self.first_row = np.zeros(size, np.int64)
+        self._finished = np.zeros(size, np.int64)
+        self._decision = np.zeros(size, np.int64)
+        self._steps = np.zeros(size, np.int64)
+        self._reward = np.zeros(size, np.float64)
+        self._success = np.zeros(size, bool)
+        self._episodes = [self._episode(column, 0) for column in range(size)]
+
+    def episodes(self, columns: Array) -> list[Episode]:
+        """What the environments run, or ran last where they are parked."""
+        return [self._episodes[column] for column in columns]
+
+    def to_start(self, columns: Array) -> list[Episode | None]:
+        """What a simulator should start: None where parked."""
+        return [self._episodes[column] if self.active[column] else None for column in columns]
+
+    def following(self, columns: Array) -> list[Episode]:
+        """What the environments run next."""
+        return [self._episode(column, 1) for column in columns]
+
+    def keys(self, columns: Array) -> NoiseKeys:
+        """Keys of the next decision."""
+        indices = np.array([self._episodes[column].index for column in columns], np.int64)
+        return NoiseKeys(self._seed, indices, self._decision[columns])
+
+    def advance(self, columns: Array) -> None:
+        """Move to the next episode."""
+        self._finished[columns] += 1
+        for column in columns:
+            self._episodes[column] = self._episode(column, 0)
+        for array in (self._decision, self._steps, self._reward, self._success):
+            array[columns] = 0
+
+    def add(self, columns: Array, result: StepResult, rows: Array) -> None:
+        """Count a chunk: `rows` of a result belong to `columns`."""
+        used = np.arange(result.reward.shape[1]) < result.steps[rows, None]
+        self._decision[columns] += 1
+        self._steps[columns] += result.steps[rows]
+        self._reward[columns] += np.where(used, result.reward[rows], 0).sum(axis=1, dtype=np.float64)
+        self._success[columns] |= (result.success[rows] & used).any(axis=1)
+
+    def record(self, column: int, result: StepResult, row: int) -> EpisodeRecord:
+        """The episode that ended in this result, after `add`."""
+        episode, steps = self._episodes[column], int(result.steps[row])
+        return EpisodeRecord(
+            episode.index,
+            episode.task,
+            episode.group,
+            episode.split,
+            success_once=bool(self._success[column]),
+            success_at_end=bool(steps > 0 and result.success[row, steps - 1]),
+            steps=int(self._steps[column]),
+            reward=float(self._reward[column]),
+        )
+
+    def name(self, column: int) -> str:
+        """Which environment, episode and decision, for an error message."""
+        episode = self._episodes[column]
+        return (
+            f"environment {self._numbers[column]}, decision {self._decision[column]} "
+            f"of episode {episode.index} (task {episode.task}, seed {episode.seed})"
+        )
+
+    def check_observation(self, observation: Observation, columns: Array) -> None:
+        """Raise `FloatingPointError` when an observation of `columns` is not finite, saying which one."""
+        self.check("the simulator's state", observation.state, columns)
+        if observation.privileged is not None:
+            self.check("the simulator's privileged state", observation.privileged, columns)
+
+    def check(self, what: str, values: Array, columns: Array) -> None:
+        """Raise `FloatingPointError` when `values` [n, ...] are not finite, saying where."""
+        if np.isfinite(values).all():
+            return
+        bad = ~np.isfinite(values.reshape(len(columns), -1)).all(axis=1)
+        raise FloatingPointError(f"NaN or infinity in {what}: {self.name(columns[np.flatnonzero(bad)[0]])}")
+
+    def state(self) -> dict[str, Array]:
+        """Everything that `load` needs; copies."""
+        return {f"environments/{name}": array.copy() for name, array in self._arrays().items()}
+
+    def load(self, state: dict[str, Array]) -> None:
+        """Continue where `state` was taken. Raises `ValueError` when it is of another number of environments."""
+        for name, array in self._arrays().items():
+            saved = state[f"environments/{name}"]
+            if saved.shape != array.shape:
+                raise ValueError(f"the saved collector has {len(saved)} environments, this one {len(array)}")
+            array[:] = saved
+        self._episodes = [self._episode(column, 0) for column in range(len(self._numbers))]
+
+    def restart(self) -> None:
+        """Forget how far the current episodes are, because their simulators start them anew."""
+        for array in (self._decision, self._steps, self._reward, self._success):
+            array[:] = 0
+
+    def _arrays(self) -> dict[str, Array]:
+        return {
+            "active": self.active,
+            "finished": self._finished,
+            "decision": self._decision,
+            "steps": self._steps,
+            "reward": self._reward,
+            "success": self._success,
+        }
+
+    def _episode(self, column: int, later: int) -> Episode:
+        return self._sampler.episode(int(self._numbers[column] + (self._finished[column] + later) * self._total))

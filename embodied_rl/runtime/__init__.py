@@ -1,0 +1,1 @@
+"""Where simulators and learners run: handles to workers, and ranks that learn together."""

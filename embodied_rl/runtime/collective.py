@@ -1,0 +1,106 @@
+"""What ranks do together: average gradients, sum, gather, agree. One rank does not touch torch.distributed."""
+
+import pickle
+from collections.abc import Callable, Iterable, Sequence
+from datetime import timedelta
+from typing import Any
+
+import torch
+from torch import Tensor, distributed, nn
+
+LOOPBACK = "127.0.0.1"
+
+
+class PeerLost(RuntimeError):  # noqa: N818  it says what happened
+    """An operation of all ranks failed: another rank is gone, or did not follow within the deadline."""
+
+
+class Ranks:
+    """What one rank sees of all. This class is the only rank; `GlooRanks` is one of several.
+
+    All ranks call the same operations in the same order. An operation raises `PeerLost` where the others do not follow
+    within the deadline.
+    """
+
+    rank = 0
+    size = 1
+
+    def average_gradients(self, parameters: Iterable[nn.Parameter], weight: float = 1.0) -> None:
+        """Replace gradients by their mean over ranks, weighted by `weight`, in one flat reduction.
+
+        Where `weight` is the number of rows that a rank's mean loss was taken over, the result is the gradient of the
+        mean over the rows of all ranks. A parameter that has no gradient on any rank keeps none.
+        """
+
+    def sum_(self, tensors: Sequence[Tensor]) -> None:
+        """Replace each tensor by its sum over ranks."""
+
+    def gather(self, value: Any) -> list[Any]:
+        """Everybody's value in order of ranks, on every rank. Values must be picklable."""
+        return [value]
+
+    def broadcast(self, value: Any) -> Any:
+        """The value of rank 0."""
+        return self.gather(value if self.rank == 0 else None)[0]
+
+    def barrier(self) -> None:
+        """Wait for everybody."""
+        self.gather(None)
+
+    def any_(self, flag: bool) -> bool:
+        """Whether the flag is set on any rank: how ranks agree to stop, say."""
+        return any(self.gather(bool(flag)))
+
+
+class GlooRanks(Ranks):
+    """One of several ranks on this machine, over the loopback interface; no global process group.
+
+    Args:
+        rank, size: which of how many.
+        store: where ranks find each other.
+        timeout: seconds after which an operation fails.
+    """
+
+    def __init__(self, rank: int, size: int, store: distributed.Store, timeout: float):
+        self.rank, self.size, self._timeout = rank, size, timeout
+        options = distributed.ProcessGroupGloo._Options()
+        options._devices = [distributed.ProcessGroupGloo.create_device(hostname=LOOPBACK)]
+        options._timeout = timedelta(seconds=timeout)
+        self._group = distributed.ProcessGroupGloo(store, rank, size, options)
+
+    def average_gradients(self, parameters: Iterable[nn.Parameter], weight: float = 1.0) -> None:
+        learned = [parameter for parameter in parameters if parameter.requires_grad]
+        present = torch.tensor([parameter.grad is not None for parameter in learned], dtype=torch.float32)
+        gradients = [weight * (torch.zeros_like(p) if p.grad is None else p.grad).flatten().cpu() for p in learned]
+        flat = torch.cat([*gradients, present, torch.tensor([weight])])
+        self._sum(flat)
+        sizes = [parameter.numel() for parameter in learned]
+        *sums, anywhere, total = flat.split([*sizes, len(learned), 1])
+        for parameter, gradient, somewhere in zip(learned, sums, anywhere, strict=True):
+            if somewhere:
+                parameter.grad = (gradient / total.clamp(min=1e-12)).reshape(parameter.shape).to(parameter)
+
+    def sum_(self, tensors: Sequence[Tensor]) -> None:
+        for tensor in tensors:
+            self._sum(tensor)
+
+    def gather(self, value: Any) -> list[Any]:
+        data = torch.frombuffer(bytearray(pickle.dumps(value)), dtype=torch.uint8)
+        sizes = [torch.zeros(1, dtype=torch.int64) for _ in range(self.size)]
+        self._gather(sizes, torch.tensor([len(data)]))
+        longest = max(int(size) for size in sizes)
+        parts = [torch.zeros(longest, dtype=torch.uint8) for _ in range(self.size)]
+        self._gather(parts, torch.nn.functional.pad(data, (0, longest - len(data))))
+        return [pickle.loads(part[: int(size)].numpy().tobytes()) for part, size in zip(parts, sizes, strict=True)]
+
+    def _sum(self, tensor: Tensor) -> None:
+        self._wait(lambda: self._group.allreduce([tensor]))
+
+    def _gather(self, outputs: list[Tensor], tensor: Tensor) -> None:
+        self._wait(lambda: self._group.allgather([outputs], [tensor]))
+
+    def _wait(self, start: Callable[[], distributed.Work]) -> None:
+        try:
+            start().wait()
+        except RuntimeError as error:
+            raise PeerLost(f"rank {self.rank} lost the others (deadline {self._timeout:g} s): {error}") from error

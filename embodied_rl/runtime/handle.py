@@ -1,0 +1,99 @@
+"""What the engine holds of a simulator, wherever it runs: submit a call, get a future."""
+
+import logging
+from collections.abc import Sequence
+from typing import Any, Protocol, runtime_checkable
+
+from embodied_rl.interfaces.sim import Episode, Observation, SimulatorSpec
+
+log = logging.getLogger(__name__)
+
+
+class WorkerDied(RuntimeError):  # noqa: N818  it says what happened
+    """A worker process is gone: killed, crashed, or killed by us because it hung. `Handle.restart` brings it back."""
+
+
+class WorkerError(RuntimeError):
+    """A simulator raised an exception in its worker; the message holds its traceback. The worker lives on."""
+
+
+class Future(Protocol):
+    """The answer to a call that may still be running."""
+
+    seconds: float
+    """How long the simulator was busy with the call; known once `result` has returned."""
+
+    def done(self) -> bool:
+        """Whether `result` would return (or raise) without waiting."""
+        ...
+
+    def result(self, timeout: float | None = None) -> Any:
+        """Wait for the answer.
+
+        Images in the answer of a worker process are views of shared memory: they stay as they are until the worker
+        has answered two more calls that return observations. Copy what has to live longer.
+
+        Args:
+            timeout: seconds; None takes the handle's own deadline. There is always one.
+
+        Raises:
+            WorkerDied: the worker is gone, or did not answer in time (and was killed).
+            WorkerError: the simulator raised an exception.
+        """
+        ...
+
+
+@runtime_checkable
+class Handle(Protocol):
+    """One simulator, in this process or in another. One call at a time: collect a future before the next submit."""
+
+    name: str
+
+    @property
+    def spec(self) -> SimulatorSpec:
+        """The simulator's spec; waits until the simulator is built."""
+        ...
+
+    @property
+    def alive(self) -> bool:
+        """Whether calls can be submitted."""
+        ...
+
+    def submit(self, method: str, *args: Any) -> Future:
+        """Call a method of `Simulator`: "reset", "step", "snapshot", "restore"."""
+        ...
+
+    def restart(self) -> None:
+        """Replace the simulator by a new one, with no episode running.
+
+        Raises:
+            WorkerDied: the budget of restarts is spent.
+        """
+        ...
+
+    def memory(self) -> int:
+        """Resident bytes of the worker's process; 0 when it has none of its own or the system does not say."""
+        ...
+
+    def close(self) -> None:
+        """Release everything. Safe to call twice."""
+        ...
+
+
+def revive(handle: Handle, episodes: Sequence[Episode | None]) -> tuple[Observation, int]:
+    """Replace a dead worker and start episodes in the new one, again and again while the budget of restarts lasts.
+
+    Returns:
+        The first observations, and how many restarts it took.
+
+    Raises:
+        WorkerDied: the budget of restarts is spent.
+    """
+    restarts = 0
+    while True:
+        handle.restart()
+        restarts += 1
+        try:
+            return handle.submit("reset", episodes).result(), restarts
+        except WorkerDied as death:
+            log.warning("the new worker died, too: %s", death)

@@ -1,0 +1,195 @@
+"""Symmetric ranks: each process simulates, infers and learns on its share of the environments, gradients averaged.
+
+Here they are started, ended together, and asked which of them failed first; `collective.py` is what they do together.
+"""
+
+import os
+import signal
+import tempfile
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from multiprocessing.connection import Connection
+from typing import TypeVar
+
+import torch
+from torch import distributed
+
+from embodied_rl.runtime.collective import LOOPBACK, GlooRanks, PeerLost, Ranks
+from embodied_rl.runtime.handle import WorkerDied
+from embodied_rl.runtime.process import STOP_SIGNALS, ChildProcess
+from embodied_rl.runtime.worker import prepare_child, receive, send
+
+__all__ = ["PeerLost", "RankFailed", "Ranks", "launch", "stop_on_signals"]
+
+Config = TypeVar("Config")
+Result = TypeVar("Result")
+START_TIMEOUT = 120.0
+GRACE = 10.0
+
+
+class RankFailed(RuntimeError):  # noqa: N818  it says what happened
+    """Another rank failed first; the message holds its traceback, or how its process ended."""
+
+
+@dataclass(frozen=True)
+class Failure:
+    """How a rank failed, when (on the monotonic clock, which all processes share), and whether because of another."""
+
+    rank: int
+    time: float
+    cascade: bool
+    message: str
+
+
+@dataclass(frozen=True)
+class _Rendezvous:
+    rank: int
+    size: int
+    port: int
+    timeout: float
+    threads: int
+
+    def join(self, store: distributed.TCPStore | None = None) -> GlooRanks:
+        wait = timedelta(seconds=self.timeout)
+        store = store or distributed.TCPStore(LOOPBACK, self.port, self.size, False, wait)
+        return GlooRanks(self.rank, self.size, store, self.timeout)
+
+
+def launch(
+    function: Callable[[Config, Ranks], Result],
+    config: Config,
+    size: int,
+    *,
+    timeout: float = 300.0,
+    threads: int | None = None,
+) -> Result:
+    """Run `function(config, ranks)` on `size` ranks. Rank 0 is this process; the others end with it, however it ends.
+
+    Args:
+        function: importable by name from its module.
+        config: picklable.
+        size: number of ranks.
+        timeout: seconds that ranks wait for each other: more than one may ever be ahead.
+        threads: of torch in each of several ranks; by default an equal share of the cores.
+
+    Returns:
+        What rank 0's function returned, once all ranks are done.
+
+    Raises:
+        RankFailed: another rank failed first.
+        Exception: what this rank's function raised, when that came first.
+    """
+    if size == 1:
+        return function(config, Ranks())
+    threads = threads or max(1, (os.cpu_count() or 1) // size)
+    with ExitStack() as stack:
+        stack.callback(torch.set_num_threads, torch.get_num_threads())
+        torch.set_num_threads(threads)
+        wait = timedelta(seconds=timeout)
+        store = distributed.TCPStore(LOOPBACK, 0, size, is_master=True, timeout=wait, wait_for_workers=False)
+        children = []
+        for rank in range(1, size):
+            log = stack.enter_context(tempfile.TemporaryFile())
+            child = ChildProcess(f"rank {rank}", f"{__name__}:run_rank", log, timeout, threads=threads)
+            stack.callback(child.stop)
+            children.append(child)
+        _start(children, function, config, [_Rendezvous(r, size, store.port, timeout, threads) for r in range(1, size)])
+        return _lead(function, config, _Rendezvous(0, size, store.port, timeout, threads), store, children)
+
+
+@contextmanager
+def stop_on_signals(ranks: Ranks) -> Iterator[Callable[[], bool]]:
+    """SIGINT and SIGTERM set a flag on rank 0, which the yielded function tells; the other ranks ignore them.
+
+    A second signal acts as usual, for the impatient. Ranks agree with `ranks.any_(stop_requested())`.
+    """
+    requested = threading.Event()
+    if ranks.rank > 0 or threading.current_thread() is not threading.main_thread():
+        yield requested.is_set
+        return
+
+    def request(*_: object) -> None:
+        requested.set()
+        restore()
+
+    def restore() -> None:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+    before = {number: signal.signal(number, request) for number in STOP_SIGNALS}
+    try:
+        yield requested.is_set
+    finally:
+        restore()
+
+
+def run_rank() -> None:
+    """Entry point of ranks 1 and above."""
+    with Connection(prepare_child()) as pipe:
+        rendezvous, function, config = receive(pipe)
+        torch.set_num_threads(rendezvous.threads)
+        send(pipe, "ready")
+        failure = None
+        try:
+            _run(function, config, rendezvous.join())
+        except Exception as error:  # noqa: BLE001  a process border
+            failure = _failure(rendezvous.rank, error)
+        send(pipe, failure)
+
+
+def _start(children: list[ChildProcess], function: object, config: object, places: list[_Rendezvous]) -> None:
+    try:
+        for child, place in zip(children, places, strict=True):
+            child.send((place, function, config), "start")
+        for child in children:
+            child.receive(START_TIMEOUT, "start")
+    except WorkerDied as death:
+        raise RankFailed(str(death)) from None
+
+
+def _lead(
+    function: Callable[[Config, Ranks], Result],
+    config: Config,
+    place: _Rendezvous,
+    store: distributed.TCPStore,
+    children: list[ChildProcess],
+) -> Result:
+    try:
+        return _run(function, config, place.join(store))
+    except Exception as error:
+        mine = _failure(0, error)
+        first = first_cause(mine, children)
+        if first is mine:
+            raise
+        raise RankFailed(f"rank {first.rank} failed first:\n{first.message}") from None
+
+
+def _run(function: Callable[[Config, Ranks], Result], config: Config, ranks: Ranks) -> Result:
+    result = function(config, ranks)
+    ranks.barrier()  # nobody leaves while another still reads from it
+    return result
+
+
+def _failure(rank: int, error: Exception) -> Failure:
+    return Failure(rank, time.monotonic(), isinstance(error, PeerLost), "".join(traceback.format_exception(error)))
+
+
+def first_cause(mine: Failure, children: list[ChildProcess]) -> Failure:
+    """The earliest failure of all ranks that is not itself the consequence of another rank's."""
+    failures = [mine]
+    until = time.monotonic() + GRACE
+    for rank, child in enumerate(children, start=1):
+        if not mine.cascade and not child.ready():
+            continue
+        try:
+            failure = child.receive(max(0.1, until - time.monotonic()), "training")
+        except WorkerDied as death:
+            failure = Failure(rank, mine.time, False, str(death))
+        failures += [failure] if failure is not None else []
+    causes = [failure for failure in failures if not failure.cascade]
+    return min(causes, key=lambda failure: failure.time, default=mine)

@@ -1,0 +1,186 @@
+"""The worker's side of a process handle. Imports NumPy and the standard library only, so that it starts in any
+Python environment a simulator needs.
+
+Requests are pickled tuples (method, args); replies are `Reply` or `Failure`. Images never cross the pipe: they are
+written to shared memory, alternating between two slots, so that the last observation stays readable while the next one
+is being made.
+"""
+
+import faulthandler
+import importlib
+import math
+import mmap
+import os
+import pickle
+import select
+import signal
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from multiprocessing.connection import Connection
+from typing import Any
+
+import numpy as np
+
+from embodied_rl.interfaces.sim import Array, Camera, Observation, StepResult
+
+SLOTS = 2
+
+
+@dataclass
+class Reply:
+    """What a call gave. Images of its observations lie in `slot`; `seconds` is how long the simulator was busy."""
+
+    value: Any
+    seconds: float
+    slot: int
+
+
+@dataclass
+class Failure:
+    """What a call raised."""
+
+    summary: str
+    traceback: str
+
+
+class ImageSlots:
+    """Two slots of shared memory; each holds, per camera, n images of an observation and n of a final one.
+
+    Args:
+        memory: descriptor of the shared memory; it is sized here. Untouched pages cost nothing.
+        cameras: as in `SimulatorSpec`.
+        num_envs: n.
+    """
+
+    def __init__(self, memory: int, cameras: tuple[Camera, ...], num_envs: int):
+        self.cameras, self.num_envs = cameras, num_envs
+        shapes = [(SLOTS, 2, num_envs, camera.height, camera.width, 3) for camera in cameras]
+        size = max(1, sum(math.prod(shape) for shape in shapes))
+        if os.fstat(memory).st_size != size:
+            os.ftruncate(memory, size)
+        self._memory = mmap.mmap(memory, size)
+        self._images: dict[str, Array] = {}
+        offset = 0
+        for camera, shape in zip(cameras, shapes, strict=True):
+            flat = np.frombuffer(self._memory, np.uint8, math.prod(shape), offset)
+            self._images[camera.name] = flat.reshape(shape)
+            offset += math.prod(shape)
+
+    def put(self, value: Any, slot: int) -> Any:
+        """`value` with the images of its observations moved to a slot. Other values pass through."""
+        return self._convert(value, slot, self._store)
+
+    def take(self, value: Any, slot: int) -> Any:
+        """The inverse of `put`: `value` with images that are views of a slot."""
+        return self._convert(value, slot, self._view)
+
+    def _convert(self, value: Any, slot: int, move: Any) -> Any:
+        if isinstance(value, Observation):
+            return move(value, slot, 0)
+        if isinstance(value, StepResult):
+            final = value.final_observation
+            final = None if final is None else move(final, slot, 1)
+            return replace(value, observation=move(value.observation, slot, 0), final_observation=final)
+        return value
+
+    def _store(self, observation: Observation, slot: int, part: int) -> Observation:
+        if set(observation.images) != set(self._images):
+            raise ValueError(f"observation has cameras {sorted(observation.images)}, spec {sorted(self._images)}")
+        for name, image in observation.images.items():
+            room = self._images[name][slot, part, : len(observation)]
+            if image.shape != room.shape or image.dtype != np.uint8:
+                raise ValueError(f"camera '{name}': {image.dtype} {image.shape}, the spec says uint8 {room.shape}")
+            room[:] = image
+        return replace(observation, images={})
+
+    def _view(self, observation: Observation, slot: int, part: int) -> Observation:
+        rows = len(observation)
+        return replace(observation, images={name: array[slot, part, :rows] for name, array in self._images.items()})
+
+
+def build(factory: str, kwargs: Mapping[str, Any]) -> Any:
+    """`factory` is "module:Class"; its keywords are `kwargs`."""
+    module, _, name = factory.partition(":")
+    return getattr(importlib.import_module(module), name)(**kwargs)
+
+
+def exit_with_parent(descriptor: int) -> None:
+    """End this process as soon as the other end of a pipe is closed, even in the middle of a long call."""
+
+    def watch() -> None:
+        poll = select.poll()
+        poll.register(descriptor, 0)  # only hang-up and errors
+        poll.poll()
+        os._exit(1)
+
+    threading.Thread(target=watch, name="exit-with-parent", daemon=True).start()
+
+
+def leave_signals_to_parent() -> None:
+    """Ctrl-C and a scheduler's SIGTERM reach every process; the parent decides what happens, by closing the pipe."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT, signal.SIGTERM})
+
+
+def send(connection: Connection, message: Any) -> None:
+    """Plainly pickled: `Connection.send` would let torch pass its tensors by file descriptors that live too shortly."""
+    connection.send_bytes(pickle.dumps(message, protocol=5))
+
+
+def receive(connection: Connection) -> Any:
+    """The counterpart of `send`."""
+    return pickle.loads(connection.recv_bytes())
+
+
+def serve(connection: Connection, memory: int) -> None:
+    """Build the simulator that the first message names, then answer calls until "close"."""
+    factory, kwargs = receive(connection)
+    built = _attempt(build, factory, kwargs)
+    if isinstance(built, Failure):
+        return send(connection, built)
+    simulator = built.value
+    slots = ImageSlots(memory, simulator.spec.cameras, kwargs["num_envs"])
+    send(connection, replace(built, value=simulator.spec))
+    slot, method = 0, ""
+    while method != "close":
+        method, args = receive(connection)
+        following = (slot + 1) % SLOTS
+        reply = _attempt(_call, simulator, method, args, slots, following)
+        if isinstance(reply, Reply) and isinstance(reply.value, Observation | StepResult):
+            reply.slot = slot = following
+        send(connection, reply)
+
+
+def _call(simulator: Any, method: str, args: tuple[Any, ...], slots: ImageSlots, slot: int) -> Any:
+    return slots.put(getattr(simulator, method)(*args), slot)
+
+
+def _attempt(function: Callable[..., Any], *args: Any) -> Reply | Failure:
+    started = time.perf_counter()
+    try:
+        value = function(*args)
+    except Exception as error:  # noqa: BLE001  a process border: whatever it is, the parent has to hear of it
+        return Failure(f"{type(error).__name__}: {error}", traceback.format_exc())
+    return Reply(value, time.perf_counter() - started, 0)
+
+
+def prepare_child() -> int:
+    """What every child process does first; returns the descriptor of its pipe."""
+    pipe = int(sys.argv[1])
+    for descriptor in sys.argv[1:]:
+        os.set_inheritable(int(descriptor), False)
+    faulthandler.enable()
+    leave_signals_to_parent()
+    exit_with_parent(pipe)
+    return pipe
+
+
+def main() -> None:
+    """Entry point of a worker: descriptors of the pipe and of the shared memory are its command line."""
+    with Connection(prepare_child()) as connection:
+        serve(connection, int(sys.argv[2]))

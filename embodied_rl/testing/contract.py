@@ -1,0 +1,6 @@
+"""What authors of plug-ins call in their tests: each check raises `AssertionError` with what is wrong."""
+
+from embodied_rl.testing.policy_contract import check_actor, check_backbone
+from embodied_rl.testing.simulator_contract import check_simulator
+
+__all__ = ["check_actor", "check_backbone", "check_simulator"]

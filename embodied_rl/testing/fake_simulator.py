@@ -1,0 +1,195 @@
+"""A simulator small enough to know by heart: points on a plane that should reach a side. NumPy only.
+
+Everything follows from `Episode.seed` and the actions, so that any two runs can be compared bit for bit.
+"""
+
+import os
+import signal
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from embodied_rl.interfaces.sim import Array, Camera, Episode, Observation, SimulatorSpec, Source, StepResult, Task
+
+SPEED = 0.2
+GOAL = 0.8
+SIZE = 8
+
+
+class FakeSimulator:
+    """n points in the plane. "go left" and "go right" ask for x ≤ -0.8 and x ≥ 0.8.
+
+    An action is a velocity, two numbers in [-1, 1]; the point moves by 0.2 of it, plus a drift that the episode's seed
+    fixes. The reward is 1 on the step that reaches the goal, which ends the episode. State: position and the last
+    step's x; privileged: the goal's x and the drift. The 8×8 camera shows the point as a bright pixel.
+    """
+
+    @dataclass(frozen=True)
+    class Config:
+        """Settings; the last four make it misbehave in a chosen way.
+
+        Attributes:
+            horizon: control steps after which an episode is truncated.
+            success_after: the goal counts as reached after this many steps, wherever the point is.
+            seconds: time that one control step of the whole slice takes.
+            fault: "", or what goes wrong, once in its life: "nan state", "nan reward", "raise", "crash" (by SIGKILL) or
+                "hang".
+            fault_call: in which call of `step` it goes wrong, counted from 0.
+            fault_row: in which environment.
+        """
+
+        horizon: int = 20
+        success_after: int | None = None
+        seconds: float = 0.0
+        fault: str = ""
+        fault_call: int = 0
+        fault_row: int = 0
+
+    def __init__(self, num_envs: int, config: Config | None = None):
+        self.config = config or self.Config()
+        self.spec = self.spec_of(self.config)
+        self.num_envs = num_envs
+        self._calls = 0
+        self._parked = np.ones(num_envs, bool)
+        self._task = np.zeros(num_envs, np.int64)
+        self._steps = np.zeros(num_envs, np.int64)
+        self._position = np.zeros((num_envs, 2), np.float32)
+        self._last_x = np.zeros(num_envs, np.float32)
+        self._drift = np.zeros((num_envs, 2), np.float32)
+
+    @staticmethod
+    def spec_of(config: Config) -> SimulatorSpec:
+        return SimulatorSpec(
+            cameras=(Camera("top", SIZE, SIZE),),
+            state_names=("x", "y", "last_x"),
+            action_names=("velocity_x", "velocity_y"),
+            action_low=(-1.0, -1.0),
+            action_high=(1.0, 1.0),
+            control_hz=10.0,
+            horizon=config.horizon,
+            tasks=(Task("left", "go"), Task("right", "go")),
+            words=("go", "left", "right"),
+            privileged_names=("goal_x", "drift_x", "drift_y"),
+            can_snapshot=True,
+        )
+
+    def reset(self, episodes: Sequence[Episode | None]) -> Observation:
+        for row, episode in enumerate(episodes):
+            self._start(row, episode)
+        return self._observe()
+
+    def step(self, actions: Array, next_episodes: Sequence[Episode | None]) -> StepResult:
+        executed = np.clip(actions, self.spec.action_low, self.spec.action_high).astype(np.float32)
+        result = self._empty_result(executed)
+        running = ~self._parked
+        for j in range(actions.shape[1]):
+            if self.config.seconds:
+                time.sleep(self.config.seconds)
+            self._advance(running, executed[:, j])
+            result.steps += running
+            result.source[running, j] = Source.POLICY
+            result.success[:, j] = running & self._at_goal()
+            result.reward[:, j] = result.success[:, j]
+            result.terminated |= result.success[:, j]
+            result.truncated |= running & (self._steps >= self.spec.horizon) & ~result.terminated
+            running = running & ~result.terminated & ~result.truncated
+        self._restart_ended(result, next_episodes)
+        self._misbehave(result)
+        self._calls += 1
+        return result
+
+    def snapshot(self) -> dict[str, Array]:
+        return {name: array.copy() for name, array in self._arrays().items()}
+
+    def restore(self, state: dict[str, Array]) -> Observation:
+        for name, array in self._arrays().items():
+            array[:] = state[name]
+        return self._observe()
+
+    def close(self) -> None:
+        """Nothing to release."""
+
+    def _arrays(self) -> dict[str, Array]:
+        return {
+            "parked": self._parked,
+            "task": self._task,
+            "steps": self._steps,
+            "position": self._position,
+            "last_x": self._last_x,
+            "drift": self._drift,
+        }
+
+    def _start(self, row: int, episode: Episode | None) -> None:
+        self._parked[row] = episode is None
+        if episode is None:
+            return
+        random = np.random.default_rng(episode.seed)
+        self._task[row], self._steps[row] = episode.task, 0
+        self._position[row] = random.uniform(-0.3, 0.3, 2)
+        self._last_x[row] = self._position[row, 0]
+        self._drift[row] = random.uniform(-0.02, 0.02, 2)
+
+    def _advance(self, running: Array, velocity: Array) -> None:
+        self._last_x[running] = self._position[running, 0]
+        self._position[running] += np.float32(SPEED) * velocity[running] + self._drift[running]
+        self._steps += running
+
+    def _at_goal(self) -> Array:
+        if self.config.success_after is not None:
+            return self._steps >= self.config.success_after
+        return self._position[:, 0] * self._direction() >= GOAL
+
+    def _direction(self) -> Array:
+        return np.where(self._task == 1, np.float32(1), np.float32(-1))
+
+    def _empty_result(self, executed: Array) -> StepResult:
+        shape = executed.shape[:2]
+        return StepResult(
+            reward=np.zeros(shape, np.float32),
+            success=np.zeros(shape, bool),
+            steps=np.zeros(shape[0], np.int64),
+            executed=executed,
+            source=np.full(shape, Source.HOLD, np.uint8),
+            terminated=np.zeros(shape[0], bool),
+            truncated=np.zeros(shape[0], bool),
+            observation=Observation({}, np.zeros(0), ()),
+        )
+
+    def _restart_ended(self, result: StepResult, next_episodes: Sequence[Episode | None]) -> None:
+        result.ended = np.flatnonzero(result.terminated | result.truncated)
+        if len(result.ended):
+            result.final_observation = self._observe().select(result.ended)
+        for row in result.ended:
+            self._start(row, next_episodes[row])
+        result.observation = self._observe()
+
+    def _observe(self) -> Observation:
+        images = np.zeros((self.num_envs, SIZE, SIZE, 3), np.uint8)
+        column, line = np.clip((self._position.T + 1) * (SIZE / 2), 0, SIZE - 1).astype(np.int64)
+        images[np.arange(self.num_envs), line, column] = 255
+        return Observation(
+            images={"top": images},
+            state=np.column_stack([self._position, self._last_x]),
+            instruction=tuple(f"go {self.spec.tasks[task].name}" for task in self._task),
+            privileged=np.column_stack([GOAL * self._direction(), self._drift]).astype(np.float32),
+        )
+
+    def _misbehave(self, result: StepResult) -> None:
+        if not self.config.fault or self._calls != self.config.fault_call:
+            return
+        row = self.config.fault_row
+        match self.config.fault:
+            case "nan state":
+                result.observation.state[row] = np.nan
+            case "nan reward":
+                result.reward[row, 0] = np.nan
+            case "raise":
+                raise RuntimeError(f"the fake simulator was told to fail in environment {row}")
+            case "crash":
+                os.kill(os.getpid(), signal.SIGKILL)
+            case "hang":
+                time.sleep(3600)
+            case other:
+                raise ValueError(f"unknown fault '{other}'")

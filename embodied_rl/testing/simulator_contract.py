@@ -1,0 +1,338 @@
+"""The contract of a simulator, as checks for its author's tests.
+
+Shapes: n environments, H executed actions of a chunk, A action dimensions, S state and P privileged dimensions.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from embodied_rl.interfaces.sim import Array, Episode, Observation, Simulator, SimulatorSpec, Source, StepResult
+from embodied_rl.rollout.buffer import Rollout
+from embodied_rl.rollout.collect import Collector
+from embodied_rl.rollout.episodes import EpisodeSampler
+from embodied_rl.runtime.local import InlineHandle
+from embodied_rl.testing.comparison import assert_same, copy_of
+from embodied_rl.testing.fake_actor import RowwiseFakeActor
+
+Build = Callable[[int], Simulator]
+Expert = Callable[[Observation], Array]
+NUM_ENVS = 4
+
+
+def check_simulator(
+    build: Build,
+    *,
+    executed: int = 3,
+    expert: Expert | None = None,
+    build_with_horizon: Callable[[int, int], Simulator] | None = None,
+    exact: bool = True,
+) -> None:
+    """Check a simulator against `interfaces.sim`. Runs some tens of short chunks; give it a small horizon if possible.
+
+    Args:
+        build: number of environments → a new simulator.
+        executed: H of the chunks.
+        expert: observation → action, float32 [n, A], that ends episodes in success; without one, successes are
+            checked only where random actions happen to reach them.
+        build_with_horizon: (number of environments, horizon) → a new simulator; with `expert`, it lets a success fall
+            on the very last step, where termination has to beat truncation.
+        exact: whether equal seeds and actions must give equal bits; False for simulators on a GPU that cannot.
+
+    Raises:
+        AssertionError: the contract is broken; the message says how.
+    """
+    Check(build, executed, expert, exact).run()
+    if expert is not None and build_with_horizon is not None:
+        check_termination_beats_truncation(build_with_horizon, expert)
+
+
+@dataclass
+class Check:
+    """One simulator's checks; `run` does them all, and each can be called alone."""
+
+    build: Build
+    executed: int = 3
+    expert: Expert | None = None
+    exact: bool = True
+
+    def __post_init__(self) -> None:
+        simulator = self.build(1)
+        self.spec: SimulatorSpec = simulator.spec
+        simulator.close()
+
+    def run(self) -> None:
+        check_spec(self.spec)
+        self.episodes_run_to_their_end()
+        self.observations_stay_as_they_were()
+        self.actions_are_clipped()
+        self.parked_environments_do_nothing()
+        if self.exact:
+            self.final_observations_belong_to_the_episode_that_ended()
+            self.neighbours_change_nothing()
+            self.slicing_changes_nothing()
+        if self.spec.can_snapshot:
+            self.snapshots_continue_exactly()
+
+    def episodes_run_to_their_end(self) -> None:
+        """Shapes, types and flags of every result, until each environment has ended two episodes."""
+        simulator = self.build(NUM_ENVS)
+        observation = simulator.reset(self.episodes(0))
+        check_observation(self.spec, observation, NUM_ENVS)
+        taken, ended = np.zeros(NUM_ENVS, np.int64), np.zeros(NUM_ENVS, np.int64)
+        for chunk in range(2 * self.chunks()):
+            result = simulator.step(self.actions(chunk, observation), self.episodes(1 + chunk))
+            check_result(self.spec, result, NUM_ENVS, self.executed)
+            taken += result.steps
+            over = result.terminated | result.truncated
+            early = result.truncated & (taken != self.spec.horizon)
+            assert not early.any(), f"an episode was truncated after {taken[early][0]} steps, not {self.spec.horizon}"
+            late = ~over & (taken >= self.spec.horizon)
+            assert not late.any(), f"an episode runs on after the horizon of {self.spec.horizon} steps"
+            ended += over
+            taken[over] = 0
+            observation = result.observation
+        assert (ended >= 1).all(), f"in {2 * self.chunks()} chunks some environment ended no episode"
+        simulator.close()
+
+    def observations_stay_as_they_were(self) -> None:
+        """An observation is read after the next step has begun, so it must not be overwritten by that step."""
+        simulator = self.build(NUM_ENVS)
+        first = simulator.reset(self.episodes(0))
+        copy = copy_of(first)
+        simulator.step(self.actions(0, first), self.episodes(1))
+        assert_same(first, copy, "a step overwrites the observation before it; return new arrays")
+        simulator.close()
+
+    def actions_are_clipped(self) -> None:
+        """Limits hold for what is executed, whatever is asked for; the caller's array stays as it was."""
+        simulator = self.build(NUM_ENVS)
+        simulator.reset(self.episodes(0))
+        low, high = np.float32(self.spec.action_low), np.float32(self.spec.action_high)
+        actions = np.broadcast_to(high + 10 * (high - low), (NUM_ENVS, self.executed, len(low))).astype(np.float32)
+        before = actions.copy()
+        result = simulator.step(actions, self.episodes(1))
+        applied = result.executed[_used(result)]
+        assert (applied <= high).all() and (applied >= low).all(), "executed actions exceed the limits of the spec"
+        assert_same(actions, before, "step changes the actions it is given")
+        simulator.close()
+
+    def parked_environments_do_nothing(self) -> None:
+        """A parked environment ends no episode, and can be started again."""
+        simulator = self.build(2)
+        episodes = [self.episode(0), None]
+        observation = simulator.reset(episodes)
+        for chunk in range(self.chunks() + 1):
+            result = simulator.step(self.actions(chunk, observation)[:2], [None, None])
+            flags = result.terminated[1] or result.truncated[1] or 1 in result.ended
+            assert not flags, "a parked environment reports the end of an episode"
+            if chunk == self.chunks():
+                assert len(result.ended) == 0, "an environment parked by next_episodes reports the end of an episode"
+            observation = result.observation
+        check_observation(self.spec, simulator.reset(self.episodes(5)[:2]), 2)
+        simulator.close()
+
+    def final_observations_belong_to_the_episode_that_ended(self) -> None:
+        """Whatever starts next, the final observation is the same, and the next is a fresh reset's."""
+        runs = [self._until_ended(following) for following in (None, self.episode(7), self.episode(8))]
+        finals = [result.final_observation for result in runs]
+        for final in finals[1:]:
+            assert_same(final, finals[0], "the final observation depends on the episode that starts next")
+        for number, result in zip((7, 8), runs[1:], strict=True):
+            fresh = self.build(1)
+            message = "after an episode's end, the observation is not the one a reset to the next episode gives"
+            assert_same(result.observation, fresh.reset([self.episode(number)]), message)
+            fresh.close()
+
+    def neighbours_change_nothing(self) -> None:
+        """An environment's episode depends on neither its position nor what runs beside it."""
+        alone, beside = self.build(1), self.build(3)
+        episode = self.episode(0)
+        left, right = alone.reset([episode]), beside.reset([self.episode(1), None, episode])
+        for chunk in range(self.chunks()):
+            message = f"an episode differs with its environment's position or neighbours, after {chunk} chunks"
+            assert_same(left, right.select([2]), message)
+            actions = self.actions(chunk, left)[:1]
+            left = alone.step(actions, [self.episode(9)]).observation
+            others = np.zeros((2, *actions.shape[1:]), np.float32)
+            following = [self.episode(10), self.episode(11), self.episode(9)]
+            right = beside.step(np.concatenate([others, actions]), following).observation
+        for simulator in (alone, beside):
+            simulator.close()
+
+    def slicing_changes_nothing(self) -> None:
+        """Two slices collect what one does, to the bit, with an actor whose rows do not know of each other."""
+        whole, halves = (self._collect(parts) for parts in (1, 2))
+        for name, tensor in whole.batch().items():
+            assert torch.equal(tensor, halves.batch()[name]), f"'{name}' of a rollout changes with the slicing"
+
+    def snapshots_continue_exactly(self) -> None:
+        """Restored in another simulator or in the same one, everything goes on to the bit as it did."""
+        simulator, other = self.build(NUM_ENVS), self.build(NUM_ENVS)
+        observation = simulator.reset([*self.episodes(0)[:-1], None])
+        observation = simulator.step(self.actions(0, observation), self.episodes(1)).observation
+        saved = simulator.snapshot()
+        for name, array in saved.items():
+            plain = isinstance(array, np.ndarray) and array.dtype != object
+            assert plain, f"snapshot '{name}' is no array of plain numbers"
+        kept, in_hand = {name: array.copy() for name, array in saved.items()}, copy_of(observation)
+        expected = [copy_of(observation) for observation in self._continue(simulator, observation)]
+        assert_same(saved, kept, "a snapshot changes as the simulator goes on; return copies")
+        for restored, where in ((other, "another simulator"), (simulator, "the same simulator")):
+            observation = restored.restore(kept)
+            running = list(range(NUM_ENVS - 1))
+            message = f"restore in {where} returns another observation than the one in hand"
+            assert_same(observation.select(running), in_hand.select(running), message)
+            for chunk, continued in enumerate(self._continue(restored, observation)):
+                message = f"{chunk + 1} chunks after a restore in {where}, the observation"
+                assert_same(continued.select(running), expected[chunk].select(running), message)
+            restored.close()
+
+    def episode(self, number: int) -> Episode:
+        return EpisodeSampler(self.spec, run_seed=1).episode(number)
+
+    def episodes(self, chunk: int) -> list[Episode]:
+        return [self.episode(NUM_ENVS * chunk + row) for row in range(NUM_ENVS)]
+
+    def chunks(self) -> int:
+        """Enough to end any episode."""
+        return -(-self.spec.horizon // self.executed)
+
+    def actions(self, chunk: int, observation: Observation) -> Array:
+        """Random within the limits; in odd environments the expert's, repeated over the chunk, where there is one."""
+        low, high = np.float32(self.spec.action_low), np.float32(self.spec.action_high)
+        random = np.random.default_rng(chunk)
+        shape = (max(NUM_ENVS, len(observation)), self.executed, len(low))
+        actions = random.uniform(low, high, shape).astype(np.float32)[: len(observation)]
+        if self.expert is not None and len(observation) == NUM_ENVS:
+            actions[1::2] = self.expert(observation)[1::2, None]
+        return actions
+
+    def _until_ended(self, following: Episode | None) -> StepResult:
+        simulator = self.build(1)
+        observation = simulator.reset([self.episode(0)])
+        for chunk in range(self.chunks()):
+            result = simulator.step(self.actions(chunk, observation)[:1], [following])
+            observation = result.observation
+            if len(result.ended):
+                simulator.close()
+                return result
+        raise AssertionError(f"an episode did not end within its horizon of {self.spec.horizon} steps")
+
+    def _continue(self, simulator: Simulator, observation: Observation) -> list[Observation]:
+        observations = []
+        for chunk in range(1, self.chunks() + 1):
+            following: Sequence[Episode | None] = self.episodes(1 + chunk)
+            observations.append(simulator.step(self.actions(chunk, observation), following).observation)
+            observation = observations[-1]
+        return observations
+
+    def _collect(self, parts: int) -> Rollout:
+        actor = RowwiseFakeActor(self.spec, self.executed)
+        rollout = Rollout.allocate(actor, self.chunks() + 1, NUM_ENVS)
+        handles = [InlineHandle(lambda: self.build(NUM_ENVS // parts)) for _ in range(parts)]
+        sampler = EpisodeSampler(self.spec, run_seed=2)
+        collector = Collector(handles, self.spec, NUM_ENVS // parts, sampler, rollout, seed=2)
+        collector.collect(actor)
+        for handle in handles:
+            handle.close()
+        return rollout
+
+
+def check_spec(spec: SimulatorSpec) -> None:
+    """The spec contradicts neither itself nor common sense."""
+    sizes = {len(spec.action_names), len(spec.action_low), len(spec.action_high)}
+    assert len(sizes) == 1, "action_names, action_low and action_high differ in length"
+    finite = np.isfinite([*spec.action_low, *spec.action_high]).all()
+    assert finite and np.less(spec.action_low, spec.action_high).all(), "action limits must be finite, low < high"
+    assert spec.tasks, "there is no task"
+    assert spec.horizon > 0 and spec.control_hz > 0, "horizon and control_hz must be positive"
+    assert "train" not in spec.splits, "'train' is not a held-out split"
+    for names in (spec.state_names, spec.action_names, spec.privileged_names, spec.words, spec.splits):
+        assert len(set(names)) == len(names), f"names occur twice: {names}"
+    cameras = [camera.name for camera in spec.cameras]
+    assert len(set(cameras)) == len(cameras), f"cameras share a name: {cameras}"
+    roles = {camera.role for camera in spec.cameras}
+    assert roles <= {"policy", "score", "video"}, f"unknown roles of cameras: {roles}"
+
+
+def check_observation(spec: SimulatorSpec, observation: Observation, rows: int) -> None:
+    """Shapes, types and words are those of the spec."""
+    assert set(observation.images) == {camera.name for camera in spec.cameras}, "images are not those of the cameras"
+    for camera in spec.cameras:
+        shape = (rows, camera.height, camera.width, 3)
+        _check_array(f"camera '{camera.name}'", observation.images[camera.name], shape, np.uint8)
+    _check_array("state", observation.state, (rows, len(spec.state_names)), np.float32)
+    assert (observation.privileged is None) == (not spec.privileged_names), "privileged state and its names disagree"
+    if observation.privileged is not None:
+        _check_array("privileged", observation.privileged, (rows, len(spec.privileged_names)), np.float32)
+    assert len(observation.instruction) == rows, f"{len(observation.instruction)} instructions for {rows} rows"
+    for text in observation.instruction:
+        unknown = set(text.split()) - set(spec.words)
+        assert not spec.words or not unknown, f"'{text}' has words that spec.words lacks: {sorted(unknown)}"
+
+
+def check_result(spec: SimulatorSpec, result: StepResult, rows: int, executed: int) -> None:
+    """Shapes, types, and what holds of the flags of any chunk in which no environment was parked."""
+    per_step = (rows, executed)
+    _check_array("reward", result.reward, per_step, np.float32)
+    _check_array("success", result.success, per_step, np.bool_)
+    _check_array("steps", result.steps, (rows,), np.int64)
+    _check_array("executed", result.executed, (*per_step, spec.action_dim), np.float32, used=_used(result))
+    _check_array("source", result.source, per_step, np.uint8)
+    _check_array("terminated", result.terminated, (rows,), np.bool_)
+    _check_array("truncated", result.truncated, (rows,), np.bool_)
+    _check_array("ended", result.ended, result.ended.shape, np.int64)
+    check_observation(spec, result.observation, rows)
+    over = result.terminated | result.truncated
+    assert not (result.terminated & result.truncated).any(), "terminated and truncated at once: termination wins"
+    assert np.array_equal(result.ended, np.flatnonzero(over)), "'ended' must list the rows that ended, ascending"
+    assert ((result.steps >= 1) & (result.steps <= executed)).all(), "steps must be 1 … H"
+    assert (result.steps[~over] == executed).all(), "a chunk was cut short although the episode goes on"
+    unused = ~_used(result)
+    assert not result.reward[unused].any(), "reward at j ≥ steps must be zero"
+    assert not result.success[unused].any(), "success at j ≥ steps must be False"
+    assert (result.source[unused] == Source.HOLD).all(), "source at j ≥ steps must be HOLD"
+    assert (result.final_observation is None) == (len(result.ended) == 0), "final_observation is None iff none ended"
+    if result.final_observation is not None:
+        check_observation(spec, result.final_observation, len(result.ended))
+
+
+def check_termination_beats_truncation(build: Callable[[int, int], Simulator], expert: Expert) -> None:
+    """Make an episode's success fall on the last step of the horizon: it must count as terminated."""
+    long = build(1, 10_000)
+    episode = EpisodeSampler(long.spec, run_seed=1).episode(0)
+    needed = _steps_to_success(long, episode, expert)
+    simulator = build(1, needed)
+    observation = simulator.reset([episode])
+    for _ in range(needed):
+        result = simulator.step(expert(observation)[:, None], [None])
+        observation = result.observation
+    assert result.terminated[0], f"success on the last of {needed} steps is not reported as terminated"
+    assert not result.truncated[0], "terminated and truncated at once: termination wins"
+    for each in (long, simulator):
+        each.close()
+
+
+def _steps_to_success(simulator: Simulator, episode: Episode, expert: Expert, most: int = 500) -> int:
+    observation = simulator.reset([episode])
+    for step in range(1, most + 1):
+        result = simulator.step(expert(observation)[:, None], [None])
+        if result.terminated[0]:
+            return step
+        observation = result.observation
+    raise AssertionError(f"the expert did not end an episode within {most} steps")
+
+
+def _used(result: StepResult) -> Array:
+    return np.arange(result.reward.shape[1]) < result.steps[:, None]
+
+
+def _check_array(name: str, array: Array, shape: tuple[int, ...], dtype: type, used: Array | None = None) -> None:
+    assert isinstance(array, np.ndarray), f"{name} must be a NumPy array, got {type(array).__name__}"
+    assert array.dtype == dtype, f"{name} must be {np.dtype(dtype)}, got {array.dtype}"
+    assert array.shape == shape, f"{name} must have shape {shape}, got {array.shape}"
+    if array.dtype.kind == "f":
+        assert np.isfinite(array if used is None else array[used]).all(), f"{name} is not finite"
