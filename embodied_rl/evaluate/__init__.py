@@ -1,0 +1,1 @@
+"""Measuring a policy: exact episodes, intervals, reports, videos and comparisons."""

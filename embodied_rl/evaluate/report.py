@@ -1,0 +1,157 @@
+"""What an evaluation found: `report.json` for programs, `report.html` for people.
+
+`report.json`:
+
+    success: {rate, low, high, episodes}      success-once, with Wilson's 95 % interval
+    success_at_end: {rate, low, high, episodes}
+    steps, reward, smoothness                 means over episodes
+    families: {name: the same}, tasks: {name: the same}
+    metadata: {checkpoint, split, seed, commit, packages, episodes_sha256, …}
+    episodes: [{index, task, seed, split, success, …}]
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from embodied_rl.evaluate.protocol import EpisodeResult
+from embodied_rl.evaluate.statistics import wilson
+from embodied_rl.interfaces.sim import SimulatorSpec
+from embodied_rl.runs.storage import write_text
+
+
+@dataclass(frozen=True)
+class Rate:
+    """A share of episodes and its 95 % interval, all in [0, 1]."""
+
+    rate: float
+    low: float
+    high: float
+    episodes: int
+
+    @staticmethod
+    def of(outcomes: Sequence[bool]) -> "Rate":
+        low, high = wilson(sum(outcomes), len(outcomes))
+        return Rate(sum(outcomes) / max(1, len(outcomes)), low, high, len(outcomes))
+
+
+@dataclass(frozen=True)
+class Summary:
+    """Figures over some episodes; `steps`, `reward` and `smoothness` are means, see `EpisodeResult`."""
+
+    success: Rate
+    success_at_end: Rate
+    steps: float
+    reward: float
+    smoothness: float
+
+    @staticmethod
+    def of(results: Sequence[EpisodeResult]) -> "Summary":
+        return Summary(
+            success=Rate.of([result.success for result in results]),
+            success_at_end=Rate.of([result.success_at_end for result in results]),
+            steps=fmean(result.steps for result in results),
+            reward=fmean(result.reward for result in results),
+            smoothness=fmean(result.smoothness for result in results),
+        )
+
+
+@dataclass(frozen=True)
+class Report:
+    """One policy on one list of episodes.
+
+    Attributes:
+        overall: over all episodes.
+        families, tasks: the same for each that has episodes, in the simulator's order.
+        metadata: where the numbers come from; anything JSON can hold.
+        episodes: one by one, so that reports can be compared in pairs.
+    """
+
+    overall: Summary
+    families: dict[str, Summary]
+    tasks: dict[str, Summary]
+    metadata: dict[str, Any]
+    episodes: tuple[EpisodeResult, ...]
+
+    @staticmethod
+    def of(results: Sequence[EpisodeResult], spec: SimulatorSpec, metadata: Mapping[str, Any]) -> "Report":
+        """Summarise results.
+
+        Args:
+            results: at least one.
+            spec: of the simulator.
+            metadata: such as checkpoint, split, seed, commit and packages; the hash of the episodes is added.
+        """
+        assert results, "an evaluation has episodes"
+        tasks = {item.name: [r for r in results if r.task == number] for number, item in enumerate(spec.tasks)}
+        families = {name: [r for r in results if spec.tasks[r.task].family == name] for name in spec.families}
+        return Report(
+            overall=Summary.of(results),
+            families={name: Summary.of(found) for name, found in families.items() if found},
+            tasks={name: Summary.of(found) for name, found in tasks.items() if found},
+            metadata={**metadata, "episodes_sha256": episodes_hash(results)},
+            episodes=tuple(results),
+        )
+
+    @property
+    def success(self) -> Rate:
+        return self.overall.success
+
+    def to_dict(self) -> dict[str, Any]:
+        """What `report.json` holds."""
+        return {
+            **asdict(self.overall),
+            "families": {name: asdict(summary) for name, summary in self.families.items()},
+            "tasks": {name: asdict(summary) for name, summary in self.tasks.items()},
+            "metadata": self.metadata,
+            "episodes": [asdict(result) for result in self.episodes],
+        }
+
+    @staticmethod
+    def from_dict(content: Mapping[str, Any]) -> "Report":
+        """The inverse of `to_dict`."""
+        return Report(
+            overall=_summary(content),
+            families={name: _summary(entry) for name, entry in content["families"].items()},
+            tasks={name: _summary(entry) for name, entry in content["tasks"].items()},
+            metadata=content["metadata"],
+            episodes=tuple(EpisodeResult(**entry) for entry in content["episodes"]),
+        )
+
+    def write(self, folder: Path) -> Path:
+        """Write `report.json`; returns its path."""
+        path = folder / "report.json"
+        write_text(path, json.dumps(self.to_dict(), indent=1) + "\n")
+        return path
+
+    @staticmethod
+    def read(path: Path) -> "Report":
+        """Read a `report.json`.
+
+        Raises:
+            ValueError: the file is no report.
+        """
+        try:
+            return Report.from_dict(json.loads(path.read_text(encoding="utf-8")))
+        except (json.JSONDecodeError, KeyError, TypeError) as error:
+            raise ValueError(f"{path} is not a report of `embodied-rl eval` ({error}).") from error
+
+
+def episodes_hash(results: Sequence[EpisodeResult]) -> str:
+    """The same for two reports exactly when they ran the same tasks from the same seeds under the same split."""
+    listed = sorted((result.split, result.task, result.seed) for result in results)
+    return hashlib.sha256(json.dumps(listed).encode()).hexdigest()[:16]
+
+
+def _summary(content: Mapping[str, Any]) -> Summary:
+    return Summary(
+        success=Rate(**content["success"]),
+        success_at_end=Rate(**content["success_at_end"]),
+        steps=content["steps"],
+        reward=content["reward"],
+        smoothness=content["smoothness"],
+    )

@@ -1,0 +1,111 @@
+"""Intervals and tests for success rates. The standard library only; SciPy checks it in the tests."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import NormalDist, fmean, stdev
+
+Z95 = NormalDist().inv_cdf(0.975)
+
+
+def wilson(successes: int, n: int, z: float = Z95) -> tuple[float, float]:
+    """Wilson's score interval for a proportion (Wilson, 1927): the p with |p̂ - p| ≤ z √(p (1 - p) / n).
+
+    Args:
+        successes: how many of the n.
+        n: trials; none at all leaves (0, 1).
+        z: quantile of the normal distribution; 95 % by default.
+
+    Returns:
+        (low, high), both in [0, 1].
+    """
+    assert 0 <= successes <= n, f"{successes} successes of {n}"
+    if n == 0:
+        return 0.0, 1.0
+    rate, weight = successes / n, z * z / n
+    centre = (rate + weight / 2) / (1 + weight)
+    half = z / (1 + weight) * math.sqrt(rate * (1 - rate) / n + weight / (4 * n))
+    # At the ends the interval touches 0 and 1 exactly, which rounding may miss.
+    return (0.0 if successes == 0 else max(0.0, centre - half), 1.0 if successes == n else min(1.0, centre + half))
+
+
+@dataclass(frozen=True)
+class PairedTest:
+    """Two policies on the same episodes.
+
+    Attributes:
+        episodes: how many they share.
+        only_first, only_second: episodes that one of them alone solved.
+        p_value: of the exact McNemar test.
+    """
+
+    episodes: int
+    only_first: int
+    only_second: int
+    p_value: float
+
+
+def mcnemar(first: Sequence[bool], second: Sequence[bool]) -> PairedTest:
+    """The exact, two-sided McNemar test: under equality each discordant pair is a fair coin (McNemar, 1947).
+
+    Args:
+        first, second: success of either policy, episode by episode in the same order.
+    """
+    pairs = list(zip(first, second, strict=True))
+    only_first = sum(a and not b for a, b in pairs)
+    only_second = sum(b and not a for a, b in pairs)
+    discordant, fewer = only_first + only_second, min(only_first, only_second)
+    tail = sum(math.comb(discordant, k) for k in range(fewer + 1))
+    # Integers until the last division: 2**discordant overflows a float beyond 1023 pairs.
+    p_value = min(1.0, 2 * tail / 2**discordant) if 2 * tail < 2**discordant else 1.0
+    return PairedTest(len(pairs), only_first, only_second, p_value)
+
+
+@dataclass(frozen=True)
+class Mean:
+    """A mean over seeds and its 95 % interval; without an interval (low = high = None) for one seed."""
+
+    mean: float
+    low: float | None
+    high: float | None
+    count: int
+
+
+def mean_interval(values: Sequence[float]) -> Mean:
+    """Mean with Student's 95 % interval, mean ± t s / √n, which is honest for the three to five seeds one has.
+
+    A bootstrap over so few values would be too narrow: three values can be resampled in ten ways only.
+
+    Raises:
+        ValueError: no values.
+    """
+    if not values:
+        raise ValueError("A mean needs at least one value.")
+    count, mean = len(values), fmean(values)
+    if count == 1:
+        return Mean(mean, None, None, 1)
+    half = student_quantile(count - 1) * stdev(values) / math.sqrt(count)
+    return Mean(mean, mean - half, mean + half, count)
+
+
+def student_quantile(freedom: int, probability: float = 0.95) -> float:
+    """t with P(|T| ≤ t) = `probability` for Student's distribution with a whole number of degrees of freedom."""
+    low, high = 0.0, 1.0
+    while _student_central(high, freedom) < probability:
+        high *= 2
+    for _ in range(80):
+        middle = (low + high) / 2
+        low, high = (middle, high) if _student_central(middle, freedom) < probability else (low, middle)
+    return high
+
+
+def _student_central(t: float, freedom: int) -> float:
+    """P(|T| ≤ t) as a finite sum (Abramowitz and Stegun, 26.7.3 and 26.7.4)."""
+    angle = math.atan(t / math.sqrt(freedom))
+    sine, cosine = math.sin(angle), math.cos(angle)
+    odd = freedom % 2 == 1
+    term, total = (cosine, 0.0) if odd else (1.0, 0.0)
+    for k in range(1 if odd else 0, freedom - 1, 2):
+        total += term
+        term *= cosine * cosine * (k + 1) / (k + 2)
+    return 2 / math.pi * (angle + sine * total) if odd else sine * total

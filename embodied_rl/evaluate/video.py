@@ -1,0 +1,263 @@
+"""Films of episodes: one frame per control step, tiled, framed green or red."""
+
+import math
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import imageio_ffmpeg
+import numpy as np
+import torch
+from PIL import Image, ImageDraw, ImageFont
+
+from embodied_rl.evaluate.protocol import EpisodeResult
+from embodied_rl.interfaces.policy import Actor, NoiseKeys
+from embodied_rl.interfaces.sim import Array, Episode, Observation, Simulator, SimulatorSpec, StepResult
+from embodied_rl.runs.storage import explained
+
+_RUNNING, _SUCCESS, _FAILURE = (148, 163, 184), (22, 163, 74), (220, 38, 38)
+_BORDER, _CAPTION = 4, 26
+_HOLD_SECONDS = 1.5
+SIZE = 224
+"""Pixels of a filmed episode, in either direction."""
+
+
+@dataclass
+class Recording:
+    """One filmed episode.
+
+    Attributes:
+        frames: uint8 [h, w, 3], the start and then one per control step.
+        success: whether the goal held after any control step.
+    """
+
+    episode: Episode
+    instruction: str
+    frames: list[Array] = field(default_factory=list)
+    success: bool = False
+
+
+def film(
+    actor: Actor,
+    build: Callable[[int], Simulator],
+    spec: SimulatorSpec,
+    results: Sequence[EpisodeResult],
+    folder: Path,
+    *,
+    episodes: int = 16,
+    best: int = 2,
+    worst: int = 2,
+    seed: int = 0,
+) -> list[Path]:
+    """Film episodes of an evaluation again: `grid.mp4` (all tasks side by side), `best.mp4` and `worst.mp4`.
+
+    Args:
+        actor: the policy that was evaluated.
+        build: number of environments → a simulator in this process.
+        spec: of the simulator.
+        results: of the evaluation.
+        folder: where the videos go; made where absent.
+        episodes: in the grid; the list of an evaluation begins with all families and tasks in turn.
+        best, worst: how many of either.
+        seed: of the policy's noise in the evaluation.
+
+    Returns:
+        The videos that were written; fewer where there is nothing to show.
+    """
+    failures, successes = worst_and_best(results, worst, best)
+    shown = {"grid": list(results[:episodes]), "best": successes, "worst": failures}
+    wanted = {result.index: result for part in shown.values() for result in part}
+    if not wanted:
+        return []
+    simulator = build(len(wanted))
+    try:
+        listed = [Episode(index=r.index, task=r.task, seed=r.seed, split=r.split) for r in wanted.values()]
+        filmed = {r.episode.index: r for r in record(actor, simulator, listed, num_envs=len(wanted), seed=seed)}
+    finally:
+        simulator.close()
+    with explained(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+    paths: list[Path] = []
+    for name, part in shown.items():
+        if part:
+            paths.append(folder / f"{name}.mp4")
+            write_mp4(paths[-1], tile([filmed[result.index] for result in part], spec.control_hz), spec.control_hz)
+    return paths
+
+
+def record(
+    actor: Actor,
+    simulator: Simulator,
+    episodes: Sequence[Episode],
+    *,
+    num_envs: int,
+    seed: int,
+    width: int = SIZE,
+    height: int = SIZE,
+) -> list[Recording]:
+    """Film episodes without exploration.
+
+    A chunk is chosen as always, but handed to the simulator one control step at a time, so that each can be filmed. A
+    simulator may have `render(row, width, height) -> uint8 [height, width, 3]`; else its first camera is enlarged.
+
+    Args:
+        actor: the policy.
+        simulator: in this process, with `num_envs` environments.
+        episodes: what to film, in batches of `num_envs`.
+        num_envs: of the simulator.
+        seed: of the policy's noise, as in `evaluate`, whose episodes this repeats.
+        width, height: of a frame in pixels.
+    """
+    recordings: list[Recording] = []
+    with torch.no_grad():
+        for start in range(0, len(episodes), num_envs):
+            filmed = _Film(simulator, episodes[start : start + num_envs], num_envs, (width, height))
+            decision = 0
+            while filmed.active.size:
+                rows = filmed.active
+                keys = NoiseKeys(seed, filmed.index[rows], np.full(len(rows), decision, np.int64))
+                shown = filmed.observation.select(rows).without_privileged()
+                filmed.execute(actor.act(shown, keys, explore=False).actions)
+                decision += 1
+            recordings += filmed.recordings
+    return recordings
+
+
+class _Film:
+    """A batch of episodes that start together; an environment whose episode ends is parked."""
+
+    def __init__(self, simulator: Simulator, episodes: Sequence[Episode], num_envs: int, size: tuple[int, int]) -> None:
+        self._simulator, self._num_envs, self._size = simulator, num_envs, size
+        self.observation = simulator.reset([*episodes, *[None] * (num_envs - len(episodes))])
+        self.active = np.arange(len(episodes))
+        self.index = np.array([episode.index for episode in episodes], np.int64)
+        self.recordings = [Recording(e, self.observation.instruction[row]) for row, e in enumerate(episodes)]
+        for row in self.active:
+            self.recordings[row].frames.append(self._frame(row, self.observation, row))
+
+    def execute(self, chunk: Array) -> None:
+        """Run a chunk, float32 [active rows, Hx, A], step by step; rows that end drop out."""
+        chosen = dict(zip(self.active.tolist(), chunk, strict=True))
+        for j in range(chunk.shape[1]):
+            if not self.active.size:
+                return
+            actions = np.zeros((self._num_envs, 1, chunk.shape[2]), np.float32)
+            for row in self.active:
+                actions[row, 0] = chosen[int(row)][j]
+            self._add(self._simulator.step(actions, [None] * self._num_envs))
+
+    def _add(self, result: StepResult) -> None:
+        self.observation = result.observation
+        ended = set((self.active[(result.terminated | result.truncated)[self.active]]).tolist())
+        finals = {int(row): number for number, row in enumerate(result.ended)}
+        for row in self.active.tolist():
+            recording = self.recordings[row]
+            recording.success |= bool(result.success[row, 0])
+            if row not in ended:
+                recording.frames.append(self._frame(row, self.observation, row))
+            elif not hasattr(self._simulator, "render") and result.final_observation is not None:
+                recording.frames.append(self._frame(row, result.final_observation, finals[row]))
+            # A simulator with `render` is parked by now, and has nothing to show of the last step.
+        self.active = np.array([row for row in self.active if row not in ended], np.int64)
+
+    def _frame(self, row: int, observation: Observation, place: int) -> Array:
+        render: Any = getattr(self._simulator, "render", None)
+        if render is not None:
+            return np.asarray(render(row, *self._size), np.uint8)
+        image = np.asarray(next(iter(observation.images.values()))[place], np.uint8)
+        return np.asarray(Image.fromarray(image).resize(self._size, Image.Resampling.NEAREST))
+
+
+def worst_and_best(
+    results: Sequence[EpisodeResult], worst: int, best: int
+) -> tuple[list[EpisodeResult], list[EpisodeResult]]:
+    """Failures with the least reward, of different tasks first; and the quickest successes, likewise."""
+    failures = sorted((r for r in results if not r.success), key=lambda r: (r.reward, -r.steps, r.index))
+    successes = sorted((r for r in results if r.success), key=lambda r: (r.steps, r.index))
+    return _varied(failures)[:worst], _varied(successes)[:best]
+
+
+def _varied(ranked: Sequence[EpisodeResult]) -> list[EpisodeResult]:
+    """The first of each task, then the second of each, and so on."""
+    seen: Counter[int] = Counter()
+    turns: list[tuple[int, int]] = []
+    for place, result in enumerate(ranked):
+        turns.append((seen[result.task], place))
+        seen[result.task] += 1
+    return [ranked[place] for _, place in sorted(turns)]
+
+
+def tile(recordings: Sequence[Recording], fps: float, columns: int | None = None) -> list[Array]:
+    """Frames of a grid in which all recordings play side by side.
+
+    A tile's border is grey while its episode runs, then green or red; its instruction stands below. The end is held.
+
+    Args:
+        recordings: at least one, all of one size.
+        fps: frames per second, which fixes how many the end is held.
+        columns: of the grid; as square as possible by default.
+    """
+    assert recordings, "a grid needs recordings"
+    columns = columns or math.ceil(math.sqrt(len(recordings)))
+    height, width = recordings[0].frames[0].shape[:2]
+    captions = [_caption(recording.instruction, width + 2 * _BORDER) for recording in recordings]
+    length = max(len(recording.frames) for recording in recordings) + round(_HOLD_SECONDS * fps)
+    blank = np.full((height + 2 * _BORDER + _CAPTION, width + 2 * _BORDER, 3), 255, np.uint8)
+    frames: list[Array] = []
+    for time in range(length):
+        tiles = [_tile(recording, caption, time) for recording, caption in zip(recordings, captions, strict=True)]
+        tiles += [blank] * (-len(tiles) % columns)
+        rows = [np.concatenate(tiles[i : i + columns], axis=1) for i in range(0, len(tiles), columns)]
+        frames.append(np.concatenate(rows, axis=0))
+    return frames
+
+
+def write_mp4(path: Path, frames: Sequence[Array], fps: float) -> None:
+    """Write H.264 that browsers play.
+
+    Args:
+        path: the file.
+        frames: uint8 [h, w, 3], all of one size; an odd edge is repeated, since the codec needs even sizes.
+        fps: frames per second.
+
+    Raises:
+        StorageError: the disk is full or refuses the write.
+    """
+    assert frames, "a video needs frames"
+    padding = ((0, frames[0].shape[0] % 2), (0, frames[0].shape[1] % 2), (0, 0))
+    even = [np.ascontiguousarray(np.pad(frame, padding, mode="edge")) for frame in frames]
+    height, width = even[0].shape[:2]
+    options = ["-movflags", "+faststart", "-preset", "fast", "-crf", "23"]
+    with explained(path):
+        writer = imageio_ffmpeg.write_frames(
+            str(path), (width, height), fps=fps, macro_block_size=2, quality=None, output_params=options
+        )
+        writer.send(None)
+        try:
+            for frame in even:
+                writer.send(frame)
+        finally:
+            writer.close()
+
+
+def _tile(recording: Recording, caption: Array, time: int) -> Array:
+    over = time >= len(recording.frames) - 1
+    colour = (_SUCCESS if recording.success else _FAILURE) if over else _RUNNING
+    frame = recording.frames[min(time, len(recording.frames) - 1)]
+    border = np.empty((frame.shape[0] + 2 * _BORDER, frame.shape[1] + 2 * _BORDER, 3), np.uint8)
+    border[:] = colour
+    border[_BORDER:-_BORDER, _BORDER:-_BORDER] = frame
+    return np.concatenate([border, caption], axis=0)
+
+
+def _caption(text: str, width: int) -> Array:
+    """uint8 [_CAPTION, width, 3]: one line on white, in a size that fits."""
+    strip = Image.new("RGB", (width, _CAPTION), (255, 255, 255))
+    draw = ImageDraw.Draw(strip)
+    sizes = (15, 14, 13, 12, 11, 10, 9)
+    fonts = [ImageFont.load_default(size) for size in sizes]
+    font = next((font for font in fonts if draw.textlength(text, font=font) <= width - 8), fonts[-1])
+    draw.text((width / 2, _CAPTION / 2), text, fill=(30, 41, 59), font=font, anchor="mm")
+    return np.asarray(strip)

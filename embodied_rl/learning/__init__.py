@@ -1,0 +1,1 @@
+"""What a learner is made of: optimisers and checkpoints."""

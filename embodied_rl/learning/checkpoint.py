@@ -1,0 +1,278 @@
+"""Checkpoints that are whole or absent: safetensors and JSON, never pickle.
+
+    <folder>/00000120/tensors.safetensors    every tensor of the run
+    <folder>/00000120/policy.safetensors     the policy alone, as it is deployed, where the writer adds it
+    <folder>/00000120/state.json             metadata, and the checksums of the other files
+    <folder>/last, <folder>/best             one line each: the name of such a folder
+
+A checkpoint is written under a temporary name, flushed to the disk, and then renamed, so that a kill at any moment
+leaves the earlier ones as they were. A damaged one is refused by name, and the one before it is used.
+"""
+
+import errno
+import hashlib
+import json
+import os
+import re
+import shutil
+import warnings
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from embodied_rl.runs.storage import explained, sync_folder, write_text
+
+TENSORS, STATE = "tensors.safetensors", "state.json"
+_STEP = re.compile(r"\d{8,}$")
+_PICKLE_STARTS = (b"PK\x03\x04", b"\x80")
+
+
+class CheckpointError(ValueError):
+    """A checkpoint that cannot be used; the message names the file and says why."""
+
+
+Loaded = tuple[int, dict[str, Tensor], dict[str, Any]]
+
+
+def save(
+    folder: Path,
+    step: int,
+    tensors: Mapping[str, Tensor | np.ndarray],
+    metadata: Mapping[str, Any],
+    keep: int | None = None,
+    files: Mapping[str, Callable[[Path], None]] | None = None,
+) -> Path:
+    """Write checkpoint `step`, point `last` at it, and delete all but the newest `keep` (`best` always stays).
+
+    Args:
+        folder: the run's `checkpoints/`; made where absent.
+        step: iterations done.
+        tensors: name → tensor or array of any shape and dtype that safetensors knows.
+        metadata: anything JSON can hold.
+        keep: how many to keep; all of them by default.
+        files: name → a function that writes this further file; it becomes part of the checkpoint.
+
+    Returns:
+        The folder of the checkpoint.
+
+    Raises:
+        StorageError: the disk is full or the folder cannot be written; earlier checkpoints are untouched.
+    """
+    final = folder / f"{step:08d}"
+    temporary = folder / f".tmp-{final.name}"
+    with explained(final):
+        folder.mkdir(parents=True, exist_ok=True)
+        _sweep(folder)
+        try:
+            _write(temporary, step, tensors, metadata, files or {})
+            if final.exists():
+                final.rename(folder / f".old-{final.name}")
+            temporary.rename(final)
+            sync_folder(folder)
+        finally:
+            _sweep(folder)
+    write_text(folder / "last", final.name + "\n")
+    if keep is not None:
+        prune(folder, keep)
+    return final
+
+
+def load(path: Path) -> Loaded:
+    """Read one checkpoint, verified.
+
+    Args:
+        path: a checkpoint folder, or a `last` or `best` pointer.
+
+    Returns:
+        (step, tensors on the CPU, metadata).
+
+    Raises:
+        CheckpointError: missing, cut short, altered, or not made of safetensors; names the file.
+    """
+    folder = resolve(path)
+    file, state = folder / TENSORS, read_state(folder)
+    for name, expected in state["sha256"].items():
+        part = folder / name
+        if not part.is_file():
+            raise CheckpointError(f"{part} is missing.")
+        if (found := _sha256(part)) != expected:
+            raise CheckpointError(
+                f"{part} is damaged: its SHA-256 is {found[:12]}…, but {STATE} says {expected[:12]}…."
+            )
+    return int(state["step"]), read_tensors(file), state["metadata"]
+
+
+def load_latest(folder: Path) -> Loaded:
+    """Read the newest checkpoint that is whole; each newer, damaged one is named in a warning.
+
+    Raises:
+        CheckpointError: there is none, or none is whole.
+    """
+    refused: list[str] = []
+    for step in reversed(steps(folder)):
+        try:
+            loaded = load(folder / f"{step:08d}")
+        except CheckpointError as error:
+            refused.append(str(error))
+            continue
+        for reason in refused:
+            warnings.warn(f"Checkpoint refused: {reason} Using step {step} instead.", RuntimeWarning, stacklevel=2)
+        return loaded
+    reasons = "".join(f"\n  {reason}" for reason in refused)
+    raise CheckpointError(f"No usable checkpoint in {folder}.{reasons}")
+
+
+def steps(folder: Path) -> list[int]:
+    """Steps of the checkpoints in a folder, ascending, whole or not."""
+    if not folder.is_dir():
+        return []
+    return sorted(int(path.name) for path in folder.iterdir() if path.is_dir() and _STEP.match(path.name))
+
+
+def mark_best(folder: Path, step: int) -> None:
+    """Point `best` at a checkpoint that exists."""
+    assert step in steps(folder), f"there is no checkpoint {step} in {folder}"
+    write_text(folder / "best", f"{step:08d}\n")
+
+
+def prune(folder: Path, keep: int) -> None:
+    """Delete all but the newest `keep` checkpoints and the one `best` points at.
+
+    Raises:
+        ValueError: `keep` is below 1.
+    """
+    if keep < 1:
+        raise ValueError(f"checkpoint.keep must be at least 1, not {keep}.")
+    best = folder / "best"
+    kept = {f"{step:08d}" for step in steps(folder)[-keep:]} | ({_pointed(best)} if best.is_file() else set())
+    for step in steps(folder):
+        if (name := f"{step:08d}") not in kept:
+            (folder / name).rename(folder / f".old-{name}")
+    _sweep(folder)
+
+
+def resolve(path: Path) -> Path:
+    """The checkpoint folder meant by a checkpoint folder, a pointer, a `checkpoints/` folder or a run folder.
+
+    The latter two mean `best`, or else `last`.
+
+    Raises:
+        CheckpointError: nothing of the kind is there.
+    """
+    if path.name in ("last", "best") and path.is_file():
+        return path.parent / _pointed(path)
+    if (path / STATE).is_file() or (path / TENSORS).is_file():
+        return path
+    for folder in (path, path / "checkpoints"):
+        for pointer in (folder / "best", folder / "last"):
+            if pointer.is_file():
+                return folder / _pointed(pointer)
+    raise CheckpointError(f"No checkpoint at {path}. Give a run folder, a folder in its checkpoints/, last or best.")
+
+
+def read_state(folder: Path) -> dict[str, Any]:
+    """`state.json` of a checkpoint folder: step, sha256 by file, metadata.
+
+    Raises:
+        CheckpointError: missing or cut short.
+    """
+    file = folder / STATE
+    try:
+        state = json.loads(file.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise CheckpointError(f"{file} is missing.") from error
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise CheckpointError(f"{file} is damaged: {error}.") from error
+    if (
+        not isinstance(state, dict)
+        or not {"step", "sha256", "metadata"} <= state.keys()
+        or not isinstance(state["sha256"], dict)
+    ):
+        raise CheckpointError(f"{file} is damaged: it lacks step, sha256 or metadata.")
+    return state
+
+
+def read_tensors(file: Path) -> dict[str, Tensor]:
+    """The tensors of a safetensors file, on the CPU.
+
+    Raises:
+        CheckpointError: missing, pickled, or not safetensors; a pickle is never opened, for it can run any code.
+    """
+    if not file.is_file():
+        raise CheckpointError(f"There is no file {file}.")
+    with file.open("rb") as opened:
+        start = opened.read(4)
+    if start.startswith(_PICKLE_STARTS):
+        message = f"{file} is a pickle, which can run any code when it is opened. Convert it to safetensors first."
+        raise CheckpointError(message)
+    try:
+        return load_file(file)
+    except SafetensorError as error:
+        raise CheckpointError(f"{file} is damaged, or no safetensors file: {error}.") from error
+
+
+def _write(
+    folder: Path,
+    step: int,
+    tensors: Mapping[str, Tensor | np.ndarray],
+    metadata: Mapping[str, Any],
+    files: Mapping[str, Callable[[Path], None]],
+) -> None:
+    folder.mkdir()
+    file = folder / TENSORS
+    try:
+        save_file(_separate(tensors), file)
+    except SafetensorError as error:
+        # The library reports a failed write as text; the cause decides what the user is told.
+        if "No space left" in str(error) or "os error 28" in str(error):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(file)) from error
+        raise
+    _sync(file)
+    for name, write in files.items():
+        write(folder / name)
+        _sync(folder / name)
+    sums = {name: _sha256(folder / name) for name in (TENSORS, *files)}
+    state = {"step": step, "sha256": sums, "metadata": dict(metadata)}
+    write_text(folder / STATE, json.dumps(state, indent=1) + "\n")
+
+
+def _separate(tensors: Mapping[str, Tensor | np.ndarray]) -> dict[str, Tensor]:
+    """Contiguous CPU tensors without shared storage, as safetensors wants them."""
+    separate: dict[str, Tensor] = {}
+    seen: set[int] = set()
+    for name, value in tensors.items():
+        tensor = value if isinstance(value, Tensor) else torch.from_numpy(np.array(value, order="C"))
+        tensor = tensor.detach().cpu().contiguous()
+        address = tensor.untyped_storage().data_ptr()
+        separate[name] = tensor.clone() if address in seen else tensor
+        seen.add(address)
+    return separate
+
+
+def _sync(file: Path) -> None:
+    with file.open("rb") as opened:
+        os.fsync(opened.fileno())
+
+
+def _sha256(file: Path) -> str:
+    with file.open("rb") as opened:
+        return hashlib.file_digest(opened, "sha256").hexdigest()
+
+
+def _pointed(pointer: Path) -> str:
+    name = pointer.read_text(encoding="utf-8").strip()
+    if not _STEP.match(name):
+        raise CheckpointError(f"{pointer} is damaged: it should hold the name of a checkpoint folder, not {name!r}.")
+    return name
+
+
+def _sweep(folder: Path) -> None:
+    """Remove what an interrupted save or deletion left."""
+    for leftover in (*folder.glob(".tmp-*"), *folder.glob(".old-*")):
+        shutil.rmtree(leftover) if leftover.is_dir() else leftover.unlink(missing_ok=True)

@@ -1,0 +1,142 @@
+"""The folder of one run: `<root>/<experiment>/<YYYYmmdd-HHMMSS>_s<seed>/`.
+
+config.yaml  overrides.txt  provenance.json  git.diff  metrics.jsonl  checkpoints/  videos/  eval/
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from itertools import count
+from pathlib import Path
+
+from embodied_rl.runs.storage import explained, write_text
+
+_NAME = re.compile(r"(?P<time>\d{8}-\d{6})_s(?P<seed>\d+)(_\d+)?$")
+_STATE_FILES = "checkpoints/[0-9]*/state.json"
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """One run on disk. Make it with `create`, `open` or `latest`."""
+
+    path: Path
+
+    @classmethod
+    def create(cls, root: str | Path, experiment: str, seed: int, now: datetime | None = None) -> "RunFolder":
+        """A new folder; where the name is taken a suffix is added, so that nothing is ever overwritten.
+
+        Args:
+            root: the setting `run.root`.
+            experiment: the setting `run.experiment`; one folder level each.
+            seed: the run's seed, shown in the name.
+            now: start of the run; the present by default.
+
+        Raises:
+            StorageError: `root` cannot be written, or its disk is full.
+            ValueError: the experiment's name is not the name of one folder.
+        """
+        if Path(experiment).name != experiment:
+            raise ValueError(f"run.experiment must be a plain name without slashes, not {experiment!r}.")
+        base = Path(root) / experiment / f"{(now or datetime.now()).strftime('%Y%m%d-%H%M%S')}_s{seed}"
+        with explained(base):
+            base.parent.mkdir(parents=True, exist_ok=True)
+            folder = cls(_claim(base))
+            for part in (folder.checkpoints, folder.videos, folder.evaluations):
+                part.mkdir()
+        return folder
+
+    @classmethod
+    def open(cls, path: str | Path) -> "RunFolder":
+        """An existing run folder, told by its `config.yaml` or `checkpoints/`.
+
+        Raises:
+            ValueError: there is no run in `path`.
+        """
+        folder = cls(Path(path))
+        if not (folder.config.is_file() or folder.checkpoints.is_dir()):
+            message = f"No run in {path}: it holds neither config.yaml nor checkpoints/. Give a folder below run.root."
+            raise ValueError(message)
+        return folder
+
+    @classmethod
+    def latest(cls, root: str | Path) -> "RunFolder":
+        """The newest run below `root` that holds a checkpoint, which is what `resume=last` means.
+
+        Raises:
+            ValueError: no run below `root` holds one.
+        """
+        found = {
+            state.parents[2] for state in Path(root).glob(f"*/*/{_STATE_FILES}") if _NAME.match(state.parents[2].name)
+        }
+        if not found:
+            raise ValueError(f"No run with a checkpoint below {root} (run.root): nothing to resume. Start a run first.")
+        return cls(max(found, key=_age))
+
+    @property
+    def config(self) -> Path:
+        return self.path / "config.yaml"
+
+    @property
+    def metrics(self) -> Path:
+        return self.path / "metrics.jsonl"
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.path / "checkpoints"
+
+    @property
+    def videos(self) -> Path:
+        return self.path / "videos"
+
+    @property
+    def evaluations(self) -> Path:
+        return self.path / "eval"
+
+    @property
+    def experiment(self) -> str:
+        return self.path.resolve().parent.name
+
+    @property
+    def seed(self) -> int | None:
+        """The seed in the folder's name; None for a renamed folder."""
+        match = _NAME.match(self.path.resolve().name)
+        return int(match["seed"]) if match else None
+
+    def overrides(self) -> tuple[str, ...]:
+        """What the user typed behind the command, one override a line."""
+        file = self.path / "overrides.txt"
+        return tuple(file.read_text(encoding="utf-8").splitlines()) if file.is_file() else ()
+
+    def write_config(self, config_yaml: str, overrides: Sequence[str]) -> None:
+        """Save the composed configuration and the overrides that led to it."""
+        write_text(self.config, config_yaml)
+        write_text(self.path / "overrides.txt", "".join(f"{override}\n" for override in overrides))
+
+    def new_evaluation(self, split: str, now: datetime | None = None) -> Path:
+        """A new folder `eval/<split>_<time>`, made."""
+        return new_evaluation(self.evaluations, split, now)
+
+
+def new_evaluation(parent: Path, split: str, now: datetime | None = None) -> Path:
+    """A new folder `<parent>/<split>_<YYYYmmdd-HHMMSS>`; a taken name gets a suffix."""
+    with explained(parent):
+        parent.mkdir(parents=True, exist_ok=True)
+        return _claim(parent / f"{split}_{(now or datetime.now()).strftime('%Y%m%d-%H%M%S')}")
+
+
+def _claim(base: Path) -> Path:
+    for number in count(1):
+        path = base if number == 1 else base.with_name(f"{base.name}_{number}")
+        try:
+            path.mkdir()
+        except FileExistsError:
+            continue
+        return path
+    raise AssertionError("count() does not end")
+
+
+def _age(run: Path) -> tuple[str, int]:
+    match = _NAME.match(run.name)
+    assert match is not None, "only run folders are compared"
+    return match["time"], max(state.stat().st_mtime_ns for state in run.glob(_STATE_FILES))

@@ -1,0 +1,110 @@
+"""Where a run came from: source, packages, hardware and command line."""
+
+import json
+import os
+import platform
+import shlex
+import subprocess
+import sys
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from importlib import metadata
+from pathlib import Path
+
+from embodied_rl.runs.storage import write_text
+
+_GIT_SECONDS = 10
+_PACKAGE = Path(__file__).resolve().parents[1]
+
+
+@dataclass(frozen=True)
+class Provenance:
+    """What it takes to make a run again.
+
+    Attributes:
+        commit: of the source tree this package runs from; None for an installed wheel.
+        dirty: whether tracked files differed from that commit; the difference is in `git.diff`.
+        packages: distribution → version, of everything installed.
+        hardware: cores, cpu, memory in GiB, operating system, and accelerators where there are any.
+        command: the command line, quoted for a shell.
+        started: UTC, ISO 8601.
+    """
+
+    commit: str | None
+    dirty: bool
+    python: str
+    packages: dict[str, str]
+    hardware: dict[str, str | int | float]
+    command: str
+    started: str
+
+
+def gather(source: Path = _PACKAGE) -> tuple[Provenance, str]:
+    """The present provenance, and the difference of the source tree from its commit ("" where there is none)."""
+    commit, difference = git_state(source)
+    provenance = Provenance(
+        commit=commit,
+        dirty=bool(difference),
+        python=platform.python_version(),
+        packages=package_versions(),
+        hardware=hardware(),
+        command=shlex.join(sys.argv),
+        started=datetime.now(UTC).isoformat(timespec="seconds"),
+    )
+    return provenance, difference
+
+
+def write(folder: Path, source: Path = _PACKAGE) -> Provenance:
+    """Save `provenance.json` and, where the source tree has changes, `git.diff` in a run folder."""
+    provenance, difference = gather(source)
+    write_text(folder / "provenance.json", json.dumps(asdict(provenance), indent=2) + "\n")
+    if difference:
+        write_text(folder / "git.diff", difference)
+    return provenance
+
+
+def git_state(source: Path) -> tuple[str | None, str]:
+    """(commit, difference) of the repository that tracks `source`; (None, "") where none does."""
+    # An installed package can lie in the ignored .venv of somebody else's repository, which is not its source.
+    if not _git(source, "ls-files", "--", "."):
+        return None, ""
+    commit = _git(source, "rev-parse", "HEAD")
+    return (commit.strip(), _git(source, "diff", "HEAD") or "") if commit else (None, "")
+
+
+def package_versions() -> dict[str, str]:
+    """Distribution → version, sorted, of everything installed."""
+    found = {str(item.metadata["Name"]): item.version for item in metadata.distributions() if item.metadata["Name"]}
+    return dict(sorted(found.items(), key=lambda entry: entry[0].lower()))
+
+
+def hardware() -> dict[str, str | int | float]:
+    """Cores this process may use, CPU model, memory, operating system, accelerators (if torch is loaded)."""
+    found: dict[str, str | int | float] = {
+        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
+        "cpu": _cpu_model(),
+        "system": platform.platform(),
+    }
+    if "SC_PHYS_PAGES" in getattr(os, "sysconf_names", {}):
+        found["memory_gib"] = round(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2**30, 1)
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.cuda.is_available():
+        found["accelerator"] = f"{torch.cuda.device_count()} x {torch.cuda.get_device_name(0)}"
+    return found
+
+
+def _cpu_model() -> str:
+    file = Path("/proc/cpuinfo")
+    lines = file.read_text(encoding="utf-8").splitlines() if file.is_file() else []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor() or platform.machine()
+
+
+def _git(folder: Path, *arguments: str) -> str | None:
+    """Output of a git command, or None where git is absent, fails or takes too long."""
+    command = ["git", "-C", str(folder), *arguments]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_GIT_SECONDS, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout if done.returncode == 0 else None

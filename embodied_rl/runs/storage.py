@@ -1,0 +1,58 @@
+"""Writing files that are either whole or absent, and errors that say which setting put them there."""
+
+import errno
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+_REFUSED = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST, errno.ENOENT}
+
+
+class StorageError(ValueError):
+    """A run cannot write where its configuration tells it to."""
+
+
+@contextmanager
+def explained(path: Path) -> Iterator[None]:
+    """Turn a full disk or a refused write below `path` into an error that names the path and `run.root`.
+
+    Raises:
+        StorageError: instead of the OSError, for those two causes; any other OSError passes unchanged.
+    """
+    try:
+        yield
+    except OSError as error:
+        if error.errno in _FULL:
+            message = f"The disk is full: could not write {path}. Free some space, or set run.root to another disk."
+            raise StorageError(message) from error
+        if error.errno in _REFUSED:
+            message = f"Cannot write {path} ({error.strerror}). Set run.root to a folder you may write to."
+            raise StorageError(message) from error
+        raise
+
+
+def sync_folder(folder: Path) -> None:
+    """Make renames inside `folder` survive a power cut."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Replace `path` in one step: a reader, or a run that resumes, sees the old text or the new one, never a part.
+
+    Raises:
+        StorageError: the disk is full or the folder refuses the write.
+    """
+    temporary = path.with_name(f".tmp-{path.name}-{os.getpid()}")
+    with explained(path):
+        with temporary.open("w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+        sync_folder(path.parent)

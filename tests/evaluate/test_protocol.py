@@ -1,0 +1,166 @@
+"""Each episode is run exactly once, and its result depends on nothing but itself."""
+
+from collections import Counter
+
+import numpy as np
+import pytest
+
+from embodied_rl.evaluate.protocol import enumerate_episodes, evaluate, smoothness
+from embodied_rl.interfaces.sim import Episode
+from embodied_rl.runtime.handle import WorkerDied
+
+ARRANGEMENTS = [(1, 1), (1, 7), (2, 3), (3, 16), (4, 64)]
+
+
+@pytest.fixture
+def run(spec, make_actor, make_handles, executed):
+    def run(episodes, handles=2, envs=5, **options):
+        return evaluate(make_actor(), make_handles(handles, envs), spec, episodes, 3, envs, executed, **options)
+
+    return run
+
+
+def test_families_get_equal_shares_and_tasks_take_turns(spec):
+    episodes = enumerate_episodes(spec, "eval", 31)
+    assert len(episodes) == 31 and len({episode.index for episode in episodes}) == 31
+    assert len({episode.seed for episode in episodes}) == 31
+    families = Counter(spec.tasks[episode.task].family for episode in episodes)
+    assert families == {"pick": 11, "push": 10, "open": 10}
+    tasks = Counter(episode.task for episode in episodes)
+    assert tasks[0] == 6 and tasks[1] == 5
+
+
+def test_a_short_list_begins_a_long_one(spec):
+    assert enumerate_episodes(spec, "eval", 7) == enumerate_episodes(spec, "eval", 20)[:7]
+
+
+def test_only_a_task_or_a_family(spec):
+    assert {episode.task for episode in enumerate_episodes(spec, "eval", 8, task="pick blue")} == {1}
+    assert {episode.task for episode in enumerate_episodes(spec, "eval", 8, task="pick")} == {0, 1}
+
+
+def test_seeds_of_purposes_splits_and_runs_never_meet(spec):
+    lists = [
+        enumerate_episodes(spec, split, 200, purpose=purpose, seed=seed)
+        for purpose in ("select", "report", "train")
+        for split in ("eval", "vision")
+        for seed in (0, 1)
+    ]
+    seeds = [episode.seed for episodes in lists for episode in episodes]
+    assert len(set(seeds)) == len(seeds)
+
+
+def test_eval_is_drawn_like_training_and_a_held_out_split_under_its_name(spec):
+    assert {episode.split for episode in enumerate_episodes(spec, "eval", 3)} == {"train"}
+    assert {episode.split for episode in enumerate_episodes(spec, "vision", 3)} == {"vision"}
+
+
+@pytest.mark.parametrize(("arguments", "message"), [(("visoin", None), "vision"), (("eval", "pick rde"), "pick red")])
+def test_a_misspelt_name_gets_the_nearest_one(spec, arguments, message):
+    split, task = arguments
+    with pytest.raises(ValueError, match=f"Did you mean '{message}'"):
+        enumerate_episodes(spec, split, 4, task)
+
+
+@pytest.mark.parametrize(("handles", "envs"), ARRANGEMENTS)
+def test_each_episode_counts_once_whatever_its_length(run, spec, handles, envs, horizon, length):
+    episodes = enumerate_episodes(spec, "eval", 37)
+    results = run(episodes, handles, envs)
+    assert [(r.index, r.task, r.seed) for r in results] == [(e.index, e.task, e.seed) for e in episodes]
+    for result in results:
+        assert result.steps == (length(result.seed) if result.success else horizon)
+        assert result.reward == float(result.success) == float(result.success_at_end)
+    assert len({result.steps for result in results}) > 5 and 0 < sum(r.success for r in results) < 37
+
+
+@pytest.mark.parametrize(("handles", "envs"), ARRANGEMENTS[1:])
+@pytest.mark.parametrize("ablate", ["none", "image", "instruction"])
+def test_results_do_not_depend_on_slices(run, spec, handles, envs, ablate):
+    episodes = enumerate_episodes(spec, "eval", 24)
+    assert run(episodes, handles, envs, ablate=ablate) == run(episodes, 1, 1, ablate=ablate)
+
+
+def test_simulators_start_each_episode_once_and_share_them(spec, make_actor, make_handles, executed):
+    handles = make_handles(2, 64)
+    evaluate(make_actor(), handles, spec, enumerate_episodes(spec, "eval", 30), 0, 64, executed)
+    started = [handle.simulator.started for handle in handles]
+    assert sorted(started[0] + started[1]) == list(range(30))
+    assert len(started[0]) == len(started[1]) == 15
+
+
+def test_the_policy_sees_no_parked_row_no_privileged_state_and_does_not_explore(
+    spec, make_actor, make_handles, executed
+):
+    actor = make_actor()
+    results = evaluate(actor, make_handles(2, 8), spec, enumerate_episodes(spec, "eval", 19), 0, 8, executed)
+    for call in actor.calls:
+        assert call.observation.privileged is None and not call.explore
+        assert not (call.observation.images["front"] == 255).all(axis=(1, 2, 3)).any(), "a parked row was inferred"
+    asked = Counter((int(e), int(d)) for call in actor.calls for e, d in zip(call.keys.episode, call.keys.decision, strict=True))
+    assert set(asked.values()) == {1}
+    assert len(asked) == sum(-(-result.steps // executed) for result in results)
+
+
+def test_blank_images_are_black_and_change_results(spec, make_actor, make_handles, executed, run):
+    actor, episodes = make_actor(), enumerate_episodes(spec, "eval", 24)
+    results = evaluate(actor, make_handles(1, 8), spec, episodes, 3, 8, executed, ablate="image")
+    assert all(not call.observation.images["front"].any() for call in actor.calls)
+    assert results != run(episodes)
+
+
+def test_a_foreign_instruction_is_of_another_task_and_lasts_the_episode(spec, make_actor, make_handles, executed):
+    actor, episodes = make_actor(), enumerate_episodes(spec, "eval", 48)
+    evaluate(actor, make_handles(2, 8), spec, episodes, 3, 8, executed, ablate="instruction")
+    shown: dict[int, set[str]] = {}
+    for call in actor.calls:
+        for index, text in zip(call.keys.episode, call.observation.instruction, strict=True):
+            shown.setdefault(int(index), set()).add(text)
+    assert all(len(texts) == 1 and spec.tasks[episodes[i].task].name not in texts for i, texts in shown.items())
+    given = Counter(text for texts in shown.values() for text in texts)
+    assert given == Counter(spec.tasks[episode.task].name for episode in episodes), "a derangement uses each once"
+
+
+def test_one_task_has_no_foreign_instructions(run, spec):
+    with pytest.raises(ValueError, match="ablate=instruction"):
+        run(enumerate_episodes(spec, "eval", 8, task="open"), ablate="instruction")
+
+
+def test_a_policy_that_chooses_nan_is_named(spec, make_actor, make_handles, executed):
+    with pytest.raises(ValueError, match=r"episode 5 \(open\), decision 0"):
+        episodes = enumerate_episodes(spec, "eval", 8)
+        evaluate(make_actor(nan_at=5), make_handles(1, 8), spec, episodes, 0, 8, executed)
+
+
+def test_a_dead_worker_repeats_its_episodes_and_changes_nothing(spec, make_actor, make_handles, executed, run):
+    episodes, handles = enumerate_episodes(spec, "eval", 30), make_handles(2, 5)
+    sound, calls = handles[1].result, iter(range(100))
+
+    def result(timeout=None):
+        if next(calls) in (3, 6):
+            raise WorkerDied("killed by hand")
+        return sound(timeout)
+
+    handles[1].result = result
+    assert evaluate(make_actor(), handles, spec, episodes, 3, 5, executed) == run(episodes)
+    assert next(calls) > 7
+
+
+def test_indices_that_repeat_are_refused(run):
+    with pytest.raises(ValueError, match="share an index"):
+        run([Episode(0, 0, 1), Episode(0, 1, 2)])
+
+
+def test_smoothness_of_known_curves():
+    time = np.arange(12.0)
+    assert smoothness(np.stack([3 * time, -time], axis=1)) == 0
+    assert smoothness(np.stack([time**2, 0 * time], axis=1)) == pytest.approx(2.0)  # (2² + 0²) / 2
+    assert smoothness(np.ones((2, 3))) == 0
+
+
+def test_smoothness_of_an_episode_is_that_of_its_executed_steps(spec, make_actor, make_handles, executed):
+    actor, episode = make_actor(), enumerate_episodes(spec, "eval", 1)
+    (result,) = evaluate(actor, make_handles(1, 1), spec, episode, 3, 1, executed)
+    chunks = [actor.act(c.observation, c.keys, False).actions[0, :executed] for c in list(actor.calls)]
+    actions = np.concatenate(chunks)[: result.steps].astype(np.float64)
+    second = actions[2:] - 2 * actions[1:-1] + actions[:-2]
+    assert result.smoothness == pytest.approx((second**2).mean())

@@ -1,0 +1,69 @@
+"""Intervals and tests against closed forms and SciPy."""
+
+import math
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from embodied_rl.evaluate.statistics import mcnemar, mean_interval, student_quantile, wilson
+
+
+@pytest.mark.parametrize(("successes", "n"), [(0, 1), (1, 1), (0, 256), (256, 256), (65, 256), (1, 3), (990, 1000)])
+def test_wilson_is_scipys(successes, n):
+    expected = stats.binomtest(successes, n).proportion_ci(method="wilson")
+    assert wilson(successes, n) == pytest.approx((expected.low, expected.high), abs=1e-12)
+
+
+def test_wilson_bounds_are_the_roots_of_the_score_equation():
+    successes, n, z = 37, 120, 1.3
+    for bound in wilson(successes, n, z):
+        assert abs(successes / n - bound) == pytest.approx(z * math.sqrt(bound * (1 - bound) / n))
+
+
+def test_wilson_of_nothing_knows_nothing():
+    assert wilson(0, 0) == (0.0, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("only_first", "only_second", "both", "neither"), [(0, 0, 5, 3), (5, 0, 1, 1), (30, 12, 200, 9)]
+)
+def test_mcnemar_is_the_binomial_test_on_discordant_pairs(only_first, only_second, both, neither):
+    first = [True] * only_first + [False] * only_second + [True] * both + [False] * neither
+    second = [False] * only_first + [True] * only_second + [True] * both + [False] * neither
+    found = mcnemar(first, second)
+    discordant = only_first + only_second
+    expected = stats.binomtest(only_first, discordant).pvalue if discordant else 1.0
+    assert (found.only_first, found.only_second, found.episodes) == (only_first, only_second, len(first))
+    assert found.p_value == pytest.approx(expected)
+    assert mcnemar(second, first).p_value == found.p_value
+
+
+def test_mcnemar_of_thousands_of_pairs_does_not_overflow():
+    first = [True] * 1500 + [False] * 1300
+    assert mcnemar(first, [not value for value in first]).p_value == pytest.approx(stats.binomtest(1500, 2800).pvalue)
+
+
+def test_mcnemar_wants_pairs():
+    with pytest.raises(ValueError):
+        mcnemar([True], [True, False])
+
+
+@pytest.mark.parametrize("freedom", [1, 2, 3, 4, 5, 9, 10, 31, 100])
+def test_student_quantiles_are_scipys(freedom):
+    assert student_quantile(freedom) == pytest.approx(stats.t.ppf(0.975, freedom), rel=1e-9)
+    assert student_quantile(freedom, 0.5) == pytest.approx(stats.t.ppf(0.75, freedom), rel=1e-9)
+
+
+def test_mean_interval_is_scipys():
+    values = [0.95, 0.91, 0.97, 0.93]
+    found = mean_interval(values)
+    expected = stats.t.interval(0.95, 3, loc=np.mean(values), scale=stats.sem(values))
+    assert (found.low, found.high) == pytest.approx(expected) and found.mean == pytest.approx(0.94) and found.count == 4
+
+
+def test_one_seed_has_no_interval():
+    found = mean_interval([0.5])
+    assert (found.mean, found.low, found.high) == (0.5, None, None)
+    with pytest.raises(ValueError, match="at least one"):
+        mean_interval([])

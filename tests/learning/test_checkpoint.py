@@ -1,0 +1,177 @@
+"""Checkpoints are whole or refused, whatever happens while one is written."""
+
+import errno
+import json
+import pickle
+import warnings
+
+import numpy as np
+import pytest
+import torch
+
+from embodied_rl.learning import checkpoint
+from embodied_rl.learning.checkpoint import CheckpointError
+from embodied_rl.runs.storage import StorageError
+
+
+def tensors(step):
+    generator = torch.Generator().manual_seed(step)
+    weight = torch.randn(5, 3, generator=generator)
+    return {
+        "weight": weight,
+        "tied": weight,
+        "part": weight[1:, :2],
+        "half": weight.half(),
+        "count": np.arange(step, step + 4),
+        "scalar": np.full((), 0.1),
+        "flag": torch.tensor([True, False]),
+    }
+
+
+def assert_equal(found, step):
+    expected = {name: torch.as_tensor(value) for name, value in tensors(step).items()}
+    assert found.keys() == expected.keys()
+    for name, value in expected.items():
+        assert found[name].dtype == value.dtype and torch.equal(found[name], value), name
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """Checkpoints 10 and 20."""
+    for step in (10, 20):
+        checkpoint.save(tmp_path, step, tensors(step), {"iteration": step})
+    return tmp_path
+
+
+def test_what_is_saved_comes_back_to_the_bit(folder):
+    step, found, metadata = checkpoint.load_latest(folder)
+    assert (step, metadata) == (20, {"iteration": 20})
+    assert_equal(found, 20)
+    assert_equal(checkpoint.load(folder / "00000010")[1], 10)
+    assert checkpoint.resolve(folder / "last").name == "00000020"
+
+
+@pytest.mark.parametrize("keep_bytes", [0, 7, 100, -1])
+def test_a_truncated_newest_one_is_refused_by_name_and_the_one_before_used(folder, keep_bytes):
+    file = folder / "00000020" / checkpoint.TENSORS
+    file.write_bytes(file.read_bytes()[:keep_bytes])
+    with pytest.warns(RuntimeWarning, match=rf"{file}.*Using step 10"):
+        step, found, _ = checkpoint.load_latest(folder)
+    assert step == 10
+    assert_equal(found, 10)
+
+
+def test_one_flipped_bit_is_noticed(folder):
+    file = folder / "00000020" / checkpoint.TENSORS
+    content = bytearray(file.read_bytes())
+    content[-3] ^= 1
+    file.write_bytes(content)
+    with pytest.raises(CheckpointError, match="damaged"):
+        checkpoint.load(folder / "00000020")
+
+
+@pytest.mark.parametrize("text", ["", '{"step": 20', "[]", '{"step": 20, "metadata": {}}'])
+def test_a_damaged_state_file_is_refused_by_name(folder, text):
+    (folder / "00000020" / checkpoint.STATE).write_text(text)
+    with pytest.warns(RuntimeWarning, match=r"00000020.state\.json"):
+        assert checkpoint.load_latest(folder)[0] == 10
+
+
+def test_further_files_belong_to_the_checkpoint(tmp_path):
+    final = checkpoint.save(tmp_path, 1, tensors(1), {}, files={"policy.txt": lambda path: path.write_text("abc")})
+    assert (final / "policy.txt").read_text() == "abc"
+    (final / "policy.txt").write_text("abd")
+    with pytest.raises(CheckpointError, match=r"policy\.txt is damaged"):
+        checkpoint.load(final)
+    (final / "policy.txt").unlink()
+    with pytest.raises(CheckpointError, match=r"policy\.txt is missing"):
+        checkpoint.load(final)
+
+
+def test_no_usable_one_says_why(folder):
+    for step in ("00000010", "00000020"):
+        (folder / step / checkpoint.TENSORS).unlink()
+    with pytest.raises(CheckpointError, match=r"No usable checkpoint[\s\S]*00000020[\s\S]*00000010"):
+        checkpoint.load_latest(folder)
+
+
+@pytest.mark.parametrize("moment", ["tensors", "state", "rename"])
+def test_a_kill_while_saving_leaves_the_earlier_ones(folder, monkeypatch, moment):
+    class Killed(BaseException):
+        pass
+
+    def kill(*_):
+        raise Killed
+
+    targets = {"tensors": "save_file", "state": "write_text", "rename": "sync_folder"}
+    with monkeypatch.context() as patch, pytest.raises(Killed):
+        patch.setattr(checkpoint, targets[moment], kill)
+        patch.setattr(checkpoint, "_sweep", lambda _: None)  # a killed process cleans nothing up
+        checkpoint.save(folder, 30, tensors(30), {})
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        step, found, _ = checkpoint.load_latest(folder)
+    assert step == (30 if moment == "rename" else 20)
+    assert_equal(found, step)
+    checkpoint.save(folder, 40, tensors(40), {})
+    assert not list(folder.glob(".*")), "the next save removes what the kill left"
+
+
+def test_saving_a_step_again_replaces_it(folder):
+    checkpoint.save(folder, 20, tensors(7), {"again": True})
+    step, found, metadata = checkpoint.load_latest(folder)
+    assert (step, metadata) == (20, {"again": True})
+    assert_equal(found, 7)
+
+
+def test_pruning_keeps_the_newest_and_the_best(folder):
+    checkpoint.mark_best(folder, 10)
+    for step in (30, 40, 50):
+        checkpoint.save(folder, step, tensors(step), {}, keep=2)
+    assert checkpoint.steps(folder) == [10, 40, 50]
+    assert checkpoint.resolve(folder).name == "00000010", "a folder of checkpoints means the best"
+    with pytest.raises(ValueError, match=r"checkpoint\.keep"):
+        checkpoint.prune(folder, 0)
+
+
+def test_a_run_folder_means_its_best_or_last(tmp_path):
+    checkpoint.save(tmp_path / "checkpoints", 3, tensors(3), {})
+    assert checkpoint.resolve(tmp_path).name == "00000003"
+    with pytest.raises(CheckpointError, match="No checkpoint at"):
+        checkpoint.resolve(tmp_path / "elsewhere")
+
+
+@pytest.mark.parametrize("write", ["torch.save", "pickle"])
+def test_a_pickle_is_never_opened(tmp_path, write):
+    file = tmp_path / "weights.pt"
+    if write == "pickle":
+        file.write_bytes(pickle.dumps({"weight": 1}))
+    else:
+        torch.save({"weight": torch.zeros(2)}, file)
+    with pytest.raises(CheckpointError, match="is a pickle"):
+        checkpoint.read_tensors(file)
+
+
+def test_a_file_that_is_no_safetensors_is_named(tmp_path):
+    file = tmp_path / "weights.safetensors"
+    file.write_bytes(b"\x10\0\0\0\0\0\0\0{}")
+    with pytest.raises(CheckpointError, match=r"weights\.safetensors is damaged"):
+        checkpoint.read_tensors(file)
+
+
+@pytest.mark.parametrize("failing", ["save_file", "write_text", "sync_folder"])
+def test_a_full_disk_names_path_and_key_and_harms_nothing(folder, monkeypatch, failing):
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch, pytest.raises(StorageError, match=r"disk is full.*00000030.*run\.root"):
+        patch.setattr(checkpoint, failing, full)
+        checkpoint.save(folder, 30, tensors(30), {})
+    assert checkpoint.load_latest(folder)[0] in (20, 30)
+    assert not list(folder.glob(".*"))
+
+
+def test_no_pickle_lies_in_a_checkpoint(folder):
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    assert {path.name for path in files} == {checkpoint.TENSORS, checkpoint.STATE, "last"}
+    assert json.loads((folder / "00000020" / checkpoint.STATE).read_text())["step"] == 20

@@ -1,0 +1,98 @@
+"""Run folders never overwrite one another, and errors name the key that put them there."""
+
+import errno
+import os
+from datetime import datetime
+from pathlib import Path
+
+import pytest
+
+from embodied_rl.runs.folder import RunFolder
+from embodied_rl.runs.storage import StorageError, explained, write_text
+
+NOW = datetime(2031, 2, 3, 4, 5, 6)
+
+
+def with_checkpoint(folder, step=1):
+    (folder.checkpoints / f"{step:08d}").mkdir()
+    (folder.checkpoints / f"{step:08d}" / "state.json").write_text("{}")
+    return folder
+
+
+def test_the_path_is_root_experiment_time_and_seed(tmp_path):
+    folder = RunFolder.create(tmp_path, "demo", 3, NOW)
+    assert folder.path == tmp_path / "demo" / "20310203-040506_s3"
+    assert (folder.experiment, folder.seed) == ("demo", 3)
+    assert {path.name for path in folder.path.iterdir()} == {"checkpoints", "videos", "eval"}
+
+
+def test_a_taken_name_gets_a_suffix(tmp_path):
+    names = [RunFolder.create(tmp_path, "demo", 3, NOW).path.name for _ in range(3)]
+    assert names == ["20310203-040506_s3", "20310203-040506_s3_2", "20310203-040506_s3_3"]
+    assert RunFolder(tmp_path / "demo" / names[2]).seed == 3
+
+
+def test_config_and_overrides_are_kept(tmp_path):
+    folder = RunFolder.create(tmp_path, "demo", 0)
+    folder.write_config("seed: 0\n", ["experiment=demo", "algo.lr=1e-4"])
+    again = RunFolder.open(folder.path)
+    assert again.config.read_text() == "seed: 0\n" and again.overrides() == ("experiment=demo", "algo.lr=1e-4")
+
+
+def test_latest_is_the_newest_that_holds_a_checkpoint(tmp_path):
+    def create(experiment, year):
+        return RunFolder.create(tmp_path, experiment, 0, datetime(year, 1, 1))
+
+    with_checkpoint(create("tabletop", 2031))
+    newest = with_checkpoint(create("demo", 2032))
+    create("tabletop", 2033)
+    assert RunFolder.latest(tmp_path) == newest
+
+
+def test_of_one_second_the_last_saved_is_the_latest(tmp_path):
+    first, second = (with_checkpoint(RunFolder.create(tmp_path, "demo", seed, NOW)) for seed in (9, 1))
+    for age, folder in ((2000, first), (1000, second)):
+        os.utime(folder.checkpoints / "00000001" / "state.json", (age, age))
+    assert RunFolder.latest(tmp_path) == first
+
+
+def test_nothing_to_resume_or_open_is_said(tmp_path):
+    with pytest.raises(ValueError, match=r"run\.root"):
+        RunFolder.latest(tmp_path)
+    with pytest.raises(ValueError, match="No run in"):
+        RunFolder.open(tmp_path)
+    with pytest.raises(ValueError, match=r"run\.experiment"):
+        RunFolder.create(tmp_path, "../elsewhere", 0)
+
+
+def test_a_root_that_cannot_be_written_names_path_and_key(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StorageError, match=r"file.*run\.root"):
+        RunFolder.create(tmp_path / "file", "demo", 0)
+
+
+def test_a_full_disk_names_path_and_key(tmp_path, monkeypatch):
+    def full(*_, **__):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Path, "mkdir", full)
+    with pytest.raises(StorageError, match=rf"disk is full.*{tmp_path}.*run\.root"):
+        RunFolder.create(tmp_path, "demo", 0)
+
+
+def test_other_errors_pass_unchanged(tmp_path):
+    with pytest.raises(OSError, match="broken") as caught, explained(tmp_path):
+        raise OSError(errno.EIO, "broken")
+    assert not isinstance(caught.value, StorageError)
+
+
+def test_a_failed_write_leaves_the_old_text(tmp_path, monkeypatch):
+    write_text(tmp_path / "file", "old")
+
+    def full(_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(StorageError):
+        write_text(tmp_path / "file", "new")
+    assert (tmp_path / "file").read_text() == "old"

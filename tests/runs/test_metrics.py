@@ -1,0 +1,77 @@
+"""One valid JSON object per iteration, and a resumed run continues where its checkpoint is."""
+
+import errno
+import json
+
+import numpy as np
+import pytest
+import torch
+
+from embodied_rl.runs.metrics import MetricsWriter, read_metrics
+from embodied_rl.runs.storage import StorageError
+
+
+def write(path, iterations, resumed=None):
+    with MetricsWriter(path, resumed) as writer:
+        for iteration in iterations:
+            writer.write(iteration, {"rollout/success": iteration / 10})
+
+
+def test_values_of_every_kind_become_plain_json(tmp_path):
+    values = {"a": np.float32(0.5), "b": torch.tensor(2), "c": float("nan"), "d": 3, "e": "text", "f": np.inf, "g": True}
+    with MetricsWriter(tmp_path / "metrics.jsonl") as writer:
+        writer.write(7, values)
+    line = (tmp_path / "metrics.jsonl").read_text()
+    expected = {"iteration": 7, "a": 0.5, "b": 2, "c": None, "d": 3, "e": "text", "f": None, "g": True}
+    assert json.loads(line, parse_constant=pytest.fail) == expected
+
+
+def test_a_resumed_run_drops_what_its_checkpoint_does_not_know(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    write(path, range(1, 8))
+    with path.open("a") as file:
+        file.write('{"iteration": 8, "rollout/succ')
+    assert [row["iteration"] for row in read_metrics(path)] == list(range(1, 8))
+    write(path, [5, 6], resumed=4)
+    assert [row["iteration"] for row in read_metrics(path)] == [1, 2, 3, 4, 5, 6]
+
+
+def test_resuming_gives_the_file_of_an_uninterrupted_run(tmp_path):
+    write(tmp_path / "whole", range(1, 6))
+    write(tmp_path / "resumed", range(1, 5))
+    write(tmp_path / "resumed", range(3, 6), resumed=2)
+    assert (tmp_path / "resumed").read_bytes() == (tmp_path / "whole").read_bytes()
+
+
+def test_no_file_has_no_rows(tmp_path):
+    assert read_metrics(tmp_path / "metrics.jsonl") == []
+
+
+def test_each_iteration_is_on_disk_at_once(tmp_path):
+    writer = MetricsWriter(tmp_path / "metrics.jsonl")
+    writer.write(1, {"a": 1})
+    assert read_metrics(tmp_path / "metrics.jsonl") == [{"iteration": 1, "a": 1}]
+    writer.close()
+
+
+def test_a_full_disk_names_path_and_key(tmp_path, monkeypatch):
+    writer = MetricsWriter(tmp_path / "metrics.jsonl")
+
+    class Full:
+        def write(self, _):
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(writer, "_file", Full())
+    with pytest.raises(StorageError, match=r"disk is full.*metrics\.jsonl.*run\.root"):
+        writer.write(1, {})
+
+
+def test_tensorboard_gets_the_numbers(tmp_path):
+    event_file = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    with MetricsWriter(tmp_path / "metrics.jsonl", tensorboard=tmp_path / "tensorboard") as writer:
+        for iteration in (1, 2):
+            writer.write(iteration, {"rollout/success": iteration / 4, "note": "text", "update/kl": None})
+    events = event_file.EventAccumulator(str(tmp_path / "tensorboard"))
+    events.Reload()
+    assert events.Tags()["scalars"] == ["rollout/success"]
+    assert [(e.step, e.value) for e in events.Scalars("rollout/success")] == [(1, 0.25), (2, 0.5)]

@@ -1,0 +1,57 @@
+"""Plain lines for files and pipes, a table for terminals."""
+
+import io
+
+from rich.console import Console
+
+from embodied_rl.runs.progress import Progress, duration
+
+METRICS = {"rollout/success": 0.425, "update/kl": 0.0123, "time/steps_per_second": 1270.4, "update/entropy": None}
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self):
+        return self.now
+
+
+def shown(terminal, live=True):
+    stream, clock = io.StringIO(), Clock()
+    console = Console(file=stream, force_terminal=terminal, width=140, highlight=False)
+    with Progress(10, start=4, console=console, clock=clock, live=live) as progress:
+        clock.now = 20.0
+        progress.update(5, METRICS)
+        progress.note("[saved] checkpoint 5")
+        clock.now = 30.0
+        progress.update(6, METRICS)
+    return stream.getvalue()
+
+
+def test_plain_single_lines_where_nobody_watches():
+    lines = shown(terminal=False).splitlines()
+    assert lines == [
+        "iteration 5/10  success 42.5%  return –  KL 0.0123  clip share –  entropy –  eval –  env-steps/s 1,270  ETA 1m40s",
+        "[saved] checkpoint 5",
+        "iteration 6/10  success 42.5%  return –  KL 0.0123  clip share –  entropy –  eval –  env-steps/s 1,270  ETA 1m00s",
+    ]
+
+
+def test_plain_lines_on_request():
+    assert shown(terminal=True, live=False).splitlines()[0].startswith("iteration 5/10")
+
+
+def test_a_table_on_a_terminal():
+    text = shown(terminal=True)
+    assert "┃" in text and "clip share" in text and "42.5%" in text and "6/10" in text and "[saved] checkpoint 5" in text
+
+
+def test_a_narrow_pipe_does_not_break_lines():
+    stream = io.StringIO()
+    with Progress(10, console=Console(file=stream, force_terminal=False, width=20)) as progress:
+        progress.update(1, METRICS)
+    assert len(stream.getvalue().splitlines()) == 1
+
+
+def test_durations_read_well():
+    assert [duration(value) for value in (0.4, 59, 60, 187, 3720, float("inf"))] == ["0s", "59s", "1m00s", "3m07s", "1h02m", "–"]

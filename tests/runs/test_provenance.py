@@ -1,0 +1,61 @@
+"""A run can be traced to its source."""
+
+import json
+import subprocess
+from importlib.metadata import version
+
+import pytest
+
+from embodied_rl.runs import provenance
+
+
+@pytest.fixture
+def repository(tmp_path):
+    def git(*arguments):
+        identity = ["-c", "user.name=a", "-c", "user.email=a@b.c"]
+        command = ["git", "-C", str(tmp_path), *identity, *arguments]
+        return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+
+    git("init", "-q")
+    (tmp_path / "source").mkdir()
+    (tmp_path / "source" / "code.py").write_text("one = 1\n")
+    git("add", ".")
+    git("commit", "-q", "-m", "first")
+    return tmp_path, git
+
+
+def test_a_clean_tree_has_a_commit_and_no_difference(repository):
+    folder, git = repository
+    assert provenance.git_state(folder / "source") == (git("rev-parse", "HEAD"), "")
+
+
+def test_a_change_is_kept_so_that_it_can_be_applied_again(repository, tmp_path_factory):
+    folder, git = repository
+    (folder / "source" / "code.py").write_text("one = 2\n")
+    out = tmp_path_factory.mktemp("run")
+    found = provenance.write(out, folder / "source")
+    assert found.dirty and json.loads((out / "provenance.json").read_text())["commit"] == git("rev-parse", "HEAD")
+    git("checkout", "-q", ".")
+    git("apply", str(out / "git.diff"))
+    assert (folder / "source" / "code.py").read_text() == "one = 2\n"
+
+
+def test_an_installed_package_does_not_take_a_surrounding_repository_for_its_source(repository):
+    folder, _ = repository
+    (folder / ".gitignore").write_text("installed\n")
+    (folder / "installed").mkdir()
+    (folder / "installed" / "code.py").write_text("")
+    assert provenance.git_state(folder / "installed") == (None, "")
+
+
+def test_no_repository_and_no_git_have_no_commit(tmp_path, monkeypatch):
+    assert provenance.git_state(tmp_path) == (None, "")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert provenance.git_state(tmp_path) == (None, "")
+
+
+def test_packages_hardware_and_command_are_noted(tmp_path):
+    found = provenance.write(tmp_path, tmp_path)
+    assert found.packages["numpy"] == version("numpy")
+    assert int(found.hardware["cores"]) >= 1 and found.hardware["cpu"] and found.command
+    assert not (tmp_path / "git.diff").exists()
