@@ -1,0 +1,43 @@
+# make demo: install, then fine-tune a policy. make test: install, then the default test suite. Nothing is done twice.
+PYTHON ?= python3
+VENV ?= .venv
+PYTEST_ARGS ?=
+RUN := $(VENV)/bin/
+# torch goes first and alone: its pin decides which build is taken, and nothing after it may change that.
+PIP := $(RUN)python -m pip install --quiet --constraint constraints.txt
+
+.PHONY: demo test lint packaging check clean
+
+demo: $(VENV)/.core
+	$(RUN)embodied-rl train experiment=demo
+
+test: $(VENV)/.test
+	$(RUN)python -m pytest $(PYTEST_ARGS)
+
+lint: $(VENV)/.dev
+	$(RUN)ruff check .
+	$(RUN)ruff format --check .
+	$(RUN)lint-imports
+	$(RUN)basedpyright --pythonpath $(RUN)python
+
+packaging: $(VENV)/.dev
+	$(RUN)python -m pytest -m packaging tests/packaging
+
+check: lint packaging test
+
+clean:
+	rm -rf $(VENV) dist
+
+$(VENV)/.core: pyproject.toml constraints.txt hatch_build.py
+	test -x $(RUN)python || $(PYTHON) -m venv $(VENV)
+	$(PIP) torch
+	$(PIP) --editable .
+	touch $@
+
+$(VENV)/.test: $(VENV)/.core
+	$(PIP) --editable '.[test]'
+	touch $@
+
+$(VENV)/.dev: $(VENV)/.test
+	$(PIP) --editable '.[test,dev]'
+	touch $@

@@ -1,0 +1,69 @@
+"""The console script. The first word picks the command; the rest are Hydra overrides and a few options."""
+
+import sys
+import traceback
+from collections.abc import Sequence
+
+from embodied_rl import __version__
+from embodied_rl.commands.table import COMMANDS
+from embodied_rl.config import did_you_mean
+
+USER_ERROR = 2
+INTERRUPTED = 130
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command.
+
+    Args:
+        arguments: what was typed after `embodied-rl`; None takes it from the process.
+
+    Returns:
+        The exit code: 0, 1 where the command found something wrong, 2 for a mistake in what was typed.
+    """
+    try:
+        return _dispatch(list(sys.argv[1:] if arguments is None else arguments))
+    except KeyboardInterrupt:
+        print("embodied-rl: interrupted", file=sys.stderr)
+        return INTERRUPTED
+    except ValueError as error:
+        if not is_for_the_user(error):
+            raise
+        print(f"embodied-rl: {error}", file=sys.stderr)
+        return USER_ERROR
+
+
+def is_for_the_user(error: ValueError) -> bool:
+    """Whether our own code raised it on purpose: a `raise` statement in one of our modules, or in a plug-in's.
+
+    What NumPy or torch raise, and slips such as int("x"), keep their traceback.
+    """
+    frames = list(traceback.walk_tb(error.__traceback__))
+    last = traceback.extract_tb(error.__traceback__)[-1]
+    module = str(frames[-1][0].f_globals.get("__name__", ""))
+    return module.startswith("embodied_rl") and "raise " in (last.line or "")
+
+
+def _dispatch(arguments: list[str]) -> int:
+    from embodied_rl.commands import help as help_text
+
+    if not arguments or arguments[0] in ("--help", "-h", "help"):
+        help_text.overview()
+        return 0
+    name, *rest = arguments
+    if name == "--version":
+        print(f"embodied-rl {__version__}")
+        return 0
+    if name not in (*COMMANDS, "list"):
+        raise ValueError(f"unknown command '{name}'.{did_you_mean(name, [*COMMANDS, 'list'])}")
+    asks_for_help = any(word in ("--help", "-h") for word in rest)
+    if name == "list":
+        from embodied_rl.commands import listing
+
+        return listing.run([]) if asks_for_help else listing.run(rest)
+    if asks_for_help:
+        help_text.command_help(COMMANDS[name])
+        return 0
+    from embodied_rl.commands import launch
+
+    return launch.run(COMMANDS[name], rest)

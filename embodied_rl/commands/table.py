@@ -1,0 +1,115 @@
+"""Every command that composes a configuration. `list` alone composes none; it stands in `listing.py`."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Words:
+    """Plain words after a command: the key that takes them, what one is called, and whether there may be many."""
+
+    key: str
+    called: str
+    many: bool = False
+
+
+@dataclass(frozen=True)
+class Command:
+    """One word after `embodied-rl`.
+
+    Attributes:
+        name: the word.
+        summary: one line for the overview.
+        schema: the class in `embodied_rl.schema` that its configuration freezes into.
+        body: "module:function", imported when it is called, with the frozen configuration as its only argument.
+        examples: what people type after the name.
+        config: the YAML it starts from; None where the dataclass alone says everything.
+        values: keys that hold a value although a folder of YAML has that name.
+        words: what plain words mean to it; None where it takes none.
+    """
+
+    name: str
+    summary: str
+    schema: str
+    body: str
+    examples: tuple[str, ...]
+    config: str | None = None
+    values: tuple[str, ...] = ()
+    words: Words | None = None
+
+
+_ALL = (
+    Command(
+        "train",
+        "Fine-tune a policy by reinforcement learning in simulation.",
+        "TrainConfig",
+        "embodied_rl.train:run",
+        (
+            "experiment=demo",
+            "experiment=tabletop algo=flow_noise seed=3",
+            "resume=last",
+            "experiment=demo seed=0,1,2 -m",
+        ),
+        config="train",
+    ),
+    Command(
+        "eval",
+        "Measure a checkpoint's success: exact episodes, intervals, a report with videos.",
+        "EvalConfig",
+        "embodied_rl.evaluate.command:run",
+        ("checkpoint=runs/demo/<time>_s0", "checkpoint=asset:tabletop_base.safetensors split=vision episodes=256"),
+        config="eval",
+    ),
+    Command(
+        "compare",
+        "Compare runs: paired test, table, curves with intervals over seeds.",
+        "CompareConfig",
+        "embodied_rl.evaluate.compare:run",
+        ("runs/demo/<time>_s0 runs/demo/<time>_s1 out=comparison",),
+        words=Words("runs", "run", many=True),
+    ),
+    Command(
+        "sft",
+        "Clone scripted demonstrations: what made the base checkpoint.",
+        "SftConfig",
+        "embodied_rl.sft:run",
+        ("experiment=tabletop_sft", "experiment=tabletop_sft algo.steps=500 seed=1"),
+        config="sft",
+    ),
+    Command(
+        "collect",
+        "Write demonstrations or rollouts to disk.",
+        "CollectConfig",
+        "embodied_rl.collect:run",
+        ("policy=expert episodes=100", "policy=runs/demo/<time>_s0 episodes=500 out=rollouts"),
+        config="collect",
+        values=("policy",),
+    ),
+    Command(
+        "play",
+        "Film one episode of each task.",
+        "PlayConfig",
+        "embodied_rl.play:run",
+        ("policy=expert", "policy=asset:tabletop_base.safetensors"),
+        config="play",
+        values=("policy",),
+    ),
+    Command(
+        "doctor",
+        "Say what is wrong with this machine, and the remedy.",
+        "DoctorConfig",
+        "embodied_rl.doctor:run",
+        ("", "run.root=/data/runs"),
+    ),
+    Command(
+        "bench",
+        "Measure a simulator's speed, or how far simulation and inference overlap.",
+        "BenchConfig",
+        "embodied_rl.bench:run",
+        ("tabletop", "overlap"),
+        config="bench",
+        words=Words("what", "measurement"),
+    ),
+)
+
+COMMANDS = {command.name: command for command in _ALL}
+LIST_SUMMARY = "Show what can be chosen: sims, policies, algos, experiments, tasks."

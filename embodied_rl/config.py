@@ -1,0 +1,241 @@
+"""From a plain mapping, as Hydra composes it, to frozen dataclasses and back.
+
+The dataclasses are schema, defaults and documentation at once: one string under each field says what it means. Every
+error names the full key, what was given, what was expected and what to type instead.
+"""
+
+import types
+from collections.abc import Mapping, Sequence
+from dataclasses import MISSING, Field, field, fields, is_dataclass
+from difflib import get_close_matches
+from enum import Enum
+from pathlib import Path
+from typing import Any, ClassVar, Literal, Protocol, TypeVar, Union, cast, get_args, get_origin, get_type_hints
+
+from omegaconf import OmegaConf
+
+
+class DataclassInstance(Protocol):
+    """Any instance of a dataclass."""
+
+    __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
+
+
+Config = TypeVar("Config", bound=DataclassInstance)
+_SCALARS = {bool: "true or false", int: "a whole number", float: "a number", str: "text", Path: "a path"}
+
+
+def at_least(minimum: float, default: Any = MISSING) -> Any:
+    """A dataclass field whose value (where it is not None) may not be below `minimum`."""
+    return field(default=default, metadata={"at_least": minimum})
+
+
+def rest() -> Any:
+    """A dataclass field that takes the keys its class does not know: those of the plug-in that the class names."""
+    return field(default_factory=dict[str, Any], metadata={"rest": True})
+
+
+def join(where: str, key: str) -> str:
+    """The full name of `key` inside the node `where`."""
+    return f"{where}.{key}" if where else key
+
+
+def did_you_mean(name: str, known: Sequence[str]) -> str:
+    """ "Did you mean 'x'?" with the closest known name, followed by all of them where they are few."""
+    close = get_close_matches(name, known, n=1, cutoff=0.5)
+    hint = f" Did you mean '{close[0]}'?" if close else ""
+    return f"{hint} Known: {', '.join(known)}." if known and len(known) <= 24 else hint
+
+
+def freeze(kind: type[Config], mapping: Mapping[str, Any], where: str = "") -> Config:
+    """Build `kind` from a mapping, its nested dataclasses included.
+
+    Args:
+        kind: a dataclass.
+        mapping: key → plain value (numbers, text, None, lists, mappings).
+        where: full name of the node, for messages; empty at the root.
+
+    Raises:
+        ValueError: an unknown or missing key, or a value of the wrong type or outside its bounds.
+    """
+    known = {item.name: item for item in fields(kind) if item.init}
+    rest_name = rest_field(kind)
+    named = {key: value for key, value in mapping.items() if key in known and key != rest_name}
+    extra = {key: value for key, value in mapping.items() if key not in named}
+    if extra and rest_name is None:
+        raise ValueError(_unknown_key(kind, next(iter(extra)), where))
+    for name, item in known.items():
+        if name not in named and item.default is MISSING and item.default_factory is MISSING:
+            raise ValueError(f"{join(where, name)} is missing. Add {join(where, name)}=<value>.")
+    hints = get_type_hints(kind)
+    values = {key: _convert(value, hints[key], join(where, key)) for key, value in named.items()}
+    for key, value in values.items():
+        _check_bounds(value, known[key], join(where, key))
+    return kind(**values, **({rest_name: extra} if rest_name else {}))
+
+
+def thaw(config: DataclassInstance) -> dict[str, Any]:
+    """The inverse of `freeze`: a mapping of plain values, plug-in keys beside those of their node."""
+    result: dict[str, Any] = {}
+    for item in fields(config):
+        value = getattr(config, item.name)
+        if item.metadata.get("rest"):
+            result.update(_plain(value))
+        else:
+            result[item.name] = _plain(value)
+    return result
+
+
+def to_yaml(config: DataclassInstance) -> str:
+    """The whole configuration, defaults included, as YAML."""
+    return OmegaConf.to_yaml(OmegaConf.create(thaw(config)))
+
+
+def save(config: DataclassInstance, path: Path) -> None:
+    """Write the whole configuration, defaults included."""
+    path.write_text(to_yaml(config), encoding="utf-8")
+
+
+def load(kind: type[Config], path: Path) -> Config:
+    """Read what `save` wrote.
+
+    Raises:
+        ValueError: the file is not there, or does not fit `kind`.
+    """
+    if not path.is_file():
+        raise ValueError(f"{path} is not there: is this the folder of a run?")
+    mapping = OmegaConf.to_container(OmegaConf.load(path), resolve=True)
+    try:
+        return freeze(kind, cast("dict[str, Any]", mapping))
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from None
+
+
+def rest_field(kind: type[DataclassInstance]) -> str | None:
+    """Name of the field that takes unknown keys, or None."""
+    return next((item.name for item in fields(kind) if item.metadata.get("rest")), None)
+
+
+def key_paths(kind: type[DataclassInstance], where: str = "") -> list[str]:
+    """The full names of all keys of a dataclass, nested ones included."""
+    result: list[str] = []
+    for name, hint in get_type_hints(kind).items():
+        if name not in {item.name for item in fields(kind)} or name == rest_field(kind):
+            continue
+        result.append(join(where, name))
+        for option in (hint, *get_args(hint)):
+            if isinstance(option, type) and is_dataclass(option):
+                result += key_paths(option, join(where, name))
+    return result
+
+
+def _unknown_key(kind: type[DataclassInstance], key: str, where: str) -> str:
+    siblings = [join(where, item.name) for item in fields(kind)]
+    below = {path.rpartition(".")[2]: path for path in reversed(key_paths(kind, where))}
+    close = get_close_matches(key, list(below), n=1)
+    elsewhere = f" Did you mean '{below[close[0]]}'?" if close else ""
+    return f"unknown key '{join(where, key)}'.{elsewhere or did_you_mean(join(where, key), siblings)}"
+
+
+def _check_bounds(value: Any, item: Field[Any], where: str) -> None:
+    minimum = item.metadata.get("at_least")
+    if minimum is not None and value is not None and not value >= minimum:
+        raise ValueError(f"{where} must be at least {minimum}, not {value}.")
+
+
+def _plain(value: Any) -> Any:
+    if is_dataclass(value) and not isinstance(value, type):
+        return thaw(value)
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in cast("Mapping[Any, Any]", value).items()}
+    if isinstance(value, tuple | list):
+        return [_plain(item) for item in cast("Sequence[Any]", value)]
+    if isinstance(value, Enum):
+        return value.name.lower()
+    return str(value) if isinstance(value, Path) else value
+
+
+def _wrong(value: Any, expected: str, where: str) -> ValueError:
+    given = "nothing (null)" if value is None else f"{value!r} ({type(value).__name__})"
+    return ValueError(f"{where}: expected {expected}, got {given}.")
+
+
+def _convert(value: Any, hint: Any, where: str) -> Any:
+    """`value` as the type `hint`; see `freeze` for what is raised."""
+    origin, options = get_origin(hint), get_args(hint)
+    if hint is Any:
+        return value
+    if origin in (Union, types.UnionType):
+        return _convert_union(value, options, where)
+    if origin is Literal:
+        return _convert_name(value, {str(option): option for option in options}, where)
+    if origin in (tuple, list):
+        return _convert_sequence(value, hint, where)
+    if origin in (dict, Mapping):
+        return _convert_mapping(value, options, where)
+    if isinstance(hint, type) and issubclass(hint, Enum):
+        return value if isinstance(value, hint) else _convert_name(value, {m.name.lower(): m for m in hint}, where)
+    if isinstance(hint, type) and is_dataclass(hint):
+        if not isinstance(value, Mapping):
+            raise _wrong(value, f"a group of keys, such as {where}.{fields(hint)[0].name}=<value>", where)
+        return freeze(hint, cast("Mapping[str, Any]", value), where)
+    return _convert_scalar(value, hint, where)
+
+
+def _convert_union(value: Any, options: tuple[Any, ...], where: str) -> Any:
+    others = [option for option in options if option is not types.NoneType]
+    if value is None and len(others) < len(options):
+        return None
+    errors: list[ValueError] = []
+    for option in others:
+        try:
+            return _convert(value, option, where)
+        except ValueError as error:
+            errors.append(error)
+    raise errors[-1] if len(errors) == 1 else _wrong(value, " or ".join(map(_describe, others)), where)
+
+
+def _convert_name(value: Any, known: dict[str, Any], where: str) -> Any:
+    if value is not None and str(value) in known:
+        return known[str(value)]
+    raise ValueError(f"{where}: unknown value {value!r}.{did_you_mean(str(value), list(known))}")
+
+
+def _convert_sequence(value: Any, hint: Any, where: str) -> Any:
+    origin, options = get_origin(hint), get_args(hint)
+    if not isinstance(value, tuple | list):
+        raise _wrong(value, f"a list, such as {where}=[…]", where)
+    items = cast("Sequence[Any]", value)
+    repeated = origin is list or options[-1] is Ellipsis
+    if not repeated and len(items) != len(options):
+        raise _wrong(value, f"a list of {len(options)}", where)
+    kinds = [options[0]] * len(items) if repeated else options
+    pairs = enumerate(zip(items, kinds, strict=True))
+    result: list[Any] = [_convert(item, kind, f"{where}[{index}]") for index, (item, kind) in pairs]
+    return tuple(result) if origin is tuple else result
+
+
+def _convert_mapping(value: Any, options: tuple[Any, ...], where: str) -> dict[str, Any]:
+    if not isinstance(value, Mapping):
+        raise _wrong(value, "a group of keys", where)
+    items = cast("Mapping[Any, Any]", value).items()
+    return {str(key): _convert(item, options[1], join(where, str(key))) for key, item in items}
+
+
+def _convert_scalar(value: Any, hint: Any, where: str) -> Any:
+    if hint is float and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    if hint is int and isinstance(value, float) and value.is_integer():
+        return int(value)
+    if hint is Path and isinstance(value, str):
+        return Path(value)
+    if type(value) is hint or (hint not in _SCALARS and isinstance(value, hint)):
+        return value
+    remedy = f" To give a number as text, quote it twice: {where}='\"{value}\"'" if hint is str and value else ""
+    raise ValueError(f"{_wrong(value, _describe(hint), where)}{remedy}")
+
+
+def _describe(hint: Any) -> str:
+    if get_origin(hint) in (tuple, list):
+        return "a list"
+    return _SCALARS.get(hint, getattr(hint, "__name__", str(hint)))

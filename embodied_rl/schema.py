@@ -1,0 +1,268 @@
+"""What can be configured: frozen dataclasses with their defaults and one line of documentation per key.
+
+Simulators, policies and algorithms are plug-ins: their node holds a `name`, the keys every plug-in of that kind has,
+and, in `options`, the plug-in's own keys, which are checked against the plug-in's `Config` when it is found.
+"""
+
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal
+
+from embodied_rl.config import at_least, rest
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    root: str = "runs"
+    """Folder of all runs; each run makes <root>/<experiment>/<time>_s<seed>/ of its own."""
+    experiment: str = ""
+    """Name of the run; by default that of the chosen experiment, or of the command."""
+    overrides: tuple[str, ...] = ()
+    """What was typed; the command line fills it in."""
+
+
+@dataclass(frozen=True)
+class SimNode:
+    kind: ClassVar[str] = "sims"
+    name: str
+    """Simulator; `embodied-rl list sims` shows them."""
+    num_envs: int = at_least(1, 64)
+    """Environments in all, over every rank, slice and worker."""
+    options: dict[str, Any] = rest()
+    """The simulator's own keys."""
+
+
+@dataclass(frozen=True)
+class PolicyNode:
+    kind: ClassVar[str] = "policies"
+    name: str
+    """Policy; `embodied-rl list policies` shows them."""
+    checkpoint: str | None = None
+    """Weights to start from: a run folder, a file, or asset:<name>; null draws new ones."""
+    executed: int | None = at_least(1, None)
+    """Actions of a chunk that are executed before the policy is asked again; null executes all."""
+    freeze_perception: bool = False
+    """Keep what sees fixed, and compute it once a decision."""
+    critic: Literal["privileged", "prefix", "expert"] = "privileged"
+    """What the value is read from: simulator truth, the policy's prefix, or the action expert's features."""
+    options: dict[str, Any] = rest()
+    """The policy's own keys."""
+
+
+@dataclass(frozen=True)
+class SamplerNode:
+    name: Literal["flow_sde", "flow_noise"] = "flow_sde"
+    """Where exploration comes from: a stochastic differential equation, or a learned noise head."""
+    denoise_steps: int = at_least(1, 4)
+    """K, steps that integrate the flow."""
+    noise_level: float = at_least(0.0, 0.8)
+    """Flow-SDE: a, strength of the injected noise."""
+    step_weights: tuple[float, ...] | None = None
+    """Flow-SDE, hybrid: weight of each denoise step in the draw of the stochastic one; null draws evenly."""
+    layers: Literal["hybrid", "full"] = "hybrid"
+    """Flow-SDE: one stochastic denoise step per decision, or all of them."""
+    std_min: float = at_least(0.0, 0.08)
+    """Flow-Noise: lower bound of the noise head's standard deviation."""
+    std_max: float = at_least(0.0, 0.3)
+    """Flow-Noise: upper bound of the noise head's standard deviation."""
+
+
+@dataclass(frozen=True)
+class AlgoNode:
+    kind: ClassVar[str] = "algorithms"
+    name: str
+    """Algorithm; `embodied-rl list algos` shows them."""
+    sampler: SamplerNode = field(default_factory=SamplerNode)
+    """How actions are drawn from the flow while training."""
+    options: dict[str, Any] = rest()
+    """The algorithm's own keys."""
+
+
+@dataclass(frozen=True)
+class TrainLoop:
+    iterations: int = at_least(1, 100)
+    """Rollouts, each followed by one update."""
+    decisions: int = at_least(1, 24)
+    """T, policy calls per environment in a rollout."""
+    eval_every: int = at_least(0, 25)
+    """Iterations between evaluations while training; 0 evaluates only at the end."""
+    eval_episodes: int = at_least(1, 256)
+    """Episodes of an evaluation while training."""
+    final_episodes: int = at_least(1, 512)
+    """Episodes of the evaluation before and after training, on seeds of their own."""
+
+
+@dataclass(frozen=True)
+class CheckpointConfig:
+    every: int = at_least(1, 10)
+    """Iterations between checkpoints."""
+    keep: int = at_least(1, 3)
+    """Checkpoints kept besides the best one."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    allocation: Literal["colocated", "split"] = "colocated"
+    """colocated: symmetric ranks that simulate, infer and learn; split: simulators in worker processes of their own."""
+    ranks: int = at_least(1, 2)
+    """Colocated: processes."""
+    slices: int = at_least(1, 1)
+    """Sets of environments per rank or worker; while one is inferred the others simulate."""
+    workers: int = at_least(1, 2)
+    """Split: simulator processes."""
+
+    @property
+    def parts(self) -> int:
+        """Into how many simulators the environments are divided."""
+        return self.slices * (self.ranks if self.allocation == "colocated" else self.workers)
+
+
+@dataclass(frozen=True)
+class Logger:
+    tensorboard: bool = True
+    """Write TensorBoard events into the run folder."""
+    live: bool = True
+    """Show a live table on a terminal; otherwise plain lines."""
+
+
+@dataclass(frozen=True)
+class TrainConfig:
+    sim: SimNode
+    """The simulator."""
+    policy: PolicyNode
+    """The policy."""
+    algo: AlgoNode
+    """The algorithm."""
+    seed: int = at_least(0, 0)
+    """Fixes every random choice of the run."""
+    resume: str | None = None
+    """Continue a run: "last", or its folder."""
+    run: RunConfig = field(default_factory=RunConfig)
+    """Where the run lives."""
+    train: TrainLoop = field(default_factory=TrainLoop)
+    """How long, and when to evaluate."""
+    checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
+    """When to save."""
+    plan: Plan = field(default_factory=Plan)
+    """Which process does what."""
+    logger: Logger = field(default_factory=Logger)
+    """What is reported while it runs."""
+
+
+@dataclass(frozen=True)
+class Video:
+    episodes: int = at_least(0, 16)
+    """Episodes in the tiled video; 0 makes no video."""
+    best: int = at_least(0, 2)
+    """Quickest successes shown on their own."""
+    worst: int = at_least(0, 2)
+    """Failures shown on their own."""
+
+
+@dataclass(frozen=True)
+class EvalConfig:
+    checkpoint: str
+    """What to evaluate: a run folder, a file, or asset:<name>."""
+    sim: SimNode | None = None
+    """The simulator; null takes the one the checkpoint was trained in."""
+    seed: int = at_least(0, 0)
+    """Fixes the episodes and the policy's noise."""
+    episodes: int = at_least(1, 512)
+    """Episodes in all, spread evenly over families, then tasks."""
+    split: str = "eval"
+    """eval (training conditions, other seeds), or one of the simulator's held-out splits."""
+    task: str | None = None
+    """Only this task, or this family; null for all."""
+    ablate: Literal["none", "image", "instruction"] = "none"
+    """Show blank images, or the instruction of another episode, to see whether the policy needs them."""
+    out: str | None = None
+    """Folder of the report; null puts it beside the checkpoint."""
+    video: Video = field(default_factory=Video)
+    """What is filmed."""
+    plan: Plan = field(default_factory=Plan)
+    """Which process does what."""
+
+
+@dataclass(frozen=True)
+class CompareConfig:
+    runs: tuple[str, ...]
+    """Run folders or report files; given as plain words on the command line."""
+    out: str = "comparison"
+    """Folder of the table (Markdown and HTML) and the curves."""
+
+
+@dataclass(frozen=True)
+class SftConfig:
+    sim: SimNode
+    """The simulator that the demonstrations are collected in."""
+    policy: PolicyNode
+    """The policy."""
+    algo: AlgoNode
+    """Supervised fine-tuning: its demonstrations, stages, learning rates and steps."""
+    seed: int = at_least(0, 0)
+    """Fixes every random choice."""
+    run: RunConfig = field(default_factory=RunConfig)
+    """Where the run lives."""
+    eval_episodes: int = at_least(1, 512)
+    """Episodes of the evaluation at the end."""
+    export: str | None = None
+    """File that also receives the weights in half precision; null writes none."""
+    plan: Plan = field(default_factory=Plan)
+    """Which process does what."""
+
+
+@dataclass(frozen=True)
+class CollectConfig:
+    sim: SimNode
+    """The simulator."""
+    policy: str = "expert"
+    """Who acts: expert, random, a run folder, a checkpoint file, or asset:<name>."""
+    seed: int = at_least(0, 0)
+    """Fixes the episodes and every random choice."""
+    episodes: int = at_least(1, 100)
+    """Episodes to collect."""
+    split: str = "train"
+    """Conditions the episodes are drawn from."""
+    task: str | None = None
+    """Only this task, or this family; null for all."""
+    out: str = "demonstrations"
+    """Folder the episodes are written to."""
+    plan: Plan = field(default_factory=Plan)
+    """Which process does what."""
+
+
+@dataclass(frozen=True)
+class PlayConfig:
+    sim: SimNode
+    """The simulator."""
+    policy: str = "expert"
+    """Who acts: expert, random, a run folder, a checkpoint file, or asset:<name>."""
+    seed: int = at_least(0, 0)
+    """Fixes the episodes and every random choice."""
+    split: str = "train"
+    """Conditions the episodes are drawn from."""
+    task: str | None = None
+    """Only this task, or this family; null for all."""
+    out: str = "play"
+    """Folder of the videos."""
+
+
+@dataclass(frozen=True)
+class BenchConfig:
+    sim: SimNode
+    """The simulator."""
+    policy: PolicyNode
+    """The policy."""
+    what: str = "sim"
+    """What is measured, the first word after `bench`: a simulator, or `overlap`."""
+    seconds: float = at_least(0.1, 10.0)
+    """Length of each measurement."""
+    seed: int = at_least(0, 0)
+    """Fixes the episodes."""
+    plan: Plan = field(default_factory=Plan)
+    """Which process does what."""
+
+
+@dataclass(frozen=True)
+class DoctorConfig:
+    run: RunConfig = field(default_factory=RunConfig)
+    """Where runs would live."""

@@ -1,0 +1,92 @@
+"""What must hold between configuration keys, and outside them, before any worker starts."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+from embodied_rl import assets
+from embodied_rl.config import did_you_mean
+from embodied_rl.interfaces.sim import SimulatorSpec
+from embodied_rl.schema import AlgoNode, Plan, PolicyNode, RunConfig, SamplerNode, SimNode
+
+
+def validate(config: Any) -> None:
+    """Check a frozen configuration of any command.
+
+    Raises:
+        ValueError: keys that contradict each other, a folder that cannot be written, a checkpoint that is not there.
+    """
+    sim, plan = getattr(config, "sim", None), getattr(config, "plan", None)
+    if isinstance(sim, SimNode) and isinstance(plan, Plan):
+        check_division(sim, plan)
+    if isinstance(run := getattr(config, "run", None), RunConfig):
+        check_writable(run.root, "run.root")
+    if isinstance(policy := getattr(config, "policy", None), PolicyNode):
+        check_checkpoint(policy)
+    if isinstance(algo := getattr(config, "algo", None), AlgoNode):
+        check_sampler(algo.sampler)
+
+
+def check_division(sim: SimNode, plan: Plan) -> None:
+    """Every simulator gets the same number of environments."""
+    if sim.num_envs % plan.parts:
+        who = "plan.ranks" if plan.allocation == "colocated" else "plan.workers"
+        nearest = max(plan.parts, round(sim.num_envs / plan.parts) * plan.parts)
+        raise ValueError(
+            f"sim.num_envs={sim.num_envs} cannot be divided evenly over {who} × plan.slices = {plan.parts}. "
+            f"Try sim.num_envs={nearest}."
+        )
+
+
+def check_sampler(sampler: SamplerNode) -> None:
+    """The sampler's bounds and weights make sense."""
+    weights = sampler.step_weights
+    if weights is not None and len(weights) != sampler.denoise_steps:
+        raise ValueError(
+            f"algo.sampler.step_weights has {len(weights)} entries, but algo.sampler.denoise_steps is "
+            f"{sampler.denoise_steps}. Give one weight per step, or algo.sampler.step_weights=null."
+        )
+    if weights is not None and (min(weights) < 0 or max(weights) <= 0):
+        raise ValueError("algo.sampler.step_weights may not be negative, and one of them must be positive.")
+    if sampler.std_min > sampler.std_max:
+        raise ValueError("algo.sampler.std_min may not exceed algo.sampler.std_max.")
+
+
+def check_checkpoint(policy: PolicyNode) -> None:
+    """The weights to start from are there."""
+    if policy.checkpoint is None:
+        return
+    try:
+        found = assets.resolve(policy.checkpoint)
+    except ValueError as error:
+        raise ValueError(f"policy.checkpoint: {error}") from None
+    if not found.exists():
+        raise ValueError(f"policy.checkpoint: {found} is not there. policy.checkpoint=null starts from new weights.")
+
+
+def check_writable(folder: str, where: str) -> None:
+    """A folder can be made and written, without making it.
+
+    Raises:
+        ValueError: naming the key `where` and what is in the way.
+    """
+    path = Path(folder).expanduser().absolute()
+    existing = next(parent for parent in (path, *path.parents) if parent.exists())
+    if not existing.is_dir():
+        raise ValueError(f"{where}={folder}: {existing} is a file, not a folder. Choose another, such as {where}=runs.")
+    if not os.access(existing, os.W_OK | os.X_OK):
+        raise ValueError(f"{where}={folder}: {existing} cannot be written. Choose another, such as {where}=/tmp/runs.")
+
+
+def check_episodes(spec: SimulatorSpec, split: str | None, task: str | None) -> None:
+    """The simulator has such a split, and such a task or family.
+
+    Raises:
+        ValueError: naming the closest ones it has.
+    """
+    splits = ["train", "eval", *(name for name in spec.splits if name != "eval")]
+    if split is not None and split not in splits:
+        raise ValueError(f"split: unknown split '{split}'.{did_you_mean(split, splits)}")
+    known = [*spec.families, *(item.name for item in spec.tasks)]
+    if task is not None and task not in known:
+        raise ValueError(f"task: unknown task '{task}'.{did_you_mean(task, known)}")

@@ -1,0 +1,115 @@
+"""A third-party distribution: a simulator, a policy, an algorithm and their YAML, as another package offers them."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from embodied_rl import plugins
+from embodied_rl.cli import main
+
+MODULE = '''
+"""Plug-ins that do nothing."""
+
+from dataclasses import dataclass
+
+from embodied_rl.interfaces.sim import SimulatorSpec, Task
+
+SIMS = {"toy": "toy_package:Toy", "broken": "toy_missing:Toy", "hungry": "toy_hungry:Toy"}
+POLICIES = {"toy": "toy_package:Toy"}
+ALGORITHMS = {"toy": "toy_package:Learner"}
+
+
+@dataclass(frozen=True)
+class ToyConfig:
+    """Settings of the toy.
+
+    Attributes:
+        gravity: metres per second squared,
+            downwards.
+        size: (height, width). colour, shade: of the toy.
+    """
+
+    gravity: float = 9.81
+    size: tuple[int, int] = (8, 8)
+    colour: str = "red"
+    shade: str | None = None
+
+
+class Toy:
+    """A toy."""
+
+    Config = ToyConfig
+
+    @staticmethod
+    def spec_of(config):
+        tasks = (Task("lift_it", "lift"), Task("drop_it", "drop"))
+        return SimulatorSpec((), (), (), (), (), 10.0, 5, tasks, splits=("windy",))
+
+
+@dataclass(frozen=True)
+class Base:
+    lr: float = 1e-3
+    """Learning rate."""
+
+
+class Learner:
+    """It learns."""
+
+    @dataclass(frozen=True)
+    class Config(Base):
+        steps: int = 3
+        """Steps."""
+'''
+ENTRY_POINTS = """
+[embodied_rl.sims]
+toy = toy_package:SIMS
+[embodied_rl.policies]
+toy = toy_package:POLICIES
+[embodied_rl.algorithms]
+toy = toy_package:ALGORITHMS
+[embodied_rl.configs]
+toy = toy_package_conf
+"""
+CONFIGS = {
+    "sim/toy.yaml": "name: toy\nnum_envs: 8\ngravity: 1.5\n",
+    "policy/toy.yaml": "name: toy\n",
+    "algo/toy.yaml": "name: toy\n",
+    "experiment/toy_run.yaml": "# @package _global_\n# train: three steps\n"
+    "defaults:\n  - override /sim: toy\n  - override /policy: toy\n  - override /algo: toy\ntrain: {iterations: 3}\n",
+}
+
+Result = tuple[int, str, str]
+Run = Callable[..., Result]
+
+
+@pytest.fixture
+def toy_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The folder of an installed distribution "toy"."""
+    site = tmp_path / "site"
+    (site / "toy-1.0.dist-info").mkdir(parents=True)
+    (site / "toy-1.0.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: toy\nVersion: 1.0\n")
+    (site / "toy-1.0.dist-info" / "entry_points.txt").write_text(ENTRY_POINTS)
+    (site / "toy_package.py").write_text(MODULE)
+    (site / "toy_hungry.py").write_text("import a_simulator_nobody_has\n")
+    for name, text in {"__init__.py": "", **CONFIGS}.items():
+        path = site / "toy_package_conf" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    monkeypatch.syspath_prepend(str(site))
+    plugins.table.cache_clear()
+    yield site
+    plugins.table.cache_clear()
+
+
+@pytest.fixture
+def run(toy_package: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """Types a command line; returns exit code, output and error output."""
+    monkeypatch.chdir(tmp_path)
+
+    def typed(*arguments: str) -> Result:
+        code = main(arguments)
+        captured = capsys.readouterr()
+        return code, captured.out, captured.err
+
+    return typed

@@ -1,0 +1,138 @@
+"""From what was typed to the frozen configuration that a command receives."""
+
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+from omegaconf import OmegaConf
+
+from embodied_rl import schema
+from embodied_rl.commands import table
+from embodied_rl.config import freeze
+
+
+@pytest.fixture
+def received(monkeypatch: pytest.MonkeyPatch) -> list:
+    """What the bodies of all commands are called with."""
+    calls: list = []
+    monkeypatch.setitem(sys.modules, "recorder", SimpleNamespace(run=calls.append))
+    for name, command in list(table.COMMANDS.items()):
+        monkeypatch.setitem(table.COMMANDS, name, replace(command, body="recorder:run"))
+    return calls
+
+
+def test_the_body_gets_a_frozen_configuration(run, received) -> None:
+    assert run("train", "experiment=toy_run", "seed=7", "algo.lr=1e-4")[0] == 0
+    (config,) = received
+    assert isinstance(config, schema.TrainConfig)
+    assert (config.seed, config.train.iterations, config.sim.name) == (7, 3, "toy")
+    assert config.algo.options["lr"] == 1e-4
+    assert config.run.experiment == "toy_run"
+    assert config.run.overrides == ("experiment=toy_run", "seed=7", "algo.lr=1e-4")
+
+
+def test_defaults_of_plug_ins_are_filled_in(run, received) -> None:
+    run("train", "experiment=toy_run", "sim.colour=blue")
+    assert received[0].sim.options == {"gravity": 1.5, "size": [8, 8], "colour": "blue", "shade": None}
+
+
+def test_the_name_of_the_run_can_be_given(run, received) -> None:
+    run("train", "experiment=toy_run", "run.experiment=mine")
+    run("train", "sim=toy", "policy=toy", "algo=toy")
+    assert [config.run.experiment for config in received] == ["mine", "train"]
+
+
+def test_cfg_job_prints_everything_and_starts_nothing(run, received) -> None:
+    code, out, _ = run("train", "experiment=toy_run", "--cfg", "job")
+    assert (code, received) == (0, [])
+    shown = OmegaConf.to_container(OmegaConf.create(out))
+    assert shown["sim"] == {
+        "name": "toy", "num_envs": 8, "gravity": 1.5, "size": [8, 8], "colour": "red", "shade": None
+    }  # fmt: skip
+    run("train", "experiment=toy_run")
+    assert freeze(schema.TrainConfig, shown) == received[0]
+
+
+def test_dry_run_says_what_would_run(run, received) -> None:
+    code, out, _ = run("train", "experiment=toy_run", "--dry-run", "plan=split", "plan.workers=4")
+    assert (code, received) == (0, [])
+    assert "toy_package:Toy" in out and "4 simulators of 2 environments" in out
+    assert "3 iterations × 24 decisions × 8 environments = 576 decisions" in out
+
+
+@pytest.mark.parametrize("flag", [["--dry-run"], ["--cfg", "job"], []])
+def test_nothing_is_written(run, received, tmp_path, flag: list[str]) -> None:
+    before = set(tmp_path.rglob("*"))
+    run("train", "experiment=toy_run", *flag)
+    assert {path for path in set(tmp_path.rglob("*")) - before if "__pycache__" not in path.parts} == set()
+
+
+def test_policy_is_a_value_where_nothing_is_trained(run, received) -> None:
+    """`policy=expert` is a word for collect and play, and a choice of a file for train."""
+    run("collect", "sim=toy", "policy=expert")
+    run("play", "sim=toy", "policy=runs/demo/x_s0")
+    run("collect", "sim=toy")
+    assert [config.policy for config in received] == ["expert", "runs/demo/x_s0", "expert"]
+
+
+def test_plain_words(run, received) -> None:
+    run("compare", "runs/a b", "runs/it's", "out=there")
+    run("bench", "overlap", "sim=toy", "policy=toy")
+    assert received[0] == schema.CompareConfig(runs=("runs/a b", "runs/it's"), out="there")
+    assert received[1].what == "overlap"
+
+
+def test_eval_takes_the_simulator_of_the_checkpoint_unless_one_is_chosen(run, received) -> None:
+    run("eval", "checkpoint=x")
+    run("eval", "checkpoint=x", "sim=toy", "split=windy", "task=lift")
+    assert received[0].sim is None
+    assert received[1].sim.name == "toy"
+
+
+def test_config_dir(run, received, tmp_path) -> None:
+    mine = tmp_path / "mine"
+    (mine / "sim").mkdir(parents=True)
+    (mine / "sim" / "own.yaml").write_text("name: toy\ngravity: 0.5\n")
+    run("train", "experiment=toy_run", "sim=own", "--config-dir", str(mine))
+    run("train", "experiment=toy_run", "sim=own", f"--config-dir={mine}", "-m")
+    assert [config.sim.options["gravity"] for config in received] == [0.5, 0.5]
+
+
+def test_the_exit_code_is_the_bodys(run, monkeypatch) -> None:
+    monkeypatch.setitem(sys.modules, "recorder", SimpleNamespace(run=lambda config: 1))
+    monkeypatch.setitem(table.COMMANDS, "doctor", replace(table.COMMANDS["doctor"], body="recorder:run"))
+    assert run("doctor")[0] == 1
+
+
+def test_a_sweep_runs_every_combination(run, received, tmp_path) -> None:
+    code, _, _ = run("train", "experiment=toy_run", "seed=0,1", "algo.lr=0.1,0.2", "-m")
+    assert code == 0
+    assert [(config.seed, config.algo.options["lr"]) for config in received] == [(0, 0.1), (0, 0.2), (1, 0.1), (1, 0.2)]
+    assert received[0].run.experiment == "toy_run"
+    assert received[3].run.overrides == ("experiment=toy_run", "seed=1", "algo.lr=0.2")
+    assert len(list((tmp_path / "runs" / "sweeps").rglob("multirun.yaml"))) == 1
+
+
+def test_a_sweep_over_words(run, received) -> None:
+    run("play", "sim=toy", "policy=expert,random", "-m")
+    assert [config.policy for config in received] == ["expert", "random"]
+
+
+def test_a_mistake_in_a_sweep_is_found_before_its_first_run(run, received, tmp_path) -> None:
+    code, _, err = run("train", "experiment=toy_run", "sim.num_envs=8,9", "-m")
+    assert (code, received) == (2, [])
+    assert "sim.num_envs=9 cannot be divided evenly" in err
+    assert not (tmp_path / "runs").exists()
+
+
+def test_hydras_own_questions(toy_package) -> None:
+    """In a process of its own: Hydra answers through logging, which it configures once."""
+    done = subprocess.run(
+        [sys.executable, "-m", "embodied_rl", "train", "--info", "searchpath"],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(toy_package), os.environ.get("PYTHONPATH", "")])},
+        capture_output=True, text=True, timeout=60, check=True,
+    )  # fmt: skip
+    assert "pkg://toy_package_conf" in done.stdout

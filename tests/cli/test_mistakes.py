@@ -1,0 +1,124 @@
+"""Every mistake in what was typed ends with exit code 2, a remedy, and no traceback."""
+
+import sys
+from dataclasses import replace
+
+import pytest
+
+from embodied_rl.cli import main
+from embodied_rl.commands import table
+
+TOY = ("train", "experiment=toy_run", "--dry-run")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["trian"], "unknown command 'trian'. Did you mean 'train'?"),
+        (["list", "sim"], "unknown list 'sim'. Did you mean 'sims'?"),
+        (["list", "sims", "tyo"], "unknown simulator 'tyo'. Did you mean 'toy'?"),
+        (["train", "sim=tyo"], "unknown sim 'tyo'. Did you mean 'toy'?"),
+        (["train", "policy=poket"], "unknown policy 'poket'. Did you mean 'pocket'?"),
+        (["train", "algo=grop"], "unknown algo 'grop'. Did you mean 'grpo'?"),
+        (["train", "experiment=dmo"], "unknown experiment 'dmo'. Did you mean 'demo'?"),
+        (["train", "plan=spilt"], "unknown plan 'spilt'. Did you mean 'split'?"),
+        ([*TOY, "sim.name=tyo"], "unknown simulator 'tyo'. Did you mean 'toy'?"),
+        ([*TOY, "algo.name=tyo"], "unknown algorithm 'tyo'. Did you mean 'toy'?"),
+        ([*TOY, "trian.iterations=3"], "unknown key 'trian'. Did you mean 'train'?"),
+        ([*TOY, "train.iteration=3"], "unknown key 'train.iteration'. Did you mean 'train.iterations'?"),
+        ([*TOY, "num_envs=3"], "unknown key 'num_envs'. Did you mean 'sim.num_envs'?"),
+        ([*TOY, "sim.num_env=3"], "unknown key 'sim.num_env'. Did you mean 'sim.num_envs'?"),
+        ([*TOY, "sim.gravty=3"], "unknown key 'sim.gravty'. Did you mean 'sim.gravity'?"),
+        ([*TOY, "algo.sampler.noise=1"], "unknown key 'algo.sampler.noise'. Did you mean 'algo.sampler.noise_level'?"),
+        ([*TOY, "train.iterations=many"], "train.iterations: expected a whole number, got 'many' (str)"),
+        ([*TOY, "sim.gravity=strong"], "sim.gravity: expected a number, got 'strong' (str)"),
+        ([*TOY, "logger.live=1"], "logger.live: expected true or false, got 1 (int)"),
+        ([*TOY, "train.iterations=0"], "train.iterations must be at least 1, not 0"),
+        ([*TOY, "algo.sampler.name=flow_sd"], "algo.sampler.name: unknown value 'flow_sd'. Did you mean 'flow_sde'?"),
+        ([*TOY, "algo.sampler.step_weights=[1,2]"], "algo.sampler.step_weights has 2 entries"),
+        ([*TOY, "sim.num_envs=9"], "sim.num_envs=9 cannot be divided evenly over plan.ranks × plan.slices = 2"),
+        ([*TOY, "plan=split", "plan.workers=3"], "sim.num_envs=8 cannot be divided evenly over plan.workers"),
+        ([*TOY, "policy.checkpoint=nowhere.safetensors"], "policy.checkpoint: nowhere.safetensors is not there"),
+        ([*TOY, "policy.checkpoint=asset:nothing"], "policy.checkpoint: there is no asset 'nothing'"),
+        (["train", "policy=[toy]"], "policy is chosen by name, such as policy=<name>"),
+        (["train", "foo"], "'foo' is not a setting: train takes key=value"),
+        (["train", "seed=(1"], "Error parsing override 'seed=(1'"),
+        (["train", "--seed=3"], "Settings are written without dashes, such as seed=3"),
+        (["train", "--dryrun"], "Did you mean '--dry-run'?"),
+        (["train", "--config-dir", "nowhere"], "--config-dir nowhere: there is no such folder"),
+        (["sft", "experiment=demo"], "Type: embodied-rl train experiment=demo"),
+        (["eval"], "checkpoint is missing. Add checkpoint=<value>."),
+        (["compare"], "runs is missing"),
+        (["bench", "tabletop", "overlap"], "bench takes one measurement at a time"),
+        (["collect", "sim=toy", "task=lift_i", "--dry-run"], "unknown task 'lift_i'. Did you mean 'lift_it'?"),
+        (["collect", "sim=toy", "split=widny", "--dry-run"], "unknown split 'widny'. Did you mean 'windy'?"),
+        (["collect", "sim.name=hungry", "--dry-run"], "needs the package 'a_simulator_nobody_has'"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_message(run, arguments: list[str], expected: str) -> None:
+    code, _, err = run(*arguments)
+    assert expected in err
+    assert code == 2
+    assert err.startswith("embodied-rl: ") and "Traceback" not in err
+
+
+def test_run_root_may_not_be_a_file(run, tmp_path) -> None:
+    (tmp_path / "occupied").write_text("")
+    code, _, err = run(*TOY, "run.root=occupied/runs")
+    assert code == 2
+    assert "run.root=occupied/runs" in err and "is a file, not a folder" in err
+
+
+def test_run_root_must_be_writable(run, tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr("embodied_rl.validation.os.access", lambda path, mode: False)
+    code, _, err = run(*TOY)
+    assert code == 2
+    assert "run.root=runs" in err and "cannot be written" in err
+
+
+def test_two_packages_may_not_offer_the_same_name(run, toy_package) -> None:
+    other = toy_package / "rival-1.0.dist-info"
+    other.mkdir()
+    (other / "METADATA").write_text("Metadata-Version: 2.1\nName: rival\nVersion: 1.0\n")
+    (other / "entry_points.txt").write_text("[embodied_rl.sims]\nrival = rival_package:SIMS\n")
+    (toy_package / "rival_package.py").write_text('SIMS = {"toy": "rival_package:Toy"}\n')
+    code, _, err = run("list", "sims")
+    assert code == 2
+    assert "rival_package:Toy" in err and "toy_package:Toy" in err
+
+
+def _command_that(run, toy_package, monkeypatch, statement: str) -> None:
+    (toy_package / "embodied_rl_body.py").write_text(
+        f"import numpy as np\ndef run(config):\n    {statement}\n", encoding="utf-8"
+    )
+    monkeypatch.delitem(sys.modules, "embodied_rl_body", raising=False)
+    body = replace(table.COMMANDS["play"], body="embodied_rl_body:run")
+    monkeypatch.setitem(table.COMMANDS, "play", body)
+
+
+def test_an_error_for_the_user_has_no_traceback(run, toy_package, monkeypatch) -> None:
+    _command_that(run, toy_package, monkeypatch, "raise ValueError('the checkpoint is of another network')")
+    code, _, err = run("play", "sim=toy")
+    assert (code, err) == (2, "embodied-rl: the checkpoint is of another network\n")
+
+
+@pytest.mark.parametrize(
+    ("statement", "kind"),
+    [
+        ("raise RuntimeError('a bug')", RuntimeError),
+        ("np.zeros(2) + np.zeros(3)", ValueError),
+        ("int('x')", ValueError),
+    ],
+)
+def test_an_unexpected_error_keeps_its_traceback(
+    run, toy_package, monkeypatch, statement: str, kind: type[Exception]
+) -> None:
+    _command_that(run, toy_package, monkeypatch, statement)
+    with pytest.raises(kind):
+        main(["play", "sim=toy"])
+
+
+def test_an_interrupt_leaves_quietly(run, toy_package, monkeypatch) -> None:
+    _command_that(run, toy_package, monkeypatch, "raise KeyboardInterrupt")
+    assert run("play", "sim=toy")[0] == 130
