@@ -1,0 +1,56 @@
+"""Who acts, from a word on the command line: `expert`, `random`, or a checkpoint."""
+
+from dataclasses import asdict
+from pathlib import Path
+
+from embodied_rl import assets, build, plugins
+from embodied_rl.actors.checkpoint import load_parts, read_metadata
+from embodied_rl.actors.flow import FlowActor
+from embodied_rl.actors.scripted import OperatorActor, RandomActor
+from embodied_rl.config import freeze
+from embodied_rl.flow.sampler import FlowSDE
+from embodied_rl.interfaces.policy import Actor
+from embodied_rl.interfaces.sim import Simulator
+from embodied_rl.learning import checkpoint
+
+DENOISE_STEPS = 4
+POLICY = "policy.safetensors"
+
+
+def policy_file(text: str) -> Path:
+    """The policy file that a run folder, a checkpoint folder, a file or `asset:<name>` means.
+
+    Raises:
+        ValueError: nothing of the kind is there.
+    """
+    path = assets.resolve(text)
+    return checkpoint.resolve(path) / POLICY if path.is_dir() else path
+
+
+def deployed(text: str, denoise_steps: int = DENOISE_STEPS) -> FlowActor:
+    """The deployed policy of a checkpoint: the plain flow, without noise head or critic.
+
+    Raises:
+        CheckpointError: missing, damaged, pickled, or made by a policy that is not installed.
+    """
+    path = policy_file(text)
+    metadata = read_metadata(path)
+    policy = plugins.find("policies", metadata.policy)
+    options = freeze(policy.Config, metadata.config, "policy")
+    backbone, embodiment = load_parts(path, metadata.policy, asdict(options), build.backbone_maker(policy, options))
+    return FlowActor(backbone, FlowSDE(denoise_steps, 1.0, None, "hybrid"), None, embodiment).eval()
+
+
+def actor_for(text: str, simulator: Simulator, num_envs: int) -> Actor:
+    """The actor a word means, for episodes whose indices count from 0 and fill a simulator row by row.
+
+    Raises:
+        ValueError: a simulator without an operator, or no such checkpoint.
+    """
+    if text == "random":
+        return RandomActor(simulator.spec)
+    if text == "expert":
+        if not hasattr(simulator, "expert"):
+            raise ValueError("policy=expert: this simulator has no scripted operator; give a checkpoint, or random.")
+        return OperatorActor(simulator.expert(), lambda index: index % num_envs)
+    return deployed(text)

@@ -1,0 +1,221 @@
+"""The clipped policy update that PPO and GRPO share: minibatches, ratios, gradients, learning rates.
+
+Shapes: T decisions, N environments, B = T·N rows, Hx executed actions, D' scored entries of an action.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from embodied_rl.interfaces.policy import Actor, Evaluation, Trace
+from embodied_rl.interfaces.sim import Source
+from embodied_rl.learning.optimiser import Optimiser
+from embodied_rl.objectives.clip import approximate_kl, clip_fraction, clipped_policy_loss
+from embodied_rl.objectives.reduce import Level, masked_mean, reduce_log_prob, step_mask
+from embodied_rl.objectives.value import value_loss as elementwise_value_loss
+from embodied_rl.rollout.buffer import Rollout
+from embodied_rl.runtime.collective import Ranks
+
+
+@dataclass(frozen=True)
+class ClippedConfig:
+    """Settings of the clipped policy update.
+
+    Attributes:
+        lr: learning rate of the policy. perception_lr: of what it sees with. critic_lr: of the value.
+        lr_final: share of the learning rates that is left at the end; linear in between.
+        warmup_updates: optimiser steps over which the policy's learning rates rise.
+        epochs: passes over a rollout.
+        minibatch: rows of a minibatch, over all ranks.
+        level: what one ratio covers: "token", "action" or "chunk".
+        clip_low: the ratio stays above 1 - clip_low.
+        clip_high: the ratio stays below 1 + clip_high; more than clip_low is DAPO's clip-higher (arXiv:2503.14476).
+        dual_clip: bounds the loss of bad actions at that multiple of the advantage (arXiv:1912.09729); null for none.
+        target_kl: an epoch whose mean KL of a chunk exceeds it is the last; null for no limit.
+        entropy: weight of the entropy bonus, where the noise is learned.
+        auxiliary: weight of the backbone's auxiliary loss, such as localisation.
+        grad_clip: largest gradient norm.
+        value_clip: clipping around the old value; null for none.
+        value_huber: Huber threshold of the value loss; null for squares.
+        noise_final: share of the sampler's noise level that is left at the end.
+        noise_decay_from: share of the run after which the noise level falls, linearly.
+    """
+
+    lr: float = 2e-4
+    perception_lr: float = 1e-4
+    critic_lr: float = 1e-3
+    lr_final: float = 0.3
+    warmup_updates: int = 20
+    epochs: int = 3
+    minibatch: int = 512
+    level: Literal["token", "action", "chunk"] = "action"
+    clip_low: float = 0.2
+    clip_high: float = 0.2
+    dual_clip: float | None = None
+    target_kl: float | None = 0.3
+    entropy: float = 0.0
+    auxiliary: float = 0.0
+    grad_clip: float = 1.0
+    value_clip: float | None = None
+    value_huber: float | None = None
+    noise_final: float = 1.0
+    noise_decay_from: float = 0.5
+
+
+@dataclass
+class Batch:
+    """A rollout as rows.
+
+    Attributes:
+        trace: [B, ...], what the actor recorded. log_prob: float32 [B, Hx, D'] under the rollout's weights.
+        mask: bool [B, Hx], the executed actions that the policy chose itself.
+        advantage: float32 [B].
+        value, returns: float32 [B], for a critic that learns with the policy; None for none.
+        rows: int64 [R], the rows that may be learned from.
+    """
+
+    trace: Trace
+    log_prob: Tensor
+    mask: Tensor
+    advantage: Tensor
+    rows: Tensor
+    value: Tensor | None = None
+    returns: Tensor | None = None
+
+    def select(self, rows: Tensor) -> "Batch":
+        """Some rows, all of them valid."""
+        return replace(
+            self,
+            trace={name: tensor[rows] for name, tensor in self.trace.items()},
+            log_prob=self.log_prob[rows],
+            mask=self.mask[rows],
+            advantage=self.advantage[rows],
+            rows=torch.arange(len(rows)),
+            value=None if self.value is None else self.value[rows],
+            returns=None if self.returns is None else self.returns[rows],
+        )
+
+
+def as_batch(rollout: Rollout, advantage: Tensor, value: Tensor | None = None, returns: Tensor | None = None) -> Batch:
+    """A rollout's tensors [T, N, ...] as rows; advantage, value and returns are float32 [T, N]."""
+    executed = step_mask(rollout.steps, rollout.reward.shape[-1])
+    mask = executed & (rollout.source == int(Source.POLICY))
+    return Batch(
+        trace={name: tensor.flatten(0, 1) for name, tensor in rollout.trace.items()},
+        log_prob=rollout.log_prob.flatten(0, 1),
+        mask=mask.flatten(0, 1),
+        advantage=advantage.flatten(),
+        rows=rollout.valid.flatten().nonzero().squeeze(1),
+        value=None if value is None else value.flatten(),
+        returns=None if returns is None else returns.flatten(),
+    )
+
+
+class ClippedUpdate:
+    """Epochs of minibatch steps on the clipped objective, the same on every rank."""
+
+    def __init__(self, config: ClippedConfig, actor: Actor, ranks: Ranks, seed: int, iterations: int) -> None:
+        self.config, self.actor, self.ranks, self.seed, self.iterations = config, actor, ranks, seed, iterations
+        groups = dict(actor.parameter_groups())
+        rates = {"actor": config.lr, "perception": config.perception_lr}
+        self.optimiser = Optimiser({name: groups[name] for name in rates if name in groups}, rates, config.grad_clip)
+        self.updates = 0
+        self.rate = 1.0
+        self._noise_level = getattr(getattr(actor, "sampler", None), "noise_level", None)
+
+    def anneal(self, iteration: int) -> None:
+        """Set learning rates and noise level for an iteration; pure functions of it."""
+        done = iteration / max(self.iterations, 1)
+        self.rate = 1 - (1 - self.config.lr_final) * done
+        if self._noise_level is not None and self.config.noise_final < 1:
+            late = max(0.0, (done - self.config.noise_decay_from) / max(1 - self.config.noise_decay_from, 1e-9))
+            self.actor.sampler.noise_level = self._noise_level * (1 - (1 - self.config.noise_final) * late)  # type: ignore[union-attr]
+
+    def run(self, batch: Batch, iteration: int, critic: Optimiser | None = None) -> dict[str, float]:
+        """All epochs; returns means of the last one, over all ranks."""
+        figures: dict[str, float] = {}
+        for epoch in range(self.config.epochs):
+            totals = torch.zeros(len(FIGURES))
+            for rows in self.minibatches(batch.rows, len(batch.advantage), iteration, epoch):
+                totals += self._step(batch.select(rows), critic)
+            self.ranks.sum_([totals])
+            means = totals / (self._count * self.ranks.size)
+            figures = dict(zip(FIGURES, means.tolist(), strict=True)) | {"epochs": epoch + 1.0}
+            if self.config.target_kl is not None and figures["kl"] > self.config.target_kl:
+                break
+        return figures
+
+    def minibatches(self, rows: Tensor, total: int, iteration: int, epoch: int) -> Iterator[Tensor]:
+        """Every valid row once, in an order of (seed, iteration, epoch); equally many parts on every rank."""
+        self._count = max(1, round(total * self.ranks.size / self.config.minibatch))
+        generator = torch.Generator().manual_seed(
+            ((self.seed * 1_000_003 + iteration) * 1_009 + epoch) * 257 + self.ranks.rank
+        )
+        order = rows[torch.randperm(len(rows), generator=generator)]
+        yield from order.tensor_split(self._count)
+
+    def _step(self, batch: Batch, critic: Optimiser | None) -> Tensor:
+        now = self.actor.evaluate(batch.trace)
+        loss, figures = self._loss(batch, now)
+        self.updates += 1
+        rise = min(1.0, self.updates / max(self.config.warmup_updates, 1))
+        optimisers = [self.optimiser] if critic is None else [self.optimiser, critic]
+        for optimiser in optimisers:
+            optimiser.zero_grad()
+        loss.backward()
+        weight = float(batch.mask.sum())
+        norm = self.optimiser.step(self.ranks, self.rate * rise, weight)
+        if critic is not None:
+            critic.step(self.ranks, self.rate, weight)
+        return torch.stack([*figures, torch.tensor(norm)])
+
+    def _loss(self, batch: Batch, now: Evaluation) -> tuple[Tensor, list[Tensor]]:
+        config, level = self.config, Level(self.config.level)
+        log_ratio = reduce_log_prob(now.log_prob - batch.log_prob, batch.mask, level)
+        mask = _level_mask(batch.mask, log_ratio)
+        policy = clipped_policy_loss(log_ratio, batch.advantage, config.clip_low, config.clip_high, config.dual_clip)
+        policy = masked_mean(policy, mask)
+        loss = policy
+        if config.entropy:
+            loss = loss - config.entropy * masked_mean(now.entropy, batch.mask)
+        if config.auxiliary and now.auxiliary is not None and now.auxiliary_target is not None and len(now.value):
+            loss = loss + config.auxiliary * F.smooth_l1_loss(now.auxiliary, now.auxiliary_target, beta=0.1)
+        if batch.returns is not None and batch.value is not None:
+            loss = loss + self.value_loss(batch, now.value)
+        with torch.no_grad():
+            chunk = reduce_log_prob(now.log_prob - batch.log_prob, batch.mask, Level.CHUNK)
+            _, kl = approximate_kl(chunk, batch.mask.any(dim=1))
+            clipped = clip_fraction(log_ratio, config.clip_low, config.clip_high, mask)
+            entropy = masked_mean(now.entropy, batch.mask)
+            worst = (log_ratio.exp() - 1).abs().mul(mask).max() if mask.any() else torch.zeros(())
+        return loss, [policy.detach(), kl, clipped, entropy, worst]
+
+    def value_loss(self, batch: Batch, value: Tensor) -> Tensor:
+        """Mean value loss of a batch that holds returns; 0 for an empty one."""
+        assert batch.value is not None and batch.returns is not None
+        clip, huber = self.config.value_clip, self.config.value_huber
+        everything = torch.ones(len(value), dtype=torch.bool)
+        return masked_mean(elementwise_value_loss(value, batch.value, batch.returns, clip, huber), everything)
+
+    def state(self) -> dict[str, Tensor]:
+        """What an exact resume needs, as tensors."""
+        return self.optimiser.state() | {"updates": torch.tensor(self.updates)}
+
+    def load(self, state: dict[str, Tensor]) -> None:
+        """The inverse of `state`."""
+        self.updates = int(state["updates"])
+        self.optimiser.load({name: value for name, value in state.items() if name != "updates"})
+
+
+FIGURES = ("policy_loss", "kl", "clip_share", "entropy", "worst_ratio", "grad_norm")
+
+
+def _level_mask(mask: Tensor, log_ratio: Tensor) -> Tensor:
+    """bool of the ratios' shape: which of them mean something; mask is bool [B, Hx]."""
+    if log_ratio.dim() == 1:
+        return mask.any(dim=1)
+    return mask if log_ratio.dim() == 2 else mask[..., None].expand_as(log_ratio)

@@ -1,0 +1,79 @@
+"""Group relative policy optimisation (arXiv:2402.03300), for flow policies as in pi_RL (arXiv:2510.25889).
+
+Episodes of one group start alike; an episode's advantage is its return against its group's, the same for all of its
+decisions. There is no critic. Groups that nearly always fail or succeed teach nothing and are left out.
+
+Every iteration starts fresh episodes and lets each environment run one to its end, so that groups are complete.
+Decisions are weighted so that every episode counts alike, however long (length normalisation, RLinf-VLA).
+
+Shapes: T decisions, N environments, E episodes.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from embodied_rl.actors.flow import FlowActor
+from embodied_rl.algorithms.clipped import ClippedConfig, ClippedUpdate, as_batch
+from embodied_rl.objectives.group import group_advantage
+from embodied_rl.rollout.buffer import Rollout
+from embodied_rl.runtime.collective import Ranks
+
+
+@dataclass(frozen=True)
+class GRPOConfig(ClippedConfig):
+    """Settings of GRPO, beyond those of the clipped update.
+
+    Attributes:
+        group_size: episodes that start alike; it divides the environments of every rank.
+        success_low: groups whose mean return is below are left out.
+        success_high: groups whose mean return is above are left out.
+    """
+
+    group_size: int = 8
+    success_low: float = 0.1
+    success_high: float = 0.9
+
+
+class GRPO:
+    """One update an iteration: group advantages, policy."""
+
+    Config = GRPOConfig
+    needs_critic = False
+    fresh_episodes = True
+
+    def __init__(self, config: GRPOConfig, actor: FlowActor, ranks: Ranks, seed: int, iterations: int) -> None:
+        self.config, self.group_size = config, config.group_size
+        self.policy = ClippedUpdate(config, actor, ranks, seed, iterations)
+
+    def prepare(self, iteration: int) -> None:
+        """Set what depends on the iteration before its rollout is collected."""
+        self.policy.anneal(iteration)
+
+    def update(self, rollout: Rollout, iteration: int) -> dict[str, float]:
+        """Learn from a rollout of whole episodes; returns figures for the log."""
+        returns = torch.where(rollout.valid, rollout.reward.sum(dim=-1), 0).sum(dim=0)  # [N], one episode each
+        whole = (rollout.terminated | rollout.truncated).any(dim=0) & rollout.valid[0]
+        alone = rollout.group.max() + 1 + torch.arange(len(whole))  # a broken episode is compared with nothing
+        group = torch.where(whole, rollout.group[0], alone)
+        advantage, kept = group_advantage(returns, group, self.config.success_low, self.config.success_high)
+        rollout.valid &= (kept & whole)[None]
+        figures = self.policy.run(as_batch(rollout, self._by_length(advantage, rollout.valid)), iteration)
+        return {"kept_share": float(kept.float().mean()), **figures}
+
+    @staticmethod
+    def _by_length(advantage: Tensor, valid: Tensor) -> Tensor:
+        """[E] → [T, N]: weighted so that an episode's decisions add up to the mean episode's."""
+        length = valid.sum(dim=0).clamp_min(1)
+        kept = valid.any(dim=0)
+        mean = (length * kept).sum() / kept.sum().clamp_min(1)
+        return (advantage * mean / length).float().expand_as(valid)
+
+    def state(self) -> dict[str, Tensor]:
+        """What an exact resume needs, as tensors."""
+        return self.policy.state()
+
+    def load(self, state: dict[str, Tensor]) -> None:
+        """The inverse of `state`."""
+        self.policy.load(state)

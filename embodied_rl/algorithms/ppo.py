@@ -1,0 +1,160 @@
+"""Proximal policy optimisation of a flow policy (arXiv:1707.06347; for flow VLAs pi_RL, arXiv:2510.25889).
+
+One decision is one action of the decision process: it executes up to Hx control steps, its reward is their discounted
+sum, and what follows is discounted by gamma to the power of the steps really executed. The ratio is taken per executed
+action by default (`level=action`), which keeps the trust region as wide as one action needs it.
+
+Left out: a KL penalty towards a reference policy (pi_RL trains without one).
+
+Shapes: T decisions, N environments, B = T·N rows, Hx executed actions, P privileged entries.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from embodied_rl.actors.flow import PRIVILEGED, FlowActor
+from embodied_rl.algorithms.clipped import Batch, ClippedConfig, ClippedUpdate, as_batch
+from embodied_rl.critics import Need
+from embodied_rl.learning.optimiser import Optimiser
+from embodied_rl.objectives.gae import discounted_reward, discounts, gae, next_values
+from embodied_rl.objectives.value import explained_variance, value_loss
+from embodied_rl.rollout.buffer import Rollout
+from embodied_rl.runtime.collective import Ranks
+
+
+@dataclass(frozen=True)
+class PPOConfig(ClippedConfig):
+    """Settings of PPO, beyond those of the clipped update.
+
+    Attributes:
+        gamma: discount, per control step or decision, as `discount` says.
+        discount: what gamma discounts: a "control_step", or a "decision" as in pi_RL.
+        lam: lambda of generalised advantage estimation, per decision.
+        time_limit: "bootstrap" values the final observation of a truncated episode; "terminal" lets the time limit end
+            the task, for tasks whose goal includes the limit and critics that see a clock.
+        normalise: advantages to mean 0 and deviation 1 over all ranks.
+        critic_warmup: iterations that fit the critic alone.
+        critic_steps: minibatches an iteration of a critic on privileged state.
+        critic_replay: rollouts those minibatches draw from.
+    """
+
+    gamma: float = 0.994
+    discount: Literal["control_step", "decision"] = "control_step"
+    lam: float = 0.9
+    time_limit: Literal["bootstrap", "terminal"] = "bootstrap"
+    normalise: bool = True
+    critic_warmup: int = 2
+    critic_steps: int = 60
+    critic_replay: int = 6
+
+
+class PPO:
+    """One update an iteration: advantages, critic, policy."""
+
+    Config = PPOConfig
+    needs_critic = True
+    fresh_episodes = False
+    group_size = 1
+
+    def __init__(self, config: PPOConfig, actor: FlowActor, ranks: Ranks, seed: int, iterations: int) -> None:
+        self.config, self.actor, self.ranks, self.seed = config, actor, ranks, seed
+        self.policy = ClippedUpdate(config, actor, ranks, seed, iterations)
+        self.critic = Optimiser(
+            {"critic": actor.parameter_groups()["critic"]}, {"critic": config.critic_lr}, config.grad_clip
+        )
+        assert actor.critic is not None, "PPO needs a critic"
+        self._apart = actor.critic.needs == Need.PRIVILEGED
+        self._replay: list[tuple[Tensor, Tensor]] = []
+
+    def prepare(self, iteration: int) -> None:
+        """Set what depends on the iteration before its rollout is collected."""
+        self.policy.anneal(iteration)
+
+    def update(self, rollout: Rollout, iteration: int) -> dict[str, float]:
+        """Learn from a rollout; returns figures for the log."""
+        batch = self._advantages(rollout)
+        assert batch.returns is not None and batch.value is not None
+        rows = batch.rows
+        figures = {"explained_variance": float(explained_variance(batch.value[rows], batch.returns[rows]))}
+        learning = iteration >= self.config.critic_warmup
+        if self._apart:
+            figures["value_loss"] = self._fit_critic(batch, iteration, 1 if learning else 4)
+            batch.value = batch.returns = None
+        if learning:
+            figures |= self.policy.run(batch, iteration, None if self._apart else self.critic)
+        elif not self._apart:
+            figures["value_loss"] = self._warm_up(batch, iteration)
+        return figures
+
+    def _advantages(self, rollout: Rollout) -> Batch:
+        config = self.config
+        discount = discounts(rollout.steps, config.gamma, config.discount)
+        within = config.gamma if config.discount == "control_step" else 1.0
+        reward = discounted_reward(rollout.reward, rollout.steps, within)
+        ended = rollout.terminated | rollout.truncated
+        final = rollout.final_value if config.time_limit == "bootstrap" else torch.zeros_like(rollout.final_value)
+        following = next_values(rollout.value, rollout.last_value, final, rollout.terminated, rollout.truncated)
+        advantage, returns = gae(reward, rollout.value, following, discount, ~ended, config.lam)
+        advantage = self._normalised(advantage, rollout.valid) if config.normalise else advantage
+        return as_batch(rollout, advantage, rollout.value, returns)
+
+    def _normalised(self, advantage: Tensor, valid: Tensor) -> Tensor:
+        chosen = advantage[valid].double()
+        sums = torch.stack([chosen.new_tensor(len(chosen)), chosen.sum(), (chosen**2).sum()])
+        self.ranks.sum_([sums])
+        count, total, squares = sums
+        mean = total / count
+        deviation = (squares / count - mean**2).clamp_min(0).sqrt()
+        return ((advantage - mean) / (deviation + 1e-6)).float()
+
+    def _fit_critic(self, batch: Batch, iteration: int, times: int) -> float:
+        """A critic that reads privileged state learns by itself, from the last few rollouts: it costs no vision."""
+        assert batch.returns is not None
+        self._replay.append((batch.trace[PRIVILEGED][batch.rows].clone(), batch.returns[batch.rows].clone()))
+        del self._replay[: -self.config.critic_replay]
+        privileged, returns = (torch.cat(parts) for parts in zip(*self._replay, strict=True))
+        generator = torch.Generator().manual_seed((self.seed * 1_000_003 + iteration) * 257 + self.ranks.rank)
+        total = 0.0
+        for _ in range(self.config.critic_steps * times):
+            rows = torch.randint(len(returns), (self.config.minibatch,), generator=generator)
+            value = self.actor.critic_value(privileged[rows])
+            loss = value_loss(value, value.detach(), returns[rows], None, self.config.value_huber).mean()
+            self.critic.zero_grad()
+            loss.backward()
+            self.critic.step(self.ranks, self.policy.rate)
+            total += loss.item()
+        return total / max(self.config.critic_steps * times, 1)
+
+    def _warm_up(self, batch: Batch, iteration: int) -> float:
+        """Fit a critic on the network's own features while the policy stands still."""
+        total, count = 0.0, 0
+        for epoch in range(self.config.epochs):
+            for rows in self.policy.minibatches(batch.rows, len(batch.advantage), iteration, epoch):
+                part = batch.select(rows)
+                loss = self.policy.value_loss(part, self.actor.evaluate(part.trace).value)
+                self.policy.optimiser.zero_grad()
+                self.critic.zero_grad()
+                loss.backward()
+                self.critic.step(self.ranks, self.policy.rate)
+                total, count = total + loss.item(), count + 1
+        return total / max(count, 1)
+
+    def state(self) -> dict[str, Tensor]:
+        """What an exact resume needs, as tensors."""
+        state = {f"policy/{name}": value for name, value in self.policy.state().items()}
+        state |= {f"critic/{name}": value for name, value in self.critic.state().items()}
+        for index, (privileged, returns) in enumerate(self._replay):
+            state |= {f"replay/{index}/privileged": privileged, f"replay/{index}/returns": returns}
+        return state
+
+    def load(self, state: dict[str, Tensor]) -> None:
+        """The inverse of `state`."""
+        part = {kind: {key.removeprefix(kind + "/"): value for key, value in state.items() if key.startswith(kind + "/")}
+                for kind in ("policy", "critic", "replay")}  # fmt: skip
+        self.policy.load(part["policy"])
+        self.critic.load(part["critic"])
+        replay = part["replay"]
+        self._replay = [(replay[f"{i}/privileged"], replay[f"{i}/returns"]) for i in range(len(replay) // 2)]

@@ -1,0 +1,130 @@
+"""From a frozen configuration to simulators, actor and algorithm. Names become classes here and nowhere else."""
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from embodied_rl import assets, plugins
+from embodied_rl.actors.checkpoint import load_parts
+from embodied_rl.actors.embodiment import Embodiment
+from embodied_rl.actors.flow import FlowActor
+from embodied_rl.critics import make_critic
+from embodied_rl.flow.sampler import FlowNoise, FlowSDE, Sampler
+from embodied_rl.interfaces.policy import FlowBackbone
+from embodied_rl.interfaces.sim import Simulator, SimulatorSpec
+from embodied_rl.runtime.handle import Handle
+from embodied_rl.runtime.local import InlineHandle, ProcessHandle
+from embodied_rl.schema import Plan, PolicyNode, SamplerNode, SimNode
+
+TOKEN_LENGTH = 8
+"""Words an instruction may have, for a policy with new weights."""
+
+
+@dataclass(frozen=True)
+class SimulatorKind:
+    """A simulator as configured, not built yet."""
+
+    node: SimNode
+    simulator: type[Any]
+    options: Any
+
+    @staticmethod
+    def of(node: SimNode) -> "SimulatorKind":
+        """Find the plug-in a node names.
+
+        Raises:
+            ValueError: unknown plug-in or key.
+        """
+        simulator, options = plugins.configure("sims", node, "sim")
+        return SimulatorKind(node, simulator, options)
+
+    @property
+    def spec(self) -> SimulatorSpec:
+        """What it will be like; nothing is built."""
+        return self.simulator.spec_of(self.options)
+
+    def build(self, num_envs: int) -> Simulator:
+        """In this process."""
+        return self.simulator(self.options, num_envs)
+
+    def inline(self, num_envs: int, name: str) -> Handle:
+        """Behind a handle, in this process."""
+        return InlineHandle(lambda: self.build(num_envs), name)
+
+    def worker(self, num_envs: int, name: str) -> Handle:
+        """Behind a handle, in a process of its own."""
+        return ProcessHandle(
+            plugins.path("sims", self.node.name), {"config": self.options, "num_envs": num_envs}, name=name
+        )
+
+
+def handles(kind: SimulatorKind, plan: Plan, num_envs: int, purpose: str) -> list[Handle]:
+    """The simulators of one rank, slice by slice; `num_envs` are those of this rank.
+
+    Colocated: one simulator a slice, in this process. Split: each slice is spread over the workers.
+    """
+    if plan.allocation == "colocated":
+        return [kind.inline(num_envs // plan.slices, f"{purpose} simulator {part}") for part in range(plan.slices)]
+    count = plan.slices * plan.workers
+    return [kind.worker(num_envs // count, f"{purpose} simulator {part}") for part in range(count)]
+
+
+def sampler(node: SamplerNode, backbone: FlowBackbone) -> Sampler:
+    """What draws actions from the flow while training."""
+    if node.name == "flow_noise":
+        return FlowNoise(
+            node.denoise_steps, node.std_min, node.std_max,
+            feature_dim=backbone.spec.feature_dim, action_dim=backbone.spec.action_dim,
+        )  # fmt: skip
+    return FlowSDE(node.denoise_steps, node.noise_level, node.step_weights, node.layers)
+
+
+def backbone(node: PolicyNode, spec: SimulatorSpec) -> tuple[FlowBackbone, Embodiment]:
+    """The network and what it is attached to: from the checkpoint, or with new weights.
+
+    Raises:
+        ValueError: a checkpoint that is damaged, or of another network.
+    """
+    cls, options = plugins.configure("policies", node, "policy")
+    make = backbone_maker(cls, options)
+    if node.checkpoint is not None:
+        return load_parts(assets.resolve(node.checkpoint), node.name, asdict(options), make)
+    embodiment = Embodiment.of(spec, node.executed or options.horizon, TOKEN_LENGTH)
+    return make(embodiment, ()), embodiment
+
+
+def backbone_maker(cls: type[Any], options: Any) -> Callable[[Embodiment, tuple[str, ...]], FlowBackbone]:
+    """A function from an embodiment and the names of its auxiliary targets to a network."""
+
+    def make(embodiment: Embodiment, auxiliary_names: tuple[str, ...]) -> FlowBackbone:
+        return cls(
+            options,
+            action_dim=len(embodiment.action_names),
+            state_dim=len(embodiment.state_names),
+            cameras=embodiment.cameras,
+            image_size=embodiment.image_size,
+            vocabulary_size=len(embodiment.vocabulary),
+            token_length=embodiment.token_length,
+            auxiliary_names=auxiliary_names,
+        )
+
+    return make
+
+
+def actor(node: PolicyNode, sampling: SamplerNode, spec: SimulatorSpec, needs_critic: bool) -> FlowActor:
+    """Network, sampler and critic as one actor."""
+    network, embodiment = backbone(node, spec)
+    critic = make_critic(
+        node.critic if needs_critic else "none",
+        privileged_dim=len(spec.privileged_names),
+        context_dim=network.spec.context_dim,
+        feature_dim=network.spec.feature_dim,
+    )
+    return FlowActor(
+        network,
+        sampler(sampling, network),
+        critic,
+        embodiment,
+        privileged_names=spec.privileged_names,
+        freeze_perception=node.freeze_perception,
+    )

@@ -1,0 +1,123 @@
+"""`embodied-rl collect`: demonstrations or rollouts on disk, one file an episode.
+
+    <out>/episode_000000.npz    images/<camera> uint8 [T+1, h, w, 3], state float32 [T+1, S],
+                                actions float32 [T, A], reward float32 [T], success bool [T]
+    <out>/index.jsonl           one line an episode: file, task, instruction, seed, split, success, steps
+"""
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from embodied_rl import build
+from embodied_rl.acting import actor_for
+from embodied_rl.interfaces.policy import Actor, NoiseKeys
+from embodied_rl.interfaces.sim import Array, Episode, Observation, Simulator, StepResult
+from embodied_rl.evaluate.protocol import enumerate_episodes
+from embodied_rl.rollout.episodes import episode_seed
+from embodied_rl.runs.storage import explained
+from embodied_rl.schema import CollectConfig
+
+AT_ONCE = 16
+"""Episodes that run side by side."""
+
+
+@dataclass
+class Record:
+    """One episode as it goes: `observations` has one entry more than `actions`."""
+
+    episode: Episode
+    instruction: str
+    observations: list[Observation] = field(default_factory=list)
+    actions: list[Array] = field(default_factory=list)
+    reward: list[float] = field(default_factory=list)
+    success: list[bool] = field(default_factory=list)
+
+    def arrays(self) -> dict[str, Array]:
+        """What the file holds."""
+        seen = Observation.concatenate(self.observations)
+        return {
+            **{f"images/{name}": image for name, image in seen.images.items()},
+            "state": seen.state,
+            "actions": np.stack(self.actions),
+            "reward": np.array(self.reward, np.float32),
+            "success": np.array(self.success, bool),
+        }
+
+
+def run(config: CollectConfig) -> None:
+    """Collect and write; says how many succeeded."""
+    kind = build.SimulatorKind.of(config.sim)
+    split = "eval" if config.split == "train" else config.split
+    listed = enumerate_episodes(kind.spec, split, config.episodes, task=config.task, seed=config.seed)
+    if config.split == "train":  # demonstrations may be learned from, so they must not share seeds with evaluations
+        listed = [Episode(e.index, e.task, episode_seed("train", "train", config.seed, e.index)) for e in listed]
+    simulator = kind.build(AT_ONCE)
+    actor = actor_for(config.policy, simulator, AT_ONCE)
+    out = Path(config.out)
+    successes = 0
+    with explained(out):
+        out.mkdir(parents=True, exist_ok=True)
+        with (out / "index.jsonl").open("w", encoding="utf-8") as index:
+            for record in collect(actor, simulator, listed, config.seed):
+                index.write(json.dumps(write(out, record, kind.spec.tasks[record.episode.task].name)) + "\n")
+                successes += any(record.success)
+    simulator.close()
+    print(f"{len(listed)} episodes in {out}, {successes} successful")
+
+
+def write(out: Path, record: Record, task: str) -> dict[str, object]:
+    """Write one episode's file; returns its line of the index."""
+    file = f"episode_{record.episode.index:06d}.npz"
+    np.savez_compressed(out / file, **record.arrays())
+    return {
+        "file": file, "task": task, "instruction": record.instruction, "seed": record.episode.seed,
+        "split": record.episode.split, "success": any(record.success), "steps": len(record.actions),
+    }  # fmt: skip
+
+
+@torch.no_grad()
+def collect(actor: Actor, simulator: Simulator, episodes: Sequence[Episode], seed: int) -> Iterator[Record]:
+    """Run episodes without exploration, one control step at a time; yields each once it is over."""
+    for start in range(0, len(episodes), AT_ONCE):
+        batch = episodes[start : start + AT_ONCE]
+        yield from _batch(actor, simulator, batch, seed)
+
+
+def _batch(actor: Actor, simulator: Simulator, episodes: Sequence[Episode], seed: int) -> list[Record]:
+    observation = simulator.reset([*episodes, *[None] * (AT_ONCE - len(episodes))])
+    records = [Record(episode, observation.instruction[row]) for row, episode in enumerate(episodes)]
+    active, decision = np.arange(len(episodes)), 0
+    while len(active):
+        keys = NoiseKeys(seed, np.array([episodes[row].index for row in active]), np.full(len(active), decision))
+        chunk = np.zeros((AT_ONCE, *(chosen := actor.act(observation.select(active), keys, explore=False).actions).shape[1:]), np.float32)
+        chunk[active] = chosen
+        for step in range(chunk.shape[1]):
+            result = simulator.step(chunk[:, step : step + 1], [None] * AT_ONCE)
+            _note(records, active, observation, result)
+            observation = result.observation
+            active = np.setdiff1d(active, result.ended)
+            if not len(active):
+                break
+        decision += 1
+    return records
+
+
+def _note(records: list[Record], active: Array, before: Observation, result: StepResult) -> None:
+    """Add one control step to the records of the environments that took it."""
+    for row in active:
+        record = records[row]
+        if not record.observations:
+            record.observations.append(before.select([row]))
+        record.actions.append(result.executed[row, 0].copy())
+        record.reward.append(float(result.reward[row, 0]))
+        record.success.append(bool(result.success[row, 0]))
+        ended = np.flatnonzero(result.ended == row)
+        if len(ended) and result.final_observation is not None:
+            record.observations.append(result.final_observation.select(ended))
+        else:
+            record.observations.append(result.observation.select([row]))

@@ -1,0 +1,147 @@
+"""Recording a scripted operator: observations at every control step, each with the chunk the operator went on to do."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from embodied_rl.interfaces.sim import Array, Episode, Observation, Simulator
+
+MOVES = 3  # action dimensions that noise is added to; the last one is the gripper
+
+
+class Operated(Simulator, Protocol):
+    """A simulator with a scripted operator."""
+
+    def expert(self, faulty: bool = False) -> Callable[[], Array]:
+        """Call the result for one control step's actions, float32 [n, A]."""
+        ...
+
+
+@dataclass(frozen=True)
+class Disturbance:
+    """What is added to the operator's moves before they are executed; recorded actions stay the operator's own.
+
+    Attributes:
+        noise: standard deviation of independent noise, as a share of an action's upper limit.
+        drift: largest constant offset, as a share of the limit, redrawn every eight control steps in half the time.
+        slip: chance of a control step that the gripper does the opposite.
+    """
+
+    noise: float = 0.1
+    drift: float = 0.0
+    slip: float = 0.0
+
+
+@dataclass
+class Demonstrations:
+    """M recorded control steps.
+
+    Attributes:
+        observation: M rows.
+        actions: float32 [M, H, A], the operator's chunk from each row on; the last action is repeated past the end.
+        episode: int64 [M], `Episode.index`. success: bool [M], whether that episode ended in success.
+    """
+
+    observation: Observation
+    actions: Array
+    episode: Array
+    success: Array
+
+    def __len__(self) -> int:
+        return len(self.actions)
+
+
+def record(
+    simulator: Operated,
+    episodes: Sequence[Episode],
+    *,
+    chunk: int,
+    disturbance: Disturbance,
+    seed: int,
+    faulty: bool = False,
+    longest: int | None = None,
+) -> Demonstrations:
+    """Let the operator run `episodes`, at most `longest` control steps each, and keep every control step."""
+    rng = np.random.default_rng([seed, len(episodes)])
+    width = len(simulator.reset([None] * _num_envs(simulator)))
+    parts = [
+        _batch(simulator, episodes[start : start + width], chunk, disturbance, rng, faulty, longest or simulator.spec.horizon)
+        for start in range(0, len(episodes), width)
+    ]
+    return Demonstrations(
+        observation=Observation.concatenate([part.observation for part in parts]),
+        actions=np.concatenate([part.actions for part in parts]),
+        episode=np.concatenate([part.episode for part in parts]),
+        success=np.concatenate([part.success for part in parts]),
+    )
+
+
+def _num_envs(simulator: Simulator) -> int:
+    return int(simulator.num_envs)  # type: ignore[attr-defined]
+
+
+def _batch(
+    simulator: Operated,
+    episodes: Sequence[Episode],
+    chunk: int,
+    disturbance: Disturbance,
+    rng: np.random.Generator,
+    faulty: bool,
+    longest: int,
+) -> Demonstrations:
+    """One round: every environment runs one episode."""
+    num_envs = _num_envs(simulator)
+    operator = simulator.expert(faulty)
+    disturb = _disturber(disturbance, np.array(simulator.spec.action_high), num_envs, rng)
+    observation = simulator.reset([*episodes, *[None] * (num_envs - len(episodes))])
+    running = np.arange(num_envs) < len(episodes)
+    done = np.zeros(num_envs, bool)
+    seen: list[tuple[Observation, Array, Array]] = []
+    for _ in range(longest):
+        chosen = operator()
+        seen.append((observation, chosen, running.copy()))
+        result = simulator.step(disturb(chosen)[:, None], [None] * num_envs)
+        done |= result.success[:, 0]
+        running &= ~(result.terminated | result.truncated)
+        observation = result.observation
+        if not running.any():
+            break
+    return _cut(seen, episodes, done, chunk)
+
+
+def _disturber(
+    disturbance: Disturbance, high: Array, num_envs: int, rng: np.random.Generator
+) -> Callable[[Array], Array]:
+    """A function from chosen to executed actions, [n, A] each; call it once a control step."""
+    drift = np.zeros((num_envs, MOVES))
+    steps = 0
+
+    def disturb(chosen: Array) -> Array:
+        nonlocal drift, steps
+        if steps % 8 == 0:
+            drift = disturbance.drift * rng.uniform(-1, 1, (num_envs, MOVES)) * (rng.random((num_envs, 1)) < 0.5)
+        steps += 1
+        executed = chosen.copy()
+        executed[:, :MOVES] += (drift + disturbance.noise * rng.standard_normal((num_envs, MOVES))) * high[:MOVES]
+        executed[:, MOVES:] *= np.where(rng.random((num_envs, 1)) < disturbance.slip, -1, 1)
+        return executed
+
+    return disturb
+
+
+def _cut(seen: list[tuple[Observation, Array, Array]], episodes: Sequence[Episode], done: Array, chunk: int) -> Demonstrations:
+    """Rows of running environments, each with the chunk that follows."""
+    running = np.stack([row for _, _, row in seen])  # [steps, n]
+    chosen = np.stack([action for _, action, _ in seen])  # [steps, n, A]
+    last = np.maximum(running.sum(axis=0) - 1, 0)
+    steps, rows = np.nonzero(running)
+    follow = np.minimum(steps[:, None] + np.arange(chunk), last[rows][:, None])
+    observation = Observation.concatenate([part.select(np.flatnonzero(row)) for part, _, row in seen])
+    return Demonstrations(
+        observation=observation,
+        actions=chosen[follow, rows[:, None]].astype(np.float32),
+        episode=np.array([episodes[row].index for row in rows], np.int64),
+        success=done[rows],
+    )

@@ -1,0 +1,48 @@
+"""How a run ends: the best checkpoint's figures on episodes of their own, a report, videos."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from embodied_rl.evaluate.page import write_page
+from embodied_rl.evaluate.protocol import EpisodeResult
+from embodied_rl.evaluate.report import Report
+from embodied_rl.evaluate.video import film
+from embodied_rl.trainer import POLICY, Trainer
+
+
+def report(trainer: Trainer, results: Sequence[EpisodeResult], name: str) -> Report:
+    """Write `eval/<name>/report.json` of a run, on its first rank."""
+    found = Report.of(results, trainer.spec, {"run": str(trainer.folder.path), "when": name, "split": "eval"})
+    if trainer.ranks.rank == 0:
+        folder = trainer.folder.evaluations / name
+        folder.mkdir(parents=True, exist_ok=True)
+        found.write(folder)
+    return found
+
+
+def finish(trainer: Trainer) -> None:
+    """Evaluate the best checkpoint, write report and videos, say what came of the run."""
+    trainer.load_best()
+    results = trainer.evaluate(trainer.config.train.final_episodes, "report")
+    after = report(trainer, results, "after")
+    if trainer.ranks.rank:
+        return
+    trainer.export(trainer.folder.path / POLICY)
+    before = Report.read(trainer.folder.evaluations / "before" / "report.json")
+    folder = trainer.folder.path
+    after.write(folder)
+    videos = film(trainer.actor, trainer.kind.build, trainer.spec, results, folder / "videos")
+    write_page(folder / "report.html", after, before=before, metrics=trainer.folder.metrics, videos=videos)
+    print("\n".join(summary(before, after, folder, videos)))
+
+
+def summary(before: Report, after: Report, folder: Path, videos: Sequence[Path]) -> list[str]:
+    """What the user reads at the end."""
+    rows = [("all families", before.overall.success, after.overall.success)]
+    rows += [(name, before.families[name].success, found.success) for name, found in after.families.items()]
+    lines = [
+        f"  {name:14s} {old.rate:6.1%} [{old.low:.1%}, {old.high:.1%}]  →  {new.rate:6.1%} [{new.low:.1%}, {new.high:.1%}]"
+        for name, old, new in rows
+    ]
+    title = f"Success on {after.success.episodes} episodes never trained on, before and after (95 % intervals):"
+    return ["", title, *lines, f"Report: {folder / 'report.html'}", *(f"Video:  {video}" for video in videos)]

@@ -1,0 +1,127 @@
+"""`embodied-rl sft`: behaviour cloning of a scripted operator, perception first. Makes the base checkpoint."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from embodied_rl import build, plugins
+from embodied_rl import config as configuration
+from embodied_rl.actors.checkpoint import save_backbone
+from embodied_rl.actors.embodiment import Embodiment
+from embodied_rl.actors.flow import FlowActor
+from embodied_rl.algorithms.sft import SFT, SFTConfig
+from embodied_rl.demonstrations import Demonstrations, Disturbance, Operated, record
+from embodied_rl.evaluate.protocol import enumerate_episodes, evaluate
+from embodied_rl.evaluate.report import Report
+from embodied_rl.flow.sampler import FlowSDE
+from embodied_rl.interfaces.policy import FlowBackbone
+from embodied_rl.interfaces.sim import Episode, SimulatorSpec
+from embodied_rl.rollout.episodes import EpisodeSampler
+from embodied_rl.runs import provenance
+from embodied_rl.runs.folder import RunFolder
+from embodied_rl.schema import SftConfig
+
+WANDERING = Disturbance(noise=0.4, drift=0.7, slip=0.03)
+"""How frames for perception are disturbed, so that they show more than an operator's path."""
+
+POLICY = "policy.safetensors"
+
+
+def run(config: SftConfig) -> None:
+    """Record, teach, clone, evaluate, save.
+
+    Raises:
+        ValueError: a simulator without a scripted operator.
+    """
+    torch.set_num_threads(1)
+    torch.manual_seed(config.seed)
+    folder = RunFolder.create(config.run.root, config.run.experiment, config.seed)
+    folder.write_config(configuration.to_yaml(config), config.run.overrides)
+    provenance.write(folder.path)
+    kind = build.SimulatorKind.of(config.sim)
+    simulator = kind.build(config.sim.num_envs)
+    if not hasattr(simulator, "expert"):
+        raise ValueError(f"sim.name={config.sim.name} has no scripted operator to learn from; `expert` is missing.")
+    backbone, embodiment = fit(config, simulator, folder)
+    report(config, kind, backbone, embodiment, folder)
+
+
+def fit(config: SftConfig, simulator: Operated, folder: RunFolder) -> tuple[FlowBackbone, Embodiment]:
+    """The network after both stages, and what it is attached to."""
+    _, options = plugins.configure("algorithms", config.algo, "algo")
+    frames = _record(simulator, config.seed, 0, options.frames, options, WANDERING, faulty=False)
+    demonstrations = _record(
+        simulator, config.seed, options.frames, options.demonstrations, options,
+        Disturbance(options.noise), faulty=options.operator == "faulty",
+    )  # fmt: skip
+    print(f"{len(frames)} frames; {len(demonstrations)} demonstrated steps, {demonstrations.success.mean():.1%} of them successful")
+    backbone, embodiment = _network(config, options, simulator.spec, demonstrations)
+    method = SFT(options, backbone, config.seed, _say)
+    if options.frames:
+        method.localise(embodiment.inputs(frames.observation), _targets(frames, options, simulator.spec))
+    del frames
+    actions = embodiment.model_actions(demonstrations.actions, backbone.spec.action_dim)
+    method.clone(embodiment.inputs(demonstrations.observation), actions)
+    _save(folder.path / POLICY, backbone, embodiment, config, torch.float32)
+    if config.export is not None:
+        _save(Path(config.export), backbone, embodiment, config, torch.float16)
+    return backbone, embodiment
+
+
+def report(
+    config: SftConfig, kind: build.SimulatorKind, backbone: FlowBackbone, embodiment: Embodiment, folder: RunFolder
+) -> None:
+    """Write and print the success of the cloned policy."""
+    spec = kind.spec
+    actor = FlowActor(backbone, FlowSDE(config.algo.sampler.denoise_steps, 1.0, None, "hybrid"), None, embodiment)
+    episodes = enumerate_episodes(spec, "eval", config.eval_episodes)
+    envs = min(config.sim.num_envs, 64)
+    results = evaluate(actor, [kind.inline(envs, "evaluation")], spec, episodes, 0, envs, embodiment.executed)
+    found = Report.of(results, spec, {"run": str(folder.path), "split": "eval"})
+    found.write(folder.path)
+    for name, summary in {"all families": found.overall, **found.families}.items():
+        success = summary.success
+        print(f"  {name:14s} {success.rate:6.1%} [{success.low:.1%}, {success.high:.1%}]")
+
+
+def _record(
+    simulator: Operated, seed: int, first: int, count: int, options: SFTConfig, disturbance: Disturbance, *, faulty: bool
+) -> Demonstrations:
+    sampler = EpisodeSampler(simulator.spec, seed)
+    episodes: list[Episode] = [sampler.episode(index) for index in range(first, first + max(count, 1))]
+    longest = min(options.longest, simulator.spec.horizon)
+    return record(simulator, episodes, chunk=options.chunk, disturbance=disturbance, seed=seed, faulty=faulty, longest=longest)
+
+
+def _network(
+    config: SftConfig, options: SFTConfig, spec: SimulatorSpec, demonstrations: Demonstrations
+) -> tuple[FlowBackbone, Embodiment]:
+    """The network to start from; with new weights, states are normalised by the demonstrations'."""
+    if config.policy.checkpoint is not None:
+        return build.backbone(config.policy, spec)
+    policy, policy_options = plugins.configure("policies", config.policy, "policy")
+    embodiment = Embodiment.of(spec, config.policy.executed or policy_options.horizon, build.TOKEN_LENGTH)
+    embodiment = embodiment.with_statistics(demonstrations.observation.state)
+    return build.backbone_maker(policy, policy_options)(embodiment, options.auxiliary_names), embodiment
+
+
+def _targets(frames: Demonstrations, options: SFTConfig, spec: SimulatorSpec) -> Tensor:
+    missing = [name for name in options.auxiliary_names if name not in spec.privileged_names]
+    if missing or frames.observation.privileged is None:
+        raise ValueError(f"algo.auxiliary_names: the simulator's privileged state has no {', '.join(missing)}.")
+    columns = [spec.privileged_names.index(name) for name in options.auxiliary_names]
+    return torch.from_numpy(frames.observation.privileged[:, columns]).float()
+
+
+def _save(path: Path, backbone: FlowBackbone, embodiment: Embodiment, config: SftConfig, dtype: torch.dtype) -> None:
+    options = asdict(getattr(backbone, "config"))  # noqa: B009 - every policy plug-in keeps its Config
+    save_backbone(path, backbone, embodiment, config.policy.name, options, dtype=dtype)
+
+
+def _say(stage: str, step: int, figures: Mapping[str, float]) -> None:
+    named = "  ".join(f"{name} {value:.4f}" for name, value in figures.items() if math.isfinite(value))
+    print(f"{stage} step {step}  {named}", flush=True)

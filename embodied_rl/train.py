@@ -1,0 +1,97 @@
+"""`embodied-rl train`: the loop, on one page."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+
+from embodied_rl import config as configuration
+from embodied_rl.evaluate.protocol import EpisodeResult
+from embodied_rl.evaluate.statistics import wilson
+from embodied_rl.finish import finish, report
+from embodied_rl.learning import checkpoint
+from embodied_rl.runs import provenance
+from embodied_rl.runs.folder import RunFolder
+from embodied_rl.runs.log import open_log
+from embodied_rl.runtime.collective import Ranks
+from embodied_rl.runtime.ranks import launch, stop_on_signals
+from embodied_rl.schema import TrainConfig
+from embodied_rl.trainer import Trainer
+
+
+def run(config: TrainConfig) -> None:
+    """Start a run, or continue one.
+
+    Raises:
+        ValueError: a configuration that cannot work, or a run that has nothing left to do.
+    """
+    config, folder = start_or_resume(config)
+    ranks = config.plan.ranks if config.plan.allocation == "colocated" else 1
+    launch(train, (config, folder), ranks)
+
+
+def start_or_resume(config: TrainConfig) -> tuple[TrainConfig, RunFolder]:
+    """A new run folder; or, with `resume`, an old one and the configuration it was started with."""
+    if config.resume is None:
+        folder = RunFolder.create(config.run.root, config.run.experiment, config.seed)
+        folder.write_config(configuration.to_yaml(config), config.run.overrides)
+        provenance.write(folder.path)
+        return config, folder
+    folder = RunFolder.latest(config.run.root) if config.resume == "last" else RunFolder.open(config.resume)
+    stored = configuration.load(TrainConfig, folder.config)
+    done = max(checkpoint.steps(folder.checkpoints), default=0)
+    if done >= stored.train.iterations:
+        raise ValueError(
+            f"{folder.path} is finished: {done} of {stored.train.iterations} iterations are done. "
+            "Start a new run from it with policy.checkpoint=<that folder>."
+        )
+    return replace(stored, resume=str(folder.path)), folder
+
+
+def train(job: tuple[TrainConfig, RunFolder], ranks: Ranks) -> None:
+    """One rank of a run, from start to report."""
+    config, folder = job
+    trainer = Trainer(config, folder, ranks)
+    with stop_on_signals(ranks) as stop_requested, closing(trainer):
+        if config.resume is not None and checkpoint.steps(folder.checkpoints):
+            trainer.restore()
+        else:
+            report(trainer, trainer.evaluate(config.train.final_episodes, "report"), "before")
+        logger = config.logger
+        speaks = {"speaks": ranks.rank == 0, "tensorboard": logger.tensorboard, "live": logger.live}
+        with open_log(folder, config.train.iterations, trainer.iteration, **speaks) as log:
+            log.note(f"Run folder: {folder.path}")
+            while trainer.iteration < config.train.iterations:
+                figures = trainer.step()
+                stopping = ranks.any_(stop_requested())
+                if evaluation_is_due(trainer):
+                    figures |= evaluation_figures(trainer.evaluate(config.train.eval_episodes, "select"))
+                    trainer.note_evaluation(figures["eval/success"])
+                log.write(trainer.iteration, figures)
+                if stopping or "eval/success" in figures or trainer.iteration % config.checkpoint.every == 0:
+                    trainer.save()
+                if stopping:
+                    log.note(f"Stopped and saved. Continue with: embodied-rl train resume={folder.path}")
+                    return
+        finish(trainer)
+
+
+def evaluation_is_due(trainer: Trainer) -> bool:
+    """Every `train.eval_every` iterations, and after the last."""
+    loop = trainer.config.train
+    return trainer.iteration == loop.iterations or (loop.eval_every > 0 and trainer.iteration % loop.eval_every == 0)
+
+
+def evaluation_figures(results: list[EpisodeResult]) -> dict[str, float]:
+    """Success of the deployed policy with its 95 % interval."""
+    successes = sum(result.success for result in results)
+    low, high = wilson(successes, len(results))
+    return {"eval/success": successes / len(results), "eval/low": low, "eval/high": high}
+
+
+@contextmanager
+def closing(trainer: Trainer) -> Iterator[None]:
+    """Close the simulators, whatever happens."""
+    try:
+        yield
+    finally:
+        trainer.close()

@@ -1,0 +1,207 @@
+"""Everything a training run is made of, on one rank: build it, step it, evaluate it, save it, continue it."""
+
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from embodied_rl import build, plugins
+from embodied_rl.actors.checkpoint import load_actor, save_actor
+from embodied_rl.evaluate.protocol import EpisodeResult, enumerate_episodes, evaluate
+from embodied_rl.interfaces.sim import SimulatorSpec
+from embodied_rl.learning import checkpoint
+from embodied_rl.rollout.buffer import EpisodeRecord, Rollout
+from embodied_rl.rollout.collect import Collector
+from embodied_rl.rollout.episodes import EpisodeSampler, Purpose
+from embodied_rl.runs.folder import RunFolder
+from embodied_rl.runtime.collective import Ranks
+from embodied_rl.schema import TrainConfig
+
+POLICY = "policy.safetensors"
+"""The deployable policy inside a checkpoint."""
+
+EVALUATION_ENVS = 32
+"""Environments of an evaluation on each rank, at most."""
+
+
+@dataclass
+class Totals:
+    """What has been done since the run began, over all ranks and restarts."""
+
+    control_steps: int = 0
+    decisions: int = 0
+    episodes: int = 0
+    seconds: float = 0.0
+    best: float = -1.0
+    best_iteration: int = -1
+
+
+class Trainer:
+    """One rank of a run."""
+
+    def __init__(self, config: TrainConfig, folder: RunFolder, ranks: Ranks) -> None:
+        torch.set_num_threads(1)
+        torch.manual_seed(config.seed)
+        self.config, self.folder, self.ranks = config, folder, ranks
+        self.kind = build.SimulatorKind.of(config.sim)
+        self.spec: SimulatorSpec = self.kind.spec
+        algorithm, options = plugins.configure("algorithms", config.algo, "algo")
+        self.actor = build.actor(config.policy, config.algo.sampler, self.spec, algorithm.needs_critic)
+        self.algorithm = algorithm(options, self.actor, ranks, config.seed, config.train.iterations)
+        envs = config.sim.num_envs // ranks.size
+        self._handles = build.handles(self.kind, config.plan, envs, "training")
+        self._evaluators = build.handles(self.kind, config.plan, self._evaluation_envs(), "evaluation")
+        self.collector = Collector(
+            self._handles,
+            self.spec,
+            envs // config.plan.slices,
+            EpisodeSampler(self.spec, config.seed, group_size=self.algorithm.group_size),
+            Rollout.allocate(self.actor, self._decisions(), envs),
+            config.seed,
+            env_offset=ranks.rank * envs,
+            env_total=config.sim.num_envs,
+            fresh=self.algorithm.fresh_episodes,
+        )
+        self.totals = Totals()
+        self.iteration = 0
+
+    def _decisions(self) -> int:
+        """T; a method that needs whole episodes gets as many decisions as the longest takes."""
+        if not self.algorithm.fresh_episodes:
+            return self.config.train.decisions
+        return -(-self.spec.horizon // self.actor.embodiment.executed)
+
+    def _evaluation_envs(self) -> int:
+        parts = self.config.plan.parts // self.ranks.size
+        return EVALUATION_ENVS // parts * parts or parts
+
+    def step(self) -> dict[str, float]:
+        """One iteration: collect, learn; returns figures for the log, the same on every rank but for times."""
+        began = time.perf_counter()
+        self.algorithm.prepare(self.iteration)
+        rollout = self.collector.collect(self.actor)
+        collected = time.perf_counter()
+        update = self.algorithm.update(rollout, self.iteration)
+        self.actor.version += 1
+        self.iteration += 1
+        now = time.perf_counter()
+        seconds = {"iteration": now - began, "rollout": collected - began, "update": now - collected}
+        figures = self._figures(rollout, seconds)
+        return figures | {f"update/{name}": value for name, value in update.items()}
+
+    def _figures(self, rollout: Rollout, seconds: Mapping[str, float]) -> dict[str, float]:
+        steps = int(rollout.steps[rollout.valid].sum())
+        timing = self.collector.timing
+        counts = [steps, int(rollout.valid.sum()), self.collector.restarts, self.collector.lost_episodes]
+        times = [timing.inference, timing.waiting, timing.simulating, float(sum(self.collector.memory.values()))]
+        total = torch.tensor([*counts, *times], dtype=torch.float64)
+        self.ranks.sum_([total])
+        sums = total.tolist()
+        finished = [record for part in self.ranks.gather(rollout.finished) for record in part]
+        self.totals.control_steps += int(sums[0])
+        self.totals.decisions += int(sums[1])
+        self.totals.episodes += len(finished)
+        self.totals.seconds += seconds["iteration"]
+        figures = {f"time/{name}": value for name, value in seconds.items()}
+        figures |= {
+            "total/control_steps": self.totals.control_steps,
+            "total/decisions": self.totals.decisions,
+            "total/episodes": self.totals.episodes,
+            "workers/restarts": sums[2],
+            "workers/lost_episodes": sums[3],
+            "time/inference": sums[4] / self.ranks.size,
+            "time/waiting": sums[5] / self.ranks.size,
+            "time/simulating": sums[6] / self.ranks.size,
+            "time/memory_bytes": sums[7],
+            "time/elapsed": self.totals.seconds,
+            "time/steps_per_second": sums[0] / seconds["iteration"],
+            "time/decisions_per_second": sums[1] / seconds["iteration"],
+        }
+        return figures | self._outcomes(finished)
+
+    def _outcomes(self, finished: list[EpisodeRecord]) -> dict[str, float]:
+        if not finished:
+            return {}
+        figures = {
+            "rollout/success": float(np.mean([record.success_once for record in finished])),
+            "rollout/return": float(np.mean([record.reward for record in finished])),
+            "rollout/length": float(np.mean([record.steps for record in finished])),
+            "rollout/episodes": len(finished),
+        }
+        for family in self.spec.families:
+            outcomes = [r.success_once for r in finished if self.spec.tasks[r.task].family == family]
+            if outcomes:
+                figures[f"rollout/success/{family}"] = float(np.mean(outcomes))
+        return figures
+
+    def evaluate(self, episodes: int, purpose: Purpose) -> list[EpisodeResult]:
+        """The deployed policy on enumerated episodes, shared among ranks; the whole list on every rank."""
+        listed = enumerate_episodes(self.spec, "eval", episodes, purpose=purpose)
+        mine = listed[self.ranks.rank :: self.ranks.size]
+        envs = self._evaluation_envs() // len(self._evaluators)
+        executed = self.actor.embodiment.executed
+        results = evaluate(self.actor, self._evaluators, self.spec, mine, 0, envs, executed)
+        return sorted((result for part in self.ranks.gather(results) for result in part), key=lambda r: r.index)
+
+    def save(self) -> None:
+        """Write a checkpoint, with no slice in flight."""
+        state = {f"collector/{name}": torch.as_tensor(value) for name, value in self.collector.state().items()}
+        state |= {f"algorithm/{name}": value for name, value in self.algorithm.state().items()}
+        gathered = self.ranks.gather(state)
+        if self.ranks.rank == 0:
+            tensors = {f"rank/{rank}/{name}": value for rank, part in enumerate(gathered) for name, value in part.items()}
+            metadata = {
+                "version": self.actor.version, "ranks": self.ranks.size, "totals": asdict(self.totals),
+            }  # fmt: skip
+            folder, keep = self.folder.checkpoints, self.config.checkpoint.keep
+            checkpoint.save(folder, self.iteration, tensors, metadata, keep, {POLICY: self.export})
+            self._point_at_best()
+        self.ranks.barrier()
+
+    def note_evaluation(self, success: float) -> None:
+        """Remember this iteration as the best, where it is; `save` then marks its checkpoint."""
+        if success >= self.totals.best:
+            self.totals.best, self.totals.best_iteration = success, self.iteration
+
+    def _point_at_best(self) -> None:
+        if self.totals.best_iteration in checkpoint.steps(self.folder.checkpoints):
+            checkpoint.mark_best(self.folder.checkpoints, self.totals.best_iteration)
+
+    def restore(self) -> None:
+        """Continue from the newest whole checkpoint, bit for bit."""
+        self.iteration, tensors, metadata = checkpoint.load_latest(self.folder.checkpoints)
+        if metadata["ranks"] != self.ranks.size:
+            raise ValueError(
+                f"{self.folder.path} was run on {metadata['ranks']} ranks and continues exactly only on as many: "
+                f"set plan.ranks={metadata['ranks']}."
+            )
+        load_actor(self.folder.checkpoints / f"{self.iteration:08d}" / POLICY, self.actor)
+        mine = _part(tensors, f"rank/{self.ranks.rank}/")
+        self.algorithm.load(_part(mine, "algorithm/"))
+        self.collector.load({name: value.numpy() for name, value in _part(mine, "collector/").items()})
+        self.actor.version = metadata["version"]
+        self.totals = Totals(**metadata["totals"])
+        if self.ranks.rank == 0:
+            self._point_at_best()  # a kill may have come between writing a checkpoint and marking it
+
+    def load_best(self) -> None:
+        """Take the weights of the best checkpoint, or stay as it is where none was evaluated."""
+        if self.totals.best_iteration >= 0:
+            load_actor(checkpoint.resolve(self.folder.checkpoints / "best") / POLICY, self.actor)
+
+    def export(self, path: Path) -> None:
+        """Write the policy alone, as it is deployed."""
+        save_actor(path, self.actor, self.config.policy.name, asdict(self.actor.backbone.config))
+
+    def close(self) -> None:
+        """End the simulators."""
+        for handle in (*self._handles, *self._evaluators):
+            handle.close()
+
+
+def _part(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    return {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
