@@ -1,9 +1,8 @@
 """Who acts, from a word on the command line: `expert`, `random`, or a checkpoint."""
 
 from dataclasses import asdict
-from pathlib import Path
 
-from embodied_rl import assets, build, plugins
+from embodied_rl import build, plugins
 from embodied_rl.actors.checkpoint import load_parts, read_metadata
 from embodied_rl.actors.flow import FlowActor
 from embodied_rl.actors.scripted import OperatorActor, RandomActor
@@ -11,20 +10,8 @@ from embodied_rl.config import freeze
 from embodied_rl.flow.sampler import FlowSDE
 from embodied_rl.interfaces.policy import Actor
 from embodied_rl.interfaces.sim import Simulator
-from embodied_rl.learning import checkpoint
 
 DENOISE_STEPS = 4
-POLICY = "policy.safetensors"
-
-
-def policy_file(text: str) -> Path:
-    """The policy file that a run folder, a checkpoint folder, a file or `asset:<name>` means.
-
-    Raises:
-        ValueError: nothing of the kind is there.
-    """
-    path = assets.resolve(text)
-    return checkpoint.resolve(path) / POLICY if path.is_dir() else path
 
 
 def deployed(text: str, denoise_steps: int = DENOISE_STEPS) -> FlowActor:
@@ -33,7 +20,7 @@ def deployed(text: str, denoise_steps: int = DENOISE_STEPS) -> FlowActor:
     Raises:
         CheckpointError: missing, damaged, pickled, or made by a policy that is not installed.
     """
-    path = policy_file(text)
+    path = build.policy_file(text)
     metadata = read_metadata(path)
     policy = plugins.find("policies", metadata.policy)
     options = freeze(policy.Config, metadata.config, "policy")

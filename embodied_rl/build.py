@@ -1,7 +1,8 @@
 """From a frozen configuration to simulators, actor and algorithm. Names become classes here and nowhere else."""
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from embodied_rl import assets, plugins
@@ -12,9 +13,13 @@ from embodied_rl.critics import make_critic
 from embodied_rl.flow.sampler import FlowNoise, FlowSDE, Sampler
 from embodied_rl.interfaces.policy import FlowBackbone
 from embodied_rl.interfaces.sim import Simulator, SimulatorSpec
+from embodied_rl.learning import checkpoint
 from embodied_rl.runtime.handle import Handle
 from embodied_rl.runtime.local import InlineHandle, ProcessHandle
 from embodied_rl.schema import Plan, PolicyNode, SamplerNode, SimNode
+
+POLICY = "policy.safetensors"
+"""The deployable policy inside a checkpoint or a run folder."""
 
 TOKEN_LENGTH = 8
 """Words an instruction may have, for a policy with new weights."""
@@ -88,9 +93,21 @@ def backbone(node: PolicyNode, spec: SimulatorSpec) -> tuple[FlowBackbone, Embod
     cls, options = plugins.configure("policies", node, "policy")
     make = backbone_maker(cls, options)
     if node.checkpoint is not None:
-        return load_parts(assets.resolve(node.checkpoint), node.name, asdict(options), make)
+        network, embodiment = load_parts(policy_file(node.checkpoint), node.name, asdict(options), make)
+        embodiment.check(spec)
+        return network, embodiment if node.executed is None else replace(embodiment, executed=node.executed)
     embodiment = Embodiment.of(spec, node.executed or options.horizon, TOKEN_LENGTH)
     return make(embodiment, ()), embodiment
+
+
+def policy_file(text: str) -> Path:
+    """The policy file that a run folder, a checkpoint folder, a file or `asset:<name>` means.
+
+    Raises:
+        CheckpointError: nothing of the kind is there.
+    """
+    path = assets.resolve(text)
+    return checkpoint.resolve(path) / POLICY if path.is_dir() else path
 
 
 def backbone_maker(cls: type[Any], options: Any) -> Callable[[Embodiment, tuple[str, ...]], FlowBackbone]:

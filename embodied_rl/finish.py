@@ -3,11 +3,12 @@
 from collections.abc import Sequence
 from pathlib import Path
 
+from embodied_rl.build import POLICY
 from embodied_rl.evaluate.page import write_page
 from embodied_rl.evaluate.protocol import EpisodeResult
 from embodied_rl.evaluate.report import Report
 from embodied_rl.evaluate.video import film
-from embodied_rl.trainer import POLICY, Trainer
+from embodied_rl.trainer import Trainer
 
 
 def report(trainer: Trainer, results: Sequence[EpisodeResult], name: str) -> Report:

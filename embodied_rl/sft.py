@@ -23,12 +23,11 @@ from embodied_rl.interfaces.sim import Episode, SimulatorSpec
 from embodied_rl.rollout.episodes import EpisodeSampler
 from embodied_rl.runs import provenance
 from embodied_rl.runs.folder import RunFolder
+from embodied_rl.runtime.memory import keep_freed_memory
 from embodied_rl.schema import SftConfig
 
 WANDERING = Disturbance(noise=0.4, drift=0.7, slip=0.03)
 """How frames for perception are disturbed, so that they show more than an operator's path."""
-
-POLICY = "policy.safetensors"
 
 
 def run(config: SftConfig) -> None:
@@ -37,6 +36,7 @@ def run(config: SftConfig) -> None:
     Raises:
         ValueError: a simulator without a scripted operator.
     """
+    keep_freed_memory()
     torch.set_num_threads(1)
     torch.manual_seed(config.seed)
     folder = RunFolder.create(config.run.root, config.run.experiment, config.seed)
@@ -66,7 +66,7 @@ def fit(config: SftConfig, simulator: Operated, folder: RunFolder) -> tuple[Flow
     del frames
     actions = embodiment.model_actions(demonstrations.actions, backbone.spec.action_dim)
     method.clone(embodiment.inputs(demonstrations.observation), actions)
-    _save(folder.path / POLICY, backbone, embodiment, config, torch.float32)
+    _save(folder.path / build.POLICY, backbone, embodiment, config, torch.float32)
     if config.export is not None:
         _save(Path(config.export), backbone, embodiment, config, torch.float16)
     return backbone, embodiment

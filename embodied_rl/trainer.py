@@ -19,10 +19,8 @@ from embodied_rl.rollout.collect import Collector
 from embodied_rl.rollout.episodes import EpisodeSampler, Purpose
 from embodied_rl.runs.folder import RunFolder
 from embodied_rl.runtime.collective import Ranks
+from embodied_rl.runtime.memory import keep_freed_memory
 from embodied_rl.schema import TrainConfig
-
-POLICY = "policy.safetensors"
-"""The deployable policy inside a checkpoint."""
 
 EVALUATION_ENVS = 32
 """Environments of an evaluation on each rank, at most."""
@@ -44,6 +42,7 @@ class Trainer:
     """One rank of a run."""
 
     def __init__(self, config: TrainConfig, folder: RunFolder, ranks: Ranks) -> None:
+        keep_freed_memory()
         torch.set_num_threads(1)
         torch.manual_seed(config.seed)
         self.config, self.folder, self.ranks = config, folder, ranks
@@ -158,7 +157,7 @@ class Trainer:
                 "version": self.actor.version, "ranks": self.ranks.size, "totals": asdict(self.totals),
             }  # fmt: skip
             folder, keep = self.folder.checkpoints, self.config.checkpoint.keep
-            checkpoint.save(folder, self.iteration, tensors, metadata, keep, {POLICY: self.export})
+            checkpoint.save(folder, self.iteration, tensors, metadata, keep, {build.POLICY: self.export})
             self._point_at_best()
         self.ranks.barrier()
 
@@ -179,7 +178,7 @@ class Trainer:
                 f"{self.folder.path} was run on {metadata['ranks']} ranks and continues exactly only on as many: "
                 f"set plan.ranks={metadata['ranks']}."
             )
-        load_actor(self.folder.checkpoints / f"{self.iteration:08d}" / POLICY, self.actor)
+        load_actor(self.folder.checkpoints / f"{self.iteration:08d}" / build.POLICY, self.actor)
         mine = _part(tensors, f"rank/{self.ranks.rank}/")
         self.algorithm.load(_part(mine, "algorithm/"))
         self.collector.load({name: value.numpy() for name, value in _part(mine, "collector/").items()})
@@ -191,7 +190,7 @@ class Trainer:
     def load_best(self) -> None:
         """Take the weights of the best checkpoint, or stay as it is where none was evaluated."""
         if self.totals.best_iteration >= 0:
-            load_actor(checkpoint.resolve(self.folder.checkpoints / "best") / POLICY, self.actor)
+            load_actor(checkpoint.resolve(self.folder.checkpoints / "best") / build.POLICY, self.actor)
 
     def export(self, path: Path) -> None:
         """Write the policy alone, as it is deployed."""

@@ -1,6 +1,7 @@
 """What must hold between configuration keys, and outside them, before any worker starts."""
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,8 @@ def validate(config: Any) -> None:
         check_checkpoint(policy)
     if isinstance(algo := getattr(config, "algo", None), AlgoNode):
         check_sampler(algo.sampler)
+    if getattr(config, "resume", None) is not None:
+        check_resume(config.run.overrides)
 
 
 def check_division(sim: SimNode, plan: Plan) -> None:
@@ -36,6 +39,17 @@ def check_division(sim: SimNode, plan: Plan) -> None:
             f"sim.num_envs={sim.num_envs} cannot be divided evenly over {who} × plan.slices = {plan.parts}. "
             f"Try sim.num_envs={nearest}."
         )
+
+
+def check_resume(overrides: Sequence[str]) -> None:
+    """A run that continues keeps the configuration it was started with, so nothing else can be set."""
+    for override in overrides:
+        key = override.lstrip("+~").partition("=")[0]
+        if key not in ("resume", "run.root"):
+            raise ValueError(
+                f"{override}: resume continues a run exactly as it was configured, so {key} cannot be changed. "
+                "To start a new run from its weights: policy.checkpoint=<its folder>."
+            )
 
 
 def check_sampler(sampler: SamplerNode) -> None:

@@ -187,7 +187,7 @@ class Embodiment:
         """
         low, high = np.array(self.action_low, np.float32), np.array(self.action_high, np.float32)
         unit = x[:, : self.executed, : len(low)].detach().cpu().numpy()
-        return np.clip(low + (np.clip(unit, -1, 1) + 1) * ((high - low) / 2), low, high).astype(np.float32)
+        return np.clip(low + (unit + 1) * ((high - low) / 2), low, high).astype(np.float32)
 
     def model_actions(self, actions: NDArray[Any] | Tensor, action_dim: int) -> Tensor:
         """Simulator actions [n, H, A] → float32 [n, H, D], zeros beyond A: the inverse of `actions` within limits."""

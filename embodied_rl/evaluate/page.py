@@ -30,7 +30,7 @@ th, td { padding: 7px 10px; white-space: nowrap; }
 th:first-child, td:first-child { text-align: left; padding-left: 0; }
 .bar { display: inline-block; position: relative; width: 150px; height: 10px; border-radius: 5px; background: #e2e8f0; }
 .bar i { position: absolute; inset: 0 auto 0 0; border-radius: 5px; background: var(--accent); }
-.bar u { position: absolute; top: 3px; height: 4px; background: #0f172a; opacity: .45; border-radius: 2px; }
+.bar u { position: absolute; top: 3px; height: 4px; background: #0f172a; opacity: .55; border-radius: 2px; }
 .charts { display: grid; grid-template-columns: repeat(auto-fit, minmax(340px, 1fr)); gap: 20px; }
 figure { margin: 0; }
 figure.chart { border: 1px solid var(--line); border-radius: 12px; padding: 14px 14px 10px; }

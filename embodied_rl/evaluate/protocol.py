@@ -80,7 +80,7 @@ def evaluate(
     episodes: Sequence[Episode],
     seed: int,
     envs_per_handle: int,
-    executed: int,
+    executed: int | None,
     ablate: Ablation = "none",
     deadline: float = 300.0,
 ) -> list[EpisodeResult]:
@@ -94,7 +94,7 @@ def evaluate(
         spec: of the simulator.
         episodes: with indices that differ.
         seed: of the policy's noise, together with an episode's index and the decision's number.
-        executed: Hx, actions of a chunk that are executed.
+        executed: execute only so many actions of a chunk; None executes all that the actor returns.
         ablate: "image" blanks all images; "instruction" shows each row the instruction of an episode of another task,
             while the simulator keeps its own goal.
         deadline: seconds in which a simulator has to answer.
@@ -135,7 +135,7 @@ class _Chooser:
         actor: Actor,
         spec: SimulatorSpec,
         seed: int,
-        executed: int,
+        executed: int | None,
         blank_images: bool,
         instructions: dict[int, str] | None,
     ) -> None:

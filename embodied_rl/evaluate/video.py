@@ -99,8 +99,9 @@ def record(
 ) -> list[Recording]:
     """Film episodes without exploration.
 
-    A chunk is chosen as always, but handed to the simulator one control step at a time, so that each can be filmed. A
-    simulator may have `render(row, width, height) -> uint8 [height, width, 3]`; else its first camera is enlarged.
+    A chunk is chosen as always, but handed to the simulator one control step at a time, so that each can be filmed; a
+    simulator that waits before each chunk, for the delay of a slow policy, therefore waits more often here. It may
+    have `render(row, width, height) -> uint8 [height, width, 3]`; else its first camera is enlarged.
 
     Args:
         actor: the policy.
@@ -134,7 +135,7 @@ class _Film:
         self.active = np.arange(len(episodes))
         self.index = np.array([episode.index for episode in episodes], np.int64)
         self.recordings = [Recording(e, self.observation.instruction[row]) for row, e in enumerate(episodes)]
-        for row in self.active:
+        for row in range(len(episodes)):
             self.recordings[row].frames.append(self._frame(row, self.observation, row))
 
     def execute(self, chunk: Array) -> None:
@@ -232,7 +233,12 @@ def write_mp4(path: Path, frames: Sequence[Array], fps: float) -> None:
     options = ["-movflags", "+faststart", "-preset", "fast", "-crf", "23"]
     with explained(path):
         writer = imageio_ffmpeg.write_frames(
-            str(path), (width, height), fps=fps, macro_block_size=2, quality=None, output_params=options
+            str(path),
+            (width, height),
+            fps=fps,  # pyright: ignore[reportArgumentType] - any number is fine
+            macro_block_size=2,
+            quality=None,  # pyright: ignore[reportArgumentType] - None leaves it to -crf
+            output_params=options,
         )
         writer.send(None)
         try:

@@ -28,7 +28,7 @@ from torch import Tensor
 
 from embodied_rl.runs.storage import explained, sync_folder, write_text
 
-TENSORS, STATE = "tensors.safetensors", "state.json"
+TENSORS, STATE, POLICY = "tensors.safetensors", "state.json", "policy.safetensors"
 _STEP = re.compile(r"\d{8,}$")
 _PICKLE_STARTS = (b"PK\x03\x04", b"\x80")
 
@@ -160,7 +160,7 @@ def prune(folder: Path, keep: int) -> None:
 def resolve(path: Path) -> Path:
     """The checkpoint folder meant by a checkpoint folder, a pointer, a `checkpoints/` folder or a run folder.
 
-    The latter two mean `best`, or else `last`.
+    The latter two mean `best`, or else `last`; a run without checkpoints that holds a policy file means itself.
 
     Raises:
         CheckpointError: nothing of the kind is there.
@@ -173,6 +173,8 @@ def resolve(path: Path) -> Path:
         for pointer in (folder / "best", folder / "last"):
             if pointer.is_file():
                 return folder / _pointed(pointer)
+    if (path / POLICY).is_file():
+        return path
     raise CheckpointError(f"No checkpoint at {path}. Give a run folder, a folder in its checkpoints/, last or best.")
 
 
@@ -206,14 +208,14 @@ def read_tensors(file: Path) -> dict[str, Tensor]:
     """
     if not file.is_file():
         raise CheckpointError(f"There is no file {file}.")
-    with file.open("rb") as opened:
-        start = opened.read(4)
-    if start.startswith(_PICKLE_STARTS):
-        message = f"{file} is a pickle, which can run any code when it is opened. Convert it to safetensors first."
-        raise CheckpointError(message)
     try:
         return load_file(file)
     except SafetensorError as error:
+        with file.open("rb") as opened:
+            pickled = opened.read(4).startswith(_PICKLE_STARTS)
+        if pickled:
+            message = f"{file} is a pickle, which can run any code when it is opened. Convert it to safetensors first."
+            raise CheckpointError(message) from None
         raise CheckpointError(f"{file} is damaged, or no safetensors file: {error}.") from error
 
 
@@ -247,8 +249,8 @@ def _separate(tensors: Mapping[str, Tensor | np.ndarray]) -> dict[str, Tensor]:
     separate: dict[str, Tensor] = {}
     seen: set[int] = set()
     for name, value in tensors.items():
-        tensor = value if isinstance(value, Tensor) else torch.from_numpy(np.array(value, order="C"))
-        tensor = tensor.detach().cpu().contiguous()
+        given = value if isinstance(value, Tensor) else torch.from_numpy(np.array(value, order="C"))
+        tensor = given.detach().cpu().contiguous()
         address = tensor.untyped_storage().data_ptr()
         separate[name] = tensor.clone() if address in seen else tensor
         seen.add(address)

@@ -131,12 +131,12 @@ class Collector:
 
         Where simulators cannot take snapshots, `load` starts their current episodes anew.
         """
-        counters = {"begun": self._begun, "restarts": self.restarts, "lost_episodes": self.lost_episodes}
-        arrays = {name: np.array(value, np.int64) for name, value in counters.items()} | self._envs.state()
+        arrays: dict[str, Array] = {}
         if self._begun and not self._fresh and self.spec.can_snapshot:
-            for number, part in enumerate(self._parts):
+            for number, part in enumerate(self._parts):  # first, because it may find a dead worker and count a loss
                 arrays |= {f"simulator/{number}/{name}": array for name, array in self._snapshot(part).items()}
-        return arrays
+        counters = {"begun": self._begun, "restarts": self.restarts, "lost_episodes": self.lost_episodes}
+        return arrays | self._envs.state() | {name: np.array(value, np.int64) for name, value in counters.items()}
 
     def load(self, state: dict[str, Array]) -> None:
         """Continue from a `state` of a collector of the same handles, sampler and sizes.

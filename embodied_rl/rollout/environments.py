@@ -100,7 +100,7 @@ class Environments:
         if np.isfinite(values).all():
             return
         bad = ~np.isfinite(values.reshape(len(columns), -1)).all(axis=1)
-        raise FloatingPointError(f"NaN or infinity in {what}: {self.name(columns[np.flatnonzero(bad)[0]])}")
+        raise FloatingPointError(f"NaN or infinity in {what}: {self.name(int(columns[bad][0]))}")
 
     def state(self) -> dict[str, Array]:
         """Everything that `load` needs; copies."""

@@ -60,7 +60,8 @@ class EpisodeSampler:
         if group_size < 1:
             raise ValueError(f"group_size must be at least 1, got {group_size}")
         self.group_size = group_size
-        self._run_seed, self._split, self._purpose = run_seed, split, purpose
+        self._run_seed, self._split = run_seed, split
+        self._purpose: Purpose = purpose
         self._families = [
             [number for number, task in enumerate(spec.tasks) if task.family == family] for family in spec.families
         ]

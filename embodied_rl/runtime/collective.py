@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, distributed, nn
 
 LOOPBACK = "127.0.0.1"
+_torch: Any = distributed  # its type stubs lack TCPStore and all of ProcessGroupGloo
 
 
 class PeerLost(RuntimeError):  # noqa: N818  it says what happened
@@ -52,21 +53,27 @@ class Ranks:
         return any(self.gather(bool(flag)))
 
 
+def meeting_point(size: int, timeout: float, port: int = 0) -> Any:
+    """The store over which ranks find each other: hosted here, on a free `.port`, or another process's by its port."""
+    wait = timedelta(seconds=timeout)
+    return _torch.TCPStore(LOOPBACK, port, size, is_master=port == 0, timeout=wait, wait_for_workers=False)
+
+
 class GlooRanks(Ranks):
     """One of several ranks on this machine, over the loopback interface; no global process group.
 
     Args:
         rank, size: which of how many.
-        store: where ranks find each other.
+        store: from `meeting_point`.
         timeout: seconds after which an operation fails.
     """
 
-    def __init__(self, rank: int, size: int, store: distributed.Store, timeout: float):
+    def __init__(self, rank: int, size: int, store: Any, timeout: float):
         self.rank, self.size, self._timeout = rank, size, timeout
-        options = distributed.ProcessGroupGloo._Options()
-        options._devices = [distributed.ProcessGroupGloo.create_device(hostname=LOOPBACK)]
+        options = _torch.ProcessGroupGloo._Options()
+        options._devices = [_torch.ProcessGroupGloo.create_device(hostname=LOOPBACK)]
         options._timeout = timedelta(seconds=timeout)
-        self._group = distributed.ProcessGroupGloo(store, rank, size, options)
+        self._group = _torch.ProcessGroupGloo(store, rank, size, options)
 
     def average_gradients(self, parameters: Iterable[nn.Parameter], weight: float = 1.0) -> None:
         learned = [parameter for parameter in parameters if parameter.requires_grad]
@@ -99,7 +106,7 @@ class GlooRanks(Ranks):
     def _gather(self, outputs: list[Tensor], tensor: Tensor) -> None:
         self._wait(lambda: self._group.allgather([outputs], [tensor]))
 
-    def _wait(self, start: Callable[[], distributed.Work]) -> None:
+    def _wait(self, start: Callable[[], Any]) -> None:
         try:
             start().wait()
         except RuntimeError as error:

@@ -12,14 +12,12 @@ import traceback
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from datetime import timedelta
 from multiprocessing.connection import Connection
 from typing import TypeVar
 
 import torch
-from torch import distributed
 
-from embodied_rl.runtime.collective import LOOPBACK, GlooRanks, PeerLost, Ranks
+from embodied_rl.runtime.collective import GlooRanks, PeerLost, Ranks, meeting_point
 from embodied_rl.runtime.handle import WorkerDied
 from embodied_rl.runtime.process import STOP_SIGNALS, ChildProcess
 from embodied_rl.runtime.worker import prepare_child, receive, send
@@ -54,9 +52,8 @@ class _Rendezvous:
     timeout: float
     threads: int
 
-    def join(self, store: distributed.TCPStore | None = None) -> GlooRanks:
-        wait = timedelta(seconds=self.timeout)
-        store = store or distributed.TCPStore(LOOPBACK, self.port, self.size, False, wait)
+    def join(self, store: object = None) -> GlooRanks:
+        store = store or meeting_point(self.size, self.timeout, self.port)
         return GlooRanks(self.rank, self.size, store, self.timeout)
 
 
@@ -90,8 +87,7 @@ def launch(
     with ExitStack() as stack:
         stack.callback(torch.set_num_threads, torch.get_num_threads())
         torch.set_num_threads(threads)
-        wait = timedelta(seconds=timeout)
-        store = distributed.TCPStore(LOOPBACK, 0, size, is_master=True, timeout=wait, wait_for_workers=False)
+        store = meeting_point(size, timeout)
         children = []
         for rank in range(1, size):
             log = stack.enter_context(tempfile.TemporaryFile())
@@ -156,7 +152,7 @@ def _lead(
     function: Callable[[Config, Ranks], Result],
     config: Config,
     place: _Rendezvous,
-    store: distributed.TCPStore,
+    store: object,
     children: list[ChildProcess],
 ) -> Result:
     try:

@@ -96,8 +96,8 @@ class FakeSimulator:
             result.truncated |= running & (self._steps >= self.spec.horizon) & ~result.terminated
             running = running & ~result.terminated & ~result.truncated
         self._restart_ended(result, next_episodes)
-        self._misbehave(result)
         self._calls += 1
+        self._misbehave(result)
         return result
 
     def snapshot(self) -> dict[str, Array]:
@@ -177,7 +177,7 @@ class FakeSimulator:
         )
 
     def _misbehave(self, result: StepResult) -> None:
-        if not self.config.fault or self._calls != self.config.fault_call:
+        if not self.config.fault or self._calls != self.config.fault_call + 1:
             return
         row = self.config.fault_row
         match self.config.fault:

@@ -110,7 +110,7 @@ class Check:
         """Limits hold for what is executed, whatever is asked for; the caller's array stays as it was."""
         simulator = self.build(NUM_ENVS)
         simulator.reset(self.episodes(0))
-        low, high = np.float32(self.spec.action_low), np.float32(self.spec.action_high)
+        low, high = np.array(self.spec.action_low, np.float32), np.array(self.spec.action_high, np.float32)
         actions = np.broadcast_to(high + 10 * (high - low), (NUM_ENVS, self.executed, len(low))).astype(np.float32)
         before = actions.copy()
         result = simulator.step(actions, self.episodes(1))
@@ -202,7 +202,7 @@ class Check:
 
     def actions(self, chunk: int, observation: Observation) -> Array:
         """Random within the limits; in odd environments the expert's, repeated over the chunk, where there is one."""
-        low, high = np.float32(self.spec.action_low), np.float32(self.spec.action_high)
+        low, high = np.array(self.spec.action_low, np.float32), np.array(self.spec.action_high, np.float32)
         random = np.random.default_rng(chunk)
         shape = (max(NUM_ENVS, len(observation)), self.executed, len(low))
         actions = random.uniform(low, high, shape).astype(np.float32)[: len(observation)]

@@ -46,6 +46,7 @@ TOY = ("train", "experiment=toy_run", "--dry-run")
         (["train", "--seed=3"], "Settings are written without dashes, such as seed=3"),
         (["train", "--dryrun"], "Did you mean '--dry-run'?"),
         (["train", "--config-dir", "nowhere"], "--config-dir nowhere: there is no such folder"),
+        ([*TOY, "resume=last"], "experiment=toy_run: resume continues a run exactly as it was configured"),
         (["sft", "experiment=demo"], "Type: embodied-rl train experiment=demo"),
         (["eval"], "checkpoint is missing. Add checkpoint=<value>."),
         (["compare"], "runs is missing"),

@@ -96,7 +96,9 @@ def test_the_policy_sees_no_parked_row_no_privileged_state_and_does_not_explore(
     for call in actor.calls:
         assert call.observation.privileged is None and not call.explore
         assert not (call.observation.images["front"] == 255).all(axis=(1, 2, 3)).any(), "a parked row was inferred"
-    asked = Counter((int(e), int(d)) for call in actor.calls for e, d in zip(call.keys.episode, call.keys.decision, strict=True))
+    asked = Counter(
+        (int(e), int(d)) for call in actor.calls for e, d in zip(call.keys.episode, call.keys.decision, strict=True)
+    )
     assert set(asked.values()) == {1}
     assert len(asked) == sum(-(-result.steps // executed) for result in results)
 

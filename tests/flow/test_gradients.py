@@ -10,7 +10,7 @@ from embodied_rl.flow.noise import Stream, normal
 from embodied_rl.flow.sampler import FlowNoise, FlowSDE, Sampler, ode_sample
 from embodied_rl.flow.transition import flow_sde
 
-K, ROWS, SHAPE = 4, 40_000, (1, 1)
+K, ROWS, SHAPE = 4, 20_000, (1, 1)
 START = (-0.6, 0.4, 0.3, -0.5, 0.2)
 
 

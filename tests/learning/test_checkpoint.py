@@ -141,6 +141,11 @@ def test_a_run_folder_means_its_best_or_last(tmp_path):
         checkpoint.resolve(tmp_path / "elsewhere")
 
 
+def test_a_run_that_holds_a_policy_alone_means_itself(tmp_path):
+    (tmp_path / checkpoint.POLICY).write_bytes(b"")
+    assert checkpoint.resolve(tmp_path) == tmp_path
+
+
 @pytest.mark.parametrize("write", ["torch.save", "pickle"])
 def test_a_pickle_is_never_opened(tmp_path, write):
     file = tmp_path / "weights.pt"

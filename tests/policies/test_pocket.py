@@ -107,6 +107,8 @@ def test_cameras_share_the_stem_and_keep_their_identity() -> None:
     stem = sum(parameter.numel() for parameter in two.stem.parameters())
     assert stem == sum(parameter.numel() for parameter in network().stem.parameters())
     swapped = {"front": given.images["wrist"], "wrist": given.images["front"]}
+    twice = two.perceive(replace(given, images=dict.fromkeys(("front", "wrist"), given.images["front"])))
+    assert not torch.allclose(twice["keypoints"][:, 0], twice["keypoints"][:, 1], atol=1e-4)
     for images in (given.images | {"wrist": 255 - given.images["wrist"]}, swapped):
         assert not torch.allclose(outputs(two, given)[0], outputs(two, replace(given, images=images))[0], atol=1e-4)
 

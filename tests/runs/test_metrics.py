@@ -18,7 +18,15 @@ def write(path, iterations, resumed=None):
 
 
 def test_values_of_every_kind_become_plain_json(tmp_path):
-    values = {"a": np.float32(0.5), "b": torch.tensor(2), "c": float("nan"), "d": 3, "e": "text", "f": np.inf, "g": True}
+    values = {
+        "a": np.float32(0.5),
+        "b": torch.tensor(2),
+        "c": float("nan"),
+        "d": 3,
+        "e": "text",
+        "f": np.inf,
+        "g": True,
+    }
     with MetricsWriter(tmp_path / "metrics.jsonl") as writer:
         writer.write(7, values)
     line = (tmp_path / "metrics.jsonl").read_text()

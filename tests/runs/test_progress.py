@@ -30,10 +30,11 @@ def shown(terminal, live=True):
 
 def test_plain_single_lines_where_nobody_watches():
     lines = shown(terminal=False).splitlines()
+    figures = "success 42.5%  return –  KL 0.0123  clip share –  entropy –  eval –  env-steps/s 1,270"
     assert lines == [
-        "iteration 5/10  success 42.5%  return –  KL 0.0123  clip share –  entropy –  eval –  env-steps/s 1,270  ETA 1m40s",
+        f"iteration 5/10  {figures}  ETA 1m40s",
         "[saved] checkpoint 5",
-        "iteration 6/10  success 42.5%  return –  KL 0.0123  clip share –  entropy –  eval –  env-steps/s 1,270  ETA 1m00s",
+        f"iteration 6/10  {figures}  ETA 1m00s",
     ]
 
 
@@ -43,7 +44,9 @@ def test_plain_lines_on_request():
 
 def test_a_table_on_a_terminal():
     text = shown(terminal=True)
-    assert "┃" in text and "clip share" in text and "42.5%" in text and "6/10" in text and "[saved] checkpoint 5" in text
+    assert (
+        "┃" in text and "clip share" in text and "42.5%" in text and "6/10" in text and "[saved] checkpoint 5" in text
+    )
 
 
 def test_a_narrow_pipe_does_not_break_lines():
@@ -54,4 +57,11 @@ def test_a_narrow_pipe_does_not_break_lines():
 
 
 def test_durations_read_well():
-    assert [duration(value) for value in (0.4, 59, 60, 187, 3720, float("inf"))] == ["0s", "59s", "1m00s", "3m07s", "1h02m", "–"]
+    assert [duration(value) for value in (0.4, 59, 60, 187, 3720, float("inf"))] == [
+        "0s",
+        "59s",
+        "1m00s",
+        "3m07s",
+        "1h02m",
+        "–",
+    ]

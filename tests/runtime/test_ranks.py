@@ -58,8 +58,8 @@ def test_one_rank_needs_no_torch_distributed(monkeypatch) -> None:
 
 
 def test_an_exception_on_another_rank_is_what_the_user_sees() -> None:
-    with pytest.raises(RankFailed, match=r"rank 2 failed first(.|\n)*KeyError: 'the first cause'") as caught:
-        launch(rank_functions.fail, {"rank": 2, "how": "raise"}, 3, timeout=60)
+    with pytest.raises(RankFailed, match=r"rank 1 failed first(.|\n)*KeyError: 'the first cause'") as caught:
+        launch(rank_functions.fail, {"rank": 1, "how": "raise"}, 2, timeout=60)
     assert "PeerLost" not in str(caught.value) and caught.value.__suppress_context__
 
 

@@ -1,0 +1,129 @@
+"""`embodied-rl eval` from the checkpoint to the report."""
+
+import json
+import re
+from dataclasses import dataclass
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from embodied_rl.config import to_yaml
+from embodied_rl.evaluate import command
+from embodied_rl.runs.folder import RunFolder
+from embodied_rl.schema import CompareConfig, EvalConfig, Plan, SimNode, Video
+
+
+@dataclass
+class Kind:
+    """A configured simulator that counts what is built and closed."""
+
+    node: SimNode
+    simulator: type
+    make_handle: type
+    built: list
+
+    @property
+    def spec(self):
+        return self.simulator.spec
+
+    def build(self, num_envs):
+        return self.simulator(num_envs)
+
+    def worker(self, num_envs, name):
+        handle = self.make_handle(1, num_envs)[0]
+        handle.close = lambda: self.built.remove(handle)
+        self.built.append(handle)
+        assert sum(handle.simulator.num_envs for handle in self.built) <= self.node.num_envs
+        return handle
+
+    inline = worker
+
+
+@pytest.fixture
+def kind(monkeypatch, tmp_path, make_actor, make_simulator, make_handles):
+    """The command with fakes in place of the policy's file and the simulator's plug-in."""
+    threads = torch.get_num_threads()
+    made = Kind(SimNode("clock", num_envs=6), make_simulator, make_handles, [])
+    monkeypatch.setattr(command, "deployed", lambda text: make_actor())
+    monkeypatch.setattr(
+        command, "SimulatorKind", SimpleNamespace(of=lambda node: made if node.name == "clock" else None)
+    )
+    monkeypatch.setattr(command, "read_metadata", lambda file: SimpleNamespace(extra={"sim": {"name": "clock"}}))
+    monkeypatch.setattr(command, "policy_file", lambda text: tmp_path / text)
+    monkeypatch.chdir(tmp_path)
+    yield made
+    torch.set_num_threads(threads)
+    assert made.built == [], "every simulator is closed"
+
+
+def run(**changes):
+    settings = {"checkpoint": "policy.safetensors", "episodes": 20, "video": Video(4, 1, 1), "plan": Plan(ranks=2)}
+    assert command.run(EvalConfig(**(settings | changes))) == 0
+
+
+def test_a_bare_file_is_reported_here(kind, tmp_path, capsys):
+    run()
+    (folder,) = (tmp_path / "eval").iterdir()
+    assert re.fullmatch(r"eval_\d{8}-\d{6}", folder.name)
+    assert {path.name for path in folder.iterdir()} == {
+        "report.json",
+        "report.html",
+        "grid.mp4",
+        "best.mp4",
+        "worst.mp4",
+    }
+    content = json.loads((folder / "report.json").read_text())
+    assert content["success"]["episodes"] == 20 and content["metadata"]["checkpoint"] == "policy.safetensors"
+    assert {"split", "seed", "commit", "packages", "episodes_sha256"} <= content["metadata"].keys()
+    printed = capsys.readouterr().out
+    assert f"{content['success']['rate']:.1%}" in printed and "pick red" in printed and "report.html" in printed
+    assert (folder / "report.html").read_text().count("data:video/mp4") == 3
+
+
+def test_a_run_is_reported_in_its_folder_with_its_simulator_and_curves(kind, tmp_path):
+    folder = RunFolder.create(tmp_path / "runs", "demo", 0)
+    node = SimNode("clock", num_envs=6)
+    folder.write_config("sim:\n  " + to_yaml(node).strip().replace("\n", "\n  ") + "\n", [])
+    folder.metrics.write_text('{"iteration": 1, "rollout/success": 0.1}\n{"iteration": 2, "rollout/success": 0.2}\n')
+    step = folder.checkpoints / "00000002"
+    step.mkdir()
+    run(checkpoint=str((step / "policy.safetensors").relative_to(tmp_path)), split="vision", video=Video(0, 0, 0))
+    (out,) = folder.evaluations.iterdir()
+    assert out.name.startswith("vision_") and "<polyline" in (out / "report.html").read_text()
+    assert {episode["split"] for episode in json.loads((out / "report.json").read_text())["episodes"]} == {"vision"}
+
+
+def test_equal_seeds_give_equal_reports_whatever_the_plan(kind, tmp_path):
+    none = Video(0, 0, 0)
+    for name, changes in {"a": {}, "b": {"plan": Plan(ranks=3)}, "c": {"seed": 1}}.items():
+        run(out=str(tmp_path / name), video=none, **changes)
+    episodes = [json.loads((tmp_path / name / "report.json").read_text())["episodes"] for name in "abc"]
+    assert episodes[0] == episodes[1] != episodes[2]
+
+
+def test_an_ablation_is_named_and_not_filmed(kind, tmp_path):
+    run(ablate="image")
+    (folder,) = (tmp_path / "eval").iterdir()
+    assert folder.name.startswith("eval_without_image_") and not list(folder.glob("*.mp4"))
+    assert json.loads((folder / "report.json").read_text())["metadata"]["ablate"] == "image"
+
+
+def test_fewer_episodes_than_simulators_are_fine(kind, tmp_path):
+    run(episodes=1, plan=Plan(ranks=4), out=str(tmp_path / "out"))
+    assert json.loads((tmp_path / "out" / "report.json").read_text())["success"]["episodes"] == 1
+
+
+def test_a_file_that_names_no_simulator_asks_for_one(kind, monkeypatch):
+    monkeypatch.setattr(command, "read_metadata", lambda file: SimpleNamespace(extra={}))
+    with pytest.raises(ValueError, match="Add sim=<name>"):
+        run()
+
+
+def test_what_eval_writes_compare_reads(kind, tmp_path, capsys):
+    from embodied_rl.evaluate.compare import run as compare
+
+    for name, changes in {"a": {}, "b": {"ablate": "image"}}.items():
+        run(out=str(tmp_path / name), video=Video(0, 0, 0), **changes)
+    compare(CompareConfig(runs=(str(tmp_path / "a"), str(tmp_path / "b")), out=str(tmp_path / "out")))
+    assert re.search(r"\| 20 \| \d+ \| \d+ \|", capsys.readouterr().out)

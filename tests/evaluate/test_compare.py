@@ -1,0 +1,106 @@
+"""Runs side by side: paired where they share episodes, averaged where they differ in seed alone."""
+
+import json
+import re
+
+import pytest
+
+from embodied_rl.evaluate.compare import curve, over_seeds, pair, read_entry, run
+from embodied_rl.evaluate.protocol import EpisodeResult
+from embodied_rl.evaluate.report import Report
+from embodied_rl.evaluate.statistics import mcnemar, mean_interval
+from embodied_rl.runs.folder import RunFolder
+from embodied_rl.schema import CompareConfig
+
+
+def results(outcomes, first_seed=0):
+    return [
+        EpisodeResult(i, i % 4, first_seed + i, "train", bool(success), bool(success), 9, float(success), 0.1)
+        for i, success in enumerate(outcomes)
+    ]
+
+
+@pytest.fixture
+def make_run(tmp_path, spec):
+    """A run folder with an evaluation and five iterations."""
+
+    def make(experiment, seed, outcomes, overrides=(), first_seed=0, split="eval"):
+        folder = RunFolder.create(tmp_path / "runs", experiment, seed)
+        folder.write_config("seed: 0\n", [f"experiment={experiment}", f"seed={seed}", *overrides])
+        rows = [{"iteration": i, "eval/success": 0.1 * i + 0.01 * seed} for i in range(1, 6)]
+        folder.metrics.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        report = Report.of(results(outcomes, first_seed), spec, {"split": split})
+        report.write(folder.new_evaluation(split))
+        return folder.path
+
+    return make
+
+
+def test_pairs_are_told_by_task_and_seed_not_by_order(spec):
+    first, second = results([1, 1, 0, 0, 1, 0, 1, 1]), results([0, 1, 1, 1, 1, 1, 0, 1])
+    test = pair(Report.of(first, spec, {}), Report.of(second[::-1], spec, {}))
+    assert test == mcnemar([r.success for r in first], [r.success for r in second])
+    assert (test.only_first, test.only_second) == (2, 3)
+    assert pair(Report.of(first, spec, {}), Report.of(results([1], 99), spec, {})) is None
+
+
+def test_only_shared_episodes_are_paired(spec):
+    test = pair(Report.of(results([1] * 8), spec, {}), Report.of(results([0] * 5), spec, {}))
+    assert (test.episodes, test.only_first) == (5, 5)
+
+
+def test_runs_that_differ_in_seed_alone_are_averaged(make_run):
+    outcomes = ([1, 1, 1, 0], [1, 1, 0, 0], [1, 0, 0, 0])
+    entries = [read_entry(make_run("demo", seed, o, ["algo.lr=1e-4"])) for seed, o in enumerate(outcomes)]
+    entries.append(read_entry(make_run("demo", 0, [1, 1, 1, 1], ["algo=grpo"])))
+    assert over_seeds(entries) == {"demo algo.lr=1e-4": mean_interval([0.75, 0.5, 0.25])}
+    assert [entry.label for entry in entries][2:] == ["demo algo.lr=1e-4 seed 2", "demo algo=grpo seed 0"]
+
+
+def test_curves_carry_the_interval_over_seeds(make_run):
+    entries = [read_entry(make_run("demo", seed, [1, 0])) for seed in (0, 1, 2)]
+    found = curve(entries, "eval/success")
+    expected = [mean_interval([0.1 * i, 0.1 * i + 0.01, 0.1 * i + 0.02]) for i in range(1, 6)]
+    assert list(found.x) == [1, 2, 3, 4, 5] and list(found.y) == pytest.approx([mean.mean for mean in expected])
+    assert list(found.low) == pytest.approx([mean.low for mean in expected])
+
+
+def test_markdown_and_a_self_contained_page_are_written(make_run, tmp_path, capsys):
+    paths = [
+        make_run("demo", 0, [1, 1, 1, 0] * 8),
+        make_run("demo", 1, [1, 0, 0, 0] * 8),
+        make_run("other", 0, [1] * 32),
+    ]
+    assert run(CompareConfig(runs=tuple(map(str, paths)), out=str(tmp_path / "out"))) == 0
+    printed, markdown = capsys.readouterr().out, (tmp_path / "out" / "compare.md").read_text()
+    assert markdown in printed
+    assert "| demo seed 0 | eval | 32 | 75.0 % [57.9, 86.7] |" in markdown
+    assert "| demo seed 0 | demo seed 1 | 32 | 16 | 0 | 3.1e-05 |" in markdown, "2 / 2^16"
+    for row in (line for line in markdown.splitlines() if line.startswith("|")):
+        assert row.count("|") >= 4
+    html = (tmp_path / "out" / "compare.html").read_text()
+    assert not re.search(r"https?:", html) and "<polyline" in html and "<polygon" in html and "75.0 %" in html
+
+
+def test_a_run_gives_its_newest_report_under_usual_conditions(make_run, spec):
+    path = make_run("demo", 0, [1, 0])
+    for split, outcomes in (("eval", [1, 1]), ("vision", [0, 0])):
+        Report.of(results(outcomes), spec, {"split": split}).write(RunFolder(path).new_evaluation(split))
+    assert read_entry(path).report.success.rate == 1.0
+    held_out = next(path.glob("eval/vision_*"))
+    assert read_entry(held_out).label == "demo (vision) seed 0"
+    assert read_entry(held_out / "report.json").report.success.rate == 0.0
+
+
+def test_equal_names_are_numbered(make_run, tmp_path, capsys):
+    path = str(make_run("demo", 0, [1, 0]))
+    run(CompareConfig(runs=(path, path), out=str(tmp_path / "out")))
+    assert "demo seed 0 (1)" in capsys.readouterr().out
+
+
+def test_what_cannot_be_compared_is_said(make_run, tmp_path):
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(ValueError, match="two runs"):
+        run(CompareConfig(runs=(str(make_run("demo", 0, [1])),)))
+    with pytest.raises(ValueError, match=r"embodied-rl eval checkpoint=.*empty"):
+        read_entry(tmp_path / "empty")

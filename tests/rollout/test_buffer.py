@@ -1,0 +1,74 @@
+"""The rollout buffer: what is masked, what a batch is, and that nothing is allocated anew."""
+
+import numpy as np
+import torch
+
+from embodied_rl.interfaces.policy import NoiseKeys
+from embodied_rl.interfaces.sim import Episode, Observation, Source, StepResult
+from embodied_rl.rollout.buffer import Rollout
+from embodied_rl.testing.fakes import FakeSimulator, RowwiseFakeActor
+
+SPEC = FakeSimulator(1).spec
+ACTOR = RowwiseFakeActor(SPEC, executed=3)
+
+
+def result(rows: int) -> StepResult:
+    """Poison wherever j ≥ steps."""
+    steps = np.array([3, 1, 2, 3][:rows])
+    used = np.arange(3) < steps[:, None]
+    return StepResult(
+        reward=np.where(used, 1.0, np.nan).astype(np.float32),
+        success=~used,
+        steps=steps,
+        executed=np.zeros((rows, 3, 2), np.float32),
+        source=np.where(used, Source.HUMAN, Source.POLICY).astype(np.uint8),
+        terminated=np.array([False, True, True, False][:rows]),
+        truncated=np.array([False, True, False, True][:rows]),
+        observation=Observation({}, np.zeros((rows, 3)), ("",) * rows),
+    )
+
+
+def test_nothing_after_the_end_of_an_episode_is_kept_and_termination_wins() -> None:
+    rollout = Rollout.allocate(ACTOR, 2, 4)
+    rollout.clear()
+    rollout.write_result(1, torch.arange(4), result(4), np.arange(4))
+    assert rollout.reward[1].tolist() == [[1, 1, 1], [1, 0, 0], [1, 1, 0], [1, 1, 1]]
+    assert not rollout.success.any()
+    assert rollout.source[1, 1].tolist() == [Source.HUMAN, Source.HOLD, Source.HOLD]
+    assert rollout.terminated[1].tolist() == [False, True, True, False]
+    assert rollout.truncated[1].tolist() == [False, False, False, True]
+    assert rollout.valid.tolist() == [[False] * 4, [True] * 4]
+
+
+def test_batch_rows_are_those_of_the_environments_in_order() -> None:
+    """Row t·N + e of a batch is decision t of environment e, in the trace as elsewhere, without a copy."""
+    simulator, rollout = FakeSimulator(3), Rollout.allocate(ACTOR, 2, 4)
+    episodes = [Episode(10 + e, e % 2, seed=e, group=e // 2) for e in range(3)]
+    observation = simulator.reset(episodes)
+    keys = NoiseKeys(0, np.array([10, 11, 12]), np.zeros(3, np.int64))
+    with torch.no_grad():
+        decision = ACTOR.act(observation, keys, explore=True)
+    columns = torch.tensor([3, 0, 1])
+    rollout.write_decision(1, columns, decision, episodes)
+    rollout.write_result(1, columns, result(3), np.arange(3))
+    batch = rollout.batch()
+    assert rollout.valid_rows().tolist() == [4, 5, 7]
+    assert batch["episode"][rollout.valid_rows()].tolist() == [11, 12, 10]
+    assert batch["group"][rollout.valid_rows()].tolist() == [0, 1, 0]
+    assert torch.equal(batch["log_prob"][7], decision.log_prob[0])
+    assert torch.equal(batch["trace/action"][4], decision.trace["action"][1])
+    assert torch.equal(rollout.trace_rows(torch.tensor([7, 4]))["action"], decision.trace["action"][:2])
+    again = ACTOR.evaluate(rollout.trace_rows(rollout.valid_rows())).log_prob
+    torch.testing.assert_close(again, batch["log_prob"][rollout.valid_rows()])
+    assert batch["value"].data_ptr() == rollout.value.data_ptr()
+
+
+def test_clearing_keeps_the_memory_and_forgets_the_rows() -> None:
+    rollout = Rollout.allocate(ACTOR, 2, 4)
+    rollout.write_result(0, torch.arange(4), result(4), np.arange(4))
+    before = rollout.reward.data_ptr()
+    rollout.clear()
+    assert rollout.reward.data_ptr() == before
+    assert not rollout.valid.any() and not rollout.reward.any() and not rollout.finished
+    assert (rollout.source == Source.HOLD).all()
+    assert (rollout.decisions, rollout.num_envs, rollout.executed) == (2, 4, 3)

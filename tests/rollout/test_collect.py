@@ -1,0 +1,428 @@
+"""Collection: bits that depend on no slicing or timing, exact resume, lost workers, bad numbers, and real overlap."""
+
+import os
+import signal
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from embodied_rl.interfaces.policy import Decision, NoiseKeys
+from embodied_rl.interfaces.sim import Observation, StepResult
+from embodied_rl.rollout.buffer import Rollout
+from embodied_rl.rollout.collect import Collector
+from embodied_rl.rollout.episodes import EpisodeSampler
+from embodied_rl.runtime.handle import Handle, WorkerDied, WorkerError
+from embodied_rl.runtime.local import InlineHandle, ProcessHandle
+from embodied_rl.testing.fakes import FakeSimulator, RowwiseFakeActor
+
+FAKE = "embodied_rl.testing.fake_simulator:FakeSimulator"
+CONFIG = FakeSimulator.Config(horizon=10)
+SPEC = FakeSimulator.spec_of(CONFIG)
+N, T, SEED = 8, 6, 5
+
+
+def inline(parts: int, config: FakeSimulator.Config = CONFIG, kind: type = FakeSimulator) -> list[Handle]:
+    return [InlineHandle(lambda: kind(N // parts, config)) for _ in range(parts)]
+
+
+def workers(parts: int, config: FakeSimulator.Config = CONFIG, **options) -> list[Handle]:
+    kwargs = {"num_envs": N // parts, "config": config}
+    return [ProcessHandle(FAKE, kwargs, name=f"simulator {part}", **options) for part in range(parts)]
+
+
+def fast_and_slow() -> list[Handle]:
+    """Two workers; the second still simulates for long when the first has finished."""
+    slow = {"num_envs": N // 2, "config": replace(CONFIG, seconds=0.03)}
+    fast = {"num_envs": N // 2, "config": CONFIG}
+    return [ProcessHandle(FAKE, kwargs, name=f"simulator {part}") for part, kwargs in enumerate((fast, slow))]
+
+
+@pytest.fixture
+def closing():
+    """Closes handles that a test made."""
+    opened: list[Handle] = []
+    yield lambda handles: opened.extend(handles) or handles
+    for handle in opened:
+        handle.close()
+
+
+def make(
+    handles: Sequence[Handle],
+    *,
+    slices: int | None = None,
+    decisions: int = T,
+    actor: RowwiseFakeActor | None = None,
+    group_size: int = 1,
+    **options,
+) -> tuple[Collector, RowwiseFakeActor]:
+    actor = actor or RowwiseFakeActor(SPEC)
+    rollout = Rollout.allocate(actor, decisions, N)
+    sampler = EpisodeSampler(SPEC, SEED, group_size=group_size)
+    return Collector(handles, SPEC, N // (slices or len(handles)), sampler, rollout, SEED, **options), actor
+
+
+def half_skilled() -> RowwiseFakeActor:
+    """Follows the instruction, slowly: some episodes end in success, others at the limit."""
+    actor = RowwiseFakeActor(SPEC)
+    with torch.no_grad():
+        actor.weight[0::2, -2:] = torch.tensor([-0.5, 0.5])  # velocity_x of each step, from "left" and "right"
+    return actor
+
+
+def copied(rollout: Rollout) -> dict:
+    """Everything a rollout holds that means something, so that two can be compared."""
+    tensors = {name: tensor.clone() for name, tensor in rollout.batch().items()}
+    for name in rollout.trace:
+        tensors[f"trace/{name}"][~rollout.valid.flatten()] = 0
+    return tensors | {"last_value": rollout.last_value.clone(), "finished": list(rollout.finished)}
+
+
+def assert_equal(left: dict, right: dict) -> None:
+    assert left.keys() == right.keys()
+    for name, value in left.items():
+        same = torch.equal(value, right[name]) if isinstance(value, torch.Tensor) else value == right[name]
+        assert same, f"{name} differs"
+
+
+def reference(rounds: int = 2) -> list[dict]:
+    collector, actor = make(inline(1))
+    return [copied(collector.collect(actor)) for _ in range(rounds)]
+
+
+class Loop:
+    """An independent, naive collector of one environment: one simulator, one decision after the other, no slices."""
+
+    def __init__(self, env: int):
+        self.sampler, self.actor = EpisodeSampler(SPEC, SEED), RowwiseFakeActor(SPEC)
+        self.simulator, self.env, self.count, self.decision = FakeSimulator(1, CONFIG), env, 0, 0
+        self.observation = self.simulator.reset([self.episode()])
+
+    def episode(self, later: int = 0):
+        return self.sampler.episode(self.env + (self.count + later) * N)
+
+    def keys(self) -> NoiseKeys:
+        return NoiseKeys(SEED, np.array([self.episode().index]), np.array([self.decision]))
+
+    @torch.no_grad()
+    def step(self) -> tuple[int, Decision, StepResult, float]:
+        index, decision = self.episode().index, self.actor.act(self.observation, self.keys(), explore=True)
+        result = self.simulator.step(decision.actions, [self.episode(1)])
+        self.decision, final_value = self.decision + 1, 0.0
+        if result.truncated[0]:
+            final_value = float(self.actor.value(result.final_observation, self.keys()))
+        if len(result.ended):
+            self.count, self.decision = self.count + 1, 0
+        self.observation = result.observation
+        return index, decision, result, final_value
+
+
+def test_a_rollout_is_what_a_naive_loop_sees() -> None:
+    """Episodes carry over between two rollouts; final values are those of the episode that ended."""
+    collector, actor = make(inline(2))
+    loops = [Loop(env) for env in range(N)]
+    for _ in range(2):
+        rollout, truncations = collector.collect(actor), 0
+        for t in range(T):
+            for env, loop in enumerate(loops):
+                index, decision, result, final_value = loop.step()
+                assert rollout.episode[t, env] == index
+                assert torch.equal(rollout.log_prob[t, env], decision.log_prob[0])
+                assert torch.equal(rollout.value[t, env], decision.value[0])
+                assert torch.equal(rollout.trace["action"][t, env], decision.trace["action"][0])
+                image = rollout.trace["input/image/top"][t, env]
+                assert torch.equal(image, decision.trace["input/image/top"][0])
+                assert rollout.reward[t, env].tolist() == result.reward[0].tolist()
+                assert rollout.steps[t, env] == result.steps[0]
+                assert rollout.terminated[t, env] == result.terminated[0]
+                assert rollout.truncated[t, env] == result.truncated[0]
+                assert rollout.final_value[t, env] == final_value
+                truncations += int(result.truncated[0])
+        assert truncations > 0 and rollout.valid.all()
+        for env, loop in enumerate(loops):
+            assert rollout.last_value[env] == actor.value(loop.observation, loop.keys())
+
+
+@pytest.mark.parametrize(("parts", "slices"), [(2, 2), (4, 4), (4, 2), (4, 1)])
+def test_slices_and_handles_change_no_bit(parts: int, slices: int) -> None:
+    collector, actor = make(inline(parts), slices=slices)
+    for expected in reference():
+        assert_equal(copied(collector.collect(actor)), expected)
+
+
+def test_worker_processes_change_no_bit(closing: Callable) -> None:
+    collector, actor = make(closing(workers(4)), slices=2)
+    for expected in reference():
+        assert_equal(copied(collector.collect(actor)), expected)
+    assert collector.memory["workers"] > collector.memory["main"] / 100 > 0
+    timing = collector.timing
+    assert timing.inference + timing.waiting <= timing.total and timing.simulating > 0
+
+
+def test_ranks_collect_what_one_collector_does() -> None:
+    """Two collectors of half the environments each, by their global numbers."""
+    (expected,) = reference(1)
+    for rank in range(2):
+        actor = RowwiseFakeActor(SPEC)
+        rollout = Rollout.allocate(actor, T, N // 2)
+        handles = [InlineHandle(lambda: FakeSimulator(N // 2, CONFIG))]
+        sampler = EpisodeSampler(SPEC, SEED)
+        collector = Collector(handles, SPEC, N // 2, sampler, rollout, SEED, env_offset=rank * N // 2, env_total=N)
+        collector.collect(actor)
+        mine = slice(rank * N // 2, (rank + 1) * N // 2)
+        for name, tensor in rollout.batch().items():
+            assert torch.equal(tensor.unflatten(0, (T, -1)), expected[name].unflatten(0, (T, N))[:, mine]), name
+
+
+def test_finished_episodes_are_counted_once_with_their_sums() -> None:
+    collector, actor = make(inline(2), actor=half_skilled())
+    rewards: dict[int, float] = {}
+    steps: dict[int, int] = {}
+    records = []
+    for _ in range(3):
+        rollout = collector.collect(actor)
+        for index, reward, count in zip(
+            rollout.episode.flatten().tolist(),
+            rollout.reward.sum(-1).flatten().tolist(),
+            rollout.steps.flatten().tolist(),
+            strict=True,
+        ):
+            rewards[index] = rewards.get(index, 0) + reward
+            steps[index] = steps.get(index, 0) + count
+        records += rollout.finished
+        assert len(rollout.finished) == int((rollout.terminated | rollout.truncated).sum())
+    assert len({record.index for record in records}) == len(records)
+    for record in records:
+        assert record.reward == rewards[record.index] and record.steps == steps[record.index]
+        assert record.success_once == record.success_at_end == (record.reward > 0)
+        assert record.task == EpisodeSampler(SPEC, SEED).episode(record.index).task
+    assert any(record.success_once for record in records) and not all(record.success_once for record in records)
+
+
+@pytest.mark.parametrize("before", [0, 1])
+def test_a_loaded_state_continues_to_the_bit_in_mid_episode(before: int) -> None:
+    first, second, third = reference(3)
+    collector, actor = make(inline(2))
+    for _ in range(before):
+        collector.collect(actor)
+    state = collector.state()
+    assert all(isinstance(array, np.ndarray) and array.dtype != object for array in state.values())
+    collector.collect(actor)  # going on must not change what was saved
+    resumed, actor = make(inline(2))
+    resumed.load(state)
+    for expected in ([first, second], [second, third])[before]:
+        assert_equal(copied(resumed.collect(actor)), expected)
+
+
+def test_a_state_of_other_sizes_is_refused() -> None:
+    collector, actor = make(inline(2))
+    collector.collect(actor)
+    state = collector.state()
+    with pytest.raises(ValueError, match="the saved collector has 2 simulators, this one 4"):
+        make(inline(4))[0].load(state)
+    state = {name: array[:4] if name.startswith("environments/") else array for name, array in state.items()}
+    with pytest.raises(ValueError, match="the saved collector has 4 environments, this one 8"):
+        make(inline(2))[0].load(state)
+
+
+def test_without_snapshots_running_episodes_start_anew(caplog) -> None:
+    spec = replace(SPEC, can_snapshot=False)
+    actor = RowwiseFakeActor(spec)
+
+    def collector() -> Collector:
+        return Collector(inline(2), spec, 4, EpisodeSampler(spec, SEED), Rollout.allocate(actor, T, N), SEED)
+
+    first = collector()
+    before = first.collect(actor).episode[-1].clone()
+    over = first.rollout.terminated[-1] | first.rollout.truncated[-1]
+    resumed = collector()
+    resumed.load(first.state())
+    assert "start anew" in caplog.text
+    rollout = resumed.collect(actor)
+    assert torch.equal(rollout.episode[0], before + N * over)
+    started = [EpisodeSampler(spec, SEED).episode(int(index)) for index in rollout.episode[0]]
+    observation = FakeSimulator(N, CONFIG).reset(started)
+    assert torch.equal(rollout.trace["input/image/top"][0], torch.from_numpy(observation.images["top"]))
+
+
+class KillingActor(RowwiseFakeActor):
+    """Kills a worker, which is simulating meanwhile, in a given call of `act`."""
+
+    def __init__(self, victim: ProcessHandle, call: int):
+        super().__init__(SPEC)
+        self.victim, self.call = victim, call
+
+    def act(self, observation: Observation, keys: NoiseKeys, explore: bool) -> Decision:
+        self.call -= 1
+        if self.call == 0:
+            os.kill(self.victim.pid, signal.SIGKILL)
+        return super().act(observation, keys, explore)
+
+
+def test_a_killed_worker_costs_its_own_episodes_alone(closing: Callable) -> None:
+    """Killed while simulating row 3: its rows are invalid from where their episodes began, the others bit-equal."""
+    handles = closing(fast_and_slow())
+    collector, actor = make(handles, actor=KillingActor(handles[1], call=9))  # slice 0 in row 4: slice 1 is in row 3
+    rollout = collector.collect(actor)
+    expected, after = reference()
+    for name, tensor in rollout.batch().items():
+        left, right = tensor.unflatten(0, (T, N)), expected[name].unflatten(0, (T, N))
+        assert torch.equal(left[:, : N // 2], right[:, : N // 2]), f"{name} of the other worker"
+        if name != "valid":
+            assert torch.equal(left[:3, N // 2 :], right[:3, N // 2 :]), f"{name} before the death"
+    for env in range(N // 2, N):
+        lost = rollout.episode[3, env]
+        assert torch.equal(rollout.valid[:, env], rollout.episode[:, env] != lost)
+        assert rollout.episode[4, env] == lost + N
+    assert (collector.restarts, collector.lost_episodes) == (1, N // 2)
+    lost = set(rollout.episode[3, N // 2 :].tolist())
+    assert not lost & {record.index for record in rollout.finished}
+    second = copied(collector.collect(actor))
+    assert second["valid"].all()
+    for name in after:
+        if isinstance(after[name], torch.Tensor) and name != "last_value":
+            left, right = second[name].unflatten(0, (T, N)), after[name].unflatten(0, (T, N))
+            assert torch.equal(left[:, : N // 2], right[:, : N // 2]), name
+
+
+def test_a_worker_killed_between_rollouts_is_replaced_at_a_checkpoint(closing: Callable) -> None:
+    handles = closing(workers(2))
+    collector, actor = make(handles)
+    collector.collect(actor)
+    os.kill(handles[0].pid, signal.SIGKILL)
+    state = collector.state()
+    assert (collector.restarts, collector.lost_episodes) == (1, N // 2)
+    resumed, _ = make(inline(2))
+    resumed.load(state)
+    expected = copied(collector.collect(actor))
+    assert_equal(copied(resumed.collect(actor)), expected)
+    assert (expected["episode"][: N // 2] >= N).all()
+    assert resumed.restarts == 1
+
+
+def test_a_worker_that_keeps_dying_ends_the_run(closing: Callable) -> None:
+    handles = closing(workers(1, replace(CONFIG, fault="crash"), max_restarts=1))
+    collector, actor = make(handles)
+    with pytest.raises(WorkerDied, match="simulator 0 was restarted 1 times within an hour"):
+        collector.collect(actor)
+
+
+def test_an_exception_in_a_worker_is_that_workers_error(closing: Callable) -> None:
+    collector, actor = make(closing(workers(2, replace(CONFIG, fault="raise", fault_row=2))))
+    with pytest.raises(WorkerError, match="simulator 0: 'step' raised RuntimeError"):
+        collector.collect(actor)
+
+
+@pytest.mark.parametrize(
+    ("fault", "what", "decision"),
+    [("nan reward", "the simulator's reward", 1), ("nan state", "the simulator's state", 2)],
+)
+def test_nan_of_the_simulator_is_named(fault: str, what: str, decision: int) -> None:
+    """In the second chunk of environment 3: its reward, or the observation for the third decision."""
+    collector, actor = make(inline(1, replace(CONFIG, fault=fault, fault_call=1, fault_row=3)))
+    where = f"environment 3, decision {decision} of episode 3 "
+    with pytest.raises(FloatingPointError, match=f"{what}: {where}"):
+        collector.collect(actor)
+
+
+def test_nan_of_the_policy_is_named() -> None:
+    collector, actor = make(inline(2))
+    with torch.no_grad():
+        actor.weight[0, 0] = torch.nan
+    with pytest.raises(FloatingPointError, match=r"the policy's actions: environment 0, decision 0 of episode 0"):
+        collector.collect(actor)
+
+
+class Babbling(FakeSimulator):
+    """Writes nonsense wherever j ≥ steps."""
+
+    def step(self, actions, next_episodes):
+        result = super().step(actions, next_episodes)
+        unused = np.arange(actions.shape[1]) >= result.steps[:, None]
+        result.reward[unused] = np.nan
+        result.success[unused] = True
+        return result
+
+
+def test_nothing_after_an_episodes_end_reaches_the_rollout() -> None:
+    collector, actor = make(inline(1, kind=Babbling))
+    for expected in reference():
+        assert_equal(copied(collector.collect(actor)), expected)
+
+
+class Forgetful(FakeSimulator):
+    """Does not say which episodes ended."""
+
+    def step(self, actions, next_episodes):
+        return replace(super().step(actions, next_episodes), ended=np.zeros(0, np.int64))
+
+
+def test_a_simulator_that_contradicts_itself_is_refused() -> None:
+    collector, actor = make(inline(1, kind=Forgetful))
+    with pytest.raises(ValueError, match="check_simulator"):
+        collector.collect(actor)
+
+
+@pytest.mark.parametrize("parts", [1, 2, 4])
+def test_fresh_rollouts_hold_whole_episodes_and_park_what_has_ended(parts: int) -> None:
+    collector, actor = make(inline(parts), decisions=3, fresh=True, group_size=2, actor=half_skilled())
+    results = []
+    for count in range(3):
+        rollout = collector.collect(actor)
+        results.append(copied(rollout))
+        assert sorted(record.index for record in rollout.finished) == list(range(count * N, (count + 1) * N))
+        assert (rollout.steps.sum(0) <= SPEC.horizon).all() and not rollout.last_value.any()
+        over = (rollout.terminated | rollout.truncated).cumsum(0)
+        assert torch.equal(rollout.valid[1:], over[:-1] == 0) and (over[-1] == 1).all()
+        assert (rollout.trace["input/image/top"][0, 0::2] == rollout.trace["input/image/top"][0, 1::2]).all()
+        assert torch.equal(rollout.group[0], rollout.episode[0] // 2)
+    assert not all(result["valid"].all() for result in results)
+    collector, actor = make(inline(1), decisions=3, fresh=True, group_size=2, actor=half_skilled())
+    collector.collect(actor)
+    state = collector.state()
+    resumed, _ = make(inline(parts), decisions=3, fresh=True, group_size=2, actor=half_skilled())
+    resumed.load(state)
+    for expected in results[1:]:
+        assert_equal(copied(resumed.collect(actor)), expected)
+
+
+def test_a_worker_lost_in_a_fresh_rollout_is_parked_until_the_next(closing: Callable) -> None:
+    handles = closing(fast_and_slow())
+    collector, actor = make(handles, decisions=3, fresh=True, actor=KillingActor(handles[1], call=3))
+    rollout = collector.collect(actor)
+    assert not rollout.valid[:, N // 2 :].any() and rollout.valid[0, : N // 2].all()
+    assert collector.lost_episodes == N // 2
+    assert collector.collect(actor).valid[0].all()
+
+
+def test_sizes_that_do_not_fit_are_refused() -> None:
+    with pytest.raises(ValueError, match="8 environments cannot be shared equally by 3 simulators"):
+        make([InlineHandle(lambda: FakeSimulator(2))] * 3, slices=1)
+    with pytest.raises(ValueError, match="slices of 2 of 8 environments are not made of whole simulators of 4"):
+        make(inline(2), slices=4)
+    with pytest.raises(ValueError, match="8 environments cannot be split into groups of 3"):
+        make(inline(2), group_size=3)
+    with pytest.raises(ValueError, match=r"2 decisions of 4 steps do not hold an episode of 10; .* ≥ 3"):
+        make(inline(2), decisions=2, fresh=True)
+
+
+def test_two_slices_overlap_simulation_and_inference(closing: Callable) -> None:
+    """With stages of fixed length, T rounds take T · max(slices · simulate, slices · infer, simulate + infer).
+
+    Both stages of a slice take 25 ms: one after the other 100 ms a round, overlapped 50 ms.
+    """
+    stage, rounds = 0.025, 12
+    config = replace(CONFIG, seconds=stage / 4)
+    actor = RowwiseFakeActor(SPEC, seconds=stage)
+    collector, _ = make(closing(workers(2, config)), decisions=rounds, actor=actor)
+    collector.collect(actor)
+    started = time.perf_counter()
+    collector.collect(actor)
+    taken = time.perf_counter() - started
+    assert taken < 0.75 * rounds * 4 * stage, "no overlap"
+    assert taken < 1.4 * rounds * 2 * stage
+    assert collector.timing.simulating > 0.9 * rounds * 2 * stage
+    assert collector.timing.waiting < 0.5 * collector.timing.simulating
