@@ -12,10 +12,13 @@ from embodied_rl.interfaces.policy import Actor
 from embodied_rl.interfaces.sim import Simulator
 
 DENOISE_STEPS = 4
+"""Where a policy file does not say."""
 
 
-def deployed(text: str, denoise_steps: int = DENOISE_STEPS) -> FlowActor:
+def deployed(text: str) -> FlowActor:
     """The deployed policy of a checkpoint: the plain flow, without noise head or critic.
+
+    It takes as many denoise steps as it was trained with.
 
     Raises:
         CheckpointError: missing, damaged, pickled, or made by a policy that is not installed.
@@ -25,7 +28,8 @@ def deployed(text: str, denoise_steps: int = DENOISE_STEPS) -> FlowActor:
     policy = plugins.find("policies", metadata.policy)
     options = freeze(policy.Config, metadata.config, "policy")
     backbone, embodiment = load_parts(path, metadata.policy, asdict(options), build.backbone_maker(policy, options))
-    return FlowActor(backbone, FlowSDE(denoise_steps, 1.0, None, "hybrid"), None, embodiment).eval()
+    steps = int(metadata.extra.get("denoise_steps", DENOISE_STEPS))
+    return FlowActor(backbone, FlowSDE(steps, 1.0, None, "hybrid"), None, embodiment).eval()
 
 
 def actor_for(text: str, simulator: Simulator, num_envs: int) -> Actor:

@@ -95,9 +95,14 @@ def backbone(node: PolicyNode, spec: SimulatorSpec) -> tuple[FlowBackbone, Embod
     if node.checkpoint is not None:
         network, embodiment = load_parts(policy_file(node.checkpoint), node.name, asdict(options), make)
         embodiment.check(spec)
-        return network, embodiment if node.executed is None else replace(embodiment, executed=node.executed)
-    embodiment = Embodiment.of(spec, node.executed or options.horizon, TOKEN_LENGTH)
+        return network, configured(embodiment, node)
+    embodiment = configured(Embodiment.of(spec, options.horizon, TOKEN_LENGTH), node)
     return make(embodiment, ()), embodiment
+
+
+def configured(embodiment: Embodiment, node: PolicyNode) -> Embodiment:
+    """The embodiment with what `policy.executed` and `policy.blind` ask for."""
+    return replace(embodiment, executed=node.executed or embodiment.executed, blind=node.blind or embodiment.blind)
 
 
 def policy_file(text: str) -> Path:
@@ -107,7 +112,7 @@ def policy_file(text: str) -> Path:
         CheckpointError: nothing of the kind is there.
     """
     path = assets.resolve(text)
-    return checkpoint.resolve(path) / POLICY if path.is_dir() else path
+    return path if path.suffix == ".safetensors" else checkpoint.resolve(path) / POLICY
 
 
 def backbone_maker(cls: type[Any], options: Any) -> Callable[[Embodiment, tuple[str, ...]], FlowBackbone]:
@@ -126,6 +131,11 @@ def backbone_maker(cls: type[Any], options: Any) -> Callable[[Embodiment, tuple[
         )
 
     return make
+
+
+def policy_extra(sim: SimNode, sampling: SamplerNode) -> dict[str, Any]:
+    """What a policy file says of itself beyond its network: where it was trained, how its flow is integrated."""
+    return {"sim": {"name": sim.name, **sim.options}, "denoise_steps": sampling.denoise_steps}
 
 
 def actor(node: PolicyNode, sampling: SamplerNode, spec: SimulatorSpec, needs_critic: bool) -> FlowActor:

@@ -1,8 +1,8 @@
 """`embodied-rl collect`: demonstrations or rollouts on disk, one file an episode.
 
-    <out>/episode_000000.npz    images/<camera> uint8 [T+1, h, w, 3], state float32 [T+1, S],
-                                actions float32 [T, A], reward float32 [T], success bool [T]
-    <out>/index.jsonl           one line an episode: file, task, instruction, seed, split, success, steps
+<out>/episode_000000.npz    images/<camera> uint8 [T+1, h, w, 3], state float32 [T+1, S],
+                            actions float32 [T, A], reward float32 [T], success bool [T]
+<out>/index.jsonl           one line an episode: file, task, instruction, seed, split, success, steps
 """
 
 import json
@@ -15,9 +15,9 @@ import torch
 
 from embodied_rl import build
 from embodied_rl.acting import actor_for
+from embodied_rl.evaluate.protocol import enumerate_episodes
 from embodied_rl.interfaces.policy import Actor, NoiseKeys
 from embodied_rl.interfaces.sim import Array, Episode, Observation, Simulator, StepResult
-from embodied_rl.evaluate.protocol import enumerate_episodes
 from embodied_rl.rollout.episodes import episode_seed
 from embodied_rl.runs.storage import explained
 from embodied_rl.schema import CollectConfig
@@ -94,7 +94,10 @@ def _batch(actor: Actor, simulator: Simulator, episodes: Sequence[Episode], seed
     active, decision = np.arange(len(episodes)), 0
     while len(active):
         keys = NoiseKeys(seed, np.array([episodes[row].index for row in active]), np.full(len(active), decision))
-        chunk = np.zeros((AT_ONCE, *(chosen := actor.act(observation.select(active), keys, explore=False).actions).shape[1:]), np.float32)
+        chunk = np.zeros(
+            (AT_ONCE, *(chosen := actor.act(observation.select(active), keys, explore=False).actions).shape[1:]),
+            np.float32,
+        )
         chunk[active] = chosen
         for step in range(chunk.shape[1]):
             result = simulator.step(chunk[:, step : step + 1], [None] * AT_ONCE)

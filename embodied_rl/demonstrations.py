@@ -66,8 +66,9 @@ def record(
     """Let the operator run `episodes`, at most `longest` control steps each, and keep every control step."""
     rng = np.random.default_rng([seed, len(episodes)])
     width = len(simulator.reset([None] * _num_envs(simulator)))
+    most = longest or simulator.spec.horizon
     parts = [
-        _batch(simulator, episodes[start : start + width], chunk, disturbance, rng, faulty, longest or simulator.spec.horizon)
+        _batch(simulator, episodes[start : start + width], chunk, disturbance, rng, faulty, most)
         for start in range(0, len(episodes), width)
     ]
     return Demonstrations(
@@ -121,7 +122,8 @@ def _disturber(
     def disturb(chosen: Array) -> Array:
         nonlocal drift, steps
         if steps % 8 == 0:
-            drift = disturbance.drift * rng.uniform(-1, 1, (num_envs, MOVES)) * (rng.random((num_envs, 1)) < 0.5)
+            drift = disturbance.drift * rng.uniform(-1, 1, (num_envs, MOVES))
+            drift *= rng.random((num_envs, 1)) < 0.5
         steps += 1
         executed = chosen.copy()
         executed[:, :MOVES] += (drift + disturbance.noise * rng.standard_normal((num_envs, MOVES))) * high[:MOVES]
@@ -131,7 +133,9 @@ def _disturber(
     return disturb
 
 
-def _cut(seen: list[tuple[Observation, Array, Array]], episodes: Sequence[Episode], done: Array, chunk: int) -> Demonstrations:
+def _cut(
+    seen: list[tuple[Observation, Array, Array]], episodes: Sequence[Episode], done: Array, chunk: int
+) -> Demonstrations:
     """Rows of running environments, each with the chunk that follows."""
     running = np.stack([row for _, _, row in seen])  # [steps, n]
     chosen = np.stack([action for _, action, _ in seen])  # [steps, n, A]

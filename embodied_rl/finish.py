@@ -4,11 +4,15 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from embodied_rl.build import POLICY
-from embodied_rl.evaluate.page import write_page
+from embodied_rl.evaluate.page import percent, write_page
 from embodied_rl.evaluate.protocol import EpisodeResult
 from embodied_rl.evaluate.report import Report
 from embodied_rl.evaluate.video import film
 from embodied_rl.trainer import Trainer
+
+
+PAGE = "report.html"
+"""The last thing that a run writes: where it stands, nothing is left to do."""
 
 
 def report(trainer: Trainer, results: Sequence[EpisodeResult], name: str) -> Report:
@@ -33,7 +37,7 @@ def finish(trainer: Trainer) -> None:
     folder = trainer.folder.path
     after.write(folder)
     videos = film(trainer.actor, trainer.kind.build, trainer.spec, results, folder / "videos")
-    write_page(folder / "report.html", after, before=before, metrics=trainer.folder.metrics, videos=videos)
+    write_page(folder / PAGE, after, before=before, metrics=trainer.folder.metrics, videos=videos)
     print("\n".join(summary(before, after, folder, videos)))
 
 
@@ -41,9 +45,6 @@ def summary(before: Report, after: Report, folder: Path, videos: Sequence[Path])
     """What the user reads at the end."""
     rows = [("all families", before.overall.success, after.overall.success)]
     rows += [(name, before.families[name].success, found.success) for name, found in after.families.items()]
-    lines = [
-        f"  {name:14s} {old.rate:6.1%} [{old.low:.1%}, {old.high:.1%}]  →  {new.rate:6.1%} [{new.low:.1%}, {new.high:.1%}]"
-        for name, old, new in rows
-    ]
+    lines = [f"  {name:14s} {percent(old)}  →  {percent(new)}" for name, old, new in rows]
     title = f"Success on {after.success.episodes} episodes never trained on, before and after (95 % intervals):"
-    return ["", title, *lines, f"Report: {folder / 'report.html'}", *(f"Video:  {video}" for video in videos)]
+    return ["", title, *lines, f"Report: {folder / PAGE}", *(f"Video:  {video}" for video in videos)]

@@ -40,6 +40,8 @@ class PolicyNode:
     """Weights to start from: a run folder, a file, or asset:<name>; null draws new ones."""
     executed: int | None = at_least(1, None)
     """Actions of a chunk that are executed before the policy is asked again; null executes all."""
+    blind: Literal["none", "image", "instruction"] | None = None
+    """An input the policy never gets, for controls; null keeps the checkpoint's, or gives all."""
     freeze_perception: bool = False
     """Keep what sees fixed, and compute it once a decision."""
     critic: Literal["privileged", "prefix", "expert"] = "privileged"

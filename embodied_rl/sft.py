@@ -19,7 +19,7 @@ from embodied_rl.evaluate.protocol import enumerate_episodes, evaluate
 from embodied_rl.evaluate.report import Report
 from embodied_rl.flow.sampler import FlowSDE
 from embodied_rl.interfaces.policy import FlowBackbone
-from embodied_rl.interfaces.sim import Episode, SimulatorSpec
+from embodied_rl.interfaces.sim import SimulatorSpec
 from embodied_rl.rollout.episodes import EpisodeSampler
 from embodied_rl.runs import provenance
 from embodied_rl.runs.folder import RunFolder
@@ -53,12 +53,13 @@ def run(config: SftConfig) -> None:
 def fit(config: SftConfig, simulator: Operated, folder: RunFolder) -> tuple[FlowBackbone, Embodiment]:
     """The network after both stages, and what it is attached to."""
     _, options = plugins.configure("algorithms", config.algo, "algo")
-    frames = _record(simulator, config.seed, 0, options.frames, options, WANDERING, faulty=False)
-    demonstrations = _record(
-        simulator, config.seed, options.frames, options.demonstrations, options,
-        Disturbance(options.noise), faulty=options.operator == "faulty",
-    )  # fmt: skip
-    print(f"{len(frames)} frames; {len(demonstrations)} demonstrated steps, {demonstrations.success.mean():.1%} of them successful")
+    seen, shown = range(options.frames), range(options.frames, options.frames + options.demonstrations)
+    frames = _record(simulator, config.seed, seen, options, WANDERING, faulty=False)
+    faulty = options.operator == "faulty"
+    demonstrations = _record(simulator, config.seed, shown, options, Disturbance(options.noise), faulty=faulty)
+    print(
+        f"{len(frames)} frames, {len(demonstrations)} demonstrated steps ({demonstrations.success.mean():.1%} successful)"
+    )
     backbone, embodiment = _network(config, options, simulator.spec, demonstrations)
     method = SFT(options, backbone, config.seed, _say)
     if options.frames:
@@ -89,12 +90,21 @@ def report(
 
 
 def _record(
-    simulator: Operated, seed: int, first: int, count: int, options: SFTConfig, disturbance: Disturbance, *, faulty: bool
+    simulator: Operated,
+    seed: int,
+    indices: range,
+    options: SFTConfig,
+    disturbance: Disturbance,
+    *,
+    faulty: bool,
 ) -> Demonstrations:
+    """Demonstrations of the training episodes with these indices; one at least."""
     sampler = EpisodeSampler(simulator.spec, seed)
-    episodes: list[Episode] = [sampler.episode(index) for index in range(first, first + max(count, 1))]
+    episodes = [sampler.episode(index) for index in indices or range(1)]
     longest = min(options.longest, simulator.spec.horizon)
-    return record(simulator, episodes, chunk=options.chunk, disturbance=disturbance, seed=seed, faulty=faulty, longest=longest)
+    return record(
+        simulator, episodes, chunk=options.chunk, disturbance=disturbance, seed=seed, faulty=faulty, longest=longest
+    )
 
 
 def _network(
@@ -104,7 +114,7 @@ def _network(
     if config.policy.checkpoint is not None:
         return build.backbone(config.policy, spec)
     policy, policy_options = plugins.configure("policies", config.policy, "policy")
-    embodiment = Embodiment.of(spec, config.policy.executed or policy_options.horizon, build.TOKEN_LENGTH)
+    embodiment = build.configured(Embodiment.of(spec, policy_options.horizon, build.TOKEN_LENGTH), config.policy)
     embodiment = embodiment.with_statistics(demonstrations.observation.state)
     return build.backbone_maker(policy, policy_options)(embodiment, options.auxiliary_names), embodiment
 
@@ -119,7 +129,8 @@ def _targets(frames: Demonstrations, options: SFTConfig, spec: SimulatorSpec) ->
 
 def _save(path: Path, backbone: FlowBackbone, embodiment: Embodiment, config: SftConfig, dtype: torch.dtype) -> None:
     options = asdict(getattr(backbone, "config"))  # noqa: B009 - every policy plug-in keeps its Config
-    save_backbone(path, backbone, embodiment, config.policy.name, options, dtype=dtype)
+    extra = build.policy_extra(config.sim, config.algo.sampler)
+    save_backbone(path, backbone, embodiment, config.policy.name, options, extra=extra, dtype=dtype)
 
 
 def _say(stage: str, step: int, figures: Mapping[str, float]) -> None:

@@ -4,16 +4,17 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 
+from embodied_rl import build, plugins
 from embodied_rl import config as configuration
 from embodied_rl.evaluate.protocol import EpisodeResult
 from embodied_rl.evaluate.statistics import wilson
-from embodied_rl.finish import finish, report
+from embodied_rl.finish import PAGE, finish, report
 from embodied_rl.learning import checkpoint
 from embodied_rl.runs import provenance
 from embodied_rl.runs.folder import RunFolder
 from embodied_rl.runs.log import open_log
 from embodied_rl.runtime.collective import Ranks
-from embodied_rl.runtime.ranks import launch, stop_on_signals
+from embodied_rl.runtime.ranks import Stopped, launch, raise_on_signals, stop_on_signals
 from embodied_rl.schema import TrainConfig
 from embodied_rl.trainer import Trainer
 
@@ -22,16 +23,22 @@ def run(config: TrainConfig) -> None:
     """Start a run, or continue one.
 
     Raises:
-        ValueError: a configuration that cannot work, or a run that has nothing left to do.
+        ValueError: a configuration that cannot work, a run that has nothing left to do, or numbers that are none.
     """
     config, folder = start_or_resume(config)
     ranks = config.plan.ranks if config.plan.allocation == "colocated" else 1
-    launch(train, (config, folder), ranks)
+    try:
+        launch(train, (config, folder), ranks)
+    except Stopped:
+        print(f"Stopped; every iteration so far is saved. Continue with: embodied-rl train resume={folder.path}")
+    except FloatingPointError as error:
+        raise ValueError(f"{error}. The run in {folder.path} cannot go on.") from None
 
 
 def start_or_resume(config: TrainConfig) -> tuple[TrainConfig, RunFolder]:
     """A new run folder; or, with `resume`, an old one and the configuration it was started with."""
     if config.resume is None:
+        check(config)
         folder = RunFolder.create(config.run.root, config.run.experiment, config.seed)
         folder.write_config(configuration.to_yaml(config), config.run.overrides)
         provenance.write(folder.path)
@@ -39,12 +46,27 @@ def start_or_resume(config: TrainConfig) -> tuple[TrainConfig, RunFolder]:
     folder = RunFolder.latest(config.run.root) if config.resume == "last" else RunFolder.open(config.resume)
     stored = configuration.load(TrainConfig, folder.config)
     done = max(checkpoint.steps(folder.checkpoints), default=0)
-    if done >= stored.train.iterations:
+    if done >= stored.train.iterations and (folder.path / PAGE).is_file():
         raise ValueError(
             f"{folder.path} is finished: {done} of {stored.train.iterations} iterations are done. "
             "Start a new run from it with policy.checkpoint=<that folder>."
         )
     return replace(stored, resume=str(folder.path)), folder
+
+
+def check(config: TrainConfig) -> None:
+    """Find what would otherwise be found by every rank, after the run's folder was made.
+
+    Raises:
+        ValueError: an algorithm that does not learn from rollouts, a checkpoint that is damaged or of another network.
+    """
+    algorithm, _ = plugins.configure("algorithms", config.algo, "algo")
+    if not hasattr(algorithm, "update"):
+        raise ValueError(
+            f"algo.name={config.algo.name} does not learn from rollouts. Type: embodied-rl {config.algo.name}"
+        )
+    spec = build.SimulatorKind.of(config.sim).spec
+    build.actor(config.policy, config.algo.sampler, spec, algorithm.needs_critic)
 
 
 def train(job: tuple[TrainConfig, RunFolder], ranks: Ranks) -> None:
@@ -55,7 +77,8 @@ def train(job: tuple[TrainConfig, RunFolder], ranks: Ranks) -> None:
         if config.resume is not None and checkpoint.steps(folder.checkpoints):
             trainer.restore()
         else:
-            report(trainer, trainer.evaluate(config.train.final_episodes, "report"), "before")
+            with raise_on_signals(ranks):
+                report(trainer, trainer.evaluate(config.train.final_episodes, "report"), "before")
         logger = config.logger
         speaks = {"speaks": ranks.rank == 0, "tensorboard": logger.tensorboard, "live": logger.live}
         with open_log(folder, config.train.iterations, trainer.iteration, **speaks) as log:
@@ -72,7 +95,8 @@ def train(job: tuple[TrainConfig, RunFolder], ranks: Ranks) -> None:
                 if stopping:
                     log.note(f"Stopped and saved. Continue with: embodied-rl train resume={folder.path}")
                     return
-        finish(trainer)
+        with raise_on_signals(ranks):
+            finish(trainer)
 
 
 def evaluation_is_due(trainer: Trainer) -> bool:

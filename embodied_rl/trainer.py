@@ -152,10 +152,8 @@ class Trainer:
         state |= {f"algorithm/{name}": value for name, value in self.algorithm.state().items()}
         gathered = self.ranks.gather(state)
         if self.ranks.rank == 0:
-            tensors = {f"rank/{rank}/{name}": value for rank, part in enumerate(gathered) for name, value in part.items()}
-            metadata = {
-                "version": self.actor.version, "ranks": self.ranks.size, "totals": asdict(self.totals),
-            }  # fmt: skip
+            tensors = {f"rank/{rank}/{name}": part[name] for rank, part in enumerate(gathered) for name in part}
+            metadata = {"version": self.actor.version, "ranks": self.ranks.size, "totals": asdict(self.totals)}
             folder, keep = self.folder.checkpoints, self.config.checkpoint.keep
             checkpoint.save(folder, self.iteration, tensors, metadata, keep, {build.POLICY: self.export})
             self._point_at_best()
@@ -194,7 +192,8 @@ class Trainer:
 
     def export(self, path: Path) -> None:
         """Write the policy alone, as it is deployed."""
-        save_actor(path, self.actor, self.config.policy.name, asdict(self.actor.backbone.config))
+        extra = build.policy_extra(self.config.sim, self.config.algo.sampler)
+        save_actor(path, self.actor, self.config.policy.name, asdict(self.actor.backbone.config), extra=extra)
 
     def close(self) -> None:
         """End the simulators."""

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from embodied_rl.actors.embodiment import Embodiment
 from embodied_rl.actors.flow import FlowActor
 from embodied_rl.interfaces.policy import FlowBackbone
-from embodied_rl.learning.checkpoint import CheckpointError
+from embodied_rl.learning.checkpoint import CheckpointError, failed_writes
 from embodied_rl.runs.storage import explained, sync_folder
 
 FORMAT = 1
@@ -154,7 +154,8 @@ def _write(path: Path, state: Mapping[str, Tensor], metadata: PolicyMetadata, dt
     with explained(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
-            save_file(tensors, temporary, {HEADER: metadata.to_json()})
+            with failed_writes(path):
+                save_file(tensors, temporary, {HEADER: metadata.to_json()})
             with temporary.open("rb") as written:
                 os.fsync(written.fileno())
             temporary.replace(path)

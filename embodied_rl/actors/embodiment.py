@@ -13,6 +13,7 @@ from torch import Tensor
 from embodied_rl.interfaces.policy import PolicyInput
 from embodied_rl.interfaces.sim import Observation, SimulatorSpec
 
+BLIND = ("none", "image", "instruction")
 SMALLEST_STD = 1e-4
 
 
@@ -28,6 +29,8 @@ class Embodiment:
         vocabulary: words by id; entry 0 is the pad.
         token_length: L, the longest instruction in words.
         executed: Hx, actions of a chunk that are executed.
+        blind: an input that the policy never gets: "none", "image" or "instruction"; for controls that show whether a
+            task needs it.
         privileged_names: entries of the privileged state with known statistics privileged_mean, privileged_std.
     """
 
@@ -42,6 +45,7 @@ class Embodiment:
     vocabulary: tuple[str, ...]
     token_length: int
     executed: int
+    blind: str = "none"
     privileged_names: tuple[str, ...] = ()
     privileged_mean: tuple[float, ...] = ()
     privileged_std: tuple[float, ...] = ()
@@ -64,6 +68,8 @@ class Embodiment:
             raise ValueError("embodiment.state_std and privileged_std must be positive.")
         if self.executed < 1:
             raise ValueError(f"policy.executed={self.executed} must be at least 1.")
+        if self.blind not in BLIND:
+            raise ValueError(f"policy.blind={self.blind!r} is not one of {', '.join(BLIND)}.")
 
     @staticmethod
     def of(spec: SimulatorSpec, executed: int, token_length: int) -> "Embodiment":
@@ -152,7 +158,12 @@ class Embodiment:
         state = torch.as_tensor(observation.state)
         if state.shape[1:] != (len(self.state_names),):
             raise ValueError(f"The policy takes {len(self.state_names)} state entries, not {tuple(state.shape[1:])}.")
-        return PolicyInput(images, self.normalise_state(state), self.tokens(observation.instruction))
+        tokens = self.tokens(observation.instruction)
+        if self.blind == "image":
+            images = {name: torch.zeros_like(image) for name, image in images.items()}
+        if self.blind == "instruction":
+            tokens = torch.zeros_like(tokens)
+        return PolicyInput(images, self.normalise_state(state), tokens)
 
     def _image(self, observation: Observation, name: str) -> Tensor:
         if name not in observation.images:

@@ -1,4 +1,4 @@
-"""Actors that are no policies: the simulator's own operator, and random actions. For `collect`, `play` and baselines."""
+"""Actors that are no policies: the simulator's operator, and random actions. For `collect`, `play` and baselines."""
 
 from collections.abc import Callable
 

@@ -100,16 +100,31 @@ class Batch:
         )
 
 
-def as_batch(rollout: Rollout, advantage: Tensor, value: Tensor | None = None, returns: Tensor | None = None) -> Batch:
-    """A rollout's tensors [T, N, ...] as rows; advantage, value and returns are float32 [T, N]."""
+def as_batch(
+    rollout: Rollout,
+    advantage: Tensor,
+    learnable: Tensor | None = None,
+    *,
+    value: Tensor | None = None,
+    returns: Tensor | None = None,
+) -> Batch:
+    """A rollout's tensors [T, N, ...] as rows.
+
+    Args:
+        rollout: what was collected; left as it is.
+        advantage: float32 [T, N].
+        learnable: bool [T, N], the rows to learn from; by default all that are valid.
+        value, returns: float32 [T, N], for a critic that learns with the policy.
+    """
     executed = step_mask(rollout.steps, rollout.reward.shape[-1])
     mask = executed & (rollout.source == int(Source.POLICY))
+    learnable = rollout.valid if learnable is None else learnable
     return Batch(
         trace={name: tensor.flatten(0, 1) for name, tensor in rollout.trace.items()},
         log_prob=rollout.log_prob.flatten(0, 1),
         mask=mask.flatten(0, 1),
         advantage=advantage.flatten(),
-        rows=rollout.valid.flatten().nonzero().squeeze(1),
+        rows=learnable.flatten().nonzero().squeeze(1),
         value=None if value is None else value.flatten(),
         returns=None if returns is None else returns.flatten(),
     )
@@ -152,9 +167,8 @@ class ClippedUpdate:
     def minibatches(self, rows: Tensor, total: int, iteration: int, epoch: int) -> Iterator[Tensor]:
         """Every valid row once, in an order of (seed, iteration, epoch); equally many parts on every rank."""
         self._count = max(1, round(total * self.ranks.size / self.config.minibatch))
-        generator = torch.Generator().manual_seed(
-            ((self.seed * 1_000_003 + iteration) * 1_009 + epoch) * 257 + self.ranks.rank
-        )
+        mixed = ((self.seed * 1_000_003 + iteration) * 1_009 + epoch) * 257 + self.ranks.rank
+        generator = torch.Generator().manual_seed(mixed % 2**63)
         order = rows[torch.randperm(len(rows), generator=generator)]
         yield from order.tensor_split(self._count)
 
@@ -167,10 +181,10 @@ class ClippedUpdate:
         for optimiser in optimisers:
             optimiser.zero_grad()
         loss.backward()
-        weight = float(batch.mask.sum())
-        norm = self.optimiser.step(self.ranks, self.rate * rise, weight)
+        ratios = float(batch.mask.any(dim=1).sum() if self.config.level == Level.CHUNK else batch.mask.sum())
+        norm = self.optimiser.step(self.ranks, self.rate * rise, ratios)
         if critic is not None:
-            critic.step(self.ranks, self.rate, weight)
+            critic.step(self.ranks, self.rate, float(len(batch.advantage)))
         return torch.stack([*figures, torch.tensor(norm)])
 
     def _loss(self, batch: Batch, now: Evaluation) -> tuple[Tensor, list[Tensor]]:

@@ -4,7 +4,7 @@ Episodes of one group start alike; an episode's advantage is its return against 
 decisions. There is no critic. Groups that nearly always fail or succeed teach nothing and are left out.
 
 Every iteration starts fresh episodes and lets each environment run one to its end, so that groups are complete.
-Decisions are weighted so that every episode counts alike, however long (length normalisation, RLinf-VLA).
+Ratios are weighted so that every episode counts alike, however long (length normalisation, RLinf-VLA).
 
 Shapes: T decisions, N environments, E episodes.
 """
@@ -15,8 +15,10 @@ import torch
 from torch import Tensor
 
 from embodied_rl.actors.flow import FlowActor
-from embodied_rl.algorithms.clipped import ClippedConfig, ClippedUpdate, as_batch
+from embodied_rl.algorithms.clipped import Batch, ClippedConfig, ClippedUpdate, as_batch
+from embodied_rl.objectives.gae import discounted_reward
 from embodied_rl.objectives.group import group_advantage
+from embodied_rl.objectives.reduce import Level
 from embodied_rl.rollout.buffer import Rollout
 from embodied_rl.runtime.collective import Ranks
 
@@ -44,7 +46,7 @@ class GRPO:
     fresh_episodes = True
 
     def __init__(self, config: GRPOConfig, actor: FlowActor, ranks: Ranks, seed: int, iterations: int) -> None:
-        self.config, self.group_size = config, config.group_size
+        self.config, self.group_size, self.ranks = config, config.group_size, ranks
         self.policy = ClippedUpdate(config, actor, ranks, seed, iterations)
 
     def prepare(self, iteration: int) -> None:
@@ -53,22 +55,26 @@ class GRPO:
 
     def update(self, rollout: Rollout, iteration: int) -> dict[str, float]:
         """Learn from a rollout of whole episodes; returns figures for the log."""
-        returns = torch.where(rollout.valid, rollout.reward.sum(dim=-1), 0).sum(dim=0)  # [N], one episode each
+        rewards = discounted_reward(rollout.reward, rollout.steps, 1.0)
+        returns = torch.where(rollout.valid, rewards, 0).sum(dim=0)  # [N], one episode each
         whole = (rollout.terminated | rollout.truncated).any(dim=0) & rollout.valid[0]
         alone = rollout.group.max() + 1 + torch.arange(len(whole))  # a broken episode is compared with nothing
         group = torch.where(whole, rollout.group[0], alone)
         advantage, kept = group_advantage(returns, group, self.config.success_low, self.config.success_high)
-        rollout.valid &= (kept & whole)[None]
-        figures = self.policy.run(as_batch(rollout, self._by_length(advantage, rollout.valid)), iteration)
-        return {"kept_share": float(kept.float().mean()), **figures}
+        batch = as_batch(rollout, advantage.expand_as(rollout.valid), rollout.valid & kept & whole)
+        batch.advantage = batch.advantage * self._by_length(batch, len(whole))
+        return {"kept_share": float(kept.float().mean()), **self.policy.run(batch, iteration)}
 
-    @staticmethod
-    def _by_length(advantage: Tensor, valid: Tensor) -> Tensor:
-        """[E] → [T, N]: weighted so that an episode's decisions add up to the mean episode's."""
-        length = valid.sum(dim=0).clamp_min(1)
-        kept = valid.any(dim=0)
-        mean = (length * kept).sum() / kept.sum().clamp_min(1)
-        return (advantage * mean / length).float().expand_as(valid)
+    def _by_length(self, batch: Batch, episodes: int) -> Tensor:
+        """float32 [B]: weights that make each episode's ratios add up to as many as the mean one has, on all ranks."""
+        ratios = batch.mask.any(dim=1) if self.config.level == Level.CHUNK else batch.mask.sum(dim=1)
+        learned = torch.zeros_like(ratios)
+        learned[batch.rows] = ratios[batch.rows]
+        length = learned.view(-1, episodes).sum(dim=0).float()
+        sums = torch.stack([length.sum(), (length > 0).sum()])
+        self.ranks.sum_([sums])
+        mean = sums[0] / sums[1].clamp_min(1)
+        return (mean / length.clamp_min(1)).repeat(len(ratios) // episodes)
 
     def state(self) -> dict[str, Tensor]:
         """What an exact resume needs, as tensors."""

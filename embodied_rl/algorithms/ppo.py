@@ -99,7 +99,7 @@ class PPO:
         following = next_values(rollout.value, rollout.last_value, final, rollout.terminated, rollout.truncated)
         advantage, returns = gae(reward, rollout.value, following, discount, ~ended, config.lam)
         advantage = self._normalised(advantage, rollout.valid) if config.normalise else advantage
-        return as_batch(rollout, advantage, rollout.value, returns)
+        return as_batch(rollout, advantage, value=rollout.value, returns=returns)
 
     def _normalised(self, advantage: Tensor, valid: Tensor) -> Tensor:
         chosen = advantage[valid].double()
@@ -116,15 +116,17 @@ class PPO:
         self._replay.append((batch.trace[PRIVILEGED][batch.rows].clone(), batch.returns[batch.rows].clone()))
         del self._replay[: -self.config.critic_replay]
         privileged, returns = (torch.cat(parts) for parts in zip(*self._replay, strict=True))
-        generator = torch.Generator().manual_seed((self.seed * 1_000_003 + iteration) * 257 + self.ranks.rank)
+        mixed = (self.seed * 1_000_003 + iteration) * 257 + self.ranks.rank
+        generator = torch.Generator().manual_seed(mixed % 2**63)
+        size = self.config.minibatch if len(returns) else 0  # all may have been lost with a worker
         total = 0.0
         for _ in range(self.config.critic_steps * times):
-            rows = torch.randint(len(returns), (self.config.minibatch,), generator=generator)
+            rows = torch.randint(max(len(returns), 1), (size,), generator=generator)
             value = self.actor.critic_value(privileged[rows])
-            loss = value_loss(value, value.detach(), returns[rows], None, self.config.value_huber).mean()
+            loss = value_loss(value, value.detach(), returns[rows], None, self.config.value_huber).sum() / max(size, 1)
             self.critic.zero_grad()
             loss.backward()
-            self.critic.step(self.ranks, self.policy.rate)
+            self.critic.step(self.ranks, self.policy.rate, float(size > 0))
             total += loss.item()
         return total / max(self.config.critic_steps * times, 1)
 
@@ -152,9 +154,11 @@ class PPO:
 
     def load(self, state: dict[str, Tensor]) -> None:
         """The inverse of `state`."""
-        part = {kind: {key.removeprefix(kind + "/"): value for key, value in state.items() if key.startswith(kind + "/")}
-                for kind in ("policy", "critic", "replay")}  # fmt: skip
-        self.policy.load(part["policy"])
-        self.critic.load(part["critic"])
-        replay = part["replay"]
+        self.policy.load(_part(state, "policy/"))
+        self.critic.load(_part(state, "critic/"))
+        replay = _part(state, "replay/")
         self._replay = [(replay[f"{i}/privileged"], replay[f"{i}/returns"]) for i in range(len(replay) // 2)]
+
+
+def _part(state: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    return {name.removeprefix(prefix): value for name, value in state.items() if name.startswith(prefix)}

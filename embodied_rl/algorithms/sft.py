@@ -71,7 +71,7 @@ Report = Callable[[str, int, dict[str, float]], None]
 
 
 def flow_times(rows: int, generator: torch.Generator) -> Tensor:
-    """Training times float32 [rows], openpi's Beta(1.5, 1) · 0.999 + 0.001; the inverse of its distribution function."""
+    """Training times float32 [rows], openpi's Beta(1.5, 1) · 0.999 + 0.001, by the inverse distribution function."""
     return torch.rand(rows, generator=generator) ** (1 / 1.5) * 0.999 + 0.001
 
 
@@ -162,7 +162,9 @@ def _shaken(inputs: PolicyInput, scale: float, generator: torch.Generator) -> Po
     """The same with a little noise on its features, so that the expert does not read their last digits."""
     if inputs.features is None or not scale:
         return inputs
-    noisy = {name: value + scale * torch.randn(value.shape, generator=generator) for name, value in inputs.features.items()}
+    noisy = {
+        name: value + scale * torch.randn(value.shape, generator=generator) for name, value in inputs.features.items()
+    }
     return PolicyInput(inputs.images, inputs.state, inputs.tokens, noisy)
 
 

@@ -7,7 +7,6 @@ model, `A` ≤ D of the simulator, `S` state dimensions, `L` instruction tokens,
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-
 import numpy as np
 import torch
 from torch import Tensor, nn

@@ -9,14 +9,14 @@ A checkpoint is written under a temporary name, flushed to the disk, and then re
 leaves the earlier ones as they were. A damaged one is refused by name, and the one before it is used.
 """
 
-import errno
 import hashlib
 import json
 import os
 import re
 import shutil
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +50,8 @@ def save(
 ) -> Path:
     """Write checkpoint `step`, point `last` at it, and delete all but the newest `keep` (`best` always stays).
 
+    Later ones, which a run that resumed had to refuse, go too: it is on its way to write them again.
+
     Args:
         folder: the run's `checkpoints/`; made where absent.
         step: iterations done.
@@ -78,6 +80,7 @@ def save(
         finally:
             _sweep(folder)
     write_text(folder / "last", final.name + "\n")
+    _forget_after(folder, step)
     if keep is not None:
         prune(folder, keep)
     return final
@@ -219,6 +222,22 @@ def read_tensors(file: Path) -> dict[str, Tensor]:
         raise CheckpointError(f"{file} is damaged, or no safetensors file: {error}.") from error
 
 
+@contextmanager
+def failed_writes(file: Path) -> Iterator[None]:
+    """Turn what safetensors says of a failed write, which is text alone, into the OSError it was.
+
+    Raises:
+        OSError: such as that of a full disk.
+    """
+    try:
+        yield
+    except SafetensorError as error:
+        if (code := re.search(r"os error (\d+)", str(error))) is None:
+            raise
+        number = int(code[1])
+        raise OSError(number, os.strerror(number), str(file)) from error
+
+
 def _write(
     folder: Path,
     step: int,
@@ -228,13 +247,8 @@ def _write(
 ) -> None:
     folder.mkdir()
     file = folder / TENSORS
-    try:
+    with failed_writes(file):
         save_file(_separate(tensors), file)
-    except SafetensorError as error:
-        # The library reports a failed write as text; the cause decides what the user is told.
-        if "No space left" in str(error) or "os error 28" in str(error):
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(file)) from error
-        raise
     _sync(file)
     for name, write in files.items():
         write(folder / name)
@@ -272,6 +286,15 @@ def _pointed(pointer: Path) -> str:
     if not _STEP.match(name):
         raise CheckpointError(f"{pointer} is damaged: it should hold the name of a checkpoint folder, not {name!r}.")
     return name
+
+
+def _forget_after(folder: Path, step: int) -> None:
+    best = folder / "best"
+    for refused in (later for later in steps(folder) if later > step):
+        if best.is_file() and _pointed(best) == f"{refused:08d}":
+            best.unlink()
+        (folder / f"{refused:08d}").rename(folder / f".old-{refused:08d}")
+    _sweep(folder)
 
 
 def _sweep(folder: Path) -> None:

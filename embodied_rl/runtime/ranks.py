@@ -22,7 +22,7 @@ from embodied_rl.runtime.handle import WorkerDied
 from embodied_rl.runtime.process import STOP_SIGNALS, ChildProcess
 from embodied_rl.runtime.worker import prepare_child, receive, send
 
-__all__ = ["PeerLost", "RankFailed", "Ranks", "launch", "stop_on_signals"]
+__all__ = ["PeerLost", "RankFailed", "Ranks", "Stopped", "launch", "raise_on_signals", "stop_on_signals"]
 
 Config = TypeVar("Config")
 Result = TypeVar("Result")
@@ -36,12 +36,17 @@ class RankFailed(RuntimeError):  # noqa: N818  it says what happened
 
 @dataclass(frozen=True)
 class Failure:
-    """How a rank failed, when (on the monotonic clock, which all processes share), and whether because of another."""
+    """How a rank failed, when (on the monotonic clock, which all processes share), and whether because of another.
+
+    `error` is what it raised, where that says all there is to say and needs no traceback: a number that is none, or one
+    of our own errors for the user.
+    """
 
     rank: int
     time: float
     cascade: bool
     message: str
+    error: Exception | None = None
 
 
 @dataclass(frozen=True)
@@ -124,6 +129,28 @@ def stop_on_signals(ranks: Ranks) -> Iterator[Callable[[], bool]]:
         restore()
 
 
+class Stopped(KeyboardInterrupt):  # noqa: N818  it says what happened
+    """SIGINT or SIGTERM came where everything is saved, and nothing is worth waiting for."""
+
+
+@contextmanager
+def raise_on_signals(ranks: Ranks) -> Iterator[None]:
+    """SIGINT and SIGTERM raise `Stopped` on rank 0, which ends the others."""
+    if ranks.rank > 0 or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def stop(*_: object) -> None:
+        raise Stopped
+
+    before = {number: signal.signal(number, stop) for number in STOP_SIGNALS}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
 def run_rank() -> None:
     """Entry point of ranks 1 and above."""
     with Connection(prepare_child()) as pipe:
@@ -159,9 +186,12 @@ def _lead(
         return _run(function, config, place.join(store))
     except Exception as error:
         mine = _failure(0, error)
-        first = first_cause(mine, children)
+        # A mistake in the configuration shows on every rank; here it is raised as it is, whoever was first.
+        first = mine if isinstance(error, ValueError) else first_cause(mine, children)
         if first is mine:
             raise
+        if first.error is not None:
+            raise first.error from None
         raise RankFailed(f"rank {first.rank} failed first:\n{first.message}") from None
 
 
@@ -172,7 +202,10 @@ def _run(function: Callable[[Config, Ranks], Result], config: Config, ranks: Ran
 
 
 def _failure(rank: int, error: Exception) -> Failure:
-    return Failure(rank, time.monotonic(), isinstance(error, PeerLost), "".join(traceback.format_exception(error)))
+    ours = isinstance(error, ValueError) and type(error).__module__.startswith(__name__.partition(".")[0])
+    said = error if ours or isinstance(error, FloatingPointError) else None
+    text = "".join(traceback.format_exception(error))
+    return Failure(rank, time.monotonic(), isinstance(error, PeerLost), text, said)
 
 
 def first_cause(mine: Failure, children: list[ChildProcess]) -> Failure:

@@ -22,7 +22,7 @@ from embodied_rl.testing.fakes import FakeSimulator, RowwiseFakeActor
 FAKE = "embodied_rl.testing.fake_simulator:FakeSimulator"
 CONFIG = FakeSimulator.Config(horizon=10)
 SPEC = FakeSimulator.spec_of(CONFIG)
-N, T, SEED = 8, 6, 5
+N, T, SEED = 8, 7, 5  # episodes of three decisions: a rollout of seven ends in the middle of one
 
 
 def inline(parts: int, config: FakeSimulator.Config = CONFIG, kind: type = FakeSimulator) -> list[Handle]:
@@ -263,22 +263,23 @@ class KillingActor(RowwiseFakeActor):
 
 
 def test_a_killed_worker_costs_its_own_episodes_alone(closing: Callable) -> None:
-    """Killed while simulating row 3: its rows are invalid from where their episodes began, the others bit-equal."""
+    """Killed while simulating row 4, which its episodes began before: they are invalid, everything else bit-equal."""
     handles = closing(fast_and_slow())
-    collector, actor = make(handles, actor=KillingActor(handles[1], call=9))  # slice 0 in row 4: slice 1 is in row 3
+    collector, actor = make(handles, actor=KillingActor(handles[1], call=11))  # slice 0 in row 5: slice 1 is in row 4
     rollout = collector.collect(actor)
     expected, after = reference()
     for name, tensor in rollout.batch().items():
         left, right = tensor.unflatten(0, (T, N)), expected[name].unflatten(0, (T, N))
         assert torch.equal(left[:, : N // 2], right[:, : N // 2]), f"{name} of the other worker"
         if name != "valid":
-            assert torch.equal(left[:3, N // 2 :], right[:3, N // 2 :]), f"{name} before the death"
+            assert torch.equal(left[:4, N // 2 :], right[:4, N // 2 :]), f"{name} before the death"
     for env in range(N // 2, N):
-        lost = rollout.episode[3, env]
+        lost = rollout.episode[4, env]
+        assert (rollout.episode[:, env] == lost).tolist() == [False, False, False, True, True, False, False]
         assert torch.equal(rollout.valid[:, env], rollout.episode[:, env] != lost)
-        assert rollout.episode[4, env] == lost + N
+        assert rollout.episode[5, env] == lost + N
     assert (collector.restarts, collector.lost_episodes) == (1, N // 2)
-    lost = set(rollout.episode[3, N // 2 :].tolist())
+    lost = set(rollout.episode[4, N // 2 :].tolist())
     assert not lost & {record.index for record in rollout.finished}
     second = copied(collector.collect(actor))
     assert second["valid"].all()

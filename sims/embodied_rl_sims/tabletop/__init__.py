@@ -1,5 +1,6 @@
 """The embedded tabletop simulator. `Tabletop` is what the engine finds by the name "tabletop"."""
 
-from embodied_rl_sims.tabletop.simulator import Tabletop, TabletopConfig
+from embodied_rl_sims.tabletop.settings import TabletopConfig
+from embodied_rl_sims.tabletop.simulator import Tabletop
 
 __all__ = ["Tabletop", "TabletopConfig"]

@@ -1,8 +1,10 @@
 """Cameras by MuJoCo's own ray caster: no OpenGL, no driver, the same bits everywhere.
 
-One `mj_multiRay` call a picture finds the geometry under every pixel; the table is not cast but known in closed form,
-and its shading is computed once an episode.
+One `mj_multiRay` call a picture finds the geometry under the pixels where there can be any: those in the shadow of some
+geometry's bounding sphere. The table is not cast but known in closed form, and is shaded once an episode.
 """
+
+from dataclasses import dataclass
 
 import mujoco
 import numpy as np
@@ -10,9 +12,38 @@ from numpy.typing import NDArray
 
 from embodied_rl_sims.tabletop.layout import Look
 
+Array = NDArray[np.float64]
+
 _SKY = np.array([0.30, 0.32, 0.36])
-_REACH = 10.0
+_REACH = 10.0  # metres
 _CAST = np.array([1, 1, 1, 0, 1, 1], np.uint8)  # geometry groups; the table is in group 3
+_WIDEST = 1.55  # radians off the axis, just short of a right angle, beyond which no picture reaches
+
+
+@dataclass(frozen=True)
+class Pose:
+    """Where a camera stands, and what follows from it alone.
+
+    Attributes:
+        origin: [3] metres. frame: [3, 3], its axes as columns; it looks along -z.
+        rays: [pixels, 3] unit vectors. table: [pixels, 2] metres, where they meet z = 0; on_table: [pixels] if they do.
+    """
+
+    origin: Array
+    frame: Array
+    rays: Array
+    table: Array
+    on_table: NDArray[np.bool_]
+
+    @staticmethod
+    def of(origin: Array, frame: Array, lens: Array) -> "Pose":
+        """From a camera's rays in its own frame, `lens` [pixels, 3]."""
+        rays = np.ascontiguousarray(lens @ frame.T)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            distance = -origin[2] / rays[:, 2]
+        point = origin[:2] + np.where(distance > 0, distance, 0.0)[:, None] * rays[:, :2]
+        on_table = (distance > 0) & (np.abs(point[:, 1]) < 0.45) & (point[:, 0] > -0.2) & (point[:, 0] < 0.8)
+        return Pose(origin, frame, rays, point, on_table)
 
 
 class RayCamera:
@@ -29,68 +60,89 @@ class RayCamera:
         x = ((np.arange(width) + 0.5) / width * 2 - 1) * half * width / height
         y = -((np.arange(height) + 0.5) / height * 2 - 1) * half
         grid = np.stack(np.broadcast_arrays(x[None, :], y[:, None], -1.0), axis=-1).reshape(-1, 3)
-        self._rays = grid / np.linalg.norm(grid, axis=1, keepdims=True)
+        self._lens = grid / np.linalg.norm(grid, axis=1, keepdims=True)
+        self._home = Pose.of(self._origin, self._frame, self._lens)
+        self._size, self._half = np.array([width, height]), np.array([half * width / height, half])
+        self._cast = np.flatnonzero(_CAST[model.geom_group])
+        self._radius = model.geom_rbound[self._cast][:, None]
         pixels = height * width
-        self._geometry = np.zeros(pixels, np.int32)
-        self._distance = np.zeros(pixels)
+        self._geometry, self._distance = np.zeros(pixels, np.int32), np.zeros(pixels)
         self._normal = np.zeros(3 * pixels)
 
     def view(self, look: Look) -> "View":
         """The camera as it stands in an episode, with the table already shaded."""
-        return View(self, look)
+        if not (look.camera_shift.any() or look.camera_turn.any()):
+            return View(self, self._home, look)
+        frame = self._frame @ _small_rotation(look.camera_turn)
+        return View(self, Pose.of(self._origin + look.camera_shift, frame, self._lens), look)
 
-    def cast(self, data: mujoco.MjData, origin: NDArray[np.float64], rays: NDArray[np.float64]) -> NDArray[np.int32]:
-        """The geometry each ray meets first, -1 for none; leaves the normals in `self._normal`."""
+    def cast(self, data: mujoco.MjData, pose: Pose) -> tuple[NDArray[np.int64], NDArray[np.int32], Array]:
+        """What the rays meet: pixels [k] that show a geometry, which one [k], and its normal there [k, 3]."""
+        pixels = self._occupied(data, pose)
+        count = len(pixels)
+        geometry, normal = self._geometry[:count], self._normal[: 3 * count]
         mujoco.mj_multiRay(
-            self.model, data, origin, rays, _CAST, 1, -1, self._geometry, self._distance, self._normal,
-            len(self._geometry), _REACH,
+            self.model, data, pose.origin, pose.rays[pixels].reshape(-1), _CAST, 1, -1, geometry,
+            self._distance[:count], normal, count, _REACH,
         )  # fmt: skip
-        return self._geometry
+        hit = np.flatnonzero(geometry >= 0)
+        return pixels[hit], geometry[hit], normal.reshape(-1, 3)[hit]
+
+    def _occupied(self, data: mujoco.MjData, pose: Pose) -> NDArray[np.int64]:
+        """Pixels in the rectangle around the picture of some geometry's bounding sphere; all others see none.
+
+        Along each axis of the picture a sphere spans the angles arctan(offset / depth) ± arcsin(radius / distance).
+        """
+        centre = (data.geom_xpos[self._cast] - pose.origin) @ pose.frame
+        offset, depth = centre[:, :2] * (1.0, -1.0), -centre[:, 2:]
+        distance = np.hypot(offset, depth)
+        angle, half = np.arctan2(offset, depth), np.arcsin(np.minimum(self._radius / distance, 1.0))
+        low, high = np.where(distance > self._radius, (angle - half, angle + half), [[[-np.pi]], [[np.pi]]])
+        edges = np.tan(np.clip((low, high), -_WIDEST, _WIDEST)) / self._half
+        first, last = (edges + 1) / 2 * self._size - 0.5
+        first = np.clip(np.floor(first), 0, self._size).astype(np.int64)
+        last = np.clip(np.ceil(last) + 1, 0, self._size).astype(np.int64)
+        seen = (first < last).all(axis=1) & (depth > -self._radius)[:, 0]
+        occupied = np.zeros((self.height, self.width), bool)
+        for (left, top), (right, bottom) in zip(first[seen].tolist(), last[seen].tolist(), strict=True):
+            occupied[top:bottom, left:right] = True
+        return np.flatnonzero(occupied)
 
 
 class View:
     """One environment's picture: rays, light and table of the present episode."""
 
-    def __init__(self, camera: RayCamera, look: Look) -> None:
-        self._camera = camera
-        self.origin = camera._origin + look.camera_shift
-        rays = camera._rays @ (camera._frame @ _small_rotation(look.camera_turn)).T
-        self.rays = np.ascontiguousarray(rays).reshape(-1)
-        self._light, self._ambient = look.light, look.ambient
-        self._background = _table(self.origin, rays, look)
+    def __init__(self, camera: RayCamera, pose: Pose, look: Look) -> None:
+        self.pose = pose
+        self._camera, self._light, self._ambient = camera, look.light, look.ambient
+        self._background = _table(pose, look)
 
     def render(self, data: mujoco.MjData, colours: NDArray[np.float32]) -> NDArray[np.uint8]:
         """uint8 [h, w, 3] with Lambertian shading; `colours` [geometries, 3] in 0…255."""
         camera = self._camera
-        geometry = camera.cast(data, self.origin, self.rays)
-        hit = np.flatnonzero(geometry >= 0)
-        normal = camera._normal.reshape(-1, 3)[hit]
+        pixels, geometry, normal = camera.cast(data, self.pose)
         shade = self._ambient + (1 - self._ambient) * np.maximum(normal @ self._light, 0)
         picture = self._background.copy()
-        picture[hit] = colours[geometry[hit]] * shade[:, None]
+        picture[pixels] = colours[geometry] * shade[:, None]
         return picture.reshape(camera.height, camera.width, 3)
 
 
-def _small_rotation(turn: NDArray[np.float64]) -> NDArray[np.float64]:
+def _small_rotation(turn: Array) -> Array:
     matrix = np.zeros(9)
     quaternion = np.array([1.0, *(turn / 2)])
     mujoco.mju_quat2Mat(matrix, quaternion / np.linalg.norm(quaternion))
     return matrix.reshape(3, 3)
 
 
-def _table(origin: NDArray[np.float64], rays: NDArray[np.float64], look: Look) -> NDArray[np.uint8]:
-    """The picture of the empty table, [pixels, 3]: where each ray meets z = 0, with the episode's pattern."""
-    with np.errstate(divide="ignore", invalid="ignore"):
-        distance = -origin[2] / rays[:, 2]
-    point = origin[:2] + np.where(distance > 0, distance, 0.0)[:, None] * rays[:, :2]
-    on_table = (distance > 0) & (np.abs(point[:, 1]) < 0.45) & (point[:, 0] > -0.2) & (point[:, 0] < 0.8)
+def _table(pose: Pose, look: Look) -> NDArray[np.uint8]:
+    """The picture of the empty table, [pixels, 3], with the episode's pattern."""
     shade = look.ambient + (1 - look.ambient) * max(look.light[2], 0.0)
-    tone = 1 + look.strength * _pattern(point / look.scale, look.pattern)
-    colour = np.where(on_table[:, None], look.table * tone[:, None] * shade, _SKY)
+    tone = 1 + look.strength * _pattern(pose.table / look.scale, look.pattern)
+    colour = np.where(pose.on_table[:, None], look.table * tone[:, None] * shade, _SKY)
     return (np.clip(colour, 0, 1) * 255).astype(np.uint8)
 
 
-def _pattern(point: NDArray[np.float64], name: str) -> NDArray[np.float64]:
+def _pattern(point: Array, name: str) -> Array:
     """A procedural pattern in [-1, 1] over table coordinates [pixels, 2], in units of its scale."""
     x, y = point.T
     if name == "grain":

@@ -9,7 +9,7 @@ LIFTED = 0.08  # metres, height of a picked object's centre
 IN_ZONE = 0.045  # metres from the zone's centre, on each axis
 ON_PLATE, IN_BOWL = 0.045, 0.042  # metres from the centre
 ON_TABLE, RELEASED = 0.03, 0.055  # height of a centre; opening of the gripper
-PRESSED = -0.007  # metres, travel of a cap
+PRESSED, CAP_TOP = -0.007, 0.035  # metres, travel of a cap, and the height of its top at rest
 
 _KINDS = ("pick", "zone", "plate", "bowl", "press")
 
@@ -43,6 +43,25 @@ class Goals:
         """The fixtures have moved."""
         if self._goal[row] >= 0:
             self.position[row] = fixtures[self._goal[row]]
+
+    def targets(self, objects: Array, caps: Array) -> Array:
+        """[n, 3] metres: the centre of the object to be moved, or the top of the button to be pressed.
+
+        Args:
+            objects: [n, 3, 3] metres, centres. caps: [n, 2] metres, travel.
+        """
+        cap = caps[self._rows, np.minimum(self._target, 1)]
+        button = np.column_stack([self.position, CAP_TOP + cap])
+        return np.where(self.is_press[:, None], button, objects[self._rows, self._target])
+
+    def places(self, targets: Array) -> Array:
+        """[n, 2] metres: where `targets` have to go; where they are, if only up."""
+        return np.where(self._goal[:, None] < 0, targets[:, :2], self.position)
+
+    @property
+    def is_press(self) -> Array:
+        """bool [n]."""
+        return self._kind == _KINDS.index("press")
 
     def judge(self, objects: Array, caps: Array, width: Array) -> tuple[Array, Array]:
         """Whether each environment's goal holds, and whether it went wrong: the wrong thing lifted, placed or pressed.

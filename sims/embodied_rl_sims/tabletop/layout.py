@@ -1,4 +1,4 @@
-"""What stands where in an episode: objects, fixtures, colours, light and the goal, all drawn from the episode's seed."""
+"""What stands where in an episode, all drawn from its seed: objects, fixtures, colours, light and the goal."""
 
 import colorsys
 from dataclasses import dataclass
@@ -22,14 +22,15 @@ TASKS = (
 )  # fmt: skip
 FAMILIES = tuple(dict.fromkeys(task.family for task in TASKS))
 WORDS = (
-    *("push", "pick", "up", "put", "press", "the", "to", "on", "in", "cube", "cylinder", "zone", "plate", "bowl", "button"),
-    *COLOURS,
+    "push", "pick", "up", "put", "press", "the", "to", "on", "in",
+    "cube", "cylinder", "zone", "plate", "bowl", "button", *COLOURS,
 )  # fmt: skip
 SPLITS = ("vision", "semantic", "execution")
 
 AREA_X, AREA_Y = (0.37, 0.59), (-0.19, 0.19)
 REST_HEIGHT = 0.019  # of an object's centre on the table
 START = np.array([0.46, 0.0, 0.16])
+_TRIES = 32  # layouts that are drawn at a time
 _CLEARANCE = {("object", "object"): 0.080, ("object", "fixture"): 0.100, ("fixture", "fixture"): 0.120}
 
 
@@ -104,7 +105,8 @@ def draw(episode: Episode, randomise: bool = True) -> Layout:
     others = [colour for colour in COLOURS if colour != named]
     rng.shuffle(others)
     object_colours = [others.pop() for _ in KINDS]
-    fixture_colours = [others.pop() if FIXTURES[f] in ("zone", "button") and f in present else "" for f in range(len(FIXTURES))]
+    coloured = [f in present and name in ("zone", "button") for f, name in enumerate(FIXTURES)]
+    fixture_colours = [others.pop() if wanted else "" for wanted in coloured]
     if task.family == "press":
         fixture_colours[goal] = named
     else:
@@ -154,20 +156,27 @@ def _draw_colour(rng: np.random.Generator, family: str, kind: str, semantic: boo
 def _place(
     rng: np.random.Generator, family: str, target: int, goal: int, present: list[int]
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Positions of the objects [3, 2] and fixtures [6, 2], by rejection."""
+    """Positions of the objects [3, 2] and fixtures [6, 2], by rejection.
+
+    Tries are judged many at a time, and the generator is left where drawing them one by one would leave it.
+    """
     names = ["object"] * len(KINDS) + ["fixture"] * len(present)
     gap = np.array([[_gap(a, b) for b in names] for a in names])
     np.fill_diagonal(gap, 0.0)
+    low, high = np.array([AREA_X, AREA_Y]).T
     while True:
-        points = np.stack([rng.uniform(*AREA_X, len(names)), rng.uniform(*AREA_Y, len(names))], axis=1)
-        distance = np.linalg.norm(points[:, None] - points[None], axis=-1)
-        if (distance < gap).any():
-            continue
-        if family != "push" or _push_is_clear(points, target, len(KINDS) + present.index(goal)):
-            break
-    fixtures = np.full((len(FIXTURES), 2), np.nan)
-    fixtures[present] = points[len(KINDS) :]
-    return points[: len(KINDS)], fixtures
+        before = rng.bit_generator.state
+        tries = low + (high - low) * rng.random((_TRIES, 2, len(names))).swapaxes(1, 2)
+        distance = np.linalg.norm(tries[:, :, None] - tries[:, None], axis=-1)
+        for number in np.flatnonzero((distance >= gap).all(axis=(1, 2))):
+            points = tries[number]
+            if family == "push" and not _push_is_clear(points, target, len(KINDS) + present.index(goal)):
+                continue
+            rng.bit_generator.state = before
+            rng.random((number + 1, 2, len(names)))
+            fixtures = np.full((len(FIXTURES), 2), np.nan)
+            fixtures[present] = points[len(KINDS) :]
+            return points[: len(KINDS)], fixtures
 
 
 def _gap(first: str, second: str) -> float:
@@ -207,7 +216,9 @@ def _instruction(task: Task, target: int, goal: int, objects: list[str], fixture
 def _look(rng: np.random.Generator, vision: bool, randomise: bool) -> Look:
     """Training varies table, light and colours a little; the "vision" split goes beyond, and moves the camera."""
     wide = 1.0 if vision else 0.5 if randomise else 0.0
-    table = np.array([0.62, 0.55, 0.47]) * (1 + 0.25 * wide * rng.uniform(-1, 1)) * (1 + 0.1 * wide * rng.uniform(-1, 1, 3))
+    table = (
+        np.array([0.62, 0.55, 0.47]) * (1 + 0.25 * wide * rng.uniform(-1, 1)) * (1 + 0.1 * wide * rng.uniform(-1, 1, 3))
+    )
     patterns = ("checker", "dots") if vision else ("plain", "grain")
     light = np.array([0.5, -0.35, 0.8]) + wide * rng.uniform([-0.5, -0.5, -0.2], [0.5, 0.5, 0.2])
     return Look(

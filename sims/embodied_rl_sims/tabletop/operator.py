@@ -35,10 +35,10 @@ class Faults:
 def draw_faults(rng: np.random.Generator) -> Faults:
     """The faults of one demonstration by the imperfect operator."""
     return Faults(
-        grasp_high=float(rng.uniform(0.006, 0.032)),
+        grasp_high=float(rng.uniform(0.006, 0.030)),
         push_short=float(rng.uniform(0.010, 0.055)),
-        place_off=(float(rng.uniform(0.005, 0.062)), 0.0),
-        press_high=float(rng.uniform(0.0, 0.016)),
+        place_off=(float(rng.uniform(0.005, 0.050)), 0.0),
+        press_high=float(rng.uniform(0.0, 0.024)),
     )
 
 
@@ -61,7 +61,7 @@ class Scene:
     step_limit: float
 
 
-def act(scene: Scene, faults: Faults = Faults()) -> Vector:  # noqa: B008
+def act(scene: Scene, faults: Faults = Faults()) -> Vector:
     """One control step's action: [dx, dy, dz in metres, gripper in -1…1]."""
     chosen = {"pick": _pick, "put": _put, "push": _push, "press": _press}[scene.family]
     return chosen(scene, faults)

@@ -1,0 +1,121 @@
+"""The physics: n MuJoCo simulations of one scene, with what changes in them gathered into arrays.
+
+Shapes: n environments. Positions are in metres in the frame of the arm's base, which stands on the table's edge.
+"""
+
+from collections.abc import Iterable
+from pathlib import Path
+
+import mujoco
+import numpy as np
+
+from embodied_rl.interfaces.sim import Array
+from embodied_rl_sims.tabletop import arm
+from embodied_rl_sims.tabletop.layout import KINDS, REST_HEIGHT, Layout
+from embodied_rl_sims.tabletop.settings import SUBSTEPS
+
+OBJECTS = tuple(f"object{i}" for i in range(len(KINDS)))
+FIXTURES = ("zone0", "zone1", "plate", "bowl", "button0", "button1")
+_OBJECT_START = np.array([9, 16, 23])  # where the objects' free joints begin in qpos, after the arm and two fingers
+_CAPS = slice(30, 32)
+_STATE = mujoco.mjtState.mjSTATE_INTEGRATION
+_FINGER_OPEN = 0.04
+
+
+class Bodies:
+    """n simulations that share one model.
+
+    Attributes:
+        model: of the scene. data: the n simulations.
+        qpos: float64 [n, 32], joint positions as of the last `gather`.
+        tool: float64 [n, 3], between the finger tips, as of the last `gather`.
+    """
+
+    def __init__(self, num_envs: int) -> None:
+        self.model = mujoco.MjModel.from_xml_path(str(Path(__file__).with_name("scene.xml")))
+        self.data = [mujoco.MjData(self.model) for _ in range(num_envs)]
+        site = self.model.site("tool").id
+        self._mocap = [int(self.model.body(name).mocapid[0]) for name in FIXTURES]
+        self._qpos, self._ctrl = [data.qpos for data in self.data], [data.ctrl for data in self.data]
+        self._tool = [data.site_xpos[site] for data in self.data]
+        self.qpos, self.tool = np.zeros((num_envs, self.model.nq)), np.zeros((num_envs, 3))
+
+    # -- reading --------------------------------------------------------------------------------------------------
+
+    def gather(self) -> None:
+        """Bring `qpos` and `tool` up to date."""
+        np.concatenate(self._qpos, out=self.qpos.reshape(-1))
+        np.concatenate(self._tool, out=self.tool.reshape(-1))
+
+    @property
+    def objects(self) -> Array:
+        """[n, 3, 3], centres of the objects."""
+        return self.qpos[:, _OBJECT_START[:, None] + np.arange(3)]
+
+    @property
+    def caps(self) -> Array:
+        """[n, 2], travel of the buttons' caps, negative when pressed."""
+        return self.qpos[:, _CAPS]
+
+    @property
+    def width(self) -> Array:
+        """[n], opening of the gripper."""
+        return self.qpos[:, 7] + self.qpos[:, 8]
+
+    def fixtures(self, row: int) -> Array:
+        """[6, 2], where the fixtures of one environment stand."""
+        return self.data[row].mocap_pos[self._mocap][:, :2]
+
+    # -- moving ---------------------------------------------------------------------------------------------------
+
+    def advance(self, rows: Iterable[int], control: Array | None = None) -> None:
+        """One control step of some environments, with `control` [n, 9] or as they were told before."""
+        for row in rows:
+            if control is not None:
+                self._ctrl[row][:] = control[row]
+            mujoco.mj_step(self.model, self.data[row], SUBSTEPS)
+
+    def settle(self, rows: Iterable[int]) -> None:
+        """Make the places of all bodies follow from the joints; a step leaves them one substep behind."""
+        for row in rows:
+            mujoco.mj_kinematics(self.model, self.data[row])
+
+    def place(self, row: int, layout: Layout) -> None:
+        """Set up an episode's scene, at rest."""
+        data, qpos = self.data[row], self._qpos[row]
+        mujoco.mj_resetData(self.model, data)
+        for i, start in enumerate(_OBJECT_START):
+            half = layout.object_turns[i] / 2
+            qpos[start : start + 7] = [*layout.objects[i], REST_HEIGHT, np.cos(half), 0, 0, np.sin(half)]
+        for fixture, mocap in enumerate(self._mocap):
+            if np.isfinite(layout.fixtures[fixture, 0]):
+                data.mocap_pos[mocap] = [*layout.fixtures[fixture], 0.0]
+        qpos[:7] = arm.inverse(layout.start[None])[0]
+        qpos[7:9] = _FINGER_OPEN
+        data.ctrl[:] = qpos[:9]
+        mujoco.mj_kinematics(self.model, data)
+
+    def shift_object(self, row: int, number: int, shift: Array) -> None:
+        """Move one object over the table by [2] metres, unless it is in the air."""
+        start = _OBJECT_START[number]
+        if self._qpos[row][start + 2] < REST_HEIGHT + 0.005:
+            self._qpos[row][start : start + 2] += shift
+
+    def shift_fixture(self, row: int, number: int, shift: Array) -> None:
+        """Move one fixture over the table by [2] metres."""
+        self.data[row].mocap_pos[self._mocap[number]][:2] += shift
+
+    # -- saving ---------------------------------------------------------------------------------------------------
+
+    def save(self) -> dict[str, Array]:
+        """Everything `load` needs to continue bit for bit."""
+        physics = np.zeros((len(self.data), mujoco.mj_stateSize(self.model, _STATE)))
+        for row, data in enumerate(self.data):
+            mujoco.mj_getState(self.model, data, physics[row], _STATE)
+        return {"physics": physics, "fixtures": np.stack([data.mocap_pos for data in self.data])}
+
+    def load(self, state: dict[str, Array]) -> None:
+        """Continue from what `save` returned."""
+        for row, data in enumerate(self.data):
+            mujoco.mj_setState(self.model, data, state["physics"][row], _STATE)
+            data.mocap_pos[:] = state["fixtures"][row]

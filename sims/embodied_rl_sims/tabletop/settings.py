@@ -1,0 +1,62 @@
+"""What can be set on the tabletop, and what the engine has to know of it. Needs no MuJoCo."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from embodied_rl.interfaces.sim import Camera, SimulatorSpec
+from embodied_rl_sims.tabletop.layout import FAMILIES, SPLITS, TASKS, WORDS
+
+TIMESTEP, SUBSTEPS = 0.008, 10  # seconds; 12.5 control steps a second
+MOVE = 0.03  # metres a control step on each axis
+WORKSPACE_LOW, WORKSPACE_HIGH = np.array([0.28, -0.28, 0.02]), np.array([0.68, 0.28, 0.25])
+LAG = 0.05  # metres that the commanded point may run ahead of the tool
+
+
+@dataclass(frozen=True)
+class TabletopConfig:
+    """Settings of the tabletop.
+
+    Attributes:
+        horizon: control steps after which an episode is truncated.
+        image_size: pixels on each side of the camera's picture.
+        renderer: of videos. "raycast" needs no OpenGL and is bit-reproducible; "egl" draws them with OpenGL.
+        randomise: vary colours and light within the training range.
+        terminate_on_success: end an episode when its goal is reached; else run to the horizon.
+        inference_delay: (least, most) control steps the arm holds still before each chunk, drawn once an episode.
+        state_noise: standard deviation added to the state, in metres.
+        image_noise: standard deviation added to pixels, in 0…255.
+    """
+
+    horizon: int = 50
+    image_size: int = 64
+    renderer: Literal["raycast", "egl"] = "raycast"
+    randomise: bool = True
+    terminate_on_success: bool = True
+    inference_delay: tuple[int, int] = (0, 0)
+    state_noise: float = 0.0
+    image_noise: float = 0.0
+
+
+def spec_of(config: TabletopConfig) -> SimulatorSpec:
+    """The tabletop's specification, without building it."""
+    others = [f"other{i}_{axis}" for i in range(2) for axis in "xy"]
+    return SimulatorSpec(
+        cameras=(Camera("front", config.image_size, config.image_size),),
+        state_names=("tool_x", "tool_y", "tool_z", "gripper_width", "command_x", "command_y", "command_z"),
+        action_names=("move_x", "move_y", "move_z", "gripper"),
+        action_low=(-MOVE, -MOVE, -MOVE, -1.0),
+        action_high=(MOVE, MOVE, MOVE, 1.0),
+        control_hz=1 / (SUBSTEPS * TIMESTEP),
+        horizon=config.horizon,
+        tasks=TASKS,
+        words=WORDS,
+        splits=SPLITS,
+        privileged_names=(
+            "tool_x", "tool_y", "tool_z", "gripper_width", "target_x", "target_y", "target_z",
+            "to_target_x", "to_target_y", "to_target_z", "goal_x", "goal_y", "to_goal_x", "to_goal_y",
+            *others, *(f"is_{family}" for family in FAMILIES), "clock",
+        ),
+        can_snapshot=True,
+    )  # fmt: skip
