@@ -260,6 +260,8 @@ class BenchConfig:
     """Length of each measurement."""
     seed: int = at_least(0, 0)
     """Fixes the episodes."""
+    out: str = "bench"
+    """Folder of bench_<what>.json."""
     plan: Plan = field(default_factory=Plan)
     """Which process does what."""
 

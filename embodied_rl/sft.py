@@ -15,6 +15,7 @@ from embodied_rl.actors.embodiment import Embodiment
 from embodied_rl.actors.flow import FlowActor
 from embodied_rl.algorithms.sft import SFT, SFTConfig
 from embodied_rl.demonstrations import Demonstrations, Disturbance, Operated, record
+from embodied_rl.evaluate.page import percent
 from embodied_rl.evaluate.protocol import enumerate_episodes, evaluate
 from embodied_rl.evaluate.report import Report
 from embodied_rl.flow.sampler import FlowSDE
@@ -46,13 +47,19 @@ def run(config: SftConfig) -> None:
     simulator = kind.build(config.sim.num_envs)
     if not hasattr(simulator, "expert"):
         raise ValueError(f"sim.name={config.sim.name} has no scripted operator to learn from; `expert` is missing.")
-    backbone, embodiment = fit(config, simulator, folder)
-    report(config, kind, backbone, embodiment, folder)
+    backbone, embodiment = fit(config, simulator)
+    found = report(config, kind, backbone, embodiment, folder)
+    _save(folder.path / build.POLICY, backbone, embodiment, config, found, torch.float32)
+    if config.export is not None:
+        _save(Path(config.export), backbone, embodiment, config, found, torch.float16)
 
 
-def fit(config: SftConfig, simulator: Operated, folder: RunFolder) -> tuple[FlowBackbone, Embodiment]:
+def fit(config: SftConfig, simulator: Operated) -> tuple[FlowBackbone, Embodiment]:
     """The network after both stages, and what it is attached to."""
     _, options = plugins.configure("algorithms", config.algo, "algo")
+    _, policy = plugins.configure("policies", config.policy, "policy")
+    if options.chunk != (horizon := getattr(policy, "horizon", options.chunk)):
+        raise ValueError(f"algo.chunk={options.chunk} actions are recorded with a row, but policy.horizon={horizon}.")
     seen, shown = range(options.frames), range(options.frames, options.frames + options.demonstrations)
     frames = _record(simulator, config.seed, seen, options, WANDERING, faulty=False)
     faulty = options.operator == "faulty"
@@ -67,16 +74,13 @@ def fit(config: SftConfig, simulator: Operated, folder: RunFolder) -> tuple[Flow
     del frames
     actions = embodiment.model_actions(demonstrations.actions, backbone.spec.action_dim)
     method.clone(embodiment.inputs(demonstrations.observation), actions)
-    _save(folder.path / build.POLICY, backbone, embodiment, config, torch.float32)
-    if config.export is not None:
-        _save(Path(config.export), backbone, embodiment, config, torch.float16)
     return backbone, embodiment
 
 
 def report(
     config: SftConfig, kind: build.SimulatorKind, backbone: FlowBackbone, embodiment: Embodiment, folder: RunFolder
-) -> None:
-    """Write and print the success of the cloned policy."""
+) -> Report:
+    """The success of the cloned policy, printed and written to the run folder."""
     spec = kind.spec
     actor = FlowActor(backbone, FlowSDE(config.algo.sampler.denoise_steps, 1.0, None, "hybrid"), None, embodiment)
     episodes = enumerate_episodes(spec, "eval", config.eval_episodes)
@@ -85,8 +89,8 @@ def report(
     found = Report.of(results, spec, {"run": str(folder.path), "split": "eval"})
     found.write(folder.path)
     for name, summary in {"all families": found.overall, **found.families}.items():
-        success = summary.success
-        print(f"  {name:14s} {success.rate:6.1%} [{success.low:.1%}, {success.high:.1%}]")
+        print(f"  {name:14s} {percent(summary.success)}")
+    return found
 
 
 def _record(
@@ -127,9 +131,21 @@ def _targets(frames: Demonstrations, options: SFTConfig, spec: SimulatorSpec) ->
     return torch.from_numpy(frames.observation.privileged[:, columns]).float()
 
 
-def _save(path: Path, backbone: FlowBackbone, embodiment: Embodiment, config: SftConfig, dtype: torch.dtype) -> None:
+def _save(
+    path: Path,
+    backbone: FlowBackbone,
+    embodiment: Embodiment,
+    config: SftConfig,
+    found: Report,
+    dtype: torch.dtype,
+) -> None:
+    """Write the policy; its header says how it was made and how it scored."""
     options = asdict(getattr(backbone, "config"))  # noqa: B009 - every policy plug-in keeps its Config
-    extra = build.policy_extra(config.sim, config.algo.sampler)
+    extra = build.policy_extra(config.sim, config.algo.sampler) | {
+        "algo": config.algo.options,
+        "seed": config.seed,
+        "success": asdict(found.success),
+    }
     save_backbone(path, backbone, embodiment, config.policy.name, options, extra=extra, dtype=dtype)
 
 

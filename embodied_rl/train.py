@@ -32,7 +32,7 @@ def run(config: TrainConfig) -> None:
     except Stopped:
         print(f"Stopped; every iteration so far is saved. Continue with: embodied-rl train resume={folder.path}")
     except FloatingPointError as error:
-        raise ValueError(f"{error}. The run in {folder.path} cannot go on.") from None
+        raise ValueError(f"{str(error).rstrip('.')}. The run in {folder.path} cannot go on.") from None
 
 
 def start_or_resume(config: TrainConfig) -> tuple[TrainConfig, RunFolder]:
@@ -58,12 +58,19 @@ def check(config: TrainConfig) -> None:
     """Find what would otherwise be found by every rank, after the run's folder was made.
 
     Raises:
-        ValueError: an algorithm that does not learn from rollouts, a checkpoint that is damaged or of another network.
+        ValueError: an algorithm that does not learn from rollouts, groups that ranks would have to share, a checkpoint
+            that is damaged or of another network.
     """
-    algorithm, _ = plugins.configure("algorithms", config.algo, "algo")
+    algorithm, options = plugins.configure("algorithms", config.algo, "algo")
     if not hasattr(algorithm, "update"):
+        name = config.algo.name
+        raise ValueError(f"algo.name={name} does not learn from rollouts; `embodied-rl {name}` is the command for it.")
+    ranks = config.plan.ranks if config.plan.allocation == "colocated" else 1
+    each, size = config.sim.num_envs // ranks, getattr(options, "group_size", 1)
+    if each % size:
         raise ValueError(
-            f"algo.name={config.algo.name} does not learn from rollouts. Type: embodied-rl {config.algo.name}"
+            f"sim.num_envs={config.sim.num_envs} gives each of {ranks} ranks {each} environments, which are no whole "
+            f"groups of algo.group_size={size}. Try sim.num_envs={ranks * size}, or a multiple."
         )
     spec = build.SimulatorKind.of(config.sim).spec
     build.actor(config.policy, config.algo.sampler, spec, algorithm.needs_critic)
@@ -96,6 +103,8 @@ def train(job: tuple[TrainConfig, RunFolder], ranks: Ranks) -> None:
                     log.note(f"Stopped and saved. Continue with: embodied-rl train resume={folder.path}")
                     return
         with raise_on_signals(ranks):
+            if stop_requested():
+                raise Stopped
             finish(trainer)
 
 

@@ -84,13 +84,19 @@ class Trainer:
         self.algorithm.prepare(self.iteration)
         rollout = self.collector.collect(self.actor)
         collected = time.perf_counter()
-        update = self.algorithm.update(rollout, self.iteration)
+        update = self._means(self.algorithm.update(rollout, self.iteration))
         self.actor.version += 1
         self.iteration += 1
         now = time.perf_counter()
         seconds = {"iteration": now - began, "rollout": collected - began, "update": now - collected}
         figures = self._figures(rollout, seconds)
         return figures | {f"update/{name}": value for name, value in update.items()}
+
+    def _means(self, figures: Mapping[str, float]) -> dict[str, float]:
+        """Over ranks, each of which has figures of its own rows."""
+        values = torch.tensor([*figures.values()], dtype=torch.float64)
+        self.ranks.sum_([values])
+        return dict(zip(figures, (values / self.ranks.size).tolist(), strict=True))
 
     def _figures(self, rollout: Rollout, seconds: Mapping[str, float]) -> dict[str, float]:
         steps = int(rollout.steps[rollout.valid].sum())

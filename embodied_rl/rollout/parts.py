@@ -55,8 +55,8 @@ def check_sizes(handles: int, envs_per_slice: int, num_envs: int, total: int, gr
             f"plan.slices: slices of {envs_per_slice} of {num_envs} environments are not made of whole simulators "
             f"of {num_envs // handles}"
         )
-    if total % group_size:
-        raise ValueError(f"sim.num_envs: {total} environments cannot be split into groups of {group_size}")
+    if num_envs % group_size or total % group_size:
+        raise ValueError(f"sim.num_envs: {num_envs} environments cannot be split into groups of {group_size}")
 
 
 def check_ended(result: StepResult, acting: Array) -> None:

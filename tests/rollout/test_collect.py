@@ -410,20 +410,67 @@ def test_sizes_that_do_not_fit_are_refused() -> None:
         make(inline(2), decisions=2, fresh=True)
 
 
+class WatchedHandle(InlineHandle):
+    """Knows whether a chunk is being executed: submitted and not collected yet."""
+
+    busy = False
+
+    def submit(self, method, *args):
+        future = super().submit(method, *args)
+        self.busy = method == "step"
+        return WatchedFuture(self, future)
+
+
+class WatchedFuture:
+    seconds = 0.0
+
+    def __init__(self, handle: WatchedHandle, future):
+        self.handle, self.future = handle, future
+
+    def result(self, timeout=None):
+        self.handle.busy = False
+        return self.future.result(timeout)
+
+
+@pytest.mark.parametrize("slices", [1, 2, 4])
+def test_while_one_slice_is_inferred_all_others_simulate(slices: int) -> None:
+    """At every decision after the first round, whatever the timing; and nothing is left in flight at the end."""
+    handles = [WatchedHandle(lambda: FakeSimulator(N // slices, CONFIG)) for _ in range(slices)]
+    seen: list[list[bool]] = []
+
+    class Watching(RowwiseFakeActor):
+        def act(self, observation, keys, explore):
+            seen.append([handle.busy for handle in handles])
+            return super().act(observation, keys, explore)
+
+    collector, actor = make(handles, actor=Watching(SPEC))
+    collector.collect(actor)
+    assert len(seen) == T * slices
+    for call, busy in enumerate(seen):
+        expected = [other != call % slices for other in range(slices)]
+        if call < slices:
+            expected = [other < call for other in range(slices)]
+        assert busy == expected
+    assert not any(handle.busy for handle in handles)
+
+
 def test_two_slices_overlap_simulation_and_inference(closing: Callable) -> None:
     """With stages of fixed length, T rounds take T · max(slices · simulate, slices · infer, simulate + infer).
 
-    Both stages of a slice take 25 ms: one after the other 100 ms a round, overlapped 50 ms.
+    Here both stages of a slice take 25 ms, so a rollout takes half as long as its stages together. Compared with stage
+    times as they were measured, because other programs on the machine stretch them; they also disturb, so the best of
+    some attempts counts.
     """
-    stage, rounds = 0.025, 12
+    stage, rounds = 0.025, 10
     config = replace(CONFIG, seconds=stage / 4)
     actor = RowwiseFakeActor(SPEC, seconds=stage)
     collector, _ = make(closing(workers(2, config)), decisions=rounds, actor=actor)
-    collector.collect(actor)
-    started = time.perf_counter()
-    collector.collect(actor)
-    taken = time.perf_counter() - started
-    assert taken < 0.75 * rounds * 4 * stage, "no overlap"
-    assert taken < 1.4 * rounds * 2 * stage
-    assert collector.timing.simulating > 0.9 * rounds * 2 * stage
-    assert collector.timing.waiting < 0.5 * collector.timing.simulating
+    shares = []
+    for _ in range(6):
+        collector.collect(actor)
+        timing = collector.timing
+        assert timing.simulating > 2 * rounds * stage and timing.inference > 2 * rounds * stage
+        shares.append(timing.total / (timing.simulating + timing.inference))
+        if shares[-1] < 0.6:
+            break
+    assert min(shares) < 0.7, "one after the other is 1.0, ideal 0.5"

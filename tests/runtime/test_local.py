@@ -84,7 +84,19 @@ def test_several_workers_start_in_parallel_with_one_thread_and_without_torch() -
         _ = handle.spec
         environment = Path(f"/proc/{handle.pid}/environ").read_bytes().split(b"\0")
         assert b"OMP_NUM_THREADS=1" in environment
-        assert os.readlink(f"/proc/{handle.pid}/fd/0") == "/dev/null"
+
+
+def test_a_worker_cannot_wait_for_somebody_to_type() -> None:
+    """Its standard input is closed, whatever ours is."""
+    ours, (read, write) = os.dup(0), os.pipe()
+    os.dup2(read, 0)
+    try:
+        with worker() as handle:
+            assert os.readlink(f"/proc/{handle.pid}/fd/0") == "/dev/null"
+    finally:
+        os.dup2(ours, 0)
+        for descriptor in (ours, read, write):
+            os.close(descriptor)
 
 
 def test_a_killed_worker_is_noticed_at_once_and_named() -> None:

@@ -220,3 +220,16 @@ def test_rows_that_know_of_each_other_are_caught() -> None:
 
     with pytest.raises(AssertionError, match="position or neighbours"):
         check(Coupled)
+
+
+def test_behaviour_that_depends_on_the_size_of_a_slice_is_caught() -> None:
+    class Economising(FakeSimulator):
+        """Simulates coarsely when it is small."""
+
+        def _advance(self, running, velocity):
+            super()._advance(running, velocity)
+            if self.num_envs == 2:
+                self._position[:] = np.round(self._position, 2)
+
+    with pytest.raises(AssertionError, match="changes with the slicing"):
+        check(Economising)

@@ -3,7 +3,8 @@
 Shapes: n environments. Positions are in metres in the frame of the arm's base, which stands on the table's edge.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
+from copy import copy
 from pathlib import Path
 
 import mujoco
@@ -11,6 +12,7 @@ import numpy as np
 
 from embodied_rl.interfaces.sim import Array
 from embodied_rl_sims.tabletop import arm
+from embodied_rl_sims.tabletop.bare import View, bare_loop
 from embodied_rl_sims.tabletop.layout import KINDS, REST_HEIGHT, Layout
 from embodied_rl_sims.tabletop.settings import SUBSTEPS
 
@@ -107,15 +109,25 @@ class Bodies:
 
     # -- saving ---------------------------------------------------------------------------------------------------
 
-    def save(self) -> dict[str, Array]:
-        """Everything `load` needs to continue bit for bit."""
-        physics = np.zeros((len(self.data), mujoco.mj_stateSize(self.model, _STATE)))
-        for row, data in enumerate(self.data):
-            mujoco.mj_getState(self.model, data, physics[row], _STATE)
-        return {"physics": physics, "fixtures": np.stack([data.mocap_pos for data in self.data])}
+    def save(self) -> Array:
+        """float64 [n, ...]: everything `load` needs to continue bit for bit."""
+        states = np.zeros((len(self.data), mujoco.mj_stateSize(self.model, _STATE)))
+        for data, state in zip(self.data, states, strict=True):
+            mujoco.mj_getState(self.model, data, state, _STATE)
+        return states
 
-    def load(self, state: dict[str, Array]) -> None:
+    def load(self, states: Array) -> None:
         """Continue from what `save` returned."""
-        for row, data in enumerate(self.data):
-            mujoco.mj_setState(self.model, data, state["physics"][row], _STATE)
-            data.mocap_pos[:] = state["fixtures"][row]
+        for data, state in zip(self.data, states, strict=True):
+            mujoco.mj_setState(self.model, data, state, _STATE)
+
+    def bare_loop(self, views: Sequence[View], controls: Array) -> Callable[[], None]:
+        """`bare.bare_loop` over copies of the simulations, from their present state each time."""
+        states, scenes = self.save(), [copy(data) for data in self.data]
+
+        def run() -> None:
+            for scene, state in zip(scenes, states, strict=True):
+                mujoco.mj_setState(self.model, scene, state, _STATE)
+            bare_loop(self.model, scenes, views, controls, SUBSTEPS)
+
+        return run

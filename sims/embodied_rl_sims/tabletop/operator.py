@@ -4,6 +4,7 @@ The faulty operator stands for human demonstrations: it grasps a little high, st
 presses too lightly, each by an amount drawn once a demonstration. Its faults live in the demonstrations alone.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -67,8 +68,8 @@ def act(scene: Scene, faults: Faults = Faults()) -> Vector:
     return chosen(scene, faults)
 
 
-def _go(scene: Scene, x: float, y: float, z: float, gripper: float) -> Vector:
-    move = np.clip(np.array([x, y, z]) - scene.command, -scene.step_limit, scene.step_limit)
+def _go(scene: Scene, point: Iterable[float], gripper: float) -> Vector:
+    move = np.clip(np.array([*point]) - scene.command, -scene.step_limit, scene.step_limit)
     return np.array([*move, gripper])
 
 
@@ -85,15 +86,15 @@ def _reach(scene: Scene, faults: Faults) -> Vector:
     height = max(z + faults.grasp_high, _LOW - 0.003)
     if beside > 0.012:
         if scene.tool[2] < 0.05 and beside > 0.02:
-            return _go(scene, scene.tool[0], scene.tool[1], _TRAVEL, OPEN)
-        return _go(scene, x, y, _HOVER + 0.01 if beside > 0.025 else 0.055, OPEN)
-    return _go(scene, x, y, height, OPEN if scene.tool[2] > height + 0.008 else CLOSED)
+            return _go(scene, (scene.tool[0], scene.tool[1], _TRAVEL), OPEN)
+        return _go(scene, (x, y, _HOVER + 0.01 if beside > 0.025 else 0.055), OPEN)
+    return _go(scene, (x, y, height), OPEN if scene.tool[2] > height + 0.008 else CLOSED)
 
 
 def _pick(scene: Scene, faults: Faults) -> Vector:
     if not _holds(scene, faults):
         return _reach(scene, faults)
-    return _go(scene, scene.tool[0], scene.tool[1], 0.20, CLOSED)
+    return _go(scene, (scene.tool[0], scene.tool[1], 0.20), CLOSED)
 
 
 def _put(scene: Scene, faults: Faults) -> Vector:
@@ -103,11 +104,11 @@ def _put(scene: Scene, faults: Faults) -> Vector:
     away = float(np.linalg.norm(goal - scene.target[:2]))
     if away > 0.015:
         if scene.tool[2] < 0.06 and away > 0.03:
-            return _go(scene, scene.tool[0], scene.tool[1], _TRAVEL, CLOSED)
-        return _go(scene, goal[0], goal[1], 0.09 if away > 0.03 else 0.06, CLOSED)
+            return _go(scene, (scene.tool[0], scene.tool[1], _TRAVEL), CLOSED)
+        return _go(scene, (goal[0], goal[1], 0.09 if away > 0.03 else 0.06), CLOSED)
     if scene.target[2] > 0.029:
-        return _go(scene, goal[0], goal[1], _LOW + faults.grasp_high, CLOSED)
-    return _go(scene, *scene.tool, OPEN)
+        return _go(scene, (goal[0], goal[1], _LOW + faults.grasp_high), CLOSED)
+    return _go(scene, scene.tool, OPEN)
 
 
 def _push(scene: Scene, faults: Faults) -> Vector:
@@ -116,25 +117,25 @@ def _push(scene: Scene, faults: Faults) -> Vector:
     direction = way / length
     length -= faults.push_short
     if length < 0.006:
-        return _go(scene, *scene.tool, CLOSED)
+        return _go(scene, scene.tool, CLOSED)
     behind = scene.target[:2] - 0.058 * direction
     offset = scene.tool[:2] - scene.target[:2]
     along = float(offset @ direction)
     beside = offset - along * direction
     if scene.tool[2] > 0.055:
         near = np.linalg.norm(scene.tool[:2] - behind) < 0.03
-        return _go(scene, *behind, 0.025 if near else 0.09, CLOSED)
+        return _go(scene, (*behind, 0.025 if near else 0.09), CLOSED)
     if along < -0.025 and np.linalg.norm(beside) < 0.016:
         forward = scene.tool[:2] + direction * min(0.03, length) - 0.8 * beside
-        return _go(scene, *forward, 0.025, CLOSED)
+        return _go(scene, (*forward, 0.025), CLOSED)
     if np.linalg.norm(scene.tool[:2] - behind) > 0.02 and (along > -0.03 or np.linalg.norm(beside) > 0.03):
-        return _go(scene, scene.tool[0], scene.tool[1], _TRAVEL, CLOSED)
-    return _go(scene, *behind, 0.025, CLOSED)
+        return _go(scene, (scene.tool[0], scene.tool[1], _TRAVEL), CLOSED)
+    return _go(scene, (*behind, 0.025), CLOSED)
 
 
 def _press(scene: Scene, faults: Faults) -> Vector:
     x, y, _ = scene.target
     beside = np.linalg.norm(scene.target[:2] - scene.tool[:2])
     if beside > 0.012:
-        return _go(scene, x, y, _HOVER if scene.tool[2] > 0.05 or beside < 0.02 else _TRAVEL, CLOSED)
-    return _go(scene, x, y, 0.029 + faults.press_high, CLOSED)
+        return _go(scene, (x, y, _HOVER if scene.tool[2] > 0.05 or beside < 0.02 else _TRAVEL), CLOSED)
+    return _go(scene, (x, y, 0.029 + faults.press_high), CLOSED)

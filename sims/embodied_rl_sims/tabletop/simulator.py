@@ -75,7 +75,8 @@ class Tabletop:
         return result
 
     def snapshot(self) -> dict[str, Array]:
-        return self._bodies.save() | {
+        return {
+            "physics": self._bodies.save(),
             "command": self._command.copy(),
             "clock": self._clock.copy(),
             "episode": np.array([_pack(episode) for episode in self._episode]),
@@ -85,7 +86,7 @@ class Tabletop:
     def restore(self, state: dict[str, Array]) -> Observation:
         for row, packed in enumerate(state["episode"]):
             self._begin(row, _unpack(packed))
-        self._bodies.load(state)
+        self._bodies.load(state["physics"])
         for row in range(self.num_envs):
             self._goals.move(row, self._bodies.fixtures(row))
         self._command[:], self._clock[:] = state["command"], state["clock"]
@@ -138,6 +139,21 @@ class Tabletop:
 
         return actions
 
+    def bare_loop(self, actions: Array) -> Callable[[], None]:
+        """The MuJoCo calls alone that `actions` [chunks, n, H, A] come to from here on, as often as it is called.
+
+        The simulator stays where it is.
+        """
+        before, controls = self.snapshot(), []
+        for chunk in actions:
+            for j in range(chunk.shape[1]):
+                self.step(chunk[:, j : j + 1], self._episode)
+                controls.append([data.ctrl.copy() for data in self._bodies.data])
+        self.restore(before)
+        chunks, n, steps, _ = actions.shape
+        views = [(view.pose.origin, view.pose.rays.reshape(-1)) for view in self._view if view is not None]
+        return self._bodies.bare_loop(views, np.reshape(controls, (chunks, steps, n, -1)))
+
     # -- one control step -----------------------------------------------------------------------------------------
 
     def _running(self) -> Array:
@@ -165,7 +181,7 @@ class Tabletop:
 
     def _displace(self, running: Array) -> None:
         """In the "execution" split the target jumps once."""
-        for row in np.flatnonzero(running & (self._clock == self._goals.displaced_at)):
+        for row in np.flatnonzero(running & (self._clock == self._goals.displaced_at)).tolist():
             layout = self._layout[row]
             assert layout is not None and layout.displacement is not None
             shift = layout.displacement[1]

@@ -1,0 +1,124 @@
+"""`embodied-rl bench`: a simulator's speed, or how far simulation and inference overlap; as a table and as JSON."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+
+from embodied_rl import plugins
+from embodied_rl.config import did_you_mean
+from embodied_rl.runs import provenance
+from embodied_rl.runs.storage import explained, write_text
+from embodied_rl.schema import BenchConfig
+
+OVERLAP = "overlap"
+SLICES = (1, 2)
+
+
+def run(config: BenchConfig) -> None:
+    """Measure, print, and write `<out>/bench_<what>.json`.
+
+    Raises:
+        ValueError: nothing of that name can be measured.
+    """
+    simulator = config.sim.name
+    what = simulator if config.what == "sim" else config.what
+    if what not in (simulator, OVERLAP):
+        hint = did_you_mean(what, [simulator, OVERLAP])
+        raise ValueError(f"bench: cannot measure '{what}'.{hint} Another simulator is chosen with sim=<name>.")
+    found = measure_overlap(config) if what == OVERLAP else measure_simulator(config)
+    file = Path(config.out) / f"bench_{what}.json"
+    with explained(file):
+        file.parent.mkdir(parents=True, exist_ok=True)
+    write_text(file, json.dumps(found | {"hardware": provenance.hardware()}, indent=2) + "\n")
+    print(f"Written: {file}")
+
+
+def measure_simulator(config: BenchConfig) -> dict[str, Any]:
+    """The simulator against its own bare loop, and beside others of its kind."""
+    from embodied_rl.benchmarks import peers, throughput
+
+    plugin, options = plugins.configure("sims", config.sim, "sim")
+    simulator = plugin(options, config.sim.num_envs)
+    ours = throughput.measure(simulator, config.sim.num_envs, config.seconds, config.seed).summary()
+    simulator.close()
+    others = [peers.measure(name, config.seconds / 2) for name in peers.PEERS]
+    Console().print(throughput_table(config.sim.name, ours, others))
+    return {"simulator": config.sim.name, **ours, "peers": [vars(other) for other in others]}
+
+
+def throughput_table(name: str, ours: Mapping[str, Any], others: list[Any]) -> Table:
+    """Control steps per second, and how they compare."""
+    every = ours["control_steps_between_pictures"]
+    caption = f"Control steps per second on one core, with a picture every {every}."
+    table = Table(title=f"bench {name}", caption=caption, box=SIMPLE_HEAD)
+    table.add_column("")
+    table.add_column("steps/s", justify="right", no_wrap=True)
+    table.add_column(f"{name} is", justify="right", no_wrap=True)
+    table.add_column("")
+    speed, bare = ours["control_steps_per_second"], ours["bare_control_steps_per_second"]
+    table.add_row(name, f"{speed:,.0f}", "", f"{ours['envs']} environments, median of {ours['rounds']} rounds")
+    if bare is not None:
+        table.add_row("bare loop", f"{bare:,.0f}", f"{ours['ratio_to_bare']:.1%}", "physics and rays alone, in turns")
+    for other in others:
+        rate = other.control_steps_per_second
+        if rate is None:
+            table.add_row(other.title, "–", "", other.why_not)
+        else:
+            table.add_row(other.title, f"{rate:,.0f}", f"{speed / rate:.1f} times", other.version)
+    return table
+
+
+def measure_overlap(config: BenchConfig) -> dict[str, Any]:
+    """Simulators in processes of their own, in one and two slices; and symmetric ranks, one a core."""
+    from embodied_rl.benchmarks import busy, overlap
+
+    cores = int(provenance.hardware()["cores"])
+    split = [overlap.measure(config, slices, cores) for slices in SLICES if divisible(config, slices)]
+    ranks = min(cores, config.sim.num_envs)
+    while config.sim.num_envs % ranks:
+        ranks -= 1
+    colocated = busy.measure(config, ranks)
+    console = Console()
+    console.print(overlap_table([each.summary() for each in split]))
+    console.print(busy_table(colocated.summary()))
+    return {"split": [each.summary() for each in split], "colocated": colocated.summary()}
+
+
+def divisible(config: BenchConfig, slices: int) -> bool:
+    """Whether the environments can be cut into so many slices."""
+    return config.sim.num_envs % (slices * config.plan.workers) == 0
+
+
+def overlap_table(found: list[Mapping[str, Any]]) -> Table:
+    """Stage times of a slice, and the round they add up to, in milliseconds."""
+    table = Table(
+        title="plan=split",
+        caption="Milliseconds: of a slice's stages, each alone; and of a round, a chunk of all environments.",
+        box=SIMPLE_HEAD,
+    )
+    for heading in ("slices", "workers", "simulate", "decide", "send", "in turn", "bound", "round", "of bound"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for each in found:
+        stages = each["stages"]
+        times = (stages["simulating"], stages["inferring"], stages["message"])
+        rounds = (each["without_overlap"], each["bound"], each["round"])
+        shown = [f"{1e3 * seconds:.1f}" for seconds in (*times, *rounds)]
+        table.add_row(str(each["slices"]), str(each["workers"]), *shown, f"{each['share_of_bound']:.1%}")
+    return table
+
+
+def busy_table(found: Mapping[str, Any]) -> Table:
+    """Processor time of each rank, as a share of the time that passes."""
+    speed = f"{found['decisions_per_second']:.0f} decisions/s"
+    caption = f"Rollout and update: {found['iterations']} iterations of {found['seconds']:.2f} s, {speed}."
+    table = Table(title="plan=colocated", caption=caption, box=SIMPLE_HEAD, min_width=60)
+    table.add_column("rank", justify="right")
+    table.add_column("core busy", justify="right")
+    for rank, share in enumerate(found["shares"]):
+        table.add_row(str(rank), f"{share:.1%}")
+    return table

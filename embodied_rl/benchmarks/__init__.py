@@ -1,0 +1,1 @@
+"""What `embodied-rl bench` measures: a simulator's speed, the overlap of simulation and inference, busy cores."""

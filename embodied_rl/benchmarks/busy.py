@@ -1,0 +1,67 @@
+"""How busy symmetric ranks keep their cores: processor time of each rank, as a share of the time that passes."""
+
+import statistics
+import tempfile
+import time
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from embodied_rl.runs.folder import RunFolder
+from embodied_rl.runtime.collective import Ranks
+from embodied_rl.runtime.ranks import launch
+from embodied_rl.schema import AlgoNode, BenchConfig, Plan, TrainConfig
+from embodied_rl.trainer import Trainer
+
+_WARM_UP = 3
+"""Iterations before the clock starts: PPO fits its critic alone in the first two."""
+
+
+@dataclass(frozen=True)
+class Busy:
+    """Some iterations of training, rollout and update.
+
+    Attributes:
+        shares: of each rank's core, in order of ranks.
+        iterations: that were measured.
+        seconds: of the median iteration.
+        decisions_per_second: of all ranks.
+    """
+
+    shares: tuple[float, ...]
+    iterations: int
+    seconds: float
+    decisions_per_second: float
+
+    def summary(self) -> dict[str, Any]:
+        """For the report."""
+        return asdict(self)
+
+
+def measure(config: BenchConfig, ranks: int) -> Busy:
+    """Train for `config.seconds`, at least one iteration, on that many ranks; nothing is saved."""
+    plan = Plan(allocation="colocated", ranks=ranks)
+    training = TrainConfig(config.sim, config.policy, AlgoNode("ppo"), seed=config.seed, plan=plan)
+    with tempfile.TemporaryDirectory() as root:
+        folder = RunFolder.create(root, "bench", config.seed)
+        return launch(_train, (training, folder, config.seconds), ranks)
+
+
+def _train(job: tuple[TrainConfig, RunFolder, float], ranks: Ranks) -> Busy:
+    """One rank's part of the measurement; the same result on every rank."""
+    config, folder, seconds = job
+    trainer = Trainer(config, folder, ranks)
+    for _ in range(_WARM_UP):
+        trainer.step()
+    ranks.barrier()
+    began, busy_before, times = time.perf_counter(), time.process_time(), list[float]()
+    while True:
+        started = time.perf_counter()
+        trainer.step()
+        times.append(time.perf_counter() - started)
+        if ranks.any_(time.perf_counter() - began >= seconds):
+            break
+    share = (time.process_time() - busy_before) / (time.perf_counter() - began)
+    decisions = len(times) * config.train.decisions * config.sim.num_envs
+    shares = tuple(ranks.gather(share))
+    trainer.close()
+    return Busy(shares, len(times), statistics.median(times), decisions / sum(times))

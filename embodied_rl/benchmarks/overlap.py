@@ -1,0 +1,140 @@
+"""How far simulation and inference overlap when simulators have processes of their own, against what is possible.
+
+Symbols: k slices, w simulator processes a slice, S seconds one of them simulates a chunk, P seconds the policy decides
+for a slice, h seconds a message takes one way.
+"""
+
+import statistics
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+
+from embodied_rl import build
+from embodied_rl.interfaces.policy import Actor, NoiseKeys
+from embodied_rl.interfaces.sim import Observation
+from embodied_rl.rollout.buffer import Rollout
+from embodied_rl.rollout.collect import Collector
+from embodied_rl.rollout.episodes import EpisodeSampler
+from embodied_rl.runtime.handle import Handle
+from embodied_rl.schema import BenchConfig, SamplerNode
+
+REPEATS = 3
+DECISIONS = 24
+
+
+@dataclass(frozen=True)
+class Stages:
+    """Seconds of one slice's chunk, nothing else going on: S, P and h."""
+
+    simulating: float
+    inferring: float
+    message: float
+
+
+@dataclass(frozen=True)
+class Overlap:
+    """One way to cut the environments into slices, and its median round: one chunk of all of them.
+
+    Attributes:
+        slices, workers: k and w. envs: of a slice. cores: that there are.
+        stages: of a slice. round: seconds measured in the collector.
+    """
+
+    slices: int
+    workers: int
+    envs: int
+    cores: int
+    stages: Stages
+    round: float
+
+    @property
+    def bound(self) -> float:
+        """Seconds below which no schedule can get."""
+        return bound(self.stages, self.slices, self.workers, self.cores)
+
+    @property
+    def share(self) -> float:
+        """Of the bound that was reached: 1 is perfect."""
+        return self.bound / self.round
+
+    @property
+    def alone(self) -> float:
+        """Seconds of a round in which nothing overlaps."""
+        stages = self.stages
+        return self.slices * (stages.simulating + stages.inferring + 2 * stages.message)
+
+    def summary(self) -> dict[str, Any]:
+        """For the report."""
+        return asdict(self) | {"bound": self.bound, "share_of_bound": self.share, "without_overlap": self.alone}
+
+
+def bound(stages: Stages, slices: int, workers: int, cores: int) -> float:
+    """Least seconds of a round: the policy decides for one slice after the other; a slice decides, sends, simulates,
+    and sends back; and all work together cannot take less than its share of every core.
+    """
+    simulating, inferring, message = stages.simulating, stages.inferring, stages.message
+    return max(
+        slices * inferring,
+        inferring + simulating + 2 * message,
+        slices * (workers * simulating + inferring) / cores,
+    )
+
+
+def measure(config: BenchConfig, slices: int, cores: int) -> Overlap:
+    """Time the stages one by one, then the collector, in turns; the turn with the median share counts."""
+    torch.set_num_threads(1)
+    kind = build.SimulatorKind.of(config.sim)
+    plan = replace(config.plan, allocation="split", slices=slices)
+    actor = build.actor(config.policy, SamplerNode(), kind.spec, needs_critic=True).eval()
+    per_slice = config.sim.num_envs // slices
+    handles = build.handles(kind, plan, config.sim.num_envs, "benchmark")
+    try:
+        sampler = EpisodeSampler(kind.spec, config.seed)
+        rollout = Rollout.allocate(actor, DECISIONS, config.sim.num_envs)
+        collector = Collector(handles, kind.spec, per_slice, sampler, rollout, config.seed)
+        collector.collect(actor)
+        found = []
+        for turn in range(REPEATS):
+            groups = [handles[first : first + plan.workers] for first in range(0, len(handles), plan.workers)]
+            stages = stage_times(groups, actor, sampler, per_slice, config.seed + turn)
+            collector = Collector(handles, kind.spec, per_slice, sampler, rollout, config.seed)
+            collector.collect(actor)
+            seconds = collector.timing.total / DECISIONS
+            found.append(Overlap(slices, plan.workers, per_slice, cores, stages, seconds))
+    finally:
+        for handle in handles:
+            handle.close()
+    return sorted(found, key=lambda item: item.share)[len(found) // 2]
+
+
+@torch.no_grad()
+def stage_times(
+    groups: Sequence[Sequence[Handle]], actor: Actor, sampler: EpisodeSampler, envs: int, seed: int
+) -> Stages:
+    """Mean stages of `DECISIONS` rounds in which every slice (a group of handles) waits for the one before it."""
+    episodes = [sampler.episode(index) for index in range(len(groups) * envs)]
+    in_hand: list[Observation] = []
+    for number, group in enumerate(groups):
+        mine = np.array_split(np.arange(envs) + number * envs, len(group))
+        started = [h.submit("reset", [episodes[i] for i in rows]) for h, rows in zip(group, mine, strict=True)]
+        in_hand.append(Observation.concatenate([future.result() for future in started]))
+    simulating, inferring, message = list[float](), list[float](), list[float]()
+    for decision in range(DECISIONS):
+        for number, group in enumerate(groups):
+            keys = NoiseKeys(seed, np.arange(envs) + number * envs, np.full(envs, decision))
+            began = time.perf_counter()
+            actions = actor.act(in_hand[number], keys, explore=True).actions
+            decided = time.perf_counter()
+            shares = zip(group, np.array_split(actions, len(group)), strict=True)
+            futures = [h.submit("step", part, episodes[: len(part)]) for h, part in shares]
+            results = [future.result() for future in futures]
+            simulated = time.perf_counter() - decided
+            in_hand[number] = Observation.concatenate([result.observation for result in results])
+            inferring.append(decided - began)
+            simulating.append(max(future.seconds for future in futures))
+            message.append((simulated - simulating[-1]) / 2)
+    return Stages(*(statistics.fmean(times) for times in (simulating, inferring, message)))

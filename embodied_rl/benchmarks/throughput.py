@@ -1,0 +1,98 @@
+"""Control steps per second of a simulator, beside the bare loop it offers as a yardstick."""
+
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from embodied_rl.interfaces.sim import Array, Episode, Simulator
+from embodied_rl.rollout.episodes import EpisodeSampler
+
+CHUNK = 5
+"""Control steps between two pictures."""
+MIN_ROUNDS = 5
+_MOST_CHUNKS = 8
+
+
+@dataclass(frozen=True)
+class Throughput:
+    """What was measured, in rounds that do the same work again and again.
+
+    Attributes:
+        envs: environments side by side. chunks: of `CHUNK` control steps in a round, with a picture after each.
+        simulator: control steps per second of each round.
+        bare: those of the bare loop, right before or after; empty where the simulator offers none.
+    """
+
+    envs: int
+    chunks: int
+    simulator: tuple[float, ...]
+    bare: tuple[float, ...] = ()
+
+    @property
+    def ratio(self) -> float | None:
+        """Median over rounds of the simulator's speed as a share of the bare loop's."""
+        if not self.bare:
+            return None
+        return statistics.median(ours / bare for ours, bare in zip(self.simulator, self.bare, strict=True))
+
+    def summary(self) -> dict[str, Any]:
+        """For the report."""
+        return {
+            "envs": self.envs,
+            "control_steps_between_pictures": CHUNK,
+            "rounds": len(self.simulator),
+            "control_steps_per_second": statistics.median(self.simulator),
+            "bare_control_steps_per_second": statistics.median(self.bare) if self.bare else None,
+            "ratio_to_bare": self.ratio,
+        }
+
+
+def measure(simulator: Simulator, num_envs: int, seconds: float, seed: int) -> Throughput:
+    """Time `step` with random actions, and in turn with it the simulator's `bare_loop`, where it has one.
+
+    `bare_loop(actions [chunks, n, H, A])` returns a callable that does the same physics and as many pictures, without
+    anything around them.
+
+    Args:
+        simulator: in this process.
+        num_envs: of the simulator.
+        seconds: how long, at least; never less than `MIN_ROUNDS` rounds.
+        seed: fixes episodes and actions.
+    """
+    spec, sampler = simulator.spec, EpisodeSampler(simulator.spec, seed)
+    episodes = [sampler.episode(index) for index in range(num_envs)]
+    chunks = max(1, min(_MOST_CHUNKS, (spec.horizon - 1) // CHUNK))  # short of the horizon, so that nothing is reset
+    rng = np.random.default_rng(seed)
+    shape = (chunks, num_envs, CHUNK, spec.action_dim)
+    actions = rng.uniform(spec.action_low, spec.action_high, shape).astype(np.float32)
+    simulator.reset(episodes)
+    yardstick: Callable[[Array], Callable[[], None]] | None = getattr(simulator, "bare_loop", None)
+    bare = None if yardstick is None else yardstick(actions)
+    ours, theirs = list[float](), list[float]()
+    began = time.perf_counter()
+    while len(ours) <= MIN_ROUNDS or time.perf_counter() - began < seconds:
+        first = len(ours) % 2 == 0
+        if bare is not None and first:
+            theirs.append(_timed(bare))
+        simulator.reset(episodes)
+        ours.append(_timed(lambda: _steps(simulator, actions, episodes)))
+        if bare is not None and not first:
+            theirs.append(_timed(bare))
+    steps = chunks * CHUNK * num_envs
+    per_second = [tuple(steps / seconds for seconds in times[1:]) for times in (ours, theirs)]  # the first warms up
+    return Throughput(num_envs, chunks, *per_second)
+
+
+def _steps(simulator: Simulator, actions: Array, episodes: list[Episode]) -> None:
+    for chunk in actions:
+        simulator.step(chunk, episodes)
+
+
+def _timed(work: Callable[[], None]) -> float:
+    began = time.perf_counter()
+    work()
+    return time.perf_counter() - began

@@ -1,0 +1,83 @@
+"""Whole methods on a task whose optimum is known: collector, actor and algorithm together must find it."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from pointing import GOAL, Pointing
+
+from embodied_rl.actors.embodiment import Embodiment
+from embodied_rl.actors.flow import FlowActor
+from embodied_rl.algorithms.grpo import GRPO, GRPOConfig
+from embodied_rl.algorithms.ppo import PPO, PPOConfig
+from embodied_rl.critics import make_critic
+from embodied_rl.flow.sampler import FlowNoise, FlowSDE
+from embodied_rl.interfaces.policy import NoiseKeys
+from embodied_rl.rollout.buffer import Rollout
+from embodied_rl.rollout.collect import Collector
+from embodied_rl.rollout.episodes import EpisodeSampler
+from embodied_rl.runtime.collective import Ranks
+from embodied_rl.runtime.local import InlineHandle
+from embodied_rl_policies.pocket import Pocket
+
+ENVS, ITERATIONS = 64, 50
+NETWORK = Pocket.Config(width=16, layers=1, heads=2, horizon=1, keypoints=4, stem_channels=8)
+UPDATE = {"lr": 1e-2, "perception_lr": 1e-2, "lr_final": 0.1, "epochs": 4, "minibatch": ENVS, "warmup_updates": 0}
+
+
+def make_actor(sampler: str, critic: str) -> FlowActor:
+    torch.manual_seed(0)
+    spec = Pointing.spec_of(Pointing.Config())
+    embodiment = Embodiment.of(spec, 1, token_length=1)
+    backbone = Pocket(NETWORK, 1, 1, ("front",), (16, 16), len(embodiment.vocabulary), 1)
+    noise = FlowNoise(2, 0.1, 0.4, NETWORK.width, 1) if sampler == "flow_noise" else FlowSDE(2, 0.3)
+    head = make_critic(critic, privileged_dim=1, context_dim=NETWORK.width, feature_dim=NETWORK.width, hidden=(16,))
+    return FlowActor(backbone, noise, head, embodiment, privileged_names=spec.privileged_names)
+
+
+def train(method: str, sign: float = 1.0) -> tuple[float, float]:
+    """Mean squared distance of the deployed policy from the optimum, before and after."""
+    algorithm, _, sampler = method.partition("/")
+    actor = make_actor(sampler, "none" if algorithm == "grpo" else "privileged")
+    learner: Any
+    if algorithm == "grpo":
+        learner = GRPO(GRPOConfig(**UPDATE, group_size=8, success_low=-9, success_high=9), actor, Ranks(), 0, ITERATIONS)
+    else:
+        critic = {"critic_steps": 10, "critic_lr": 1e-2, "critic_warmup": 1}
+        learner = PPO(PPOConfig(**UPDATE, **critic), actor, Ranks(), 0, ITERATIONS)
+    config = Pointing.Config(sign)
+    handle = InlineHandle(lambda: Pointing(config, ENVS))
+    episodes = EpisodeSampler(handle.spec, 0, group_size=learner.group_size)
+    rollout = Rollout.allocate(actor, 1, ENVS)
+    collector = Collector([handle], handle.spec, ENVS, episodes, rollout, 0, fresh=learner.fresh_episodes)
+    before = deployed_error(actor)
+    for iteration in range(ITERATIONS):
+        learner.prepare(iteration)
+        learner.update(collector.collect(actor), iteration)
+    return before, deployed_error(actor)
+
+
+def deployed_error(actor: FlowActor) -> float:
+    """Of the plain flow, over both instructions and 200 starts."""
+    spec, rows = Pointing.spec_of(Pointing.Config()), 200
+    simulator = Pointing(Pointing.Config(), rows)
+    sampler = EpisodeSampler(spec, 7)
+    observation = simulator.reset([sampler.episode(index) for index in range(rows)])
+    decision = actor.act(observation, NoiseKeys(7, np.arange(rows), np.zeros(rows, np.int64)), explore=False)
+    return float(np.mean((decision.actions[:, 0, 0] - observation.privileged[:, 0]) ** 2))
+
+
+@pytest.mark.parametrize("method", ["ppo/flow_sde", "ppo/flow_noise", "grpo/flow_sde"])
+def test_the_deployed_policy_comes_close_to_the_optimum(method: str) -> None:
+    """Within 0.1 of where the instruction points; a policy that does not read it is off by 0.5 at least."""
+    before, after = train(method)
+    assert before > GOAL**2
+    assert after < 0.1**2
+
+
+@pytest.mark.parametrize("method", ["ppo/flow_sde", "grpo/flow_sde"])
+def test_with_the_wrong_sign_it_points_to_the_other_side(method: str) -> None:
+    """Improvement by drift alone would pass the test above; it cannot pass this one."""
+    before, after = train(method, sign=-1.0)
+    assert after > max(1.5 * before, 1.5)

@@ -1,0 +1,35 @@
+"""The shipped checkpoints load and do what their headers say."""
+
+import math
+
+import pytest
+
+from embodied_rl import assets
+from embodied_rl.acting import deployed
+from embodied_rl.actors.checkpoint import read_metadata
+from embodied_rl.build import SimulatorKind
+from embodied_rl.config import freeze
+from embodied_rl.evaluate.protocol import enumerate_episodes, evaluate
+from embodied_rl.schema import SimNode
+
+EPISODES = 192
+UNLIKELY = 3.3  # standard deviations: one in a thousand
+
+
+@pytest.mark.parametrize("name", ["tabletop_base", "tabletop_careful"])
+def test_checkpoint_scores_as_its_header_says(name: str) -> None:
+    """On episodes that the recorded figure did not use, the success differs by no more than chance allows."""
+    path = assets.path(f"{name}.safetensors")
+    recorded = read_metadata(path).extra["success"]
+    kind = SimulatorKind.of(freeze(SimNode, read_metadata(path).extra["sim"], "sim"))
+    episodes = enumerate_episodes(kind.spec, "eval", EPISODES, seed=1)
+    results = evaluate(deployed(str(path)), [kind.inline(64, "evaluation")], kind.spec, episodes, 0, 64, None)
+    found = sum(result.success for result in results) / EPISODES
+    pooled = (found * EPISODES + recorded["rate"] * recorded["episodes"]) / (EPISODES + recorded["episodes"])
+    spread = math.sqrt(pooled * (1 - pooled) * (1 / EPISODES + 1 / recorded["episodes"]))
+    assert abs(found - recorded["rate"]) < UNLIKELY * spread, f"{name}: {found:.1%}, header {recorded['rate']:.1%}"
+
+
+def test_checkpoints_are_small() -> None:
+    """They travel inside the wheel."""
+    assert sum(path.stat().st_size for path in assets.root().glob("*.safetensors")) < 8_000_000
