@@ -129,7 +129,7 @@ def stop_on_signals(ranks: Ranks) -> Iterator[Callable[[], bool]]:
         restore()
 
 
-class Stopped(KeyboardInterrupt):  # noqa: N818  it says what happened
+class Stopped(KeyboardInterrupt):
     """SIGINT or SIGTERM came where everything is saved, and nothing is worth waiting for."""
 
 

@@ -114,7 +114,7 @@ def start_ranks(function: str, folder: Path) -> subprocess.Popen:
     code = f"from embodied_rl.runtime.ranks import launch; import rank_functions as functions; {launching}"
     path = os.pathsep.join([str(Path(__file__).parent), *sys.path])
     process = subprocess.Popen([sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": path})
-    wait_for(lambda: all((folder / f"{rank}.pid").exists() for rank in range(2)), 30)
+    wait_for(lambda: all((folder / f"{rank}.pid").exists() for rank in range(2)), 90)
     return process
 
 
@@ -123,7 +123,7 @@ def test_the_other_ranks_end_when_rank_0_is_killed(tmp_path: Path) -> None:
     process.kill()
     process.wait()
     other = int((tmp_path / "1.pid").read_text())
-    wait_for(lambda: gone(other), 5)
+    wait_for(lambda: gone(other), 20)
 
 
 def test_signals_stop_all_ranks_after_the_same_iteration(tmp_path: Path) -> None:
@@ -132,7 +132,7 @@ def test_signals_stop_all_ranks_after_the_same_iteration(tmp_path: Path) -> None
     os.kill(int((tmp_path / "1.pid").read_text()), signal.SIGTERM)
     os.kill(int((tmp_path / "1.pid").read_text()), signal.SIGINT)
     process.send_signal(signal.SIGTERM)
-    assert process.wait(20) == 0
+    assert process.wait(60) == 0
     assert (tmp_path / "0.left").read_text() == (tmp_path / "1.left").read_text()
 
 

@@ -1,0 +1,121 @@
+"""`embodied-rl bench ablations`: the demo under one changed setting at a time, run by run, and one table.
+
+The series can be stopped and started again: finished runs are read, an unfinished one is continued. The table answers
+π_RL's ablation (arXiv:2510.25889, table on LIBERO-Spatial): success while exploring falls with more noise and with
+fewer denoise steps, while that of the deployed flow hardly moves; after training, more noise has learned more.
+"""
+
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean
+
+from embodied_rl.evaluate.page import percent
+from embodied_rl.evaluate.report import Report
+from embodied_rl.learning import checkpoint
+from embodied_rl.runs.folder import RunFolder
+from embodied_rl.runs.metrics import read_metrics
+
+ROWS: dict[str, tuple[str, ...]] = {
+    "as it is": (),
+    "noise a = 0.2": ("algo.sampler.noise_level=0.2",),
+    "noise a = 0.5": ("algo.sampler.noise_level=0.5",),
+    "denoise steps K = 1": ("algo.sampler.denoise_steps=1", "algo.sampler.step_weights=null"),
+    "denoise steps K = 2": ("algo.sampler.denoise_steps=2", "algo.sampler.step_weights=[1,2]"),
+    "denoise steps K = 8": ("algo.sampler.denoise_steps=8", "algo.sampler.step_weights=[0,0,0,0,1,1,2,2]"),
+    "all steps stochastic": ("algo.sampler.layers=full", "algo.sampler.step_weights=null"),
+    "critic on the prefix": ("policy.critic=prefix",),
+    "critic on the expert": ("policy.critic=expert",),
+    "perception frozen": ("policy.freeze_perception=true", "algo.auxiliary=0"),
+}
+EARLY, LATE = 2, 5
+"""Iterations before the policy moves (the critic's warm-up), and at the end, that training success is averaged over."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One setting under one seed; None where it has not been run."""
+
+    name: str
+    seed: int
+    report: Report | None = None
+    before: Report | None = None
+    exploring_before: float | None = None
+    exploring_after: float | None = None
+
+    def cells(self) -> list[str]:
+        """Name, seed, and success: exploring and deployed, before and after."""
+        if self.report is None or self.before is None:
+            return [self.name, str(self.seed), *["not run"] * 4]
+        exploring = [f"{100 * (value or 0):.0f} %" for value in (self.exploring_before, self.exploring_after)]
+        return [
+            self.name, str(self.seed), exploring[0], percent(self.before.success), exploring[1], percent(self.report.success),
+        ]  # fmt: skip
+
+
+HEADINGS = ("setting", "seed", "exploring, before", "deployed, before", "exploring, after", "deployed, after")
+
+
+def run_all(root: Path, seeds: Sequence[int]) -> Iterator[Row]:
+    """Run what is missing, one training run after another; yields each row as it is known."""
+    for seed in seeds:
+        for name, overrides in ROWS.items():
+            folder = start_or_continue(root, name, overrides, seed)
+            yield read(name, seed, folder)
+
+
+def read_all(root: Path, seeds: Sequence[int]) -> list[Row]:
+    """What has been run so far."""
+    return [read(name, seed, find(root, name, seed)) for seed in seeds for name in ROWS]
+
+
+def start_or_continue(root: Path, name: str, overrides: Sequence[str], seed: int) -> RunFolder | None:
+    """The finished run of a row. It runs as a command of its own, so that one that fails does not end the series."""
+    folder = find(root, name, seed)
+    if folder is not None and is_finished(folder):
+        return folder
+    if folder is not None and checkpoint.steps(folder.checkpoints):
+        arguments = [f"resume={folder.path}", f"run.root={root}"]
+    else:
+        arguments = ["experiment=demo", f"run.root={root}", f"run.experiment={label(name)}", f"seed={seed}", *overrides]
+    subprocess.run([sys.executable, "-m", "embodied_rl", "train", *arguments], check=False)
+    return find(root, name, seed)
+
+
+def find(root: Path, name: str, seed: int) -> RunFolder | None:
+    """The newest run of a row, finished or not."""
+    found = sorted((root / label(name)).glob(f"*_s{seed}*"))
+    return RunFolder(found[-1]) if found else None
+
+
+def is_finished(folder: RunFolder) -> bool:
+    """Whether a run has written its report."""
+    return (folder.path / "report.json").is_file()
+
+
+def label(name: str) -> str:
+    """The experiment's name of a row: `ablation_` and plain characters."""
+    return "ablation_" + "".join(c if c.isalnum() else "_" for c in name.replace("=", "")).replace("__", "_")
+
+
+def read(name: str, seed: int, folder: RunFolder | None) -> Row:
+    """A row from its run's files."""
+    if folder is None or not is_finished(folder):
+        return Row(name, seed)
+    success = [float(row["rollout/success"]) for row in read_metrics(folder.metrics) if "rollout/success" in row]  # type: ignore[arg-type]
+    return Row(
+        name,
+        seed,
+        report=Report.read(folder.path / "report.json"),
+        before=Report.read(folder.evaluations / "before" / "report.json"),
+        exploring_before=fmean(success[:EARLY]),
+        exploring_after=fmean(success[-LATE:]),
+    )
+
+
+def markdown(rows: Sequence[Row]) -> str:
+    """The table, for a page."""
+    lines = ["| " + " | ".join(HEADINGS) + " |", "|" + "---|" * len(HEADINGS)]
+    return "\n".join([*lines, *("| " + " | ".join(row.cells()) + " |" for row in rows)]) + "\n"

@@ -1,0 +1,150 @@
+"""Collection when something goes wrong: lost workers cost their own episodes alone, bad numbers are named."""
+
+import os
+import signal
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from collecting import CONFIG, SPEC, N, T, assert_equal, copied, fast_and_slow, inline, make, reference, workers
+
+from embodied_rl.interfaces.policy import Decision, NoiseKeys
+from embodied_rl.interfaces.sim import Observation
+from embodied_rl.runtime.handle import WorkerDied, WorkerError
+from embodied_rl.runtime.local import ProcessHandle
+from embodied_rl.testing.fakes import FakeSimulator, RowwiseFakeActor
+
+
+class KillingActor(RowwiseFakeActor):
+    """Kills a worker, which is simulating meanwhile, in a given call of `act`."""
+
+    def __init__(self, victim: ProcessHandle, call: int):
+        super().__init__(SPEC)
+        self.victim, self.call = victim, call
+
+    def act(self, observation: Observation, keys: NoiseKeys, explore: bool) -> Decision:
+        self.call -= 1
+        if self.call == 0:
+            os.kill(self.victim.pid, signal.SIGKILL)
+        return super().act(observation, keys, explore)
+
+
+def test_a_killed_worker_costs_its_own_episodes_alone(closing: Callable) -> None:
+    """Killed while simulating row 4, which its episodes began before: they are invalid, everything else bit-equal."""
+    handles = closing(fast_and_slow())
+    collector, actor = make(handles, actor=KillingActor(handles[1], call=11))  # slice 0 in row 5: slice 1 is in row 4
+    rollout = collector.collect(actor)
+    expected, after = reference()
+    for name, tensor in rollout.batch().items():
+        left, right = tensor.unflatten(0, (T, N)), expected[name].unflatten(0, (T, N))
+        assert torch.equal(left[:, : N // 2], right[:, : N // 2]), f"{name} of the other worker"
+        if name != "valid":
+            assert torch.equal(left[:4, N // 2 :], right[:4, N // 2 :]), f"{name} before the death"
+    for env in range(N // 2, N):
+        lost = rollout.episode[4, env]
+        assert (rollout.episode[:, env] == lost).tolist() == [False, False, False, True, True, False, False]
+        assert torch.equal(rollout.valid[:, env], rollout.episode[:, env] != lost)
+        assert rollout.episode[5, env] == lost + N
+    assert (collector.restarts, collector.lost_episodes) == (1, N // 2)
+    lost = set(rollout.episode[4, N // 2 :].tolist())
+    assert not lost & {record.index for record in rollout.finished}
+    second = copied(collector.collect(actor))
+    assert second["valid"].all()
+    for name in after:
+        if isinstance(after[name], torch.Tensor) and name != "last_value":
+            left, right = second[name].unflatten(0, (T, N)), after[name].unflatten(0, (T, N))
+            assert torch.equal(left[:, : N // 2], right[:, : N // 2]), name
+
+
+def test_a_worker_killed_between_rollouts_is_replaced_at_a_checkpoint(closing: Callable) -> None:
+    handles = closing(workers(2))
+    collector, actor = make(handles)
+    collector.collect(actor)
+    os.kill(handles[0].pid, signal.SIGKILL)
+    state = collector.state()
+    assert (collector.restarts, collector.lost_episodes) == (1, N // 2)
+    resumed, _ = make(inline(2))
+    resumed.load(state)
+    expected = copied(collector.collect(actor))
+    assert_equal(copied(resumed.collect(actor)), expected)
+    assert (expected["episode"][: N // 2] >= N).all()
+    assert resumed.restarts == 1
+
+
+def test_a_worker_that_keeps_dying_ends_the_run(closing: Callable) -> None:
+    handles = closing(workers(1, replace(CONFIG, fault="crash"), max_restarts=1))
+    collector, actor = make(handles)
+    with pytest.raises(WorkerDied, match="simulator 0 was restarted 1 times within an hour"):
+        collector.collect(actor)
+
+
+def test_an_exception_in_a_worker_is_that_workers_error(closing: Callable) -> None:
+    collector, actor = make(closing(workers(2, replace(CONFIG, fault="raise", fault_row=2))))
+    with pytest.raises(WorkerError, match="simulator 0: 'step' raised RuntimeError"):
+        collector.collect(actor)
+
+
+@pytest.mark.parametrize(
+    ("fault", "what", "decision"),
+    [("nan reward", "the simulator's reward", 1), ("nan state", "the simulator's state", 2)],
+)
+def test_nan_of_the_simulator_is_named(fault: str, what: str, decision: int) -> None:
+    """In the second chunk of environment 3: its reward, or the observation for the third decision."""
+    collector, actor = make(inline(1, replace(CONFIG, fault=fault, fault_call=1, fault_row=3)))
+    where = f"environment 3, decision {decision} of episode 3 "
+    with pytest.raises(FloatingPointError, match=f"{what}: {where}"):
+        collector.collect(actor)
+
+
+def test_nan_of_the_policy_is_named() -> None:
+    collector, actor = make(inline(2))
+    with torch.no_grad():
+        actor.weight[0, 0] = torch.nan
+    with pytest.raises(FloatingPointError, match=r"the policy's actions: environment 0, decision 0 of episode 0"):
+        collector.collect(actor)
+
+
+class Babbling(FakeSimulator):
+    """Writes nonsense wherever j ≥ steps."""
+
+    def step(self, actions, next_episodes):
+        result = super().step(actions, next_episodes)
+        unused = np.arange(actions.shape[1]) >= result.steps[:, None]
+        result.reward[unused] = np.nan
+        result.success[unused] = True
+        return result
+
+
+def test_nothing_after_an_episodes_end_reaches_the_rollout() -> None:
+    collector, actor = make(inline(1, kind=Babbling))
+    for expected in reference():
+        assert_equal(copied(collector.collect(actor)), expected)
+
+
+class Forgetful(FakeSimulator):
+    """Does not say which episodes ended."""
+
+    def step(self, actions, next_episodes):
+        return replace(super().step(actions, next_episodes), ended=np.zeros(0, np.int64))
+
+
+def test_a_simulator_that_contradicts_itself_is_refused() -> None:
+    collector, actor = make(inline(1, kind=Forgetful))
+    with pytest.raises(ValueError, match="check_simulator"):
+        collector.collect(actor)
+
+
+def test_a_worker_lost_in_a_fresh_rollout_is_parked_until_the_next(closing: Callable) -> None:
+    handles = closing(fast_and_slow())
+    collector, actor = make(handles, decisions=3, fresh=True, actor=KillingActor(handles[1], call=3))
+    rollout = collector.collect(actor)
+    assert not rollout.valid[:, N // 2 :].any() and rollout.valid[0, : N // 2].all()
+    assert collector.lost_episodes == N // 2
+    assert collector.collect(actor).valid[0].all()

@@ -1,0 +1,57 @@
+"""A plug-in simulator that random actions sometimes solve, and that can be told to go wrong in one episode."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from embodied_rl.interfaces.sim import Array, Camera, Episode, Observation, SimulatorSpec, StepResult
+from embodied_rl.testing.fake_simulator import FakeSimulator
+
+SIMS = {"reaching": "reaching:Reaching"}
+SIZE = 16
+
+
+@dataclass(frozen=True)
+class ReachingConfig(FakeSimulator.Config):
+    """Settings.
+
+    Attributes:
+        nan_episode: the training episode whose state becomes NaN after its first chunk; -1 for none.
+        shades: grey levels of the picture's background; it says nothing.
+    """
+
+    horizon: int = 6
+    nan_episode: int = -1
+    shades: int = 1
+
+
+class Reaching(FakeSimulator):
+    """The points of `FakeSimulator`, seen in pictures of a size that networks take."""
+
+    Config = ReachingConfig
+
+    def __init__(self, config: ReachingConfig, num_envs: int) -> None:
+        super().__init__(num_envs, config)
+        self._episode: list[Episode | None] = [None] * num_envs
+
+    @staticmethod
+    def spec_of(config: ReachingConfig) -> SimulatorSpec:
+        return replace(FakeSimulator.spec_of(config), cameras=(Camera("top", SIZE, SIZE),))
+
+    def step(self, actions: Array, next_episodes: Sequence[Episode | None]) -> StepResult:
+        ran = list(self._episode)
+        result = super().step(actions, next_episodes)
+        for row, episode in enumerate(ran):
+            if episode is not None and episode.split == "train" and episode.index == self.config.nan_episode >= 0:
+                result.observation.state[row] = np.nan
+        return result
+
+    def _start(self, row: int, episode: Episode | None) -> None:
+        super()._start(row, episode)
+        self._episode[row] = episode
+
+    def _observe(self) -> Observation:
+        observation = super()._observe()
+        images = {name: image.repeat(2, axis=1).repeat(2, axis=2) for name, image in observation.images.items()}
+        return replace(observation, images=images)
