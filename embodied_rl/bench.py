@@ -98,17 +98,18 @@ def overlap_table(found: list[Mapping[str, Any]]) -> Table:
     """Stage times of a slice, and the round they add up to, in milliseconds."""
     table = Table(
         title="plan=split",
-        caption="Milliseconds: of a slice's stages, each alone; and of a round, a chunk of all environments.",
+        caption="Slices × simulator processes of each. Milliseconds of a slice's stages, each alone;\n"
+        "and of a round, a chunk of all environments: stages in turn, at best, and as measured.",
         box=SIMPLE_HEAD,
     )
-    for heading in ("slices", "workers", "simulate", "decide", "send", "in turn", "bound", "round", "of bound"):
+    for heading in ("slices", "simulate", "decide", "send", "in turn", "bound", "round", "of bound"):
         table.add_column(heading, justify="right", no_wrap=True)
     for each in found:
         stages = each["stages"]
         times = (stages["simulating"], stages["inferring"], stages["message"])
         rounds = (each["without_overlap"], each["bound"], each["round"])
         shown = [f"{1e3 * seconds:.1f}" for seconds in (*times, *rounds)]
-        table.add_row(str(each["slices"]), str(each["workers"]), *shown, f"{each['share_of_bound']:.1%}")
+        table.add_row(f"{each['slices']} × {each['workers']}", *shown, f"{each['share_of_bound']:.1%}")
     return table
 
 

@@ -9,6 +9,7 @@ from embodied_rl import config as configuration
 from embodied_rl.evaluate.protocol import EpisodeResult
 from embodied_rl.evaluate.statistics import wilson
 from embodied_rl.finish import PAGE, finish, report
+from embodied_rl.interfaces.sim import SimulatorSpec
 from embodied_rl.learning import checkpoint
 from embodied_rl.runs import provenance
 from embodied_rl.runs.folder import RunFolder
@@ -94,7 +95,7 @@ def train(job: tuple[TrainConfig, RunFolder], ranks: Ranks) -> None:
                 figures = trainer.step()
                 stopping = ranks.any_(stop_requested())
                 if evaluation_is_due(trainer):
-                    figures |= evaluation_figures(trainer.evaluate(config.train.eval_episodes, "select"))
+                    figures |= evaluation_figures(trainer.evaluate(config.train.eval_episodes, "select"), trainer.spec)
                     trainer.note_evaluation(figures["eval/success"])
                 log.write(trainer.iteration, figures)
                 if stopping or "eval/success" in figures or trainer.iteration % config.checkpoint.every == 0:
@@ -114,11 +115,16 @@ def evaluation_is_due(trainer: Trainer) -> bool:
     return trainer.iteration == loop.iterations or (loop.eval_every > 0 and trainer.iteration % loop.eval_every == 0)
 
 
-def evaluation_figures(results: list[EpisodeResult]) -> dict[str, float]:
-    """Success of the deployed policy with its 95 % interval."""
+def evaluation_figures(results: list[EpisodeResult], spec: SimulatorSpec) -> dict[str, float]:
+    """Success of the deployed policy with its 95 % interval, and of each family."""
     successes = sum(result.success for result in results)
     low, high = wilson(successes, len(results))
-    return {"eval/success": successes / len(results), "eval/low": low, "eval/high": high}
+    figures = {"eval/success": successes / len(results), "eval/low": low, "eval/high": high}
+    for family in spec.families:
+        outcomes = [result.success for result in results if spec.tasks[result.task].family == family]
+        if outcomes:
+            figures[f"eval/success/{family}"] = sum(outcomes) / len(outcomes)
+    return figures
 
 
 @contextmanager

@@ -36,7 +36,7 @@ SMALL = (
     "logger.tensorboard=false",
 )
 TABLETOP = ("sim.horizon=8", "sim.image_size=16")
-REACHING = ("sim.name=reaching", "~sim.image_size")
+REACHING = ("sim.name=reaching",)
 
 
 class Process:

@@ -1,0 +1,67 @@
+"""What tests of whole runs share: an installed plug-in, and runs that nothing disturbed."""
+
+import os
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE))  # for `running`, and for the plug-in `reaching`
+
+from running import SMALL, TABLETOP, complete
+
+from embodied_rl import plugins
+from embodied_rl.cli import main
+
+Result = tuple[int, str, str]
+
+
+@pytest.fixture(scope="session")
+def reference(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished run on two ranks."""
+    return complete(tmp_path_factory.mktemp("reference"), "train", *SMALL, *TABLETOP)
+
+
+@pytest.fixture(scope="session")
+def split_reference(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished run whose simulators were processes of their own."""
+    return complete(tmp_path_factory.mktemp("split"), "train", *SMALL, *TABLETOP, "plan=split", "plan.slices=2")
+
+
+@pytest.fixture(scope="session")
+def plugin_path(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A PYTHONPATH on which the simulator "reaching" is installed."""
+    site = tmp_path_factory.mktemp("site")
+    info = site / "reaching-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: reaching\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[embodied_rl.sims]\nreaching = reaching:SIMS\n")
+    return os.pathsep.join([str(site), str(HERE), *filter(None, [os.environ.get("PYTHONPATH")])])
+
+
+@pytest.fixture
+def plugin(plugin_path: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The simulator "reaching", installed for this process and its children."""
+    monkeypatch.setenv("PYTHONPATH", plugin_path)
+    monkeypatch.syspath_prepend(plugin_path.split(os.pathsep)[0])
+    plugins.table.cache_clear()
+    yield
+    plugins.table.cache_clear()
+
+
+@pytest.fixture
+def typed(
+    plugin: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> Callable[..., Result]:
+    """Types a command line in a folder of its own; returns exit code, output and error output."""
+    monkeypatch.chdir(tmp_path)
+    torch.set_num_threads(1)
+
+    def run(*arguments: str) -> Result:
+        code = main(arguments)
+        return code, *capfd.readouterr()
+
+    return run

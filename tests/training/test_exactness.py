@@ -1,0 +1,71 @@
+"""The same seed gives the same run, to the bit: twice, and across a stop anywhere."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from running import ITERATIONS, REACHING, SMALL, TABLETOP, assert_same, complete, figures
+
+from embodied_rl.cli import main
+from embodied_rl.trainer import Trainer
+
+
+def test_the_same_seed_twice(reference: Path, tmp_path: Path) -> None:
+    assert [row["iteration"] for row in figures(reference)] == list(range(1, ITERATIONS + 1))
+    assert_same(complete(tmp_path, "train", *SMALL, *TABLETOP), reference)
+
+
+@pytest.mark.slow
+def test_the_same_seed_twice_with_simulators_apart(split_reference: Path, tmp_path: Path) -> None:
+    assert_same(complete(tmp_path, "train", *SMALL, *TABLETOP, "plan=split", "plan.slices=2"), split_reference)
+
+
+KINDS = {
+    "grpo": ("algo=grpo", "algo.group_size=4", "algo.minibatch=16"),
+    "noise, prefix critic": ("algo=flow_noise", "policy.critic=prefix", "algo.entropy=0.01"),
+    "full chain, expert critic": (
+        "algo.sampler.layers=full", "algo.sampler.step_weights=null", "policy.critic=expert", "algo.noise_final=0.5"
+    ),
+    "frozen perception, slices": ("policy.freeze_perception=true", "plan.slices=2", "algo.critic_replay=2"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_stopped_run_continues_as_if_nothing_had_happened(
+    kind: str, typed: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each method, sampler and critic; one seed differs, so that equality means something."""
+    own = [key.partition("=")[0] for key in KINDS[kind]]
+    critic = [setting for setting in SMALL if not ("grpo" in kind and "critic" in setting)]
+    settings = (*(s for s in critic if s.partition("=")[0] not in own), *REACHING, "plan.ranks=1", *KINDS[kind])
+    step = Trainer.step
+
+    def interrupted(trainer: Trainer) -> dict[str, float]:
+        if trainer.iteration == 3:
+            raise KeyboardInterrupt
+        return step(trainer)
+
+    assert main(["train", *settings, "run.root=straight"]) == 0
+    with monkeypatch.context() as patch:
+        patch.setattr(Trainer, "step", interrupted)
+        assert main(["train", *settings, "run.root=stopped"]) == 130
+    assert main(["train", "resume=last", "run.root=stopped"]) == 0
+    straight, stopped = (next((tmp_path / root).glob("*/*")) for root in ("straight", "stopped"))
+    assert any(row.get("rollout/success", 0) > 0 for row in figures(straight))
+    assert_same(stopped, straight)
+    assert main(["train", *settings, "run.root=other", "seed=1"]) == 0
+    with pytest.raises(AssertionError):
+        assert_same(next((tmp_path / "other").glob("*/*")), straight)
+
+
+def test_grpo_counts_every_step_it_simulated(typed: Callable[..., Any], tmp_path: Path) -> None:
+    """Also those of groups it does not learn from: episodes are whole, so their lengths add up to all steps."""
+    settings = [setting for setting in SMALL if "critic" not in setting]
+    code, _, err = typed("train", *settings, *REACHING, "plan.ranks=1", "algo=grpo", "algo.group_size=4")
+    assert code == 0, err
+    rows = figures(next((tmp_path / "runs").glob("*/*")))
+    lengths = sum(row["rollout/length"] * row["rollout/episodes"] for row in rows)
+    assert rows[-1]["total/control_steps"] == pytest.approx(lengths)
+    assert rows[-1]["total/episodes"] == 8 * ITERATIONS
+    assert any(row["update/kept_share"] < 1 for row in rows)

@@ -1,0 +1,108 @@
+"""What goes wrong in a run is said in one message with exit code 2, names the cause, and has no traceback."""
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from running import REACHING, SMALL, TABLETOP, started
+
+ALONE = (*SMALL, "plan.ranks=1")
+
+
+def refused(result: tuple[int, str, str], *expected: str) -> None:
+    code, _, err = result
+    assert code == 2, err
+    assert "embodied-rl: " in err and "Traceback" not in err
+    for part in expected:
+        assert part in err, err
+
+
+def settings(changes: dict[str, str]) -> list[str]:
+    """`ALONE` with other values."""
+    kept = [setting for setting in (*ALONE, *REACHING) if setting.partition("=")[0] not in changes]
+    return [*kept, *(f"{key}={value}" for key, value in changes.items())]
+
+
+@pytest.fixture
+def policy(reference: Path) -> str:
+    return str(reference / "policy.safetensors")
+
+
+def test_a_checkpoint_of_another_network(typed: Callable[..., Any], reference: Path, policy: str, tmp_path: Path) -> None:
+    other = [setting for setting in (*ALONE, *TABLETOP) if "width" not in setting and "policy.checkpoint" not in setting]
+    result = typed("train", *other, f"policy.checkpoint={policy}", "policy.width=32")
+    refused(result, "was made with policy.width=16, not 32: set policy.width=16")
+    assert not (tmp_path / "runs").exists(), "nothing was started"
+
+
+def test_a_checkpoint_of_another_robot(typed: Callable[..., Any], policy: str) -> None:
+    refused(typed("train", *settings({"policy.checkpoint": policy})), "The policy sees camera 'front'")
+
+
+def test_damaged_and_pickled_checkpoints(typed: Callable[..., Any], policy: str, tmp_path: Path) -> None:
+    cut, pickled = tmp_path / "cut.safetensors", tmp_path / "pickled.safetensors"
+    cut.write_bytes(Path(policy).read_bytes()[:-10])
+    torch.save({"weight": torch.zeros(2)}, pickled)
+    refused(typed("train", *settings({"policy.checkpoint": str(cut)})), "cut.safetensors is damaged")
+    refused(typed("train", *settings({"policy.checkpoint": str(pickled)})), "pickled.safetensors is a pickle")
+
+
+def test_a_finished_run_cannot_go_on(typed: Callable[..., Any], reference: Path) -> None:
+    refused(typed("train", f"resume={reference}"), f"{reference} is finished: 6 of 6 iterations", "policy.checkpoint=")
+
+
+def test_nothing_to_resume(typed: Callable[..., Any], tmp_path: Path) -> None:
+    refused(typed("train", "resume=last"), "No run with a checkpoint below runs (run.root)")
+    refused(typed("train", f"resume={tmp_path}"), f"No run in {tmp_path}")
+
+
+def test_a_run_without_its_configuration(typed: Callable[..., Any], reference: Path, tmp_path: Path) -> None:
+    shutil.copytree(reference, tmp_path / "run")
+    (tmp_path / "run" / "config.yaml").unlink()
+    refused(typed("train", "resume=run"), "config.yaml")
+
+
+def test_groups_that_two_ranks_would_share(typed: Callable[..., Any], tmp_path: Path) -> None:
+    grpo = [setting for setting in SMALL if "critic" not in setting]
+    result = typed("train", *grpo, "algo=grpo", "algo.group_size=8")
+    refused(result, "each of 2 ranks 4 environments", "algo.group_size=8", "Try sim.num_envs=16")
+    assert not (tmp_path / "runs").exists()
+
+
+def test_supervised_fine_tuning_is_a_command_of_its_own(typed: Callable[..., Any]) -> None:
+    plain = [setting for setting in SMALL if not setting.startswith("algo.")]
+    refused(typed("train", *plain, "algo=sft"), "algo.name=sft does not learn from rollouts", "`embodied-rl sft`")
+
+
+def test_recorded_chunks_must_be_as_long_as_the_policy_s(typed: Callable[..., Any]) -> None:
+    result = typed("sft", "policy.horizon=2", "algo.chunk=3", "algo.frames=1", "algo.demonstrations=1")
+    refused(result, "algo.chunk=3", "policy.horizon=2")
+
+
+def test_a_simulator_that_says_nan_is_named(typed: Callable[..., Any]) -> None:
+    result = typed("train", *settings({"sim.nan_episode": "5"}))
+    refused(result, "NaN or infinity in the simulator's state: environment 5, decision 1 of episode 5")
+
+
+def test_so_it_is_where_another_rank_met_it(plugin_path: str, tmp_path: Path) -> None:
+    """Environments 4 to 7 are those of rank 1; nobody waits for it."""
+    arguments = ("train", *SMALL, *REACHING, "sim.nan_episode=6")
+    with started(tmp_path, *arguments, PYTHONPATH=plugin_path) as process:
+        code, output = process.finish()
+    assert code == 2
+    assert "embodied-rl: NaN or infinity in the simulator's state: environment 6, decision 1 of episode 6" in output
+    assert "Traceback" not in output
+
+
+def test_a_policy_that_says_nan_is_named(typed: Callable[..., Any]) -> None:
+    """A learning rate that sends the weights to infinity in the only step of an iteration."""
+    wild = {"algo.lr": "1e30", "algo.epochs": "1", "algo.minibatch": "1000", "algo.warmup_updates": "0"}
+    refused(typed("train", *settings(wild)), "NaN or infinity in the policy's actions: environment 0, decision ")
+
+
+def test_a_gradient_that_is_nan_is_named(typed: Callable[..., Any]) -> None:
+    wild = {"algo.lr": "1e30", "algo.epochs": "3", "algo.minibatch": "8", "algo.warmup_updates": "0"}
+    refused(typed("train", *settings(wild)), "The gradient is not a number: lower algo.lr")
