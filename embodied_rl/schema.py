@@ -85,6 +85,9 @@ class TrainLoop:
     """Rollouts, each followed by one update."""
     decisions: int = at_least(1, 24)
     """T, policy calls per environment in a rollout."""
+    time_limit: Literal["bootstrap", "terminal"] = "bootstrap"
+    """What the end of a truncated episode is worth: its final observation's value; or nothing, where to be in time is
+    part of the task and the critic sees a clock."""
     eval_every: int = at_least(0, 25)
     """Iterations between evaluations while training; 0 evaluates only at the end."""
     eval_episodes: int = at_least(1, 256)

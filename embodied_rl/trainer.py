@@ -83,6 +83,8 @@ class Trainer:
         began = time.perf_counter()
         self.algorithm.prepare(self.iteration)
         rollout = self.collector.collect(self.actor)
+        if self.config.train.time_limit == "terminal":
+            rollout.end_at_time_limit()
         collected = time.perf_counter()
         update = self._means(self.algorithm.update(rollout, self.iteration))
         self.actor.version += 1

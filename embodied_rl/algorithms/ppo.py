@@ -33,8 +33,6 @@ class PPOConfig(ClippedConfig):
         gamma: discount, per control step or decision, as `discount` says.
         discount: what gamma discounts: a "control_step", or a "decision" as in pi_RL.
         lam: lambda of generalised advantage estimation, per decision.
-        time_limit: "bootstrap" values the final observation of a truncated episode; "terminal" lets the time limit end
-            the task, for tasks whose goal includes the limit and critics that see a clock.
         normalise: advantages to mean 0 and deviation 1 over all ranks.
         critic_warmup: iterations that fit the critic alone.
         critic_steps: minibatches an iteration of a critic on privileged state.
@@ -44,7 +42,6 @@ class PPOConfig(ClippedConfig):
     gamma: float = 0.994
     discount: Literal["control_step", "decision"] = "control_step"
     lam: float = 0.9
-    time_limit: Literal["bootstrap", "terminal"] = "bootstrap"
     normalise: bool = True
     critic_warmup: int = 2
     critic_steps: int = 60
@@ -95,8 +92,9 @@ class PPO:
         within = config.gamma if config.discount == "control_step" else 1.0
         reward = discounted_reward(rollout.reward, rollout.steps, within)
         ended = rollout.terminated | rollout.truncated
-        final = rollout.final_value if config.time_limit == "bootstrap" else torch.zeros_like(rollout.final_value)
-        following = next_values(rollout.value, rollout.last_value, final, rollout.terminated, rollout.truncated)
+        following = next_values(
+            rollout.value, rollout.last_value, rollout.final_value, rollout.terminated, rollout.truncated
+        )
         advantage, returns = gae(reward, rollout.value, following, discount, ~ended, config.lam)
         advantage = self._normalised(advantage, rollout.valid) if config.normalise else advantage
         return as_batch(rollout, advantage, value=rollout.value, returns=returns)

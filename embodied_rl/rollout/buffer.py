@@ -149,6 +149,11 @@ class Rollout:
         self.truncated[row, columns] = self._like(self.truncated, result.truncated[rows] & ~result.terminated[rows])
         self.valid[row, columns] = True
 
+    def end_at_time_limit(self) -> None:
+        """Count the time limit as the end of the task, in failure: what is truncated is terminated."""
+        self.terminated |= self.truncated
+        self.truncated.zero_()
+
     def valid_rows(self) -> Tensor:
         """int64 indices into `batch()` of the rows that may be learned from, in ascending order."""
         return self.valid.flatten().nonzero()[:, 0]

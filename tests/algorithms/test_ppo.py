@@ -50,15 +50,12 @@ def hand_rollout(**changes: Any) -> Rollout:
         # γ = 1/2 per control step, λ = 1/2. Rewards of the chunks: 1 + 2/2 = 2; 4; 0 + 8/2 = 4.
         # δ₂ = 4 + 40/4 - 30 = -16; δ₁ = 4 + 12/2 - 20 = -10, the final observation's value; δ₀ = 2 + 20/4 - 10 = -3.
         ({}, {}, [-3 + 1 / 4 * 1 / 2 * -10, -10, -16]),
-        # The time limit ends the task: nothing follows. δ₁ = 4 - 20 = -16.
-        ({"time_limit": "terminal"}, {}, [-3 + 1 / 8 * -16, -16, -16]),
-        # Terminated on the same step: the final value does not count either.
+        # Terminated on the same step: the final value does not count, nothing follows. δ₁ = 4 - 20 = -16.
         ({}, {"terminated": [[False], [True], [False]]}, [-3 + 1 / 8 * -16, -16, -16]),
         # No end: decision 2 follows. δ₁ = 4 + 30/2 - 20 = -1; A₁ = -1 - 16/4 = -5.
         ({}, {"truncated": [[False]] * 3}, [-3 + 1 / 8 * -5, -5, -16]),
         # γ per decision: rewards 3, 4, 8; δ₂ = 8 + 40/2 - 30 = -2; δ₁ = 4 + 12/2 - 20 = -10; δ₀ = 3 + 20/2 - 10 = 3.
         ({"discount": "decision"}, {}, [3 + 1 / 4 * -10, -10, -2]),
-        ({"discount": "decision", "time_limit": "terminal"}, {}, [3 + 1 / 4 * -16, -16, -2]),
     ],
 )
 def test_advantages_by_hand(settings: dict, changes: dict, advantage: list[float]) -> None:
@@ -66,6 +63,14 @@ def test_advantages_by_hand(settings: dict, changes: dict, advantage: list[float
     batch = ppo._advantages(hand_rollout(**changes))
     assert batch.advantage.tolist() == pytest.approx(advantage)
     assert batch.returns.tolist() == pytest.approx([a + v for a, v in zip(advantage, [10, 20, 30], strict=True)])
+
+
+def test_a_time_limit_that_ends_the_task_is_not_bootstrapped() -> None:
+    """With γ = 1/2 per control step: δ₁ = 4 - 20 = -16, although the final observation has a value."""
+    rollout = hand_rollout()
+    rollout.end_at_time_limit()
+    batch = make_ppo(make_actor(), gamma=0.5, lam=0.5, normalise=False)._advantages(rollout)
+    assert batch.advantage.tolist() == pytest.approx([-3 + 1 / 8 * -16, -16, -16])
 
 
 def test_normalised_advantages_have_mean_0_and_deviation_1_over_valid_rows() -> None:
