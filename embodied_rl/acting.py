@@ -9,7 +9,7 @@ from embodied_rl.actors.scripted import OperatorActor, RandomActor
 from embodied_rl.config import freeze
 from embodied_rl.flow.sampler import FlowSDE
 from embodied_rl.interfaces.policy import Actor
-from embodied_rl.interfaces.sim import Simulator
+from embodied_rl.interfaces.sim import Operated, Simulator
 
 DENOISE_STEPS = 4
 """Where a policy file does not say."""
@@ -41,7 +41,7 @@ def actor_for(text: str, simulator: Simulator, num_envs: int) -> Actor:
     if text == "random":
         return RandomActor(simulator.spec)
     if text == "expert":
-        if not hasattr(simulator, "expert"):
+        if not isinstance(simulator, Operated):
             raise ValueError("policy=expert: this simulator has no scripted operator; give a checkpoint, or random.")
         return OperatorActor(simulator.expert(), lambda index: index % num_envs)
     return deployed(text)

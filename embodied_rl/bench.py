@@ -1,4 +1,4 @@
-"""`embodied-rl bench`: a simulator's speed, or how far simulation and inference overlap; as a table and as JSON."""
+"""`embodied-rl bench`: a simulator's speed, how far simulation and inference overlap, or the demo's ablations."""
 
 import json
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ from embodied_rl.runs import provenance
 from embodied_rl.runs.storage import explained, write_text
 from embodied_rl.schema import BenchConfig
 
-OVERLAP = "overlap"
+OVERLAP, ABLATIONS = "overlap", "ablations"
 SLICES = (1, 2)
 
 
@@ -27,14 +27,30 @@ def run(config: BenchConfig) -> None:
     """
     simulator = config.sim.name
     what = simulator if config.what == "sim" else config.what
+    if what == ABLATIONS:
+        run_ablations(config)
+        return
     if what not in (simulator, OVERLAP):
-        hint = did_you_mean(what, [simulator, OVERLAP])
+        hint = did_you_mean(what, [simulator, OVERLAP, ABLATIONS])
         raise ValueError(f"bench: cannot measure '{what}'.{hint} Another simulator is chosen with sim=<name>.")
     found = measure_overlap(config) if what == OVERLAP else measure_simulator(config)
     file = Path(config.out) / f"bench_{what}.json"
     with explained(file):
         file.parent.mkdir(parents=True, exist_ok=True)
     write_text(file, json.dumps(found | {"hardware": provenance.hardware()}, indent=2) + "\n")
+    print(f"Written: {file}")
+
+
+def run_ablations(config: BenchConfig) -> None:
+    """Run the demo's ablations that are missing, and write `<out>/ablations.md` after each."""
+    from embodied_rl.benchmarks import ablations
+
+    root, file = Path(config.out) / "runs", Path(config.out) / "ablations.md"
+    with explained(file):
+        root.mkdir(parents=True, exist_ok=True)
+    for row in ablations.run_all(root, [config.seed]):
+        print(" | ".join(row.cells()))
+        write_text(file, ablations.markdown(ablations.read_all(root, [config.seed])))
     print(f"Written: {file}")
 
 

@@ -73,7 +73,7 @@ def run(config: CollectConfig) -> None:
 def write(out: Path, record: Record, task: str) -> dict[str, object]:
     """Write one episode's file; returns its line of the index."""
     file = f"episode_{record.episode.index:06d}.npz"
-    np.savez_compressed(out / file, **record.arrays())
+    np.savez_compressed(out / file, allow_pickle=False, **record.arrays())
     return {
         "file": file, "task": task, "instruction": record.instruction, "seed": record.episode.seed,
         "split": record.episode.split, "success": any(record.success), "steps": len(record.actions),
@@ -93,13 +93,13 @@ def _batch(actor: Actor, simulator: Simulator, episodes: Sequence[Episode], seed
     records = [Record(episode, observation.instruction[row]) for row, episode in enumerate(episodes)]
     active, decision = np.arange(len(episodes)), 0
     while len(active):
-        keys = NoiseKeys(seed, np.array([episodes[row].index for row in active]), np.full(len(active), decision))
-        chunk = np.zeros(
-            (AT_ONCE, *(chosen := actor.act(observation.select(active), keys, explore=False).actions).shape[1:]),
-            np.float32,
-        )
+        indices = np.array([episodes[int(row)].index for row in active])
+        keys = NoiseKeys(seed, indices, np.full(len(active), decision))
+        chosen = actor.act(observation.select(active), keys, explore=False).actions
+        executed, action_dim = chosen.shape[1:]
+        chunk = np.zeros((AT_ONCE, executed, action_dim), np.float32)
         chunk[active] = chosen
-        for step in range(chunk.shape[1]):
+        for step in range(executed):
             result = simulator.step(chunk[:, step : step + 1], [None] * AT_ONCE)
             _note(records, active, observation, result)
             observation = result.observation

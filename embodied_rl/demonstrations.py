@@ -2,21 +2,12 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 
-from embodied_rl.interfaces.sim import Array, Episode, Observation, Simulator
+from embodied_rl.interfaces.sim import Array, Episode, Observation, Operated
 
 MOVES = 3  # action dimensions that noise is added to; the last one is the gripper
-
-
-class Operated(Simulator, Protocol):
-    """A simulator with a scripted operator."""
-
-    def expert(self, faulty: bool = False) -> Callable[[], Array]:
-        """Call the result for one control step's actions, float32 [n, A]."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -65,7 +56,7 @@ def record(
 ) -> Demonstrations:
     """Let the operator run `episodes`, at most `longest` control steps each, and keep every control step."""
     rng = np.random.default_rng([seed, len(episodes)])
-    width = len(simulator.reset([None] * _num_envs(simulator)))
+    width = simulator.num_envs
     most = longest or simulator.spec.horizon
     parts = [
         _batch(simulator, episodes[start : start + width], chunk, disturbance, rng, faulty, most)
@@ -79,10 +70,6 @@ def record(
     )
 
 
-def _num_envs(simulator: Simulator) -> int:
-    return int(simulator.num_envs)  # type: ignore[attr-defined]
-
-
 def _batch(
     simulator: Operated,
     episodes: Sequence[Episode],
@@ -93,7 +80,7 @@ def _batch(
     longest: int,
 ) -> Demonstrations:
     """One round: every environment runs one episode."""
-    num_envs = _num_envs(simulator)
+    num_envs = simulator.num_envs
     operator = simulator.expert(faulty)
     disturb = _disturber(disturbance, np.array(simulator.spec.action_high), num_envs, rng)
     observation = simulator.reset([*episodes, *[None] * (num_envs - len(episodes))])
@@ -146,6 +133,6 @@ def _cut(
     return Demonstrations(
         observation=observation,
         actions=chosen[follow, rows[:, None]].astype(np.float32),
-        episode=np.array([episodes[row].index for row in rows], np.int64),
+        episode=np.array([episodes[int(row)].index for row in rows], np.int64),
         success=done[rows],
     )

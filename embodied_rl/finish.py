@@ -10,7 +10,6 @@ from embodied_rl.evaluate.report import Report
 from embodied_rl.evaluate.video import film
 from embodied_rl.trainer import Trainer
 
-
 PAGE = "report.html"
 """The last thing that a run writes: where it stands, nothing is left to do."""
 

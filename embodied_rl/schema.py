@@ -258,7 +258,7 @@ class BenchConfig:
     policy: PolicyNode
     """The policy."""
     what: str = "sim"
-    """What is measured, the first word after `bench`: a simulator, or `overlap`."""
+    """What is measured, the first word after `bench`: a simulator, `overlap`, or `ablations`."""
     seconds: float = at_least(0.1, 10.0)
     """Length of each measurement."""
     seed: int = at_least(0, 0)

@@ -14,13 +14,13 @@ from embodied_rl.actors.checkpoint import save_backbone
 from embodied_rl.actors.embodiment import Embodiment
 from embodied_rl.actors.flow import FlowActor
 from embodied_rl.algorithms.sft import SFT, SFTConfig
-from embodied_rl.demonstrations import Demonstrations, Disturbance, Operated, record
+from embodied_rl.demonstrations import Demonstrations, Disturbance, record
 from embodied_rl.evaluate.page import percent
 from embodied_rl.evaluate.protocol import enumerate_episodes, evaluate
 from embodied_rl.evaluate.report import Report
 from embodied_rl.flow.sampler import FlowSDE
 from embodied_rl.interfaces.policy import FlowBackbone
-from embodied_rl.interfaces.sim import SimulatorSpec
+from embodied_rl.interfaces.sim import Operated, SimulatorSpec
 from embodied_rl.rollout.episodes import EpisodeSampler
 from embodied_rl.runs import provenance
 from embodied_rl.runs.folder import RunFolder
@@ -45,8 +45,10 @@ def run(config: SftConfig) -> None:
     provenance.write(folder.path)
     kind = build.SimulatorKind.of(config.sim)
     simulator = kind.build(config.sim.num_envs)
-    if not hasattr(simulator, "expert"):
-        raise ValueError(f"sim.name={config.sim.name} has no scripted operator to learn from; `expert` is missing.")
+    if not isinstance(simulator, Operated):
+        raise ValueError(  # noqa: TRY004 - the user chose the simulator
+            f"sim.name={config.sim.name} has no scripted operator to learn from; `expert` is missing."
+        )
     backbone, embodiment = fit(config, simulator)
     found = report(config, kind, backbone, embodiment, folder)
     _save(folder.path / build.POLICY, backbone, embodiment, config, found, torch.float32)
@@ -64,9 +66,8 @@ def fit(config: SftConfig, simulator: Operated) -> tuple[FlowBackbone, Embodimen
     frames = _record(simulator, config.seed, seen, options, WANDERING, faulty=False)
     faulty = options.operator == "faulty"
     demonstrations = _record(simulator, config.seed, shown, options, Disturbance(options.noise), faulty=faulty)
-    print(
-        f"{len(frames)} frames, {len(demonstrations)} demonstrated steps ({demonstrations.success.mean():.1%} successful)"
-    )
+    share = demonstrations.success.mean()
+    print(f"{len(frames)} frames, {len(demonstrations)} demonstrated steps ({share:.1%} in successful episodes)")
     backbone, embodiment = _network(config, options, simulator.spec, demonstrations)
     method = SFT(options, backbone, config.seed, _say)
     if options.frames:
@@ -140,7 +141,7 @@ def _save(
     dtype: torch.dtype,
 ) -> None:
     """Write the policy; its header says how it was made and how it scored."""
-    options = asdict(getattr(backbone, "config"))  # noqa: B009 - every policy plug-in keeps its Config
+    options = asdict(backbone.config)
     extra = build.policy_extra(config.sim, config.algo.sampler) | {
         "algo": config.algo.options,
         "seed": config.seed,

@@ -49,10 +49,8 @@ class Row:
         """Name, seed, and success: exploring and deployed, before and after."""
         if self.report is None or self.before is None:
             return [self.name, str(self.seed), *["not run"] * 4]
-        exploring = [f"{100 * (value or 0):.0f} %" for value in (self.exploring_before, self.exploring_after)]
-        return [
-            self.name, str(self.seed), exploring[0], percent(self.before.success), exploring[1], percent(self.report.success),
-        ]  # fmt: skip
+        early, late = (f"{100 * (value or 0):.0f} %" for value in (self.exploring_before, self.exploring_after))
+        return [self.name, str(self.seed), early, percent(self.before.success), late, percent(self.report.success)]
 
 
 HEADINGS = ("setting", "seed", "exploring, before", "deployed, before", "exploring, after", "deployed, after")

@@ -102,10 +102,10 @@ _ALL = (
     ),
     Command(
         "bench",
-        "Measure a simulator's speed, or how far simulation and inference overlap.",
+        "Measure a simulator's speed, how far simulation and inference overlap, or the demo's ablations.",
         "BenchConfig",
         "embodied_rl.bench:run",
-        ("tabletop", "overlap"),
+        ("tabletop", "overlap", "ablations"),
         config="bench",
         words=Words("what", "measurement"),
     ),

@@ -6,6 +6,7 @@ model, `A` ≤ D of the simulator, `S` state dimensions, `L` instruction tokens,
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -100,9 +101,15 @@ class PolicySpec:
 
 
 class FlowBackbone(nn.Module):
-    """A flow-matching VLA. Flow time follows openpi: t = 1 is noise, t = 0 is the action."""
+    """A flow-matching VLA. Flow time follows openpi: t = 1 is noise, t = 0 is the action.
+
+    Attributes:
+        spec: its fixed sizes.
+        config: the plug-in's `Config`, a dataclass, which policy files keep.
+    """
 
     spec: PolicySpec
+    config: Any
 
     def perceive(self, inputs: PolicyInput) -> dict[str, Tensor] | None:
         """The part of `encode` that may be frozen and cached across epochs; None where there is no such part."""

@@ -4,7 +4,7 @@ Shapes: `n` environments of one call, `H` executed actions of a chunk, `A` actio
 `P` privileged dimensions, `m` environments whose episode ended.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from typing import Any, Protocol, runtime_checkable
@@ -127,12 +127,13 @@ class Observation:
 
     def select(self, rows: Sequence[int] | Array) -> "Observation":
         """The given rows, in the given order."""
-        rows = np.asarray(rows, np.int64)
+        chosen = np.asarray(rows, np.int64)
+        listed: list[int] = chosen.tolist()
         return Observation(
-            images={name: image[rows] for name, image in self.images.items()},
-            state=self.state[rows],
-            instruction=tuple(self.instruction[row] for row in rows),
-            privileged=None if self.privileged is None else self.privileged[rows],
+            images={name: image[chosen] for name, image in self.images.items()},
+            state=self.state[chosen],
+            instruction=tuple(self.instruction[row] for row in listed),
+            privileged=None if self.privileged is None else self.privileged[chosen],
         )
 
     def without_privileged(self) -> "Observation":
@@ -209,4 +210,19 @@ class Simulator(Protocol):
 
     def close(self) -> None:
         """Release what the simulator holds."""
+        ...
+
+
+@runtime_checkable
+class Operated(Simulator, Protocol):
+    """A simulator with a scripted operator: for demonstrations, `collect policy=expert` and `play policy=expert`."""
+
+    num_envs: int
+
+    def expert(self, faulty: bool = False) -> Callable[[], Array]:
+        """An operator for all environments: call the result for one control step's actions, float32 [n, A].
+
+        Args:
+            faulty: an operator with systematic faults, where the simulator has one.
+        """
         ...

@@ -77,7 +77,7 @@ def make_update(actor: Actor, ranks: Ranks | None = None, seed: int = 0, **setti
 
 
 def make_sampler(name: str) -> Sampler:
-    """"hybrid", "full" or "noise", with three denoise steps."""
+    """ "hybrid", "full" or "noise", with three denoise steps."""
     return FlowNoise(3, 0.05, 0.3, SMALL.width, MODEL_DIM) if name == "noise" else FlowSDE(3, 0.7, layers=name)
 
 
@@ -89,7 +89,9 @@ def make_actor(sampler: str = "hybrid", critic: str = "privileged", **options: A
     backbone = Pocket(SMALL, MODEL_DIM, 2, ("front",), (16, 16), len(embodiment.vocabulary), 3, auxiliary)
     sizes = {"privileged_dim": len(SPEC.privileged_names), "context_dim": SMALL.width, "feature_dim": SMALL.width}
     head = make_critic(critic, hidden=(16,), detach=options.pop("detach", True), **sizes)
-    actor = FlowActor(backbone, make_sampler(sampler), head, embodiment, privileged_names=SPEC.privileged_names, **options)
+    actor = FlowActor(
+        backbone, make_sampler(sampler), head, embodiment, privileged_names=SPEC.privileged_names, **options
+    )
     with torch.no_grad():
         for parameter in actor.parameters():
             parameter.add_(0.1 * torch.randn_like(parameter))
@@ -200,4 +202,3 @@ def weights(module: nn.Module) -> dict[str, Tensor]:
 def changed(module: nn.Module, before: dict[str, Tensor]) -> set[str]:
     """Names of the parameters that are not what they were, to the bit."""
     return {name for name, parameter in module.named_parameters() if not torch.equal(parameter, before[name])}
-

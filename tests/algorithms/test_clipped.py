@@ -46,7 +46,9 @@ def test_both_bounds_and_the_dual_clip_act(ratio: float, advantage: float, setti
     assert single(ratio, advantage, **settings) == pytest.approx(expected, abs=1e-6)
 
 
-@pytest.mark.parametrize(("level", "clipped"), [("token", [[0, 0], [0, 0]]), ("action", [[1, 1], [0, 0]]), ("chunk", 1)])
+@pytest.mark.parametrize(
+    ("level", "clipped"), [("token", [[0, 0], [0, 0]]), ("action", [[1, 1], [0, 0]]), ("chunk", 1)]
+)
 def test_a_ratio_covers_its_level(level: str, clipped) -> None:
     """Log-ratios of 0.15 an entry are outside 1 + 0.2 as the sum over an action, or over a chunk, and not alone."""
     gap = torch.tensor([[[0.15, 0.15], [0.05, 0.05]]])

@@ -42,7 +42,9 @@ def train(method: str, sign: float = 1.0) -> tuple[float, float]:
     actor = make_actor(sampler, "none" if algorithm == "grpo" else "privileged")
     learner: Any
     if algorithm == "grpo":
-        learner = GRPO(GRPOConfig(**UPDATE, group_size=8, success_low=-9, success_high=9), actor, Ranks(), 0, ITERATIONS)
+        learner = GRPO(
+            GRPOConfig(**UPDATE, group_size=8, success_low=-9, success_high=9), actor, Ranks(), 0, ITERATIONS
+        )
     else:
         critic = {"critic_steps": 10, "critic_lr": 1e-2, "critic_warmup": 1}
         learner = PPO(PPOConfig(**UPDATE, **critic), actor, Ranks(), 0, ITERATIONS)

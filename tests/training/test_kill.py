@@ -130,7 +130,9 @@ def interrupt(process: Process, moment: Moment, number: signal.Signals) -> str:
     process.signal_everybody(number)
     code, output = process.finish()
     assert code == 0, output
-    assert f"Continue with: embodied-rl train resume={process.run.relative_to(process.folder)}" in " ".join(output.split())
+    assert f"Continue with: embodied-rl train resume={process.run.relative_to(process.folder)}" in " ".join(
+        output.split()
+    )
     return output
 
 

@@ -31,8 +31,12 @@ def policy(reference: Path) -> str:
     return str(reference / "policy.safetensors")
 
 
-def test_a_checkpoint_of_another_network(typed: Callable[..., Any], reference: Path, policy: str, tmp_path: Path) -> None:
-    other = [setting for setting in (*ALONE, *TABLETOP) if "width" not in setting and "policy.checkpoint" not in setting]
+def test_a_checkpoint_of_another_network(
+    typed: Callable[..., Any], reference: Path, policy: str, tmp_path: Path
+) -> None:
+    other = [
+        setting for setting in (*ALONE, *TABLETOP) if "width" not in setting and "policy.checkpoint" not in setting
+    ]
     result = typed("train", *other, f"policy.checkpoint={policy}", "policy.width=32")
     refused(result, "was made with policy.width=16, not 32: set policy.width=16")
     assert not (tmp_path / "runs").exists(), "nothing was started"
