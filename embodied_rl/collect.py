@@ -1,7 +1,7 @@
 """`embodied-rl collect`: demonstrations or rollouts on disk, one file an episode.
 
-<out>/episode_000000.npz    images/<camera> uint8 [T+1, h, w, 3], state float32 [T+1, S],
-                            actions float32 [T, A], reward float32 [T], success bool [T]
+<out>/episode_000000.npz    images/<camera> uint8 [T, h, w, 3] and state float32 [T, S] before each control step;
+                            actions float32 [T, A], reward float32 [T] and success bool [T] of it
 <out>/index.jsonl           one line an episode: file, task, instruction, seed, split, success, steps
 """
 
@@ -28,7 +28,7 @@ AT_ONCE = 16
 
 @dataclass
 class Record:
-    """One episode as it goes: `observations` has one entry more than `actions`."""
+    """One episode as it goes, control step by control step: what was seen, done and reached."""
 
     episode: Episode
     instruction: str
@@ -95,7 +95,7 @@ def _batch(actor: Actor, simulator: Simulator, episodes: Sequence[Episode], seed
     while len(active):
         indices = np.array([episodes[int(row)].index for row in active])
         keys = NoiseKeys(seed, indices, np.full(len(active), decision))
-        chosen = actor.act(observation.select(active), keys, explore=False).actions
+        chosen = actor.act(observation.select(active).without_privileged(), keys, explore=False).actions
         executed, action_dim = chosen.shape[1:]
         chunk = np.zeros((AT_ONCE, executed, action_dim), np.float32)
         chunk[active] = chosen
@@ -114,13 +114,7 @@ def _note(records: list[Record], active: Array, before: Observation, result: Ste
     """Add one control step to the records of the environments that took it."""
     for row in active:
         record = records[row]
-        if not record.observations:
-            record.observations.append(before.select([row]))
+        record.observations.append(before.select([row]))
         record.actions.append(result.executed[row, 0].copy())
         record.reward.append(float(result.reward[row, 0]))
         record.success.append(bool(result.success[row, 0]))
-        ended = np.flatnonzero(result.ended == row)
-        if len(ended) and result.final_observation is not None:
-            record.observations.append(result.final_observation.select(ended))
-        else:
-            record.observations.append(result.observation.select([row]))

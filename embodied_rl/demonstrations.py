@@ -7,12 +7,12 @@ import numpy as np
 
 from embodied_rl.interfaces.sim import Array, Episode, Observation, Operated
 
-MOVES = 3  # action dimensions that noise is added to; the last one is the gripper
-
 
 @dataclass(frozen=True)
 class Disturbance:
     """What is added to the operator's moves before they are executed; recorded actions stay the operator's own.
+
+    The last entry of an action is the gripper, all others are moves.
 
     Attributes:
         noise: standard deviation of independent noise, as a share of an action's upper limit.
@@ -103,18 +103,19 @@ def _disturber(
     disturbance: Disturbance, high: Array, num_envs: int, rng: np.random.Generator
 ) -> Callable[[Array], Array]:
     """A function from chosen to executed actions, [n, A] each; call it once a control step."""
-    drift = np.zeros((num_envs, MOVES))
+    moves = len(high) - 1  # the last one is the gripper
+    drift = np.zeros((num_envs, moves))
     steps = 0
 
     def disturb(chosen: Array) -> Array:
         nonlocal drift, steps
         if steps % 8 == 0:
-            drift = disturbance.drift * rng.uniform(-1, 1, (num_envs, MOVES))
+            drift = disturbance.drift * rng.uniform(-1, 1, (num_envs, moves))
             drift *= rng.random((num_envs, 1)) < 0.5
         steps += 1
         executed = chosen.copy()
-        executed[:, :MOVES] += (drift + disturbance.noise * rng.standard_normal((num_envs, MOVES))) * high[:MOVES]
-        executed[:, MOVES:] *= np.where(rng.random((num_envs, 1)) < disturbance.slip, -1, 1)
+        executed[:, :moves] += (drift + disturbance.noise * rng.standard_normal((num_envs, moves))) * high[:moves]
+        executed[:, moves:] *= np.where(rng.random((num_envs, 1)) < disturbance.slip, -1, 1)
         return executed
 
     return disturb

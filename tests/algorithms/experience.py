@@ -179,7 +179,7 @@ def on_ranks(function: Callable[[Ranks], Any], size: int = 2) -> list[Any]:
     def run(rank: int) -> None:
         try:
             results[rank] = function(ThreadRanks(rank, size, barrier, shared))
-        except BaseException as error:
+        except BaseException as error:  # noqa: BLE001  the caller raises it
             barrier.abort()
             results[rank] = error
 

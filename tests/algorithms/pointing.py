@@ -1,4 +1,4 @@
-"""A one-decision task: point to the side that the instruction names. The best action is known, and far from the start."""
+"""A one-decision task: point to the side that the instruction names. The best action is known."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ TOLERANCE = 0.2
 
 
 class Pointing:
-    """n environments; an episode is one control step. The reward is minus the squared distance to ±0.5, times `sign`."""
+    """n environments; an episode is one control step. The reward is minus the squared error, times `sign`."""
 
     @dataclass(frozen=True)
     class Config:

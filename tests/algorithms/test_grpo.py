@@ -85,7 +85,7 @@ def test_groups_that_nearly_agree_are_left_out(low: float, high: float, kept: bo
 
 @pytest.mark.parametrize("how", ["lost", "unfinished"])
 def test_a_broken_episode_harms_nobody(how: str) -> None:
-    """Whatever it holds: its group of three goes on as a group of two, and the group of two it belongs to is skipped."""
+    """Whatever it holds: its group of three goes on as one of two, and a group of two is skipped."""
     results = []
     for junk in (0.0, 1000.0):
         actor, rollout = episodes([1, 0, 1, 0, 1, 0], [2, 3, 6, 6, 2, 4], group_size=3)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from experience import ThreadRanks, Table, changed, make_actor, make_rollout, on_ranks, weights
+from experience import Table, ThreadRanks, changed, make_actor, make_rollout, on_ranks, weights
 from torch import Tensor
 
 from embodied_rl.algorithms.ppo import PPO, PPOConfig

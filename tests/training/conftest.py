@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 import torch
 
-HERE = Path(__file__).parent
-sys.path.insert(0, str(HERE))  # for `running`, and for the plug-in `reaching`
+sys.path.insert(0, str(Path(__file__).parent))  # for `running`, and for the plug-in `reaching`
 
 from running import SMALL, TABLETOP, complete
 
 from embodied_rl import plugins
 from embodied_rl.cli import main
 
+HERE = str(Path(__file__).parent)
 Result = tuple[int, str, str]
 
 
@@ -28,7 +28,7 @@ def reference(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def split_reference(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A finished run whose simulators were processes of their own."""
-    return complete(tmp_path_factory.mktemp("split"), "train", *SMALL, *TABLETOP, "plan=split", "plan.slices=2")
+    return complete(tmp_path_factory.mktemp("split"), "train", *SMALL, *TABLETOP, "plan=split")
 
 
 @pytest.fixture(scope="session")
@@ -39,7 +39,7 @@ def plugin_path(tmp_path_factory: pytest.TempPathFactory) -> str:
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: reaching\nVersion: 1.0\n")
     (info / "entry_points.txt").write_text("[embodied_rl.sims]\nreaching = reaching:SIMS\n")
-    return os.pathsep.join([str(site), str(HERE), *filter(None, [os.environ.get("PYTHONPATH")])])
+    return os.pathsep.join([str(site), HERE, *filter(None, [os.environ.get("PYTHONPATH")])])
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -113,10 +113,8 @@ class Process:
         self._out.close()
 
     def _watch(self) -> None:
-        try:
+        with suppress(psutil.NoSuchProcess):
             self._family |= {child.pid for child in self.children()}
-        except psutil.NoSuchProcess:
-            pass
 
 
 def _runs(pid: int) -> bool:

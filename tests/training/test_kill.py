@@ -49,7 +49,7 @@ def kill_again_and_again(folder: Path, moments: list[Moment], *settings: str) ->
         with started(folder, *arguments) as process:
             assert process.wait_until(lambda moment=moment, process=process: moment(process)), process.output()
             process.kill()
-        arguments = ("train", "resume=last")
+            arguments = ("train", f"resume={process.run}")
     with started(folder, *arguments) as process:
         code, output = process.finish()
         assert code == 0, output
@@ -58,7 +58,7 @@ def kill_again_and_again(folder: Path, moments: list[Moment], *settings: str) ->
 
 
 def test_kills_leave_no_trace(reference: Path, tmp_path: Path) -> None:
-    """In the middle of saving, of an iteration, and of the last evaluation."""
+    """In the middle of saving for the first time, of an iteration, and of the last evaluation."""
     run = kill_again_and_again(tmp_path, [while_saving(2), after_iteration(3), while_finishing])
     assert_same(run, reference)
     assert not list((run / "checkpoints").glob(".*"))
@@ -74,7 +74,7 @@ def test_kills_at_many_moments_leave_no_trace(attempt: int, reference: Path, tmp
 @pytest.mark.slow
 def test_kills_with_simulators_apart_leave_no_trace(split_reference: Path, tmp_path: Path) -> None:
     moments = [while_saving(2), after_iteration(3), while_saving(4), after_iteration(5)]
-    assert_same(kill_again_and_again(tmp_path, moments, "plan=split", "plan.slices=2"), split_reference)
+    assert_same(kill_again_and_again(tmp_path, moments, "plan=split"), split_reference)
 
 
 def unfinished(finished: Path, folder: Path) -> Path:
@@ -87,15 +87,23 @@ def unfinished(finished: Path, folder: Path) -> Path:
     return run
 
 
-def test_a_truncated_newest_checkpoint_is_refused_by_name(reference: Path, tmp_path: Path) -> None:
-    """The one before it is used, and the run ends in the same bits."""
+def test_a_truncated_checkpoint_and_a_full_disk(reference: Path, tmp_path: Path) -> None:
+    """The newest checkpoint is refused by name and the one before it used. Then files may not grow for a while, which
+    the system reports as it does a full disk or a spent quota. Neither costs the run a bit."""
     run = unfinished(reference, tmp_path)
     damaged = run / "checkpoints" / f"{ITERATIONS:08d}" / "tensors.safetensors"
     damaged.write_bytes(damaged.read_bytes()[:-100])
+    refusal = f"{ITERATIONS:08d}/tensors.safetensors is damaged"
+    with started(tmp_path, "train", "resume=last") as process:
+        psutil.Process(process.process.pid).rlimit(psutil.RLIMIT_FSIZE, (20_000, 20_000))
+        code, output = process.finish()
+    assert code == 2, output
+    assert refusal in output and "Using step 4 instead" in output
+    assert f"The disk is full: could not write {run.relative_to(tmp_path)}/checkpoints/{ITERATIONS:08d}" in output
+    assert "run.root" in output and "Traceback" not in output
     with started(tmp_path, "train", "resume=last") as process:
         code, output = process.finish()
-    assert code == 0, output
-    assert f"{ITERATIONS:08d}/tensors.safetensors is damaged" in output and "Using step 4 instead" in output
+    assert code == 0 and refusal in output, output
     assert_same(run, reference)
 
 
@@ -110,21 +118,6 @@ def test_no_whole_checkpoint_is_the_user_s_business(reference: Path, tmp_path: P
     assert f"embodied-rl: No usable checkpoint in {run}/checkpoints." in output and "Traceback" not in output
 
 
-def test_a_full_disk_ends_the_run_and_costs_one_checkpoint(reference: Path, tmp_path: Path) -> None:
-    """Files may not grow here for a while, which the system reports as it does a full disk or a spent quota."""
-    run = unfinished(reference, tmp_path)
-    shutil.rmtree(run / "checkpoints" / f"{ITERATIONS:08d}")
-    with started(tmp_path, "train", "resume=last") as process:
-        psutil.Process(process.process.pid).rlimit(psutil.RLIMIT_FSIZE, (20_000, 20_000))
-        code, output = process.finish()
-    assert code == 2, output
-    assert f"The disk is full: could not write {run.relative_to(tmp_path)}/checkpoints/{ITERATIONS:08d}" in output
-    assert "run.root" in output and "Traceback" not in output
-    with started(tmp_path, "train", "resume=last") as process:
-        assert process.finish()[0] == 0
-    assert_same(run, reference)
-
-
 def interrupt(process: Process, moment: Moment, number: signal.Signals) -> str:
     assert process.wait_until(lambda: moment(process)), process.output()
     process.signal_everybody(number)
@@ -136,28 +129,13 @@ def interrupt(process: Process, moment: Moment, number: signal.Signals) -> str:
     return output
 
 
-def test_ctrl_c_saves_leaves_and_continues(reference: Path, tmp_path: Path) -> None:
+def test_ctrl_c_saves_and_leaves(reference: Path, tmp_path: Path) -> None:
+    """While training after the iteration under way; in the last evaluation at once, and the report is made later."""
     with started(tmp_path, "train", *SMALL, *TABLETOP) as process:
         assert "Stopped and saved" in interrupt(process, lambda p: p.iterations() >= 2, signal.SIGINT)
         done = process.iterations()
         assert 2 < done < ITERATIONS and (process.run / "checkpoints" / "last").read_text() == f"{done:08d}\n"
     with started(tmp_path, "train", "resume=last") as process:
-        assert process.finish()[0] == 0
-        assert_same(process.run, reference)
-
-
-def test_sigterm_saves_leaves_and_continues_with_simulators_apart(split_reference: Path, tmp_path: Path) -> None:
-    with started(tmp_path, "train", *SMALL, *TABLETOP, "plan=split", "plan.slices=2") as process:
-        interrupt(process, lambda p: p.iterations() >= 3, signal.SIGTERM)
-    with started(tmp_path, "train", "resume=last") as process:
-        assert process.finish()[0] == 0
-        assert_same(process.run, split_reference)
-
-
-def test_ctrl_c_during_the_last_evaluation_leaves_at_once_and_the_report_can_be_made_later(
-    reference: Path, tmp_path: Path
-) -> None:
-    with started(tmp_path, "train", *SMALL, *TABLETOP) as process:
         interrupt(process, while_finishing, signal.SIGINT)
         assert not (process.run / "report.html").exists()
     with started(tmp_path, "train", "resume=last") as process:
@@ -166,17 +144,25 @@ def test_ctrl_c_during_the_last_evaluation_leaves_at_once_and_the_report_can_be_
         assert_same(process.run, reference)
 
 
+def test_sigterm_saves_and_leaves_with_simulators_apart(split_reference: Path, tmp_path: Path) -> None:
+    with started(tmp_path, "train", *SMALL, *TABLETOP, "plan=split") as process:
+        interrupt(process, lambda p: p.iterations() >= 3, signal.SIGTERM)
+    with started(tmp_path, "train", "resume=last") as process:
+        assert process.finish()[0] == 0
+        assert_same(process.run, split_reference)
+
+
 def test_a_run_outlives_its_simulators(tmp_path: Path) -> None:
     """Workers killed in training and in evaluation are replaced; what was lost is counted."""
-    with started(tmp_path, "train", *SMALL, *TABLETOP, "plan=split", "plan.slices=2") as process:
+    with started(tmp_path, "train", *SMALL, *TABLETOP, "plan=split") as process:
         assert process.wait_until(lambda: process.iterations() >= 2)
         workers = [child for child in process.children() if "runtime.worker" in " ".join(child.cmdline())]
-        assert len(workers) == 8
-        for worker in (workers[0], workers[7]):
+        assert len(workers) == 4
+        for worker in (workers[0], workers[3]):
             worker.kill()
         code, output = process.finish()
         assert code == 0, output
         last = figures(process.run)[-1]
     assert last["iteration"] == ITERATIONS and (process.run / "report.html").is_file()
     assert last["workers/restarts"] == 1
-    assert 1 <= last["workers/lost_episodes"] <= 2, "the worker ran two environments"
+    assert 1 <= last["workers/lost_episodes"] <= 4, "the worker ran four environments"

@@ -1,5 +1,7 @@
 """Pictures by OpenGL, for videos: shaded more handsomely than by rays, and not reproducible to the bit."""
 
+from typing import Any
+
 import mujoco
 import numpy as np
 
@@ -17,9 +19,7 @@ class OpenGL:
 
     def __init__(self, model: mujoco.MjModel, camera: str, height: int, width: int) -> None:
         try:
-            from mujoco.egl import GLContext
-
-            self._gl = GLContext(width, height)
+            self._gl = egl_context(width, height)
         except (ImportError, AttributeError, OSError, RuntimeError) as error:
             raise RuntimeError(
                 f"sim.renderer=egl: no OpenGL by EGL here ({error}). Install libegl1, or set sim.renderer=raycast."
@@ -49,3 +49,10 @@ class OpenGL:
         """Give the graphics memory back."""
         self._context.free()
         self._gl.free()
+
+
+def egl_context(width: int, height: int) -> Any:
+    """Somewhere to draw without a screen. What is raised where there is none depends on what is missing."""
+    from mujoco.egl import GLContext
+
+    return GLContext(width, height)

@@ -19,8 +19,9 @@ SCENE = f"""<mujoco><worldbody>
   <camera name="front" pos="1 .2 .8" xyaxes="0 1 0 -.8 0 .6" fovy="{FOVY}"/>
   <geom type="plane" size="1 1 .1" group="3"/>
   <geom name="ball" type="sphere" size="{RADIUS}" pos="{" ".join(map(str, BALL))}"/>
-  <geom name="box" type="box" size="{" ".join(map(str, HALF))}" pos="{" ".join(map(str, BOX))}" euler="0 0 {np.rad2deg(TURN)}"/>
-</worldbody></mujoco>"""  # noqa: E501
+  <geom name="box" type="box" size="{" ".join(map(str, HALF))}" pos="{" ".join(map(str, BOX))}"
+        euler="0 0 {np.rad2deg(TURN)}"/>
+</worldbody></mujoco>"""
 PLAIN = Look(
     table=np.array([0.5, 0.4, 0.3]),
     pattern="plain",
@@ -151,9 +152,8 @@ def test_a_moved_camera_sees_from_where_it_is() -> None:
 def test_no_ray_is_left_out_that_meets_something(turn) -> None:
     """Spheres all around the camera, some behind it, some around it: casting every ray finds nothing more."""
     balls = "".join(f'<geom name="g{i}" type="sphere" size=".1" pos="0 0 {i}"/>' for i in range(12))
-    model, data = scene(
-        f'<mujoco><worldbody><camera name="front" pos="1 .2 .8" xyaxes="0 1 0 -.8 0 .6" fovy="{FOVY}"/>{balls}</worldbody></mujoco>'
-    )
+    eye = f'<camera name="front" pos="1 .2 .8" xyaxes="0 1 0 -.8 0 .6" fovy="{FOVY}"/>'
+    model, data = scene(f"<mujoco><worldbody>{eye}{balls}</worldbody></mujoco>")
     rng = np.random.default_rng(0)
     for _ in range(60):
         model.geom_size[:, 0] = model.geom_rbound[:] = rng.uniform(0.02, 0.5, model.ngeom)

@@ -1,0 +1,70 @@
+"""`embodied-rl bench`: what is measured, the tables, and the files beside them."""
+
+import json
+
+import pytest
+from rich.console import Console
+
+from embodied_rl import bench
+from embodied_rl.benchmarks import peers
+from embodied_rl.benchmarks.peers import PeerResult
+from embodied_rl.schema import BenchConfig, Plan, PolicyNode, SimNode
+
+
+def config(tmp_path, **settings) -> BenchConfig:
+    sim = SimNode("tabletop", num_envs=2, options={"image_size": 8})
+    return BenchConfig(sim, PolicyNode("pocket"), out=str(tmp_path / "out"), seconds=0.1, **settings)
+
+
+def shown(table) -> str:
+    console = Console(width=80, record=True, quiet=False, file=open("/dev/null", "w"))  # noqa: SIM115
+    console.print(table)
+    return console.export_text()
+
+
+def test_an_unknown_measurement_is_answered_with_a_hint(tmp_path) -> None:
+    with pytest.raises(ValueError, match=r"cannot measure 'tabletpo'.*tabletop.*sim=<name>"):
+        bench.run(config(tmp_path, what="tabletpo"))
+
+
+@pytest.mark.parametrize("what", ["tabletop", "sim"])
+def test_a_simulator_is_measured_and_written(tmp_path, capsys, monkeypatch, what) -> None:
+    monkeypatch.setattr(peers, "measure", lambda name, seconds: PeerResult(name, why_not=f"{name} is not installed"))
+    bench.run(config(tmp_path, what=what))
+    written = json.loads((tmp_path / "out" / "bench_tabletop.json").read_text())
+    assert written["simulator"] == "tabletop" and written["envs"] == 2
+    assert written["control_steps_per_second"] > 0 and written["ratio_to_bare"] > 0
+    assert {peer["title"] for peer in written["peers"]} == set(peers.PEERS)
+    assert written["hardware"]["cores"] >= 1
+    assert "lift is not installed" in capsys.readouterr().out
+
+
+def test_the_table_compares() -> None:
+    ours = {
+        "envs": 4, "rounds": 5, "control_steps_between_pictures": 5, "control_steps_per_second": 3000.0,
+        "bare_control_steps_per_second": 2500.0, "ratio_to_bare": 1.2,
+    }  # fmt: skip
+    text = shown(
+        bench.throughput_table(
+            "toy", ours, [PeerResult("other", 60.0, "other 1.0"), PeerResult("gone", why_not="not there")]
+        )
+    )
+    for part in ("3,000", "2,500", "120.0%", "50.0 times", "other 1.0", "not there"):
+        assert part in text
+
+
+def test_tables_fit_a_narrow_terminal() -> None:
+    stages = {"simulating": 0.0254, "inferring": 0.0189, "message": 0.0007}
+    split = {"slices": 2, "workers": 2, "stages": stages, "without_overlap": 0.0914, "bound": 0.0696, "round": 0.0824}
+    text = shown(bench.overlap_table([{**split, "share_of_bound": 0.845}]))
+    for part in ("2 × 2", "25.4", "18.9", "0.7", "91.4", "69.6", "82.4", "84.5%"):
+        assert part in text
+    busy = {"shares": (0.912, 0.905), "iterations": 3, "seconds": 6.5, "decisions_per_second": 236.0}
+    text = shown(bench.busy_table(busy))
+    assert "91.2%" in text and "90.5%" in text and "236 decisions/s" in text
+    assert "…" not in text
+
+
+def test_only_slices_that_come_out_even_are_measured(tmp_path) -> None:
+    plain = config(tmp_path, plan=Plan(allocation="split", workers=2))
+    assert [slices for slices in bench.SLICES if bench.divisible(plain, slices)] == [1]
