@@ -85,6 +85,8 @@ class TrainLoop:
     """Rollouts, each followed by one update."""
     decisions: int = at_least(1, 24)
     """T, policy calls per environment in a rollout."""
+    family_weights: dict[str, int] = field(default_factory=dict)
+    """How often each task family is drawn while training, in whole numbers; 1 for those left out."""
     time_limit: Literal["bootstrap", "terminal"] = "bootstrap"
     """What the end of a truncated episode is worth: its final observation's value; or nothing, where to be in time is
     part of the task and the critic sees a clock."""

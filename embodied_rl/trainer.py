@@ -58,7 +58,7 @@ class Trainer:
             self._handles,
             self.spec,
             envs // config.plan.slices,
-            EpisodeSampler(self.spec, config.seed, group_size=self.algorithm.group_size),
+            self._sampler(),
             Rollout.allocate(self.actor, self._decisions(), envs),
             config.seed,
             env_offset=ranks.rank * envs,
@@ -67,6 +67,10 @@ class Trainer:
         )
         self.totals = Totals()
         self.iteration = 0
+
+    def _sampler(self) -> EpisodeSampler:
+        weights, size = self.config.train.family_weights, self.algorithm.group_size
+        return EpisodeSampler(self.spec, self.config.seed, group_size=size, family_weights=weights)
 
     def _decisions(self) -> int:
         """T; a method that needs whole episodes gets as many decisions as the longest takes."""

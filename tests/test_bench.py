@@ -44,11 +44,8 @@ def test_the_table_compares() -> None:
         "envs": 4, "rounds": 5, "control_steps_between_pictures": 5, "control_steps_per_second": 3000.0,
         "bare_control_steps_per_second": 2500.0, "ratio_to_bare": 1.2,
     }  # fmt: skip
-    text = shown(
-        bench.throughput_table(
-            "toy", ours, [PeerResult("other", 60.0, "other 1.0"), PeerResult("gone", why_not="not there")]
-        )
-    )
+    others = [PeerResult("other", 60.0, "other 1.0"), PeerResult("gone", why_not="not there")]
+    text = shown(bench.throughput_table("toy", ours, others))
     for part in ("3,000", "2,500", "120.0%", "50.0 times", "other 1.0", "not there"):
         assert part in text
 

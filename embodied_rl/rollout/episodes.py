@@ -1,6 +1,7 @@
 """Which episode an environment runs next, as pure functions of the run's seed and the episode's index."""
 
 import hashlib
+from collections.abc import Mapping
 from typing import Literal, get_args
 
 from embodied_rl.interfaces.sim import Episode, SimulatorSpec
@@ -30,7 +31,7 @@ def episode_seed(purpose: Purpose, split: str, run_seed: int, index: int) -> int
 
 
 class EpisodeSampler:
-    """Draws a task uniformly over families, then over the tasks of the family, and a seed for the scene.
+    """Draws a family by weight, then a task of it uniformly, and a seed for the scene.
 
     Environment e of N runs the indices e, e + N, e + 2N, …, so that who runs what does not depend on timing. Groups
     are runs of `group_size` adjacent indices, hence of adjacent environments; their episodes start alike.
@@ -41,9 +42,10 @@ class EpisodeSampler:
         group_size: G; must divide N.
         split: "train" or a held-out split.
         purpose: see `episode_seed`.
+        family_weights: how often each family is drawn, in whole numbers; 1 for those it leaves out.
 
     Raises:
-        ValueError: the split is unknown, or the group size is below 1.
+        ValueError: the split or a family is unknown, or the group size is below 1.
     """
 
     def __init__(
@@ -54,6 +56,7 @@ class EpisodeSampler:
         group_size: int = 1,
         split: str = "train",
         purpose: Purpose = "train",
+        family_weights: Mapping[str, int] | None = None,
     ):
         if split not in ("train", *spec.splits):
             raise ValueError(f"unknown split '{split}'; the simulator has {', '.join(('train', *spec.splits))}")
@@ -62,8 +65,16 @@ class EpisodeSampler:
         self.group_size = group_size
         self._run_seed, self._split = run_seed, split
         self._purpose: Purpose = purpose
+        weights = dict.fromkeys(spec.families, 1) | dict(family_weights or {})
+        if unknown := [family for family in weights if family not in spec.families]:
+            known = ", ".join(spec.families)
+            raise ValueError(f"train.family_weights: unknown family '{unknown[0]}'; the simulator has {known}")
+        if min(weights.values()) < 0 or not any(weights.values()):
+            raise ValueError(f"train.family_weights must be at least 0, and one of them more; got {weights}")
         self._families = [
-            [number for number, task in enumerate(spec.tasks) if task.family == family] for family in spec.families
+            [number for number, task in enumerate(spec.tasks) if task.family == family]
+            for family in spec.families
+            for _ in range(weights[family])
         ]
 
     def episode(self, index: int) -> Episode:

@@ -79,6 +79,17 @@ def test_a_snapshot_continues_to_the_bit(make, split, settings) -> None:
             assert_same(left, right, f"a restored {split} episode")
 
 
+def test_a_restored_success_is_not_paid_again(make, put, still) -> None:
+    episode = Episode(0, TASK["push_cube"], 5)
+    layout, tabletop, other = draw(episode), make(terminate_on_success=False), make(terminate_on_success=False)
+    tabletop.reset([episode])
+    put(tabletop, 0, layout.target, [*layout.fixtures[layout.goal], 0.019])
+    assert tabletop.step(still, [None]).reward[0, 0] == 1
+    other.restore(tabletop.snapshot())
+    result = other.step(still, [None])
+    assert result.success[0, 0] and result.reward[0, 0] == 0
+
+
 def test_the_target_jumps_once(make, still) -> None:
     """By what the layout says, after the control step it says; in the air it does not."""
     episode = Episode(0, TASK["push_cube"], 8, split="execution")
