@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -130,12 +131,16 @@ def overlap_table(found: list[Mapping[str, Any]]) -> Table:
 
 
 def busy_table(found: Mapping[str, Any]) -> Table:
-    """Processor time of each rank, as a share of the time that passes."""
+    """Processor time of each rank, as a share of the time that passed."""
     speed = f"{found['decisions_per_second']:.0f} decisions/s"
-    caption = f"Rollout and update: {found['iterations']} iterations of {found['seconds']:.2f} s, {speed}."
+    caption = (
+        f"Rollout and update: {found['iterations']} iterations of {found['seconds']:.2f} s, {speed}.\n"
+        "Had work: busy, or waiting while other programs had the core."
+    )
     table = Table(title="plan=colocated", caption=caption, box=SIMPLE_HEAD, min_width=60)
     table.add_column("rank", justify="right")
     table.add_column("core busy", justify="right")
-    for rank, share in enumerate(found["shares"]):
-        table.add_row(str(rank), f"{share:.1%}")
+    table.add_column("had work", justify="right")
+    for rank, (share, demand) in enumerate(zip_longest(found["shares"], found["demands"])):
+        table.add_row(str(rank), f"{share:.1%}", "–" if demand is None else f"{demand:.1%}")
     return table

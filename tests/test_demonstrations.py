@@ -127,6 +127,8 @@ def test_episodes_are_cut_at_the_longest() -> None:
     recorded = record(Operated(2), episodes(3), chunk=2, disturbance=CALM, seed=0, longest=2)
     assert [len(rows_of(recorded, index)) for index in (10, 11, 12)] == [2, 2, 2]
     assert not recorded.success.any()
+    beyond = record(Operated(2), episodes(2), chunk=2, disturbance=CALM, seed=0, faulty=True, longest=20)
+    assert [len(rows_of(beyond, index)) for index in (10, 11)] == [CONFIG.horizon] * 2
 
 
 def test_equal_seeds_give_equal_demonstrations() -> None:

@@ -4,6 +4,7 @@ import statistics
 import tempfile
 import time
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 from embodied_rl.runs.folder import RunFolder
@@ -12,6 +13,7 @@ from embodied_rl.runtime.ranks import launch
 from embodied_rl.schema import AlgoNode, BenchConfig, Plan, TrainConfig
 from embodied_rl.trainer import Trainer
 
+_SCHEDULER = Path("/proc/thread-self/schedstat")
 _WARM_UP = 3
 """Iterations before the clock starts: PPO fits its critic alone in the first two."""
 
@@ -21,13 +23,16 @@ class Busy:
     """Some iterations of training, rollout and update.
 
     Attributes:
-        shares: of each rank's core, in order of ranks.
+        shares: processor time of each rank as a share of the time that passed, in order of ranks.
+        demands: the same with the time in which a rank had work but other programs had its core; on an idle machine
+            equal to `shares`, on a shared one what they would be on an idle one. Empty where the system does not tell.
         iterations: that were measured.
         seconds: of the median iteration.
         decisions_per_second: of all ranks.
     """
 
     shares: tuple[float, ...]
+    demands: tuple[float, ...]
     iterations: int
     seconds: float
     decisions_per_second: float
@@ -53,15 +58,25 @@ def _train(job: tuple[TrainConfig, RunFolder, float], ranks: Ranks) -> Busy:
     for _ in range(_WARM_UP):
         trainer.step()
     ranks.barrier()
-    began, busy_before, times = time.perf_counter(), time.process_time(), list[float]()
+    began, busy_before, queued_before, times = time.perf_counter(), time.process_time(), queued(), list[float]()
     while True:
         started = time.perf_counter()
         trainer.step()
         times.append(time.perf_counter() - started)
         if ranks.any_(time.perf_counter() - began >= seconds):
             break
-    share = (time.process_time() - busy_before) / (time.perf_counter() - began)
-    decisions = len(times) * config.train.decisions * config.sim.num_envs
-    shares = tuple(ranks.gather(share))
+    passed, busy, waited = time.perf_counter() - began, time.process_time() - busy_before, queued()
+    shares = tuple(ranks.gather(busy / passed))
+    told = None if waited is None or queued_before is None else (busy + waited - queued_before) / passed
+    demands = tuple(share for share in ranks.gather(told) if share is not None)
     trainer.close()
-    return Busy(shares, len(times), statistics.median(times), decisions / sum(times))
+    decisions = len(times) * config.train.decisions * config.sim.num_envs
+    return Busy(shares, demands, len(times), statistics.median(times), decisions / sum(times))
+
+
+def queued() -> float | None:
+    """Seconds that this thread was ready to run and had to wait for a core; None where the system does not tell."""
+    try:
+        return int(_SCHEDULER.read_text(encoding="ascii").split()[1]) / 1e9
+    except (OSError, IndexError):
+        return None

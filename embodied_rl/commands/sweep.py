@@ -18,8 +18,8 @@ from embodied_rl.commands.table import Command
 
 # Runs make their own folders: Hydra makes none but that of the sweep's own record, and configures no logging.
 _QUIET = (
-    "hydra/job_logging=disabled",
-    "hydra/hydra_logging=disabled",
+    "hydra/job_logging=none",
+    "hydra/hydra_logging=none",
     "hydra.output_subdir=null",
     "hydra.run.dir=.",
     "hydra.sweep.subdir=.",

@@ -137,6 +137,7 @@ def spoil(rollout: Rollout) -> Rollout:
     spoilt.trace["flow/x_next"][:, :, :, rollout.executed :] += 5
     spoilt.reward[~executed] += 7
     spoilt.success[~executed] ^= True
+    spoilt.source[~executed] = int(Source.POLICY)
     spoilt.final_value[~rollout.truncated | rollout.terminated] += 11
     lost = ~rollout.valid
     for tensor in (*spoilt.trace.values(), spoilt.log_prob, spoilt.value, spoilt.reward, spoilt.final_value):

@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -136,7 +137,15 @@ def test_signals_stop_all_ranks_after_the_same_iteration(tmp_path: Path) -> None
     assert (tmp_path / "0.left").read_text() == (tmp_path / "1.left").read_text()
 
 
-def test_a_second_signal_acts_as_usual() -> None:
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    """Python's own SIGINT, which a shell that starts tests in the background may have switched off."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+def test_a_second_signal_acts_as_usual(interruptible: None) -> None:
     with pytest.raises(KeyboardInterrupt), stop_on_signals(Ranks()) as stop_requested:
         os.kill(os.getpid(), signal.SIGINT)
         assert stop_requested()
