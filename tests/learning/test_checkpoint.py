@@ -2,12 +2,14 @@
 
 import errno
 import json
+import os
 import pickle
 import warnings
 
 import numpy as np
 import pytest
 import torch
+from safetensors import SafetensorError
 
 from embodied_rl.learning import checkpoint
 from embodied_rl.learning.checkpoint import CheckpointError
@@ -134,6 +136,16 @@ def test_pruning_keeps_the_newest_and_the_best(folder):
         checkpoint.prune(folder, 0)
 
 
+def test_a_refused_one_goes_when_the_run_is_on_its_way_there_again(folder):
+    """Kept as the newest, it would push out the sound one that was just written."""
+    checkpoint.mark_best(folder, 20)
+    (folder / "00000020" / checkpoint.TENSORS).write_bytes(b"")
+    checkpoint.save(folder, 15, tensors(15), {}, keep=1)
+    assert checkpoint.steps(folder) == [15]
+    assert checkpoint.resolve(folder).name == "00000015"
+    assert sorted(path.name for path in folder.iterdir()) == ["00000015", "last"]
+
+
 def test_a_run_folder_means_its_best_or_last(tmp_path):
     checkpoint.save(tmp_path / "checkpoints", 3, tensors(3), {})
     assert checkpoint.resolve(tmp_path).name == "00000003"
@@ -174,6 +186,18 @@ def test_a_full_disk_names_path_and_key_and_harms_nothing(folder, monkeypatch, f
         checkpoint.save(folder, 30, tensors(30), {})
     assert checkpoint.load_latest(folder)[0] in (20, 30)
     assert not list(folder.glob(".*"))
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT, errno.EFBIG])
+def test_what_safetensors_says_of_a_failed_write_is_understood(folder, monkeypatch, code):
+    """It reports the system's error as text alone."""
+
+    def full(*_):
+        raise SafetensorError(f"Error while serializing: I/O error: {os.strerror(code)} (os error {code})")
+
+    monkeypatch.setattr(checkpoint, "save_file", full)
+    with pytest.raises(StorageError, match=r"disk is full"):
+        checkpoint.save(folder, 30, tensors(30), {})
 
 
 def test_no_pickle_lies_in_a_checkpoint(folder):

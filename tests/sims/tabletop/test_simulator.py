@@ -226,6 +226,20 @@ def test_moves_are_metres(make) -> None:
     np.testing.assert_allclose(arrived - start, 3 * move[:3], atol=2e-3)
 
 
+def test_a_chunk_may_be_handed_over_step_by_step(make) -> None:
+    """As films and recordings do, which repeat what was evaluated in chunks."""
+    episodes = [Episode(row, row % 7, 60 + row) for row in range(14)]
+    whole, single = make(14), make(14)
+    whole.reset(episodes)
+    single.reset(episodes)
+    for number in range(4):
+        actions = np.repeat(random_chunk(number, 14, 1), 5, axis=1)  # as fast as it goes
+        result = whole.step(actions, [None] * 14)
+        for j in range(5):
+            last = single.step(actions[:, j : j + 1], [None] * 14)
+        assert_same(last.observation, result.observation, "an episode in single steps")
+
+
 def test_too_large_actions_are_cut_off_and_reported(make) -> None:
     episode, limit = Episode(0, TASK["pick_cube"], 12), np.array([0.03, -0.03, 0.03, -1], np.float32)
     wild, tame = make(), make()
