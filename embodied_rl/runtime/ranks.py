@@ -117,6 +117,7 @@ def stop_on_signals(ranks: Ranks) -> Iterator[Callable[[], bool]]:
     def request(*_: object) -> None:
         requested.set()
         restore()
+        os.write(2, b"\nStopping after this iteration; a second signal leaves at once, without saving.\n")
 
     def restore() -> None:
         for number, handler in before.items():

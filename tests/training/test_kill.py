@@ -132,7 +132,8 @@ def interrupt(process: Process, moment: Moment, number: signal.Signals) -> str:
 def test_ctrl_c_saves_and_leaves(reference: Path, tmp_path: Path) -> None:
     """While training after the iteration under way; in the last evaluation at once, and the report is made later."""
     with started(tmp_path, "train", *SMALL, *TABLETOP) as process:
-        assert "Stopped and saved" in interrupt(process, lambda p: p.iterations() >= 2, signal.SIGINT)
+        output = interrupt(process, lambda p: p.iterations() >= 2, signal.SIGINT)
+        assert "Stopping after this iteration" in output and "Stopped and saved" in output
         done = process.iterations()
         assert 2 < done < ITERATIONS and (process.run / "checkpoints" / "last").read_text() == f"{done:08d}\n"
     with started(tmp_path, "train", "resume=last") as process:
