@@ -12,17 +12,22 @@ from embodied_rl.interfaces.sim import Array, Episode, Observation, Operated
 class Disturbance:
     """What is added to the operator's moves before they are executed; recorded actions stay the operator's own.
 
-    The last entry of an action is the gripper, all others are moves.
+    So the operator is seen to recover (DART, arXiv:1703.09327). The last entry of an action is the gripper, all others
+    are moves.
 
     Attributes:
         noise: standard deviation of independent noise, as a share of an action's upper limit.
-        drift: largest constant offset, as a share of the limit, redrawn every eight control steps in half the time.
+        drift: largest constant offset, as a share of the limit, redrawn every eight control steps.
+        drift_share: share of those eight control steps that drift at all.
         slip: chance of a control step that the gripper does the opposite.
+        keep: whether rows are kept whose chunk meets a drift or a slip, and so answers what the row does not show.
     """
 
     noise: float = 0.1
     drift: float = 0.0
+    drift_share: float = 0.5
     slip: float = 0.0
+    keep: bool = True
 
 
 @dataclass
@@ -70,6 +75,16 @@ def record(
     )
 
 
+@dataclass(frozen=True)
+class _Seen:
+    """One control step of all environments: [n] rows, the operator's actions [n, A], and bool [n] masks."""
+
+    observation: Observation
+    chosen: Array
+    running: Array
+    upset: Array
+
+
 def _batch(
     simulator: Operated,
     episodes: Sequence[Episode],
@@ -86,11 +101,12 @@ def _batch(
     observation = simulator.reset([*episodes, *[None] * (num_envs - len(episodes))])
     running = np.arange(num_envs) < len(episodes)
     done = np.zeros(num_envs, bool)
-    seen: list[tuple[Observation, Array, Array]] = []
+    seen: list[_Seen] = []
     for _ in range(longest):
         chosen = operator()
-        seen.append((observation, chosen, running.copy()))
-        result = simulator.step(disturb(chosen)[:, None], [None] * num_envs)
+        executed, upset = disturb(chosen)
+        seen.append(_Seen(observation, chosen, running.copy(), upset & (not disturbance.keep)))
+        result = simulator.step(executed[:, None], [None] * num_envs)
         done |= result.success[:, 0]
         running &= ~(result.terminated | result.truncated)
         observation = result.observation
@@ -101,39 +117,42 @@ def _batch(
 
 def _disturber(
     disturbance: Disturbance, high: Array, num_envs: int, rng: np.random.Generator
-) -> Callable[[Array], Array]:
-    """A function from chosen to executed actions, [n, A] each; call it once a control step."""
+) -> Callable[[Array], tuple[Array, Array]]:
+    """A function of chosen actions [n, A], once a control step: what is executed, and who drifts or slips, bool [n]."""
     moves = len(high) - 1  # the last one is the gripper
     drift = np.zeros((num_envs, moves))
     steps = 0
 
-    def disturb(chosen: Array) -> Array:
+    def disturb(chosen: Array) -> tuple[Array, Array]:
         nonlocal drift, steps
         if steps % 8 == 0:
             drift = disturbance.drift * rng.uniform(-1, 1, (num_envs, moves))
-            drift *= rng.random((num_envs, 1)) < 0.5
+            drift *= rng.random((num_envs, 1)) < disturbance.drift_share
         steps += 1
         executed = chosen.copy()
         executed[:, :moves] += (drift + disturbance.noise * rng.standard_normal((num_envs, moves))) * high[:moves]
-        executed[:, moves:] *= np.where(rng.random((num_envs, 1)) < disturbance.slip, -1, 1)
-        return executed
+        slips = rng.random((num_envs, 1)) < disturbance.slip
+        executed[:, moves:] *= np.where(slips, -1, 1)
+        return executed, slips[:, 0] | drift.any(axis=1)
 
     return disturb
 
 
-def _cut(
-    seen: list[tuple[Observation, Array, Array]], episodes: Sequence[Episode], done: Array, chunk: int
-) -> Demonstrations:
-    """Rows of running environments, each with the chunk that follows."""
-    running = np.stack([row for _, _, row in seen])  # [steps, n]
-    chosen = np.stack([action for _, action, _ in seen])  # [steps, n, A]
+def _cut(seen: list[_Seen], episodes: Sequence[Episode], done: Array, chunk: int) -> Demonstrations:
+    """Rows of running environments, each with the chunk that follows, without those whose chunk is upset."""
+    running = np.stack([step.running for step in seen])  # [steps, n]
+    chosen = np.stack([step.chosen for step in seen])  # [steps, n, A]
+    upset = np.stack([step.upset for step in seen])
     last = np.maximum(running.sum(axis=0) - 1, 0)
-    steps, rows = np.nonzero(running)
-    follow = np.minimum(steps[:, None] + np.arange(chunk), last[rows][:, None])
-    observation = Observation.concatenate([part.select(np.flatnonzero(row)) for part, _, row in seen])
+    follow = np.minimum(np.arange(len(seen))[:, None] + np.arange(chunk), last[:, None, None])  # [n, steps, H]
+    columns = np.arange(running.shape[1])
+    kept = running & ~upset[follow.swapaxes(0, 1), columns[:, None]].any(axis=-1)
+    steps, rows = np.nonzero(kept)
+    parts = [step.observation.select(np.flatnonzero(row)) for step, row in zip(seen, kept, strict=True)]
+    observation = Observation.concatenate(parts)
     return Demonstrations(
         observation=observation,
-        actions=chosen[follow, rows[:, None]].astype(np.float32),
+        actions=chosen[follow[rows, steps], rows[:, None]].astype(np.float32),
         episode=np.array([episodes[int(row)].index for row in rows], np.int64),
         success=done[rows],
     )

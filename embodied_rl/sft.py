@@ -65,7 +65,8 @@ def fit(config: SftConfig, simulator: Operated) -> tuple[FlowBackbone, Embodimen
     seen, shown = range(options.frames), range(options.frames, options.frames + options.demonstrations)
     frames = _record(simulator, config.seed, seen, options, WANDERING, faulty=False)
     faulty = options.operator == "faulty"
-    demonstrations = _record(simulator, config.seed, shown, options, Disturbance(options.noise), faulty=faulty)
+    upset = Disturbance(options.noise, options.drift, options.drift_share, options.slip, keep=False)
+    demonstrations = _record(simulator, config.seed, shown, options, upset, faulty=faulty)
     share = demonstrations.success.mean()
     print(f"{len(frames)} frames, {len(demonstrations)} demonstrated steps ({share:.1%} in successful episodes)")
     backbone, embodiment = _network(config, options, simulator.spec, demonstrations)

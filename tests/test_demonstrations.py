@@ -89,22 +89,23 @@ def test_the_operator_s_own_actions_are_recorded_not_the_disturbed_ones() -> Non
     assert abs(np.corrcoef(first[:, 0], second[:, 0])[0, 1]) < 0.35
 
 
+class Wide(Operated):
+    """Three moves and a gripper; every episode runs to the horizon, whatever is done."""
+
+    @staticmethod
+    def spec_of(config):
+        narrow = FakeSimulator.spec_of(config)
+        names = ("x", "y", "z", "gripper")
+        return replace(narrow, action_names=names, action_low=(-2.0,) * 4, action_high=(2.0,) * 4)
+
+    def expert(self, faulty=False):
+        return lambda: np.tile(np.array([0, 0, 0, 1], np.float32), (self.num_envs, 1))
+
+    def _advance(self, running, velocity):
+        self._steps += running
+
+
 def test_drift_lasts_for_eight_steps_in_half_the_time() -> None:
-    """On a simulator with three moves and a gripper, one horizon long."""
-
-    class Wide(Operated):
-        @staticmethod
-        def spec_of(config):
-            narrow = FakeSimulator.spec_of(config)
-            names = ("x", "y", "z", "gripper")
-            return replace(narrow, action_names=names, action_low=(-2.0,) * 4, action_high=(2.0,) * 4)
-
-        def expert(self, faulty=False):
-            return lambda: np.tile(np.array([0, 0, 0, 1], np.float32), (self.num_envs, 1))
-
-        def _advance(self, running, velocity):
-            self._steps += running
-
     simulator = Wide(200, FakeSimulator.Config(horizon=16))
     record(simulator, episodes(200), chunk=1, disturbance=Disturbance(noise=0.0, drift=0.5, slip=0.25), seed=0)
     executed = np.stack(simulator.executed)  # [16, 200, 4]
@@ -115,6 +116,17 @@ def test_drift_lasts_for_eight_steps_in_half_the_time() -> None:
     assert np.abs(first[0][drifting]).max() <= 1.0 and np.abs(first[0]).max() > 0.9
     assert set(np.unique(executed[..., 3])) == {-1.0, 1.0}
     assert (executed[..., 3] < 0).mean() == pytest.approx(0.25, abs=0.04)
+
+
+def test_rows_whose_chunk_is_upset_can_be_left_out() -> None:
+    simulator = Wide(20, FakeSimulator.Config(horizon=16))
+    upset = Disturbance(noise=0.0, drift=0.5, drift_share=0.3, slip=0.1, keep=False)
+    recorded = record(simulator, episodes(20), chunk=3, disturbance=upset, seed=0)
+    as_chosen = (np.stack(simulator.executed) == [0, 0, 0, 1]).all(axis=-1)  # [16, 20]
+    expected = [sum(column[step : step + 3].all() for step in range(16)) for column in as_chosen.T]
+    assert 20 < sum(expected) < 250
+    assert [len(rows_of(recorded, 10 + number)) for number in range(20)] == expected
+    assert len(recorded.observation) == len(recorded.success) == sum(expected)
 
 
 def test_a_faulty_operator_is_the_one_that_is_recorded() -> None:

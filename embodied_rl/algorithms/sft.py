@@ -35,7 +35,8 @@ class SFTConfig:
         localise_batch: its rows of a minibatch.
         demonstrations: demonstrated episodes to clone.
         operator: "careful", or "faulty" for the operator with systematic faults.
-        noise: standard deviation of what disturbs the operator's moves, as a share of an action's limit.
+        noise, drift, drift_share, slip: how the operator is disturbed, so that it is seen to recover: see
+            `embodied_rl.demonstrations.Disturbance`. Rows whose chunk meets a drift or a slip are left out.
         chunk: H, actions recorded with each row; the policy's horizon.
         longest: control steps after which a demonstration is cut.
         steps: optimiser steps of the cloning stage.
@@ -55,6 +56,9 @@ class SFTConfig:
     demonstrations: int = 1500
     operator: Literal["careful", "faulty"] = "faulty"
     noise: float = 0.1
+    drift: float = 0.0
+    drift_share: float = 0.2
+    slip: float = 0.0
     chunk: int = 5
     longest: int = 30
     steps: int = 4000

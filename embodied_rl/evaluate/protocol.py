@@ -103,7 +103,7 @@ def evaluate(
         One result per episode, in the order of `episodes`.
 
     Raises:
-        ValueError: indices that repeat, or a policy that chose NaN.
+        ValueError: indices that repeat, or NaN from the policy or the simulator, saying in which episode.
         WorkerDied: a worker died more often than its handle restarts it.
     """
     if len({episode.index for episode in episodes}) != len(episodes):
@@ -147,14 +147,20 @@ class _Chooser:
         index = np.array([row.episode.index for row in running], np.int64)
         decision = np.array([row.decisions for row in running], np.int64)
         shown = self._shown(observation.without_privileged(), index)
+        self._check(shown.state, running, "The simulator's state has", "The policy is not to blame")
         actions = self._actor.act(shown, NoiseKeys(self._seed, index, decision), explore=False).actions
         actions = actions[:, : self._executed]
-        if not (finite := np.isfinite(actions).all(axis=(1, 2))).all():
+        self._check(actions, running, "The policy chose", "Its checkpoint is of no use")
+        return actions
+
+    def _check(self, values: Array, running: Sequence["_Running"], who: str, meaning: str) -> None:
+        """Raise `ValueError` where `values` [n, ...], the rows of `running`, are not finite."""
+        finite = np.isfinite(values.reshape(len(values), -1)).all(axis=1)
+        if not finite.all():
             bad = running[int(np.argmin(finite))]
             name = self._spec.tasks[bad.episode.task].name
-            message = f"The policy chose NaN or infinity in episode {bad.episode.index} ({name}), "
-            raise ValueError(f"{message}decision {bad.decisions}. Its checkpoint is of no use.")
-        return actions
+            where = f"episode {bad.episode.index} ({name}, seed {bad.episode.seed}), decision {bad.decisions}"
+            raise ValueError(f"{who} NaN or infinity in {where}. {meaning}.")
 
     def _shown(self, observation: Observation, index: Array) -> Observation:
         if self._blank_images:

@@ -128,9 +128,23 @@ def test_one_task_has_no_foreign_instructions(run, spec):
 
 
 def test_a_policy_that_chooses_nan_is_named(spec, make_actor, make_handles, executed):
-    with pytest.raises(ValueError, match=r"episode 5 \(open\), decision 0"):
-        episodes = enumerate_episodes(spec, "eval", 8)
+    episodes = enumerate_episodes(spec, "eval", 8)
+    with pytest.raises(ValueError, match=r"The policy chose NaN .* in episode 5 \(open, seed \d+\), decision 0"):
         evaluate(make_actor(nan_at=5), make_handles(1, 8), spec, episodes, 0, 8, executed)
+
+
+def test_a_simulator_whose_state_is_nan_is_blamed_and_not_the_policy(spec, make_actor, make_handles, executed):
+    handles = make_handles(1, 8)
+    sound = handles[0].simulator._observe
+
+    def broken_after_a_chunk():
+        observation = sound()
+        observation.state[observation.state[:, 0] == executed, 1] = np.nan
+        return observation
+
+    handles[0].simulator._observe = broken_after_a_chunk
+    with pytest.raises(ValueError, match=r"The simulator's state has NaN or infinity in episode \d \(.*\), decision 1"):
+        evaluate(make_actor(), handles, spec, enumerate_episodes(spec, "eval", 8), 0, 8, executed)
 
 
 def test_a_dead_worker_repeats_its_episodes_and_changes_nothing(spec, make_actor, make_handles, executed, run):
