@@ -1,6 +1,6 @@
 """How a run ends: the best checkpoint's figures on episodes of their own, a report, videos."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from embodied_rl.build import POLICY
@@ -8,10 +8,12 @@ from embodied_rl.evaluate.page import percent, write_page
 from embodied_rl.evaluate.protocol import EpisodeResult
 from embodied_rl.evaluate.report import Report
 from embodied_rl.evaluate.video import film
+from embodied_rl.runs.metrics import Value, first_reached, read_metrics
 from embodied_rl.trainer import Trainer
 
 PAGE = "report.html"
 """The last thing that a run writes: where it stands, nothing is left to do."""
+MILESTONES = (0.7, 0.9, 0.95)
 
 
 def report(trainer: Trainer, results: Sequence[EpisodeResult], name: str) -> Report:
@@ -37,13 +39,26 @@ def finish(trainer: Trainer) -> None:
     after.write(folder)
     videos = film(trainer.actor, trainer.kind.build, trainer.spec, results, folder / "videos")
     write_page(folder / PAGE, after, before=before, metrics=trainer.folder.metrics, videos=videos)
-    print("\n".join(summary(before, after, folder, videos)))
+    print("\n".join(summary(before, after, folder, videos, read_metrics(trainer.folder.metrics))))
 
 
-def summary(before: Report, after: Report, folder: Path, videos: Sequence[Path]) -> list[str]:
+def summary(
+    before: Report, after: Report, folder: Path, videos: Sequence[Path], metrics: Sequence[Mapping[str, Value]]
+) -> list[str]:
     """What the user reads at the end."""
     rows = [("all families", before.overall.success, after.overall.success)]
     rows += [(name, before.families[name].success, found.success) for name, found in after.families.items()]
     lines = [f"  {name:14s} {percent(old)}  →  {percent(new)}" for name, old, new in rows]
     title = f"Success on {after.success.episodes} episodes never trained on, before and after (95 % intervals):"
+    lines += milestones(metrics)
     return ["", title, *lines, f"Report: {folder / PAGE}", *(f"Video:  {video}" for video in videos)]
+
+
+def milestones(metrics: Sequence[Mapping[str, Value]]) -> list[str]:
+    """When the evaluations that choose the checkpoint first showed each share of `MILESTONES`, if ever."""
+    reached = {share: first_reached(metrics, share) for share in MILESTONES}
+    known = {share: when for share, when in reached.items() if when is not None}
+    return [
+        f"  {share:.0%} first seen after {seconds / 60:.1f} min, at iteration {iteration}"
+        for share, (iteration, seconds) in known.items()
+    ]

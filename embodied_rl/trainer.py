@@ -150,13 +150,20 @@ class Trainer:
         return figures
 
     def evaluate(self, episodes: int, purpose: Purpose) -> list[EpisodeResult]:
-        """The deployed policy on enumerated episodes, shared among ranks; the whole list on every rank."""
+        """The deployed policy on enumerated episodes, shared among ranks; the whole list on every rank.
+
+        Choosing a checkpoint is part of training, and of the time it takes.
+        """
+        began = time.perf_counter()
         listed = enumerate_episodes(self.spec, "eval", episodes, purpose=purpose)
         mine = listed[self.ranks.rank :: self.ranks.size]
         envs = self._evaluation_envs() // len(self._evaluators)
         executed = self.actor.embodiment.executed
         results = evaluate(self.actor, self._evaluators, self.spec, mine, 0, envs, executed)
-        return sorted((result for part in self.ranks.gather(results) for result in part), key=lambda r: r.index)
+        everything = [result for part in self.ranks.gather(results) for result in part]
+        if purpose == "select":
+            self.totals.seconds += time.perf_counter() - began
+        return sorted(everything, key=lambda result: result.index)
 
     def save(self) -> None:
         """Write a checkpoint, with no slice in flight."""

@@ -146,7 +146,9 @@ def learning_curves(metrics: Sequence[Mapping[str, Value]]) -> str:
     training = Series("training, with exploration", iterations, column("rollout/success"))
     charts = [line_chart("Success", [training, evaluations], x_label="iteration", percent=True)]
     for title, name in _CURVES:
-        charts.append(line_chart(title, [Series("", iterations, column(name))], x_label="iteration"))
+        values = column(name)
+        if any(values):  # fixed noise has no entropy to speak of
+            charts.append(line_chart(title, [Series("", iterations, values)], x_label="iteration"))
     drawn = "".join(charts)
     return f'<div class="charts">{drawn}</div>' if drawn else ""
 

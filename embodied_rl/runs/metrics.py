@@ -5,12 +5,12 @@ runs of one seed. Names that reports and the live table know:
 
     iteration, total/control_steps, total/episodes,
     rollout/success, rollout/return, update/kl, update/clip_share, update/entropy, update/value_loss,
-    eval/success, eval/low, eval/high, time/elapsed (s), time/steps_per_second
+    eval/success, eval/low, eval/high, time/elapsed (s, evaluations included), time/steps_per_second
 """
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -80,6 +80,15 @@ def read_metrics(path: Path) -> list[dict[str, Value]]:
         except json.JSONDecodeError:
             break
     return rows
+
+
+def first_reached(rows: Sequence[Mapping[str, Value]], success: float) -> tuple[int, float] | None:
+    """The iteration and the seconds since the run began at which an evaluation first showed that share of success."""
+    for row in rows:
+        found, iteration, seconds = row.get("eval/success"), row.get("iteration"), row.get("time/elapsed")
+        if isinstance(found, float) and isinstance(iteration, int) and isinstance(seconds, float) and found >= success:
+            return iteration, seconds
+    return None
 
 
 def _truncate(path: Path, last: int) -> None:

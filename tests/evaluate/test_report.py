@@ -94,7 +94,9 @@ class Page(HTMLParser):
 
 @pytest.fixture
 def page(report, tmp_path):
-    rows = [{"iteration": i, "rollout/success": i / 10, "update/kl": 0.01 * i} for i in range(1, 8)]
+    rows = [
+        {"iteration": i, "rollout/success": i / 10, "update/kl": 0.01 * i, "update/entropy": 0.0} for i in range(1, 8)
+    ]
     rows[3] |= {"eval/success": 0.5, "eval/low": 0.4, "eval/high": 0.6}
     (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     (tmp_path / "grid.mp4").write_bytes(b"first video")
@@ -120,7 +122,9 @@ def test_the_page_holds_figures_videos_and_curves(page):
     contents = [base64.b64decode(source.removeprefix("data:video/mp4;base64,")) for source in sources]
     assert contents == [b"first video", b"second video"]
     assert "75.0 % [30.1, 95.4]" in parsed.words and "pick blue" in parsed.words and "before" in parsed.words
-    assert parsed.tags.count("svg") == 2, "success and KL have values, the other curves have none"
+    assert parsed.tags.count("svg") == 2, (
+        "success and KL have values, the entropy is 0 throughout, the others have none"
+    )
     assert parsed.tags.count("circle") == 1, "one evaluation"
     assert "runs/<demo>" in parsed.words, "text from outside is escaped"
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from embodied_rl.runs.metrics import MetricsWriter, read_metrics
+from embodied_rl.runs.metrics import MetricsWriter, first_reached, read_metrics
 from embodied_rl.runs.storage import StorageError
 
 
@@ -83,3 +83,14 @@ def test_tensorboard_gets_the_numbers(tmp_path):
     events.Reload()
     assert events.Tags()["scalars"] == ["rollout/success"]
     assert [(e.step, e.value) for e in events.Scalars("rollout/success")] == [(1, 0.25), (2, 0.5)]
+
+
+def test_when_a_share_of_success_was_first_seen():
+    rows = [
+        {"iteration": number, "time/elapsed": 2.0 * number, **({} if success is None else {"eval/success": success})}
+        for number, success in enumerate([None, 0.4, 0.72, None, 0.69, 0.9], start=1)
+    ]
+    assert first_reached(rows, 0.4) == (2, 4.0)
+    assert first_reached(rows, 0.7) == (3, 6.0)
+    assert first_reached(rows, 0.9) == (6, 12.0)
+    assert first_reached(rows, 0.91) is None and first_reached([], 0.1) is None

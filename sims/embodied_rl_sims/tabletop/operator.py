@@ -37,7 +37,7 @@ def draw_faults(rng: np.random.Generator) -> Faults:
     """The faults of one demonstration by the imperfect operator."""
     return Faults(
         grasp_high=float(rng.uniform(0.006, 0.030)),
-        push_short=float(rng.uniform(0.010, 0.055)),
+        push_short=float(rng.uniform(0.020, 0.070)),
         place_off=(float(rng.uniform(0.005, 0.050)), 0.0),
         press_high=float(rng.uniform(0.0, 0.024)),
     )
