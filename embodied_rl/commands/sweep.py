@@ -12,7 +12,7 @@ from hydra.core.plugins import Plugins
 from omegaconf import DictConfig
 
 from embodied_rl import composition
-from embodied_rl.commands import launch
+from embodied_rl.commands import execution
 from embodied_rl.commands.options import Options
 from embodied_rl.commands.table import Command
 
@@ -38,11 +38,11 @@ def run(command: Command, options: Options) -> int:
         return 0
 
     def check(mapping: dict[str, object], overrides: list[str]) -> None:
-        launch.prepare(launch.read(command, mapping, overrides))
+        execution.prepare(execution.read(command, mapping, overrides))
 
     def start(mapping: dict[str, object], overrides: list[str]) -> None:
         print(f"embodied-rl {command.name} {' '.join(overrides)}", flush=True)
-        launch.execute(command, mapping, replace(options, overrides=tuple(overrides)))
+        execution.execute(command, mapping, replace(options, overrides=tuple(overrides)))
 
     with TemporaryDirectory() as nowhere:
         _hydra(command, options, ["--multirun", "hydra/launcher=basic", f"hydra.sweep.dir={nowhere}"], check)

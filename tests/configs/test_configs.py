@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from embodied_rl import schema
-from embodied_rl.commands import launch
+from embodied_rl.commands import execution
 from embodied_rl.commands.table import COMMANDS
 from embodied_rl.composition import compose, experiments, root
 
@@ -20,8 +20,8 @@ def frozen(command: str, *overrides: str):
     """The configuration of a command, its plug-ins found and their keys checked."""
     known = COMMANDS[command]
     typed = [*REQUIRED.get(command, []), *overrides]
-    config = launch.read(known, compose(known.config, typed, known.values), typed)
-    return launch.find_plugins(config)[0]
+    config = execution.read(known, compose(known.config, typed, known.values), typed)
+    return execution.find_plugins(config)[0]
 
 
 @pytest.mark.parametrize("command", COMMANDS)
