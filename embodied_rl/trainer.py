@@ -12,6 +12,7 @@ from torch import Tensor
 from embodied_rl import build, plugins
 from embodied_rl.actors.checkpoint import load_actor, save_actor
 from embodied_rl.evaluate.protocol import EpisodeResult, enumerate_episodes, evaluate
+from embodied_rl.evaluate.statistics import as_good
 from embodied_rl.interfaces.sim import SimulatorSpec
 from embodied_rl.learning import checkpoint
 from embodied_rl.rollout.buffer import EpisodeRecord, Rollout
@@ -28,7 +29,12 @@ EVALUATION_ENVS = 32
 
 @dataclass
 class Totals:
-    """What has been done since the run began, over all ranks and restarts."""
+    """What has been done since the run began, over all ranks and restarts.
+
+    Attributes:
+        best: highest success of an evaluation that chooses a checkpoint.
+        best_iteration: the newest iteration that was as good, but for chance: the checkpoint `best`.
+    """
 
     control_steps: int = 0
     decisions: int = 0
@@ -178,10 +184,11 @@ class Trainer:
             self._point_at_best()
         self.ranks.barrier()
 
-    def note_evaluation(self, success: float) -> None:
-        """Remember this iteration as the best, where it is; `save` then marks its checkpoint."""
-        if success >= self.totals.best:
-            self.totals.best, self.totals.best_iteration = success, self.iteration
+    def note_evaluation(self, success: float, episodes: int) -> None:
+        """Choose this iteration, unless an earlier one was better by more than luck; `save` marks its checkpoint."""
+        self.totals.best = max(self.totals.best, success)
+        if as_good(success, self.totals.best, episodes):
+            self.totals.best_iteration = self.iteration
 
     def _point_at_best(self) -> None:
         if self.totals.best_iteration in checkpoint.steps(self.folder.checkpoints):

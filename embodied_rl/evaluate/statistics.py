@@ -29,6 +29,15 @@ def wilson(successes: int, n: int, z: float = Z95) -> tuple[float, float]:
     return (0.0 if successes == 0 else max(0.0, centre - half), 1.0 if successes == n else min(1.0, centre + half))
 
 
+def as_good(rate: float, best: float, n: int) -> bool:
+    """Whether a rate is no more than one standard error below the best of several, each of n trials.
+
+    The highest of many noisy rates is mostly luck. Of candidates that grow better with time, the newest that passes is
+    the better choice (the one-standard-error rule: Breiman, Friedman, Olshen, Stone, "CART", 1984).
+    """
+    return rate >= wilson(round(best * n), n, z=1.0)[0]
+
+
 @dataclass(frozen=True)
 class PairedTest:
     """Two policies on the same episodes.

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from embodied_rl.evaluate.statistics import mcnemar, mean_interval, student_quantile, wilson
+from embodied_rl.evaluate.statistics import as_good, mcnemar, mean_interval, student_quantile, wilson
 
 
 @pytest.mark.parametrize(("successes", "n"), [(0, 1), (1, 1), (0, 256), (256, 256), (65, 256), (1, 3), (990, 1000)])
@@ -67,3 +67,11 @@ def test_one_seed_has_no_interval():
     assert (found.mean, found.low, found.high) == (0.5, None, None)
     with pytest.raises(ValueError, match="at least one"):
         mean_interval([])
+
+
+def test_as_good_allows_one_standard_error_below_the_best():
+    """For large n that is √(p (1 - p) / n): 0.9 ± 0.003 of 10,000."""
+    assert as_good(0.9, 0.9, 10_000) and as_good(0.898, 0.9, 10_000)
+    assert not as_good(0.896, 0.9, 10_000)
+    assert as_good(1.0, 1.0, 50)
+    assert not as_good(0.96, 1.0, 50), "two misses in fifty"
