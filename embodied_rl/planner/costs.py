@@ -1,0 +1,160 @@
+"""What the stages of an iteration cost, as lines in the number of environments, and what there is to run them on.
+
+All seconds are those of one worker: one simulator process, one rank, one accelerator.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from embodied_rl.config import did_you_mean
+
+
+@dataclass(frozen=True)
+class Line:
+    """`fixed + per_item · n`: what does not depend on how much there is to do, and what does."""
+
+    fixed: float = 0.0
+    per_item: float = 0.0
+
+    def __call__(self, items: float) -> float:
+        """The value for `items`; nothing costs nothing."""
+        return self.fixed + self.per_item * items if items > 0 else 0.0
+
+    @staticmethod
+    def fit(items: Sequence[float], values: Sequence[float]) -> "Line":
+        """Least squares in relative error, so that small sizes count as much as large ones; never a negative part.
+
+        Raises:
+            ValueError: fewer than two different sizes, or a value that is not positive.
+        """
+        if len(set(items)) < 2 or min(values) <= 0:
+            raise ValueError(f"a line needs two sizes and positive values; got {list(items)} and {list(values)}")
+        design = np.stack([np.ones(len(items)), np.array(items, float)], axis=1) / np.array(values, float)[:, None]
+        fixed, per_item = np.linalg.lstsq(design, np.ones(len(items)), rcond=None)[0]
+        if fixed < 0:
+            return Line(0.0, _one_part(design[:, 1]))
+        if per_item < 0:
+            return Line(_one_part(design[:, 0]), 0.0)
+        return Line(float(fixed), float(per_item))
+
+
+@dataclass(frozen=True)
+class Costs:
+    """Seconds of the stages, for n environments (update: n decisions) of one worker.
+
+    Attributes:
+        step: physics and everything else of executing a chunk, without pictures.
+        render: pictures at the chunk's end.
+        inference: one call of the policy: a decision for each of n environments.
+        transfer: one chunk's way to a simulator process and its result's way back, beyond what overlaps anyway.
+        update: everything between the last chunk of a rollout and the first of the next, for n decisions on one rank.
+        switch: once an iteration, where a device simulates, infers and learns in turn and has to swap memory.
+        synchronise: once an iteration, where devices that infer have to get weights from devices that learn.
+        jitter: σ of a log-normal factor of mean 1 on every step of a simulator process.
+        step_on: whether `step` occupies a core of the host or the accelerator; without accelerators all is on cores.
+        simulator_memory: bytes of a simulator process with n environments.
+        policy_memory: bytes of a rank that infers and learns from n decisions.
+    """
+
+    step: Line
+    inference: Line
+    update: Line
+    render: Line = Line()
+    transfer: Line = Line()
+    switch: float = 0.0
+    synchronise: float = 0.0
+    jitter: float = 0.0
+    step_on: Literal["core", "device"] = "core"
+    simulator_memory: Line = Line()
+    policy_memory: Line = Line()
+
+    def simulate(self, envs: float) -> float:
+        """Seconds of a chunk of n environments, pictures included."""
+        return self.step(envs) + self.render(envs)
+
+    def ratio(self, envs: int) -> float:
+        """r: the smaller of simulation and inference over the larger, for n environments at once."""
+        low, high = sorted((self.simulate(envs), self.inference(envs)))
+        return low / high
+
+    def fixed_share(self, envs: int) -> float:
+        """f: share of the larger stage, for n environments at once, that does not shrink with their number."""
+        simulated = self.step.fixed + self.render.fixed, self.simulate(envs)
+        fixed, seconds = max(simulated, (self.inference.fixed, self.inference(envs)), key=lambda stage: stage[1])
+        return fixed / seconds
+
+
+@dataclass(frozen=True)
+class Resources:
+    """What an iteration may use.
+
+    Attributes:
+        cores: of the host.
+        devices: accelerators; 0 where the cores do everything.
+        memory: bytes of the host; None is no limit.
+        device_memory: bytes of one accelerator; None is no limit.
+    """
+
+    cores: int
+    devices: int = 0
+    memory: float | None = None
+    device_memory: float | None = None
+
+
+@dataclass(frozen=True)
+class CostFile:
+    """Costs with where they come from, as they are written to disk.
+
+    Attributes:
+        costs: the lines.
+        about: when, where and on what they were measured, or how they were assumed; for people.
+        spread: relative spread of the measurements behind a line, by its name.
+    """
+
+    costs: Costs
+    about: Mapping[str, Any] = field(default_factory=dict)
+    spread: Mapping[str, float] = field(default_factory=dict)
+
+    def write(self, path: Path) -> None:
+        """As JSON."""
+        content = {"costs": asdict(self.costs), "about": dict(self.about), "spread": dict(self.spread)}
+        path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+
+    @staticmethod
+    def read(path: Path) -> "CostFile":
+        """The counterpart of `write`; people may write such a file by hand.
+
+        Raises:
+            ValueError: the file is missing, is not JSON, or holds something else than costs.
+        """
+        try:
+            content = json.loads(path.read_text(encoding="utf-8"))
+            return CostFile(_costs(content["costs"], path), content.get("about", {}), content.get("spread", {}))
+        except FileNotFoundError:
+            remedy = "`embodied-rl plan` measures costs and writes such a file"
+            raise ValueError(f"costs={path}: there is no such file; {remedy}.") from None
+        except (KeyError, TypeError, AttributeError, json.JSONDecodeError) as error:
+            raise ValueError(f"costs={path} is not a file of stage costs ({type(error).__name__}: {error})") from None
+
+
+def _costs(content: Mapping[str, Any], path: Path) -> Costs:
+    known = {item.name: item for item in fields(Costs)}
+    values: dict[str, Any] = {}
+    for name, value in content.items():
+        if name not in known:
+            raise ValueError(f"costs={path}: unknown cost '{name}'.{did_you_mean(name, list(known))}")
+        values[name] = Line(**value) if isinstance(value, Mapping) else value
+    missing = [name for name in ("step", "inference", "update") if not isinstance(values.get(name), Line)]
+    if missing:
+        raise ValueError(f'costs={path}: {missing[0]} must be given as {{"fixed": seconds, "per_item": seconds}}')
+    return Costs(**values)
+
+
+def _one_part(column: np.ndarray) -> float:
+    """Least squares of `column · x = 1`."""
+    return float(column.sum() / (column @ column))

@@ -1,0 +1,227 @@
+"""What an allocation makes of stage costs: a discrete-event model of one iteration.
+
+It follows `rollout.collect`: every rank infers one slice after the other (or, in ready order, whichever simulators are
+done), and a slice's simulators work while others are inferred. On cores, processes that want to run share them.
+
+Symbols: N environments, T decisions of each.
+"""
+
+import math
+import random
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+from embodied_rl.planner.costs import Costs, Resources
+from embodied_rl.planner.events import Clock, Job
+from embodied_rl.planner.plan import Allocation
+
+SETTLED = 24
+"""Rounds after which a rollout's rate has settled; longer ones are predicted from it."""
+
+DRAWS = 5
+"""Of the jitter."""
+
+_CORE, _RANK = "core", "rank"
+
+
+@dataclass(frozen=True)
+class Workload:
+    """What an iteration has to do: N environments, T decisions of each."""
+
+    envs: int
+    decisions: int
+
+    @property
+    def rows(self) -> int:
+        """Decisions to learn from."""
+        return self.envs * self.decisions
+
+
+@dataclass(frozen=True)
+class Rollout:
+    """One rollout as the model sees it.
+
+    Attributes:
+        seconds: it takes.
+        busy: seconds of simulation and of inference per second; above 1 where several processes simulate at once.
+        bubble: share of the time in which the busiest of rank, cores and accelerators had nothing to do.
+    """
+
+    seconds: float
+    busy: dict[str, float]
+    bubble: float
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """One iteration as the model sees it.
+
+    Attributes:
+        seconds: of the whole iteration.
+        rollout, update: of its parts; what remains is switching and synchronising.
+        busy, bubble: of the rollout, see `Rollout`.
+        decisions_per_second: of the whole iteration.
+    """
+
+    seconds: float
+    rollout: float
+    update: float
+    busy: dict[str, float]
+    bubble: float
+    decisions_per_second: float
+
+
+def iteration(costs: Costs, plan: Allocation, resources: Resources, workload: Workload) -> Prediction:
+    """Predict one iteration: rollout, then update. With jitter it is the median of some draws."""
+    rounds = min(workload.decisions, SETTLED)
+    short = replace(workload, decisions=rounds)
+    draws = [rollout(costs, plan, resources, short, seed) for seed in range(DRAWS if costs.jitter else 1)]
+    middle = sorted(draws, key=lambda draw: draw.seconds)[len(draws) // 2]
+    seconds = middle.seconds * workload.decisions / rounds
+    update = costs.update(workload.rows / learners(plan))
+    extra = costs.switch if plan.mode != "split" else 0.0
+    extra += costs.synchronise if plan.mode != "colocated" else 0.0
+    total = seconds + update + extra
+    return Prediction(total, seconds, update, middle.busy, middle.bubble, workload.rows / total)
+
+
+def learners(plan: Allocation) -> int:
+    """How many ranks or accelerators share the update."""
+    return plan.ranks + (plan.workers if plan.mode == "hybrid" else 0)
+
+
+def rollout(costs: Costs, plan: Allocation, resources: Resources, workload: Workload, seed: int = 0) -> Rollout:
+    """Until every environment has had its T decisions executed.
+
+    Ranks are alike, so that one stands for all.
+    """
+    place = _on_devices if resources.devices else _on_cores
+    rank = place(costs, plan, resources, workload, random.Random(seed))
+    rank.begin()
+    rank.clock.run()
+    clock = rank.clock
+    busy = {role: seconds / clock.now for role, seconds in clock.busy.items()}
+    return Rollout(clock.now, busy, 1 - max(clock.load(name) for name in clock.held))
+
+
+@dataclass(eq=False)
+class _Simulator:
+    """Some environments that step together: which decision comes next, and how their chunk is executed."""
+
+    envs: int
+    execute: Callable[[Callable[[], None]], None]
+    row: int = 0
+
+
+@dataclass
+class _Rank:
+    """Infers for its simulators until each has had its decisions.
+
+    Attributes:
+        infer: does the inference of so many environments, then calls back.
+        send: seconds until an inferred chunk reaches its simulator.
+    """
+
+    clock: Clock
+    slices: list[list[_Simulator]]
+    decisions: int
+    exact: bool
+    infer: Callable[[int, Callable[[], None]], None]
+    send: float
+    ready: deque[_Simulator] = field(default_factory=deque)
+    turn: int = 0
+    inferring: bool = False
+
+    def begin(self) -> None:
+        self.ready.extend(simulator for group in self.slices for simulator in group)
+        self._next()
+
+    def _next(self) -> None:
+        batch = None if self.inferring else self._batch()
+        if not batch:
+            return
+        self.inferring = True
+        self.infer(sum(simulator.envs for simulator in batch), lambda: self._decided(batch))
+
+    def _batch(self) -> list[_Simulator]:
+        """Whom to infer now; empty where it is better, or prescribed, to wait."""
+        if not self.exact:
+            most = len(self.slices[0])
+            return [self.ready.popleft() for _ in range(min(most, len(self.ready)))]
+        group = self.slices[self.turn]
+        if any(simulator not in self.ready for simulator in group):
+            return []
+        for simulator in group:
+            self.ready.remove(simulator)
+        self.turn = (self.turn + 1) % len(self.slices)
+        return group
+
+    def _decided(self, batch: list[_Simulator]) -> None:
+        self.inferring = False
+        for simulator in batch:
+            self.clock.after(self.send, lambda simulator=simulator: self._execute(simulator))
+        self._next()
+
+    def _execute(self, simulator: _Simulator) -> None:
+        simulator.execute(lambda: self.clock.after(self.send, lambda: self._executed(simulator)))
+
+    def _executed(self, simulator: _Simulator) -> None:
+        simulator.row += 1
+        if simulator.row < self.decisions:
+            self.ready.append(simulator)
+            self._next()
+
+
+def _on_cores(costs: Costs, plan: Allocation, resources: Resources, workload: Workload, draw: random.Random) -> _Rank:
+    """A rank and its simulators are processes; they share the rank's part of the cores. Colocated is one process."""
+    cores = max(1, resources.cores // plan.ranks)
+    clock = Clock({_CORE: cores, _RANK: 1})
+    envs = workload.envs // plan.ranks // plan.slices // max(1, plan.workers)
+
+    def simulate(then: Callable[[], None]) -> None:
+        needs = (_CORE,) if plan.workers else (_CORE, _RANK)
+        clock.submit(Job("simulation", needs, costs.simulate(envs) * _jitter(costs, draw), then))
+
+    def infer(count: int, then: Callable[[], None]) -> None:
+        clock.submit(Job("inference", (_CORE, _RANK), costs.inference(count), then))
+
+    slices = _slices(plan.slices, max(1, plan.workers), envs, simulate)
+    send = costs.transfer(envs) / 2 if plan.workers else 0.0
+    return _Rank(clock, slices, workload.decisions, plan.order == "exact", infer, send)
+
+
+def _on_devices(costs: Costs, plan: Allocation, resources: Resources, workload: Workload, draw: random.Random) -> _Rank:
+    """Accelerators of a kind work alike, so that one stands for all; `costs.step_on` says where chunks are executed."""
+    colocated = plan.mode == "colocated"
+    simulators = plan.workers or plan.ranks
+    policy, pictures = "policy", "policy" if colocated else "simulator"
+    clock = Clock({policy: 1, pictures: 1, _CORE: 1})
+    envs = math.ceil(workload.envs / plan.slices / simulators)
+
+    def simulate(then: Callable[[], None]) -> None:
+        step, render = costs.step(envs) * _jitter(costs, draw), costs.render(envs)
+        if costs.step_on == "device":
+            clock.submit(Job("simulation", (pictures,), step + render, then))
+        else:
+            following = Job("simulation", (pictures,), render, then)
+            clock.submit(Job("simulation", (_CORE,), step, lambda: clock.submit(following) if render else then()))
+
+    def infer(count: int, then: Callable[[], None]) -> None:
+        clock.submit(Job("inference", (policy,), costs.inference(math.ceil(count * simulators / plan.ranks)), then))
+
+    slices = _slices(plan.slices, 1, envs, simulate)
+    send = 0.0 if colocated else costs.transfer(envs) / 2
+    return _Rank(clock, slices, workload.decisions, plan.order == "exact", infer, send)
+
+
+def _slices(
+    count: int, workers: int, envs: int, execute: Callable[[Callable[[], None]], None]
+) -> list[list[_Simulator]]:
+    return [[_Simulator(envs, execute) for _ in range(workers)] for _ in range(count)]
+
+
+def _jitter(costs: Costs, draw: random.Random) -> float:
+    """A log-normal factor of mean 1."""
+    sigma = costs.jitter
+    return draw.lognormvariate(-(sigma**2) / 2, sigma) if sigma else 1.0

@@ -1,0 +1,137 @@
+"""Which allocation is best: every feasible one is predicted, and the simplest of the good ones is chosen."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+
+from embodied_rl.planner.costs import Costs, Resources
+from embodied_rl.planner.model import Prediction, Workload, iteration, learners
+from embodied_rl.planner.plan import Allocation, Order
+
+SLICES = (1, 2, 3, 4)
+TIE = 0.02
+"""Allocations that are slower by no more than this are as good: the costs are not known better."""
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """An allocation, bytes it needs, and what the model says of it; or `why_not`, where it cannot be used."""
+
+    allocation: Allocation
+    memory: float
+    prediction: Prediction | None
+    why_not: str = ""
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The chosen allocation, and all others: feasible ones from fast to slow, then those that are not."""
+
+    best: Candidate
+    others: tuple[Candidate, ...]
+
+
+def choose(
+    costs: Costs,
+    resources: Resources,
+    workload: Workload,
+    *,
+    group_size: int = 1,
+    orders: Iterable[Order] = ("exact",),
+) -> Choice:
+    """Predict every allocation of `resources`, and choose.
+
+    Args:
+        costs: of the stages.
+        resources: cores, accelerators, memory.
+        workload: N environments, T decisions.
+        group_size: environments that must stay in one simulator.
+        orders: that may be used; "ready" gives up reproducible bits.
+
+    Raises:
+        ValueError: no allocation is feasible; the message names what is in the way.
+    """
+    plans = allocations(resources, workload, group_size, tuple(orders))
+    found = [candidate(costs, plan, resources, workload) for plan in plans]
+    feasible = sorted((item for item in found if item.prediction), key=_seconds)
+    if not feasible:
+        raise ValueError(no_plan(found, workload))
+    good = [item for item in feasible if _seconds(item) <= _seconds(feasible[0]) * (1 + TIE)]
+    best = min(good, key=lambda item: item.allocation.simplicity)
+    others = [item for item in feasible if item is not best] + [item for item in found if not item.prediction]
+    return Choice(best, tuple(others))
+
+
+def allocations(
+    resources: Resources, workload: Workload, group_size: int = 1, orders: tuple[Order, ...] = ("exact",)
+) -> Iterator[Allocation]:
+    """Every allocation of the resources whose sizes fit the environments."""
+    plans = _on_devices(resources.devices) if resources.devices else _on_cores(resources.cores)
+    for plan in plans:
+        parts = _simulators(plan, bool(resources.devices))
+        if workload.envs % parts or workload.envs // parts % group_size:
+            continue
+        for order in orders if plan.workers and plan.slices > 1 else ("exact",):
+            yield replace(plan, order=order)
+
+
+def candidate(costs: Costs, plan: Allocation, resources: Resources, workload: Workload) -> Candidate:
+    """Predict an allocation, or say why it does not fit in memory."""
+    needed = memory(costs, plan, resources, workload)
+    limit = resources.device_memory if resources.devices else resources.memory
+    if limit is None or needed <= limit:
+        return Candidate(plan, needed, iteration(costs, plan, resources, workload))
+    where = "each accelerator" if resources.devices else "the host"
+    return Candidate(plan, needed, None, f"needs {needed / 1e9:.1f} GB of the {limit / 1e9:.1f} GB of {where}")
+
+
+def memory(costs: Costs, plan: Allocation, resources: Resources, workload: Workload) -> float:
+    """Bytes: on cores of all processes together, on accelerators of the fullest one."""
+    if not resources.devices:
+        simulators = plan.ranks * max(1, plan.slices * plan.workers)
+        simulator = costs.simulator_memory(workload.envs / simulators)
+        return simulators * simulator + plan.ranks * costs.policy_memory(workload.rows / plan.ranks)
+    policy = costs.policy_memory(workload.rows / learners(plan))
+    if plan.mode == "colocated":
+        return costs.simulator_memory(workload.envs / plan.ranks) + policy
+    simulator = costs.simulator_memory(workload.envs / plan.workers)
+    return max(policy, simulator if plan.mode == "split" else simulator + policy)
+
+
+def no_plan(found: list[Candidate], workload: Workload) -> str:
+    """For the user: nothing fits."""
+    if not found:
+        return f"plan: {workload.envs} environments cannot be shared equally in any way; try a multiple of 8"
+    least = min(found, key=lambda item: item.memory)
+    return f"plan: nothing fits in memory; {least.allocation} {least.why_not}. Use fewer environments (sim.num_envs)."
+
+
+def _on_cores(cores: int) -> Iterator[Allocation]:
+    for ranks in (count for count in range(1, cores + 1) if cores % count == 0):
+        yield Allocation("colocated", ranks)
+        for workers in _counts(cores // ranks):
+            for slices in SLICES:
+                yield Allocation("split", ranks, workers, slices)
+
+
+def _on_devices(devices: int) -> Iterator[Allocation]:
+    for slices in SLICES:
+        yield Allocation("colocated", devices, 0, slices)
+        for simulating in range(1, devices):
+            yield Allocation("split", devices - simulating, simulating, slices)
+            yield Allocation("hybrid", devices - simulating, simulating, slices)
+
+
+def _counts(most: int) -> list[int]:
+    """1, 2, 4, … and the most."""
+    return sorted({2**power for power in range(most.bit_length()) if 2**power <= most} | {most})
+
+
+def _simulators(plan: Allocation, devices: bool) -> int:
+    """Into how many parts the environments are divided."""
+    if devices:
+        return plan.slices * (plan.workers or plan.ranks)
+    return plan.ranks * plan.slices * max(1, plan.workers)
+
+
+def _seconds(item: Candidate) -> float:
+    return item.prediction.seconds if item.prediction else float("inf")

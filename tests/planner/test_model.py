@@ -1,0 +1,148 @@
+"""The event model against closed forms: rounds of one worker a stage, the gain of slicing, jitter, shared resources."""
+
+import statistics
+from dataclasses import replace
+from math import prod
+
+import pytest
+
+from embodied_rl.planner.costs import Costs, Line, Resources
+from embodied_rl.planner.events import Clock, Job
+from embodied_rl.planner.model import DRAWS, Workload, iteration, rollout
+from embodied_rl.planner.plan import Allocation
+
+NOTHING = Line()
+
+
+def split(slices, workers=1, ranks=1, order="exact"):
+    return Allocation("split", ranks, workers, slices, order)
+
+
+def seconds(costs, plan, envs=64, decisions=60, cores=64, seed=0):
+    return rollout(costs, plan, Resources(cores), Workload(envs, decisions), seed).seconds
+
+
+def test_without_slices_the_stages_follow_each_other():
+    costs = Costs(step=Line(0.02, 0.001), render=Line(0.01, 0.0005), inference=Line(0.03, 0.002), update=NOTHING)
+    costs = Costs(costs.step, costs.inference, NOTHING, costs.render, transfer=Line(0.004, 0.0001))
+    expected = 60 * (0.02 + 0.064 + 0.01 + 0.032 + 0.03 + 0.128 + 0.004 + 0.0064)
+    assert seconds(costs, split(1)) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("slices", [2, 4, 8])
+@pytest.mark.parametrize(
+    ("simulate", "infer"), [((0.0, 1.0), (0.0, 1.0)), ((0.3, 0.7), (0.15, 0.35)), ((0.1, 0.2), (0.3, 0.7))]
+)
+def test_slices_gain_what_the_closed_form_says(slices, simulate, infer):
+    """(1 + r) / (1 + (k - 1) f) on two devices, f of the larger stage; filling and draining add less than a round."""
+    costs = Costs(step=Line(simulate[0], simulate[1] / 64), inference=Line(infer[0], infer[1] / 64), update=NOTHING)
+    devices, work = Resources(1, devices=2), Workload(64, 500)
+    costs = replace(costs, step_on="device")
+    alone, sliced = (rollout(costs, split(count), devices, work).seconds for count in (1, slices))
+    ratio, fixed = costs.ratio(64), costs.fixed_share(64)
+    assert alone / sliced == pytest.approx((1 + ratio) / (1 + (slices - 1) * fixed), rel=0.01)
+
+
+def test_two_slices_are_a_loss_where_the_fixed_share_exceeds_the_ratio():
+    costs = Costs(step=Line(0.1, 0.1 / 64), inference=Line(0.6, 0.4 / 64), update=NOTHING)
+    assert costs.fixed_share(64) > costs.ratio(64)
+    assert seconds(costs, split(2)) > seconds(costs, split(1))
+
+
+def test_processes_on_one_core_do_not_overlap():
+    costs = Costs(step=Line(0, 0.01), inference=Line(0, 0.01), update=NOTHING)
+    assert seconds(costs, split(2), cores=1) == pytest.approx(seconds(costs, split(1), cores=1), rel=0.02)
+    assert seconds(costs, split(2), cores=2) == pytest.approx(seconds(costs, split(1), cores=2) / 2, rel=0.02)
+
+
+def test_more_simulators_divide_their_stage_until_the_cores_end():
+    costs = Costs(step=Line(0, 0.01), inference=NOTHING, update=NOTHING)
+    alone = seconds(costs, split(1, workers=1))
+    assert seconds(costs, split(1, workers=4)) == pytest.approx(alone / 4)
+    assert seconds(costs, split(1, workers=4), cores=2) == pytest.approx(alone / 2)
+
+
+def test_ranks_divide_the_environments_and_the_cores():
+    costs = Costs(step=Line(0, 0.01), inference=Line(0, 0.005), update=Line(0.1, 0.001))
+    one = iteration(costs, Allocation("colocated", 1), Resources(4), Workload(64, 10))
+    four = iteration(costs, Allocation("colocated", 4), Resources(4), Workload(64, 10))
+    assert four.rollout == pytest.approx(one.rollout / 4)
+    assert (one.update, four.update) == (pytest.approx(0.1 + 0.64), pytest.approx(0.1 + 0.16))
+    assert four.decisions_per_second == pytest.approx(640 / (four.rollout + four.update))
+    assert four.bubble == pytest.approx(0)
+
+
+def test_the_slowest_simulator_of_a_slice_sets_the_pace_and_ready_order_does_not_wait_for_it():
+    """With no inference, exact order with one slice waits for the maximum of w draws every round."""
+    costs = Costs(step=Line(1.0), inference=Line(1e-9), update=NOTHING, jitter=0.6)
+    waiting = statistics.mean(seconds(costs, split(1, workers=16), seed=seed) / 60 for seed in range(5))
+    assert 2.3 < waiting < 3.1  # expected maximum of 16 log-normal factors of σ = 0.6 and mean 1: about 2.7
+    free = statistics.mean(seconds(costs, split(2, workers=8, order="ready"), seed=seed) / 60 for seed in range(5))
+    assert 1.0 < free < 1.35  # the slowest of 16 sums of 60 draws: 1 + 1.8 · 0.66 / √60
+
+
+def test_ready_order_is_never_slower_than_exact_order():
+    for sigma in (0.0, 0.3, 0.6):
+        costs = Costs(step=Line(0.15), inference=Line(0.08, 0.008), update=NOTHING, jitter=sigma)
+        times = {
+            order: statistics.median(seconds(costs, split(2, 8, order=order), seed=seed) for seed in range(5))
+            for order in ("exact", "ready")
+        }
+        assert times["ready"] <= times["exact"] * 1.001, sigma
+
+
+def test_every_simulator_has_all_its_decisions_in_ready_order():
+    costs = Costs(step=Line(0.1), inference=Line(0.01), update=NOTHING, jitter=1.0)
+    found = rollout(costs, split(2, 4, order="ready"), Resources(16), Workload(64, 30), 3)
+    assert found.seconds >= 30 * 0.1 * 0.3
+    assert found.busy["simulation"] * found.seconds == pytest.approx(8 * 30 * 0.1, rel=0.25)
+
+
+def test_pictures_share_the_accelerator_of_the_policy_where_colocated():
+    """The step runs on the host, so that it alone overlaps with the two others."""
+    costs = Costs(step=Line(0, 0.02), render=Line(0, 0.01), inference=Line(0, 0.01), update=NOTHING)
+    plan, gpu = Allocation("colocated", 1, 0, 2), Resources(16, devices=1)
+    found = rollout(costs, plan, gpu, Workload(32, 200)).seconds
+    assert found == pytest.approx(200 * 32 * 0.02, rel=0.02)  # device and host are busy alike
+    on_device = Costs(costs.step, costs.inference, NOTHING, costs.render, step_on="device")
+    assert rollout(on_device, plan, gpu, Workload(32, 200)).seconds == pytest.approx(200 * 32 * 0.04, rel=0.02)
+
+
+@pytest.mark.parametrize(("mode", "learning"), [("colocated", 8), ("split", 5), ("hybrid", 8)])
+def test_the_update_is_shared_by_whoever_learns(mode, learning):
+    costs = Costs(step=Line(0.1), inference=Line(0.1), update=Line(0, 0.05), switch=3.0, synchronise=2.0)
+    workers = 0 if mode == "colocated" else 3
+    plan = Allocation(mode, 8 - workers, workers, 1)
+    found = iteration(costs, plan, Resources(64, devices=8), Workload(240, 10))
+    assert found.update == pytest.approx(2400 * 0.05 / learning)
+    extra = {"colocated": 3.0, "split": 2.0, "hybrid": 5.0}[mode]
+    assert found.seconds == pytest.approx(found.rollout + found.update + extra)
+
+
+def test_long_rollouts_are_predicted_from_their_rate():
+    costs = Costs(step=Line(0.1, 0.01), inference=Line(0.2, 0.005), update=NOTHING)
+    predicted = iteration(costs, split(2), Resources(8), Workload(64, 1000)).rollout
+    assert predicted == pytest.approx(seconds(costs, split(2), decisions=1000), rel=0.03)
+
+
+def test_jitter_takes_the_median_of_draws():
+    costs = Costs(step=Line(0.1), inference=Line(0.1), update=NOTHING, jitter=0.6)
+    draws = sorted(seconds(costs, split(2, 4), decisions=20, seed=seed) for seed in range(DRAWS))
+    assert iteration(costs, split(2, 4), Resources(64), Workload(64, 20)).rollout == draws[DRAWS // 2]
+
+
+def test_jobs_wait_for_everything_they_need_and_do_not_hold_up_others():
+    clock, ends = Clock({"a": 1, "b": 2}), {}
+
+    def job(name, *needs):
+        clock.submit(Job(name, needs, 1.0, lambda: ends.setdefault(name, clock.now)))
+
+    job("first", "a")
+    job("both", "a", "b")
+    job("other", "b")
+    job("another", "b")
+    clock.run()
+    assert ends == {"first": 1.0, "other": 1.0, "another": 1.0, "both": 2.0}
+    assert clock.load("a") == pytest.approx(1.0)
+    assert clock.load("b") == pytest.approx(0.75)
+    assert prod(clock.busy.values()) == 1.0

@@ -1,0 +1,93 @@
+"""Choosing: the fastest of all, the simplest of equals, nothing that does not fit."""
+
+import pytest
+
+from embodied_rl.planner.costs import Costs, Line, Resources
+from embodied_rl.planner.model import Workload, iteration
+from embodied_rl.planner.search import TIE, allocations, choose, memory
+
+TWO_CORES = Resources(2)
+
+
+def test_symmetric_ranks_win_on_two_cores_where_everything_divides():
+    costs = Costs(step=Line(0.002, 0.001), inference=Line(0.004, 0.0007), update=Line(0.1, 0.001))
+    best = choose(costs, TWO_CORES, Workload(96, 24)).best
+    assert (best.allocation.mode, best.allocation.ranks) == ("colocated", 2)
+
+
+def test_two_slices_win_where_inference_has_a_large_fixed_cost():
+    """Two ranks would pay it twice at once; beside one simulator process one policy pays it twice in turn."""
+    costs = Costs(step=Line(0, 0.01), inference=Line(0.2, 0.0016), update=Line(), policy_memory=Line(6e9))
+    best = choose(costs, Resources(2, memory=8e9), Workload(64, 24)).best
+    assert str(best.allocation).startswith("split, 1 rank, 1 simulating, 2 slices")
+
+
+def test_the_choice_is_as_good_as_the_best_of_all_but_for_a_tie():
+    costs = Costs(step=Line(0.03, 0.002), inference=Line(0.05, 0.001), update=Line(0.2, 0.0005), jitter=0.3)
+    resources, workload = Resources(8), Workload(64, 24)
+    every = [iteration(costs, plan, resources, workload).seconds for plan in allocations(resources, workload)]
+    best = choose(costs, resources, workload).best
+    assert best.prediction.seconds <= min(every) * (1 + TIE)
+
+
+def test_of_equals_the_simplest_is_chosen():
+    costs = Costs(step=Line(0.1), inference=Line(1e-6), update=Line())
+    assert choose(costs, Resources(1), Workload(64, 24)).best.allocation.mode == "colocated"
+
+
+def test_runners_up_come_in_order_and_all_are_there():
+    costs = Costs(step=Line(0.03, 0.002), inference=Line(0.05, 0.001), update=Line(0.2, 0.0005))
+    choice = choose(costs, Resources(4), Workload(64, 24))
+    times = [item.prediction.seconds for item in choice.others]
+    assert times == sorted(times)
+    assert len(times) + 1 == len(list(allocations(Resources(4), Workload(64, 24))))
+
+
+def test_groups_stay_in_one_simulator():
+    for plan in allocations(Resources(4), Workload(64, 24), group_size=8):
+        assert 64 // (plan.ranks * max(1, plan.slices * plan.workers)) % 8 == 0
+
+
+def test_ready_order_is_offered_only_where_it_may_be_used():
+    for orders in (("exact",), ("exact", "ready")):
+        assert {plan.order for plan in allocations(TWO_CORES, Workload(64, 24), orders=orders)} == set(orders)
+
+
+@pytest.mark.parametrize("resources", [Resources(2, memory=3e9), Resources(16, devices=2, device_memory=2.2e9)])
+def test_what_does_not_fit_in_memory_is_said_and_not_chosen(resources):
+    costs = Costs(
+        step=Line(0.01), inference=Line(0.01), update=Line(0, 0.01),
+        simulator_memory=Line(5e8, 1e7), policy_memory=Line(1.5e9),
+    )  # fmt: skip
+    choice = choose(costs, resources, Workload(32, 10))
+    limit = resources.device_memory or resources.memory
+    assert memory(costs, choice.best.allocation, resources, Workload(32, 10)) <= limit
+    refused = [item for item in choice.others if item.prediction is None]
+    assert refused
+    assert all("GB" in item.why_not for item in refused)
+
+
+def test_that_nothing_fits_is_an_error_with_a_remedy():
+    costs = Costs(step=Line(0.01), inference=Line(0.01), update=Line(), policy_memory=Line(9e9))
+    with pytest.raises(ValueError, match=r"9\.0 GB of the 4\.0 GB.*sim.num_envs"):
+        choose(costs, Resources(2, memory=4e9), Workload(32, 10))
+
+
+def test_environments_that_cannot_be_shared_are_an_error_with_a_remedy():
+    with pytest.raises(ValueError, match="7 environments cannot be shared"):
+        choose(Costs(Line(1), Line(1), Line(1)), Resources(0, devices=3), Workload(7, 10), group_size=7 * 3)
+
+
+def test_the_published_allocations_of_eight_accelerators_are_ranked():
+    """ManiSkill with a 7B policy: colocated beats the usual half-and-half; LIBERO on the host wants two slices."""
+    gpus = Resources(64, devices=8)
+    maniskill = Costs(
+        step=Line(0.15, 0.0004), render=Line(0.02, 0.0015), inference=Line(0.2, 0.011), update=Line(0, 0.05),
+        transfer=Line(0.004), switch=10, synchronise=2, step_on="device",
+    )  # fmt: skip
+    assert str(choose(maniskill, gpus, Workload(256, 80)).best.allocation) == "colocated, 8 ranks, 1 slice"
+    libero = Costs(
+        step=Line(0.02, 0.0125), inference=Line(0.08, 0.008), update=Line(0, 0.03),
+        transfer=Line(0.004), switch=5, jitter=0.3,
+    )  # fmt: skip
+    assert str(choose(libero, gpus, Workload(64, 200)).best.allocation) == "colocated, 8 ranks, 2 slices"
