@@ -109,18 +109,18 @@ class CheckpointConfig:
 @dataclass(frozen=True)
 class Plan:
     allocation: Literal["colocated", "split"] = "colocated"
-    """colocated: symmetric ranks that simulate, infer and learn; split: simulators in worker processes of their own."""
+    """colocated: ranks simulate, infer and learn; split: simulators have worker processes of their own."""
     ranks: int = at_least(1, 2)
-    """Colocated: processes."""
+    """Symmetric processes that infer and learn, gradients averaged."""
     slices: int = at_least(1, 1)
-    """Sets of environments per rank or worker; while one is inferred the others simulate."""
+    """Sets of environments of a rank; while one is inferred the others simulate."""
     workers: int = at_least(1, 2)
-    """Split: simulator processes."""
+    """Split: simulator processes of each slice."""
 
     @property
     def parts(self) -> int:
         """Into how many simulators the environments are divided."""
-        return self.slices * (self.ranks if self.allocation == "colocated" else self.workers)
+        return self.ranks * self.slices * (1 if self.allocation == "colocated" else self.workers)
 
 
 @dataclass(frozen=True)
@@ -153,6 +153,16 @@ class TrainConfig:
     """Which process does what."""
     logger: Logger = field(default_factory=Logger)
     """What is reported while it runs."""
+
+
+@dataclass(frozen=True)
+class PlanConfig(TrainConfig):
+    costs: str | None = None
+    """File of stage costs to plan with; null measures them here."""
+    resources: str | None = None
+    """Cores and accelerators to plan for, such as 8xgpu:80GB or 2xcore; null takes this machine."""
+    out: str = "plan"
+    """Folder of costs.json (what was measured) and plan.json (the table and the choice)."""
 
 
 @dataclass(frozen=True)

@@ -27,9 +27,8 @@ def run(config: TrainConfig) -> None:
         ValueError: a configuration that cannot work, a run that has nothing left to do, or numbers that are none.
     """
     config, folder = start_or_resume(config)
-    ranks = config.plan.ranks if config.plan.allocation == "colocated" else 1
     try:
-        launch(train, (config, folder), ranks)
+        launch(train, (config, folder), config.plan.ranks)
     except Stopped:
         print(f"Stopped; every iteration so far is saved. Continue with: embodied-rl train resume={folder.path}")
     except FloatingPointError as error:
@@ -66,7 +65,7 @@ def check(config: TrainConfig) -> None:
     if not hasattr(algorithm, "update"):
         name = config.algo.name
         raise ValueError(f"algo.name={name} does not learn from rollouts; `embodied-rl {name}` is the command for it.")
-    ranks = config.plan.ranks if config.plan.allocation == "colocated" else 1
+    ranks = config.plan.ranks
     each, size = config.sim.num_envs // ranks, getattr(options, "group_size", 1)
     if each % size:
         raise ValueError(

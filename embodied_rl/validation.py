@@ -33,7 +33,7 @@ def validate(config: Any) -> None:
 def check_division(sim: SimNode, plan: Plan) -> None:
     """Every simulator gets the same number of environments."""
     if sim.num_envs % plan.parts:
-        who = "plan.ranks" if plan.allocation == "colocated" else "plan.workers"
+        who = "plan.ranks" if plan.allocation == "colocated" else "plan.ranks × plan.workers"
         nearest = max(plan.parts, round(sim.num_envs / plan.parts) * plan.parts)
         raise ValueError(
             f"sim.num_envs={sim.num_envs} cannot be divided evenly over {who} × plan.slices = {plan.parts}. "

@@ -69,5 +69,5 @@ def test_tables_fit_a_narrow_terminal() -> None:
 
 
 def test_only_slices_that_come_out_even_are_measured(tmp_path) -> None:
-    plain = config(tmp_path, plan=Plan(allocation="split", workers=2))
+    plain = config(tmp_path, plan=Plan(allocation="split", ranks=1, workers=2))
     assert [slices for slices in bench.SLICES if bench.divisible(plain, slices)] == [1]

@@ -25,11 +25,11 @@ def run(command: Command, arguments: Sequence[str]) -> int:
 
 
 def _check_experiment(command: Command, options: Options) -> None:
-    """An experiment is written for one command."""
+    """An experiment is written for one command, and for those that start from the same YAML."""
     known = {item.name: item for item in composition.experiments(options.config_dir)}
     for override in options.overrides:
         key, _, value = override.partition("=")
-        if key == "experiment" and value in known and known[value].command != command.name:
+        if key == "experiment" and value in known and known[value].command not in (command.name, command.config):
             wanted = known[value].command
             raise ValueError(
                 f"experiment={value} is one for `{wanted}`, not for `{command.name}`. "

@@ -52,6 +52,14 @@ _ALL = (
         config="train",
     ),
     Command(
+        "plan",
+        "Measure the stages of a training run, predict every allocation, and choose one.",
+        "PlanConfig",
+        "embodied_rl.planner.command:run",
+        ("experiment=tabletop", "experiment=tabletop costs=plan/costs.json resources=8xcore"),
+        config="train",
+    ),
+    Command(
         "eval",
         "Measure a checkpoint's success: exact episodes, intervals, a report with videos.",
         "EvalConfig",

@@ -214,6 +214,14 @@ class Simulator(Protocol):
 
 
 @runtime_checkable
+class Timed(Simulator, Protocol):
+    """A simulator that says how long its pictures take, so that a planner can tell them from physics."""
+
+    render_seconds: float
+    """Spent on pictures for observations since the simulator was built."""
+
+
+@runtime_checkable
 class Operated(Simulator, Protocol):
     """A simulator with a scripted operator: for demonstrations, `collect policy=expert` and `play policy=expert`."""
 

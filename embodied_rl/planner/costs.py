@@ -1,4 +1,4 @@
-"""What the stages of an iteration cost, as lines in the number of environments, and what there is to run them on.
+"""What the stages of an iteration cost, as lines in the number of environments.
 
 All seconds are those of one worker: one simulator process, one rank, one accelerator.
 """
@@ -87,23 +87,6 @@ class Costs:
         simulated = self.step.fixed + self.render.fixed, self.simulate(envs)
         fixed, seconds = max(simulated, (self.inference.fixed, self.inference(envs)), key=lambda stage: stage[1])
         return fixed / seconds
-
-
-@dataclass(frozen=True)
-class Resources:
-    """What an iteration may use.
-
-    Attributes:
-        cores: of the host.
-        devices: accelerators; 0 where the cores do everything.
-        memory: bytes of the host; None is no limit.
-        device_memory: bytes of one accelerator; None is no limit.
-    """
-
-    cores: int
-    devices: int = 0
-    memory: float | None = None
-    device_memory: float | None = None
 
 
 @dataclass(frozen=True)

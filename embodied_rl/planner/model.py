@@ -12,9 +12,10 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-from embodied_rl.planner.costs import Costs, Resources
+from embodied_rl.planner.allocation import Allocation
+from embodied_rl.planner.costs import Costs
 from embodied_rl.planner.events import Clock, Job
-from embodied_rl.planner.plan import Allocation
+from embodied_rl.planner.resources import Resources
 
 SETTLED = 24
 """Rounds after which a rollout's rate has settled; longer ones are predicted from it."""

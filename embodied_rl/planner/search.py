@@ -3,9 +3,10 @@
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
-from embodied_rl.planner.costs import Costs, Resources
+from embodied_rl.planner.allocation import Allocation, Order
+from embodied_rl.planner.costs import Costs
 from embodied_rl.planner.model import Prediction, Workload, iteration, learners
-from embodied_rl.planner.plan import Allocation, Order
+from embodied_rl.planner.resources import Resources
 
 SLICES = (1, 2, 3, 4)
 TIE = 0.02

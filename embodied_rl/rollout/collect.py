@@ -31,12 +31,14 @@ class Timing:
 
     Attributes:
         inference: in the actor.
+        ends: of that, for the values of what follows the last decisions.
         waiting: for simulators; for one in this process, simulating.
         simulating: busy seconds that the simulators report, all together.
         total: of the whole call.
     """
 
     inference: float = 0.0
+    ends: float = 0.0
     waiting: float = 0.0
     simulating: float = 0.0
     total: float = 0.0
@@ -280,7 +282,8 @@ class Collector:
             observation, columns = self._in_hand(parts)
             if observation is not None:
                 rollout.last_value[columns] = actor.value(observation, self._envs.keys(columns)).to(rollout.value)
-        self.timing.inference += time.perf_counter() - started
+        self.timing.ends = time.perf_counter() - started
+        self.timing.inference += self.timing.ends
 
     def _in_hand(self, parts: list[Part]) -> tuple[Observation | None, Array]:
         """The acting rows of a slice as one observation, and their columns; None where all are parked."""

@@ -20,7 +20,7 @@ SPEC = SimulatorSpec((), (), (), (), (), 10.0, 5, (Task("lift_it", "lift"),), sp
     ("plan", "parts"),
     [
         (Plan("colocated", ranks=3, slices=2, workers=7), 6),
-        (Plan("split", ranks=7, slices=2, workers=4), 8),
+        (Plan("split", ranks=3, slices=2, workers=4), 24),
     ],
 )
 def test_environments_are_divided_evenly(plan: Plan, parts: int) -> None:

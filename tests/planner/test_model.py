@@ -6,10 +6,11 @@ from math import prod
 
 import pytest
 
-from embodied_rl.planner.costs import Costs, Line, Resources
+from embodied_rl.planner.allocation import Allocation
+from embodied_rl.planner.costs import Costs, Line
 from embodied_rl.planner.events import Clock, Job
 from embodied_rl.planner.model import DRAWS, Workload, iteration, rollout
-from embodied_rl.planner.plan import Allocation
+from embodied_rl.planner.resources import Resources
 
 NOTHING = Line()
 

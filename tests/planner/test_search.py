@@ -2,8 +2,9 @@
 
 import pytest
 
-from embodied_rl.planner.costs import Costs, Line, Resources
+from embodied_rl.planner.costs import Costs, Line
 from embodied_rl.planner.model import Workload, iteration
+from embodied_rl.planner.resources import Resources
 from embodied_rl.planner.search import TIE, allocations, choose, memory
 
 TWO_CORES = Resources(2)

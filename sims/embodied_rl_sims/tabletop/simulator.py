@@ -1,5 +1,6 @@
 """The embedded simulator: a MuJoCo tabletop, seen by ray-cast cameras, driven by end-effector displacements."""
 
+import time
 from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
@@ -45,6 +46,7 @@ class Tabletop:
         self._clock, self._delay = np.zeros(num_envs, np.int64), np.zeros(num_envs, np.int64)
         self._film_cameras: dict[tuple[int, int], RayCamera] = {}
         self._opengl: dict[tuple[int, int], OpenGL] = {}
+        self.render_seconds = 0.0
 
     # -- the contract ---------------------------------------------------------------------------------------------
 
@@ -235,10 +237,12 @@ class Tabletop:
         return Observation({_CAMERA: pictures[rows]}, state[rows], instruction, privileged[rows])
 
     def _draw(self, rows: Iterable[int], pictures: Array) -> None:
+        began = time.perf_counter()
         for row in rows:
             view = self._view[row]
             assert view is not None
             pictures[row] = view.render(self._bodies.data[row], self._colours[row])
+        self.render_seconds += time.perf_counter() - began
 
     def _add_noise(self, rows: Iterable[int], drawn: Array | None, state: Array, pictures: Array) -> None:
         noise = self.config.state_noise, self.config.image_noise

@@ -1,0 +1,225 @@
+"""Measuring what the stages cost on this machine: every core does at once what a rank does, at several sizes.
+
+All cores work, because that is how a good allocation will use them: stages are slower beside each other than alone.
+Nothing of a probe is kept but its figures.
+"""
+
+import os
+import statistics
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+import numpy as np
+import torch
+
+from embodied_rl import build, plugins
+from embodied_rl.interfaces.sim import Timed
+from embodied_rl.planner.costs import CostFile, Costs, Line
+from embodied_rl.rollout.buffer import Rollout
+from embodied_rl.rollout.collect import Collector
+from embodied_rl.rollout.episodes import EpisodeSampler
+from embodied_rl.runs import provenance
+from embodied_rl.runtime.collective import Ranks
+from embodied_rl.runtime.handle import Handle
+from embodied_rl.runtime.local import InlineHandle
+from embodied_rl.runtime.process import resident_bytes
+from embodied_rl.runtime.ranks import launch
+from embodied_rl.schema import TrainConfig
+
+DECISIONS = 6
+"""Of a probe's rollout; a rate settles at once."""
+
+REPEATS = 2
+"""Measurements at each size."""
+
+_CHUNKS = 12
+"""Chunks that tell the jitter of a simulator process."""
+
+
+@dataclass
+class Samples:
+    """Pairs of a size and what was measured there, by the name of the line they belong to."""
+
+    found: dict[str, list[tuple[int, float]]] = field(default_factory=dict)
+
+    def add(self, name: str, size: int, value: float) -> None:
+        self.found.setdefault(name, []).append((size, value))
+
+    def merge(self, others: list["Samples"]) -> "Samples":
+        """Those of all ranks."""
+        names = {name for each in others for name in each.found}
+        return Samples({name: [pair for each in others for pair in each.found.get(name, [])] for name in sorted(names)})
+
+    def line(self, name: str) -> Line:
+        """Through the medians at each size; a proportion where there is one size, nothing where there is none."""
+        sizes = sorted({size for size, _ in self.found.get(name, [])})
+        middles = [statistics.median(value for size, value in self.found[name] if size == at) for at in sizes]
+        if len(sizes) < 2:
+            return Line(0.0, middles[0] / sizes[0]) if sizes else Line()
+        return Line.fit(sizes, [max(value, 1e-9) for value in middles])
+
+    def spread(self, name: str) -> float:
+        """Largest distance between two measurements of the largest size, over their median."""
+        largest = max(size for size, _ in self.found[name])
+        values = [value for size, value in self.found[name] if size == largest]
+        return (max(values) - min(values)) / statistics.median(values)
+
+
+def measure(config: TrainConfig, cores: int) -> CostFile:
+    """Measure the stages of a training run; it takes about twenty seconds for the tabletop.
+
+    Args:
+        config: of the run. Its plan plays no part.
+        cores: how many work at once.
+
+    Raises:
+        ValueError: more cores than environments.
+    """
+    groups = config.sim.num_envs // _group_size(config)
+    ranks = max(count for count in range(1, cores + 1) if groups % count == 0)
+    began = time.perf_counter()
+    samples, jitter = launch(probe, config, ranks)
+    about = {
+        "measured": datetime.now(UTC).isoformat(timespec="seconds"),
+        "seconds": round(time.perf_counter() - began, 1),
+        "cores_at_once": ranks,
+        **provenance.hardware(),
+    }
+    costs = Costs(
+        step=samples.line("step"),
+        inference=samples.line("inference"),
+        update=samples.line("update"),
+        render=samples.line("render"),
+        transfer=samples.line("transfer"),
+        jitter=jitter,
+        simulator_memory=samples.line("simulator_memory"),
+        policy_memory=samples.line("policy_memory"),
+    )
+    return CostFile(costs, about, {name: round(samples.spread(name), 3) for name in samples.found})
+
+
+def probe(config: TrainConfig, ranks: Ranks) -> tuple[Samples, float]:
+    """One rank's part; the same result on every rank: measurements of all ranks, and the jitter σ of a simulator."""
+    torch.set_num_threads(1)
+    torch.manual_seed(config.seed)
+    bench = _Bench(config, ranks)
+    samples = Samples()
+    for envs in sizes(config.sim.num_envs, bench.group_size):
+        bench.rollouts(envs, samples)
+    bench.updates(samples)
+    jitter = bench.workers(samples) if ranks.rank == 0 else 0.0
+    ranks.barrier()
+    return samples.merge(ranks.gather(samples)), max(ranks.gather(jitter))
+
+
+def sizes(num_envs: int, group_size: int = 1) -> list[int]:
+    """Numbers of environments to measure at: an eighth, a quarter, half and all of them, in whole groups."""
+    shares = {max(1, num_envs // part // group_size) * group_size for part in (8, 4, 2, 1)}
+    return sorted(size for size in shares if size <= num_envs)
+
+
+class _Bench:
+    """What a probe is made of: the actor and the algorithm of the run, with simulators of any size."""
+
+    def __init__(self, config: TrainConfig, ranks: Ranks):
+        self.config, self.ranks = config, ranks
+        self.kind = build.SimulatorKind.of(config.sim)
+        algorithm, options = plugins.configure("algorithms", config.algo, "algo")
+        self.actor = build.actor(config.policy, config.algo.sampler, self.kind.spec, algorithm.needs_critic)
+        self.algorithm = algorithm(options, self.actor, ranks, config.seed, config.train.iterations)
+        self.group_size: int = self.algorithm.group_size
+        self.learning = getattr(options, "critic_warmup", 0)
+        """Iteration whose update is like all later ones."""
+
+    def decisions(self, most: int) -> int:
+        """T: at most so many, or what the longest episode takes where rollouts hold whole ones."""
+        if not self.algorithm.fresh_episodes:
+            return min(most, self.config.train.decisions)
+        return -(-self.kind.spec.horizon // self.actor.embodiment.executed)
+
+    @contextmanager
+    def collector(self, envs: int, decisions: int) -> Iterator[tuple[Collector, Any]]:
+        """A collector of one simulator in this process, and that simulator."""
+        simulator = self.kind.build(envs)
+        handle = InlineHandle(lambda: simulator, "probe")
+        spec = self.kind.spec
+        sampler = EpisodeSampler(spec, self.config.seed + self.ranks.rank, group_size=self.group_size)
+        rollout = Rollout.allocate(self.actor, decisions, envs)
+        fresh = self.algorithm.fresh_episodes
+        try:
+            yield Collector([handle], spec, envs, sampler, rollout, self.config.seed, fresh=fresh), simulator
+        finally:
+            handle.close()
+
+    def rollouts(self, envs: int, samples: Samples) -> None:
+        """Simulation, pictures and inference of a chunk; everything the rank does is inference's."""
+        decisions = self.decisions(DECISIONS)
+        with self.collector(envs, decisions) as (collector, simulator):
+            collector.collect(self.actor)
+            for _ in range(REPEATS):
+                self.ranks.barrier()
+                before = _rendered(simulator)
+                collector.collect(self.actor)
+                timing, pictures = collector.timing, _rendered(simulator) - before
+                samples.add("step", envs, (timing.simulating - pictures) / decisions)
+                if isinstance(simulator, Timed):
+                    samples.add("render", envs, pictures / decisions)
+                rest = timing.total - timing.simulating - timing.ends
+                samples.add("inference", envs, rest / decisions)
+
+    def updates(self, samples: Samples) -> None:
+        """Learning from a rank's share of a rollout and from half of it, the values at its end included."""
+        share = self.config.sim.num_envs // self.ranks.size
+        halves = sorted({max(1, share // 2 // self.group_size) * self.group_size, share})
+        decisions = self.decisions(self.config.train.decisions)
+        for envs in (halves[0], *halves):  # the first is for warming up
+            with self.collector(envs, decisions) as (collector, _):
+                rollout = collector.collect(self.actor)
+                self.algorithm.prepare(self.learning)
+                self.ranks.barrier()
+                began = time.perf_counter()
+                self.algorithm.update(rollout, self.learning)
+                seconds = time.perf_counter() - began + collector.timing.ends
+                samples.add("update", envs * decisions, seconds)
+                samples.add("policy_memory", envs * decisions, resident_bytes(os.getpid()))
+        samples.found["update"] = samples.found["update"][1:]
+
+    def workers(self, samples: Samples) -> float:
+        """Messages to simulator processes and their memory; returns the jitter of a chunk's seconds."""
+        spread = 0.0
+        for envs in sizes(self.config.sim.num_envs, self.group_size)[::2]:
+            handle = self.kind.worker(envs, f"probe of {envs} environments")
+            try:
+                seconds = self._chunks(handle, envs, samples)
+                samples.add("simulator_memory", envs, handle.memory())
+            finally:
+                handle.close()
+            spread = float(np.std(np.log(seconds)))
+        return spread
+
+    def _chunks(self, handle: Handle, envs: int, samples: Samples) -> list[float]:
+        sampler = EpisodeSampler(handle.spec, self.config.seed, group_size=self.group_size)
+        episodes = [sampler.episode(index) for index in range(envs)]
+        handle.submit("reset", episodes).result()
+        embodiment = self.actor.embodiment
+        still = np.zeros((envs, embodiment.executed, len(embodiment.action_names)), np.float32)
+        busy: list[float] = []
+        for _ in range(_CHUNKS):
+            began = time.perf_counter()
+            future = handle.submit("step", still, episodes)
+            future.result()
+            busy.append(future.seconds)
+            samples.add("transfer", envs, time.perf_counter() - began - future.seconds)
+        return busy
+
+
+def _rendered(simulator: Any) -> float:
+    return simulator.render_seconds if isinstance(simulator, Timed) else 0.0
+
+
+def _group_size(config: TrainConfig) -> int:
+    return int(getattr(plugins.configure("algorithms", config.algo, "algo")[1], "group_size", 1))

@@ -1,0 +1,50 @@
+"""What an iteration may run on: this machine, or one that is not here."""
+
+import re
+from dataclasses import dataclass
+
+from embodied_rl.runs import provenance
+
+_PART = re.compile(r"(\d+)x(core|gpu)s?(?::(\d+(?:\.\d+)?)GB)?")
+
+
+@dataclass(frozen=True)
+class Resources:
+    """What an iteration may use.
+
+    Attributes:
+        cores: of the host.
+        devices: accelerators; 0 where the cores do everything.
+        memory: bytes of the host; None is no limit.
+        device_memory: bytes of one accelerator; None is no limit.
+    """
+
+    cores: int
+    devices: int = 0
+    memory: float | None = None
+    device_memory: float | None = None
+
+
+def here() -> Resources:
+    """The cores this process may use, and the machine's memory where the system says how much there is."""
+    found = provenance.hardware()
+    memory = found.get("memory_gib")
+    return Resources(int(found["cores"]), memory=None if memory is None else float(memory) * 2**30)
+
+
+def parse(text: str) -> Resources:
+    """Resources as people write them: `8xgpu`, `8xgpu:80GB`, `2xcore:16GB`, `8xgpu+64xcore`. GB are 10⁹ bytes.
+
+    Raises:
+        ValueError: text that says something else.
+    """
+    parts = [_PART.fullmatch(part) for part in text.split("+")]
+    counts = {part[2]: (int(part[1]), float(part[3]) * 1e9 if part[3] else None) for part in parts if part}
+    if None in parts or len(counts) < len(parts) or 0 in [count for count, _ in counts.values()]:
+        raise ValueError(
+            f"resources={text}: write <count>x<gpu or core> and, if it counts, the memory of each gpu or of the host, "
+            "such as resources=8xgpu, resources=8xgpu:80GB+64xcore, or resources=2xcore:16GB"
+        )
+    devices, device_memory = counts.get("gpu", (0, None))
+    cores, memory = counts.get("core", (max(1, devices), None))
+    return Resources(cores, devices, memory, device_memory)

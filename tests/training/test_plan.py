@@ -1,0 +1,96 @@
+"""`embodied-rl plan`: stages measured on a simulator that takes a known time, and what is printed and written."""
+
+import json
+from pathlib import Path
+
+import pytest
+from running import REACHING, SMALL
+
+from embodied_rl.planner.costs import CostFile, Costs, Line
+from embodied_rl.planner.model import Workload
+from embodied_rl.planner.profile import Samples, sizes
+from embodied_rl.planner.resources import Resources
+from embodied_rl.planner.search import choose
+
+PLAN = ("plan", *(word for word in SMALL if not word.startswith("run.")), *REACHING)
+STEP = 0.004
+
+
+@pytest.fixture
+def costs(tmp_path: Path) -> str:
+    """A file of costs by which two ranks are best on two cores."""
+    file = tmp_path / "costs.json"
+    CostFile(Costs(step=Line(0.01, 0.01), inference=Line(0.01, 0.01), update=Line(0.1, 0.01))).write(file)
+    return str(file)
+
+
+def test_stages_of_known_length_are_measured(typed, tmp_path) -> None:
+    code, out, err = typed(*PLAN, f"sim.seconds={STEP}")
+    assert code == 0, err
+    measured = CostFile.read(tmp_path / "plan" / "costs.json")
+    chunk = 2 * STEP  # of all environments together: the fake sleeps once a control step
+    assert chunk <= measured.costs.step(8) < 3 * chunk
+    assert measured.costs.step.fixed > 0.7 * chunk
+    assert measured.costs.inference(8) > 0 and measured.costs.update(64) > 0
+    assert 0 < measured.costs.transfer(8) < 0.05
+    assert measured.costs.simulator_memory(8) > 1e7 and measured.costs.policy_memory(64) > 1e8
+    assert {"step", "inference", "update"} <= set(measured.spread) and "measured" in measured.about
+    written = json.loads((tmp_path / "plan" / "plan.json").read_text())
+    expected = choose(measured.costs, Resources(**written["resources"]), Workload(**written["workload"])).best
+    assert written["chosen"]["allocation"]["mode"] == expected.allocation.mode
+    assert f"Chosen: {expected.allocation}" in out
+
+
+def test_costs_of_another_machine_are_planned_with(typed, costs, tmp_path) -> None:
+    code, out, _ = typed(*PLAN, f"costs={costs}", "resources=2xcore", "out=elsewhere")
+    assert code == 0
+    assert "To use it: plan=colocated plan.ranks=2" in out
+    assert (tmp_path / "elsewhere" / "plan.json").is_file()
+    assert not (tmp_path / "elsewhere" / "costs.json").exists()  # nothing was measured
+
+
+def test_accelerators_are_planned_for(typed, costs) -> None:
+    code, out, _ = typed(*PLAN, f"costs={costs}", "resources=8xgpu:80GB")
+    assert code == 0
+    assert "Chosen: colocated, 8 ranks" in out and "To use it" not in out
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["resources=8xgpu"], "resources=8xgpu: what accelerators cost cannot be measured here. Give costs=<file>"),
+        (["resources=8xtpu"], "resources=8xtpu: write <count>x<gpu or core>"),
+        (["resources=8xgpu+2xgpu"], "write <count>x<gpu or core>"),
+        (["resources=0xcore"], "write <count>x<gpu or core>"),
+        (["costs=nowhere.json"], "costs=nowhere.json: there is no such file"),
+        (["experiment=tabletop_sft"], "experiment=tabletop_sft is one for `sft`, not for `plan`"),
+    ],
+)
+def test_mistakes_are_explained(typed, words, message) -> None:
+    code, _, err = typed(*PLAN, *words)
+    assert code == 2 and message in err and "Traceback" not in err
+
+
+def test_too_little_memory_is_an_error(typed, tmp_path) -> None:
+    file = tmp_path / "costs.json"
+    CostFile(Costs(Line(1), Line(1), Line(1), policy_memory=Line(5e9))).write(file)
+    code, _, err = typed(*PLAN, f"costs={file}", "resources=2xcore:4GB")
+    assert code == 2 and "nothing fits in memory" in err and "sim.num_envs" in err
+
+
+def test_sizes_are_whole_groups() -> None:
+    assert sizes(96) == [12, 24, 48, 96]
+    assert sizes(96, 16) == [16, 48, 96]
+    assert sizes(2) == [1, 2]
+
+
+def test_the_median_at_each_size_makes_the_line() -> None:
+    first, second = Samples(), Samples()
+    for size, seconds in ((10, 0.2), (20, 0.3), (20, 9.0)):
+        first.add("step", size, seconds)
+    for size, seconds in ((10, 0.2), (20, 0.3)):
+        second.add("step", size, seconds)
+    merged = first.merge([first, second])
+    assert merged.line("step")(15) == pytest.approx(0.25)
+    assert merged.spread("step") == pytest.approx(8.7 / 0.3)
+    assert merged.line("render") == Line()
