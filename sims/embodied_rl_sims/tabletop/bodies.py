@@ -71,11 +71,15 @@ class Bodies:
     # -- moving ---------------------------------------------------------------------------------------------------
 
     def advance(self, rows: Iterable[int], control: Array | None = None) -> None:
-        """One control step of some environments, with `control` [n, 9] or as they were told before."""
+        """One control step of some environments, with `control` [n, 9] or as they were told before.
+
+        The places of all bodies are settled, so that what the next step starts from does not depend on who looked.
+        """
         for row in rows:
             if control is not None:
                 self._ctrl[row][:] = control[row]
             mujoco.mj_step(self.model, self.data[row], SUBSTEPS)
+            mujoco.mj_kinematics(self.model, self.data[row])
 
     def settle(self, rows: Iterable[int]) -> None:
         """Make the places of all bodies follow from the joints; a step leaves them one substep behind."""

@@ -16,7 +16,7 @@ from embodied_rl_sims.tabletop.opengl import OpenGL
 from embodied_rl_sims.tabletop.settings import LAG, WORKSPACE_HIGH, WORKSPACE_LOW, TabletopConfig, spec_of
 
 _CAMERA = "front"
-_FAULT_STREAM, _DELAY_STREAM = 1, 3
+_FAULT_STREAM, _DELAY_STREAM = 1, 1003
 _EPISODE_FIELDS = ("index", "task", "seed", "initial_state", "group", "split")
 
 

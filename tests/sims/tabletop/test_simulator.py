@@ -227,13 +227,14 @@ def test_moves_are_metres(make) -> None:
 
 
 def test_a_chunk_may_be_handed_over_step_by_step(make) -> None:
-    """As films and recordings do, which repeat what was evaluated in chunks."""
+    """As films and recordings do, which repeat what was evaluated in chunks: even where the arm cannot follow."""
     episodes = [Episode(row, row % 7, 60 + row) for row in range(14)]
     whole, single = make(14), make(14)
     whole.reset(episodes)
     single.reset(episodes)
     for number in range(4):
-        actions = np.repeat(random_chunk(number, 14, 1), 5, axis=1)  # as fast as it goes
+        signs = np.sign(random_chunk(number, 14, 1))
+        actions = np.repeat(signs * np.array([0.03, 0.03, 0.03, 1], np.float32), 5, axis=1)  # as fast as it goes
         result = whole.step(actions, [None] * 14)
         for j in range(5):
             last = single.step(actions[:, j : j + 1], [None] * 14)
