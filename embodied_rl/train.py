@@ -95,6 +95,7 @@ def train(job: tuple[TrainConfig, RunFolder], ranks: Ranks) -> None:
                 stopping = ranks.any_(stop_requested())
                 if evaluation_is_due(trainer):
                     figures |= evaluation_figures(trainer.evaluate(config.train.eval_episodes, "select"), trainer.spec)
+                    figures["time/elapsed"] = trainer.totals.seconds
                     trainer.note_evaluation(figures["eval/success"], config.train.eval_episodes)
                 log.write(trainer.iteration, figures)
                 if stopping or "eval/success" in figures or trainer.iteration % config.checkpoint.every == 0:

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -21,7 +21,7 @@ from embodied_rl.rollout.episodes import EpisodeSampler, Purpose
 from embodied_rl.runs.folder import RunFolder
 from embodied_rl.runtime.collective import Ranks
 from embodied_rl.runtime.memory import keep_freed_memory
-from embodied_rl.schema import TrainConfig
+from embodied_rl.schema import PolicyNode, TrainConfig
 
 EVALUATION_ENVS = 32
 """Environments of an evaluation on each rank, at most."""
@@ -55,7 +55,8 @@ class Trainer:
         self.kind = build.SimulatorKind.of(config.sim)
         self.spec: SimulatorSpec = self.kind.spec
         algorithm, options = plugins.configure("algorithms", config.algo, "algo")
-        self.actor = build.actor(config.policy, config.algo.sampler, self.spec, algorithm.needs_critic)
+        self._resumed = self._checkpoint()
+        self.actor = build.actor(self._policy(), config.algo.sampler, self.spec, algorithm.needs_critic)
         self.algorithm = algorithm(options, self.actor, ranks, config.seed, config.train.iterations)
         envs = config.sim.num_envs // ranks.size
         self._handles = build.handles(self.kind, config.plan, envs, "training")
@@ -73,6 +74,18 @@ class Trainer:
         )
         self.totals = Totals()
         self.iteration = 0
+
+    def _checkpoint(self) -> checkpoint.Loaded | None:
+        """The newest whole checkpoint of a run that continues, if it had come to one."""
+        begun = self.config.resume is not None and checkpoint.steps(self.folder.checkpoints)
+        return checkpoint.load_latest(self.folder.checkpoints) if begun else None
+
+    def _policy(self) -> PolicyNode:
+        """Where the network comes from: a run that continues has it, even where what it began from is gone."""
+        if self._resumed is None:
+            return self.config.policy
+        file = self.folder.checkpoints / f"{self._resumed[0]:08d}" / build.POLICY
+        return replace(self.config.policy, checkpoint=str(file))
 
     def _sampler(self) -> EpisodeSampler:
         weights, size = self.config.train.family_weights, self.algorithm.group_size
@@ -172,7 +185,8 @@ class Trainer:
         return sorted(everything, key=lambda result: result.index)
 
     def save(self) -> None:
-        """Write a checkpoint, with no slice in flight."""
+        """Write a checkpoint, with no slice in flight; the time it takes counts from the next one on."""
+        began = time.perf_counter()
         state = {f"collector/{name}": torch.as_tensor(value) for name, value in self.collector.state().items()}
         state |= {f"algorithm/{name}": value for name, value in self.algorithm.state().items()}
         gathered = self.ranks.gather(state)
@@ -183,6 +197,7 @@ class Trainer:
             checkpoint.save(folder, self.iteration, tensors, metadata, keep, {build.POLICY: self.export})
             self._point_at_best()
         self.ranks.barrier()
+        self.totals.seconds += time.perf_counter() - began
 
     def note_evaluation(self, success: float, episodes: int) -> None:
         """Choose this iteration, unless an earlier one was better by more than luck; `save` marks its checkpoint."""
@@ -196,7 +211,8 @@ class Trainer:
 
     def restore(self) -> None:
         """Continue from the newest whole checkpoint, bit for bit."""
-        self.iteration, tensors, metadata = checkpoint.load_latest(self.folder.checkpoints)
+        assert self._resumed is not None, "only a run that continues has something to restore"
+        (self.iteration, tensors, metadata), self._resumed = self._resumed, None
         if metadata["ranks"] != self.ranks.size:
             raise ValueError(
                 f"{self.folder.path} was run on {metadata['ranks']} ranks and continues exactly only on as many: "

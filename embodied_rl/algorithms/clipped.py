@@ -3,7 +3,7 @@
 Shapes: T decisions, N environments, B = T·N rows, Hx executed actions, D' scored entries of an action.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -16,7 +16,6 @@ from embodied_rl.interfaces.sim import Source
 from embodied_rl.learning.optimiser import Optimiser
 from embodied_rl.objectives.clip import approximate_kl, clip_fraction, clipped_policy_loss
 from embodied_rl.objectives.reduce import Level, masked_mean, reduce_log_prob, step_mask
-from embodied_rl.objectives.value import value_loss as elementwise_value_loss
 from embodied_rl.rollout.buffer import Rollout
 from embodied_rl.runtime.collective import Ranks
 
@@ -26,11 +25,11 @@ class ClippedConfig:
     """Settings of the clipped policy update.
 
     Attributes:
-        lr: learning rate of the policy. perception_lr: of what it sees with. critic_lr: of the value.
+        lr: learning rate of the policy. perception_lr: of what it sees with.
         lr_final: share of the learning rates that is left at the end; linear in between.
         warmup_updates: optimiser steps over which the policy's learning rates rise.
         epochs: passes over a rollout.
-        minibatch: rows of a minibatch, over all ranks.
+        minibatch: rows of a minibatch that may be learned from, over all ranks.
         level: what one ratio covers: "token", "action" or "chunk".
         clip_low: the ratio stays above 1 - clip_low.
         clip_high: the ratio stays below 1 + clip_high; more than clip_low is DAPO's clip-higher (arXiv:2503.14476).
@@ -39,15 +38,12 @@ class ClippedConfig:
         entropy: weight of the entropy bonus, where the noise is learned.
         auxiliary: weight of the backbone's auxiliary loss, such as localisation.
         grad_clip: largest gradient norm.
-        value_clip: clipping around the old value; null for none.
-        value_huber: Huber threshold of the value loss; null for squares.
         noise_final: share of the sampler's noise level that is left at the end.
         noise_decay_from: share of the run after which the noise level falls, linearly.
     """
 
     lr: float = 2e-4
     perception_lr: float = 1e-4
-    critic_lr: float = 1e-3
     lr_final: float = 0.3
     warmup_updates: int = 20
     epochs: int = 3
@@ -60,8 +56,6 @@ class ClippedConfig:
     entropy: float = 0.0
     auxiliary: float = 0.0
     grad_clip: float = 1.0
-    value_clip: float | None = None
-    value_huber: float | None = None
     noise_final: float = 1.0
     noise_decay_from: float = 0.5
 
@@ -100,6 +94,9 @@ class Batch:
         )
 
 
+ValueLoss = Callable[[Batch, Tensor], Tensor]
+
+
 def as_batch(
     rollout: Rollout,
     advantage: Tensor,
@@ -131,10 +128,28 @@ def as_batch(
 
 
 class ClippedUpdate:
-    """Epochs of minibatch steps on the clipped objective, the same on every rank."""
+    """Epochs of minibatch steps on the clipped objective, the same on every rank.
 
-    def __init__(self, config: ClippedConfig, actor: Actor, ranks: Ranks, seed: int, iterations: int) -> None:
+    Args:
+        config: of the algorithm.
+        actor: what learns.
+        ranks: that learn together.
+        seed: of the run; keys the order of rows.
+        iterations: of the run, over which rates fall.
+        value_loss: batch with returns, values [B] → scalar, for a critic that learns with the policy.
+    """
+
+    def __init__(
+        self,
+        config: ClippedConfig,
+        actor: Actor,
+        ranks: Ranks,
+        seed: int,
+        iterations: int,
+        value_loss: ValueLoss | None = None,
+    ) -> None:
         self.config, self.actor, self.ranks, self.seed, self.iterations = config, actor, ranks, seed, iterations
+        self.value_loss = value_loss
         groups = dict(actor.parameter_groups())
         rates = {"actor": config.lr, "perception": config.perception_lr}
         self.optimiser = Optimiser({name: groups[name] for name in rates if name in groups}, rates, config.grad_clip)
@@ -153,24 +168,32 @@ class ClippedUpdate:
     def run(self, batch: Batch, iteration: int, critic: Optimiser | None = None) -> dict[str, float]:
         """All epochs; returns means of the last one, over all ranks."""
         figures: dict[str, float] = {}
+        parts = self.parts(batch.rows)
         for epoch in range(self.config.epochs):
             totals = torch.zeros(len(FIGURES))
-            for rows in self.minibatches(batch.rows, len(batch.advantage), iteration, epoch):
+            for rows in self.minibatches(batch.rows, parts, iteration, epoch):
                 totals += self._step(batch.select(rows), critic)
             self.ranks.sum_([totals])
-            means = totals / (self._count * self.ranks.size)
+            means = totals / (parts * self.ranks.size)
             figures = dict(zip(FIGURES, means.tolist(), strict=True)) | {"epochs": epoch + 1.0}
             if self.config.target_kl is not None and figures["kl"] > self.config.target_kl:
                 break
+        if critic is None:
+            figures.pop("value_loss", None)
         return figures
 
-    def minibatches(self, rows: Tensor, total: int, iteration: int, epoch: int) -> Iterator[Tensor]:
-        """Every valid row once, in an order of (seed, iteration, epoch); equally many parts on every rank."""
-        self._count = max(1, round(total * self.ranks.size / self.config.minibatch))
+    def parts(self, rows: Tensor) -> int:
+        """How many minibatches the rows of all ranks make."""
+        total = torch.tensor(float(len(rows)))
+        self.ranks.sum_([total])
+        return max(1, round(float(total) / self.config.minibatch))
+
+    def minibatches(self, rows: Tensor, parts: int, iteration: int, epoch: int) -> Iterator[Tensor]:
+        """Every valid row once, in an order of (seed, iteration, epoch), in so many parts on every rank."""
         mixed = ((self.seed * 1_000_003 + iteration) * 1_009 + epoch) * 257 + self.ranks.rank
         generator = torch.Generator().manual_seed(mixed % 2**63)
         order = rows[torch.randperm(len(rows), generator=generator)]
-        yield from order.tensor_split(self._count)
+        yield from order.tensor_split(parts)
 
     def _step(self, batch: Batch, critic: Optimiser | None) -> Tensor:
         now = self.actor.evaluate(batch.trace)
@@ -198,22 +221,17 @@ class ClippedUpdate:
             loss = loss - config.entropy * masked_mean(now.entropy, batch.mask)
         if config.auxiliary and now.auxiliary is not None and now.auxiliary_target is not None and len(now.value):
             loss = loss + config.auxiliary * F.smooth_l1_loss(now.auxiliary, now.auxiliary_target, beta=0.1)
-        if batch.returns is not None and batch.value is not None:
-            loss = loss + self.value_loss(batch, now.value)
+        error = torch.zeros(())
+        if self.value_loss is not None and batch.returns is not None:
+            error = self.value_loss(batch, now.value)
+            loss = loss + error
         with torch.no_grad():
             chunk = reduce_log_prob(now.log_prob - batch.log_prob, batch.mask, Level.CHUNK)
             _, kl = approximate_kl(chunk, batch.mask.any(dim=1))
             clipped = clip_fraction(log_ratio, config.clip_low, config.clip_high, mask)
             entropy = masked_mean(now.entropy, batch.mask)
             worst = (log_ratio.exp() - 1).abs().mul(mask).max() if mask.any() else torch.zeros(())
-        return loss, [policy.detach(), kl, clipped, entropy, worst]
-
-    def value_loss(self, batch: Batch, value: Tensor) -> Tensor:
-        """Mean value loss of a batch that holds returns; 0 for an empty one."""
-        assert batch.value is not None and batch.returns is not None
-        clip, huber = self.config.value_clip, self.config.value_huber
-        everything = torch.ones(len(value), dtype=torch.bool)
-        return masked_mean(elementwise_value_loss(value, batch.value, batch.returns, clip, huber), everything)
+        return loss, [policy.detach(), error.detach(), kl, clipped, entropy, worst]
 
     def state(self) -> dict[str, Tensor]:
         """What an exact resume needs, as tensors."""
@@ -225,7 +243,7 @@ class ClippedUpdate:
         self.optimiser.load({name: value for name, value in state.items() if name != "updates"})
 
 
-FIGURES = ("policy_loss", "kl", "clip_share", "entropy", "worst_ratio", "grad_norm")
+FIGURES = ("policy_loss", "value_loss", "kl", "clip_share", "entropy", "worst_ratio", "grad_norm")
 
 
 def _level_mask(mask: Tensor, log_ratio: Tensor) -> Tensor:

@@ -20,9 +20,13 @@ from embodied_rl.algorithms.clipped import Batch, ClippedConfig, ClippedUpdate, 
 from embodied_rl.critics import Need
 from embodied_rl.learning.optimiser import Optimiser
 from embodied_rl.objectives.gae import discounted_reward, discounts, gae, next_values
-from embodied_rl.objectives.value import explained_variance, value_loss
+from embodied_rl.objectives.reduce import masked_mean
+from embodied_rl.objectives.value import explained_variance
+from embodied_rl.objectives.value import value_loss as elementwise_value_loss
 from embodied_rl.rollout.buffer import Rollout
 from embodied_rl.runtime.collective import Ranks
+
+_REPLAYED = ("privileged", "returns", "value")
 
 
 @dataclass(frozen=True)
@@ -34,8 +38,11 @@ class PPOConfig(ClippedConfig):
         discount: what gamma discounts: a "control_step", or a "decision" as in pi_RL.
         lam: lambda of generalised advantage estimation, per decision.
         normalise: advantages to mean 0 and deviation 1 over all ranks.
+        critic_lr: learning rate of the critic.
+        value_clip: clipping around the value that was recorded; null for none.
+        value_huber: Huber threshold of the value loss; null for squares.
         critic_warmup: iterations that fit the critic alone.
-        critic_steps: minibatches an iteration of a critic on privileged state.
+        critic_steps: minibatches an iteration of a critic on privileged state; `minibatch` rows on each rank.
         critic_replay: rollouts those minibatches draw from.
     """
 
@@ -43,6 +50,9 @@ class PPOConfig(ClippedConfig):
     discount: Literal["control_step", "decision"] = "control_step"
     lam: float = 0.9
     normalise: bool = True
+    critic_lr: float = 1e-3
+    value_clip: float | None = None
+    value_huber: float | None = None
     critic_warmup: int = 2
     critic_steps: int = 60
     critic_replay: int = 6
@@ -58,13 +68,13 @@ class PPO:
 
     def __init__(self, config: PPOConfig, actor: FlowActor, ranks: Ranks, seed: int, iterations: int) -> None:
         self.config, self.actor, self.ranks, self.seed = config, actor, ranks, seed
-        self.policy = ClippedUpdate(config, actor, ranks, seed, iterations)
+        self.policy = ClippedUpdate(config, actor, ranks, seed, iterations, self.value_loss)
         self.critic = Optimiser(
             {"critic": actor.parameter_groups()["critic"]}, {"critic": config.critic_lr}, config.grad_clip
         )
         assert actor.critic is not None, "PPO needs a critic"
         self._apart = actor.critic.needs == Need.PRIVILEGED
-        self._replay: list[tuple[Tensor, Tensor]] = []
+        self._replay: list[tuple[Tensor, ...]] = []
 
     def prepare(self, iteration: int) -> None:
         """Set what depends on the iteration before its rollout is collected."""
@@ -110,10 +120,11 @@ class PPO:
 
     def _fit_critic(self, batch: Batch, iteration: int, times: int) -> float:
         """A critic that reads privileged state learns by itself, from the last few rollouts: it costs no vision."""
-        assert batch.returns is not None
-        self._replay.append((batch.trace[PRIVILEGED][batch.rows].clone(), batch.returns[batch.rows].clone()))
+        assert batch.returns is not None and batch.value is not None
+        recorded = batch.trace[PRIVILEGED], batch.returns, batch.value
+        self._replay.append(tuple(tensor[batch.rows].clone() for tensor in recorded))
         del self._replay[: -self.config.critic_replay]
-        privileged, returns = (torch.cat(parts) for parts in zip(*self._replay, strict=True))
+        privileged, returns, old = (torch.cat(parts) for parts in zip(*self._replay, strict=True))
         mixed = (self.seed * 1_000_003 + iteration) * 257 + self.ranks.rank
         generator = torch.Generator().manual_seed(mixed % 2**63)
         size = self.config.minibatch if len(returns) else 0  # all may have been lost with a worker
@@ -121,7 +132,7 @@ class PPO:
         for _ in range(self.config.critic_steps * times):
             rows = torch.randint(max(len(returns), 1), (size,), generator=generator)
             value = self.actor.critic_value(privileged[rows])
-            loss = value_loss(value, value.detach(), returns[rows], None, self.config.value_huber).sum() / max(size, 1)
+            loss = self._errors(value, old[rows], returns[rows]).sum() / max(size, 1)
             self.critic.zero_grad()
             loss.backward()
             self.critic.step(self.ranks, self.policy.rate, float(size > 0))
@@ -132,22 +143,31 @@ class PPO:
         """Fit a critic on the network's own features while the policy stands still."""
         total, count = 0.0, 0
         for epoch in range(self.config.epochs):
-            for rows in self.policy.minibatches(batch.rows, len(batch.advantage), iteration, epoch):
+            for rows in self.policy.minibatches(batch.rows, self.policy.parts(batch.rows), iteration, epoch):
                 part = batch.select(rows)
-                loss = self.policy.value_loss(part, self.actor.evaluate(part.trace).value)
+                loss = self.value_loss(part, self.actor.evaluate(part.trace).value)
                 self.policy.optimiser.zero_grad()
                 self.critic.zero_grad()
                 loss.backward()
-                self.critic.step(self.ranks, self.policy.rate)
+                self.critic.step(self.ranks, self.policy.rate, float(len(rows)))
                 total, count = total + loss.item(), count + 1
         return total / max(count, 1)
+
+    def value_loss(self, batch: Batch, value: Tensor) -> Tensor:
+        """Mean value loss of a batch that holds returns; 0 for an empty one."""
+        assert batch.value is not None and batch.returns is not None
+        everything = torch.ones(len(value), dtype=torch.bool)
+        return masked_mean(self._errors(value, batch.value, batch.returns), everything)
+
+    def _errors(self, value: Tensor, old: Tensor, returns: Tensor) -> Tensor:
+        return elementwise_value_loss(value, old, returns, self.config.value_clip, self.config.value_huber)
 
     def state(self) -> dict[str, Tensor]:
         """What an exact resume needs, as tensors."""
         state = {f"policy/{name}": value for name, value in self.policy.state().items()}
         state |= {f"critic/{name}": value for name, value in self.critic.state().items()}
-        for index, (privileged, returns) in enumerate(self._replay):
-            state |= {f"replay/{index}/privileged": privileged, f"replay/{index}/returns": returns}
+        for index, recorded in enumerate(self._replay):
+            state |= {f"replay/{index}/{name}": tensor for name, tensor in zip(_REPLAYED, recorded, strict=True)}
         return state
 
     def load(self, state: dict[str, Tensor]) -> None:
@@ -155,7 +175,8 @@ class PPO:
         self.policy.load(_part(state, "policy/"))
         self.critic.load(_part(state, "critic/"))
         replay = _part(state, "replay/")
-        self._replay = [(replay[f"{i}/privileged"], replay[f"{i}/returns"]) for i in range(len(replay) // 2)]
+        count = len(replay) // len(_REPLAYED)
+        self._replay = [tuple(replay[f"{index}/{name}"] for name in _REPLAYED) for index in range(count)]
 
 
 def _part(state: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:

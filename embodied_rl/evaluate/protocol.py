@@ -15,9 +15,9 @@ import torch
 from embodied_rl.config import did_you_mean
 from embodied_rl.evaluate.ablation import foreign_instructions
 from embodied_rl.interfaces.policy import Actor, NoiseKeys
-from embodied_rl.interfaces.sim import Array, Episode, Observation, SimulatorSpec, StepResult
+from embodied_rl.interfaces.sim import Array, Episode, NotFinite, Observation, SimulatorSpec, StepResult
 from embodied_rl.rollout.episodes import Purpose, episode_seed
-from embodied_rl.runtime.handle import Future, Handle, WorkerDied
+from embodied_rl.runtime.handle import Future, Handle, WorkerDied, respawn, revive
 
 Ablation = Literal["none", "image", "instruction"]
 IN_DISTRIBUTION = "eval"
@@ -233,8 +233,12 @@ class _Slice:
             if self.busy:
                 self._call = self._step(answer, chooser)
         except WorkerDied:
-            self._handle.restart()
+            respawn(self._handle)
             self._call = self._reset()
+        except NotFinite as error:
+            running = self._running[error.row]
+            what = "" if running is None else f" in episode {running.episode.index} (seed {running.episode.seed})"
+            raise ValueError(f"{error}{what}. The simulator is to blame, or actions that it cannot take.") from None
         return finished
 
     def _reset(self) -> Future:
@@ -295,6 +299,9 @@ def _instructions(handles: Sequence[Handle], episodes: Sequence[Episode], envs: 
     for start in range(0, len(episodes), envs):
         batch = episodes[start : start + envs]
         padded = [*batch, *[None] * (envs - len(batch))]
-        observation: Observation = handle.submit("reset", padded).result(deadline)
+        try:
+            observation: Observation = handle.submit("reset", padded).result(deadline)
+        except WorkerDied:
+            observation, _ = revive(handle, padded)
         found.update({episode.index: observation.instruction[row] for row, episode in enumerate(batch)})
     return found

@@ -152,6 +152,19 @@ class Observation:
         )
 
 
+class NotFinite(FloatingPointError):  # noqa: N818  it says what happened
+    """The physics of one environment left the numbers.
+
+    Args:
+        message: what happened, after which step.
+        row: which environment of the simulator.
+    """
+
+    def __init__(self, message: str, row: int):
+        super().__init__(message)
+        self.row = row
+
+
 @dataclass
 class StepResult:
     """What executing one chunk in n environments gave.
@@ -197,6 +210,9 @@ class Simulator(Protocol):
         """Execute a chunk, float32 [n, H, A]; render once, at its end.
 
         An environment whose episode ends starts `next_episodes[row]`, or is parked where that is None.
+
+        Raises:
+            NotFinite: the physics of an environment came to nothing; the engine adds which one of all it was.
         """
         ...
 

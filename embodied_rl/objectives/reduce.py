@@ -58,18 +58,3 @@ def masked_mean(x: Tensor, mask: Tensor | None = None) -> Tensor:
     weight = align(mask, x).to(x.dtype).expand_as(x)
     total = weight.sum()
     return torch.where(weight > 0, x * weight, 0).sum() / torch.where(total > 0, total, 1)
-
-
-def episode_weights(episode: Tensor, valid: Tensor) -> Tensor:
-    """Weights for `masked_mean` that count every episode alike, however many decisions it has.
-
-    Args:
-        episode: int64, any shape, the episode of each decision.
-        valid: bool, of the same shape.
-
-    Returns:
-        float32 of the same shape: 1 / (valid decisions of its episode), 0 where invalid.
-    """
-    _, member = episode.unique(return_inverse=True)
-    count = torch.bincount(member.flatten(), weights=valid.flatten().float())
-    return torch.where(valid, 1 / count.clamp(min=1)[member], 0).float()

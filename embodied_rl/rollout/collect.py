@@ -6,7 +6,8 @@ Shapes: T decisions, N environments of this collector, n of one handle, Hx execu
 import logging
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +15,7 @@ import numpy as np
 import torch
 
 from embodied_rl.interfaces.policy import Actor, Decision
-from embodied_rl.interfaces.sim import Array, Observation, SimulatorSpec, StepResult
+from embodied_rl.interfaces.sim import Array, NotFinite, Observation, SimulatorSpec, StepResult
 from embodied_rl.rollout.buffer import Rollout
 from embodied_rl.rollout.environments import Environments
 from embodied_rl.rollout.episodes import EpisodeSampler
@@ -158,11 +159,18 @@ class Collector:
             pairs = zip(self._parts, saved, strict=True)
             futures = [part.handle.submit("restore", snapshot) for part, snapshot in pairs]
             for part, future in zip(self._parts, futures, strict=True):
-                part.observation = future.result()
+                self._restored(part, future)
         else:
             log.warning("the simulator has no snapshots: the episodes that were running start anew")
             self._envs.restart()
             self._start()
+
+    def _restored(self, part: Part, future: Future) -> None:
+        try:
+            part.observation = future.result()
+        except WorkerDied as death:
+            part.acting = np.flatnonzero(self._envs.active[part.columns])
+            self._lose(part, -1, death)
 
     def _snapshot(self, part: Part) -> dict[str, Array]:
         try:
@@ -211,7 +219,8 @@ class Collector:
             actions[part.acting] = decision.actions[offset : offset + len(part.acting)]
             offset += len(part.acting)
             following = [None] * len(part.columns) if self._fresh else self._envs.following(part.columns)
-            part.future = part.handle.submit("step", actions, following)
+            with self._named(part):
+                part.future = part.handle.submit("step", actions, following)
         self.timing.waiting += time.perf_counter() - started
 
     def _receive(self, parts: list[Part], row: int) -> None:
@@ -220,7 +229,8 @@ class Collector:
             if future is None:
                 continue
             try:
-                result = self._wait(future)
+                with self._named(part):
+                    result = self._wait(future)
             except WorkerDied as death:
                 self._lose(part, row, death)
             else:
@@ -296,6 +306,15 @@ class Collector:
         observation = observations[0] if len(observations) == 1 else Observation.concatenate(observations)
         self._envs.check_observation(observation, columns)
         return observation, columns
+
+    @contextmanager
+    def _named(self, part: Part) -> Iterator[None]:
+        """Say which environment of all, and which episode, a simulator speaks of."""
+        try:
+            yield
+        except NotFinite as error:
+            column = int(part.columns[error.row])
+            raise FloatingPointError(f"{error}: {self._envs.name(column)}") from None
 
     def _wait(self, future: Future) -> Any:
         started = time.perf_counter()

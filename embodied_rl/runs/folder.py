@@ -13,6 +13,7 @@ from pathlib import Path
 from embodied_rl.runs.storage import explained, write_text
 
 _NAME = re.compile(r"(?P<time>\d{8}-\d{6})_s(?P<seed>\d+)(_\d+)?$")
+_TRAINS = re.compile(r"^train:", re.MULTILINE)
 _STATE_FILES = "checkpoints/[0-9]*/state.json"
 
 
@@ -61,16 +62,15 @@ class RunFolder:
 
     @classmethod
     def latest(cls, root: str | Path) -> "RunFolder":
-        """The newest run below `root` that holds a checkpoint, which is what `resume=last` means.
+        """The newest training run below `root`, which is what `resume=last` means; it may have no checkpoint yet.
 
         Raises:
-            ValueError: no run below `root` holds one.
+            ValueError: there is no training run below `root`.
         """
-        found = {
-            state.parents[2] for state in Path(root).glob(f"*/*/{_STATE_FILES}") if _NAME.match(state.parents[2].name)
-        }
+        configs = [file for file in Path(root).glob("*/*/config.yaml") if _NAME.match(file.parent.name)]
+        found = [file.parent for file in configs if _TRAINS.search(file.read_text(encoding="utf-8"))]
         if not found:
-            raise ValueError(f"No run with a checkpoint below {root} (run.root): nothing to resume. Start a run first.")
+            raise ValueError(f"No training run below {root} (run.root): nothing to resume. Start a run first.")
         return cls(max(found, key=_age))
 
     @property
@@ -139,4 +139,5 @@ def _claim(base: Path) -> Path:
 def _age(run: Path) -> tuple[str, int]:
     match = _NAME.match(run.name)
     assert match is not None, "only run folders are compared"
-    return match["time"], max(state.stat().st_mtime_ns for state in run.glob(_STATE_FILES))
+    saved = [*run.glob(_STATE_FILES)] or [run / "config.yaml"]
+    return match["time"], max(file.stat().st_mtime_ns for file in saved)

@@ -1,6 +1,7 @@
 """What ranks do together: average gradients, sum, gather, agree. One rank does not touch torch.distributed."""
 
 import pickle
+import socket
 from collections.abc import Callable, Iterable, Sequence
 from datetime import timedelta
 from typing import Any
@@ -54,9 +55,16 @@ class Ranks:
 
 
 def meeting_point(size: int, timeout: float, port: int = 0) -> Any:
-    """The store over which ranks find each other: hosted here, on a free `.port`, or another process's by its port."""
-    wait = timedelta(seconds=timeout)
-    return _torch.TCPStore(LOOPBACK, port, size, is_master=port == 0, timeout=wait, wait_for_workers=False)
+    """The store over which ranks find each other: hosted here, on a free `.port`, or another process's by its port.
+
+    Only this machine can reach it: left to itself a store listens to every network.
+    """
+    common = {"timeout": timedelta(seconds=timeout), "wait_for_workers": False}
+    if port:
+        return _torch.TCPStore(LOOPBACK, port, size, is_master=False, **common)
+    server = socket.create_server((LOOPBACK, 0))
+    address = server.getsockname()
+    return _torch.TCPStore(*address, size, is_master=True, master_listen_fd=server.detach(), **common)
 
 
 class GlooRanks(Ranks):

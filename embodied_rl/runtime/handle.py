@@ -13,6 +13,10 @@ class WorkerDied(RuntimeError):  # noqa: N818  it says what happened
     """A worker process is gone: killed, crashed, or killed by us because it hung. `Handle.restart` brings it back."""
 
 
+class GaveUp(WorkerDied):
+    """A worker died more often than its budget of restarts allows."""
+
+
 class WorkerError(RuntimeError):
     """A simulator raised an exception in its worker; the message holds its traceback. The worker lives on."""
 
@@ -67,7 +71,8 @@ class Handle(Protocol):
         """Replace the simulator by a new one, with no episode running.
 
         Raises:
-            WorkerDied: the budget of restarts is spent.
+            GaveUp: the budget of restarts is spent.
+            WorkerDied: the new one died at once.
         """
         ...
 
@@ -80,6 +85,25 @@ class Handle(Protocol):
         ...
 
 
+def respawn(handle: Handle) -> int:
+    """Replace a dead worker, again and again while the budget of restarts lasts; returns how many it took.
+
+    Raises:
+        GaveUp: the budget of restarts is spent.
+    """
+    restarts = 0
+    while True:
+        restarts += 1
+        try:
+            handle.restart()
+        except GaveUp:
+            raise
+        except WorkerDied as death:
+            log.warning("the new worker died, too: %s", death)
+        else:
+            return restarts
+
+
 def revive(handle: Handle, episodes: Sequence[Episode | None]) -> tuple[Observation, int]:
     """Replace a dead worker and start episodes in the new one, again and again while the budget of restarts lasts.
 
@@ -87,12 +111,11 @@ def revive(handle: Handle, episodes: Sequence[Episode | None]) -> tuple[Observat
         The first observations, and how many restarts it took.
 
     Raises:
-        WorkerDied: the budget of restarts is spent.
+        GaveUp: the budget of restarts is spent.
     """
     restarts = 0
     while True:
-        handle.restart()
-        restarts += 1
+        restarts += respawn(handle)
         try:
             return handle.submit("reset", episodes).result(), restarts
         except WorkerDied as death:

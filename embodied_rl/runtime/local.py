@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import IO, Any
 
-from embodied_rl.interfaces.sim import Simulator, SimulatorSpec
-from embodied_rl.runtime.handle import WorkerDied, WorkerError
+from embodied_rl.interfaces.sim import NotFinite, Simulator, SimulatorSpec
+from embodied_rl.runtime.handle import GaveUp, WorkerDied, WorkerError
 from embodied_rl.runtime.process import ChildProcess, anonymous_memory
 from embodied_rl.runtime.worker import Failure, ImageSlots
 
@@ -176,7 +176,7 @@ class ProcessHandle:
         while self._restarts and now - self._restarts[0] > RESTART_WINDOW:
             self._restarts.popleft()
         if len(self._restarts) >= self._max_restarts:
-            raise WorkerDied(f"{self.name} was restarted {self._max_restarts} times within an hour; giving up")
+            raise GaveUp(f"{self.name} was restarted {self._max_restarts} times within an hour; giving up")
         self._restarts.append(now)
         self._worker.stop()
         self._launch()
@@ -232,7 +232,9 @@ class ProcessHandle:
         self._spec = reply.value
         self._slots = ImageSlots(self._memory, reply.value.cameras, self._kwargs["num_envs"])
 
-    def _worker_error(self, method: str, failure: Failure) -> WorkerError:
+    def _worker_error(self, method: str, failure: Failure) -> NotFinite | WorkerError:
+        if failure.row is not None:
+            return NotFinite(failure.summary, failure.row)
         return WorkerError(
             f"{self.name}: '{method}' raised {failure.summary}\n"
             f"--- traceback in the worker ---\n{failure.traceback}--- end of it ---"

@@ -160,10 +160,11 @@ def run_rank() -> None:
         send(pipe, "ready")
         failure = None
         try:
-            _run(function, config, rendezvous.join())
+            function(config, rendezvous.join())
         except Exception as error:  # noqa: BLE001  a process border
             failure = _failure(rendezvous.rank, error)
         send(pipe, failure)
+        pipe.poll(None)  # until rank 0 closes it, or is gone: it may still read from here
 
 
 def _start(children: list[ChildProcess], function: object, config: object, places: list[_Rendezvous]) -> None:
@@ -184,7 +185,7 @@ def _lead(
     children: list[ChildProcess],
 ) -> Result:
     try:
-        return _run(function, config, place.join(store))
+        result = function(config, place.join(store))
     except Exception as error:
         mine = _failure(0, error)
         # A mistake in the configuration shows on every rank; here it is raised as it is, whoever was first.
@@ -194,12 +195,19 @@ def _lead(
         if first.error is not None:
             raise first.error from None
         raise RankFailed(f"rank {first.rank} failed first:\n{first.message}") from None
-
-
-def _run(function: Callable[[Config, Ranks], Result], config: Config, ranks: Ranks) -> Result:
-    result = function(config, ranks)
-    ranks.barrier()  # nobody leaves while another still reads from it
+    for rank, child in enumerate(children, start=1):
+        failure = _outcome(rank, child, place.timeout)
+        if failure is not None:
+            raise failure.error or RankFailed(f"rank {rank} failed at the end:\n{failure.message}")
     return result
+
+
+def _outcome(rank: int, child: ChildProcess, seconds: float) -> Failure | None:
+    """How another rank ended; None where all went well."""
+    try:
+        return child.receive(seconds, "training")
+    except WorkerDied as death:
+        return Failure(rank, time.monotonic(), False, str(death))
 
 
 def _failure(rank: int, error: Exception) -> Failure:
@@ -216,10 +224,7 @@ def first_cause(mine: Failure, children: list[ChildProcess]) -> Failure:
     for rank, child in enumerate(children, start=1):
         if not mine.cascade and not child.ready():
             continue
-        try:
-            failure = child.receive(max(0.1, until - time.monotonic()), "training")
-        except WorkerDied as death:
-            failure = Failure(rank, mine.time, False, str(death))
+        failure = _outcome(rank, child, max(0.1, until - time.monotonic()))
         failures += [failure] if failure is not None else []
     causes = [failure for failure in failures if not failure.cascade]
     return min(causes, key=lambda failure: failure.time, default=mine)

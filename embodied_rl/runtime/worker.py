@@ -25,7 +25,7 @@ from typing import Any
 
 import numpy as np
 
-from embodied_rl.interfaces.sim import Array, Camera, Observation, StepResult
+from embodied_rl.interfaces.sim import Array, Camera, NotFinite, Observation, StepResult
 
 SLOTS = 2
 
@@ -41,10 +41,11 @@ class Reply:
 
 @dataclass
 class Failure:
-    """What a call raised."""
+    """What a call raised; `row` is the environment whose physics left the numbers."""
 
     summary: str
     traceback: str
+    row: int | None = None
 
 
 class ImageSlots:
@@ -164,6 +165,8 @@ def _attempt(function: Callable[..., Any], *args: Any) -> Reply | Failure:
     started = time.perf_counter()
     try:
         value = function(*args)
+    except NotFinite as error:
+        return Failure(str(error), traceback.format_exc(), error.row)
     except Exception as error:  # noqa: BLE001  a process border: whatever it is, the parent has to hear of it
         return Failure(f"{type(error).__name__}: {error}", traceback.format_exc())
     return Reply(value, time.perf_counter() - started, 0)

@@ -11,7 +11,17 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from embodied_rl.interfaces.sim import Array, Camera, Episode, Observation, SimulatorSpec, Source, StepResult, Task
+from embodied_rl.interfaces.sim import (
+    Array,
+    Camera,
+    Episode,
+    NotFinite,
+    Observation,
+    SimulatorSpec,
+    Source,
+    StepResult,
+    Task,
+)
 
 SPEED = 0.2
 GOAL = 0.8
@@ -34,8 +44,8 @@ class FakeSimulator:
             horizon: control steps after which an episode is truncated.
             success_after: the goal counts as reached after this many steps, wherever the point is.
             seconds: time that one control step of the whole slice takes.
-            fault: "", or what goes wrong, once in its life: "nan state", "nan reward", "raise", "crash" (by SIGKILL) or
-                "hang".
+            fault: "", or what goes wrong, once in its life: "nan state", "nan reward", "physics", "raise",
+                "crash" (by SIGKILL) or "hang".
             fault_call: in which call of `step` it goes wrong, counted from 0.
             fault_row: in which environment.
         """
@@ -185,6 +195,8 @@ class FakeSimulator:
                 result.observation.state[row] = np.nan
             case "nan reward":
                 result.reward[row, 0] = np.nan
+            case "physics":
+                raise NotFinite("the fake's physics came to nothing", row)
             case "raise":
                 raise RuntimeError(f"the fake simulator was told to fail in environment {row}")
             case "crash":

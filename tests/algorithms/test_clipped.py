@@ -17,7 +17,7 @@ from experience import (
     weights,
 )
 
-from embodied_rl.algorithms.clipped import as_batch
+from embodied_rl.algorithms.clipped import FIGURES, as_batch
 
 
 def single(ratio: float, advantage: float, **settings) -> float:
@@ -95,7 +95,7 @@ def test_figures_in_closed_form() -> None:
 
 def minibatches(seed: int = 0, iteration: int = 3, epoch: int = 1, rows: int = 50, **options) -> list[list[int]]:
     update = make_update(Table(64), seed=seed, minibatch=16, **options)
-    return [part.tolist() for part in update.minibatches(torch.arange(rows), 64, iteration, epoch)]
+    return [part.tolist() for part in update.minibatches(torch.arange(rows), 4, iteration, epoch)]
 
 
 def test_each_epoch_has_every_row_once_in_an_order_of_its_own() -> None:
@@ -111,9 +111,9 @@ def test_the_order_is_a_function_of_seed_iteration_and_epoch_alone() -> None:
     expected = minibatches()
     update = make_update(Table(64), minibatch=16)
     for iteration, epoch in [(9, 0), (2, 2)]:
-        list(update.minibatches(torch.arange(50), 64, iteration, epoch))
+        list(update.minibatches(torch.arange(50), 4, iteration, epoch))
         torch.manual_seed(iteration)
-    assert [part.tolist() for part in update.minibatches(torch.arange(50), 64, 3, 1)] == expected
+    assert [part.tolist() for part in update.minibatches(torch.arange(50), 4, 3, 1)] == expected
 
 
 @pytest.mark.parametrize("seed", [2**31 - 1, 2**63 - 1])
@@ -122,9 +122,15 @@ def test_any_seed_will_do(seed: int) -> None:
 
 
 def test_ranks_take_equally_many_steps_whatever_they_lost() -> None:
-    """Two ranks of 64 rows each share minibatches of 16; the steps are collective, so their number may not differ."""
-    counts = on_ranks(lambda ranks: [len(minibatches(rows=rows, ranks=ranks)) for rows in (64, 7, 0)])
-    assert counts == [[8, 8, 8]] * 2
+    """Minibatches of 16 over both; the steps are collective, so their number may not differ."""
+
+    def counts(ranks) -> list[int]:
+        update = make_update(Table(64), ranks, minibatch=16)
+        parts = [update.parts(torch.arange(rows[ranks.rank])) for rows in ((64, 64), (64, 0), (1, 0), (0, 0))]
+        assert [len(list(update.minibatches(torch.arange(7), count, 0, 0))) for count in parts] == parts
+        return parts
+
+    assert on_ranks(counts) == [[8, 4, 1, 1]] * 2
     orders = on_ranks(lambda ranks: minibatches(ranks=ranks))
     assert orders[0] != orders[1]
 
@@ -185,7 +191,7 @@ def test_the_first_minibatch_has_ratio_one(sampler: str) -> None:
     rollout = make_rollout(actor, decisions=1, num_envs=7)
     batch = as_batch(rollout, torch.randn(1, 7))
     actor.sampler.noise_level *= 0.5
-    assert float(make_update(actor)._step(batch, None)[4]) == 0
+    assert float(make_update(actor)._step(batch, None)[FIGURES.index("worst_ratio")]) == 0
     many = make_rollout(make_actor(sampler), decisions=6)
     figures = make_update(make_actor(sampler)).run(as_batch(many, torch.randn(6, 5)), 0)
     assert 0 <= figures["worst_ratio"] < 1e-4 and figures["clip_share"] == 0

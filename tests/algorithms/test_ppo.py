@@ -9,6 +9,7 @@ import torch
 from experience import Table, ThreadRanks, changed, make_actor, make_rollout, on_ranks, weights
 from torch import Tensor
 
+from embodied_rl.actors.flow import PRIVILEGED
 from embodied_rl.algorithms.ppo import PPO, PPOConfig
 from embodied_rl.interfaces.sim import Source
 from embodied_rl.rollout.buffer import Rollout
@@ -218,6 +219,27 @@ def test_a_privileged_critic_learns_from_the_last_rollouts() -> None:
     losses = [ppo.update(rollout, iteration)["value_loss"] for iteration in range(3)]
     assert losses[2] < 0.5 * losses[0]
     assert len(ppo._replay) == 2
+
+
+@pytest.mark.parametrize("critic", ["privileged", "prefix"])
+def test_value_clip_and_huber_act_on_every_critic(critic: str) -> None:
+    """A tight clip around the recorded values keeps the critic near them; Huber's loss grows with the error, once."""
+
+    def learn(**settings: float) -> tuple[float, float]:
+        actor = make_actor(critic=critic)
+        rollout = make_rollout(actor, decisions=6)
+        rollout.terminated[:] = True
+        rollout.reward[:] = 5.0
+        ppo = make_ppo(actor, lr=0.0, perception_lr=0.0, critic_lr=0.02, critic_steps=60, epochs=30, **settings)
+        loss = ppo.update(rollout, 5)["value_loss"]
+        with torch.no_grad():
+            trace = {name: tensor.flatten(0, 1) for name, tensor in rollout.trace.items()}
+            value = actor.evaluate(trace).value if critic == "prefix" else actor.critic_value(trace[PRIVILEGED])
+        return float((value - rollout.value.flatten()).abs().mean()), loss
+
+    moved, loss = learn()
+    assert learn(value_clip=0.05)[0] < 0.5 * moved
+    assert learn(value_huber=0.01)[1] < 0.1 * loss
 
 
 @pytest.mark.parametrize("critic", ["privileged", "prefix"])

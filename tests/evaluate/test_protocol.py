@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from embodied_rl.evaluate.protocol import enumerate_episodes, evaluate, smoothness
-from embodied_rl.interfaces.sim import Episode
+from embodied_rl.interfaces.sim import Episode, NotFinite
 from embodied_rl.runtime.handle import WorkerDied
 
 ARRANGEMENTS = [(1, 1), (1, 7), (2, 3), (3, 16), (4, 64)]
@@ -125,6 +125,17 @@ def test_a_foreign_instruction_is_of_another_task_and_lasts_the_episode(spec, ma
 def test_one_task_has_no_foreign_instructions(run, spec):
     with pytest.raises(ValueError, match="ablate=instruction"):
         run(enumerate_episodes(spec, "eval", 8, task="open"), ablate="instruction")
+
+
+def test_physics_that_breaks_is_named_by_its_episode(spec, make_actor, make_handles, executed, monkeypatch):
+    handles = make_handles(2, 4)
+
+    def broken(actions, following):
+        raise NotFinite("the physics came to nothing", 2)
+
+    monkeypatch.setattr(handles[1].simulator, "step", broken)
+    with pytest.raises(ValueError, match=r"came to nothing in episode 6 \(seed \d+\)\. The simulator is to blame"):
+        evaluate(make_actor(), handles, spec, enumerate_episodes(spec, "eval", 8), 0, 4, executed)
 
 
 def test_a_policy_that_chooses_nan_is_named(spec, make_actor, make_handles, executed):

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from embodied_rl.objectives.clip import clipped_policy_loss
-from embodied_rl.objectives.reduce import Level, episode_weights, masked_mean, reduce_log_prob, step_mask
+from embodied_rl.objectives.reduce import Level, masked_mean, reduce_log_prob, step_mask
 
 
 def log_probs() -> torch.Tensor:
@@ -76,14 +76,3 @@ def test_invalid_decisions_do_not_reach_the_loss():
         gradients.append((loss.detach(), *torch.autograd.grad(loss, log_ratio)))
     assert torch.equal(gradients[0][0], gradients[1][0])
     assert torch.equal(gradients[0][1][:2], gradients[1][1][:2])
-
-
-def test_episode_weights_count_every_episode_alike():
-    """However long: the weighted mean is the mean of the episodes' means over valid decisions."""
-    episode = torch.tensor([[7, 7, 3], [7, 5, 3]])
-    valid = torch.tensor([[True, True, True], [True, False, True]])
-    x = torch.tensor([[1.0, 2.0, 10.0], [3.0, 99.0, 20.0]])
-    weights = episode_weights(episode, valid)
-    assert float(masked_mean(x, weights)) == pytest.approx((2 + 15) / 2)
-    assert weights[1, 1] == 0
-    assert masked_mean(x, episode_weights(episode, valid & False)) == 0

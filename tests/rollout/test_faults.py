@@ -103,6 +103,36 @@ def test_nan_of_the_simulator_is_named(fault: str, what: str, decision: int) -> 
         collector.collect(actor)
 
 
+@pytest.mark.parametrize("apart", [False, True])
+def test_physics_that_breaks_is_named_by_the_environment_of_all(apart: bool, closing: Callable) -> None:
+    """The second simulator knows its row; which environment, episode and decision that is, only the engine knows."""
+    broken = replace(CONFIG, fault="physics", fault_call=1, fault_row=1)
+    make_handles = workers if apart else inline
+    handles = closing([make_handles(2)[0], make_handles(2, broken)[1]])
+    collector, actor = make(handles)
+    with pytest.raises(FloatingPointError, match=r"came to nothing: environment 5, decision 1 of episode 5 "):
+        collector.collect(actor)
+
+
+def test_a_worker_that_dies_while_it_continues_costs_its_episodes(closing: Callable) -> None:
+    collector, actor = make(inline(2))
+    collector.collect(actor)
+    state = collector.state()
+    handles = closing(workers(2))
+    resumed, _ = make(handles)
+    _ = [handle.spec for handle in handles]
+    os.kill(handles[1].pid, signal.SIGKILL)
+    resumed.load(state)
+    assert (resumed.restarts, resumed.lost_episodes) == (1, N // 2)
+    left, right = copied(resumed.collect(actor)), copied(collector.collect(actor))
+    half = {
+        name: tensor.unflatten(0, (T, N))[:, : N // 2] for name, tensor in left.items() if name in ("episode", "value")
+    }
+    for name, tensor in half.items():
+        assert torch.equal(tensor, right[name].unflatten(0, (T, N))[:, : N // 2])
+    assert left["valid"].all()
+
+
 def test_nan_of_the_policy_is_named() -> None:
     collector, actor = make(inline(2))
     with torch.no_grad():

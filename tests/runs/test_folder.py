@@ -14,6 +14,7 @@ NOW = datetime(2031, 2, 3, 4, 5, 6)
 
 
 def with_checkpoint(folder, step=1):
+    folder.write_config("train:\n  iterations: 3\n", [])
     (folder.checkpoints / f"{step:08d}").mkdir()
     (folder.checkpoints / f"{step:08d}" / "state.json").write_text("{}")
     return folder
@@ -39,14 +40,20 @@ def test_config_and_overrides_are_kept(tmp_path):
     assert again.config.read_text() == "seed: 0\n" and again.overrides() == ("experiment=demo", "algo.lr=1e-4")
 
 
-def test_latest_is_the_newest_that_holds_a_checkpoint(tmp_path):
+def test_latest_is_the_newest_training_run(tmp_path):
+    """With a checkpoint or without; cloning has checkpoints, too, and a folder without configuration never began."""
+
     def create(experiment, year):
         return RunFolder.create(tmp_path, experiment, 0, datetime(year, 1, 1))
 
-    with_checkpoint(create("tabletop", 2031))
     newest = with_checkpoint(create("demo", 2032))
-    create("tabletop", 2033)
+    with_checkpoint(create("tabletop", 2031))
+    with_checkpoint(create("cloned", 2033)).write_config("algo:\n  train: 3\n", [])
+    create("tabletop", 2034)
     assert RunFolder.latest(tmp_path) == newest
+    begun = create("tabletop", 2033)
+    begun.write_config("train:\n  iterations: 3\n", [])
+    assert RunFolder.latest(tmp_path) == begun
 
 
 def test_of_one_second_the_last_saved_is_the_latest(tmp_path):

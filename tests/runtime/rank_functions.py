@@ -53,6 +53,22 @@ def fail(config: dict, ranks: Ranks) -> None:
     ranks.barrier()
 
 
+def finish_late(seconds: float, ranks: Ranks) -> str:
+    """Rank 0 has something left to do."""
+    ranks.barrier()
+    if ranks.rank == 0:
+        time.sleep(seconds)
+    return "filmed"
+
+
+def fail_at_the_end(config: object, ranks: Ranks) -> None:
+    """After the last thing they do together."""
+    ranks.barrier()
+    if ranks.rank == 1:
+        time.sleep(0.3)
+        raise KeyError("too late")
+
+
 def stall(config: object, ranks: Ranks) -> None:
     if ranks.rank == 1:
         time.sleep(60)

@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 import torch
 
@@ -15,6 +16,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 import rank_functions
 
+from embodied_rl.runtime.collective import meeting_point
 from embodied_rl.runtime.ranks import Failure, RankFailed, Ranks, first_cause, launch, stop_on_signals
 
 
@@ -81,6 +83,26 @@ def test_a_stalled_rank_ends_the_wait_at_the_deadline(monkeypatch) -> None:
     with pytest.raises(RankFailed, match=r"rank 1 .*no answer within"):
         launch(rank_functions.stall, None, 2, timeout=1)
     assert time.monotonic() - started < 20
+
+
+def test_rank_0_may_take_its_time_when_the_others_are_done() -> None:
+    """As when it films: the deadline is for those who wait for each other."""
+    assert launch(rank_functions.finish_late, 3.0, 2, timeout=2) == "filmed"
+
+
+def test_a_rank_that_fails_at_the_end_is_not_overlooked() -> None:
+    with pytest.raises(RankFailed, match=r"rank 1 failed at the end(.|\n)*KeyError: 'too late'"):
+        launch(rank_functions.fail_at_the_end, None, 2, timeout=60)
+
+
+def test_ranks_meet_where_only_this_machine_can_reach_them() -> None:
+    before = {(c.laddr.ip, c.laddr.port) for c in psutil.Process().net_connections() if c.status == "LISTEN"}
+    store = meeting_point(2, 5.0)
+    after = {(c.laddr.ip, c.laddr.port) for c in psutil.Process().net_connections() if c.status == "LISTEN"}
+    assert after - before == {("127.0.0.1", store.port)}
+    other = meeting_point(2, 5.0, store.port)
+    other.set("here", "yes")
+    assert store.get("here") == b"yes"
 
 
 class FinishedChild:

@@ -107,6 +107,19 @@ def test_a_truncated_checkpoint_and_a_full_disk(reference: Path, tmp_path: Path)
     assert_same(run, reference)
 
 
+def test_a_run_goes_on_when_what_it_began_from_is_gone(reference: Path, tmp_path: Path) -> None:
+    run = unfinished(reference, tmp_path)
+    config = run / "config.yaml"
+    told = config.read_text()
+    assert "checkpoint: null" in told
+    config.write_text(told.replace("checkpoint: null", "checkpoint: deleted.safetensors", 1))
+    with started(tmp_path, "train", "resume=last") as process:
+        code, output = process.finish()
+    assert code == 0, output
+    config.write_text(told)
+    assert_same(run, reference)
+
+
 def test_no_whole_checkpoint_is_the_user_s_business(reference: Path, tmp_path: Path) -> None:
     """Both ranks find out at once; the user sees one message and no traceback."""
     run = unfinished(reference, tmp_path)

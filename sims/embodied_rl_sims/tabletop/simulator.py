@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 
-from embodied_rl.interfaces.sim import Array, Episode, Observation, Source, StepResult
+from embodied_rl.interfaces.sim import Array, Episode, NotFinite, Observation, Source, StepResult
 from embodied_rl_sims.tabletop import arm, operator
 from embodied_rl_sims.tabletop.bodies import FIXTURES, OBJECTS, Bodies
 from embodied_rl_sims.tabletop.camera import RayCamera, View
@@ -198,10 +198,7 @@ class Tabletop:
         broken = running & ~np.isfinite(bodies.qpos).all(axis=1)
         if broken.any():
             row = int(np.flatnonzero(broken)[0])
-            raise FloatingPointError(
-                f"tabletop: the physics of environment {row} is no longer finite after control step {self._clock[row]} "
-                f"of {self._episode[row]}"
-            )
+            raise NotFinite(f"the tabletop's physics is no longer finite after control step {self._clock[row]}", row)
         success, failure = self._goals.judge(bodies.objects, bodies.caps, bodies.width)
         return success & running, failure & running & ~success
 
