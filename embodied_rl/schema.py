@@ -116,6 +116,8 @@ class Plan:
     """Sets of environments of a rank; while one is inferred the others simulate."""
     workers: int = at_least(1, 2)
     """Split: simulator processes of each slice."""
+    order: Literal["exact", "ready"] = "exact"
+    """Split: infer slices in turn, or whichever simulators are done; "ready" gives up reproducible bits."""
 
     @property
     def parts(self) -> int:

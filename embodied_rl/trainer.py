@@ -71,6 +71,7 @@ class Trainer:
             env_offset=ranks.rank * envs,
             env_total=config.sim.num_envs,
             fresh=self.algorithm.fresh_episodes,
+            order=config.plan.order,
         )
         self.totals = Totals()
         self.iteration = 0

@@ -1,7 +1,8 @@
 """Which episodes an evaluation runs, and running each of them exactly once.
 
 Everything a result depends on follows from the episode: its seed in the simulator, its index in the policy's noise. So
-the results do not depend on how many simulators there are, or on which of them ran what.
+the results do not depend on how many simulators there are, or on which of them ran what; but for rounding, because a
+network computes a small batch by other operations than a large one.
 """
 
 from collections import deque

@@ -11,7 +11,7 @@ from rich.table import Table
 
 from embodied_rl import build, plugins
 from embodied_rl.planner import resources as available
-from embodied_rl.planner.allocation import Allocation
+from embodied_rl.planner.allocation import Allocation, Order
 from embodied_rl.planner.costs import CostFile
 from embodied_rl.planner.model import Workload
 from embodied_rl.planner.resources import Resources
@@ -35,7 +35,8 @@ def run(config: PlanConfig) -> None:
         folder.mkdir(parents=True, exist_ok=True)
     measured = costs_for(config, resources, folder)
     work = workload(config)
-    choice = choose(measured.costs, resources, work, group_size=group_size(config))
+    orders: tuple[Order, ...] = ("exact", "ready") if config.plan.order == "ready" else ("exact",)
+    choice = choose(measured.costs, resources, work, group_size=group_size(config), orders=orders)
     console.print(table(choice, None if resources.devices else configured(config, measured, resources, work)))
     console.print(why(choice, measured, resources, work), soft_wrap=True)
     content = summary(choice, measured, resources, work)
@@ -65,7 +66,8 @@ def configured(config: TrainConfig, measured: CostFile, resources: Resources, wo
     """The plan that the configuration asks for."""
     plan = config.plan
     workers = plan.workers if plan.allocation == "split" else 0
-    return candidate(measured.costs, Allocation(plan.allocation, plan.ranks, workers, plan.slices), resources, work)
+    allocation = Allocation(plan.allocation, plan.ranks, workers, plan.slices, plan.order)
+    return candidate(measured.costs, allocation, resources, work)
 
 
 def workload(config: TrainConfig) -> Workload:
@@ -86,7 +88,9 @@ def group_size(config: TrainConfig) -> int:
 def overrides(plan: Allocation) -> str:
     """What to type to get an allocation of cores."""
     words = [f"plan={plan.mode}", f"plan.ranks={plan.ranks}", f"plan.slices={plan.slices}"]
-    return " ".join([*words, f"plan.workers={plan.workers}"] if plan.workers else words)
+    if plan.workers:
+        words += [f"plan.workers={plan.workers}", f"plan.order={plan.order}"]
+    return " ".join(words)
 
 
 def table(choice: Choice, forced: Candidate | None) -> Table:

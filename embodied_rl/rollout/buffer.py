@@ -127,8 +127,8 @@ class Rollout:
                 tensor.fill_(int(Source.HOLD) if name == "source" else 0)
         self.finished = []
 
-    def write_decision(self, row: int, columns: Tensor, decision: Decision, episodes: list[Episode]) -> None:
-        """Store the decisions of the environments `columns` (int64 [n]), which run `episodes`."""
+    def write_decision(self, row: Tensor | int, columns: Tensor, decision: Decision, episodes: list[Episode]) -> None:
+        """Store decisions of the environments `columns` (int64 [n]), which run `episodes`, in a row or in one row each."""
         for name, tensor in decision.trace.items():
             self.trace[name][row, columns] = tensor.to(self.log_prob.device)
         self.log_prob[row, columns] = decision.log_prob.to(self.log_prob.device)

@@ -16,9 +16,10 @@ import torch
 
 from embodied_rl.interfaces.policy import Actor, Decision
 from embodied_rl.interfaces.sim import Array, NotFinite, Observation, SimulatorSpec, StepResult
-from embodied_rl.rollout.buffer import Rollout
+from embodied_rl.rollout.buffer import EpisodeRecord, Rollout
 from embodied_rl.rollout.environments import Environments
 from embodied_rl.rollout.episodes import EpisodeSampler
+from embodied_rl.rollout.order import Order, in_turn, ready_first
 from embodied_rl.rollout.parts import Final, Part, check_ended, check_sizes, join, snapshots, used
 from embodied_rl.runtime.handle import Future, Handle, WorkerDied, revive
 from embodied_rl.runtime.process import resident_bytes
@@ -65,6 +66,9 @@ class Collector:
         env_total: number of environments of all collectors; by default this one's.
         fresh: start a new episode in every environment at each `collect`, and park it when it has ended, so that a
             rollout holds whole episodes, as group-relative methods need.
+        order: "exact" infers the slices in turn; "ready" infers whichever handles have their chunk done, a slice's
+            worth at most, so that a slow one holds up nobody. Then which rows make a batch depends on timing, and
+            with it the last bits of a network's output.
 
     Attributes:
         timing: of the last `collect`.
@@ -87,6 +91,7 @@ class Collector:
         env_offset: int = 0,
         env_total: int | None = None,
         fresh: bool = False,
+        order: Order = "exact",
     ):
         total = rollout.num_envs if env_total is None else env_total
         check_sizes(len(handles), envs_per_slice, rollout.num_envs, total, sampler.group_size)
@@ -95,13 +100,14 @@ class Collector:
                 f"{rollout.decisions} decisions of {rollout.executed} steps do not hold an episode of {spec.horizon}; "
                 f"whole episodes need train.decisions ≥ {-(-spec.horizon // rollout.executed)}"
             )
-        self.spec, self.rollout, self._fresh = spec, rollout, fresh
+        self.spec, self.rollout, self._fresh, self._order = spec, rollout, fresh, order
         self._envs = Environments(sampler, env_offset + np.arange(rollout.num_envs), total, seed)
         columns = np.split(np.arange(rollout.num_envs), len(handles))
         self._parts = [Part(handle, mine) for handle, mine in zip(handles, columns, strict=True)]
         size = envs_per_slice * len(handles) // rollout.num_envs
         self._slices = [self._parts[first : first + size] for first in range(0, len(handles), size)]
         self._finals: list[Final] = []
+        self._finished: list[tuple[int, int, EpisodeRecord]] = []
         self._begun = False
         self.timing, self.memory = Timing(), {"main": 0, "workers": 0}
         self.restarts = self.lost_episodes = 0
@@ -117,13 +123,12 @@ class Collector:
         """
         started = time.perf_counter()
         self._begin()
-        for row in range(self.rollout.decisions):
-            for parts in self._slices:
-                self._receive(parts, row - 1)
-                self._decide(actor, parts, row)
-        for parts in self._slices:
-            self._receive(parts, self.rollout.decisions - 1)
+        for parts in self._turns():
+            self._receive(parts)
+            self._decide(actor, parts)
+        self._receive(self._parts)
         self._evaluate_ends(actor)
+        self.rollout.finished = [record for _, _, record in sorted(self._finished, key=lambda item: item[:2])]
         self.timing.total = time.perf_counter() - started
         workers = sum(part.handle.memory() for part in self._parts)
         self.memory = {"main": resident_bytes(os.getpid()), "workers": workers}
@@ -182,8 +187,10 @@ class Collector:
     def _begin(self) -> None:
         self.timing = Timing()
         self.rollout.clear()
-        self._finals = []
+        self._finals, self._finished = [], []
         self._envs.first_row[:] = 0
+        for part in self._parts:
+            part.decided = 0
         everything = np.arange(self.rollout.num_envs)
         if self._fresh and self._begun:
             self._envs.advance(everything)
@@ -200,15 +207,24 @@ class Collector:
             except WorkerDied as death:
                 self._replace(part, death)
 
-    def _decide(self, actor: Actor, parts: list[Part], row: int) -> None:
+    def _turns(self) -> Iterator[list[Part]]:
+        if self._order == "ready":
+            return ready_first(self._parts, self.rollout.decisions, len(self._slices[0]))
+        return in_turn(self._slices, self.rollout.decisions)
+
+    def _decide(self, actor: Actor, parts: list[Part]) -> None:
         observation, columns = self._in_hand(parts)
+        rows = np.concatenate([np.full(len(part.acting), part.decided) for part in parts])
+        for part in parts:
+            part.decided += 1
         if observation is None:
             return
         started = time.perf_counter()
         decision = actor.act(observation, self._envs.keys(columns), explore=True)
         self.timing.inference += time.perf_counter() - started
         self._envs.check("the policy's actions", decision.actions, columns)
-        self.rollout.write_decision(row, torch.from_numpy(columns), decision, self._envs.episodes(columns))
+        where = torch.from_numpy(rows), torch.from_numpy(columns)
+        self.rollout.write_decision(*where, decision, self._envs.episodes(columns))
         self._submit(parts, decision)
 
     def _submit(self, parts: list[Part], decision: Decision) -> None:
@@ -223,11 +239,12 @@ class Collector:
                 part.future = part.handle.submit("step", actions, following)
         self.timing.waiting += time.perf_counter() - started
 
-    def _receive(self, parts: list[Part], row: int) -> None:
+    def _receive(self, parts: list[Part]) -> None:
         for part in parts:
             future, part.future = part.future, None
             if future is None:
                 continue
+            row = part.decided - 1
             try:
                 with self._named(part):
                     result = self._wait(future)
@@ -245,7 +262,7 @@ class Collector:
         check_ended(result, rows)
         for position, ended in enumerate(result.ended):
             column = int(part.columns[ended])
-            self.rollout.finished.append(self._envs.record(column, result, ended))
+            self._finished.append((row, column, self._envs.record(column, result, ended)))
             if result.truncated[ended] and not result.terminated[ended]:
                 self._keep_final(row, column, result, position)
         self._leave(part.columns[result.ended], row)

@@ -22,6 +22,7 @@ class Part:
         observation: in hand, all n rows.
         acting: the rows that decided last; the others are parked.
         future: the chunk they execute, if any.
+        decided: rows of the present rollout that have been decided; the chunk under way is the last of them.
     """
 
     handle: Handle
@@ -29,6 +30,12 @@ class Part:
     observation: Observation | None = None
     acting: Array = field(default_factory=lambda: np.zeros(0, np.int64))
     future: Future | None = None
+    decided: int = 0
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether the next decision could be made without waiting."""
+        return self.future is None or self.future.done()
 
     def acting_observation(self) -> Observation:
         """The rows that act, without a copy where all do."""

@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Sequence
+from multiprocessing.connection import Connection, wait
 from typing import Any, Protocol, runtime_checkable
 
 from embodied_rl.interfaces.sim import Episode, Observation, SimulatorSpec
@@ -29,6 +30,10 @@ class Future(Protocol):
 
     def done(self) -> bool:
         """Whether `result` would return (or raise) without waiting."""
+        ...
+
+    def wait_on(self) -> tuple[Connection | None, float]:
+        """What becomes readable with the answer, and the seconds it may take at most; None where it is there."""
         ...
 
     def result(self, timeout: float | None = None) -> Any:
@@ -83,6 +88,14 @@ class Handle(Protocol):
     def close(self) -> None:
         """Release everything. Safe to call twice."""
         ...
+
+
+def wait_for_any(futures: Sequence[Future]) -> None:
+    """Until one of them is done, or the first of them is too late: then its `result` says so."""
+    waiting = [future.wait_on() for future in futures]
+    connections = [connection for connection, _ in waiting if connection is not None]
+    if len(connections) == len(futures) > 0:
+        wait(connections, min(seconds for _, seconds in waiting))
 
 
 def respawn(handle: Handle) -> int:

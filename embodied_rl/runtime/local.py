@@ -6,6 +6,7 @@ import os
 import tempfile
 import time
 from collections.abc import Callable, Mapping
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import IO, Any
 
@@ -69,6 +70,9 @@ class FinishedCall:
     def done(self) -> bool:
         return True
 
+    def wait_on(self) -> tuple[None, float]:
+        return None, 0.0
+
     def result(self, timeout: float | None = None) -> Any:
         return self._value
 
@@ -85,6 +89,9 @@ class PendingCall:
 
     def done(self) -> bool:
         return self._finished or self._handle.answered()
+
+    def wait_on(self) -> tuple[Connection | None, float]:
+        return (None, 0.0) if self._finished else self._handle.wait_on()
 
     def result(self, timeout: float | None = None) -> Any:
         if not self._finished:
@@ -205,6 +212,10 @@ class ProcessHandle:
     def answered(self) -> bool:
         """Whether the pending call has its answer; for `PendingCall` alone."""
         return self._worker.ready()
+
+    def wait_on(self) -> tuple[Connection, float]:
+        """What becomes readable with the pending call's answer, and its deadline; for `PendingCall` alone."""
+        return self._worker.connection, self._call_timeout
 
     def collect(self, call: PendingCall, timeout: float | None) -> None:
         """Finish the pending call; for `PendingCall` alone."""

@@ -58,7 +58,7 @@ class ChildProcess:
                 stderr=log,
                 pass_fds=passed,
             )
-        self._connection = Connection(ours.detach())
+        self.connection = Connection(ours.detach())
 
     @property
     def pid(self) -> int:
@@ -71,26 +71,26 @@ class ChildProcess:
     def send(self, message: Any, doing: str) -> None:
         """Send a message. Raises `WorkerDied` when the child is gone or does not read."""
         try:
-            send(self._connection, message)
+            send(self.connection, message)
         except OSError:
             raise self._death(doing) from None
 
     def receive(self, timeout: float, doing: str) -> Any:
         """The next message. Raises `WorkerDied` when the child is gone, or silent for `timeout` seconds."""
         try:
-            if self._connection.poll(timeout):
-                return receive(self._connection)
+            if self.connection.poll(timeout):
+                return receive(self.connection)
         except (EOFError, OSError):
             raise self._death(doing) from None
         raise self._death(doing, f"gave no answer within {timeout:g} s and was killed")
 
     def ready(self) -> bool:
         """Whether `receive` would return, or raise, at once."""
-        return self._connection.poll(0)
+        return self.connection.poll(0)
 
     def stop(self, grace: float = 0.0) -> None:
         """Close the pipe, which ends the child; kill it when it has not ended after `grace` seconds."""
-        self._connection.close()
+        self.connection.close()
         try:
             self._process.wait(grace)
         except subprocess.TimeoutExpired:

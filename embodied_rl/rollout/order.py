@@ -1,0 +1,29 @@
+"""In which order a collector infers its simulators."""
+
+from collections.abc import Iterator, Sequence
+from typing import Literal
+
+from embodied_rl.rollout.parts import Part
+from embodied_rl.runtime.handle import wait_for_any
+
+Order = Literal["exact", "ready"]
+
+
+def in_turn(slices: Sequence[list[Part]], decisions: int) -> Iterator[list[Part]]:
+    """One slice after the other, as often as there are decisions: the order does not depend on time."""
+    for _ in range(decisions):
+        yield from slices
+
+
+def ready_first(parts: Sequence[Part], decisions: int, most: int) -> Iterator[list[Part]]:
+    """Those that are ready, at most `most` at a time; those that are furthest behind first, so that nobody starves.
+
+    More than half of all at a time would keep them in lockstep. What is ready is found out when the next turn is asked
+    for.
+    """
+    while left := sorted((part for part in parts if part.decided < decisions), key=lambda part: part.decided):
+        ready = [part for part in left if part.is_ready]
+        if not ready:
+            wait_for_any([part.future for part in left if part.future is not None])
+            ready = [part for part in left if part.is_ready] or left[:1]  # one that hangs is found out by its deadline
+        yield ready[:most]

@@ -1,0 +1,132 @@
+"""Ready order: whoever is done is served, nobody starves, and a row-wise actor decides as it does in exact order."""
+
+import os
+import random
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from collecting import SPEC, N, T, assert_equal, copied, half_skilled, inline, make, reference, workers
+
+from embodied_rl.interfaces.policy import Decision, NoiseKeys
+from embodied_rl.interfaces.sim import Observation
+from embodied_rl.rollout.order import ready_first
+from embodied_rl.rollout.parts import Part
+from embodied_rl.runtime.local import InlineHandle
+from embodied_rl.testing.fakes import RowwiseFakeActor
+
+PARTS = 4
+
+
+class Delayed:
+    """An answer that is there already, but says so only after having been asked some times."""
+
+    def __init__(self, future: Any, asked: int):
+        self._future, self._asked, self.seconds = future, asked, future.seconds
+
+    def done(self) -> bool:
+        self._asked -= 1
+        return self._asked < 0
+
+    def wait_on(self) -> tuple[None, float]:
+        return None, 0.0
+
+    def result(self, timeout: float | None = None) -> Any:
+        return self._future.result()
+
+
+class SlowHandle(InlineHandle):
+    """A simulator whose chunks take a random number of turns."""
+
+    def __init__(self, handle: InlineHandle, delays: Callable[[], int]):
+        self.__dict__.update(handle.__dict__)
+        self._delays = delays
+
+    def submit(self, method: str, *args: Any) -> Any:
+        future = super().submit(method, *args)
+        return Delayed(future, self._delays()) if method == "step" else future
+
+
+class NotingActor(RowwiseFakeActor):
+    """Remembers which episodes were decided together."""
+
+    def __init__(self) -> None:
+        super().__init__(SPEC)
+        self.batches: list[list[int]] = []
+
+    def act(self, observation: Observation, keys: NoiseKeys, explore: bool) -> Decision:
+        self.batches.append(sorted(int(index) % N for index in keys.episode))
+        return super().act(observation, keys, explore)
+
+
+def slow(delays: Callable[[], int]) -> list[SlowHandle]:
+    return [SlowHandle(handle, delays) for handle in inline(PARTS)]  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_whatever_the_delays_every_decision_lands_in_its_row(seed: int) -> None:
+    draw = random.Random(seed)
+    collector, actor = make(slow(lambda: draw.randrange(6)), slices=2, order="ready", actor=half_skilled())
+    exact, _ = make(inline(PARTS), slices=2, actor=actor)
+    for _ in range(2):
+        assert_equal(copied(collector.collect(actor)), copied(exact.collect(actor)))
+
+
+def test_at_most_a_slice_is_decided_together_and_a_slow_one_alone() -> None:
+    handles = slow(lambda: 0)
+    handles[3]._delays = lambda: 3
+    actor = NotingActor()
+    collector, _ = make(handles, slices=2, order="ready", actor=actor)
+    collector.collect(actor)
+    size = N // PARTS
+    assert {len(batch) for batch in actor.batches} <= {size, 2 * size}
+    assert sum(len(batch) for batch in actor.batches) == N * T
+    before_it_is_back = actor.batches[2:5]
+    assert all(N - 1 not in batch for batch in before_it_is_back)
+
+
+def test_nobody_starves() -> None:
+    """Three that are always ready, two at a time: they take turns."""
+    parts = [Part(handle=None, columns=None) for _ in range(3)]  # type: ignore[arg-type]
+    counts = []
+    for batch in ready_first(parts, 6, 2):
+        assert len(batch) <= 2
+        for part in batch:
+            part.decided += 1
+        counts.append([part.decided for part in parts])
+    assert all(max(count) - min(count) <= 1 for count in counts)
+    assert counts[-1] == [6, 6, 6]
+
+
+def test_workers_in_ready_order_give_what_they_give_in_exact_order(closing: Callable) -> None:
+    collector, actor = make(closing(workers(PARTS)), slices=2, order="ready")
+    first, second = reference()
+    assert_equal(copied(collector.collect(actor)), first)
+    assert_equal(copied(collector.collect(actor)), second)
+
+
+def test_a_worker_killed_in_ready_order_costs_its_own_episodes(closing: Callable) -> None:
+    handles = closing(workers(PARTS))
+
+    class Killer(NotingActor):
+        def act(self, observation: Observation, keys: NoiseKeys, explore: bool) -> Decision:
+            if len(self.batches) == 5:
+                os.kill(handles[1].pid, signal.SIGKILL)
+            return super().act(observation, keys, explore)
+
+    actor = Killer()
+    collector, _ = make(handles, slices=2, order="ready", actor=actor)
+    rollout = collector.collect(actor)
+    size = N // PARTS
+    assert (collector.restarts, collector.lost_episodes) == (1, size)
+    mine = torch.zeros(N, dtype=torch.bool)
+    mine[size : 2 * size] = True
+    assert rollout.valid[:, ~mine].all()
+    assert not rollout.valid[:, mine].all() and rollout.valid[:, mine].any()
