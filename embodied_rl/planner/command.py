@@ -116,7 +116,8 @@ def cells(item: Candidate, best: Candidate) -> list[str]:
     """What the allocation is, its speed, idle time and memory, and how much slower than the choice it is."""
     plan, found, fastest = item.allocation, item.prediction, best.prediction
     assert fastest is not None
-    shape = [plan.mode, str(plan.ranks), str(plan.workers or "–"), str(plan.slices)]
+    slices = f"{plan.slices} {plan.order}" if plan.order == "ready" else str(plan.slices)
+    shape = [plan.mode, str(plan.ranks), str(plan.workers or "–"), slices]
     gigabytes = f"{item.memory / 1e9:.1f}"
     if found is None:
         return [*shape, "–", "–", "–", gigabytes, "no room"]

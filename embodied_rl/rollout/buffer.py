@@ -128,7 +128,7 @@ class Rollout:
         self.finished = []
 
     def write_decision(self, row: Tensor | int, columns: Tensor, decision: Decision, episodes: list[Episode]) -> None:
-        """Store decisions of the environments `columns` (int64 [n]), which run `episodes`, in a row or in one row each."""
+        """Store decisions of the environments `columns` (int64 [n]), which run `episodes`, in one row or a row each."""
         for name, tensor in decision.trace.items():
             self.trace[name][row, columns] = tensor.to(self.log_prob.device)
         self.log_prob[row, columns] = decision.log_prob.to(self.log_prob.device)
