@@ -11,9 +11,11 @@ from embodied_rl.evaluate.statistics import wilson
 from embodied_rl.finish import PAGE, finish, report
 from embodied_rl.interfaces.sim import SimulatorSpec
 from embodied_rl.learning import checkpoint
+from embodied_rl.planner import auto
 from embodied_rl.runs import provenance
 from embodied_rl.runs.folder import RunFolder
 from embodied_rl.runs.log import open_log
+from embodied_rl.runs.storage import write_text
 from embodied_rl.runtime.collective import Ranks
 from embodied_rl.runtime.ranks import Stopped, launch, raise_on_signals, stop_on_signals
 from embodied_rl.schema import TrainConfig
@@ -39,9 +41,12 @@ def start_or_resume(config: TrainConfig) -> tuple[TrainConfig, RunFolder]:
     """A new run folder; or, with `resume`, an old one and the configuration it was started with."""
     if config.resume is None:
         check(config)
+        config, plan = auto.resolve(config)
         folder = RunFolder.create(config.run.root, config.run.experiment, config.seed)
         folder.write_config(configuration.to_yaml(config), config.run.overrides)
         provenance.write(folder.path)
+        if plan is not None:
+            write_text(folder.path / auto.FILE, plan)
         return config, folder
     folder = RunFolder.latest(config.run.root) if config.resume == "last" else RunFolder.open(config.resume)
     stored = configuration.load(TrainConfig, folder.config)
@@ -65,7 +70,7 @@ def check(config: TrainConfig) -> None:
     if not hasattr(algorithm, "update"):
         name = config.algo.name
         raise ValueError(f"algo.name={name} does not learn from rollouts; `embodied-rl {name}` is the command for it.")
-    ranks = config.plan.ranks
+    ranks = 1 if config.plan.allocation == "auto" else config.plan.ranks
     each, size = config.sim.num_envs // ranks, getattr(options, "group_size", 1)
     if each % size:
         raise ValueError(

@@ -8,7 +8,7 @@ from typing import Any
 from embodied_rl import assets
 from embodied_rl.config import did_you_mean
 from embodied_rl.interfaces.sim import SimulatorSpec
-from embodied_rl.schema import AlgoNode, Plan, PolicyNode, RunConfig, SamplerNode, SimNode
+from embodied_rl.schema import AlgoNode, Plan, PolicyNode, RunConfig, SamplerNode, SimNode, TrainConfig
 
 
 def validate(config: Any) -> None:
@@ -18,7 +18,9 @@ def validate(config: Any) -> None:
         ValueError: keys that contradict each other, a folder that cannot be written, a checkpoint that is not there.
     """
     sim, plan = getattr(config, "sim", None), getattr(config, "plan", None)
-    if isinstance(sim, SimNode) and isinstance(plan, Plan):
+    if isinstance(plan, Plan) and plan.allocation == "auto" and not isinstance(config, TrainConfig):
+        raise ValueError("plan=auto is for training; here choose plan=colocated or plan=split.")
+    if isinstance(sim, SimNode) and isinstance(plan, Plan) and plan.allocation != "auto":
         check_division(sim, plan)
     if isinstance(run := getattr(config, "run", None), RunConfig):
         check_writable(run.root, "run.root")

@@ -74,7 +74,9 @@ def describe(command: Command, config: Any, found: Plugins) -> None:
     rows = [("command", f"{command.name} ({command.body})")]
     for where, plugin in found.items():
         rows.append((where, f"{getattr(config, where).name} ({plugin.__module__}:{plugin.__qualname__})"))
-    if "sim" in found and isinstance(plan := getattr(config, "plan", None), Plan):
+    if isinstance(plan := getattr(config, "plan", None), Plan) and plan.allocation == "auto":
+        rows.append(("plan", "auto: chosen for this machine when training starts; embodied-rl plan shows it"))
+    elif "sim" in found and isinstance(plan, Plan):
         each = config.sim.num_envs // plan.parts
         rows.append(("plan", f"{plan.allocation}: {plan.parts} simulators of {each} environments"))
     if isinstance(loop := getattr(config, "train", None), TrainLoop):

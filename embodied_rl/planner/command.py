@@ -1,23 +1,21 @@
 """`embodied-rl plan`: what every allocation of this machine, or of another one, would make of a training run."""
 
 import json
-from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from embodied_rl import build, plugins
+from embodied_rl.planner import choice
 from embodied_rl.planner import resources as available
-from embodied_rl.planner.allocation import Allocation, Order
+from embodied_rl.planner.allocation import Allocation
 from embodied_rl.planner.costs import CostFile
 from embodied_rl.planner.model import Workload
 from embodied_rl.planner.resources import Resources
-from embodied_rl.planner.search import Candidate, Choice, candidate, choose
+from embodied_rl.planner.search import Candidate, Choice
 from embodied_rl.runs.storage import explained, write_text
-from embodied_rl.schema import PlanConfig, TrainConfig
+from embodied_rl.schema import PlanConfig
 
 SHOWN = 8
 """Allocations in the printed table; plan.json has all."""
@@ -34,12 +32,10 @@ def run(config: PlanConfig) -> None:
     with explained(folder):
         folder.mkdir(parents=True, exist_ok=True)
     measured = costs_for(config, resources, folder)
-    work = workload(config)
-    orders: tuple[Order, ...] = ("exact", "ready") if config.plan.order == "ready" else ("exact",)
-    choice = choose(measured.costs, resources, work, group_size=group_size(config), orders=orders)
-    console.print(table(choice, None if resources.devices else configured(config, measured, resources, work)))
-    console.print(why(choice, measured, resources, work), soft_wrap=True)
-    content = summary(choice, measured, resources, work)
+    found, work = choice.decide(config, measured, resources), choice.workload(config)
+    console.print(table(found, choice.configured(config, measured, resources)))
+    console.print(why(found, measured, resources, work), soft_wrap=True)
+    content = choice.summary(found, measured, resources, work)
     write_text(folder / "plan.json", json.dumps(content, indent=2) + "\n")
     print(f"Written: {folder / 'plan.json'}")
 
@@ -53,36 +49,14 @@ def costs_for(config: PlanConfig, resources: Resources, folder: Path) -> CostFil
             f"resources={config.resources}: what accelerators cost cannot be measured here. "
             "Give costs=<file>; its format is that of the costs.json which `embodied-rl plan` writes."
         )
-    from embodied_rl.planner import profile
+    from embodied_rl.planner import auto, profile
 
     print(f"Measuring the stages on {resources.cores} cores …")
     measured = profile.measure(config, resources.cores)
-    measured.write(folder / "costs.json")
+    write_text(folder / "costs.json", measured.text())
+    auto.keep(measured, choice.store(config))
     print(f"Written: {folder / 'costs.json'}")
     return measured
-
-
-def configured(config: TrainConfig, measured: CostFile, resources: Resources, work: Workload) -> Candidate:
-    """The plan that the configuration asks for."""
-    plan = config.plan
-    workers = plan.workers if plan.allocation == "split" else 0
-    allocation = Allocation(plan.allocation, plan.ranks, workers, plan.slices, plan.order)
-    return candidate(measured.costs, allocation, resources, work)
-
-
-def workload(config: TrainConfig) -> Workload:
-    """N environments, and T decisions of each in a rollout."""
-    algorithm, _ = plugins.configure("algorithms", config.algo, "algo")
-    if not algorithm.fresh_episodes:
-        return Workload(config.sim.num_envs, config.train.decisions)
-    spec = build.SimulatorKind.of(config.sim).spec
-    _, embodiment = build.backbone(config.policy, spec)
-    return Workload(config.sim.num_envs, -(-spec.horizon // embodiment.executed))
-
-
-def group_size(config: TrainConfig) -> int:
-    """Environments that have to stay together."""
-    return int(getattr(plugins.configure("algorithms", config.algo, "algo")[1], "group_size", 1))
 
 
 def overrides(plan: Allocation) -> str:
@@ -93,7 +67,7 @@ def overrides(plan: Allocation) -> str:
     return " ".join(words)
 
 
-def table(choice: Choice, forced: Candidate | None) -> Table:
+def table(made: Choice, forced: Candidate | None) -> Table:
     """The choice, the runners-up, and the configured plan."""
     marks = "→ chosen" if forced is None else "→ chosen, * as configured"
     caption = (
@@ -104,11 +78,11 @@ def table(choice: Choice, forced: Candidate | None) -> Table:
     found.add_column("mode", no_wrap=True)
     for heading in ("ranks", "sims", "slices", "d/s", "iteration", "bubble", "GB", ""):
         found.add_column(heading, justify="right", no_wrap=True)
-    rows = [("→", choice.best), *(("", item) for item in choice.others[: SHOWN - 1])]
+    rows = [("→", made.best), *(("", item) for item in made.others[: SHOWN - 1])]
     if forced is not None:
         rows.append(("*", forced))
     for mark, item in rows:
-        found.add_row(mark, *cells(item, choice.best))
+        found.add_row(mark, *cells(item, made.best))
     return found
 
 
@@ -126,30 +100,17 @@ def cells(item: Candidate, best: Candidate) -> list[str]:
     return [*shape, *speed, gigabytes, f"{change:+.0%}"]
 
 
-def why(choice: Choice, measured: CostFile, resources: Resources, work: Workload) -> str:
+def why(made: Choice, measured: CostFile, resources: Resources, work: Workload) -> str:
     """The mathematics of the choice in a few lines."""
-    share = work.envs // max(1, choice.best.allocation.ranks)
+    share = work.envs // max(1, made.best.allocation.ranks)
     ratio, fixed = measured.costs.ratio(share), measured.costs.fixed_share(share)
     gain = (1 + ratio) / (1 + fixed)
     lines = [
         f"With {share} environments at once the smaller of simulation and inference is r = {ratio:.2f} of the larger, "
         f"of which f = {fixed:.2f} does not shrink with their number. Overlap gains 1 + r = {1 + ratio:.2f} at most, "
         f"and two slices (1 + r) / (1 + f) = {gain:.2f}, where each stage has a device of its own.",
-        f"Chosen: {choice.best.allocation}; the simplest of those within 2 % of the fastest.",
+        f"Chosen: {made.best.allocation}; the simplest of those within 2 % of the fastest.",
     ]
     if not resources.devices:
-        lines.append(f"To use it: {overrides(choice.best.allocation)}")
+        lines.append(f"To use it: {overrides(made.best.allocation)}")
     return "\n".join(lines)
-
-
-def summary(choice: Choice, measured: CostFile, resources: Resources, work: Workload) -> dict[str, Any]:
-    """Everything, for plan.json."""
-    return {
-        "chosen": asdict(choice.best),
-        "others": [asdict(item) for item in choice.others],
-        "workload": asdict(work),
-        "resources": asdict(resources),
-        "costs": asdict(measured.costs),
-        "about": dict(measured.about),
-        "spread": dict(measured.spread),
-    }

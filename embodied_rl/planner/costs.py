@@ -103,14 +103,14 @@ class CostFile:
     about: Mapping[str, Any] = field(default_factory=dict)
     spread: Mapping[str, float] = field(default_factory=dict)
 
-    def write(self, path: Path) -> None:
+    def text(self) -> str:
         """As JSON."""
         content = {"costs": asdict(self.costs), "about": dict(self.about), "spread": dict(self.spread)}
-        path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+        return json.dumps(content, indent=2) + "\n"
 
     @staticmethod
     def read(path: Path) -> "CostFile":
-        """The counterpart of `write`; people may write such a file by hand.
+        """The counterpart of `text`; people may write such a file by hand.
 
         Raises:
             ValueError: the file is missing, is not JSON, or holds something else than costs.

@@ -6,21 +6,30 @@ from pathlib import Path
 import pytest
 from running import REACHING, SMALL
 
+from embodied_rl.config import load
 from embodied_rl.planner.costs import CostFile, Costs, Line
 from embodied_rl.planner.model import Workload
 from embodied_rl.planner.profile import Samples, sizes
 from embodied_rl.planner.resources import Resources
 from embodied_rl.planner.search import choose
+from embodied_rl.schema import TrainConfig
 
 PLAN = ("plan", *(word for word in SMALL if not word.startswith("run.")), *REACHING)
 STEP = 0.004
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where this user's caches are."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return tmp_path / "cache"
 
 
 @pytest.fixture
 def costs(tmp_path: Path) -> str:
     """A file of costs by which two ranks are best on two cores."""
     file = tmp_path / "costs.json"
-    CostFile(Costs(step=Line(0.01, 0.01), inference=Line(0.01, 0.01), update=Line(0.1, 0.01))).write(file)
+    file.write_text(CostFile(Costs(step=Line(0.01, 0.01), inference=Line(0.01, 0.01), update=Line(0.1, 0.01))).text())
     return str(file)
 
 
@@ -73,7 +82,7 @@ def test_mistakes_are_explained(typed, words, message) -> None:
 
 def test_too_little_memory_is_an_error(typed, tmp_path) -> None:
     file = tmp_path / "costs.json"
-    CostFile(Costs(Line(1), Line(1), Line(1), policy_memory=Line(5e9))).write(file)
+    file.write_text(CostFile(Costs(Line(1), Line(1), Line(1), policy_memory=Line(5e9))).text())
     code, _, err = typed(*PLAN, f"costs={file}", "resources=2xcore:4GB")
     assert code == 2 and "nothing fits in memory" in err and "sim.num_envs" in err
 
@@ -94,3 +103,43 @@ def test_the_median_at_each_size_makes_the_line() -> None:
     assert merged.line("step")(15) == pytest.approx(0.25)
     assert merged.spread("step") == pytest.approx(8.7 / 0.3)
     assert merged.line("render") == Line()
+
+
+AUTO = ("train", *SMALL, *REACHING, "plan=auto", "train.iterations=2")
+
+
+def test_a_run_measures_once_and_keeps_what_it_chose(typed, cache, tmp_path) -> None:
+    code, out, err = typed(*AUTO)
+    assert code == 0, err
+    assert "Measuring the stages" in out and "decisions/s predicted" in out
+    (file,) = (cache / "embodied-rl" / "costs").glob("reaching_*.json")
+    (run,) = (tmp_path / "runs" / "train").iterdir()
+    chosen = json.loads((run / "plan.json").read_text())["chosen"]["allocation"]
+    plan = load(TrainConfig, run / "config.yaml").plan
+    assert (plan.allocation, plan.ranks, plan.slices) == (chosen["mode"], chosen["ranks"], chosen["slices"])
+    said = CostFile(Costs(Line(0.01), Line(10.0), Line(1.0), policy_memory=Line(1e9)), {"measured": "long ago"})
+    file.write_text(said.text())
+    code, out, err = typed(*AUTO)
+    assert code == 0, err
+    assert "Measuring" not in out and "measured long ago" in out
+
+
+def test_a_damaged_store_is_measured_again(typed, cache) -> None:
+    assert typed(*AUTO)[0] == 0
+    (file,) = (cache / "embodied-rl" / "costs").glob("reaching_*.json")
+    file.write_text("{")
+    code, out, _ = typed(*AUTO)
+    assert code == 0 and "Measuring the stages" in out
+    assert CostFile.read(file).costs.step(1) > 0
+
+
+def test_a_mistake_is_found_before_anything_is_measured(typed, cache) -> None:
+    code, out, err = typed(*AUTO, "policy.checkpoint=nowhere.safetensors")
+    assert code == 2 and "nowhere.safetensors is not there" in err and "Measuring" not in out
+
+
+def test_only_training_plans_itself(typed, cache) -> None:
+    code, _, err = typed("eval", "checkpoint=asset:tabletop_base.safetensors", "plan=auto")
+    assert code == 2 and "plan=auto is for training" in err
+    code, out, _ = typed(*AUTO, "--dry-run")
+    assert code == 0 and "auto: chosen for this machine" in out

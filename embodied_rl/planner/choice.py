@@ -1,0 +1,91 @@
+"""From a training run's configuration to the allocation it should have."""
+
+import hashlib
+import json
+import os
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from embodied_rl import __version__, build, plugins
+from embodied_rl.config import thaw
+from embodied_rl.planner.allocation import Allocation, Order
+from embodied_rl.planner.costs import CostFile
+from embodied_rl.planner.model import Workload
+from embodied_rl.planner.resources import Resources
+from embodied_rl.planner.search import Candidate, Choice, candidate, choose
+from embodied_rl.runs import provenance
+from embodied_rl.schema import Plan, TrainConfig
+
+_PACKAGES = ("torch", "numpy", "mujoco")
+
+
+def decide(config: TrainConfig, measured: CostFile, resources: Resources) -> Choice:
+    """Predict every allocation for a run, and choose; ready order is considered only where `plan.order` asks for it.
+
+    Raises:
+        ValueError: no allocation is feasible.
+    """
+    orders: tuple[Order, ...] = ("exact", "ready") if config.plan.order == "ready" else ("exact",)
+    return choose(measured.costs, resources, workload(config), group_size=group_size(config), orders=orders)
+
+
+def configured(config: TrainConfig, measured: CostFile, resources: Resources) -> Candidate | None:
+    """What the model says of the plan that the configuration asks for; None where it leaves that open."""
+    plan = config.plan
+    if plan.allocation == "auto" or resources.devices:
+        return None
+    workers = plan.workers if plan.allocation == "split" else 0
+    allocation = Allocation(plan.allocation, plan.ranks, workers, plan.slices, plan.order)
+    return candidate(measured.costs, allocation, resources, workload(config))
+
+
+def to_plan(chosen: Allocation) -> Plan:
+    """An allocation of cores as a run is configured with it."""
+    assert chosen.mode != "hybrid", "on cores there is no such mode"
+    return Plan(chosen.mode, chosen.ranks, chosen.slices, max(1, chosen.workers), chosen.order)
+
+
+def workload(config: TrainConfig) -> Workload:
+    """N environments, and T decisions of each in a rollout."""
+    algorithm, _ = plugins.configure("algorithms", config.algo, "algo")
+    if not algorithm.fresh_episodes:
+        return Workload(config.sim.num_envs, config.train.decisions)
+    spec = build.SimulatorKind.of(config.sim).spec
+    _, embodiment = build.backbone(config.policy, spec)
+    return Workload(config.sim.num_envs, -(-spec.horizon // embodiment.executed))
+
+
+def group_size(config: TrainConfig) -> int:
+    """Environments that have to stay together."""
+    return int(getattr(plugins.configure("algorithms", config.algo, "algo")[1], "group_size", 1))
+
+
+def summary(choice: Choice, measured: CostFile, resources: Resources, work: Workload) -> dict[str, Any]:
+    """Everything that led to a choice, as plain values."""
+    return {
+        "chosen": asdict(choice.best),
+        "others": [asdict(item) for item in choice.others],
+        "workload": asdict(work),
+        "resources": asdict(resources),
+        "costs": asdict(measured.costs),
+        "about": dict(measured.about),
+        "spread": dict(measured.spread),
+    }
+
+
+def store(config: TrainConfig) -> Path:
+    """Where costs of such a run on this machine are kept: one file for everything that they depend on."""
+    packages = provenance.package_versions()
+    depends = {
+        "version": __version__,
+        "packages": {name: packages.get(name) for name in _PACKAGES},
+        "hardware": provenance.hardware(),
+        "sim": thaw(config.sim),
+        "policy": thaw(config.policy),
+        "algo": thaw(config.algo),
+        "decisions": config.train.decisions,
+    }
+    digest = hashlib.sha256(json.dumps(depends, sort_keys=True, default=str).encode()).hexdigest()[:16]
+    root = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    return root / "embodied-rl" / "costs" / f"{config.sim.name}_{digest}.json"
