@@ -1,7 +1,8 @@
-"""`embodied-rl bench`: a simulator's speed, how far simulation and inference overlap, or the demo's ablations."""
+"""`embodied-rl bench`: a simulator's speed, overlap, the planner's predictions, or the demo's ablations."""
 
 import json
 from collections.abc import Mapping
+from dataclasses import asdict
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any
@@ -14,9 +15,9 @@ from embodied_rl import plugins
 from embodied_rl.config import did_you_mean
 from embodied_rl.runs import provenance
 from embodied_rl.runs.storage import explained, write_text
-from embodied_rl.schema import BenchConfig
+from embodied_rl.schema import BenchConfig, Plan
 
-OVERLAP, ABLATIONS = "overlap", "ablations"
+OVERLAP, PIPELINE, ABLATIONS = "overlap", "pipeline", "ablations"
 SLICES = (1, 2)
 
 
@@ -31,13 +32,14 @@ def run(config: BenchConfig) -> None:
     if what == ABLATIONS:
         run_ablations(config)
         return
-    if what not in (simulator, OVERLAP):
-        hint = did_you_mean(what, [simulator, OVERLAP, ABLATIONS])
+    measures = {simulator: measure_simulator, OVERLAP: measure_overlap, PIPELINE: measure_pipeline}
+    if what not in measures:
+        hint = did_you_mean(what, [*measures, ABLATIONS])
         raise ValueError(f"bench: cannot measure '{what}'.{hint} Another simulator is chosen with sim=<name>.")
-    found = measure_overlap(config) if what == OVERLAP else measure_simulator(config)
     file = Path(config.out) / f"bench_{what}.json"
     with explained(file):
         file.parent.mkdir(parents=True, exist_ok=True)
+    found = measures[what](config)
     write_text(file, json.dumps(found | {"hardware": provenance.hardware()}, indent=2) + "\n")
     print(f"Written: {file}")
 
@@ -99,11 +101,32 @@ def measure_overlap(config: BenchConfig) -> dict[str, Any]:
     ranks = min(cores, config.sim.num_envs)
     while config.sim.num_envs % ranks:
         ranks -= 1
-    colocated = busy.measure(config, ranks)
+    colocated = busy.measure(config, Plan("colocated", ranks), config.seconds)
     console = Console()
     console.print(overlap_table([each.summary() for each in split]))
     console.print(busy_table(colocated.summary()))
     return {"split": [each.summary() for each in split], "colocated": colocated.summary()}
+
+
+def measure_pipeline(config: BenchConfig) -> dict[str, Any]:
+    """Predictions of the planner's model against measurements: stages that sleep, then the configured training run."""
+    from embodied_rl.benchmarks import live, pipeline
+    from embodied_rl.planner import choice, profile
+    from embodied_rl.planner import resources as available
+
+    extra, resources, console = pipeline.overhead(), available.here(), Console()
+    costs = profile.measure(config, resources.cores)
+    plans = live.plans(config, costs, resources)
+    predicted = [pipeline.predict(case, extra) for case in pipeline.CASES]
+    before = {"cases": predicted, "live": [asdict(item) for item in plans], "costs": json.loads(costs.text())}
+    write_text(Path(config.out) / "bench_pipeline_predictions.json", json.dumps(before, indent=2) + "\n")
+    cases = [pipeline.run(case, seconds) for case, seconds in zip(pipeline.CASES, predicted, strict=True)]
+    console.print(pipeline.table(cases))
+    for line in pipeline.remarks(cases):
+        print(line)
+    runs = [live.run(config, item) for item in plans]
+    console.print(live.table(runs, costs.costs, choice.workload(config)))
+    return {"cases": [case.summary() for case in cases], "live": [run.summary() for run in runs], **before}
 
 
 def divisible(config: BenchConfig, slices: int) -> bool:

@@ -267,21 +267,13 @@ class PlayConfig:
 
 
 @dataclass(frozen=True)
-class BenchConfig:
-    sim: SimNode
-    """The simulator."""
-    policy: PolicyNode
-    """The policy."""
+class BenchConfig(TrainConfig):
     what: str = "sim"
-    """What is measured, the first word after `bench`: a simulator, `overlap`, or `ablations`."""
+    """What is measured, the first word after `bench`: a simulator, overlap, pipeline or ablations."""
     seconds: float = at_least(0.1, 10.0)
     """Length of each measurement."""
-    seed: int = at_least(0, 0)
-    """Fixes the episodes."""
     out: str = "bench"
     """Folder of bench_<what>.json."""
-    plan: Plan = field(default_factory=Plan)
-    """Which process does what."""
 
 
 @dataclass(frozen=True)

@@ -8,12 +8,12 @@ from rich.console import Console
 from embodied_rl import bench
 from embodied_rl.benchmarks import peers
 from embodied_rl.benchmarks.peers import PeerResult
-from embodied_rl.schema import BenchConfig, Plan, PolicyNode, SimNode
+from embodied_rl.schema import AlgoNode, BenchConfig, Plan, PolicyNode, SimNode
 
 
 def config(tmp_path, **settings) -> BenchConfig:
     sim = SimNode("tabletop", num_envs=2, options={"image_size": 8})
-    return BenchConfig(sim, PolicyNode("pocket"), out=str(tmp_path / "out"), seconds=0.1, **settings)
+    return BenchConfig(sim, PolicyNode("pocket"), AlgoNode("ppo"), out=str(tmp_path / "out"), seconds=0.1, **settings)
 
 
 def shown(table) -> str:

@@ -3,14 +3,14 @@
 import statistics
 import tempfile
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from embodied_rl.runs.folder import RunFolder
 from embodied_rl.runtime.collective import Ranks
 from embodied_rl.runtime.ranks import launch
-from embodied_rl.schema import AlgoNode, BenchConfig, Plan, TrainConfig
+from embodied_rl.schema import Plan, TrainConfig
 from embodied_rl.trainer import Trainer
 
 _SCHEDULER = Path("/proc/thread-self/schedstat")
@@ -42,13 +42,11 @@ class Busy:
         return asdict(self)
 
 
-def measure(config: BenchConfig, ranks: int) -> Busy:
-    """Train for `config.seconds`, at least one iteration, on that many ranks; nothing is saved."""
-    plan = Plan(allocation="colocated", ranks=ranks)
-    training = TrainConfig(config.sim, config.policy, AlgoNode("ppo"), seed=config.seed, plan=plan)
+def measure(config: TrainConfig, plan: Plan, seconds: float) -> Busy:
+    """Train for so many seconds, at least one iteration, under a plan; nothing is saved."""
     with tempfile.TemporaryDirectory() as root:
         folder = RunFolder.create(root, "bench", config.seed)
-        return launch(_train, (training, folder, config.seconds), ranks)
+        return launch(_train, (replace(config, plan=plan), folder, seconds), plan.ranks)
 
 
 def _train(job: tuple[TrainConfig, RunFolder, float], ranks: Ranks) -> Busy:

@@ -88,7 +88,7 @@ def measure(config: BenchConfig, slices: int, cores: int) -> Overlap:
     """Time the stages one by one, then the collector, in turns; the turn with the median share counts."""
     torch.set_num_threads(1)
     kind = build.SimulatorKind.of(config.sim)
-    plan = replace(config.plan, allocation="split", slices=slices)
+    plan = replace(config.plan, allocation="split", ranks=1, slices=slices)
     actor = build.actor(config.policy, SamplerNode(), kind.spec, needs_critic=True).eval()
     per_slice = config.sim.num_envs // slices
     handles = build.handles(kind, plan, config.sim.num_envs, "benchmark")

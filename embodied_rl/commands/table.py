@@ -110,11 +110,11 @@ _ALL = (
     ),
     Command(
         "bench",
-        "Measure a simulator's speed, how far simulation and inference overlap, or the demo's ablations.",
+        "Measure a simulator, how far simulation and inference overlap, the planner's predictions, or ablations.",
         "BenchConfig",
         "embodied_rl.bench:run",
-        ("tabletop", "overlap", "ablations"),
-        config="bench",
+        ("tabletop", "overlap experiment=tabletop", "pipeline experiment=tabletop", "ablations"),
+        config="train",
         words=Words("what", "measurement"),
     ),
 )

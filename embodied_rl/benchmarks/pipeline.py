@@ -1,0 +1,209 @@
+"""`embodied-rl bench pipeline`: what the planner's model predicts, held against what `collect` then takes.
+
+Stages sleep for a known time, so that they overlap even where cores are few, and real pictures move. All predictions
+are made, and written, before the first run; the jitter of the runs has other seeds than that of the predictions.
+"""
+
+import statistics
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+from rich.box import SIMPLE_HEAD
+from rich.table import Table
+
+from embodied_rl.benchmarks.sleeping import EXECUTED, SleepingActor, SleepingConfig, SleepingSimulator
+from embodied_rl.planner.allocation import Allocation, Order
+from embodied_rl.planner.costs import Costs, Line
+from embodied_rl.planner.model import DRAWS, Workload, rollout
+from embodied_rl.planner.resources import Resources
+from embodied_rl.rollout.buffer import Rollout
+from embodied_rl.rollout.collect import Collector
+from embodied_rl.rollout.episodes import EpisodeSampler
+from embodied_rl.runtime.handle import Handle
+from embodied_rl.runtime.local import ProcessHandle
+
+DECISIONS = 24
+REPEATS = 3
+_FACTORY = "embodied_rl.benchmarks.sleeping:SleepingSimulator"
+_MANY = Resources(cores=1024)  # who sleeps needs no core
+
+
+@dataclass(frozen=True)
+class Case:
+    """Stage costs and an allocation.
+
+    Attributes:
+        name: for the table.
+        simulate, infer: (fixed, per environment), seconds of one simulator's chunk and of one call of the policy.
+        slices, workers: simulator processes are slices × workers.
+        jitter: σ of a chunk's log-normal factor.
+        order: exact or ready.
+        envs: of all simulators together.
+    """
+
+    name: str
+    simulate: tuple[float, float]
+    infer: tuple[float, float]
+    slices: int
+    workers: int = 1
+    jitter: float = 0.0
+    order: Order = "exact"
+    envs: int = 32
+
+
+BALANCED = ((0.002, 0.0031), (0.002, 0.0031))
+LIGHT, HEAVY = (0.004, 0.001), (0.01, 0.003)
+JITTERY = ((0.06, 0.0), (0.006, 0.0006))
+
+CASES = (
+    Case("balanced, one slice", *BALANCED, 1),
+    Case("balanced, two slices", *BALANCED, 2),
+    Case("balanced, four slices", *BALANCED, 4),
+    Case("slow simulators, one slice", HEAVY, LIGHT, 1),
+    Case("slow simulators, two slices", HEAVY, LIGHT, 2),
+    Case("slow simulators, two of two", HEAVY, LIGHT, 2, workers=2),
+    Case("slow policy, one slice", LIGHT, HEAVY, 1),
+    Case("slow policy, two slices", LIGHT, HEAVY, 2),
+    Case("large fixed cost, two slices", (0.04, 0.0005), (0.05, 0.0005), 2),
+    Case("jitter 0.6, lockstep", *JITTERY, 1, workers=8, jitter=0.6),
+    Case("jitter 0.6, exact order", *JITTERY, 2, workers=4, jitter=0.6),
+    Case("jitter 0.6, ready order", *JITTERY, 2, workers=4, jitter=0.6, order="ready"),
+)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Median seconds of a rollout, as predicted and as measured."""
+
+    case: Case
+    predicted: float
+    measured: float
+
+    @property
+    def error(self) -> float:
+        """Measured over predicted, less one."""
+        return self.measured / self.predicted - 1
+
+    def summary(self) -> dict[str, Any]:
+        """For the report."""
+        return asdict(self) | {"error": self.error}
+
+
+@dataclass(frozen=True)
+class Overhead:
+    """What stages cost beyond their sleep.
+
+    Attributes:
+        transfer: seconds of a chunk's way to a simulator process and back.
+        rank: seconds the rank is busy with a decision, by its number of environments: sending, receiving, storing.
+    """
+
+    transfer: float
+    rank: Line
+
+
+def overhead() -> Overhead:
+    """Measured where nothing sleeps: what a round takes then is the way there and back, and the rank's own work."""
+    hop, sizes = transfer(), (8, 32)
+    rounds = [measure(Case("nothing", (0.0, 0.0), (0.0, 0.0), 1, envs=envs), seed=0) / DECISIONS for envs in sizes]
+    return Overhead(hop, Line.fit(sizes, [max(1e-6, seconds - hop) for seconds in rounds]))
+
+
+def transfer(envs: int = 16) -> float:
+    """Seconds that a chunk of so many environments takes to a simulator process and back, beyond the simulation."""
+    case = Case("transfer", (0.0, 0.0), (0.0, 0.0), 1, envs=envs)
+    with simulators(case, seed=0) as (handle,):
+        episodes = [_sampler(case).episode(index) for index in range(envs)]
+        handle.submit("reset", episodes).result()
+        still, seconds = np.zeros((envs, EXECUTED, 2), np.float32), list[float]()
+        for _ in range(40):
+            began = time.perf_counter()
+            future = handle.submit("step", still, episodes)
+            future.result()
+            seconds.append(time.perf_counter() - began - future.seconds)
+    return statistics.median(seconds)
+
+
+def predict(case: Case, extra: Overhead) -> float:
+    """Median seconds of a rollout by the model."""
+    fixed, per_env = case.infer[0] + extra.rank.fixed, case.infer[1] + extra.rank.per_item
+    costs = Costs(
+        step=Line(*case.simulate),
+        inference=Line(fixed, per_env),
+        update=Line(),
+        transfer=Line(extra.transfer),
+        jitter=case.jitter,
+    )
+    plan = Allocation("split", 1, case.workers, case.slices, case.order)
+    work = Workload(case.envs, DECISIONS)
+    return statistics.median(rollout(costs, plan, _MANY, work, seed).seconds for seed in range(DRAWS))
+
+
+def measure(case: Case, seed: int) -> float:
+    """Median seconds of some rollouts of `collect`, after one that warms up."""
+    spec = SleepingSimulator.spec_of(SleepingConfig())
+    actor = SleepingActor(spec, *case.infer)
+    with simulators(case, seed) as handles:
+        buffer = Rollout.allocate(actor, DECISIONS, case.envs)
+        per_slice = case.envs // case.slices
+        collector = Collector(handles, spec, per_slice, _sampler(case), buffer, seed, order=case.order)
+        collector.collect(actor)
+        times: list[float] = []
+        for _ in range(REPEATS):
+            collector.collect(actor)
+            times.append(collector.timing.total)
+    return statistics.median(times)
+
+
+@contextmanager
+def simulators(case: Case, seed: int) -> Iterator[Sequence[Handle]]:
+    """The simulator processes of a case."""
+    count = case.slices * case.workers
+    handles: list[ProcessHandle] = []
+    try:
+        for part in range(count):
+            config = SleepingConfig(*case.simulate, jitter=case.jitter, seed=1000 * seed + part)
+            kwargs = {"config": config, "num_envs": case.envs // count}
+            handles.append(ProcessHandle(_FACTORY, kwargs, name=f"sleeping simulator {part}"))
+        yield handles
+    finally:
+        for handle in handles:
+            handle.close()
+
+
+def run(case: Case, predicted: float) -> Outcome:
+    """Measure a case; its jitter has a seed that no prediction had."""
+    return Outcome(case, predicted, measure(case, seed=DRAWS + 1))
+
+
+def table(outcomes: Sequence[Outcome]) -> Table:
+    """Each case beside its prediction."""
+    found = Table(title="stages that sleep", caption="Seconds of a rollout of 24 decisions, medians.", box=SIMPLE_HEAD)
+    found.add_column("case")
+    for heading in ("predicted", "measured", "error"):
+        found.add_column(heading, justify="right", no_wrap=True)
+    for each in outcomes:
+        found.add_row(each.case.name, f"{each.predicted:.2f} s", f"{each.measured:.2f} s", f"{each.error:+.1%}")
+    return found
+
+
+def remarks(outcomes: Sequence[Outcome]) -> list[str]:
+    """What slices and ready order gained, beside what they can."""
+    seconds = {each.case.name: each.measured for each in outcomes}
+    gain = seconds["balanced, one slice"] / seconds["balanced, two slices"]
+    case = next(case for case in CASES if case.name == "balanced, two slices")
+    costs = Costs(step=Line(*case.simulate), inference=Line(*case.infer), update=Line())
+    bound = (1 + costs.ratio(case.envs)) / (1 + costs.fixed_share(case.envs))
+    ready = seconds["jitter 0.6, exact order"] / seconds["jitter 0.6, ready order"]
+    return [
+        f"Two slices over one, balanced: {gain:.2f} times, {gain / bound:.1%} of (1 + r) / (1 + f) = {bound:.2f}.",
+        f"Ready order over exact order under jitter: {ready:.2f} times.",
+    ]
+
+
+def _sampler(case: Case) -> EpisodeSampler:
+    return EpisodeSampler(SleepingSimulator.spec_of(SleepingConfig()), 0)

@@ -1,0 +1,40 @@
+"""Stages that sleep: what is timed is what was told, overlap is real, predictions are those of the model."""
+
+import pytest
+
+from embodied_rl.benchmarks import pipeline
+from embodied_rl.benchmarks.pipeline import Case, Outcome, Overhead, measure, predict
+from embodied_rl.benchmarks.sleeping import SleepingConfig, SleepingSimulator
+from embodied_rl.planner.costs import Line
+from embodied_rl.testing.contract import check_simulator
+
+NOTHING = Overhead(0.0, Line())
+SIMULATE, INFER = (0.02, 0.0), (0.02, 0.0)
+
+
+def test_the_sleeping_simulator_is_one() -> None:
+    check_simulator(lambda num_envs: SleepingSimulator(SleepingConfig(image_size=4), num_envs))
+
+
+def test_predictions_are_those_of_hand_drawn_timelines() -> None:
+    """24 rounds: stages in turn; two slices, of which one infers while the other simulates, and a stage to drain."""
+    assert predict(Case("", SIMULATE, INFER, 1), NOTHING) == pytest.approx(24 * 0.04)
+    assert predict(Case("", SIMULATE, INFER, 2), NOTHING) == pytest.approx(24 * 0.04 + 0.02)
+    sent = Overhead(0.01, Line(0.005))
+    assert predict(Case("", SIMULATE, INFER, 1), sent) == pytest.approx(24 * 0.055)
+
+
+def test_two_slices_overlap(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Balanced stages: twice as fast but for what cannot overlap; the least that is asked for leaves room for load."""
+    monkeypatch.setattr(pipeline, "DECISIONS", 8)
+    one, two = (measure(Case("", (0.0, 0.02), (0.0, 0.02), slices, envs=4), seed=0) for slices in (1, 2))
+    assert one >= 8 * 0.16
+    assert two < 0.8 * one
+
+
+def test_the_remarks_are_ratios_of_what_was_measured() -> None:
+    seconds = {"balanced, one slice": 4.0, "balanced, two slices": 2.2, "jitter 0.6, exact order": 3.0}
+    outcomes = [Outcome(case, 1.0, seconds.get(case.name, 2.0)) for case in pipeline.CASES]
+    gain, ready = pipeline.remarks(outcomes)
+    assert "1.82 times" in gain and "1.50 times" in ready
+    assert outcomes[0].error == pytest.approx(3.0)
