@@ -1,6 +1,8 @@
 """Who acts, from a word on the command line: `expert`, `random`, or a checkpoint."""
 
 from dataclasses import asdict
+from difflib import get_close_matches
+from pathlib import Path
 
 from embodied_rl import build, plugins
 from embodied_rl.actors.checkpoint import load_parts, read_metadata
@@ -10,7 +12,9 @@ from embodied_rl.config import freeze
 from embodied_rl.flow.sampler import FlowSDE
 from embodied_rl.interfaces.policy import Actor
 from embodied_rl.interfaces.sim import Operated, Simulator
+from embodied_rl.schema import CollectConfig, PlayConfig
 
+WORDS = ("expert", "random")
 DENOISE_STEPS = 4
 """Where a policy file does not say."""
 
@@ -32,6 +36,24 @@ def deployed(text: str) -> FlowActor:
     return FlowActor(backbone, FlowSDE(steps, 1.0, None, "hybrid"), None, embodiment).eval()
 
 
+def check(config: CollectConfig | PlayConfig) -> None:
+    """Find out whether somebody can act. Raises `ValueError`: neither expert, random, nor a checkpoint."""
+    if config.policy not in WORDS:
+        checkpoint_of(config.policy)
+
+
+def checkpoint_of(text: str) -> Path:
+    """The policy file that is meant where it is neither `expert` nor `random`.
+
+    Raises:
+        ValueError: there is none.
+    """
+    near = get_close_matches(text, WORDS, n=1, cutoff=0.6)
+    if near and not Path(text).exists():
+        raise ValueError(f"policy={text}: there is no such checkpoint. Did you mean '{near[0]}'?")
+    return build.policy_file(text)
+
+
 def actor_for(text: str, simulator: Simulator, num_envs: int) -> Actor:
     """The actor a word means, for episodes whose indices count from 0 and fill a simulator row by row.
 
@@ -44,4 +66,5 @@ def actor_for(text: str, simulator: Simulator, num_envs: int) -> Actor:
         if not isinstance(simulator, Operated):
             raise ValueError("policy=expert: this simulator has no scripted operator; give a checkpoint, or random.")
         return OperatorActor(simulator.expert(), lambda index: index % num_envs)
+    checkpoint_of(text)
     return deployed(text)

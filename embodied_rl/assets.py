@@ -22,7 +22,7 @@ def path(name: str) -> Path:
     """
     found = root() / name
     if not found.exists():
-        known = sorted(str(item.relative_to(root())) for item in root().rglob("*") if item.is_file())
+        known = sorted(str(item.relative_to(root())) for item in root().rglob("*.safetensors"))
         raise ValueError(f"there is no asset '{name}'.{did_you_mean(name, known) or f' Nothing lies in {root()}.'}")
     return found
 

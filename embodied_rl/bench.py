@@ -14,7 +14,7 @@ from rich.table import Table
 from embodied_rl import plugins
 from embodied_rl.config import did_you_mean
 from embodied_rl.runs import provenance
-from embodied_rl.runs.storage import explained, write_text
+from embodied_rl.runs.storage import make_folder, write_text
 from embodied_rl.schema import BenchConfig, Plan
 
 OVERLAP, PIPELINE, ABLATIONS = "overlap", "pipeline", "ablations"
@@ -36,9 +36,7 @@ def run(config: BenchConfig) -> None:
     if what not in measures:
         hint = did_you_mean(what, [*measures, ABLATIONS])
         raise ValueError(f"bench: cannot measure '{what}'.{hint} Another simulator is chosen with sim=<name>.")
-    file = Path(config.out) / f"bench_{what}.json"
-    with explained(file):
-        file.parent.mkdir(parents=True, exist_ok=True)
+    file = make_folder(Path(config.out), "out") / f"bench_{what}.json"
     found = measures[what](config)
     write_text(file, json.dumps(found | {"hardware": provenance.hardware()}, indent=2) + "\n")
     print(f"Written: {file}")
@@ -48,9 +46,7 @@ def run_ablations(config: BenchConfig) -> None:
     """Run the demo's ablations that are missing, and write `<out>/ablations.md` after each."""
     from embodied_rl.benchmarks import ablations
 
-    root, file = Path(config.out) / "runs", Path(config.out) / "ablations.md"
-    with explained(file):
-        root.mkdir(parents=True, exist_ok=True)
+    root, file = make_folder(Path(config.out) / "runs", "out"), Path(config.out) / "ablations.md"
     for row in ablations.run_all(root, [config.seed]):
         print(" | ".join(row.cells()))
         write_text(file, ablations.markdown(ablations.read_all(root, [config.seed])))

@@ -1,7 +1,8 @@
 """The console script. The first word picks the command; the rest are Hydra overrides and a few options."""
 
+import dis
+import os
 import sys
-import traceback
 from collections.abc import Sequence
 
 from embodied_rl import __version__
@@ -10,6 +11,8 @@ from embodied_rl.config import did_you_mean
 
 USER_ERROR = 2
 INTERRUPTED = 130
+CLOSED_PIPE = 141
+_RAISE = dis.opmap["RAISE_VARARGS"]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -22,7 +25,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         The exit code: 0, 1 where the command found something wrong, 2 for a mistake in what was typed.
     """
     try:
-        return _dispatch(list(sys.argv[1:] if arguments is None else arguments))
+        code = _dispatch(list(sys.argv[1:] if arguments is None else arguments))
+        sys.stdout.flush()
+        return code
+    except BrokenPipeError:  # the reader, such as `head`, has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        return CLOSED_PIPE
     except KeyboardInterrupt:
         print("embodied-rl: interrupted", file=sys.stderr)
         return INTERRUPTED
@@ -36,12 +44,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def is_for_the_user(error: ValueError) -> bool:
     """Whether our own code raised it on purpose: a `raise` statement in one of our modules, or in a plug-in's.
 
-    What NumPy or torch raise, and slips such as int("x"), keep their traceback.
+    What NumPy or torch raise, and slips such as int("x"), keep their traceback. The instruction tells, not the source,
+    which may have changed meanwhile, or be absent.
     """
-    frames = list(traceback.walk_tb(error.__traceback__))
-    last = traceback.extract_tb(error.__traceback__)[-1]
-    module = str(frames[-1][0].f_globals.get("__name__", ""))
-    return module.startswith("embodied_rl") and "raise " in (last.line or "")
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    if trace is None:
+        return False
+    code, module = trace.tb_frame.f_code, str(trace.tb_frame.f_globals.get("__name__", ""))
+    return module.startswith("embodied_rl") and code.co_code[trace.tb_lasti] == _RAISE
 
 
 def _dispatch(arguments: list[str]) -> int:

@@ -19,7 +19,7 @@ from embodied_rl.evaluate.protocol import enumerate_episodes
 from embodied_rl.interfaces.policy import Actor, NoiseKeys
 from embodied_rl.interfaces.sim import Array, Episode, Observation, Simulator, StepResult
 from embodied_rl.rollout.episodes import episode_seed
-from embodied_rl.runs.storage import explained
+from embodied_rl.runs.storage import explained, make_folder
 from embodied_rl.schema import CollectConfig
 
 AT_ONCE = 16
@@ -58,14 +58,11 @@ def run(config: CollectConfig) -> None:
         listed = [Episode(e.index, e.task, episode_seed("train", "train", config.seed, e.index)) for e in listed]
     simulator = kind.build(AT_ONCE)
     actor = actor_for(config.policy, simulator, AT_ONCE)
-    out = Path(config.out)
-    successes = 0
-    with explained(out):
-        out.mkdir(parents=True, exist_ok=True)
-        with (out / "index.jsonl").open("w", encoding="utf-8") as index:
-            for record in collect(actor, simulator, listed, config.seed):
-                index.write(json.dumps(write(out, record, kind.spec.tasks[record.episode.task].name)) + "\n")
-                successes += any(record.success)
+    out, successes = make_folder(Path(config.out), "out"), 0
+    with explained(out, "out"), (out / "index.jsonl").open("w", encoding="utf-8") as index:
+        for record in collect(actor, simulator, listed, config.seed):
+            index.write(json.dumps(write(out, record, kind.spec.tasks[record.episode.task].name)) + "\n")
+            successes += any(record.success)
     simulator.close()
     print(f"{len(listed)} episodes in {out}, {successes} successful")
 

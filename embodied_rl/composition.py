@@ -65,9 +65,38 @@ def experiments(config_dir: Path | None = None) -> list[Experiment]:
     return [_experiment(path) for _, path in sorted(found.items())]
 
 
+@dataclass(frozen=True)
+class Option:
+    """One file that an override such as `algo=flow_sde` chooses; its first comment describes it.
+
+    Attributes:
+        name: what is typed. plugin: its key `name`, empty where it has none. summary: the comment.
+    """
+
+    name: str
+    plugin: str
+    summary: str
+
+
+def options(group: str, config_dir: Path | None = None) -> list[Option]:
+    """Every file of a group, sorted by name."""
+    found = {path.stem: path for folder in roots(config_dir) for path in sorted(folder.glob(f"{group}/*.yaml"))}
+    return [_option(path) for _, path in sorted(found.items())]
+
+
+def _option(path: Path) -> Option:
+    lines = path.read_text(encoding="utf-8").splitlines()
+    plugin = next((line.partition(":")[2].strip() for line in lines if line.startswith("name:")), "")
+    return Option(path.stem, plugin, _first_comment(lines))
+
+
+def _first_comment(lines: Sequence[str]) -> str:
+    comments = [line[1:].strip() for line in lines if line.startswith("#")]
+    return next((line for line in comments if not line.startswith("@")), "")
+
+
 def _experiment(path: Path) -> Experiment:
-    comments = [line[1:].strip() for line in path.read_text(encoding="utf-8").splitlines() if line.startswith("#")]
-    text = next((line for line in comments if not line.startswith("@")), "")
+    text = _first_comment(path.read_text(encoding="utf-8").splitlines())
     command, colon, summary = text.partition(": ")
     return Experiment(path.stem, command, summary) if colon else Experiment(path.stem, "train", text)
 
@@ -92,14 +121,22 @@ def hydra_overrides(overrides: Sequence[str], values: Sequence[str], config_dir:
         ValueError: text that is no override.
     """
     chosen = groups(config_dir)
+    return [_hydra_override(*_parsed(text), chosen, values) for text in overrides]
+
+
+def _parsed(text: str) -> tuple[str, Override]:
+    """An override as Hydra reads it. A value that is none of Hydra's words, such as many a path, is taken as text."""
+    parser = OverridesParser.create()
     try:
-        parsed = OverridesParser.create().parse_overrides(list(overrides))
+        return text, parser.parse_override(text)
     except HydraException as error:
-        problem = str(error).partition("\n")[0]
-        raise ValueError(
-            f"{problem}. Text with spaces, commas, = or brackets needs quotes: key='\"some text\"'"
-        ) from None
-    return [_hydra_override(text, override, chosen, values) for text, override in zip(overrides, parsed, strict=True)]
+        key, equals, value = text.partition("=")
+        quoted = value.replace("\\", "\\\\").replace("'", "\\'")
+        try:
+            return (told := f"{key}{equals}'{quoted}'"), parser.parse_override(told)
+        except HydraException:
+            problem = str(error).partition("\n")[0]
+            raise ValueError(f"{text} is no setting: {problem}. Settings are written key=value.") from None
 
 
 def _hydra_override(text: str, override: Override, chosen: set[str], values: Sequence[str]) -> str:
@@ -111,7 +148,8 @@ def _hydra_override(text: str, override: Override, chosen: set[str], values: Seq
         return f"++{text}"
     if group in values:
         return f"++{VALUE_OF}{text}"
-    if not override.is_sweep_override() and not isinstance(override.value(), str | None):
+    optional = (str, type(None)) if group == "experiment" else str
+    if not override.is_sweep_override() and not isinstance(override.value(), optional):
         raise ValueError(f"{text}: {key} is chosen by name, such as {key}=<name>. Its keys are set one by one.")
     return text
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal, Protocol, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
 from omegaconf import OmegaConf
+from yaml import YAMLError
 
 
 class DataclassInstance(Protocol):
@@ -104,9 +105,11 @@ def load(kind: type[Config], path: Path) -> Config:
     """
     if not path.is_file():
         raise ValueError(f"{path} is not there: is this the folder of a run?")
-    mapping = OmegaConf.to_container(OmegaConf.load(path), resolve=True)
     try:
+        mapping = OmegaConf.to_container(OmegaConf.load(path), resolve=True)
         return freeze(kind, cast("dict[str, Any]", mapping))
+    except (YAMLError, UnicodeDecodeError) as error:
+        raise ValueError(f"{path} is damaged: {error}") from None
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from None
 

@@ -7,6 +7,7 @@ from embodied_rl.acting import actor_for
 from embodied_rl.evaluate.protocol import enumerate_episodes
 from embodied_rl.evaluate.video import record, tile, write_mp4
 from embodied_rl.interfaces.sim import Episode, SimulatorSpec
+from embodied_rl.runs.storage import make_folder
 from embodied_rl.schema import PlayConfig
 
 
@@ -18,8 +19,7 @@ def run(config: PlayConfig) -> None:
     actor = actor_for(config.policy, simulator, len(episodes))
     recordings = record(actor, simulator, episodes, num_envs=len(episodes), seed=config.seed)
     simulator.close()
-    path = Path(config.out) / f"{Path(config.policy.removeprefix('asset:')).stem}.mp4"
-    path.parent.mkdir(parents=True, exist_ok=True)
+    path = make_folder(Path(config.out), "out") / f"{Path(config.policy.removeprefix('asset:')).stem}.mp4"
     write_mp4(path, tile(recordings, kind.spec.control_hz), kind.spec.control_hz)
     for recording in recordings:
         print(f"  {'success' if recording.success else 'failure'}  {recording.instruction}")

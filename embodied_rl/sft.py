@@ -37,6 +37,7 @@ def run(config: SftConfig) -> None:
     Raises:
         ValueError: a simulator without a scripted operator.
     """
+    check(config)
     keep_freed_memory()
     torch.set_num_threads(1)
     torch.manual_seed(config.seed)
@@ -56,12 +57,24 @@ def run(config: SftConfig) -> None:
         _save(Path(config.export), backbone, embodiment, config, found, torch.float16)
 
 
-def fit(config: SftConfig, simulator: Operated) -> tuple[FlowBackbone, Embodiment]:
-    """The network after both stages, and what it is attached to."""
-    _, options = plugins.configure("algorithms", config.algo, "algo")
+def check(config: SftConfig) -> None:
+    """Find what cannot be cloned, or with what, before the run's folder is made.
+
+    Raises:
+        ValueError: an algorithm that learns from rollouts, or rows and chunks of different lengths.
+    """
+    algorithm, options = plugins.configure("algorithms", config.algo, "algo")
+    if hasattr(algorithm, "update"):
+        name = config.algo.name
+        raise ValueError(f"algo.name={name} learns from rollouts; `embodied-rl train` is the command for it.")
     _, policy = plugins.configure("policies", config.policy, "policy")
     if options.chunk != (horizon := getattr(policy, "horizon", options.chunk)):
         raise ValueError(f"algo.chunk={options.chunk} actions are recorded with a row, but policy.horizon={horizon}.")
+
+
+def fit(config: SftConfig, simulator: Operated) -> tuple[FlowBackbone, Embodiment]:
+    """The network after both stages, and what it is attached to."""
+    _, options = plugins.configure("algorithms", config.algo, "algo")
     seen, shown = range(options.frames), range(options.frames, options.frames + options.demonstrations)
     frames = _record(simulator, config.seed, seen, options, WANDERING, faulty=False)
     faulty = options.operator == "faulty"

@@ -12,6 +12,7 @@ from embodied_rl.finish import PAGE, finish, report
 from embodied_rl.interfaces.sim import SimulatorSpec
 from embodied_rl.learning import checkpoint
 from embodied_rl.planner import auto
+from embodied_rl.rollout.episodes import EpisodeSampler
 from embodied_rl.runs import provenance
 from embodied_rl.runs.folder import RunFolder
 from embodied_rl.runs.log import open_log
@@ -37,6 +38,18 @@ def run(config: TrainConfig) -> None:
         raise ValueError(f"{str(error).rstrip('.')}. The run in {folder.path} cannot go on.") from None
 
 
+def check_start(config: TrainConfig) -> None:
+    """Find what would keep a run from starting, or from going on; nothing is made.
+
+    Raises:
+        ValueError: see `check` and `to_resume`.
+    """
+    if config.resume is None:
+        check(config)
+    else:
+        to_resume(config)
+
+
 def start_or_resume(config: TrainConfig) -> tuple[TrainConfig, RunFolder]:
     """A new run folder; or, with `resume`, an old one and the configuration it was started with."""
     if config.resume is None:
@@ -48,7 +61,16 @@ def start_or_resume(config: TrainConfig) -> tuple[TrainConfig, RunFolder]:
         if plan is not None:
             write_text(folder.path / auto.FILE, plan)
         return config, folder
-    folder = RunFolder.latest(config.run.root) if config.resume == "last" else RunFolder.open(config.resume)
+    return to_resume(config)
+
+
+def to_resume(config: TrainConfig) -> tuple[TrainConfig, RunFolder]:
+    """The run that `resume` means, and the configuration it was started with.
+
+    Raises:
+        ValueError: there is no such run, its configuration is damaged, or it is finished.
+    """
+    folder = RunFolder.latest(config.run.root) if config.resume == "last" else RunFolder.open(str(config.resume))
     stored = configuration.load(TrainConfig, folder.config)
     done = max(checkpoint.steps(folder.checkpoints), default=0)
     if done >= stored.train.iterations and (folder.path / PAGE).is_file():
@@ -63,8 +85,8 @@ def check(config: TrainConfig) -> None:
     """Find what would otherwise be found by every rank, after the run's folder was made.
 
     Raises:
-        ValueError: an algorithm that does not learn from rollouts, groups that ranks would have to share, a checkpoint
-            that is damaged or of another network.
+        ValueError: an algorithm that does not learn from rollouts, groups that ranks would have to share, a family that
+            the simulator does not have, a checkpoint that is damaged or of another network.
     """
     algorithm, options = plugins.configure("algorithms", config.algo, "algo")
     if not hasattr(algorithm, "update"):
@@ -78,6 +100,7 @@ def check(config: TrainConfig) -> None:
             f"groups of algo.group_size={size}. Try sim.num_envs={ranks * size}, or a multiple."
         )
     spec = build.SimulatorKind.of(config.sim).spec
+    EpisodeSampler(spec, config.seed, family_weights=config.train.family_weights)
     build.actor(config.policy, config.algo.sampler, spec, algorithm.needs_critic)
 
 

@@ -24,6 +24,10 @@ def validate(config: Any) -> None:
         check_division(sim, plan)
     if isinstance(run := getattr(config, "run", None), RunConfig):
         check_writable(run.root, "run.root")
+        check_plain(run.experiment)
+    for key in ("out", "export"):
+        if isinstance(target := getattr(config, key, None), str):
+            check_writable(target if key == "out" else str(Path(target).absolute().parent), key)
     if isinstance(policy := getattr(config, "policy", None), PolicyNode):
         check_checkpoint(policy)
     if isinstance(algo := getattr(config, "algo", None), AlgoNode):
@@ -78,6 +82,12 @@ def check_checkpoint(policy: PolicyNode) -> None:
         raise ValueError(f"policy.checkpoint: {error}") from None
     if not found.exists():
         raise ValueError(f"policy.checkpoint: {found} is not there. policy.checkpoint=null starts from new weights.")
+
+
+def check_plain(experiment: str) -> None:
+    """A run's name is the name of one folder."""
+    if Path(experiment).name != experiment:
+        raise ValueError(f"run.experiment must be a plain name without slashes, not {experiment!r}.")
 
 
 def check_writable(folder: str, where: str) -> None:

@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from embodied_rl.config import at_least
 from embodied_rl.interfaces.policy import Actor, Evaluation, Trace
 from embodied_rl.interfaces.sim import Source
 from embodied_rl.learning.optimiser import Optimiser
@@ -42,22 +43,22 @@ class ClippedConfig:
         noise_decay_from: share of the run after which the noise level falls, linearly.
     """
 
-    lr: float = 2e-4
-    perception_lr: float = 1e-4
-    lr_final: float = 0.3
-    warmup_updates: int = 20
-    epochs: int = 3
-    minibatch: int = 512
+    lr: float = at_least(0, 2e-4)
+    perception_lr: float = at_least(0, 1e-4)
+    lr_final: float = at_least(0, 0.3)
+    warmup_updates: int = at_least(0, 20)
+    epochs: int = at_least(1, 3)
+    minibatch: int = at_least(1, 512)
     level: Literal["token", "action", "chunk"] = "action"
-    clip_low: float = 0.2
-    clip_high: float = 0.2
-    dual_clip: float | None = None
-    target_kl: float | None = 0.3
-    entropy: float = 0.0
-    auxiliary: float = 0.0
-    grad_clip: float = 1.0
-    noise_final: float = 1.0
-    noise_decay_from: float = 0.5
+    clip_low: float = at_least(0, 0.2)
+    clip_high: float = at_least(0, 0.2)
+    dual_clip: float | None = at_least(1, None)
+    target_kl: float | None = at_least(0, 0.3)
+    entropy: float = at_least(0, 0.0)
+    auxiliary: float = at_least(0, 0.0)
+    grad_clip: float = at_least(0, 1.0)
+    noise_final: float = at_least(0, 1.0)
+    noise_decay_from: float = at_least(0, 0.5)
 
 
 @dataclass

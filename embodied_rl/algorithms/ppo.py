@@ -17,6 +17,7 @@ from torch import Tensor
 
 from embodied_rl.actors.flow import PRIVILEGED, FlowActor
 from embodied_rl.algorithms.clipped import Batch, ClippedConfig, ClippedUpdate, as_batch
+from embodied_rl.config import at_least
 from embodied_rl.critics import Need
 from embodied_rl.learning.optimiser import Optimiser
 from embodied_rl.objectives.gae import discounted_reward, discounts, gae, next_values
@@ -46,16 +47,20 @@ class PPOConfig(ClippedConfig):
         critic_replay: rollouts those minibatches draw from.
     """
 
-    gamma: float = 0.994
+    gamma: float = at_least(0, 0.994)
     discount: Literal["control_step", "decision"] = "control_step"
-    lam: float = 0.9
+    lam: float = at_least(0, 0.9)
     normalise: bool = True
-    critic_lr: float = 1e-3
-    value_clip: float | None = None
-    value_huber: float | None = None
-    critic_warmup: int = 2
-    critic_steps: int = 60
-    critic_replay: int = 6
+    critic_lr: float = at_least(0, 1e-3)
+    value_clip: float | None = at_least(0, None)
+    value_huber: float | None = at_least(0, None)
+    critic_warmup: int = at_least(0, 2)
+    critic_steps: int = at_least(0, 60)
+    critic_replay: int = at_least(1, 6)
+
+    def __post_init__(self) -> None:
+        if max(self.gamma, self.lam) > 1:
+            raise ValueError(f"algo.gamma={self.gamma} and algo.lam={self.lam} may not exceed 1.")
 
 
 class PPO:

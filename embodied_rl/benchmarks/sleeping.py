@@ -75,7 +75,7 @@ class SleepingSimulator:
         ended = np.flatnonzero(late)
         final = self._observe(ended) if len(ended) else None
         self._clock[late] = 0
-        self._parked[late] = [next_episodes[row] is None for row in ended]
+        self._parked[late] = [next_episodes[int(row)] is None for row in ended]
         used = np.arange(chunk) < steps[:, None]
         result = StepResult(
             reward=np.zeros((n, chunk), np.float32),

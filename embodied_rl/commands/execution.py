@@ -1,6 +1,6 @@
 """A composed configuration: frozen, checked, described, run."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import fields, replace
 from importlib import import_module
 from typing import Any
@@ -25,10 +25,17 @@ def execute(command: Command, mapping: dict[str, Any], options: Options) -> int:
         return 0
     config, found = prepare(config)
     if options.dry_run:
+        if command.check is not None:
+            _function(command.check)(config)
         describe(command, config, found)
         return 0
-    module, _, function = command.body.partition(":")
-    return getattr(import_module(module), function)(config) or 0
+    return _function(command.body)(config) or 0
+
+
+def _function(path: str) -> Callable[[Any], Any]:
+    """From "module:function"."""
+    module, _, name = path.partition(":")
+    return getattr(import_module(module), name)
 
 
 def read(command: Command, mapping: dict[str, Any], overrides: Sequence[str]) -> Any:

@@ -1,26 +1,32 @@
 """`embodied-rl list`: what can be chosen. Plug-ins are not imported, except a simulator to ask for its tasks."""
 
 from collections.abc import Sequence
+from pathlib import Path
 
 from embodied_rl import plugins
 from embodied_rl.commands.documentation import plugin_keys, summary
 from embodied_rl.commands.text import columns
 from embodied_rl.config import did_you_mean
 
-_KINDS = {"sims": ("sims", "sim"), "policies": ("policies", "policy"), "algos": ("algorithms", "algo")}
-SECTIONS = (*_KINDS, "experiments", "tasks")
+_KINDS = {
+    "sims": ("sims", "sim"),
+    "policies": ("policies", "policy"),
+    "algos": ("algorithms", "algo"),
+}
+SECTIONS = (*_KINDS, "plans", "experiments", "tasks")
 
 
 def run(words: Sequence[str]) -> int:
-    """Print everything, one section, or the keys of one plug-in (`list algos ppo`).
+    """Print everything, one section, or the keys of one choice (`list algos flow_sde`).
 
     Raises:
-        ValueError: an unknown section or name.
+        ValueError: an unknown section, name or option.
     """
+    words, config_dir = _config_dir(words)
     if not words:
         for section in SECTIONS[:-1]:
             print(section)
-            columns(_rows(section))
+            columns(_rows(section, config_dir))
         print(f"tasks\n  embodied-rl list tasks [{'|'.join(plugins.names('sims'))}]")
         return 0
     section, *more = words
@@ -30,19 +36,44 @@ def run(words: Sequence[str]) -> int:
         _tasks(more or plugins.names("sims"))
     elif more and section in _KINDS:
         kind, node = _KINDS[section]
-        columns([(key.name, key.default, key.doc) for key in plugin_keys(plugins.path(kind, more[0]), node)], indent=0)
+        path = plugins.path(kind, _plugin(node, more[0], config_dir))
+        columns([(key.name, key.default, key.doc) for key in plugin_keys(path, node)], indent=0)
     else:
-        columns(_rows(section), indent=0)
+        columns(_rows(section, config_dir), indent=0)
     return 0
 
 
-def _rows(section: str) -> list[tuple[str, ...]]:
-    if section == "experiments":
-        from embodied_rl.composition import experiments  # Hydra: only where it is needed
+def _config_dir(words: Sequence[str]) -> tuple[list[str], Path | None]:
+    """The plain words, and the folder of `--config-dir`."""
+    rest = [part for text in words for part in (text.split("=", 1) if text.startswith("--") else [text])]
+    if "--config-dir" in rest[:-1]:
+        place = rest.index("--config-dir")
+        folder = Path(rest[place + 1])
+        return rest[:place] + rest[place + 2 :], folder
+    if unknown := [text for text in rest if text.startswith("-")]:
+        raise ValueError(f"unknown option '{unknown[0]}': list takes --config-dir DIR alone.")
+    return rest, None
 
-        return [(item.name, f"embodied-rl {item.command}", item.summary) for item in experiments()]
-    kind = _KINDS[section][0]
-    return [(name, path, summary(path)) for name, path in sorted(plugins.table(kind).items())]
+
+def _plugin(group: str, name: str, config_dir: Path | None) -> str:
+    """The plug-in that a choice names; or that has the name itself."""
+    from embodied_rl.composition import options  # Hydra: only where it is needed
+
+    return next((item.plugin for item in options(group, config_dir) if item.name == name and item.plugin), name)
+
+
+def _rows(section: str, config_dir: Path | None) -> list[tuple[str, ...]]:
+    from embodied_rl.composition import experiments, options
+
+    if section == "experiments":
+        return [(item.name, f"embodied-rl {item.command}", item.summary) for item in experiments(config_dir)]
+    if section == "plans":
+        return [(item.name, item.summary) for item in options("plan", config_dir)]
+    kind, group = _KINDS[section]
+    paths, chosen = plugins.table(kind), options(group, config_dir)
+    listed = [(item.name, path := paths.get(item.plugin, ""), item.summary or summary(path)) for item in chosen]
+    others = [name for name in sorted(paths) if name not in {item.plugin for item in chosen}]
+    return [*listed, *((name, paths[name], summary(paths[name])) for name in others)]
 
 
 def _tasks(simulators: Sequence[str]) -> None:

@@ -22,6 +22,7 @@ class Command:
         schema: the class in `embodied_rl.schema` that its configuration freezes into.
         body: "module:function", imported when it is called, with the frozen configuration as its only argument.
         examples: what people type after the name.
+        check: "module:function" that finds what would keep it from working, for `--dry-run`; the body checks by itself.
         config: the YAML it starts from; None where the dataclass alone says everything.
         values: keys that hold a value although a folder of YAML has that name.
         words: what plain words mean to it; None where it takes none.
@@ -32,6 +33,7 @@ class Command:
     schema: str
     body: str
     examples: tuple[str, ...]
+    check: str | None = None
     config: str | None = None
     values: tuple[str, ...] = ()
     words: Words | None = None
@@ -50,6 +52,7 @@ _ALL = (
             "experiment=demo seed=0,1,2 -m",
         ),
         config="train",
+        check="embodied_rl.train:check_start",
     ),
     Command(
         "plan",
@@ -66,6 +69,7 @@ _ALL = (
         "embodied_rl.evaluate.command:run",
         ("checkpoint=runs/demo/<time>_s0", "checkpoint=asset:tabletop_base.safetensors split=vision episodes=256"),
         config="eval",
+        check="embodied_rl.evaluate.command:check",
     ),
     Command(
         "compare",
@@ -74,6 +78,7 @@ _ALL = (
         "embodied_rl.evaluate.compare:run",
         ("runs/demo/<time>_s0 runs/demo/<time>_s1 out=comparison",),
         words=Words("runs", "run", many=True),
+        check="embodied_rl.evaluate.compare:check",
     ),
     Command(
         "sft",
@@ -82,6 +87,7 @@ _ALL = (
         "embodied_rl.sft:run",
         ("experiment=tabletop_sft", "experiment=tabletop_sft algo.steps=500 seed=1"),
         config="sft",
+        check="embodied_rl.sft:check",
     ),
     Command(
         "collect",
@@ -91,6 +97,7 @@ _ALL = (
         ("policy=expert episodes=100", "policy=runs/demo/<time>_s0 episodes=500 out=rollouts"),
         config="collect",
         values=("policy",),
+        check="embodied_rl.acting:check",
     ),
     Command(
         "play",
@@ -100,6 +107,7 @@ _ALL = (
         ("policy=expert", "policy=asset:tabletop_base.safetensors"),
         config="play",
         values=("policy",),
+        check="embodied_rl.acting:check",
     ),
     Command(
         "doctor",

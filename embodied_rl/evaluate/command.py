@@ -22,6 +22,7 @@ from embodied_rl.interfaces.policy import Actor
 from embodied_rl.interfaces.sim import Episode
 from embodied_rl.runs import provenance
 from embodied_rl.runs.folder import RunFolder, new_evaluation
+from embodied_rl.runs.storage import make_folder
 from embodied_rl.runtime.handle import Handle
 from embodied_rl.schema import EvalConfig, SimNode
 
@@ -50,6 +51,18 @@ def run(config: EvalConfig) -> int:
     for path in (out / "report.html", *videos):
         console.print(f"Written: {path}", markup=False, soft_wrap=True)
     return 0
+
+
+def check(config: EvalConfig) -> None:
+    """Find what cannot work before anything is loaded.
+
+    Raises:
+        ValueError: no such checkpoint, simulator, split or task.
+    """
+    file = policy_file(config.checkpoint)
+    read_metadata(file)
+    spec = SimulatorKind.of(config.sim or simulator_of(file, run_of(file))).spec
+    enumerate_episodes(spec, config.split, 1, config.task)
 
 
 def run_of(file: Path) -> RunFolder | None:
@@ -117,9 +130,7 @@ def output_folder(config: EvalConfig, folder: RunFolder | None) -> Path:
     """`out` where given; else a new folder in the run's `eval/`, or in `eval/` here for a bare file."""
     name = config.split if config.ablate == "none" else f"{config.split}_without_{config.ablate}"
     if config.out is not None:
-        out = Path(config.out)
-        out.mkdir(parents=True, exist_ok=True)
-        return out
+        return make_folder(Path(config.out), "out")
     return new_evaluation(Path("eval"), name) if folder is None else folder.new_evaluation(name)
 
 

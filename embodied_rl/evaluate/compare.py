@@ -1,7 +1,7 @@
 """`embodied-rl compare`: runs side by side, paired where they ran the same episodes, averaged over seeds."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from html import escape
 from itertools import combinations
 from pathlib import Path
@@ -15,7 +15,7 @@ from embodied_rl.evaluate.report import Report
 from embodied_rl.evaluate.statistics import Mean, PairedTest, mcnemar, mean_interval
 from embodied_rl.runs.folder import RunFolder
 from embodied_rl.runs.metrics import Value, read_metrics
-from embodied_rl.runs.storage import explained, write_text
+from embodied_rl.runs.storage import make_folder, write_text
 from embodied_rl.schema import CompareConfig
 
 
@@ -26,12 +26,14 @@ class Entry:
     Attributes:
         group: what entries that differ in seed alone share.
         label: the group, with the seed where it is known.
+        seed: of its run; None where nothing says.
         report: its newest evaluation.
         metrics: rows of its metrics.jsonl; none for a bare report.
     """
 
     group: str
     label: str
+    seed: int | None
     report: Report
     metrics: tuple[dict[str, Value], ...]
 
@@ -46,14 +48,18 @@ def run(config: CompareConfig) -> int:
         raise ValueError("Nothing to compare: give two runs or more, as in `embodied-rl compare <run> <run>`.")
     entries = distinct([read_entry(Path(text)) for text in config.runs])
     markdown = to_markdown(entries)
-    out = Path(config.out)
-    with explained(out):
-        out.mkdir(parents=True, exist_ok=True)
+    out = make_folder(Path(config.out), "out")
     write_text(out / "compare.md", markdown)
     write_comparison(out / "compare.html", entries)
     print(markdown)
     Console(stderr=True).print(f"Written: {out / 'compare.md'}, {out / 'compare.html'}", markup=False, soft_wrap=True)
     return 0
+
+
+def check(config: CompareConfig) -> None:
+    """Find what cannot be compared. Raises `ValueError`."""
+    for text in config.runs:
+        read_entry(Path(text))
 
 
 def read_entry(path: Path) -> Entry:
@@ -66,12 +72,11 @@ def read_entry(path: Path) -> Entry:
     report = Report.read(file)
     folder = _run_folder(file)
     if folder is None:
-        return Entry(str(path), str(path), report, ())
+        return Entry(str(path), str(path), None, report, ())
     own = [text for text in folder.overrides() if not text.startswith(("seed=", "experiment=", "run.", "resume="))]
-    split = report.metadata.get("split", IN_DISTRIBUTION)
-    group = " ".join([folder.experiment, *own, *([] if split == IN_DISTRIBUTION else [f"({split})"])])
+    group = " ".join([folder.experiment, *own, *_conditions(report.metadata)])
     seed = "" if folder.seed is None else f" seed {folder.seed}"
-    return Entry(group, group + seed, report, tuple(read_metrics(folder.metrics)))
+    return Entry(group, group + seed, folder.seed, report, tuple(read_metrics(folder.metrics)))
 
 
 def distinct(entries: Sequence[Entry]) -> list[Entry]:
@@ -81,7 +86,7 @@ def distinct(entries: Sequence[Entry]) -> list[Entry]:
     for place, entry in enumerate(entries):
         number = labels[: place + 1].count(entry.label)
         label = entry.label if labels.count(entry.label) == 1 else f"{entry.label} ({number})"
-        result.append(Entry(entry.group, label, entry.report, entry.metrics))
+        result.append(replace(entry, label=label))
     return result
 
 
@@ -93,13 +98,19 @@ def pair(first: Report, second: Report) -> PairedTest | None:
 
 
 def over_seeds(entries: Sequence[Entry]) -> dict[str, Mean]:
-    """Group → mean success over its seeds, for groups of two or more."""
-    groups = _grouped(entries)
+    """Group → mean success over its seeds, for groups of two seeds or more; the last report of a seed counts."""
+    groups = {name: one_a_seed(members) for name, members in _grouped(entries).items()}
     return {
         name: mean_interval([entry.report.success.rate for entry in members])
         for name, members in groups.items()
         if len(members) > 1
     }
+
+
+def one_a_seed(members: Sequence[Entry]) -> list[Entry]:
+    """The last entry of each seed, in order of seeds: the same run twice is not two."""
+    found = {entry.seed: entry for entry in members if entry.seed is not None}
+    return [found[seed] for seed in sorted(found)]
 
 
 def to_markdown(entries: Sequence[Entry]) -> str:
@@ -137,7 +148,8 @@ def write_comparison(path: Path, entries: Sequence[Entry]) -> None:
 
 
 def curve(members: Sequence[Entry], metric: str) -> Series:
-    """A metric over iterations: the mean over members that have it, and Student's interval where two or more do."""
+    """A metric over iterations: the mean over seeds that have it, and Student's interval where two or more do."""
+    members = one_a_seed(members) or members
     values: dict[int, list[float]] = {}
     for member in members:
         for row in member.metrics:
@@ -210,6 +222,14 @@ def _report_file(path: Path) -> Path:
 def _is_usual(metadata: Mapping[str, object]) -> bool:
     whole = metadata.get("task") is None and metadata.get("ablate", "none") == "none"
     return whole and metadata.get("split") == IN_DISTRIBUTION
+
+
+def _conditions(metadata: Mapping[str, object]) -> list[str]:
+    """What sets an evaluation apart from the usual one, after training, with everything shown."""
+    split, without = metadata.get("split", IN_DISTRIBUTION), metadata.get("ablate", "none")
+    found = [f"({split})"] if split != IN_DISTRIBUTION else []
+    found += [f"(without {without})"] if without != "none" else []
+    return [*found, *(["(before)"] if metadata.get("when") == "before" else [])]
 
 
 def _run_folder(report: Path) -> RunFolder | None:

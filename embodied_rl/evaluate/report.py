@@ -137,7 +137,7 @@ class Report:
         """
         try:
             return Report.from_dict(json.loads(path.read_text(encoding="utf-8")))
-        except (json.JSONDecodeError, KeyError, TypeError) as error:
+        except (UnicodeDecodeError, json.JSONDecodeError, KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"{path} is not a report of `embodied-rl eval` ({error}).") from error
 
 

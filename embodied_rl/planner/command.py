@@ -14,7 +14,7 @@ from embodied_rl.planner.costs import CostFile
 from embodied_rl.planner.model import Workload
 from embodied_rl.planner.resources import Resources
 from embodied_rl.planner.search import Candidate, Choice
-from embodied_rl.runs.storage import explained, write_text
+from embodied_rl.runs.storage import make_folder, write_text
 from embodied_rl.schema import PlanConfig
 
 SHOWN = 8
@@ -28,9 +28,7 @@ def run(config: PlanConfig) -> None:
         ValueError: costs that cannot be read or measured here, resources that mean nothing, or no feasible plan.
     """
     resources = available.parse(config.resources) if config.resources else available.here()
-    folder, console = Path(config.out), Console()
-    with explained(folder):
-        folder.mkdir(parents=True, exist_ok=True)
+    folder, console = make_folder(Path(config.out), "out"), Console()
     measured = costs_for(config, resources, folder)
     found, work = choice.decide(config, measured, resources), choice.workload(config)
     console.print(table(found, choice.configured(config, measured, resources)))

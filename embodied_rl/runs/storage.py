@@ -15,8 +15,8 @@ class StorageError(ValueError):
 
 
 @contextmanager
-def explained(path: Path) -> Iterator[None]:
-    """Turn a full disk or a refused write below `path` into an error that names the path and `run.root`.
+def explained(path: Path, key: str = "run.root") -> Iterator[None]:
+    """Turn a full disk or a refused write below `path` into an error that names the path and the key that led there.
 
     Raises:
         StorageError: instead of the OSError, for those two causes; any other OSError passes unchanged.
@@ -25,10 +25,10 @@ def explained(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         if error.errno in _FULL:
-            message = f"The disk is full: could not write {path}. Free some space, or set run.root to another disk."
+            message = f"The disk is full: could not write {path}. Free some space, or set {key} to another disk."
             raise StorageError(message) from error
         if error.errno in _REFUSED:
-            message = f"Cannot write {path} ({error.strerror}). Set run.root to a folder you may write to."
+            message = f"Cannot write {path} ({error.strerror}). Set {key} to a folder you may write to."
             raise StorageError(message) from error
         raise
 
@@ -40,6 +40,17 @@ def sync_folder(folder: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def make_folder(path: Path, key: str) -> Path:
+    """A folder for results, with its parents.
+
+    Raises:
+        StorageError: it cannot be made; the message names the key that holds it.
+    """
+    with explained(path, key):
+        path.mkdir(parents=True, exist_ok=True)
+    return path
 
 
 def write_text(path: Path, text: str) -> None:

@@ -164,7 +164,8 @@ def run_rank() -> None:
         except Exception as error:  # noqa: BLE001  a process border
             failure = _failure(rendezvous.rank, error)
         send(pipe, failure)
-        pipe.poll(None)  # until rank 0 closes it, or is gone: it may still read from here
+        if failure is None:  # stay until rank 0 closes the pipe, or is gone: it may still read from here
+            pipe.poll(None)
 
 
 def _start(children: list[ChildProcess], function: object, config: object, places: list[_Rendezvous]) -> None:

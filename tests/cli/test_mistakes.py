@@ -1,11 +1,12 @@
 """Every mistake in what was typed ends with exit code 2, a remedy, and no traceback."""
 
+import subprocess
 import sys
 from dataclasses import replace
 
 import pytest
 
-from embodied_rl.cli import main
+from embodied_rl.cli import is_for_the_user, main
 from embodied_rl.commands import table
 
 TOY = ("train", "experiment=toy_run", "--dry-run")
@@ -42,7 +43,7 @@ TOY = ("train", "experiment=toy_run", "--dry-run")
         ([*TOY, "policy.checkpoint=asset:nothing"], "policy.checkpoint: there is no asset 'nothing'"),
         (["train", "policy=[toy]"], "policy is chosen by name, such as policy=<name>"),
         (["train", "foo"], "'foo' is not a setting: train takes key=value"),
-        (["train", "seed=(1"], "Error parsing override 'seed=(1'"),
+        (["train", "seed=(1"], "seed: expected a whole number, got '(1'"),
         (["train", "--seed=3"], "Settings are written without dashes, such as seed=3"),
         (["train", "--dryrun"], "Did you mean '--dry-run'?"),
         (["train", "--config-dir", "nowhere"], "--config-dir nowhere: there is no such folder"),
@@ -123,3 +124,35 @@ def test_an_unexpected_error_keeps_its_traceback(
 def test_an_interrupt_leaves_quietly(run, toy_package, monkeypatch) -> None:
     _command_that(run, toy_package, monkeypatch, "raise KeyboardInterrupt")
     assert run("play", "sim=toy")[0] == 130
+
+
+@pytest.mark.parametrize("value", ["ünï/x.safetensors", "x=1.safetensors", "a b (1)/x.safetensors", "it's.safetensors"])
+def test_a_path_may_hold_any_character(run, value: str) -> None:
+    code, _, err = run("train", "experiment=toy_run", "--dry-run", f"policy.checkpoint={value}")
+    assert code == 2 and f"policy.checkpoint: {value} is not there" in err
+
+
+def test_where_results_cannot_go_is_found_before_anything_runs(run) -> None:
+    for command in ("eval checkpoint=asset:tabletop_base.safetensors", "play policy=expert", "collect policy=expert"):
+        code, _, err = run(*command.split(), "out=/etc/passwd/x", "--dry-run")
+        assert code == 2 and "out=/etc/passwd/x: /etc/passwd is a file" in err and "run.root" not in err
+
+
+def test_a_mistake_is_told_apart_from_a_fault_without_looking_at_the_source(monkeypatch) -> None:
+    """The source may have changed since, or be absent."""
+    monkeypatch.setattr("linecache.getline", lambda *_: "")
+    from embodied_rl.validation import check_plain
+
+    found = {}
+    for name, function in (("ours", lambda: check_plain("a/b")), ("slip", lambda: int("x"))):
+        try:
+            function()
+        except ValueError as error:
+            found[name] = is_for_the_user(error)
+    assert found == {"ours": True, "slip": False}
+
+
+def test_a_reader_that_has_seen_enough_is_no_error() -> None:
+    command = f"{sys.executable} -m embodied_rl train --help | head -1"
+    done = subprocess.run(command, shell=True, capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout and "Traceback" not in done.stderr and "BrokenPipe" not in done.stderr

@@ -104,3 +104,19 @@ def test_what_cannot_be_compared_is_said(make_run, tmp_path):
         run(CompareConfig(runs=(str(make_run("demo", 0, [1])),)))
     with pytest.raises(ValueError, match=r"embodied-rl eval checkpoint=.*empty"):
         read_entry(tmp_path / "empty")
+
+
+def test_the_same_run_twice_is_not_two_seeds(make_run, spec):
+    """Neither are a run's evaluations before and after; a second report of a seed takes the first one's place."""
+    first = make_run("demo", 0, [1] * 8)
+    entries = [read_entry(first), read_entry(first)]
+    assert over_seeds(entries) == {}
+    before = Report.of(results([0] * 8), spec, {"split": "eval", "when": "before"})
+    folder = first / "eval" / "before"
+    folder.mkdir()
+    before.write(folder)
+    assert read_entry(folder / "report.json").group.endswith("(before)")
+    second = make_run("demo", 1, [0] * 8)
+    (mean,) = over_seeds([*entries, read_entry(second)]).values()
+    assert (mean.count, mean.mean) == (2, 0.5)
+    assert curve([*entries, read_entry(second)], "eval/success").y == pytest.approx([0.105, 0.205, 0.305, 0.405, 0.505])

@@ -59,7 +59,7 @@ def test_a_finished_run_cannot_go_on(typed: Callable[..., Any], reference: Path)
 
 
 def test_nothing_to_resume(typed: Callable[..., Any], tmp_path: Path) -> None:
-    refused(typed("train", "resume=last"), "No run with a checkpoint below runs (run.root)")
+    refused(typed("train", "resume=last"), "No training run below runs (run.root)")
     refused(typed("train", f"resume={tmp_path}"), f"No run in {tmp_path}")
 
 
@@ -110,3 +110,42 @@ def test_a_policy_that_says_nan_is_named(typed: Callable[..., Any]) -> None:
 def test_a_gradient_that_is_nan_is_named(typed: Callable[..., Any]) -> None:
     wild = {"algo.lr": "1e30", "algo.epochs": "3", "algo.minibatch": "8", "algo.warmup_updates": "0"}
     refused(typed("train", *settings(wild)), "The gradient is not a number: lower algo.lr")
+
+
+DRY = ("--dry-run",)
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["train.family_weights.pusch=3"], "train.family_weights: unknown family 'pusch'"),
+        (["policy.executed=99"], "policy.executed"),
+        (["algo=sft"], "algo.name=sft does not learn from rollouts"),
+        (["algo.gamma=7"], "algo.gamma=7.0"),
+        (["algo.epochs=0"], "algo.epochs"),
+        (["run.experiment=a/b"], "run.experiment must be a plain name"),
+    ],
+)
+def test_a_dry_run_finds_what_a_run_would(typed: Callable[..., Any], words: list[str], expected: str) -> None:
+    kept = [word for word in (*ALONE, *REACHING) if not (words[0] == "algo=sft" and word.startswith("algo."))]
+    refused(typed("train", *kept, *words, *DRY), expected)
+
+
+def test_a_dry_run_looks_at_files(typed: Callable[..., Any], policy: str, tmp_path: Path) -> None:
+    cut = tmp_path / "cut.safetensors"
+    cut.write_bytes(Path(policy).read_bytes()[:-10])
+    refused(typed("train", *settings({"policy.checkpoint": str(cut)}), *DRY), "cut.safetensors is damaged")
+    refused(typed("train", "resume=last", *DRY), "nothing to resume")
+    refused(typed("eval", f"checkpoint={cut}", *DRY), "cut.safetensors is damaged")
+    refused(typed("eval", f"checkpoint={policy}", "split=vison", *DRY), "unknown split 'vison'. Did you mean 'vision'")
+    refused(typed("compare", "nope", "nothing", *DRY), "nope holds no evaluation")
+    refused(typed("play", "policy=exprt", *DRY), "Did you mean 'expert'?")
+    refused(typed("sft", "algo=flow_sde", *DRY), "algo.name=ppo learns from rollouts")
+    refused(typed("compare", str(cut), policy, *DRY), "is not a report")
+
+
+def test_a_damaged_configuration_is_named(typed: Callable[..., Any], reference: Path, tmp_path: Path) -> None:
+    run = tmp_path / "runs" / "train" / reference.name
+    shutil.copytree(reference, run)
+    (run / "config.yaml").write_text("train: [1\n  x: {")
+    refused(typed("train", "resume=last"), "config.yaml is damaged")

@@ -38,6 +38,13 @@ class TabletopConfig:
     state_noise: float = 0.0
     image_noise: float = 0.0
 
+    def __post_init__(self) -> None:
+        least, most = self.inference_delay
+        if min(self.horizon, self.image_size) < 1 or min(self.state_noise, self.image_noise) < 0:
+            raise ValueError("sim.horizon and sim.image_size must be at least 1, sim.state_noise and image_noise 0.")
+        if not 0 <= least <= most:
+            raise ValueError(f"sim.inference_delay=[{least},{most}]: it is (least, most), both at least 0.")
+
 
 def spec_of(config: TabletopConfig) -> SimulatorSpec:
     """The tabletop's specification, without building it."""
