@@ -83,11 +83,6 @@ def log_prob(x_next: Tensor, transition: Transition) -> Tensor:
     return torch.where(noisy, density, 0)
 
 
-def initial_log_prob(x: Tensor) -> Tensor:
-    """Elementwise log N(x; 0, 1) of a chain's start. It holds no parameter, so it cancels in every ratio."""
-    return -0.5 * at_least_float32(x).square() - 0.5 * LOG_TWO_PI
-
-
 def entropy(std: Tensor) -> Tensor:
     """Elementwise entropy ½ log(2πe std²) in nats; 0 where the step had no noise."""
     std = at_least_float32(std)

@@ -18,6 +18,7 @@ import torch
 
 from embodied_rl import build, plugins
 from embodied_rl.interfaces.sim import Timed
+from embodied_rl.planner.choice import group_size
 from embodied_rl.planner.costs import CostFile, Costs, Line
 from embodied_rl.rollout.buffer import Rollout
 from embodied_rl.rollout.collect import Collector
@@ -79,7 +80,7 @@ def measure(config: TrainConfig, cores: int) -> CostFile:
     Raises:
         ValueError: more cores than environments.
     """
-    groups = config.sim.num_envs // _group_size(config)
+    groups = config.sim.num_envs // group_size(config)
     ranks = max(count for count in range(1, cores + 1) if groups % count == 0)
     began = time.perf_counter()
     samples, jitter = launch(probe, config, ranks)
@@ -219,7 +220,3 @@ class _Bench:
 
 def _rendered(simulator: Any) -> float:
     return simulator.render_seconds if isinstance(simulator, Timed) else 0.0
-
-
-def _group_size(config: TrainConfig) -> int:
-    return int(getattr(plugins.configure("algorithms", config.algo, "algo")[1], "group_size", 1))

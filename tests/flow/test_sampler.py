@@ -182,22 +182,32 @@ def test_trace_matches_its_specification(kind, explore, policy, make_keys):
 @torch.no_grad()
 @pytest.mark.parametrize("kind", ["full", "noise"])
 def test_chain_log_prob_is_the_sum_of_its_transitions(kind, policy, make_keys):
-    """Against torch.distributions, step by step; the chain is unbroken, and its start is not part of the sum."""
+    """Against torch.distributions, step by step; the chain is unbroken. The start's density is left out: it cancels in
+    the ratio of two policies' joint densities of K + 1 terms."""
     sampler, keys = build(kind), make_keys(6)
     sample = sampler.sample(policy, keys, (H, D), explore=True)
     x, x_next = sample.trace["x"], sample.trace["x_next"]
     assert torch.equal(x[:, 1:], x_next[:, :-1])
     assert torch.equal(x[:, 0], normal(keys, Stream.INITIAL, (H, D)))
     assert torch.equal(x_next[:, -1], sample.actions)
-    joint = torch.zeros(6)
-    for k in range(4):
-        t = torch.full((6,), 1 - k / 4)
-        v, features = policy(x[:, k], t)
-        step = sampler.transition(x[:, k], v, features, t, sample.trace["noise_level"])
-        density = Normal(step.mean, step.std.expand_as(step.mean)).log_prob(x_next[:, k])
-        torch.testing.assert_close(sample.log_prob[:, :, k * D : (k + 1) * D], density)
-        joint += density.sum((1, 2))
-    torch.testing.assert_close(sample.log_prob.sum((1, 2)), joint)
+
+    def joint() -> Tensor:
+        """[6], of the whole chain under the policy as it is now."""
+        terms = [Normal(0, 1).log_prob(x[:, 0])]
+        for k in range(4):
+            t = torch.full((6,), 1 - k / 4)
+            v, features = policy(x[:, k], t)
+            step = sampler.transition(x[:, k], v, features, t, sample.trace["noise_level"])
+            terms.append(Normal(step.mean, step.std.expand_as(step.mean)).log_prob(x_next[:, k]))
+        now = sampler.evaluate(policy, sample.trace).log_prob
+        torch.testing.assert_close(now, torch.cat(terms[1:], dim=-1))
+        return torch.stack(terms).sum((0, 2, 3))
+
+    before = joint()
+    policy.out.bias.add_(0.01)
+    ratio = sampler.evaluate(policy, sample.trace).log_prob - sample.log_prob
+    torch.testing.assert_close(ratio.sum((1, 2)), joint() - before, rtol=1e-3, atol=1e-4)
+    assert float(ratio.abs().max()) > 1e-3
 
 
 def test_noise_head_stays_within_its_bounds():

@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.distributions import Normal
 
 from embodied_rl.flow.schedule import sde_sigma, times
-from embodied_rl.flow.transition import Transition, entropy, flow_noise, flow_sde, initial_log_prob, log_prob, ode
+from embodied_rl.flow.transition import Transition, entropy, flow_noise, flow_sde, log_prob, ode
 
 DOUBLE = torch.float64
 
@@ -128,7 +128,6 @@ def test_densities_and_entropy_are_those_of_torch_distributions():
         reference = Normal(mean, std.expand_as(mean))
         torch.testing.assert_close(log_prob(x, Transition(mean, std)), reference.log_prob(x), rtol=1e-13, atol=1e-13)
         torch.testing.assert_close(entropy(std).expand_as(mean), reference.entropy(), rtol=1e-13, atol=1e-13)
-    torch.testing.assert_close(initial_log_prob(x), Normal(0, 1).log_prob(x), rtol=1e-13, atol=1e-13)
 
 
 def test_noiseless_rows_have_no_density_and_no_gradient():
