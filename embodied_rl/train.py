@@ -11,7 +11,7 @@ from embodied_rl.evaluate.statistics import wilson
 from embodied_rl.finish import PAGE, finish, report
 from embodied_rl.interfaces.sim import SimulatorSpec
 from embodied_rl.learning import checkpoint
-from embodied_rl.planner import auto
+from embodied_rl.planner import auto, stored
 from embodied_rl.rollout.episodes import EpisodeSampler
 from embodied_rl.runs import provenance
 from embodied_rl.runs.folder import RunFolder
@@ -30,6 +30,8 @@ def run(config: TrainConfig) -> None:
         ValueError: a configuration that cannot work, a run that has nothing left to do, or numbers that are none.
     """
     config, folder = start_or_resume(config)
+    if config.resume is not None and (note := stored.moved(folder.path / provenance.FILE)):
+        print(note)
     try:
         launch(train, (config, folder), config.plan.ranks)
     except Stopped:
@@ -59,7 +61,7 @@ def start_or_resume(config: TrainConfig) -> tuple[TrainConfig, RunFolder]:
         folder.write_config(configuration.to_yaml(config), config.run.overrides)
         provenance.write(folder.path)
         if plan is not None:
-            write_text(folder.path / auto.FILE, plan)
+            write_text(folder.path / stored.FILE, plan)
         return config, folder
     return to_resume(config)
 
@@ -71,14 +73,14 @@ def to_resume(config: TrainConfig) -> tuple[TrainConfig, RunFolder]:
         ValueError: there is no such run, its configuration is damaged, or it is finished.
     """
     folder = RunFolder.latest(config.run.root) if config.resume == "last" else RunFolder.open(str(config.resume))
-    stored = configuration.load(TrainConfig, folder.config)
+    old = configuration.load(TrainConfig, folder.config)
     done = max(checkpoint.steps(folder.checkpoints), default=0)
-    if done >= stored.train.iterations and (folder.path / PAGE).is_file():
+    if done >= old.train.iterations and (folder.path / PAGE).is_file():
         raise ValueError(
-            f"{folder.path} is finished: {done} of {stored.train.iterations} iterations are done. "
+            f"{folder.path} is finished: {done} of {old.train.iterations} iterations are done. "
             "Start a new run from it with policy.checkpoint=<that folder>."
         )
-    return replace(stored, resume=str(folder.path)), folder
+    return replace(old, resume=str(folder.path)), folder
 
 
 def check(config: TrainConfig) -> None:

@@ -20,6 +20,8 @@ def validate(config: Any) -> None:
     sim, plan = getattr(config, "sim", None), getattr(config, "plan", None)
     if isinstance(plan, Plan) and plan.allocation == "auto" and not isinstance(config, TrainConfig):
         raise ValueError("plan=auto is for training; here choose plan=colocated or plan=split.")
+    if isinstance(config, TrainConfig) and config.plan.allocation == "auto":
+        check_open(config.run.overrides)
     if isinstance(sim, SimNode) and isinstance(plan, Plan) and plan.allocation != "auto":
         check_division(sim, plan)
     if isinstance(run := getattr(config, "run", None), RunConfig):
@@ -45,6 +47,17 @@ def check_division(sim: SimNode, plan: Plan) -> None:
             f"sim.num_envs={sim.num_envs} cannot be divided evenly over {who} × plan.slices = {plan.parts}. "
             f"Try sim.num_envs={nearest}."
         )
+
+
+def check_open(overrides: Sequence[str]) -> None:
+    """What `plan=auto` chooses cannot be set as well."""
+    chosen = ("plan.ranks", "plan.slices", "plan.workers")
+    for override in overrides:
+        if override.lstrip("+~").partition("=")[0] in chosen:
+            raise ValueError(
+                f"{override}: plan=auto, the default, chooses this itself. To choose by hand name the allocation, too, "
+                f"such as plan=colocated {override}, or plan=split."
+            )
 
 
 def check_resume(overrides: Sequence[str]) -> None:

@@ -1,12 +1,14 @@
 """What every test shares: one thread a process, no deadlines of Hypothesis, and a limit on skipped tests."""
 
 import os
+import tempfile
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ["XDG_CACHE_HOME"] = tempfile.mkdtemp(prefix="embodied-rl-tests-")  # what is measured here is nobody else's
 settings.register_profile("shared machine", deadline=None)
 settings.load_profile("shared machine")
 

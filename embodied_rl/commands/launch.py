@@ -1,11 +1,13 @@
 """From what was typed to the function that runs it, once or for every combination of a sweep."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from embodied_rl import composition
 from embodied_rl.commands.execution import execute
 from embodied_rl.commands.options import Options, parse
 from embodied_rl.commands.table import Command
+from embodied_rl.planner import stored
 
 
 def run(command: Command, arguments: Sequence[str]) -> int:
@@ -15,6 +17,7 @@ def run(command: Command, arguments: Sequence[str]) -> int:
         ValueError: a mistake in what was typed.
     """
     options = parse(command, arguments)
+    options = replace(options, overrides=stored.expand(options.overrides))
     _check_experiment(command, options)
     if options.sweep or options.hydra:
         from embodied_rl.commands import sweep

@@ -1,4 +1,8 @@
-"""`plan=auto`: the allocation of a run that starts, from costs that were measured before or are measured now."""
+"""The allocation of a run that starts: chosen with `plan=auto`, held against its rivals where it is prescribed.
+
+Costs are those that were measured here before. Where there are none, `plan=auto` measures them; a prescribed plan
+starts without a prediction.
+"""
 
 import json
 import logging
@@ -8,45 +12,58 @@ from pathlib import Path
 from embodied_rl.planner import choice, profile
 from embodied_rl.planner import resources as available
 from embodied_rl.planner.costs import CostFile
+from embodied_rl.planner.resources import Resources
+from embodied_rl.planner.search import Choice
 from embodied_rl.runs.storage import write_text
 from embodied_rl.schema import TrainConfig
-
-FILE = "plan.json"
-"""In the run's folder: the choice, what else there was, and the costs behind it."""
 
 log = logging.getLogger(__name__)
 
 
 def resolve(config: TrainConfig) -> tuple[TrainConfig, str | None]:
-    """The configuration with a plan in place of `plan=auto`, and the text of `plan.json`; None where nothing was open.
+    """The configuration with a plan in place of `plan=auto`, and the text of `plan.json`; None without a prediction.
 
     Raises:
-        ValueError: no allocation is feasible.
+        ValueError: no allocation is feasible, or the prescribed one does not fit in memory.
     """
-    if config.plan.allocation != "auto":
-        return config, None
     resources = available.here()
-    measured = costs(config, resources.cores)
+    if config.plan.allocation != "auto":
+        return config, prescribed(config, resources)
+    measured = known(config) or probed(config, resources.cores)
     found = choice.decide(config, measured, resources)
-    prediction = found.best.prediction
-    assert prediction is not None, "what was chosen was predicted"
-    speed = f"{prediction.decisions_per_second:,.0f} decisions/s"
-    print(f"Plan: {found.best.allocation}; {speed} predicted from costs measured {measured.about.get('measured')}.")
-    text = json.dumps(choice.summary(found, measured, resources, choice.workload(config)), indent=2) + "\n"
-    return replace(config, plan=choice.to_plan(found.best.allocation)), text
+    print(f"Plan: {found.best.allocation}; {_speed(found)} from costs measured {measured.about.get('measured')}.")
+    plan = choice.to_plan(found.best.allocation, config.plan)
+    return replace(config, plan=plan), _text(config, found, measured, resources)
 
 
-def costs(config: TrainConfig, cores: int) -> CostFile:
-    """From the store, or measured and stored. `embodied-rl plan` measures anew."""
+def prescribed(config: TrainConfig, resources: Resources) -> str | None:
+    """What is predicted of the configured plan, for `plan.json`; says so where it is a loss. None without costs."""
+    measured = known(config)
+    if measured is None:
+        return None
+    found = choice.prescribed(config, measured, resources)
+    if warning := choice.loss(found):
+        print(warning)
+    return _text(config, found, measured, resources)
+
+
+def known(config: TrainConfig) -> CostFile | None:
+    """Costs that were measured before, for such a run on this machine."""
     file = choice.store(config)
-    if file.is_file():
-        try:
-            return CostFile.read(file)
-        except ValueError as error:
-            log.warning("%s They are measured again.", error)
-    print(f"Measuring the stages on {cores} cores, once for this machine and configuration …")
+    if not file.is_file():
+        return None
+    try:
+        return CostFile.read(file)
+    except ValueError as error:
+        log.warning("%s They are not used.", error)
+        return None
+
+
+def probed(config: TrainConfig, cores: int) -> CostFile:
+    """Costs measured now, and kept for the next run."""
+    print(f"Measuring the stages on {cores} cores, once for this machine and configuration …", flush=True)
     measured = profile.measure(config, cores)
-    keep(measured, file)
+    keep(measured, choice.store(config))
     return measured
 
 
@@ -57,3 +74,13 @@ def keep(measured: CostFile, file: Path) -> None:
         write_text(file, measured.text())
     except (OSError, ValueError) as error:
         log.warning("the measured costs could not be kept: %s", error)
+
+
+def _speed(found: Choice) -> str:
+    prediction = found.best.prediction
+    assert prediction is not None, "what was chosen was predicted"
+    return f"{prediction.decisions_per_second:,.0f} decisions/s predicted"
+
+
+def _text(config: TrainConfig, found: Choice, measured: CostFile, resources: Resources) -> str:
+    return json.dumps(choice.summary(found, measured, resources, choice.workload(config)), indent=2) + "\n"

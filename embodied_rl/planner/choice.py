@@ -3,7 +3,7 @@
 import hashlib
 import json
 import os
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,9 @@ from embodied_rl.planner.resources import Resources
 from embodied_rl.planner.search import Candidate, Choice, candidate, choose
 from embodied_rl.runs import provenance
 from embodied_rl.schema import Plan, TrainConfig
+
+LOSS = 0.05
+"""Share of an iteration that a prescribed plan may lose before it is worth a word."""
 
 _PACKAGES = ("torch", "numpy", "mujoco")
 
@@ -30,6 +33,40 @@ def decide(config: TrainConfig, measured: CostFile, resources: Resources) -> Cho
     return choose(measured.costs, resources, workload(config), group_size=group_size(config), orders=orders)
 
 
+def prescribed(config: TrainConfig, measured: CostFile, resources: Resources) -> Choice:
+    """The configured plan as the choice, and what else there would have been.
+
+    Raises:
+        ValueError: it does not fit in memory.
+    """
+    mine = configured(config, measured, resources)
+    assert mine is not None, "a plan is configured"
+    if mine.prediction is None:
+        raise ValueError(
+            f"plan: {mine.allocation} {mine.why_not}. Try plan=auto, or fewer environments (sim.num_envs)."
+        )
+    try:
+        free = decide(config, measured, resources)
+    except ValueError:  # nothing else is feasible
+        return Choice(mine, ())
+    return Choice(mine, tuple(each for each in (free.best, *free.others) if each.allocation != mine.allocation))
+
+
+def loss(found: Choice) -> str | None:
+    """For the user, where something else is predicted to be faster by more than `LOSS` than what was chosen."""
+    mine = found.best.prediction
+    rivals = [each for each in found.others if each.prediction is not None]
+    if mine is None or not rivals or (best := rivals[0].prediction) is None:
+        return None
+    slower = 1 - best.seconds / mine.seconds
+    if slower <= LOSS:
+        return None
+    return (
+        f"This plan is predicted to be a loss: {found.best.allocation} takes {mine.seconds:.2f} s an iteration, "
+        f"{rivals[0].allocation} {best.seconds:.2f} s, {slower:.0%} less. plan=auto would take the better one."
+    )
+
+
 def configured(config: TrainConfig, measured: CostFile, resources: Resources) -> Candidate | None:
     """What the model says of the plan that the configuration asks for; None where it leaves that open."""
     plan = config.plan
@@ -40,10 +77,17 @@ def configured(config: TrainConfig, measured: CostFile, resources: Resources) ->
     return candidate(measured.costs, allocation, resources, workload(config))
 
 
-def to_plan(chosen: Allocation) -> Plan:
-    """An allocation of cores as a run is configured with it."""
+def to_plan(chosen: Allocation, others: Plan | None = None) -> Plan:
+    """An allocation of cores as a run is configured with it; keys that are no part of it are those of `others`."""
     assert chosen.mode != "hybrid", "on cores there is no such mode"
-    return Plan(chosen.mode, chosen.ranks, chosen.slices, max(1, chosen.workers), chosen.order)
+    return replace(
+        others or Plan(),
+        allocation=chosen.mode,
+        ranks=chosen.ranks,
+        slices=chosen.slices,
+        workers=max(1, chosen.workers),
+        order=chosen.order,
+    )
 
 
 def workload(config: TrainConfig) -> Workload:

@@ -1,15 +1,15 @@
 """`embodied-rl plan`: what every allocation of this machine, or of another one, would make of a training run."""
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from embodied_rl.planner import choice
+from embodied_rl.planner import choice, stored
 from embodied_rl.planner import resources as available
-from embodied_rl.planner.allocation import Allocation
 from embodied_rl.planner.costs import CostFile
 from embodied_rl.planner.model import Workload
 from embodied_rl.planner.resources import Resources
@@ -31,11 +31,14 @@ def run(config: PlanConfig) -> None:
     folder, console = make_folder(Path(config.out), "out"), Console()
     measured = costs_for(config, resources, folder)
     found, work = choice.decide(config, measured, resources), choice.workload(config)
-    console.print(table(found, choice.configured(config, measured, resources)))
+    forced = choice.configured(config, measured, resources)
+    console.print(table(found, forced))
     console.print(why(found, measured, resources, work), soft_wrap=True)
+    if forced is not None and (warning := choice.loss(Choice(forced, (found.best,)))):
+        console.print(warning, soft_wrap=True)
     content = choice.summary(found, measured, resources, work)
-    write_text(folder / "plan.json", json.dumps(content, indent=2) + "\n")
-    print(f"Written: {folder / 'plan.json'}")
+    write_text(folder / stored.FILE, json.dumps(content, indent=2) + "\n")
+    print(f"Written: {folder / stored.FILE}")
 
 
 def costs_for(config: PlanConfig, resources: Resources, folder: Path) -> CostFile:
@@ -55,14 +58,6 @@ def costs_for(config: PlanConfig, resources: Resources, folder: Path) -> CostFil
     auto.keep(measured, choice.store(config))
     print(f"Written: {folder / 'costs.json'}")
     return measured
-
-
-def overrides(plan: Allocation) -> str:
-    """What to type to get an allocation of cores."""
-    words = [f"plan={plan.mode}", f"plan.ranks={plan.ranks}", f"plan.slices={plan.slices}"]
-    if plan.workers:
-        words += [f"plan.workers={plan.workers}", f"plan.order={plan.order}"]
-    return " ".join(words)
 
 
 def table(made: Choice, forced: Candidate | None) -> Table:
@@ -110,5 +105,5 @@ def why(made: Choice, measured: CostFile, resources: Resources, work: Workload) 
         f"Chosen: {made.best.allocation}; the simplest of those within 2 % of the fastest.",
     ]
     if not resources.devices:
-        lines.append(f"To use it: {overrides(made.best.allocation)}")
+        lines.append(f"To use it: {' '.join(stored.to_words(asdict(made.best.allocation)))}")
     return "\n".join(lines)

@@ -13,6 +13,9 @@ from pathlib import Path
 
 from embodied_rl.runs.storage import write_text
 
+FILE = "provenance.json"
+"""In a run's folder."""
+
 _GIT_SECONDS = 10
 _PACKAGE = Path(__file__).resolve().parents[1]
 
@@ -57,7 +60,7 @@ def gather(source: Path = _PACKAGE) -> tuple[Provenance, str]:
 def write(folder: Path, source: Path = _PACKAGE) -> Provenance:
     """Save `provenance.json` and, where the source tree has changes, `git.diff` in a run folder."""
     provenance, difference = gather(source)
-    write_text(folder / "provenance.json", json.dumps(asdict(provenance), indent=2) + "\n")
+    write_text(folder / FILE, json.dumps(asdict(provenance), indent=2) + "\n")
     if difference:
         write_text(folder / "git.diff", difference)
     return provenance

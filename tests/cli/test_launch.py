@@ -122,7 +122,7 @@ def test_a_sweep_over_words(run, received) -> None:
 
 
 def test_a_mistake_in_a_sweep_is_found_before_its_first_run(run, received, tmp_path) -> None:
-    code, _, err = run("train", "experiment=toy_run", "sim.num_envs=8,9", "-m")
+    code, _, err = run("train", "experiment=toy_run", "plan=colocated", "sim.num_envs=8,9", "-m")
     assert (code, received) == (2, [])
     assert "sim.num_envs=9 cannot be divided evenly" in err
     assert not (tmp_path / "runs").exists()

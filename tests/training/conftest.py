@@ -10,7 +10,7 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parent))  # for `running`, and for the plug-in `reaching`
 
-from running import SMALL, TABLETOP, complete
+from running import SMALL, TABLETOP, complete, with_plan
 
 from embodied_rl import plugins
 from embodied_rl.cli import main
@@ -61,7 +61,7 @@ def typed(
     torch.set_num_threads(1)
 
     def run(*arguments: str) -> Result:
-        code = main(arguments)
+        code = main(with_plan(arguments))
         return code, *capfd.readouterr()
 
     return run

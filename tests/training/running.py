@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -39,13 +39,19 @@ TABLETOP = ("sim.horizon=8", "sim.image_size=16")
 REACHING = ("sim.name=reaching",)
 
 
+def with_plan(arguments: Sequence[str]) -> list[str]:
+    """The arguments; two ranks where they say nothing of the plan, so that nothing is measured first."""
+    new = arguments[0] == "train" and not any(word.startswith(("plan=", "resume=")) for word in arguments)
+    return [*arguments, "plan=colocated"] if new else [*arguments]
+
+
 class Process:
     """`embodied-rl <arguments>` in a folder of its own."""
 
     def __init__(self, folder: Path, arguments: tuple[str, ...], environment: Mapping[str, str]) -> None:
         self.folder = folder
         self._out = (folder / "output.txt").open("w+")
-        command = [sys.executable, "-m", "embodied_rl", *arguments]
+        command = [sys.executable, "-m", "embodied_rl", *with_plan(arguments)]
         self.process = subprocess.Popen(
             command, cwd=folder, env={**os.environ, **environment}, stdin=subprocess.DEVNULL, stdout=self._out,
             stderr=subprocess.STDOUT, start_new_session=True,

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from running import ITERATIONS, REACHING, SMALL, TABLETOP, assert_same, complete, figures
+from running import ITERATIONS, REACHING, SMALL, TABLETOP, assert_same, complete, figures, with_plan
 
 from embodied_rl.cli import main
 from embodied_rl.trainer import Trainer
@@ -46,10 +46,10 @@ def test_a_stopped_run_continues_as_if_nothing_had_happened(
             raise KeyboardInterrupt
         return step(trainer)
 
-    assert main(["train", *settings, "run.root=straight"]) == 0
+    assert main(with_plan(["train", *settings, "run.root=straight"])) == 0
     with monkeypatch.context() as patch:
         patch.setattr(Trainer, "step", interrupted)
-        assert main(["train", *settings, "run.root=stopped"]) == 130
+        assert main(with_plan(["train", *settings, "run.root=stopped"])) == 130
     assert main(["train", "resume=last", "run.root=stopped"]) == 0
     straight, stopped = (next((tmp_path / root).glob("*/*")) for root in ("straight", "stopped"))
     assert any(row.get("rollout/success", 0) > 0 for row in figures(straight))
@@ -59,7 +59,8 @@ def test_a_stopped_run_continues_as_if_nothing_had_happened(
 def test_another_seed_gives_another_run(typed: Callable[..., Any], tmp_path: Path) -> None:
     """Otherwise equality would mean nothing."""
     for seed in (0, 1):
-        assert main(["train", *SMALL, *REACHING, "plan.ranks=1", f"run.root=runs{seed}", f"seed={seed}"]) == 0
+        alone = (*SMALL, *REACHING, "plan=colocated", "plan.ranks=1")
+        assert main(["train", *alone, f"run.root=runs{seed}", f"seed={seed}"]) == 0
     with pytest.raises(AssertionError):
         assert_same(*(next((tmp_path / f"runs{seed}").glob("*/*")) for seed in (0, 1)))
 

@@ -1,17 +1,20 @@
 """`embodied-rl plan`: stages measured on a simulator that takes a known time, and what is printed and written."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from running import REACHING, SMALL
 
+from embodied_rl.composition import compose
 from embodied_rl.config import load
 from embodied_rl.planner.costs import CostFile, Costs, Line
 from embodied_rl.planner.model import Workload
 from embodied_rl.planner.profile import Samples, sizes
 from embodied_rl.planner.resources import Resources
 from embodied_rl.planner.search import choose
+from embodied_rl.runs import provenance
 from embodied_rl.schema import TrainConfig
 
 PLAN = ("plan", *(word for word in SMALL if not word.startswith("run.")), *REACHING)
@@ -143,3 +146,98 @@ def test_only_training_plans_itself(typed, cache) -> None:
     assert code == 2 and "plan=auto is for training" in err
     code, out, _ = typed(*AUTO, "--dry-run")
     assert code == 0 and "auto: chosen for this machine" in out
+
+
+def seed_costs(cache: Path, costs: Costs) -> Path:
+    """Put costs where a run of `AUTO` looks for those that were measured before."""
+    (file,) = (cache / "embodied-rl" / "costs").glob("reaching_*.json")
+    file.write_text(CostFile(costs, {"measured": "long ago"}).text())
+    return file
+
+
+FORCED = (*(word for word in AUTO if word != "plan=auto"), "train.iterations=1")
+TWO_ARE_BETTER = Costs(step=Line(0.01, 0.01), inference=Line(0.01, 0.01), update=Line(0.1, 0.01))
+
+
+def test_to_plan_is_the_default(typed) -> None:
+    code, out, _ = typed("train", *SMALL, *REACHING, "--dry-run", "plan.order=exact", "plan=auto")
+    assert code == 0 and "auto: chosen for this machine" in out
+    assert compose("train")["plan"]["allocation"] == "auto"
+
+
+@pytest.mark.parametrize("key", ["plan.ranks=1", "plan.slices=2", "plan.workers=3"])
+def test_what_auto_chooses_cannot_be_set(typed, key) -> None:
+    code, _, err = typed(*AUTO, key)
+    assert code == 2 and f"{key}: plan=auto" in err and f"plan=colocated {key}" in err
+
+
+def test_a_prescribed_plan_that_loses_is_told_so(typed, cache, tmp_path) -> None:
+    assert typed(*AUTO)[0] == 0
+    seed_costs(cache, TWO_ARE_BETTER)
+    code, out, _ = typed(*FORCED, "plan=colocated", "plan.ranks=1")
+    assert code == 0 and "predicted to be a loss: colocated, 1 rank" in out and "plan=auto would" in out
+    run = max((tmp_path / "runs" / "train").iterdir(), key=lambda path: path.stat().st_mtime)
+    written = json.loads((run / "plan.json").read_text())
+    assert written["chosen"]["allocation"]["ranks"] == 1 and written["chosen"]["prediction"]["seconds"] > 0
+    code, out, _ = typed(*FORCED, "plan=colocated", "plan.ranks=2")
+    assert code == 0 and "loss" not in out
+
+
+def test_a_prescribed_plan_that_does_not_fit_is_refused(typed, cache) -> None:
+    assert typed(*AUTO)[0] == 0
+    seed_costs(cache, replace(TWO_ARE_BETTER, policy_memory=Line(1e15)))
+    code, _, err = typed(*FORCED, "plan=colocated", "plan.ranks=1")
+    assert code == 2 and "colocated, 1 rank, 1 slice needs 1000000.0 GB" in err and "sim.num_envs" in err
+
+
+def test_a_plan_comes_back_from_its_file(typed, costs, tmp_path) -> None:
+    cores = provenance.hardware()["cores"]
+    assert typed(*PLAN, f"costs={costs}", f"resources={cores}xcore")[0] == 0
+    file = tmp_path / "plan" / "plan.json"
+    content = json.loads(file.read_text())
+    content["chosen"]["allocation"] |= {"mode": "split", "ranks": 1, "slices": 2, "workers": 2, "order": "ready"}
+    file.write_text(json.dumps(content))
+    code, out, err = typed(*FORCED, f"plan={file}", "--cfg", "job")
+    assert code == 0, err
+    for line in ("allocation: split", "ranks: 1", "slices: 2", "workers: 2", "order: ready"):
+        assert f"  {line}\n" in out
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"resources": {"cores": 4096, "devices": 0}}, "made for another machine (cores: 4096, here "),
+        ({"about": {"cpu": "an abacus"}}, "made for another machine (cpu: an abacus, here "),
+        ({"resources": {"cores": 8, "devices": 8}}, "is for 8 accelerators"),
+        ({"chosen": None}, "is not a plan (TypeError"),
+    ],
+)
+def test_a_plan_of_another_machine_is_refused(typed, tmp_path, change, message) -> None:
+    content = {
+        "resources": {"cores": provenance.hardware()["cores"], "devices": 0},
+        "about": {},
+        "chosen": {"allocation": {"mode": "colocated", "ranks": 2, "slices": 1, "workers": 0, "order": "exact"}},
+    }
+    file = tmp_path / "plan.json"
+    file.write_text(json.dumps(content | change))
+    code, _, err = typed(*FORCED, f"plan={file}")
+    assert code == 2 and message in err
+    if "machine" in message:
+        assert "to use it all the same: plan=colocated plan.ranks=2 plan.slices=1" in err
+
+
+def test_a_plan_that_is_not_there(typed) -> None:
+    code, _, err = typed(*FORCED, "plan=nowhere.json")
+    assert code == 2 and "plan=nowhere.json: there is no such file" in err
+
+
+def test_a_run_that_moves_keeps_its_plan_and_says_so(typed, tmp_path) -> None:
+    assert typed(*FORCED, "train.iterations=2", "plan=colocated", "plan.ranks=1")[0] == 0
+    (run,) = (tmp_path / "runs" / "train").iterdir()
+    (run / "report.html").unlink()
+    file = run / "provenance.json"
+    told = json.loads(file.read_text())
+    file.write_text(json.dumps(told | {"hardware": told["hardware"] | {"cores": 4096}}))
+    code, out, err = typed("train", "resume=last")
+    assert code == 0, err
+    assert "planned for another machine (cores: 4096, here " in out

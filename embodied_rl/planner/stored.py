@@ -1,0 +1,85 @@
+"""Plans in files: what `plan=<file>.json` means on a command line."""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from embodied_rl.runs import provenance
+
+FILE = "plan.json"
+"""In a run's folder and in that of `embodied-rl plan`: the choice, what else there was, and the costs behind it."""
+
+_TELLING = ("cores", "cpu")
+"""What makes two machines different, as far as plans go."""
+
+
+def expand(overrides: Sequence[str]) -> tuple[str, ...]:
+    """The overrides with `plan=<file>.json` replaced by the allocation that the file holds.
+
+    Raises:
+        ValueError: there is no such file, it holds no plan, or one for another machine.
+    """
+    return tuple(word for override in overrides for word in _expanded(override))
+
+
+def _expanded(override: str) -> list[str]:
+    key, _, value = override.partition("=")
+    if key != "plan" or not value.endswith(".json"):
+        return [override]
+    path = Path(value)
+    if not path.is_file():
+        raise ValueError(
+            f"plan={path}: there is no such file; `embodied-rl plan` and every planned run write a {FILE}."
+        )
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        words = to_words(content["chosen"]["allocation"])
+        check_machine(content, words, path)
+    except (KeyError, TypeError, AttributeError, json.JSONDecodeError) as error:
+        raise ValueError(f"plan={path} is not a plan ({type(error).__name__}: {error}).") from None
+    return words
+
+
+def to_words(allocation: Mapping[str, Any]) -> list[str]:
+    """What to type to get an allocation of cores."""
+    words = [f"plan={allocation['mode']}", f"plan.ranks={allocation['ranks']}", f"plan.slices={allocation['slices']}"]
+    if allocation["workers"]:
+        words += [f"plan.workers={allocation['workers']}", f"plan.order={allocation['order']}"]
+    return words
+
+
+def moved(provenance_file: Path) -> str | None:
+    """For the user, where a run continues on another machine than it was planned for; None where it does not."""
+    try:
+        theirs = json.loads(provenance_file.read_text(encoding="utf-8"))["hardware"]
+    except (OSError, KeyError, TypeError, json.JSONDecodeError):
+        return None  # what tells where it began is gone, which keeps nobody from going on
+    if not (different := differences(theirs)):
+        return None
+    return f"This run was planned for another machine ({different}). It keeps its plan, so that it continues exactly."
+
+
+def differences(theirs: Mapping[str, Any]) -> str:
+    """What another machine has that this one has not, in words; empty where plans carry over."""
+    here = provenance.hardware()
+    names = [name for name in _TELLING if name in theirs and theirs[name] != here[name]]
+    return ", ".join(f"{name}: {theirs[name]}, here {here[name]}" for name in names)
+
+
+def check_machine(content: Mapping[str, Any], words: Sequence[str], path: Path) -> None:
+    """The plan was made for a machine like this one.
+
+    Raises:
+        ValueError: naming the difference, and what to do.
+    """
+    remedy = "plan=auto plans for this machine"
+    if content["resources"]["devices"]:
+        devices = content["resources"]["devices"]
+        raise ValueError(f"plan={path} is for {devices} accelerators, which a run here does not spread over; {remedy}.")
+    different = differences({**content["about"], "cores": content["resources"]["cores"]})
+    if different:
+        raise ValueError(
+            f"plan={path} was made for another machine ({different}). {remedy[0].upper()}{remedy[1:]}; "
+            f"to use it all the same: {' '.join(words)}"
+        )
