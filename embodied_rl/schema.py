@@ -277,6 +277,16 @@ class BenchConfig(TrainConfig):
 
 
 @dataclass(frozen=True)
+class TraceConfig:
+    folder: str = "last"
+    """The run, given as a plain word: its folder, or "last" for the newest below runs/."""
+    iteration: int | None = at_least(1, None)
+    """Which iteration; null takes the newest that was kept. One is kept with each checkpoint."""
+    file: str | None = None
+    """Where the trace goes; null puts it into the run's folder."""
+
+
+@dataclass(frozen=True)
 class DoctorConfig:
     run: RunConfig = field(default_factory=RunConfig)
     """Where runs would live."""

@@ -12,6 +12,7 @@ from embodied_rl.finish import PAGE, finish, report
 from embodied_rl.interfaces.sim import SimulatorSpec
 from embodied_rl.learning import checkpoint
 from embodied_rl.planner import auto, stored
+from embodied_rl.planner.drift import Forecast
 from embodied_rl.rollout.episodes import EpisodeSampler
 from embodied_rl.runs import provenance
 from embodied_rl.runs.folder import RunFolder
@@ -118,10 +119,13 @@ def train(job: tuple[TrainConfig, RunFolder], ranks: Ranks) -> None:
                 report(trainer, trainer.evaluate(config.train.final_episodes, "report"), "before")
         logger = config.logger
         speaks = {"speaks": ranks.rank == 0, "tensorboard": logger.tensorboard, "live": logger.live}
+        forecast = Forecast.of(folder.path, skip=trainer.algorithm.warmup)
         with open_log(folder, config.train.iterations, trainer.iteration, **speaks) as log:
             log.note(f"Run folder: {folder.path}")
             while trainer.iteration < config.train.iterations:
-                figures = trainer.step()
+                figures = trainer.step() | forecast.figures()
+                if drifted := forecast.note(figures["time/iteration"]):
+                    log.note(drifted)
                 stopping = ranks.any_(stop_requested())
                 if evaluation_is_due(trainer):
                     figures |= evaluation_figures(trainer.evaluate(config.train.eval_episodes, "select"), trainer.spec)

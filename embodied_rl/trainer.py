@@ -2,22 +2,23 @@
 
 import time
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from embodied_rl import build, plugins
+from embodied_rl import build, figures, plugins, trace
 from embodied_rl.actors.checkpoint import load_actor, save_actor
 from embodied_rl.evaluate.protocol import EpisodeResult, enumerate_episodes, evaluate
 from embodied_rl.evaluate.statistics import as_good
 from embodied_rl.interfaces.sim import SimulatorSpec
 from embodied_rl.learning import checkpoint
-from embodied_rl.rollout.buffer import EpisodeRecord, Rollout
+from embodied_rl.rollout.buffer import Rollout
 from embodied_rl.rollout.collect import Collector
 from embodied_rl.rollout.episodes import EpisodeSampler, Purpose
+from embodied_rl.rollout.timeline import LEARN, Timeline
+from embodied_rl.runs import provenance
 from embodied_rl.runs.folder import RunFolder
 from embodied_rl.runtime.collective import Ranks
 from embodied_rl.runtime.memory import keep_freed_memory
@@ -25,23 +26,6 @@ from embodied_rl.schema import PolicyNode, TrainConfig
 
 EVALUATION_ENVS = 32
 """Environments of an evaluation on each rank, at most."""
-
-
-@dataclass
-class Totals:
-    """What has been done since the run began, over all ranks and restarts.
-
-    Attributes:
-        best: highest success of an evaluation that chooses a checkpoint.
-        best_iteration: the newest iteration that was as good, but for chance: the checkpoint `best`.
-    """
-
-    control_steps: int = 0
-    decisions: int = 0
-    episodes: int = 0
-    seconds: float = 0.0
-    best: float = -1.0
-    best_iteration: int = -1
 
 
 class Trainer:
@@ -73,7 +57,9 @@ class Trainer:
             fresh=self.algorithm.fresh_episodes,
             order=config.plan.order,
         )
-        self.totals = Totals()
+        self._cores = int(provenance.hardware()["cores"])
+        self.timelines: list[Timeline] = []
+        self.totals = figures.Totals()
         self.iteration = 0
 
     def _checkpoint(self) -> checkpoint.Loaded | None:
@@ -110,13 +96,13 @@ class Trainer:
         if self.config.train.time_limit == "terminal":
             rollout.end_at_time_limit()
         collected = time.perf_counter()
-        update = self._means(self.algorithm.update(rollout, self.iteration))
+        with self.collector.timeline.record(LEARN, int(rollout.valid.sum())):
+            update = self._means(self.algorithm.update(rollout, self.iteration))
         self.actor.version += 1
         self.iteration += 1
         now = time.perf_counter()
         seconds = {"iteration": now - began, "rollout": collected - began, "update": now - collected}
-        figures = self._figures(rollout, seconds)
-        return figures | {f"update/{name}": value for name, value in update.items()}
+        return self._figures(rollout, seconds) | {f"update/{name}": value for name, value in update.items()}
 
     def _means(self, figures: Mapping[str, float]) -> dict[str, float]:
         """Over ranks, each of which has figures of its own rows."""
@@ -125,49 +111,14 @@ class Trainer:
         return dict(zip(figures, (values / self.ranks.size).tolist(), strict=True))
 
     def _figures(self, rollout: Rollout, seconds: Mapping[str, float]) -> dict[str, float]:
-        steps = int(rollout.steps[rollout.valid].sum())
-        timing = self.collector.timing
-        counts = [steps, int(rollout.valid.sum()), self.collector.restarts, self.collector.lost_episodes]
-        times = [timing.inference, timing.waiting, timing.simulating, float(sum(self.collector.memory.values()))]
-        total = torch.tensor([*counts, *times], dtype=torch.float64)
-        self.ranks.sum_([total])
-        sums = total.tolist()
-        finished = [record for part in self.ranks.gather(rollout.finished) for record in part]
-        self.totals.control_steps += int(sums[0])
-        self.totals.decisions += int(sums[1])
-        self.totals.episodes += len(finished)
-        self.totals.seconds += seconds["iteration"]
-        figures = {f"time/{name}": value for name, value in seconds.items()}
-        figures |= {
-            "total/control_steps": self.totals.control_steps,
-            "total/decisions": self.totals.decisions,
-            "total/episodes": self.totals.episodes,
-            "workers/restarts": sums[2],
-            "workers/lost_episodes": sums[3],
-            "time/inference": sums[4] / self.ranks.size,
-            "time/waiting": sums[5] / self.ranks.size,
-            "time/simulating": sums[6] / self.ranks.size,
-            "time/memory_bytes": sums[7],
-            "time/elapsed": self.totals.seconds,
-            "time/steps_per_second": sums[0] / seconds["iteration"],
-            "time/decisions_per_second": sums[1] / seconds["iteration"],
+        shares = self.ranks.gather(figures.Share.of(self.collector, rollout))
+        self.timelines = [share.timeline for share in shares]
+        inline = self.config.plan.allocation == "colocated"
+        return {
+            **figures.counts(shares, self.totals),
+            **figures.times(shares, seconds, self.totals, cores=self._cores, inline=inline),
+            **figures.outcomes(figures.finished(shares), self.spec),
         }
-        return figures | self._outcomes(finished)
-
-    def _outcomes(self, finished: list[EpisodeRecord]) -> dict[str, float]:
-        if not finished:
-            return {}
-        figures = {
-            "rollout/success": float(np.mean([record.success_once for record in finished])),
-            "rollout/return": float(np.mean([record.reward for record in finished])),
-            "rollout/length": float(np.mean([record.steps for record in finished])),
-            "rollout/episodes": len(finished),
-        }
-        for family in self.spec.families:
-            outcomes = [r.success_once for r in finished if self.spec.tasks[r.task].family == family]
-            if outcomes:
-                figures[f"rollout/success/{family}"] = float(np.mean(outcomes))
-        return figures
 
     def evaluate(self, episodes: int, purpose: Purpose) -> list[EpisodeResult]:
         """The deployed policy on enumerated episodes, shared among ranks; the whole list on every rank.
@@ -197,6 +148,8 @@ class Trainer:
             folder, keep = self.folder.checkpoints, self.config.checkpoint.keep
             checkpoint.save(folder, self.iteration, tensors, metadata, keep, {build.POLICY: self.export})
             self._point_at_best()
+            if self.timelines:
+                trace.keep(self.folder.path, self.iteration, self.timelines)
         self.ranks.barrier()
         self.totals.seconds += time.perf_counter() - began
 
@@ -224,7 +177,7 @@ class Trainer:
         self.algorithm.load(_part(mine, "algorithm/"))
         self.collector.load({name: value.numpy() for name, value in _part(mine, "collector/").items()})
         self.actor.version = metadata["version"]
-        self.totals = Totals(**metadata["totals"])
+        self.totals = figures.Totals(**metadata["totals"])
         if self.ranks.rank == 0:
             self._point_at_best()  # a kill may have come between writing a checkpoint and marking it
 

@@ -44,6 +44,7 @@ class GRPO:
     Config = GRPOConfig
     needs_critic = False
     fresh_episodes = True
+    warmup = 0
 
     def __init__(self, config: GRPOConfig, actor: FlowActor, ranks: Ranks, seed: int, iterations: int) -> None:
         self.config, self.group_size, self.ranks = config, config.group_size, ranks

@@ -64,7 +64,11 @@ class PPOConfig(ClippedConfig):
 
 
 class PPO:
-    """One update an iteration: advantages, critic, policy."""
+    """One update an iteration: advantages, critic, policy.
+
+    Attributes:
+        warmup: iterations at the start whose update is shorter, because it leaves the policy alone.
+    """
 
     Config = PPOConfig
     needs_critic = True
@@ -73,6 +77,7 @@ class PPO:
 
     def __init__(self, config: PPOConfig, actor: FlowActor, ranks: Ranks, seed: int, iterations: int) -> None:
         self.config, self.actor, self.ranks, self.seed = config, actor, ranks, seed
+        self.warmup = config.critic_warmup
         self.policy = ClippedUpdate(config, actor, ranks, seed, iterations, self.value_loss)
         self.critic = Optimiser(
             {"critic": actor.parameter_groups()["critic"]}, {"critic": config.critic_lr}, config.grad_clip

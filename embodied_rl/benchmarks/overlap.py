@@ -103,7 +103,7 @@ def measure(config: BenchConfig, slices: int, cores: int) -> Overlap:
             stages = stage_times(groups, actor, sampler, per_slice, config.seed + turn)
             collector = Collector(handles, kind.spec, per_slice, sampler, rollout, config.seed)
             collector.collect(actor)
-            seconds = collector.timing.total / DECISIONS
+            seconds = collector.timeline.total / DECISIONS
             found.append(Overlap(slices, plan.workers, per_slice, cores, stages, seconds))
     finally:
         for handle in handles:

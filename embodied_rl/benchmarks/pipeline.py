@@ -155,7 +155,7 @@ def measure(case: Case, seed: int) -> float:
         times: list[float] = []
         for _ in range(REPEATS):
             collector.collect(actor)
-            times.append(collector.timing.total)
+            times.append(collector.timeline.total)
     return statistics.median(times)
 
 

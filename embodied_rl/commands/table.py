@@ -63,6 +63,14 @@ _ALL = (
         config="train",
     ),
     Command(
+        "trace",
+        "Write one iteration of a run as a trace for Perfetto or Chrome: who did what, when.",
+        "TraceConfig",
+        "embodied_rl.trace:run",
+        ("runs/demo/<time>_s0", "last iteration=20"),
+        words=Words("folder", "run"),
+    ),
+    Command(
         "eval",
         "Measure a checkpoint's success: exact episodes, intervals, a report with videos.",
         "EvalConfig",

@@ -133,7 +133,7 @@ class _Bench:
         self.actor = build.actor(config.policy, config.algo.sampler, self.kind.spec, algorithm.needs_critic)
         self.algorithm = algorithm(options, self.actor, ranks, config.seed, config.train.iterations)
         self.group_size: int = self.algorithm.group_size
-        self.learning = getattr(options, "critic_warmup", 0)
+        self.learning: int = self.algorithm.warmup
         """Iteration whose update is like all later ones."""
 
     def decisions(self, most: int) -> int:
@@ -165,7 +165,7 @@ class _Bench:
                 self.ranks.barrier()
                 before = _rendered(simulator)
                 collector.collect(self.actor)
-                timing, pictures = collector.timing, _rendered(simulator) - before
+                timing, pictures = collector.timeline, _rendered(simulator) - before
                 samples.add("step", envs, (timing.simulating - pictures) / decisions)
                 if isinstance(simulator, Timed):
                     samples.add("render", envs, pictures / decisions)
@@ -184,7 +184,7 @@ class _Bench:
                 self.ranks.barrier()
                 began = time.perf_counter()
                 self.algorithm.update(rollout, self.learning)
-                seconds = time.perf_counter() - began + collector.timing.ends
+                seconds = time.perf_counter() - began + collector.timeline.ends
                 samples.add("update", envs * decisions, seconds)
                 samples.add("policy_memory", envs * decisions, resident_bytes(os.getpid()))
         samples.found["update"] = samples.found["update"][1:]

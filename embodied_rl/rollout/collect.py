@@ -5,10 +5,8 @@ Shapes: T decisions, N environments of this collector, n of one handle, Hx execu
 
 import logging
 import os
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -21,29 +19,11 @@ from embodied_rl.rollout.environments import Environments
 from embodied_rl.rollout.episodes import EpisodeSampler
 from embodied_rl.rollout.order import Order, in_turn, ready_first
 from embodied_rl.rollout.parts import Final, Part, check_ended, check_sizes, join, snapshots, used
-from embodied_rl.runtime.handle import Future, Handle, WorkerDied, revive
+from embodied_rl.rollout.timeline import INFER, SIMULATE, VALUE, WAIT, Timeline
+from embodied_rl.runtime.handle import Future, Handle, WorkerDied, revive, wait_for_any
 from embodied_rl.runtime.process import resident_bytes
 
 log = logging.getLogger(__name__)
-
-
-@dataclass
-class Timing:
-    """Where the seconds of one `collect` went.
-
-    Attributes:
-        inference: in the actor.
-        ends: of that, for the values of what follows the last decisions.
-        waiting: for simulators; for one in this process, simulating.
-        simulating: busy seconds that the simulators report, all together.
-        total: of the whole call.
-    """
-
-    inference: float = 0.0
-    ends: float = 0.0
-    waiting: float = 0.0
-    simulating: float = 0.0
-    total: float = 0.0
 
 
 class Collector:
@@ -71,8 +51,8 @@ class Collector:
             with it the last bits of a network's output.
 
     Attributes:
-        timing: of the last `collect`.
-        memory: resident bytes after it, of the "main" process and of the "workers" together.
+        timeline: of the last `collect`.
+        memory: resident bytes after it, of this process and of each handle's (0 where it has none of its own).
         restarts: workers replaced since the run began.
         lost_episodes: episodes that were lost with them.
 
@@ -109,7 +89,8 @@ class Collector:
         self._finals: list[Final] = []
         self._finished: list[tuple[int, int, EpisodeRecord]] = []
         self._begun = False
-        self.timing, self.memory = Timing(), {"main": 0, "workers": 0}
+        self.timeline = Timeline()
+        self.memory: tuple[int, tuple[int, ...]] = (0, ())
         self.restarts = self.lost_episodes = 0
 
     @torch.no_grad()
@@ -121,7 +102,6 @@ class Collector:
             WorkerDied: a worker died more often than its budget of restarts allows.
             WorkerError: a simulator raised an exception.
         """
-        started = time.perf_counter()
         self._begin()
         for parts in self._turns():
             self._receive(parts)
@@ -129,9 +109,8 @@ class Collector:
         self._receive(self._parts)
         self._evaluate_ends(actor)
         self.rollout.finished = [record for _, _, record in sorted(self._finished, key=lambda item: item[:2])]
-        self.timing.total = time.perf_counter() - started
-        workers = sum(part.handle.memory() for part in self._parts)
-        self.memory = {"main": resident_bytes(os.getpid()), "workers": workers}
+        self.timeline.finish()
+        self.memory = resident_bytes(os.getpid()), tuple(part.handle.memory() for part in self._parts)
         return self.rollout
 
     def state(self) -> dict[str, Array]:
@@ -185,7 +164,7 @@ class Collector:
             return part.handle.submit("snapshot").result()
 
     def _begin(self) -> None:
-        self.timing = Timing()
+        self.timeline = Timeline()
         self.rollout.clear()
         self._finals, self._finished = [], []
         self._envs.first_row[:] = 0
@@ -203,13 +182,13 @@ class Collector:
         futures = [part.handle.submit("reset", self._envs.to_start(part.columns)) for part in self._parts]
         for part, future in zip(self._parts, futures, strict=True):
             try:
-                part.observation = self._wait(future)
+                part.observation = self._wait(part, future)
             except WorkerDied as death:
                 self._replace(part, death)
 
     def _turns(self) -> Iterator[list[Part]]:
         if self._order == "ready":
-            return ready_first(self._parts, self.rollout.decisions, len(self._slices[0]))
+            return ready_first(self._parts, self.rollout.decisions, len(self._slices[0]), self._wait_for_any)
         return in_turn(self._slices, self.rollout.decisions)
 
     def _decide(self, actor: Actor, parts: list[Part]) -> None:
@@ -219,9 +198,8 @@ class Collector:
             part.decided += 1
         if observation is None:
             return
-        started = time.perf_counter()
-        decision = actor.act(observation, self._envs.keys(columns), explore=True)
-        self.timing.inference += time.perf_counter() - started
+        with self.timeline.record(INFER, len(columns)):
+            decision = actor.act(observation, self._envs.keys(columns), explore=True)
         self._envs.check("the policy's actions", decision.actions, columns)
         where = torch.from_numpy(rows), torch.from_numpy(columns)
         self.rollout.write_decision(*where, decision, self._envs.episodes(columns))
@@ -229,7 +207,6 @@ class Collector:
 
     def _submit(self, parts: list[Part], decision: Decision) -> None:
         offset = 0
-        started = time.perf_counter()
         for part in (part for part in parts if len(part.acting)):
             actions = np.zeros((len(part.columns), *decision.actions.shape[1:]), np.float32)
             actions[part.acting] = decision.actions[offset : offset + len(part.acting)]
@@ -237,7 +214,6 @@ class Collector:
             following = [None] * len(part.columns) if self._fresh else self._envs.following(part.columns)
             with self._named(part):
                 part.future = part.handle.submit("step", actions, following)
-        self.timing.waiting += time.perf_counter() - started
 
     def _receive(self, parts: list[Part]) -> None:
         for part in parts:
@@ -247,7 +223,7 @@ class Collector:
             row = part.decided - 1
             try:
                 with self._named(part):
-                    result = self._wait(future)
+                    result = self._wait(part, future)
             except WorkerDied as death:
                 self._lose(part, row, death)
             else:
@@ -291,26 +267,25 @@ class Collector:
 
     def _replace(self, part: Part, death: WorkerDied) -> None:
         log.warning("%s\nIts episodes are lost; a new worker takes over.", death)
-        started = time.perf_counter()
-        part.observation, restarts = revive(part.handle, self._envs.to_start(part.columns))
+        with self.timeline.record(WAIT, len(part.columns)):
+            part.observation, restarts = revive(part.handle, self._envs.to_start(part.columns))
         self.restarts += restarts
-        self.timing.waiting += time.perf_counter() - started
 
     def _evaluate_ends(self, actor: Actor) -> None:
         """Values of what follows: of truncated episodes, and of the observations in hand."""
-        started = time.perf_counter()
         rollout, most = self.rollout, sum(len(part.columns) for part in self._slices[0])
         for first in range(0, len(self._finals), most):
             finals = self._finals[first : first + most]
-            values = actor.value(*join(finals))
+            with self.timeline.record(VALUE, len(finals)):
+                values = actor.value(*join(finals))
             where = [final.row for final in finals], [final.column for final in finals]
             rollout.final_value[where] = values.to(rollout.value)
         for parts in self._slices:
             observation, columns = self._in_hand(parts)
             if observation is not None:
-                rollout.last_value[columns] = actor.value(observation, self._envs.keys(columns)).to(rollout.value)
-        self.timing.ends = time.perf_counter() - started
-        self.timing.inference += self.timing.ends
+                with self.timeline.record(VALUE, len(columns)):
+                    values = actor.value(observation, self._envs.keys(columns))
+                rollout.last_value[columns] = values.to(rollout.value)
 
     def _in_hand(self, parts: list[Part]) -> tuple[Observation | None, Array]:
         """The acting rows of a slice as one observation, and their columns; None where all are parked."""
@@ -333,10 +308,12 @@ class Collector:
             column = int(part.columns[error.row])
             raise FloatingPointError(f"{error}: {self._envs.name(column)}") from None
 
-    def _wait(self, future: Future) -> Any:
-        started = time.perf_counter()
-        try:
-            return future.result()
-        finally:
-            self.timing.waiting += time.perf_counter() - started
-            self.timing.simulating += future.seconds
+    def _wait(self, part: Part, future: Future) -> Any:
+        with self.timeline.record(WAIT, len(part.columns)):
+            value = future.result()
+        self.timeline.add(part.handle.name, SIMULATE, future.began, future.seconds, len(part.columns))
+        return value
+
+    def _wait_for_any(self, futures: Sequence[Future]) -> None:
+        with self.timeline.record(WAIT):
+            wait_for_any(futures)

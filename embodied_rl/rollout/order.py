@@ -1,10 +1,10 @@
 """In which order a collector infers its simulators."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Literal
 
 from embodied_rl.rollout.parts import Part
-from embodied_rl.runtime.handle import wait_for_any
+from embodied_rl.runtime.handle import Future, wait_for_any
 
 Order = Literal["exact", "ready"]
 
@@ -15,7 +15,9 @@ def in_turn(slices: Sequence[list[Part]], decisions: int) -> Iterator[list[Part]
         yield from slices
 
 
-def ready_first(parts: Sequence[Part], decisions: int, most: int) -> Iterator[list[Part]]:
+def ready_first(
+    parts: Sequence[Part], decisions: int, most: int, wait: Callable[[Sequence[Future]], None] = wait_for_any
+) -> Iterator[list[Part]]:
     """Those that are ready, at most `most` at a time; those that are furthest behind first, so that nobody starves.
 
     More than half of all at a time would keep them in lockstep. What is ready is found out when the next turn is asked
@@ -24,6 +26,6 @@ def ready_first(parts: Sequence[Part], decisions: int, most: int) -> Iterator[li
     while left := sorted((part for part in parts if part.decided < decisions), key=lambda part: part.decided):
         ready = [part for part in left if part.is_ready]
         if not ready:
-            wait_for_any([part.future for part in left if part.future is not None])
+            wait([part.future for part in left if part.future is not None])
             ready = [part for part in left if part.is_ready] or left[:1]  # one that hangs is found out by its deadline
         yield ready[:most]

@@ -25,8 +25,10 @@ class WorkerError(RuntimeError):
 class Future(Protocol):
     """The answer to a call that may still be running."""
 
+    began: float
+    """When the simulator began with the call, on the clock `time.monotonic`; known once `result` has returned."""
     seconds: float
-    """How long the simulator was busy with the call; known once `result` has returned."""
+    """How long it was busy with the call; likewise."""
 
     def done(self) -> bool:
         """Whether `result` would return (or raise) without waiting."""

@@ -40,9 +40,9 @@ class InlineHandle:
         return self._simulator is not None
 
     def submit(self, method: str, *args: Any) -> "FinishedCall":
-        started = time.perf_counter()
+        began = time.monotonic()
         value = getattr(self._open(), method)(*args)
-        return FinishedCall(value, time.perf_counter() - started)
+        return FinishedCall(value, began, time.monotonic() - began)
 
     def restart(self) -> None:
         self.close()
@@ -64,8 +64,8 @@ class InlineHandle:
 class FinishedCall:
     """A future whose answer is there."""
 
-    def __init__(self, value: Any, seconds: float):
-        self._value, self.seconds = value, seconds
+    def __init__(self, value: Any, began: float, seconds: float):
+        self._value, self.began, self.seconds = value, began, seconds
 
     def done(self) -> bool:
         return True
@@ -85,7 +85,7 @@ class PendingCall:
         self._value: Any = None
         self._error: Exception | None = None
         self._finished = False
-        self.seconds = 0.0
+        self.began, self.seconds = time.monotonic(), 0.0
 
     def done(self) -> bool:
         return self._finished or self._handle.answered()
@@ -100,9 +100,13 @@ class PendingCall:
             raise self._error
         return self._value
 
-    def finish(self, value: Any = None, seconds: float = 0.0, error: Exception | None = None) -> None:
+    def finish(self, value: Any, began: float, seconds: float) -> None:
         """Set the answer; for the handle alone."""
-        self._value, self.seconds, self._error, self._finished = value, seconds, error, True
+        self._value, self.began, self.seconds, self._finished = value, began, seconds, True
+
+    def fail(self, error: Exception) -> None:
+        """Set what went wrong; for the handle alone."""
+        self._error, self._finished = error, True
 
 
 class ProcessHandle:
@@ -175,7 +179,7 @@ class ProcessHandle:
             self._worker.send((method, args), method)
             self._pending = call
         except WorkerDied as death:
-            call.finish(error=death)
+            call.fail(death)
         return call
 
     def restart(self) -> None:
@@ -224,10 +228,10 @@ class ProcessHandle:
         try:
             reply = self._worker.receive(self._call_timeout if timeout is None else timeout, call.method)
         except WorkerDied as death:
-            return call.finish(error=death)
+            return call.fail(death)
         if isinstance(reply, Failure):
-            return call.finish(error=self._worker_error(call.method, reply))
-        call.finish(self._slots.take(reply.value, reply.slot), reply.seconds)
+            return call.fail(self._worker_error(call.method, reply))
+        call.finish(self._slots.take(reply.value, reply.slot), reply.began, reply.seconds)
 
     def _launch(self) -> None:
         main = "embodied_rl.runtime.worker:main"

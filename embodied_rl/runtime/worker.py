@@ -32,9 +32,10 @@ SLOTS = 2
 
 @dataclass
 class Reply:
-    """What a call gave. Images of its observations lie in `slot`; `seconds` is how long the simulator was busy."""
+    """What a call gave. Images of its observations lie in `slot`; the simulator was busy for `seconds` from `began`."""
 
     value: Any
+    began: float
     seconds: float
     slot: int
 
@@ -162,14 +163,14 @@ def _call(simulator: Any, method: str, args: tuple[Any, ...], slots: ImageSlots,
 
 
 def _attempt(function: Callable[..., Any], *args: Any) -> Reply | Failure:
-    started = time.perf_counter()
+    began = time.monotonic()
     try:
         value = function(*args)
     except NotFinite as error:
         return Failure(str(error), traceback.format_exc(), error.row)
     except Exception as error:  # noqa: BLE001  a process border: whatever it is, the parent has to hear of it
         return Failure(f"{type(error).__name__}: {error}", traceback.format_exc())
-    return Reply(value, time.perf_counter() - started, 0)
+    return Reply(value, began, time.monotonic() - began, 0)
 
 
 def prepare_child() -> int:

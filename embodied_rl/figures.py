@@ -1,0 +1,128 @@
+"""What an iteration of training reports: what a seed fixes, and, under `time/`, what the clock says."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from embodied_rl.interfaces.sim import SimulatorSpec
+from embodied_rl.rollout.buffer import EpisodeRecord, Rollout
+from embodied_rl.rollout.collect import Collector
+from embodied_rl.rollout.timeline import Timeline, utilisation
+
+
+@dataclass
+class Totals:
+    """What has been done since the run began, over all ranks and restarts.
+
+    Attributes:
+        best: highest success of an evaluation that chooses a checkpoint.
+        best_iteration: the newest iteration that was as good, but for chance: the checkpoint `best`.
+    """
+
+    control_steps: int = 0
+    decisions: int = 0
+    episodes: int = 0
+    seconds: float = 0.0
+    best: float = -1.0
+    best_iteration: int = -1
+
+
+@dataclass(frozen=True)
+class Share:
+    """One rank's part of an iteration.
+
+    Attributes:
+        control_steps, decisions: of this rollout.
+        restarts, lost_episodes: of workers, since the run began.
+        memory: resident bytes of the rank's process, and of its largest worker.
+        memory_total: resident bytes of them all.
+    """
+
+    control_steps: int
+    decisions: int
+    restarts: int
+    lost_episodes: int
+    memory: tuple[int, int]
+    memory_total: int
+    finished: tuple[EpisodeRecord, ...]
+    timeline: Timeline
+
+    @staticmethod
+    def of(collector: Collector, rollout: Rollout) -> "Share":
+        """What a collector has just done."""
+        main, workers = collector.memory
+        return Share(
+            control_steps=int(rollout.steps[rollout.valid].sum()),
+            decisions=int(rollout.valid.sum()),
+            restarts=collector.restarts,
+            lost_episodes=collector.lost_episodes,
+            memory=(main, max(workers, default=0)),
+            memory_total=main + sum(workers),
+            finished=tuple(rollout.finished),
+            timeline=collector.timeline,
+        )
+
+
+def finished(shares: Sequence[Share]) -> list[EpisodeRecord]:
+    """The episodes that ended, in order of ranks."""
+    return [record for share in shares for record in share.finished]
+
+
+def counts(shares: Sequence[Share], totals: Totals) -> dict[str, float]:
+    """Add an iteration to the totals, and report them."""
+    totals.control_steps += sum(share.control_steps for share in shares)
+    totals.decisions += sum(share.decisions for share in shares)
+    totals.episodes += len(finished(shares))
+    return {
+        "total/control_steps": totals.control_steps,
+        "total/decisions": totals.decisions,
+        "total/episodes": totals.episodes,
+        "workers/restarts": sum(share.restarts for share in shares),
+        "workers/lost_episodes": sum(share.lost_episodes for share in shares),
+    }
+
+
+def times(
+    shares: Sequence[Share], seconds: Mapping[str, float], totals: Totals, *, cores: int, inline: bool
+) -> dict[str, float]:
+    """What the clock says of an iteration, which is added to the totals.
+
+    Args:
+        shares: of all ranks.
+        seconds: of the "iteration" and its parts, on this rank.
+        totals: of the run.
+        cores, inline: see `utilisation`.
+    """
+    totals.seconds += seconds["iteration"]
+    lines = [share.timeline for share in shares]
+    figures = {
+        **seconds,
+        **{name: float(np.mean([getattr(line, name) for line in lines])) for name in ("inference", "waiting")},
+        "simulating": float(np.mean([line.simulating for line in lines])),
+        **utilisation(lines, cores, inline),
+        "memory_bytes": sum(share.memory_total for share in shares),
+        "memory/rank": max(share.memory[0] for share in shares),
+        "memory/worker": max(share.memory[1] for share in shares),
+        "elapsed": totals.seconds,
+        "steps_per_second": sum(share.control_steps for share in shares) / seconds["iteration"],
+        "decisions_per_second": sum(share.decisions for share in shares) / seconds["iteration"],
+    }
+    return {f"time/{name}": value for name, value in figures.items()}
+
+
+def outcomes(records: Sequence[EpisodeRecord], spec: SimulatorSpec) -> dict[str, float]:
+    """How the episodes of this rollout ended; nothing where none did."""
+    if not records:
+        return {}
+    figures = {
+        "rollout/success": float(np.mean([record.success_once for record in records])),
+        "rollout/return": float(np.mean([record.reward for record in records])),
+        "rollout/length": float(np.mean([record.steps for record in records])),
+        "rollout/episodes": len(records),
+    }
+    for family in spec.families:
+        successes = [record.success_once for record in records if spec.tasks[record.task].family == family]
+        if successes:
+            figures[f"rollout/success/{family}"] = float(np.mean(successes))
+    return figures

@@ -1,0 +1,63 @@
+"""What was predicted of a run, held against what it does."""
+
+import json
+import statistics
+from collections import deque
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from embodied_rl.planner.stored import FILE
+
+TOLERANCE = 0.15
+"""Share by which iterations may differ from their prediction before it is worth a word."""
+WINDOW = 10
+"""Iterations whose median is held against the prediction."""
+
+
+@dataclass
+class Forecast:
+    """The prediction in a run's plan.json, and the iterations since.
+
+    Attributes:
+        seconds: predicted of an iteration; None where nothing was predicted.
+        bubble: predicted of the rollout.
+        skip: iterations at the start that are unlike the others.
+    """
+
+    seconds: float | None = None
+    bubble: float = 0.0
+    skip: int = 0
+    said: bool = False
+    recent: deque[float] = field(default_factory=lambda: deque(maxlen=WINDOW))
+
+    @staticmethod
+    def of(folder: Path, skip: int = 0) -> "Forecast":
+        """Of a run's folder; an empty one where it was started without a prediction."""
+        try:
+            prediction = json.loads((folder / FILE).read_text(encoding="utf-8"))["chosen"]["prediction"]
+            return Forecast(float(prediction["seconds"]), float(prediction["bubble"]), skip)
+        except FileNotFoundError:
+            return Forecast()
+
+    def figures(self) -> dict[str, float]:
+        """To be logged beside `time/iteration` and `time/bubble`."""
+        if self.seconds is None:
+            return {}
+        return {"time/iteration_predicted": self.seconds, "time/bubble_predicted": self.bubble}
+
+    def note(self, seconds: float) -> str | None:
+        """Take an iteration; once, where the median has drifted away from the prediction, what to tell the user."""
+        if self.seconds is None or self.said:
+            return None
+        if self.skip:
+            self.skip -= 1
+            return None
+        self.recent.append(seconds)
+        if len(self.recent) < WINDOW or abs((found := statistics.median(self.recent)) / self.seconds - 1) <= TOLERANCE:
+            return None
+        self.said = True
+        return (
+            f"Iterations take {found:.2f} s, {self.seconds:.2f} s were predicted ({found / self.seconds - 1:+.0%}): "
+            "the machine is not as it was when its stages were measured. `embodied-rl plan` with this run's settings "
+            "measures them anew; the next run with plan=auto uses that."
+        )

@@ -1,0 +1,40 @@
+"""Predictions held against a run."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from embodied_rl.planner.drift import WINDOW, Forecast
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    prediction = {"seconds": 10.0, "bubble": 0.25}
+    (tmp_path / "plan.json").write_text(json.dumps({"chosen": {"prediction": prediction}}))
+    return tmp_path
+
+
+def test_a_drift_is_told_once(folder: Path) -> None:
+    forecast = Forecast.of(folder)
+    notes = [forecast.note(11.6) for _ in range(3 * WINDOW)]
+    told = [note for note in notes if note]
+    assert notes.index(told[0]) == WINDOW - 1 and len(told) == 1
+    assert "11.60 s, 10.00 s were predicted (+16%)" in told[0]
+
+
+@pytest.mark.parametrize("seconds", [8.6, 11.4])
+def test_within_the_tolerance_nothing_is_said(folder: Path, seconds: float) -> None:
+    forecast = Forecast.of(folder)
+    assert not any(forecast.note(seconds) for _ in range(3 * WINDOW))
+
+
+def test_unlike_iterations_and_single_ones_do_not_count(folder: Path) -> None:
+    forecast = Forecast.of(folder, skip=2)
+    assert not any(forecast.note(seconds) for seconds in (99.0, 99.0, *[10.0] * WINDOW, 99.0, *[10.0] * WINDOW))
+    assert forecast.figures() == {"time/iteration_predicted": 10.0, "time/bubble_predicted": 0.25}
+
+
+def test_a_run_without_prediction_says_nothing(tmp_path: Path) -> None:
+    forecast = Forecast.of(tmp_path)
+    assert forecast.figures() == {} and forecast.note(3.0) is None

@@ -1,0 +1,86 @@
+"""Time as spans: figures against timelines whose answers are known."""
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from collecting import T, make, workers
+
+from embodied_rl.rollout.timeline import INFER, LEARN, RANK, SIMULATE, VALUE, WAIT, Span, Timeline, utilisation
+
+
+def lockstep(rounds: int = 4, simulate: float = 3.0, workers: int = 2) -> Timeline:
+    """The rank infers, its workers simulate, it waits for them; in the end it learns."""
+    infer, learn = 1.0, 4.0
+    now, spans = 100.0, list[Span]()
+    for _ in range(rounds):
+        spans.append(Span(RANK, INFER, now, infer, 8))
+        now += infer
+        spans += [Span(f"simulator {k}", SIMULATE, now, simulate, 4) for k in range(workers)]
+        spans.append(Span(RANK, WAIT, now, simulate, 4))
+        now += simulate
+    spans.append(Span(RANK, VALUE, now, infer, 8))
+    total = now + infer - 100
+    return Timeline([*spans, Span(RANK, LEARN, 100 + total, learn, 64)], 100.0, total)
+
+
+def test_sums() -> None:
+    line = lockstep()
+    assert (line.inference, line.ends, line.waiting, line.simulating, line.total) == (5, 1, 12, 24, 17)
+
+
+def test_shares_and_bubble_of_lockstep() -> None:
+    """17 s of rollout, 4 of learning; the rank is at work for 5 of 17, its two cores for (5 + 24) of 34."""
+    found = utilisation([lockstep()], cores=2, inline=False)
+    assert found["busy/simulators"] == pytest.approx(12 / 21)
+    assert found["busy/policy"] == pytest.approx(5 / 21)
+    assert found["busy/learner"] == pytest.approx(4 / 21)
+    assert found["bubble"] == pytest.approx(1 - 29 / 34)
+    assert (found["wait_p50"], found["wait_p95"]) == (3, 3)
+    assert (found["batch_mean"], found["batch_least"]) == (8, 8)
+
+
+def test_ranks_share_cores_and_are_averaged() -> None:
+    """A second rank that waits twice as long: with one core each, the simulators outweigh it."""
+    lines = [lockstep(workers=1), lockstep(workers=1, simulate=7.0)]
+    found = utilisation(lines, cores=2, inline=False)
+    bubbles = [1 - (5 + 12) / 17, 1 - (5 + 28) / 33]
+    assert found["bubble"] == pytest.approx(sum(max(0, bubble) for bubble in bubbles) / 2)
+    assert found["busy/simulators"] == pytest.approx((12 + 28) / 2 / ((21 + 37) / 2))
+    assert found["wait_p95"] > found["wait_p50"]
+
+
+def test_a_rank_that_simulates_itself_has_no_bubble() -> None:
+    spans = [Span("simulator 0", SIMULATE, 0.0, 3.0, 4), Span(RANK, INFER, 3.0, 1.0, 4)]
+    found = utilisation([Timeline(spans, 0.0, 4.0)], cores=1, inline=True)
+    assert found["bubble"] == 0 and found["busy/simulators"] == 0.75
+
+
+def test_a_collection_tells_where_its_time_went(closing: Callable) -> None:
+    """Every decision and every chunk has its span; those of a worker lie within the rollout, on the same clock."""
+    collector, actor = make(closing(workers(2)), slices=1)
+    for _ in range(2):
+        collector.collect(actor)
+        line = collector.timeline
+        chunks = [span for span in line.spans if span.what == SIMULATE]
+        assert {span.who for span in chunks} == {"simulator 0", "simulator 1"}
+        assert len([span for span in line.spans if span.what == INFER]) == T
+        assert all(span.size == 8 for span in line.spans if span.what == INFER)
+    assert len(chunks) == 2 * T  # the first rollout had two resets more
+    for span in chunks:
+        assert line.began <= span.began and span.began + span.seconds <= line.began + line.total
+
+
+def test_ready_order_s_waits_are_counted(closing: Callable) -> None:
+    """Whoever waits for any of the slow simulators waits about as long as they take."""
+    from dataclasses import replace
+
+    from collecting import CONFIG
+
+    collector, actor = make(closing(workers(2, replace(CONFIG, seconds=0.01))), order="ready")
+    collector.collect(actor)
+    assert collector.timeline.waiting > 0.3 * collector.timeline.total
