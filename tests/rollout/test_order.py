@@ -29,7 +29,8 @@ class Delayed:
     """An answer that is there already, but says so only after having been asked some times."""
 
     def __init__(self, future: Any, asked: int):
-        self._future, self._asked, self.seconds = future, asked, future.seconds
+        self._future, self._asked = future, asked
+        self.began, self.seconds = future.began, future.seconds
 
     def done(self) -> bool:
         self._asked -= 1
