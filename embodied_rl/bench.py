@@ -122,6 +122,8 @@ def measure_pipeline(config: BenchConfig) -> dict[str, Any]:
         print(line)
     runs = [live.run(config, item) for item in plans]
     console.print(live.table(runs, costs.costs, choice.workload(config)))
+    for line in live.remarks(runs, costs.costs, choice.workload(config)):
+        print(line)
     return {"cases": [case.summary() for case in cases], "live": [run.summary() for run in runs], **before}
 
 

@@ -28,6 +28,7 @@ class Busy:
             equal to `shares`, on a shared one what they would be on an idle one. Empty where the system does not tell.
         iterations: that were measured.
         seconds: of the median iteration.
+        times: seconds of each.
         decisions_per_second: of all ranks.
     """
 
@@ -35,6 +36,7 @@ class Busy:
     demands: tuple[float, ...]
     iterations: int
     seconds: float
+    times: tuple[float, ...]
     decisions_per_second: float
 
     def summary(self) -> dict[str, Any]:
@@ -69,7 +71,7 @@ def _train(job: tuple[TrainConfig, RunFolder, float], ranks: Ranks) -> Busy:
     demands = tuple(share for share in ranks.gather(told) if share is not None)
     trainer.close()
     decisions = len(times) * config.train.decisions * config.sim.num_envs
-    return Busy(shares, demands, len(times), statistics.median(times), decisions / sum(times))
+    return Busy(shares, demands, len(times), statistics.median(times), tuple(times), decisions / sum(times))
 
 
 def queued() -> float | None:

@@ -1,5 +1,7 @@
 """Whole training iterations under several allocations of this machine, beside what the planner predicted of them."""
 
+import math
+import statistics
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -18,13 +20,16 @@ from embodied_rl.schema import TrainConfig
 
 SYNC, PIPELINED = Allocation("split", 1, 2, 1), Allocation("split", 1, 1, 2)
 
+RIVALS = 4
+"""Runners-up that are tried as well."""
+
 
 @dataclass(frozen=True)
 class Run:
-    """An allocation, its prediction, and the median iteration that was measured."""
+    """An allocation, its prediction, and the iterations that were measured, seconds each."""
 
     plan: Candidate
-    measured: float
+    times: tuple[float, ...]
 
     @property
     def predicted(self) -> float:
@@ -32,23 +37,68 @@ class Run:
         assert self.plan.prediction is not None
         return self.plan.prediction.seconds
 
+    @property
+    def measured(self) -> float:
+        """Seconds of the median iteration."""
+        return statistics.median(self.times)
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """Of the median, at 95 % or the little less that few iterations allow: order statistics, by the binomial."""
+        ordered, count = sorted(self.times), len(self.times)
+        tail = next((k for k in range(count // 2 + 1) if binomial_tail(count, k) > 0.025), 0)
+        first = max(0, tail - 1)
+        return ordered[first], ordered[count - 1 - first]
+
     def summary(self) -> dict[str, Any]:
         """For the report."""
-        return asdict(self) | {"error": self.measured / self.predicted - 1}
+        return asdict(self) | {"measured": self.measured, "interval": self.interval, "error": self.error}
+
+    @property
+    def error(self) -> float:
+        """Measured over predicted, less one."""
+        return self.measured / self.predicted - 1
+
+
+def binomial_tail(count: int, most: int) -> float:
+    """Chance of at most so many heads in `count` throws of a coin."""
+    return sum(math.comb(count, k) for k in range(most + 1)) / 2**count
 
 
 def plans(config: TrainConfig, measured: CostFile, resources: Resources) -> list[Candidate]:
-    """What the planner would choose, and what it is held against: nothing overlapped, and two slices."""
-    best = choice.decide(config, measured, resources).best
-    found = {best.allocation: best}
+    """What the planner would choose, its closest rivals, nothing overlapped, and two slices."""
+    found = choice.decide(config, measured, resources)
+    wanted = {item.allocation: item for item in (found.best, *found.others[:RIVALS])}
     for plan in (SYNC, PIPELINED):
-        found.setdefault(plan, candidate(measured.costs, plan, resources, choice.workload(config)))
-    return [item for item in found.values() if item.prediction is not None]
+        wanted.setdefault(plan, candidate(measured.costs, plan, resources, choice.workload(config)))
+    return [item for item in wanted.values() if item.prediction is not None]
 
 
 def run(config: TrainConfig, item: Candidate, seconds: float = 20.0) -> Run:
     """Train for a while under an allocation."""
-    return Run(item, busy.measure(config, choice.to_plan(item.allocation), seconds).seconds)
+    return Run(item, busy.measure(config, choice.to_plan(item.allocation), seconds).times)
+
+
+def remarks(runs: Sequence[Run], costs: Costs, work: Workload) -> list[str]:
+    """The choice beside the fastest, and two slices beside one, with the bound."""
+    chosen, best = runs[0], min(runs, key=lambda each: each.measured)
+    overlap = chosen.interval[0] <= best.interval[1]
+    lines = [
+        f"Chosen: {_with_interval(chosen)}. Fastest measured: {_with_interval(best)}, {best.plan.allocation}; "
+        f"the intervals {'overlap' if overlap else 'do not overlap'}."
+    ]
+    seconds = {each.plan.allocation: each.measured for each in runs}
+    if SYNC in seconds and PIPELINED in seconds:
+        lines.append(
+            f"Pipelined over sync: {seconds[SYNC] / seconds[PIPELINED]:.2f} times; the bound for a rollout whose stages "
+            f"have devices of their own is 1 + r = {1 + costs.ratio(work.envs):.2f}."
+        )
+    return lines
+
+
+def _with_interval(each: Run) -> str:
+    low, high = each.interval
+    return f"{each.measured:.2f} s [{low:.2f}, {high:.2f}]"
 
 
 def table(runs: Sequence[Run], costs: Costs, work: Workload) -> Table:
@@ -59,6 +109,6 @@ def table(runs: Sequence[Run], costs: Costs, work: Workload) -> Table:
     for heading in ("predicted", "measured", "error"):
         found.add_column(heading, justify="right", no_wrap=True)
     for each in runs:
-        error = each.measured / each.predicted - 1
-        found.add_row(str(each.plan.allocation), f"{each.predicted:.2f} s", f"{each.measured:.2f} s", f"{error:+.1%}")
+        cells = f"{each.predicted:.2f} s", _with_interval(each), f"{each.error:+.1%}"
+        found.add_row(str(each.plan.allocation), *cells)
     return found

@@ -9,6 +9,7 @@ from embodied_rl.planner.model import Prediction, Workload, iteration, learners
 from embodied_rl.planner.resources import Resources
 
 SLICES = (1, 2, 3, 4)
+FEW = 16
 TIE = 0.02
 """Allocations that are slower by no more than this are as good: the costs are not known better."""
 
@@ -107,7 +108,7 @@ def no_plan(found: list[Candidate], workload: Workload) -> str:
 
 
 def _on_cores(cores: int) -> Iterator[Allocation]:
-    for ranks in (count for count in range(1, cores + 1) if cores % count == 0):
+    for ranks in _counts(cores):
         yield Allocation("colocated", ranks)
         for workers in _counts(cores // ranks):
             for slices in SLICES:
@@ -116,15 +117,17 @@ def _on_cores(cores: int) -> Iterator[Allocation]:
 
 def _on_devices(devices: int) -> Iterator[Allocation]:
     for slices in SLICES:
-        yield Allocation("colocated", devices, 0, slices)
+        for ranks in _counts(devices):
+            yield Allocation("colocated", ranks, 0, slices)
         for simulating in range(1, devices):
             yield Allocation("split", devices - simulating, simulating, slices)
             yield Allocation("hybrid", devices - simulating, simulating, slices)
 
 
 def _counts(most: int) -> list[int]:
-    """1, 2, 4, … and the most."""
-    return sorted({2**power for power in range(most.bit_length()) if 2**power <= most} | {most})
+    """All small numbers up to the most, of large ones those that divide it and the powers of two."""
+    powers = {2**power for power in range(most.bit_length())}
+    return [count for count in range(1, most + 1) if count <= FEW or most % count == 0 or count in powers]
 
 
 def _simulators(plan: Allocation, devices: bool) -> int:
