@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from statistics import median
 
 from embodied_rl.build import POLICY
 from embodied_rl.evaluate.page import percent, write_page
@@ -14,6 +15,8 @@ from embodied_rl.trainer import Trainer
 PAGE = "report.html"
 """The last thing that a run writes: where it stands, nothing is left to do."""
 MILESTONES = (0.7, 0.9, 0.95)
+_BUSY = ("busy/simulators", "busy/policy", "busy/learner")
+_PACE = ("iteration", "iteration_predicted", *_BUSY)
 
 
 def report(trainer: Trainer, results: Sequence[EpisodeResult], name: str) -> Report:
@@ -50,7 +53,7 @@ def summary(
     rows += [(name, before.families[name].success, found.success) for name, found in after.families.items()]
     lines = [f"  {name:14s} {percent(old)}  →  {percent(new)}" for name, old, new in rows]
     title = f"Success on {after.success.episodes} episodes never trained on, before and after (95 % intervals):"
-    lines += milestones(metrics)
+    lines += [*milestones(metrics), *pace(metrics)]
     return ["", title, *lines, f"Report: {folder / PAGE}", *(f"Video:  {video}" for video in videos)]
 
 
@@ -62,3 +65,16 @@ def milestones(metrics: Sequence[Mapping[str, Value]]) -> list[str]:
         f"  {share:.0%} first seen after {seconds / 60:.1f} min, at iteration {iteration}"
         for share, (iteration, seconds) in known.items()
     ]
+
+
+def pace(metrics: Sequence[Mapping[str, Value]]) -> list[str]:
+    """How long iterations took, what was predicted, and who was at work for how much of them; medians."""
+    wanted = {name: [row[f"time/{name}"] for row in metrics if f"time/{name}" in row] for name in _PACE}
+    found = {name: median(values) for name, values in wanted.items() if values and None not in values}
+    if not {"iteration", *_BUSY} <= found.keys():
+        return []
+    line = f"  an iteration took {found['iteration']:.2f} s"
+    if (predicted := found.get("iteration_predicted")) is not None:
+        line += f" ({predicted:.2f} s predicted, {found['iteration'] / predicted - 1:+.0%})"
+    shares = [f"{name.removeprefix('busy/')} {found[name]:.0%}" for name in _BUSY]
+    return [f"{line}; busy: {', '.join(shares)}"]
