@@ -69,8 +69,9 @@ def milestones(metrics: Sequence[Mapping[str, Value]]) -> list[str]:
 
 def pace(metrics: Sequence[Mapping[str, Value]]) -> list[str]:
     """How long iterations took, what was predicted, and who was at work for how much of them; medians."""
-    wanted = {name: [row[f"time/{name}"] for row in metrics if f"time/{name}" in row] for name in _PACE}
-    found = {name: median(values) for name, values in wanted.items() if values and None not in values}
+    wanted = {name: [row.get(f"time/{name}") for row in metrics] for name in _PACE}
+    numbers = {name: [value for value in values if isinstance(value, float)] for name, values in wanted.items()}
+    found = {name: median(values) for name, values in numbers.items() if values}
     if not {"iteration", *_BUSY} <= found.keys():
         return []
     line = f"  an iteration took {found['iteration']:.2f} s"

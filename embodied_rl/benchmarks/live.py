@@ -90,8 +90,8 @@ def remarks(runs: Sequence[Run], costs: Costs, work: Workload) -> list[str]:
     seconds = {each.plan.allocation: each.measured for each in runs}
     if SYNC in seconds and PIPELINED in seconds:
         lines.append(
-            f"Pipelined over sync: {seconds[SYNC] / seconds[PIPELINED]:.2f} times; the bound for a rollout whose stages "
-            f"have devices of their own is 1 + r = {1 + costs.ratio(work.envs):.2f}."
+            f"Pipelined over sync: {seconds[SYNC] / seconds[PIPELINED]:.2f} times; the bound for a rollout whose "
+            f"stages have devices of their own is 1 + r = {1 + costs.ratio(work.envs):.2f}."
         )
     return lines
 
