@@ -21,6 +21,7 @@ from embodied_rl.rollout.environments import Environments
 from embodied_rl.rollout.episodes import EpisodeSampler
 from embodied_rl.rollout.order import Order, in_turn, ready_first
 from embodied_rl.rollout.parts import Final, Part, check_ended, check_sizes, join, snapshots, used
+from embodied_rl.rollout.replay import ReplayStorage
 from embodied_rl.rollout.writer import Writer
 from embodied_rl.runtime.handle import Future, Handle, WorkerDied, revive
 from embodied_rl.runtime.process import resident_bytes
@@ -70,6 +71,7 @@ class Collector:
         order: "exact" infers the slices in turn; "ready" infers whichever handles have their chunk done, a slice's
             worth at most, so that a slow one holds up nobody. Then which rows make a batch depends on timing, and
             with it the last bits of a network's output.
+        storage: keeps the same experience for longer, beside the rollout, with a track for each environment.
 
     Attributes:
         timing: of the last `collect`.
@@ -93,6 +95,7 @@ class Collector:
         env_total: int | None = None,
         fresh: bool = False,
         order: Order = "exact",
+        storage: ReplayStorage | None = None,
     ):
         total = rollout.num_envs if env_total is None else env_total
         check_sizes(len(handles), envs_per_slice, rollout.num_envs, total, sampler.group_size)
@@ -103,6 +106,9 @@ class Collector:
             )
         self.spec, self.rollout, self._fresh, self._order = spec, rollout, fresh, order
         self._writers: list[Writer] = [rollout]
+        if storage is not None:
+            storage.format.check_simulator(spec, rollout.num_envs, rollout.executed)
+            self._writers.append(storage)
         self._envs = Environments(sampler, env_offset + np.arange(rollout.num_envs), total, seed)
         columns = np.split(np.arange(rollout.num_envs), len(handles))
         self._parts = [Part(handle, mine) for handle, mine in zip(handles, columns, strict=True)]
