@@ -9,8 +9,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from embodied_rl.interfaces.policy import Actor, Decision, Trace
-from embodied_rl.interfaces.sim import Episode, Source, StepResult
+from embodied_rl.interfaces.policy import Actor, Decision, NoiseKeys, Trace
+from embodied_rl.interfaces.sim import Episode, Observation, Source, StepResult
+from embodied_rl.rollout.writer import outcome
 
 
 @dataclass(frozen=True)
@@ -127,8 +128,19 @@ class Rollout:
                 tensor.fill_(int(Source.HOLD) if name == "source" else 0)
         self.finished = []
 
-    def write_decision(self, row: Tensor | int, columns: Tensor, decision: Decision, episodes: list[Episode]) -> None:
-        """Store decisions of the environments `columns` (int64 [n]), which run `episodes`, in one row or a row each."""
+    def write_decision(
+        self,
+        row: Tensor | int,
+        columns: Tensor,
+        decision: Decision,
+        episodes: list[Episode],
+        observation: Observation,
+        keys: NoiseKeys,
+    ) -> None:
+        """Store decisions of the environments `columns` (int64 [n]), which run `episodes`, in one row or a row each.
+
+        Of the observation and the keys, the trace holds what matters here.
+        """
         for name, tensor in decision.trace.items():
             self.trace[name][row, columns] = tensor.to(self.log_prob.device)
         self.log_prob[row, columns] = decision.log_prob.to(self.log_prob.device)
@@ -140,14 +152,15 @@ class Rollout:
 
     def write_result(self, row: int, columns: Tensor, result: StepResult, rows: np.ndarray) -> None:
         """Store what `rows` of a result say of the environments `columns`, which makes those rows valid."""
-        unused = np.arange(self.executed) >= result.steps[rows, None]
-        self.reward[row, columns] = self._like(self.reward, np.where(unused, 0, result.reward[rows]))
-        self.success[row, columns] = self._like(self.success, result.success[rows] & ~unused)
-        self.source[row, columns] = self._like(self.source, np.where(unused, Source.HOLD, result.source[rows]))
-        self.steps[row, columns] = self._like(self.steps, result.steps[rows])
-        self.terminated[row, columns] = self._like(self.terminated, result.terminated[rows])
-        self.truncated[row, columns] = self._like(self.truncated, result.truncated[rows] & ~result.terminated[rows])
+        for name, values in outcome(result, rows).items():
+            tensor: Tensor = getattr(self, name)
+            tensor[row, columns] = self._like(tensor, values)
         self.valid[row, columns] = True
+
+    def lose_episodes(self, row: int, columns: Tensor, first_rows: np.ndarray) -> None:
+        """Invalidate rows `first_rows` (int64 [n]) to `row` of the environments `columns`."""
+        for column, first in zip(columns.tolist(), first_rows.tolist(), strict=True):
+            self.valid[first : row + 1, column] = False
 
     def end_at_time_limit(self) -> None:
         """Count the time limit as the end of the task, in failure: what is truncated is terminated."""

@@ -19,7 +19,9 @@ from embodied_rl.rollout.environments import Environments
 from embodied_rl.rollout.episodes import EpisodeSampler
 from embodied_rl.rollout.order import Order, in_turn, ready_first
 from embodied_rl.rollout.parts import Final, Part, check_ended, check_sizes, join, snapshots, used
+from embodied_rl.rollout.replay import ReplayStorage
 from embodied_rl.rollout.timeline import INFER, SIMULATE, VALUE, WAIT, Timeline
+from embodied_rl.rollout.writer import Writer
 from embodied_rl.runtime.handle import Future, Handle, WorkerDied, revive, wait_for_any
 from embodied_rl.runtime.process import resident_bytes
 
@@ -49,6 +51,7 @@ class Collector:
         order: "exact" infers the slices in turn; "ready" infers whichever handles have their chunk done, a slice's
             worth at most, so that a slow one holds up nobody. Then which rows make a batch depends on timing, and
             with it the last bits of a network's output.
+        storage: keeps the same experience for longer, beside the rollout, with a track for each environment.
 
     Attributes:
         timeline: of the last `collect`.
@@ -72,6 +75,7 @@ class Collector:
         env_total: int | None = None,
         fresh: bool = False,
         order: Order = "exact",
+        storage: ReplayStorage | None = None,
     ):
         total = rollout.num_envs if env_total is None else env_total
         check_sizes(len(handles), envs_per_slice, rollout.num_envs, total, sampler.group_size)
@@ -81,6 +85,10 @@ class Collector:
                 f"whole episodes need train.decisions ≥ {-(-spec.horizon // rollout.executed)}"
             )
         self.spec, self.rollout, self._fresh, self._order = spec, rollout, fresh, order
+        self._writers: list[Writer] = [rollout]
+        if storage is not None:
+            storage.format.check_simulator(spec, rollout.num_envs, rollout.executed)
+            self._writers.append(storage)
         self._envs = Environments(sampler, env_offset + np.arange(rollout.num_envs), total, seed)
         columns = np.split(np.arange(rollout.num_envs), len(handles))
         self._parts = [Part(handle, mine) for handle, mine in zip(handles, columns, strict=True)]
@@ -198,11 +206,13 @@ class Collector:
             part.decided += 1
         if observation is None:
             return
+        keys = self._envs.keys(columns)
         with self.timeline.record(INFER, len(columns)):
-            decision = actor.act(observation, self._envs.keys(columns), explore=True)
+            decision = actor.act(observation, keys, explore=True)
         self._envs.check("the policy's actions", decision.actions, columns)
         where = torch.from_numpy(rows), torch.from_numpy(columns)
-        self.rollout.write_decision(*where, decision, self._envs.episodes(columns))
+        for writer in self._writers:
+            writer.write_decision(*where, decision, self._envs.episodes(columns), observation, keys)
         self._submit(parts, decision)
 
     def _submit(self, parts: list[Part], decision: Decision) -> None:
@@ -232,7 +242,6 @@ class Collector:
     def _record(self, part: Part, row: int, result: StepResult) -> None:
         rows, columns = part.acting, part.columns[part.acting]
         self._envs.check("the simulator's reward", used(result.reward, result.steps)[rows], columns)
-        self.rollout.write_result(row, torch.from_numpy(columns), result, rows)
         part.observation = result.observation
         self._envs.add(columns, result, rows)
         check_ended(result, rows)
@@ -241,6 +250,8 @@ class Collector:
             self._finished.append((row, column, self._envs.record(column, result, ended)))
             if result.truncated[ended] and not result.terminated[ended]:
                 self._keep_final(row, column, result, position)
+        for writer in self._writers:  # after the checks, for what is in a storage stays
+            writer.write_result(row, torch.from_numpy(columns), result, rows)
         self._leave(part.columns[result.ended], row)
 
     def _keep_final(self, row: int, column: int, result: StepResult, position: int) -> None:
@@ -259,8 +270,8 @@ class Collector:
 
     def _lose(self, part: Part, row: int, death: WorkerDied) -> None:
         columns = part.columns[part.acting]
-        for column in columns:
-            self.rollout.valid[self._envs.first_row[column] : row + 1, column] = False
+        for writer in self._writers:
+            writer.lose_episodes(row, torch.from_numpy(columns), self._envs.first_row[columns])
         self.lost_episodes += len(columns)
         self._leave(columns, row)
         self._replace(part, death)

@@ -120,8 +120,8 @@ def make_rollout(actor: Actor, decisions: int = 4, num_envs: int = 5, seed: int 
         episodes = [Episode(column, column % 2, column, group=column // group_size) for column in range(num_envs)]
         keys = NoiseKeys(seed, np.arange(num_envs), np.full(num_envs, row))
         with torch.no_grad():
-            decision = actor.act(observe(num_envs, random), keys, explore=True)
-        rollout.write_decision(row, columns, decision, episodes)
+            decision = actor.act(observation := observe(num_envs, random), keys, explore=True)
+        rollout.write_decision(row, columns, decision, episodes, observation, keys)
         rollout.write_result(row, columns, _result(num_envs, random), np.arange(num_envs))
     rollout.last_value[:] = torch.from_numpy(random.normal(size=num_envs))
     rollout.final_value[:] = torch.where(rollout.truncated, torch.randn(decisions, num_envs), 0)

@@ -49,7 +49,7 @@ def test_batch_rows_are_those_of_the_environments_in_order() -> None:
     with torch.no_grad():
         decision = ACTOR.act(observation, keys, explore=True)
     columns = torch.tensor([3, 0, 1])
-    rollout.write_decision(1, columns, decision, episodes)
+    rollout.write_decision(1, columns, decision, episodes, observation, keys)
     rollout.write_result(1, columns, result(3), np.arange(3))
     batch = rollout.batch()
     assert rollout.valid_rows().tolist() == [4, 5, 7]

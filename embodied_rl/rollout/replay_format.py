@@ -1,0 +1,241 @@
+"""What a replay storage holds, field by field, and what its numbers mean: docs/replay.md is the description.
+
+Shapes: Hx executed actions of a chunk, A action dimensions, S state dimensions, P privileged dimensions.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from enum import IntEnum
+from typing import Any
+
+import numpy as np
+
+from embodied_rl.interfaces.sim import Array, SimulatorSpec
+
+NAME, VERSION = "embodied-rl replay", 1
+
+REMEDY = "Give another folder, or delete this one if nobody needs what it holds."
+
+
+class ReplayError(ValueError):
+    """A replay storage that cannot be used as asked; the message names it, says why, and what to do."""
+
+
+class Kind(IntEnum):
+    """What a row is.
+
+    Attributes:
+        EMPTY: nothing.
+        DECIDED: an observation and the chunk chosen on it; what came of it is not known.
+        COMPLETE: a decision and its result.
+        FINAL: the last observation of a truncated episode; no action.
+        LOST: of an episode whose worker died.
+    """
+
+    EMPTY = 0
+    DECIDED = 1
+    COMPLETE = 2
+    FINAL = 3
+    LOST = 4
+
+
+@dataclass(frozen=True)
+class Field:
+    """One number, or array of numbers, of each row: its shape, and a NumPy dtype in letters, such as "<f4"."""
+
+    shape: tuple[int, ...]
+    dtype: str
+
+
+@dataclass(frozen=True)
+class ReplayFormat:
+    """Make one with `of`.
+
+    Attributes:
+        tracks: environments, each with a ring of rows of its own.
+        capacity: newest rows of a track that are read.
+        spare: older rows kept beside them, so that `ReplayStorage.load` can go back by as many rows and find what had
+            been in the ring.
+        executed: Hx; 1 for data in control steps.
+        cameras: of the images, in the simulator's order.
+        state_names, privileged_names, action_names, action_low, action_high, control_hz: as in `SimulatorSpec`.
+        tasks: names of its tasks.
+        fields: name → what a row holds of it.
+    """
+
+    tracks: int
+    capacity: int
+    spare: int
+    executed: int
+    cameras: tuple[str, ...]
+    state_names: tuple[str, ...]
+    privileged_names: tuple[str, ...]
+    action_names: tuple[str, ...]
+    action_low: tuple[float, ...]
+    action_high: tuple[float, ...]
+    control_hz: float
+    tasks: tuple[str, ...]
+    fields: dict[str, Field]
+
+    @staticmethod
+    def of(
+        spec: SimulatorSpec,
+        tracks: int,
+        capacity: int,
+        executed: int,
+        *,
+        cameras: Sequence[str] | None = None,
+        extra: Mapping[str, Field] | None = None,
+        spare: int = 0,
+    ) -> "ReplayFormat":
+        """The format for a simulator's data.
+
+        Args:
+            spec: of the simulator.
+            tracks: environments.
+            capacity: rows of a track that are read: its newest decisions and final observations.
+            executed: Hx, actions of a chunk; 1 for data in control steps.
+            cameras: whose images are kept; by default those that a policy sees.
+            extra: what else of a decision is kept: "log_prob", or "trace/<name>" for an entry of its trace.
+            spare: see the attributes; at least the rows a track gets between two checkpoints, for exact resume.
+
+        Raises:
+            ReplayError: a camera or an extra is unknown, or a size is too small.
+        """
+        chosen = tuple(c.name for c in spec.cameras if (c.role == "policy" if cameras is None else c.name in cameras))
+        if unknown := set(cameras or ()) - set(chosen):
+            known = ", ".join(camera.name for camera in spec.cameras)
+            raise ReplayError(f"replay: unknown camera '{min(unknown)}'; the simulator has {known}")
+        if min(tracks, executed) < 1 or capacity < 2 or spare < 0:
+            raise ReplayError(
+                f"replay: tracks and executed must be at least 1, capacity at least 2 and spare at least 0, "
+                f"got {tracks}, {executed}, {capacity} and {spare}"
+            )
+        return ReplayFormat(
+            tracks=tracks,
+            capacity=capacity,
+            spare=spare,
+            executed=executed,
+            cameras=chosen,
+            state_names=spec.state_names,
+            privileged_names=spec.privileged_names,
+            action_names=spec.action_names,
+            action_low=tuple(map(float, spec.action_low)),
+            action_high=tuple(map(float, spec.action_high)),
+            control_hz=float(spec.control_hz),
+            tasks=tuple(task.name for task in spec.tasks),
+            fields={
+                **_bookkeeping(),
+                **_observed(spec, chosen),
+                **_played(executed, spec.action_dim),
+                **_checked(extra or {}),
+            },
+        )
+
+    @property
+    def slots(self) -> int:
+        """Rows of a track that there is room for."""
+        return self.capacity + self.spare
+
+    @property
+    def extra(self) -> dict[str, Field]:
+        """The fields that `of` was asked for."""
+        return {name: field for name, field in self.fields.items() if _is_extra(name)}
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """Of a field's array: [tracks, slots, ...]."""
+        return self.tracks, self.slots, *self.fields[name].shape
+
+    @property
+    def nbytes(self) -> int:
+        """Of all arrays together."""
+        return sum(int(np.prod(self.shape(name))) * np.dtype(f.dtype).itemsize for name, f in self.fields.items())
+
+    def check_simulator(self, spec: SimulatorSpec, num_envs: int, executed: int) -> None:
+        """Raise `ReplayError` unless this is a format for `num_envs` environments of a simulator and chunks of Hx."""
+        extra, cameras = self.extra, self.cameras
+        wanted = ReplayFormat.of(
+            spec, num_envs, self.capacity, executed, cameras=cameras, extra=extra, spare=self.spare
+        )
+        self.check(wanted, "the replay storage")
+
+    def check(self, wanted: "ReplayFormat", where: str) -> None:
+        """Raise `ReplayError` at the first difference from another format; `where` says whose format this is."""
+        found, asked = self._listed(), wanted._listed()
+        for name in asked | found:
+            have, want = found.get(name, "absent"), asked.get(name, "absent")
+            if have != want:
+                raise ReplayError(f"{where}: {name} is {have} there, and {want} here. {REMEDY}")
+
+    def _listed(self) -> dict[str, object]:
+        attributes = asdict(self)
+        fields = attributes.pop("fields")
+        return attributes | {f"the field '{name}'": field for name, field in fields.items()}
+
+    def to_json(self) -> str:
+        """What `format.json` holds."""
+        return json.dumps({"format": NAME, "version": VERSION, **asdict(self)}, indent=1) + "\n"
+
+    @staticmethod
+    def from_json(text: str, where: str) -> "ReplayFormat":
+        """Read `to_json`; raises `ReplayError` where it is something else, or of another version."""
+        try:
+            found = json.loads(text)
+            name, version = found.pop("format"), found.pop("version")
+        except (ValueError, KeyError, AttributeError, TypeError) as error:
+            raise ReplayError(f"{where} does not describe a replay storage ({error!r}). {REMEDY}") from error
+        if (name, version) != (NAME, VERSION):
+            raise ReplayError(
+                f"{where} is version {version} of the format '{name}', and this program reads version {VERSION} of "
+                f"'{NAME}'. Use the version of embodied-rl that wrote it, or give another folder."
+            )
+        try:
+            return _restored(found)
+        except (TypeError, KeyError, AttributeError) as error:
+            raise ReplayError(f"{where} is damaged ({error!r}). {REMEDY}") from error
+
+
+def _bookkeeping() -> dict[str, Field]:
+    numbers = ("row", "episode", "seed", "initial_state", "group", "task", "split", "decision", "version")
+    return {name: Field((), "<i8") for name in numbers} | {"kind": Field((), "|u1")}
+
+
+def _observed(spec: SimulatorSpec, cameras: tuple[str, ...]) -> dict[str, Field]:
+    images = {f"images/{c.name}": Field((c.height, c.width, 3), "|u1") for c in spec.cameras if c.name in cameras}
+    privileged = {"privileged": Field((len(spec.privileged_names),), "<f4")} if spec.privileged_names else {}
+    return {**images, "state": Field((len(spec.state_names),), "<f4"), **privileged, "instruction": Field((), "<i8")}
+
+
+def _played(executed: int, action_dim: int) -> dict[str, Field]:
+    return {
+        "action": Field((executed, action_dim), "<f4"),
+        "executed": Field((executed, action_dim), "<f4"),
+        "reward": Field((executed,), "<f4"),
+        "success": Field((executed,), "|b1"),
+        "source": Field((executed,), "|u1"),
+        "steps": Field((), "<i8"),
+        "terminated": Field((), "|b1"),
+        "truncated": Field((), "|b1"),
+    }
+
+
+def _is_extra(name: str) -> bool:
+    return name == "log_prob" or name.startswith("trace/")
+
+
+def _checked(extra: Mapping[str, Field]) -> dict[str, Field]:
+    if unknown := [name for name in extra if not _is_extra(name)]:
+        raise ReplayError(f"replay: unknown extra '{unknown[0]}'; there are 'log_prob' and 'trace/<name>'")
+    return {name: replace(field, dtype=np.dtype(field.dtype).str) for name, field in extra.items()}
+
+
+def _restored(found: dict[str, Any]) -> ReplayFormat:
+    fields = {name: Field(tuple(f["shape"]), f["dtype"]) for name, f in found.pop("fields").items()}
+    plain: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in found.items()}
+    return ReplayFormat(**plain, fields=fields)
+
+
+def allocate(layout: ReplayFormat) -> dict[str, Array]:
+    """Arrays in memory, all zero."""
+    return {name: np.zeros(layout.shape(name), field.dtype) for name, field in layout.fields.items()}
