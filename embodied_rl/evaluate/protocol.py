@@ -5,6 +5,7 @@ the results do not depend on how many simulators there are, or on which of them 
 network computes a small batch by other operations than a large one.
 """
 
+import logging
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -19,6 +20,8 @@ from embodied_rl.interfaces.policy import Actor, NoiseKeys
 from embodied_rl.interfaces.sim import Array, Episode, NotFinite, Observation, SimulatorSpec, StepResult
 from embodied_rl.rollout.episodes import Purpose, episode_seed
 from embodied_rl.runtime.handle import Future, Handle, WorkerDied, respawn, revive
+
+log = logging.getLogger(__name__)
 
 Ablation = Literal["none", "image", "instruction"]
 IN_DISTRIBUTION = "eval"
@@ -233,7 +236,8 @@ class _Slice:
                 answer = answer.observation
             if self.busy:
                 self._call = self._step(answer, chooser)
-        except WorkerDied:
+        except WorkerDied as death:
+            log.warning("%s\nIts episodes start again in a new worker.", death)
             respawn(self._handle)
             self._call = self._reset()
         except NotFinite as error:

@@ -22,7 +22,7 @@ from embodied_rl.rollout.parts import Final, Part, check_ended, check_sizes, joi
 from embodied_rl.rollout.replay import ReplayStorage
 from embodied_rl.rollout.timeline import INFER, SIMULATE, VALUE, WAIT, Timeline
 from embodied_rl.rollout.writer import Writer
-from embodied_rl.runtime.handle import Future, Handle, WorkerDied, revive, wait_for_any
+from embodied_rl.runtime.handle import Future, Handle, Revival, WorkerDied, wait_for_any
 from embodied_rl.runtime.process import resident_bytes
 
 log = logging.getLogger(__name__)
@@ -49,8 +49,8 @@ class Collector:
         fresh: start a new episode in every environment at each `collect`, and park it when it has ended, so that a
             rollout holds whole episodes, as group-relative methods need.
         order: "exact" infers the slices in turn; "ready" infers whichever handles have their chunk done, a slice's
-            worth at most, so that a slow one holds up nobody. Then which rows make a batch depends on timing, and
-            with it the last bits of a network's output.
+            worth at most, so that a slow one, or one whose worker is being replaced, holds up nobody. Then which rows
+            make a batch depends on timing, and with it the last bits of a network's output.
         storage: keeps the same experience for longer, beside the rollout, with a track for each environment.
 
     Attributes:
@@ -112,8 +112,9 @@ class Collector:
         """
         self._begin()
         for parts in self._turns():
-            self._receive(parts)
-            self._decide(actor, parts)
+            self._receive(parts, wait=self._order == "exact")
+            if ready := [part for part in parts if part.future is None]:
+                self._decide(actor, ready)
         self._receive(self._parts)
         self._evaluate_ends(actor)
         self.rollout.finished = [record for _, _, record in sorted(self._finished, key=lambda item: item[:2])]
@@ -225,8 +226,10 @@ class Collector:
             with self._named(part):
                 part.future = part.handle.submit("step", actions, following)
 
-    def _receive(self, parts: list[Part]) -> None:
+    def _receive(self, parts: list[Part], wait: bool = True) -> None:
         for part in parts:
+            if isinstance(part.future, Revival):
+                self._revived(part)
             future, part.future = part.future, None
             if future is None:
                 continue
@@ -235,7 +238,7 @@ class Collector:
                 with self._named(part):
                     result = self._wait(part, future)
             except WorkerDied as death:
-                self._lose(part, row, death)
+                self._lose(part, row, death, wait)
             else:
                 self._record(part, row, result)
 
@@ -268,19 +271,23 @@ class Collector:
             self._envs.advance(columns)
             self._envs.first_row[columns] = row + 1
 
-    def _lose(self, part: Part, row: int, death: WorkerDied) -> None:
+    def _lose(self, part: Part, row: int, death: WorkerDied, wait: bool = True) -> None:
         columns = part.columns[part.acting]
         for writer in self._writers:
             writer.lose_episodes(row, torch.from_numpy(columns), self._envs.first_row[columns])
         self.lost_episodes += len(columns)
         self._leave(columns, row)
-        self._replace(part, death)
+        self._replace(part, death, wait)
 
-    def _replace(self, part: Part, death: WorkerDied) -> None:
+    def _replace(self, part: Part, death: WorkerDied, wait: bool = True) -> None:
         log.warning("%s\nIts episodes are lost; a new worker takes over.", death)
+        part.future = Revival(part.handle, self._envs.to_start(part.columns))
+        if wait:
+            self._revived(part)
+
+    def _revived(self, part: Part) -> None:
         with self.timeline.record(WAIT, len(part.columns)):
-            part.observation, restarts = revive(part.handle, self._envs.to_start(part.columns))
-        self.restarts += restarts
+            self.restarts += part.revived()
 
     def _evaluate_ends(self, actor: Actor) -> None:
         """Values of what follows: of truncated episodes, and of the observations in hand."""

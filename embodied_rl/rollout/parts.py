@@ -9,7 +9,7 @@ import numpy as np
 
 from embodied_rl.interfaces.policy import NoiseKeys
 from embodied_rl.interfaces.sim import Array, Observation, StepResult
-from embodied_rl.runtime.handle import Future, Handle
+from embodied_rl.runtime.handle import Future, Handle, Revival
 
 
 @dataclass
@@ -21,7 +21,7 @@ class Part:
         columns: int64 [n], where they are in the rollout.
         observation: in hand, all n rows.
         acting: the rows that decided last; the others are parked.
-        future: the chunk they execute, if any.
+        future: the chunk they execute, or the worker that replaces a dead one, if any.
         decided: rows of the present rollout that have been decided; the chunk under way is the last of them.
     """
 
@@ -36,6 +36,13 @@ class Part:
     def is_ready(self) -> bool:
         """Whether the next decision could be made without waiting."""
         return self.future is None or self.future.done()
+
+    def revived(self) -> int:
+        """Wait until the new worker is there; returns how many it took."""
+        revival, self.future = self.future, None
+        assert isinstance(revival, Revival)
+        self.observation = revival.result()
+        return revival.restarts
 
     def acting_observation(self) -> Observation:
         """The rows that act, without a copy where all do."""

@@ -1,6 +1,7 @@
 """What the engine holds of a simulator, wherever it runs: submit a call, get a future."""
 
 import logging
+import time
 from collections.abc import Sequence
 from multiprocessing.connection import Connection, wait
 from typing import Any, Protocol, runtime_checkable
@@ -14,8 +15,12 @@ class WorkerDied(RuntimeError):  # noqa: N818  it says what happened
     """A worker process is gone: killed, crashed, or killed by us because it hung. `Handle.restart` brings it back."""
 
 
+class NoAnswer(WorkerDied):
+    """A worker was silent for longer than its deadline, and was killed."""
+
+
 class GaveUp(WorkerDied):
-    """A worker died more often than its budget of restarts allows."""
+    """A worker died more often than its budget of restarts allows, or has never come up."""
 
 
 class WorkerError(RuntimeError):
@@ -35,7 +40,9 @@ class Future(Protocol):
         ...
 
     def wait_on(self) -> tuple[Connection | None, float]:
-        """What becomes readable with the answer, and the seconds it may take at most; None where it is there."""
+        """What becomes readable when there is something new, and the seconds after which it is too late; None where the
+        answer is there.
+        """
         ...
 
     def result(self, timeout: float | None = None) -> Any:
@@ -45,7 +52,8 @@ class Future(Protocol):
         has answered two more calls that return observations. Copy what has to live longer.
 
         Args:
-            timeout: seconds; None takes the handle's own deadline. There is always one.
+            timeout: seconds from now; None takes the handle's own deadline, which counts from `submit`, or from when
+                the worker was up. There is always one.
 
         Raises:
             WorkerDied: the worker is gone, or did not answer in time (and was killed).
@@ -75,7 +83,8 @@ class Handle(Protocol):
         ...
 
     def restart(self) -> None:
-        """Replace the simulator by a new one, with no episode running.
+        """Replace the simulator by a new one, with no episode running; it starts meanwhile, after a while where the
+        last ones came to nothing.
 
         Raises:
             GaveUp: the budget of restarts is spent.
@@ -94,10 +103,14 @@ class Handle(Protocol):
 
 def wait_for_any(futures: Sequence[Future]) -> None:
     """Until one of them is done, or the first of them is too late: then its `result` says so."""
-    waiting = [future.wait_on() for future in futures]
-    connections = [connection for connection, _ in waiting if connection is not None]
-    if len(connections) == len(futures) > 0:
+    while True:
+        waiting = [future.wait_on() for future in futures]
+        connections = [connection for connection, _ in waiting if connection is not None]
+        if not futures or len(connections) < len(futures):
+            return
         wait(connections, min(seconds for _, seconds in waiting))
+        if any(future.done() for future in futures):
+            return
 
 
 def respawn(handle: Handle) -> int:
@@ -119,6 +132,60 @@ def respawn(handle: Handle) -> int:
             return restarts
 
 
+class Revival:
+    """A `Future`: the first observations of the worker that replaces a dead one, and of further ones if need be.
+
+    `done` starts the next one where the new one died, too, so that nobody waits who has something else to do.
+
+    Args:
+        handle: of the dead worker.
+        episodes: to start in the new one.
+
+    Attributes:
+        restarts: how many it took so far.
+
+    Raises:
+        GaveUp: the budget of restarts is spent. Later ones are raised by `result`.
+    """
+
+    def __init__(self, handle: Handle, episodes: Sequence[Episode | None]):
+        self.began, self.seconds, self.restarts = time.monotonic(), 0.0, 0
+        self._handle, self._episodes = handle, episodes
+        self._gave_up: GaveUp | None = None
+        self._begin()
+
+    def done(self) -> bool:
+        if self._gave_up is None and self._call.done():
+            try:
+                self._call.result()
+                return True
+            except WorkerDied as death:
+                self._again(death)
+        return self._gave_up is not None
+
+    def wait_on(self) -> tuple[Connection | None, float]:
+        return (None, 0.0) if self._gave_up is not None else self._call.wait_on()
+
+    def result(self, timeout: float | None = None) -> Observation:
+        while self._gave_up is None:
+            try:
+                return self._call.result(timeout)
+            except WorkerDied as death:
+                self._again(death)
+        raise self._gave_up
+
+    def _again(self, death: WorkerDied) -> None:
+        log.warning("the new worker died, too: %s", death)
+        try:
+            self._begin()
+        except GaveUp as end:
+            self._gave_up = end
+
+    def _begin(self) -> None:
+        self.restarts += respawn(self._handle)
+        self._call = self._handle.submit("reset", self._episodes)
+
+
 def revive(handle: Handle, episodes: Sequence[Episode | None]) -> tuple[Observation, int]:
     """Replace a dead worker and start episodes in the new one, again and again while the budget of restarts lasts.
 
@@ -128,10 +195,5 @@ def revive(handle: Handle, episodes: Sequence[Episode | None]) -> tuple[Observat
     Raises:
         GaveUp: the budget of restarts is spent.
     """
-    restarts = 0
-    while True:
-        restarts += respawn(handle)
-        try:
-            return handle.submit("reset", episodes).result(), restarts
-        except WorkerDied as death:
-            log.warning("the new worker died, too: %s", death)
+    revival = Revival(handle, episodes)
+    return revival.result(), revival.restarts

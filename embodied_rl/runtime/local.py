@@ -1,6 +1,5 @@
 """Handles on this machine: a simulator in this process, or in a worker process of its own."""
 
-import collections
 import contextlib
 import os
 import tempfile
@@ -11,11 +10,13 @@ from pathlib import Path
 from typing import IO, Any
 
 from embodied_rl.interfaces.sim import NotFinite, Simulator, SimulatorSpec
-from embodied_rl.runtime.handle import GaveUp, WorkerDied, WorkerError
+from embodied_rl.runtime.handle import GaveUp, NoAnswer, WorkerDied, WorkerError
 from embodied_rl.runtime.process import ChildProcess, anonymous_memory
+from embodied_rl.runtime.restarts import Restarts
 from embodied_rl.runtime.worker import Failure, ImageSlots
 
-RESTART_WINDOW = 3600.0
+START_REMEDY = "If it only needs longer to start, raise plan.start_timeout."
+CALL_REMEDY = "If such a call may take longer, raise plan.call_timeout."
 
 
 class InlineHandle:
@@ -82,19 +83,19 @@ class PendingCall:
 
     def __init__(self, handle: "ProcessHandle", method: str):
         self._handle, self.method = handle, method
+        self.finished = False
         self._value: Any = None
         self._error: Exception | None = None
-        self._finished = False
         self.began, self.seconds = time.monotonic(), 0.0
 
     def done(self) -> bool:
-        return self._finished or self._handle.answered()
+        return self.finished or self._handle.answered()
 
     def wait_on(self) -> tuple[Connection | None, float]:
-        return (None, 0.0) if self._finished else self._handle.wait_on()
+        return (None, 0.0) if self.finished else self._handle.wait_on()
 
     def result(self, timeout: float | None = None) -> Any:
-        if not self._finished:
+        if not self.finished:
             self._handle.collect(self, timeout)
         if self._error is not None:
             raise self._error
@@ -102,11 +103,11 @@ class PendingCall:
 
     def finish(self, value: Any, began: float, seconds: float) -> None:
         """Set the answer; for the handle alone."""
-        self._value, self.began, self.seconds, self._finished = value, began, seconds, True
+        self._value, self.began, self.seconds, self.finished = value, began, seconds, True
 
     def fail(self, error: Exception) -> None:
         """Set what went wrong; for the handle alone."""
-        self._error, self._finished = error, True
+        self._error, self.finished = error, True
 
 
 class ProcessHandle:
@@ -122,7 +123,8 @@ class ProcessHandle:
         log: file for the worker's standard output and error; by default one that vanishes with the handle.
         start_timeout: seconds until the simulator must be built.
         call_timeout: seconds in which a call must be answered; then the worker counts as hung and is killed.
-        max_restarts: how often `restart` may be called within an hour.
+        max_restarts: how often `restart` may be called within an hour. The first is immediate; those that follow
+            without a call that succeeded wait longer and longer, in the new worker, so that nobody here waits with it.
 
     Raises:
         ValueError: "num_envs" is missing.
@@ -144,13 +146,14 @@ class ProcessHandle:
         self.name = name
         self._factory, self._kwargs = factory, dict(kwargs)
         self._start_timeout, self._call_timeout = start_timeout, call_timeout
-        self._max_restarts = max_restarts
-        self._restarts: collections.deque[float] = collections.deque()
+        self._restarts = Restarts(max_restarts)
+        self._last_death = self._hopeless = ""
         self._log: IO[bytes] = tempfile.TemporaryFile() if log is None else open(log, "a+b")  # noqa: SIM115
         self._memory = anonymous_memory()
         self._slots: ImageSlots | None = None
         self._spec: SimulatorSpec | None = None
         self._pending: PendingCall | None = None
+        self._unsent: tuple[str, tuple[Any, ...]] | None = None
         self._closed = False
         self._launch()
 
@@ -172,25 +175,21 @@ class ProcessHandle:
     def submit(self, method: str, *args: Any) -> PendingCall:
         assert not self._closed, f"{self.name} is closed"
         assert self._pending is None, f"{self.name}: '{method}' submitted before the last call was collected"
-        call = PendingCall(self, method)
-        try:
-            if self._starting:
-                self._finish_start()
-            self._worker.send((method, args), method)
-            self._pending = call
-        except WorkerDied as death:
-            call.fail(death)
+        self._pending, self._unsent = PendingCall(self, method), (method, args)
+        call = self._pending
+        if not self._starting:
+            self._hand_over(call)
         return call
 
     def restart(self) -> None:
-        now = time.monotonic()
-        while self._restarts and now - self._restarts[0] > RESTART_WINDOW:
-            self._restarts.popleft()
-        if len(self._restarts) >= self._max_restarts:
-            raise GaveUp(f"{self.name} was restarted {self._max_restarts} times within an hour; giving up")
-        self._restarts.append(now)
+        if self._hopeless:
+            raise GaveUp(self._hopeless)
+        delay = self._restarts.next_delay()
+        if delay is None:
+            times = f"{self.name} was restarted {self._restarts.budget} times within an hour; giving up."
+            raise GaveUp(f"{times}{self._last_death}")
         self._worker.stop()
-        self._launch()
+        self._launch(delay)
 
     def memory(self) -> int:
         return self._worker.memory() if self.alive else 0
@@ -214,38 +213,82 @@ class ProcessHandle:
         self.close()
 
     def answered(self) -> bool:
-        """Whether the pending call has its answer; for `PendingCall` alone."""
-        return self._worker.ready()
+        """Whether the pending call has its answer, or is too late; for `PendingCall` alone."""
+        call = self._pending
+        assert call is not None, f"{self.name}: a call that was given up"
+        if self._starting and self._over():
+            self._hand_over(call)
+        return call.finished or (not self._starting and self._over())
 
     def wait_on(self) -> tuple[Connection, float]:
-        """What becomes readable with the pending call's answer, and its deadline; for `PendingCall` alone."""
-        return self._worker.connection, self._call_timeout
+        """What becomes readable with what the pending call waits for, and the seconds left for it; for `PendingCall`
+        alone."""
+        return self._worker.connection, self._remaining()
 
     def collect(self, call: PendingCall, timeout: float | None) -> None:
         """Finish the pending call; for `PendingCall` alone."""
-        assert call is self._pending and self._slots is not None, f"{self.name}: '{call.method}' was given up"
-        self._pending = None
+        assert call is self._pending, f"{self.name}: '{call.method}' was given up"
+        if self._starting:
+            self._hand_over(call)
+        if call.finished:
+            return
+        seconds, deadline = (self._remaining(), self._call_timeout) if timeout is None else (timeout, timeout)
         try:
-            reply = self._worker.receive(self._call_timeout if timeout is None else timeout, call.method)
+            reply = self._worker.receive(seconds, call.method, CALL_REMEDY, deadline)
         except WorkerDied as death:
-            return call.fail(death)
+            return self._fail(call, death)
         if isinstance(reply, Failure):
-            return call.fail(self._worker_error(call.method, reply))
+            return self._fail(call, self._worker_error(call.method, reply))
+        assert self._slots is not None
+        self._pending = None
+        self._restarts.succeeded()
         call.finish(self._slots.take(reply.value, reply.slot), reply.began, reply.seconds)
 
-    def _launch(self) -> None:
+    def _launch(self, delay: float = 0.0) -> None:
         main = "embodied_rl.runtime.worker:main"
         self._worker = ChildProcess(self.name, main, self._log, self._call_timeout, [self._memory])
         self._starting, self._pending = True, None
-        self._worker.send((self._factory, self._kwargs), "start")
+        self._answer_by = time.monotonic() + delay + self._start_timeout
+        self._worker.send((self._factory, self._kwargs, delay), "start")
+
+    def _hand_over(self, call: PendingCall) -> None:
+        """Send what was submitted, once the worker is up: before, it does not read, and a long message would wait."""
+        try:
+            if self._starting:
+                self._finish_start()
+            self._answer_by = time.monotonic() + self._call_timeout
+            self._worker.send(self._unsent, call.method)
+        except (WorkerDied, WorkerError, NotFinite) as error:
+            self._fail(call, error)
+        self._unsent = None
 
     def _finish_start(self) -> None:
-        reply = self._worker.receive(self._start_timeout, "start")
+        if self._hopeless:
+            raise GaveUp(self._hopeless)
+        try:
+            reply = self._worker.receive(self._remaining(), "start", START_REMEDY, self._start_timeout)
+        except NoAnswer as death:
+            if self._spec is not None:
+                raise
+            self._hopeless = str(death)  # what never came up once would hang again
+            raise GaveUp(self._hopeless) from None
         if isinstance(reply, Failure):
             raise self._worker_error("start", reply)
         self._starting = False
         self._spec = reply.value
         self._slots = ImageSlots(self._memory, reply.value.cameras, self._kwargs["num_envs"])
+
+    def _remaining(self) -> float:
+        return max(0.0, self._answer_by - time.monotonic())
+
+    def _over(self) -> bool:
+        return self._worker.ready() or self._remaining() == 0.0
+
+    def _fail(self, call: PendingCall, error: Exception) -> None:
+        self._pending = None
+        if isinstance(error, WorkerDied):
+            self._last_death = f" The last time: {error}"
+        call.fail(error)
 
     def _worker_error(self, method: str, failure: Failure) -> NotFinite | WorkerError:
         if failure.row is not None:

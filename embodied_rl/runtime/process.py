@@ -14,7 +14,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import IO, Any
 
-from embodied_rl.runtime.handle import WorkerDied
+from embodied_rl.runtime.handle import NoAnswer, WorkerDied
 from embodied_rl.runtime.worker import receive, send
 
 LOG_LINES = 30
@@ -75,14 +75,26 @@ class ChildProcess:
         except OSError:
             raise self._death(doing) from None
 
-    def receive(self, timeout: float, doing: str) -> Any:
-        """The next message. Raises `WorkerDied` when the child is gone, or silent for `timeout` seconds."""
+    def receive(self, timeout: float, doing: str, remedy: str = "", deadline: float | None = None) -> Any:
+        """The next message.
+
+        Args:
+            timeout: seconds to wait from now on.
+            doing: what it is at, for messages.
+            remedy: what the user can do where it is too late.
+            deadline: seconds it had in all, for messages; by default `timeout`.
+
+        Raises:
+            NoAnswer: the child was silent for too long.
+            WorkerDied: it is gone.
+        """
         try:
             if self.connection.poll(timeout):
                 return receive(self.connection)
         except (EOFError, OSError):
             raise self._death(doing) from None
-        raise self._death(doing, f"gave no answer within {timeout:g} s and was killed")
+        seconds = timeout if deadline is None else deadline
+        raise self._death(doing, f"gave no answer within {seconds:g} s and was killed", remedy)
 
     def ready(self) -> bool:
         """Whether `receive` would return, or raise, at once."""
@@ -101,15 +113,17 @@ class ChildProcess:
         """Resident bytes; 0 where the system does not say."""
         return resident_bytes(self.pid)
 
-    def _death(self, doing: str, how: str | None = None) -> WorkerDied:
-        if how is None:
+    def _death(self, doing: str, late: str = "", remedy: str = "") -> WorkerDied:
+        how = late
+        if not late:
             try:
                 how = _exit_in_words(self._process.wait(1.0))
             except subprocess.TimeoutExpired:
                 how = "stopped talking and was killed"
         self._process.kill()
         self._process.wait()
-        return WorkerDied(f"{self._name} (pid {self.pid}) {how} during '{doing}'.{self._log_tail()}")
+        said = " ".join(filter(None, (f"{self._name} (pid {self.pid}) {how} during '{doing}'.", remedy)))
+        return (NoAnswer if late else WorkerDied)(f"{said}{self._log_tail()}")
 
     def _log_tail(self) -> str:
         self._log.seek(0)

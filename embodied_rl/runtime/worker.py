@@ -140,8 +140,9 @@ def receive(connection: Connection) -> Any:
 
 
 def serve(connection: Connection, memory: int) -> None:
-    """Build the simulator that the first message names, then answer calls until "close"."""
-    factory, kwargs = receive(connection)
+    """Build the simulator that the first message names, so many seconds later, then answer calls until "close"."""
+    factory, kwargs, delay = receive(connection)
+    time.sleep(delay)
     built = _attempt(build, factory, kwargs)
     if isinstance(built, Failure):
         return send(connection, built)

@@ -19,6 +19,7 @@ from embodied_rl.interfaces.policy import Decision, NoiseKeys
 from embodied_rl.interfaces.sim import Observation
 from embodied_rl.rollout.order import ready_first
 from embodied_rl.rollout.parts import Part
+from embodied_rl.runtime.handle import WorkerDied
 from embodied_rl.runtime.local import InlineHandle
 from embodied_rl.testing.fakes import RowwiseFakeActor
 
@@ -131,3 +132,44 @@ def test_a_worker_killed_in_ready_order_costs_its_own_episodes(closing: Callable
     mine[size : 2 * size] = True
     assert rollout.valid[:, ~mine].all()
     assert not rollout.valid[:, mine].all() and rollout.valid[:, mine].any()
+
+
+class Dead:
+    """The answer of a worker that is gone."""
+
+    seconds = 0.0
+
+    def done(self) -> bool:
+        return True
+
+    def result(self, timeout: float | None = None) -> Any:
+        raise WorkerDied("gone")
+
+
+class MortalHandle(SlowHandle):
+    """Dies in its second chunk; the one that replaces it takes many turns to start."""
+
+    steps = 0
+
+    def submit(self, method: str, *args: Any) -> Any:
+        self.steps += method == "step"
+        if method == "step" and self.steps == 2:
+            return Dead()
+        future = InlineHandle.submit(self, method, *args)
+        return Delayed(future, 20) if method == "reset" and self.steps else future
+
+
+@pytest.mark.parametrize("order", ["ready", "exact"])
+def test_a_worker_that_is_replaced_holds_up_nobody_in_ready_order(order: Any) -> None:
+    handles = [*slow(lambda: 0)[:3], MortalHandle(slow(lambda: 0)[3], lambda: 0)]
+    actor = NotingActor()
+    collector, _ = make(handles, slices=2, order=order, actor=actor)
+    rollout = collector.collect(actor)
+    mine = [number for number, batch in enumerate(actor.batches) if N - 1 in batch]
+    others = [sum(index not in (N - 2, N - 1) for index in batch) for batch in actor.batches[: mine[2]]]
+    assert len(mine) == T
+    assert (sum(others) == (N - 2) * T) == (order == "ready"), "all others were done when it was back"
+    assert not rollout.valid[:2, -2:].any() and rollout.valid[2:, -2:].all() and rollout.valid[:, :-2].all()
+    assert (collector.restarts, collector.lost_episodes) == (1, 2)
+    second = collector.collect(actor)
+    assert second.valid.all() and (second.episode[0, -2:] > N).all()

@@ -1,6 +1,7 @@
 """Simulators that worker processes of the tests import and that go wrong."""
 
 import sys
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -38,3 +39,13 @@ class WrongImage(FakeSimulator):
 class NoImage(FakeSimulator):
     def reset(self, episodes: Sequence[Episode | None]) -> Observation:
         return replace(super().reset(episodes), images={})
+
+
+class WaitForFile(FakeSimulator):
+    """Is built once a file is there."""
+
+    def __init__(self, num_envs: int, gate: Path):
+        print("waiting for the licence server", file=sys.stderr, flush=True)
+        while not gate.exists():
+            time.sleep(0.01)
+        super().__init__(num_envs)
