@@ -58,6 +58,7 @@ class Trainer:
         self._resumed = self._checkpoint()
         self.actor = build.actor(self._policy(), config.algo.sampler, self.spec, algorithm.needs_critic)
         self.algorithm = algorithm(options, self.actor, ranks, config.seed, config.train.iterations)
+        self._episodes = self._sampler()
         envs = config.sim.num_envs // ranks.size
         self._handles = build.handles(self.kind, config.plan, envs, "training")
         self._evaluators = build.handles(self.kind, config.plan, self._evaluation_envs(), "evaluation")
@@ -65,7 +66,7 @@ class Trainer:
             self._handles,
             self.spec,
             envs // config.plan.slices,
-            self._sampler(),
+            self._episodes,
             Rollout.allocate(self.actor, self._decisions(), envs),
             config.seed,
             env_offset=ranks.rank * envs,
@@ -89,8 +90,8 @@ class Trainer:
         return replace(self.config.policy, checkpoint=str(file))
 
     def _sampler(self) -> EpisodeSampler:
-        weights, size = self.config.train.family_weights, self.algorithm.group_size
-        return EpisodeSampler(self.spec, self.config.seed, group_size=size, family_weights=weights)
+        curriculum, size = build.curriculum(self.config.episodes, self.spec), self.algorithm.group_size
+        return EpisodeSampler(self.spec, self.config.seed, group_size=size, curriculum=curriculum)
 
     def _decisions(self) -> int:
         """T; a method that needs whole episodes gets as many decisions as the longest takes."""
@@ -152,6 +153,8 @@ class Trainer:
             "time/steps_per_second": sums[0] / seconds["iteration"],
             "time/decisions_per_second": sums[1] / seconds["iteration"],
         }
+        figures |= self._episodes.figures()  # what this rollout was drawn by; what it taught counts for the next
+        self._episodes.update(finished)
         return figures | self._outcomes(finished)
 
     def _outcomes(self, finished: list[EpisodeRecord]) -> dict[str, float]:

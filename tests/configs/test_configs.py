@@ -46,7 +46,8 @@ def test_every_choice(choice: str) -> None:
 
 def test_only_known_groups_and_commands_have_files() -> None:
     assert {path.stem for path in root().glob("*.yaml")} == {item.config for item in COMMANDS.values() if item.config}
-    assert {path.name for path in root().iterdir() if path.is_dir()} == {"sim", "policy", "algo", "plan", "experiment"}
+    folders = {"sim", "policy", "algo", "episodes", "plan", "experiment"}
+    assert {path.name for path in root().iterdir() if path.is_dir()} == folders
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)

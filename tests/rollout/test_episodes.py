@@ -60,25 +60,3 @@ def test_bad_arguments_are_named() -> None:
         EpisodeSampler(SPEC, 0, group_size=0)
     with pytest.raises(ValueError, match="unknown purpose 'fun'"):
         episode_seed("fun", "train", 0, 0)  # pyright: ignore[reportArgumentType]
-
-
-def test_families_are_drawn_by_weight() -> None:
-    """Three times as often, and not at all; without weights nothing changes."""
-    families = SPEC.families
-    weights = {families[0]: 3, families[-1]: 0}
-    sampler = EpisodeSampler(SPEC, 0, family_weights=weights)
-    drawn = [SPEC.tasks[sampler.episode(index).task].family for index in range(4000)]
-    total = sum(weights.get(family, 1) for family in families)
-    for family in families:
-        assert abs(drawn.count(family) / 4000 - weights.get(family, 1) / total) < 0.03
-    plain = [EpisodeSampler(SPEC, 0).episode(index) for index in range(50)]
-    assert plain == [EpisodeSampler(SPEC, 0, family_weights={}).episode(index) for index in range(50)]
-
-
-@pytest.mark.parametrize(
-    ("weights", "message"), [({"flying": 1}, "unknown family 'flying'"), ({"a": -1}, "at least 0")]
-)
-def test_wrong_family_weights_are_named(weights: dict[str, int], message: str) -> None:
-    weights = {SPEC.families[0] if family == "a" else family: weight for family, weight in weights.items()}
-    with pytest.raises(ValueError, match=message):
-        EpisodeSampler(SPEC, 0, family_weights=weights)
