@@ -141,7 +141,7 @@ def pick(weights: NDArray[np.float64], draw: int) -> int:
     positive weight.
 
     Args:
-        weights: float64 [n], finite, not negative, one of them positive.
+        weights: float64 [n], not negative, the largest 1.
         draw: in [0, 2^61).
     """
     cumulative = np.cumsum(weights)
@@ -150,7 +150,7 @@ def pick(weights: NDArray[np.float64], draw: int) -> int:
 
 
 def checked_weights(curriculum: Curriculum, tasks: int) -> NDArray[np.float64]:
-    """A copy of the weights of a curriculum.
+    """float64 [tasks]: the weights of a curriculum, scaled so that the largest is 1.
 
     Raises:
         ValueError: they are not one per task, or cannot be drawn from.
@@ -159,9 +159,9 @@ def checked_weights(curriculum: Curriculum, tasks: int) -> NDArray[np.float64]:
     name = type(curriculum).__name__
     if weights.shape != (tasks,):
         raise ValueError(f"episodes: {name} gave weights of shape {weights.shape} for {tasks} tasks")
-    if not np.isfinite(weights.sum()) or weights.min() < 0 or weights.max() == 0:
+    if not np.isfinite(weights).all() or weights.min() < 0 or weights.max() == 0:
         raise ValueError(f"episodes: {name} must give finite weights of at least 0, one of them more; not {weights}")
-    return weights
+    return weights / weights.max()
 
 
 def _hash(*parts: object) -> int:
