@@ -11,12 +11,13 @@ from embodied_rl.actors.embodiment import Embodiment
 from embodied_rl.actors.flow import FlowActor
 from embodied_rl.critics import make_critic
 from embodied_rl.flow.sampler import FlowNoise, FlowSDE, Sampler
+from embodied_rl.interfaces.curriculum import Curriculum
 from embodied_rl.interfaces.policy import FlowBackbone
 from embodied_rl.interfaces.sim import Simulator, SimulatorSpec
 from embodied_rl.learning import checkpoint
 from embodied_rl.runtime.handle import Handle
 from embodied_rl.runtime.local import InlineHandle, ProcessHandle
-from embodied_rl.schema import Plan, PolicyNode, SamplerNode, SimNode
+from embodied_rl.schema import EpisodesNode, Plan, PolicyNode, SamplerNode, SimNode
 
 POLICY = "policy.safetensors"
 """The deployable policy inside a checkpoint or a run folder."""
@@ -72,6 +73,16 @@ def handles(kind: SimulatorKind, plan: Plan, num_envs: int, purpose: str) -> lis
         return [kind.inline(num_envs // plan.slices, f"{purpose} simulator {part}") for part in range(plan.slices)]
     count = plan.slices * plan.workers
     return [kind.worker(num_envs // count, f"{purpose} simulator {part}") for part in range(count)]
+
+
+def curriculum(node: EpisodesNode, spec: SimulatorSpec) -> Curriculum:
+    """What decides how often each task is drawn while training.
+
+    Raises:
+        ValueError: unknown plug-in or key, or settings that do not fit the simulator.
+    """
+    found, options = plugins.configure("episodes", node, "episodes")
+    return found(options, spec)
 
 
 def sampler(node: SamplerNode, backbone: FlowBackbone) -> Sampler:

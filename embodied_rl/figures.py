@@ -5,8 +5,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from embodied_rl.interfaces.curriculum import EpisodeRecord
 from embodied_rl.interfaces.sim import SimulatorSpec
-from embodied_rl.rollout.buffer import EpisodeRecord, Rollout
+from embodied_rl.rollout.buffer import Rollout
 from embodied_rl.rollout.collect import Collector
 from embodied_rl.rollout.timeline import Timeline, utilisation
 

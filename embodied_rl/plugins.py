@@ -1,4 +1,4 @@
-"""Name → class of simulators, policies and algorithms. The engine knows none of them: entry points do.
+"""Name → class of simulators, policies, algorithms and curricula. The engine knows none of them: entry points do.
 
 A distribution offers plug-ins with an entry point in one of `GROUPS` that names a table, such as
 `builtin = "embodied_rl_sims:SIMS"`. The table maps a name to "module:Class" and imports nothing, so that names can be
@@ -17,8 +17,9 @@ GROUPS = {
     "sims": "embodied_rl.sims",
     "policies": "embodied_rl.policies",
     "algorithms": "embodied_rl.algorithms",
+    "episodes": "embodied_rl.episodes",
 }
-_SINGULAR = {"sims": "simulator", "policies": "policy", "algorithms": "algorithm"}
+_SINGULAR = {"sims": "simulator", "policies": "policy", "algorithms": "algorithm", "episodes": "curriculum"}
 
 
 @cache
@@ -77,7 +78,7 @@ def configure(kind: str, node: DataclassInstance, where: str) -> tuple[type[Any]
 
     Args:
         kind: one of `GROUPS`.
-        node: a `SimNode`, `PolicyNode` or `AlgoNode`.
+        node: a `SimNode`, `PolicyNode`, `AlgoNode` or `EpisodesNode`.
         where: the node's full name, for messages.
 
     Returns:

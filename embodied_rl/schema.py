@@ -1,7 +1,7 @@
 """What can be configured: frozen dataclasses with their defaults and one line of documentation per key.
 
-Simulators, policies and algorithms are plug-ins: their node holds a `name`, the keys every plug-in of that kind has,
-and, in `options`, the plug-in's own keys, which are checked against the plug-in's `Config` when it is found.
+Simulators, policies, algorithms and curricula are plug-ins: their node holds a `name`, the keys every plug-in of that
+kind has, and, in `options`, the plug-in's own keys, which are checked against the plug-in's `Config` when it is found.
 """
 
 from dataclasses import dataclass, field
@@ -80,13 +80,20 @@ class AlgoNode:
 
 
 @dataclass(frozen=True)
+class EpisodesNode:
+    kind: ClassVar[str] = "episodes"
+    name: str = "uniform"
+    """How often each task is drawn while training; `embodied-rl list episodes` shows the ways."""
+    options: dict[str, Any] = rest()
+    """The way's own keys."""
+
+
+@dataclass(frozen=True)
 class TrainLoop:
     iterations: int = at_least(1, 100)
     """Rollouts, each followed by one update."""
     decisions: int = at_least(1, 24)
     """T, policy calls per environment in a rollout."""
-    family_weights: dict[str, int] = field(default_factory=dict)
-    """How often each task family is drawn while training, in whole numbers; 1 for those left out."""
     time_limit: Literal["bootstrap", "terminal"] = "bootstrap"
     """What the end of a truncated episode is worth: its final observation's value; or nothing, where to be in time is
     part of the task and the critic sees a clock."""
@@ -142,6 +149,8 @@ class TrainConfig:
     """The policy."""
     algo: AlgoNode
     """The algorithm."""
+    episodes: EpisodesNode = field(default_factory=EpisodesNode)
+    """Which tasks are drawn."""
     seed: int = at_least(0, 0)
     """Fixes every random choice of the run."""
     resume: str | None = None

@@ -88,7 +88,7 @@ def check(config: TrainConfig) -> None:
     """Find what would otherwise be found by every rank, after the run's folder was made.
 
     Raises:
-        ValueError: an algorithm that does not learn from rollouts, groups that ranks would have to share, a family that
+        ValueError: an algorithm that does not learn from rollouts, groups that ranks would have to share, a task that
             the simulator does not have, a checkpoint that is damaged or of another network.
     """
     algorithm, options = plugins.configure("algorithms", config.algo, "algo")
@@ -103,7 +103,7 @@ def check(config: TrainConfig) -> None:
             f"groups of algo.group_size={size}. Try sim.num_envs={ranks * size}, or a multiple."
         )
     spec = build.SimulatorKind.of(config.sim).spec
-    EpisodeSampler(spec, config.seed, family_weights=config.train.family_weights)
+    EpisodeSampler(spec, config.seed, curriculum=build.curriculum(config.episodes, spec))
     build.actor(config.policy, config.algo.sampler, spec, algorithm.needs_critic)
 
 

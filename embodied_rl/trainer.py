@@ -42,6 +42,7 @@ class Trainer:
         self._resumed = self._checkpoint()
         self.actor = build.actor(self._policy(), config.algo.sampler, self.spec, algorithm.needs_critic)
         self.algorithm = algorithm(options, self.actor, ranks, config.seed, config.train.iterations)
+        self._episodes = self._sampler()
         envs = config.sim.num_envs // ranks.size
         self._handles = build.handles(self.kind, config.plan, envs, "training")
         self._evaluators = build.handles(self.kind, config.plan, self._evaluation_envs(), "evaluation")
@@ -49,7 +50,7 @@ class Trainer:
             self._handles,
             self.spec,
             envs // config.plan.slices,
-            self._sampler(),
+            self._episodes,
             Rollout.allocate(self.actor, self._decisions(), envs),
             config.seed,
             env_offset=ranks.rank * envs,
@@ -75,8 +76,8 @@ class Trainer:
         return replace(self.config.policy, checkpoint=str(file))
 
     def _sampler(self) -> EpisodeSampler:
-        weights, size = self.config.train.family_weights, self.algorithm.group_size
-        return EpisodeSampler(self.spec, self.config.seed, group_size=size, family_weights=weights)
+        curriculum, size = build.curriculum(self.config.episodes, self.spec), self.algorithm.group_size
+        return EpisodeSampler(self.spec, self.config.seed, group_size=size, curriculum=curriculum)
 
     def _decisions(self) -> int:
         """T; a method that needs whole episodes gets as many decisions as the longest takes."""
@@ -113,11 +114,14 @@ class Trainer:
     def _figures(self, rollout: Rollout, seconds: Mapping[str, float]) -> dict[str, float]:
         shares = self.ranks.gather(figures.Share.of(self.collector, rollout))
         self.timelines = [share.timeline for share in shares]
-        inline = self.config.plan.allocation == "colocated"
+        inline, finished = self.config.plan.allocation == "colocated", figures.finished(shares)
+        drawn_by = self._episodes.figures()  # of this rollout; what it taught counts for the next
+        self._episodes.update(finished)
         return {
             **figures.counts(shares, self.totals),
             **figures.times(shares, seconds, self.totals, cores=self._cores, inline=inline),
-            **figures.outcomes(figures.finished(shares), self.spec),
+            **drawn_by,
+            **figures.outcomes(finished, self.spec),
         }
 
     def evaluate(self, episodes: int, purpose: Purpose) -> list[EpisodeResult]:

@@ -10,7 +10,7 @@ from embodied_rl.commands.options import Options
 from embodied_rl.commands.table import Command
 from embodied_rl.commands.text import columns
 from embodied_rl.config import freeze, thaw, to_yaml
-from embodied_rl.schema import AlgoNode, Plan, PolicyNode, RunConfig, SimNode, TrainLoop
+from embodied_rl.schema import AlgoNode, EpisodesNode, Plan, PolicyNode, RunConfig, SimNode, TrainLoop
 from embodied_rl.validation import check_episodes, validate
 
 Plugins = dict[str, type[Any]]
@@ -70,7 +70,7 @@ def find_plugins(config: Any) -> tuple[Any, Plugins]:
     found: Plugins = {}
     for item in fields(config):
         node = getattr(config, item.name)
-        if isinstance(node, SimNode | PolicyNode | AlgoNode):
+        if isinstance(node, SimNode | PolicyNode | AlgoNode | EpisodesNode):
             found[item.name], own = plugins.configure(node.kind, node, item.name)
             config = replace(config, **{item.name: replace(node, options=thaw(own))})
     return config, found

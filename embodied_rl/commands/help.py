@@ -32,7 +32,8 @@ def command_help(command: Command) -> None:
     print("\nkeys")
     columns([(key.name, key.default, key.doc) for key in schema_keys(command.schema)])
     if command.config in ("train", "sft"):
-        print("\nPlug-ins have keys of their own: embodied-rl list sims|policies|algos <name>.")
-        print("sim=, policy=, algo=, plan= and experiment= choose a file: embodied-rl list.")
+        kinds, groups = ("|episodes", "episodes=, ") if command.config == "train" else ("", "")
+        print(f"\nPlug-ins have keys of their own: embodied-rl list sims|policies|algos{kinds} <name>.")
+        print(f"sim=, policy=, algo=, {groups}plan= and experiment= choose a file: embodied-rl list.")
     print("\noptions")
     columns(_OPTIONS)

@@ -12,6 +12,7 @@ _KINDS = {
     "sims": ("sims", "sim"),
     "policies": ("policies", "policy"),
     "algos": ("algorithms", "algo"),
+    "episodes": ("episodes", "episodes"),
 }
 SECTIONS = (*_KINDS, "plans", "experiments", "tasks")
 

@@ -77,6 +77,7 @@ _ALL = (
         "embodied_rl.evaluate.command:run",
         ("checkpoint=runs/demo/<time>_s0", "checkpoint=asset:tabletop_base.safetensors split=vision episodes=256"),
         config="eval",
+        values=("episodes",),
         check="embodied_rl.evaluate.command:check",
     ),
     Command(
@@ -104,7 +105,7 @@ _ALL = (
         "embodied_rl.collect:run",
         ("policy=expert episodes=100", "policy=runs/demo/<time>_s0 episodes=500 out=rollouts"),
         config="collect",
-        values=("policy",),
+        values=("policy", "episodes"),
         check="embodied_rl.acting:check",
     ),
     Command(
@@ -136,4 +137,4 @@ _ALL = (
 )
 
 COMMANDS = {command.name: command for command in _ALL}
-LIST_SUMMARY = "Show what can be chosen: sims, policies, algos, experiments, tasks."
+LIST_SUMMARY = "Show what can be chosen: sims, policies, algos, episodes, experiments, tasks."

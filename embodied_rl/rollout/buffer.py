@@ -9,31 +9,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from embodied_rl.interfaces.curriculum import EpisodeRecord
 from embodied_rl.interfaces.policy import Actor, Decision, NoiseKeys, Trace
 from embodied_rl.interfaces.sim import Episode, Observation, Source, StepResult
 from embodied_rl.rollout.writer import outcome
-
-
-@dataclass(frozen=True)
-class EpisodeRecord:
-    """An episode that ended.
-
-    Attributes:
-        index, task, group, split: as in `Episode`.
-        success_once: whether the goal held after any of its steps.
-        success_at_end: whether it held after the last one.
-        steps: control steps it took.
-        reward: sum of its rewards.
-    """
-
-    index: int
-    task: int
-    group: int
-    split: str
-    success_once: bool
-    success_at_end: bool
-    steps: int
-    reward: float
 
 
 @dataclass

@@ -1,11 +1,16 @@
 """What a collector has to remember of each of its environments between two chunks."""
 
+from dataclasses import replace
+
 import numpy as np
 
+from embodied_rl.interfaces.curriculum import EpisodeRecord
 from embodied_rl.interfaces.policy import NoiseKeys
 from embodied_rl.interfaces.sim import Array, Episode, Observation, StepResult
-from embodied_rl.rollout.buffer import EpisodeRecord
 from embodied_rl.rollout.episodes import EpisodeSampler
+
+_DRAWN = ("task", "seed")
+"""What of an episode that runs cannot be told from its index any more, once weights have changed; below 2^63."""
 
 
 class Environments:
@@ -32,7 +37,7 @@ class Environments:
         self._steps = np.zeros(size, np.int64)
         self._reward = np.zeros(size, np.float64)
         self._success = np.zeros(size, bool)
-        self._episodes = [self._episode(column, 0) for column in range(size)]
+        self._episodes = [sampler.begin(self._index(column)) for column in range(size)]
 
     def episodes(self, columns: Array) -> list[Episode]:
         """What the environments run, or ran last where they are parked."""
@@ -43,8 +48,8 @@ class Environments:
         return [self._episodes[column] if self.active[column] else None for column in columns]
 
     def following(self, columns: Array) -> list[Episode]:
-        """What the environments run next."""
-        return [self._episode(column, 1) for column in columns]
+        """What the environments run next, should they begin it in this rollout."""
+        return [self._sampler.episode(self._index(column, 1)) for column in columns]
 
     def keys(self, columns: Array) -> NoiseKeys:
         """Keys of the next decision."""
@@ -55,7 +60,7 @@ class Environments:
         """Move to the next episode."""
         self._finished[columns] += 1
         for column in columns:
-            self._episodes[column] = self._episode(column, 0)
+            self._episodes[column] = self._sampler.begin(self._index(column))
         for array in (self._decision, self._steps, self._reward, self._success):
             array[columns] = 0
 
@@ -103,8 +108,10 @@ class Environments:
         raise FloatingPointError(f"NaN or infinity in {what}: {self.name(int(columns[bad][0]))}")
 
     def state(self) -> dict[str, Array]:
-        """Everything that `load` needs; copies."""
-        return {f"environments/{name}": array.copy() for name, array in self._arrays().items()}
+        """Everything that `load` needs, the sampler's own included; copies."""
+        drawn = {name: [getattr(episode, name) for episode in self._episodes] for name in _DRAWN}
+        arrays = self._arrays() | {name: np.array(values, np.int64) for name, values in drawn.items()}
+        return self._sampler.state() | {f"environments/{name}": array.copy() for name, array in arrays.items()}
 
     def load(self, state: dict[str, Array]) -> None:
         """Continue where `state` was taken. Raises `ValueError` when it is of another number of environments."""
@@ -113,7 +120,10 @@ class Environments:
             if saved.shape != array.shape:
                 raise ValueError(f"the saved collector has {len(saved)} environments, this one {len(array)}")
             array[:] = saved
-        self._episodes = [self._episode(column, 0) for column in range(len(self._numbers))]
+        self._sampler.load(state)
+        for column in range(len(self._numbers)):
+            drawn = {name: int(state[f"environments/{name}"][column]) for name in _DRAWN}
+            self._episodes[column] = replace(self._sampler.episode(self._index(column)), **drawn)
 
     def restart(self) -> None:
         """Forget how far the current episodes are, because their simulators start them anew."""
@@ -130,5 +140,5 @@ class Environments:
             "success": self._success,
         }
 
-    def _episode(self, column: int, later: int) -> Episode:
-        return self._sampler.episode(int(self._numbers[column] + (self._finished[column] + later) * self._total))
+    def _index(self, column: int, later: int = 0) -> int:
+        return int(self._numbers[column] + (self._finished[column] + later) * self._total)

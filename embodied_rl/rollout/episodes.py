@@ -1,10 +1,15 @@
-"""Which episode an environment runs next, as pure functions of the run's seed and the episode's index."""
+"""Which episode an environment runs next: a function of the run's seed, the episode's index and the tasks' weights."""
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Literal, get_args
 
-from embodied_rl.interfaces.sim import Episode, SimulatorSpec
+import numpy as np
+from numpy.typing import NDArray
+
+from embodied_rl.curricula.uniform import Uniform, UniformConfig, uniform_weights
+from embodied_rl.interfaces.curriculum import Curriculum, EpisodeRecord
+from embodied_rl.interfaces.sim import Array, Episode, SimulatorSpec
 
 Purpose = Literal["train", "select", "report"]
 """What an episode is for: learning, choosing a checkpoint, or the numbers that are published."""
@@ -31,10 +36,13 @@ def episode_seed(purpose: Purpose, split: str, run_seed: int, index: int) -> int
 
 
 class EpisodeSampler:
-    """Draws a family by weight, then a task of it uniformly, and a seed for the scene.
+    """Draws a task by the weights of a curriculum, and a seed for the scene.
 
     Environment e of N runs the indices e, e + N, e + 2N, …, so that who runs what does not depend on timing. Groups
     are runs of `group_size` adjacent indices, hence of adjacent environments; their episodes start alike.
+
+    What is drawn follows from the run's seed, the index and the weights, which change in `update` and nowhere else. An
+    episode that has begun stays what it is, and so do those of its group that begin later.
 
     Args:
         spec: of the simulator.
@@ -42,10 +50,10 @@ class EpisodeSampler:
         group_size: G; must divide N.
         split: "train" or a held-out split.
         purpose: see `episode_seed`.
-        family_weights: how often each family is drawn, in whole numbers; 1 for those it leaves out.
+        curriculum: gives the weights; by default families are drawn equally often, and the tasks of each.
 
     Raises:
-        ValueError: the split or a family is unknown, or the group size is below 1.
+        ValueError: the split is unknown, the group size is below 1, or the weights cannot be drawn from.
     """
 
     def __init__(
@@ -56,35 +64,104 @@ class EpisodeSampler:
         group_size: int = 1,
         split: str = "train",
         purpose: Purpose = "train",
-        family_weights: Mapping[str, int] | None = None,
+        curriculum: Curriculum | None = None,
     ):
         if split not in ("train", *spec.splits):
             raise ValueError(f"unknown split '{split}'; the simulator has {', '.join(('train', *spec.splits))}")
         if group_size < 1:
             raise ValueError(f"group_size must be at least 1, got {group_size}")
         self.group_size = group_size
-        self._run_seed, self._split = run_seed, split
+        self._spec, self._run_seed, self._split = spec, run_seed, split
         self._purpose: Purpose = purpose
-        weights = dict.fromkeys(spec.families, 1) | dict(family_weights or {})
-        if unknown := [family for family in weights if family not in spec.families]:
-            known = ", ".join(spec.families)
-            raise ValueError(f"train.family_weights: unknown family '{unknown[0]}'; the simulator has {known}")
-        if min(weights.values()) < 0 or not any(weights.values()):
-            raise ValueError(f"train.family_weights must be at least 0, and one of them more; got {weights}")
-        self._families = [
-            [number for number, task in enumerate(spec.tasks) if task.family == family]
-            for family in spec.families
-            for _ in range(weights[family])
-        ]
+        self._curriculum = curriculum or Uniform(UniformConfig(), spec)
+        self._weights = checked_weights(self._curriculum, len(spec.tasks))
+        self._open: dict[int, tuple[int, int]] = {}  # group of which some episodes have begun → its task, how many have
 
     def episode(self, index: int) -> Episode:
-        """The episode with this index (≥ 0)."""
+        """The episode with this index (≥ 0), were it to begin now."""
         group = index // self.group_size
-        draw = _hash("task", self._purpose, self._split, self._run_seed, group)
-        draw, family = divmod(draw, len(self._families))
-        tasks = self._families[family]
         seed = episode_seed(self._purpose, self._split, self._run_seed, group)
-        return Episode(index, tasks[draw % len(tasks)], seed, group=group, split=self._split)
+        task = self._open[group][0] if group in self._open else self._draw(group)
+        return Episode(index, task, seed, group=group, split=self._split)
+
+    def begin(self, index: int) -> Episode:
+        """The episode with this index, which begins now. Each index of a group begins once."""
+        episode = self.episode(index)
+        begun = self._open.pop(episode.group, (episode.task, 0))[1] + 1
+        if begun < self.group_size:
+            self._open[episode.group] = episode.task, begun
+        return episode
+
+    def update(self, finished: Sequence[EpisodeRecord]) -> None:
+        """Let the curriculum learn from the training episodes that ended, of all ranks; only between two rollouts.
+
+        Raises:
+            ValueError: it gave weights that cannot be drawn from.
+        """
+        self._curriculum.update(finished)
+        self._weights = checked_weights(self._curriculum, len(self._spec.tasks))
+
+    def figures(self) -> dict[str, float]:
+        """For the log: each family's share of the draw, and among how many tasks it is; none while it is uniform.
+
+        The number of tasks is the exponential of the draw's entropy: n where n tasks are equally likely.
+        """
+        share = self._weights / self._weights.sum()
+        if np.allclose(share * len(self._spec.families), uniform_weights(self._spec)):
+            return {}
+        figures = {f"episodes/weight/{family}": 0.0 for family in self._spec.families}
+        for task, value in zip(self._spec.tasks, share.tolist(), strict=True):
+            figures[f"episodes/weight/{task.family}"] += value
+        likely = share[share > 0]
+        return figures | {"episodes/effective_tasks": float(np.exp(-(likely * np.log(likely)).sum()))}
+
+    def state(self) -> dict[str, Array]:
+        """Everything `load` needs to draw on as if nothing had happened; copies."""
+        begun = [(group, *drawn) for group, drawn in self._open.items()]
+        own = {f"episodes/curriculum/{name}": array for name, array in self._curriculum.state().items()}
+        return {"episodes/begun": np.array(begun, np.int64).reshape(-1, 3)} | own
+
+    def load(self, state: Mapping[str, Array]) -> None:
+        """The inverse of `state`; other entries are left alone."""
+        prefix = "episodes/curriculum/"
+        own = {name.removeprefix(prefix): array for name, array in state.items() if name.startswith(prefix)}
+        self._curriculum.load(own)
+        self._weights = checked_weights(self._curriculum, len(self._spec.tasks))
+        self._open = {group: (task, begun) for group, task, begun in state["episodes/begun"].tolist()}
+
+    def _draw(self, group: int) -> int:
+        draw = _hash("task", self._purpose, self._split, self._run_seed, group)
+        return pick(self._weights, draw)
+
+
+def pick(weights: NDArray[np.float64], draw: int) -> int:
+    """The position that a draw means: position i where the cumulative weights exceed u · total first.
+
+    u = ⌊draw / 2^8⌋ / 2^53 is exact in float64 and below 1, so that every machine finds the same position, one of
+    positive weight.
+
+    Args:
+        weights: float64 [n], not negative, the largest 1.
+        draw: in [0, 2^61).
+    """
+    cumulative = np.cumsum(weights)
+    u = (draw >> (_HASH_BITS - 53)) * 2.0**-53
+    return int(np.searchsorted(cumulative, u * cumulative[-1], side="right"))
+
+
+def checked_weights(curriculum: Curriculum, tasks: int) -> NDArray[np.float64]:
+    """float64 [tasks]: the weights of a curriculum, scaled so that the largest is 1.
+
+    Raises:
+        ValueError: they are not one per task, or cannot be drawn from.
+    """
+    weights = np.array(curriculum.weights(), np.float64)
+    name = type(curriculum).__name__
+    if weights.shape != (tasks,):
+        raise ValueError(f"episodes: {name} gave weights of shape {weights.shape} for {tasks} tasks")
+    if not np.isfinite(weights).all() or weights.min() < 0 or weights.max() == 0:
+        raise ValueError(f"episodes: {name} must give finite weights of at least 0, one of them more; not {weights}")
+    return weights / weights.max()
 
 
 def _hash(*parts: object) -> int:

@@ -44,9 +44,22 @@ def test_every_choice(choice: str) -> None:
     assert frozen(other if group == "experiment" or name == "sft" else "train", choice)
 
 
+@pytest.mark.parametrize("command", ["eval", "collect"])
+def test_a_number_of_episodes_is_no_choice_of_a_file(command: str) -> None:
+    """While training `episodes` names a curriculum; here it counts."""
+    assert frozen(command, "episodes=12").episodes == 12
+
+
+def test_how_tasks_are_drawn_is_chosen_by_name_and_set_by_key() -> None:
+    assert frozen("train").episodes.name == "uniform"
+    chosen = frozen("train", "episodes=weighted", "episodes.weights={push: 3, press: 0.5}").episodes
+    assert (chosen.name, chosen.options) == ("weighted", {"weights": {"push": 3.0, "press": 0.5}})
+
+
 def test_only_known_groups_and_commands_have_files() -> None:
     assert {path.stem for path in root().glob("*.yaml")} == {item.config for item in COMMANDS.values() if item.config}
-    assert {path.name for path in root().iterdir() if path.is_dir()} == {"sim", "policy", "algo", "plan", "experiment"}
+    folders = {"sim", "policy", "algo", "episodes", "plan", "experiment"}
+    assert {path.name for path in root().iterdir() if path.is_dir()} == folders
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)

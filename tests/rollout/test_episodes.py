@@ -1,13 +1,19 @@
-"""Who runs what: pure functions of seed and index, groups that start alike, purposes that never share a seed."""
+"""Who runs what: functions of seed, index and weights, groups that start alike, purposes that never share a seed."""
 
 from collections import Counter
+from collections.abc import Sequence
+from fractions import Fraction
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy.stats import chisquare
 
+from embodied_rl.curricula.uniform import Uniform, UniformConfig
+from embodied_rl.interfaces.curriculum import Curriculum, EpisodeRecord
 from embodied_rl.interfaces.sim import SimulatorSpec, Task
-from embodied_rl.rollout.episodes import EpisodeSampler, episode_seed
+from embodied_rl.rollout.episodes import EpisodeSampler, episode_seed, pick
 
 TASKS = tuple(
     Task(f"{family}{number}", family) for family, count in (("push", 1), ("lift", 3)) for number in range(count)
@@ -62,23 +68,90 @@ def test_bad_arguments_are_named() -> None:
         episode_seed("fun", "train", 0, 0)  # pyright: ignore[reportArgumentType]
 
 
-def test_families_are_drawn_by_weight() -> None:
-    """Three times as often, and not at all; without weights nothing changes."""
-    families = SPEC.families
-    weights = {families[0]: 3, families[-1]: 0}
-    sampler = EpisodeSampler(SPEC, 0, family_weights=weights)
-    drawn = [SPEC.tasks[sampler.episode(index).task].family for index in range(4000)]
-    total = sum(weights.get(family, 1) for family in families)
-    for family in families:
-        assert abs(drawn.count(family) / 4000 - weights.get(family, 1) / total) < 0.03
-    plain = [EpisodeSampler(SPEC, 0).episode(index) for index in range(50)]
-    assert plain == [EpisodeSampler(SPEC, 0, family_weights={}).episode(index) for index in range(50)]
+class Given(Curriculum):
+    """Weights as they are given, and others after an update."""
+
+    def __init__(self, *weights: Sequence[float]) -> None:
+        self.turns = list(weights)
+
+    def weights(self) -> np.ndarray:
+        return np.array(self.turns[0])
+
+    def update(self, finished: Sequence[EpisodeRecord]) -> None:
+        self.turns.pop(0)
 
 
 @pytest.mark.parametrize(
-    ("weights", "message"), [({"flying": 1}, "unknown family 'flying'"), ({"a": -1}, "at least 0")]
+    "weights", [[1, 1 / 3, 1 / 3, 1 / 3], [5, 0, 2.5, 0.5], [1e300, 0, 0, 3e300], [0, 0, 5e-324, 0]]
 )
-def test_wrong_family_weights_are_named(weights: dict[str, int], message: str) -> None:
-    weights = {SPEC.families[0] if family == "a" else family: weight for family, weight in weights.items()}
-    with pytest.raises(ValueError, match=message):
-        EpisodeSampler(SPEC, 0, family_weights=weights)
+def test_tasks_are_drawn_by_weight(weights: list[float]) -> None:
+    """A chi-square test over 4000 draws; what has no weight is never drawn."""
+    sampler = EpisodeSampler(SPEC, 0, curriculum=Given(weights))
+    counts = np.bincount([sampler.episode(index).task for index in range(4000)], minlength=4)
+    drawn = np.array(weights) > 0
+    assert not counts[~drawn].any()
+    share = np.array(weights)[drawn] / max(weights)
+    assert drawn.sum() == 1 or chisquare(counts[drawn], 4000 * share / share.sum()).pvalue > 1e-4
+
+
+def test_without_a_curriculum_the_draw_is_uniform() -> None:
+    plain = EpisodeSampler(SPEC, 3)
+    uniform = EpisodeSampler(SPEC, 3, curriculum=Uniform(UniformConfig(), SPEC))
+    assert [plain.episode(index) for index in range(200)] == [uniform.episode(index) for index in range(200)]
+
+
+@given(
+    st.lists(st.floats(0, 1), min_size=1, max_size=9).filter(any),
+    st.integers(0, 2**61 - 1) | st.sampled_from([0, 2**61 - 1]),
+)
+def test_a_draw_means_where_the_cumulative_weights_exceed_it(weights: list[float], draw: int) -> None:
+    """A plain loop over exact fractions of a draw; and never a task without weight, not even at the ends."""
+    scaled = np.array(weights) / max(weights)
+    found, u = pick(scaled, draw), Fraction(draw // 256, 2**53)
+    assert scaled[found] > 0
+    before, total = sum(map(Fraction, scaled[:found])), sum(map(Fraction, scaled))
+    slack = Fraction(1, 2**48)  # of the sums in float64
+    assert before - slack <= u * total <= before + Fraction(scaled[found]) + slack
+
+
+def test_equal_powers_of_two_split_the_range_exactly() -> None:
+    for part in range(4):
+        first, last = part * 2**59, (part + 1) * 2**59 - 1
+        assert [pick(np.ones(4), draw) for draw in (first, last)] == [part, part]
+
+
+@pytest.mark.parametrize("weights", [[1, 1, 1], [-1, 1, 1, 1], [0, 0, 0, 0], [1, np.nan, 1, 1], [1, np.inf, 1, 1]])
+def test_weights_that_cannot_be_drawn_from_are_refused(weights: list[float]) -> None:
+    """At the start and after an update, by the name of who gave them."""
+    with pytest.raises(ValueError, match="episodes: Given "):
+        EpisodeSampler(SPEC, 0, curriculum=Given(weights))
+    sampler = EpisodeSampler(SPEC, 0, curriculum=Given([1, 1, 1, 1], weights))
+    with pytest.raises(ValueError, match="episodes: Given "):
+        sampler.update([])
+
+
+def test_an_update_changes_what_has_not_begun() -> None:
+    """Groups of three: of group 0 all have begun, of group 1 one, of group 2 none."""
+    sampler = EpisodeSampler(SPEC, 0, group_size=3, curriculum=Given([1, 0, 0, 0], [0, 0, 0, 1], [0, 1, 0, 0]))
+    assert [sampler.begin(index).task for index in (0, 1, 2, 4)] == [0, 0, 0, 0]
+    sampler.update([])
+    assert [sampler.episode(index).task for index in range(3, 9)] == [0, 0, 0, 3, 3, 3]
+    resumed = EpisodeSampler(SPEC, 0, group_size=3, curriculum=Given([0, 0, 0, 1], [0, 1, 0, 0]))
+    resumed.load(sampler.state())
+    for each in (sampler, resumed):
+        assert [each.begin(index).task for index in (3, 6)] == [0, 3]
+        each.update([])
+        assert [each.begin(index).task for index in (5, 7, 8, 9)] == [0, 3, 3, 1]
+        assert each.state()["episodes/begun"].tolist() == [[3, 1, 1]]  # of the others nothing has to be remembered
+
+
+def test_figures_say_what_the_draw_looks_like() -> None:
+    """Shares of families, and how many equally likely tasks the draw is worth; nothing where it is uniform."""
+    assert EpisodeSampler(SPEC, 0).figures() == {}
+    figures = EpisodeSampler(SPEC, 0, curriculum=Given([2, 2, 0, 0])).figures()
+    assert figures == pytest.approx(
+        {"episodes/weight/push": 0.5, "episodes/weight/lift": 0.5, "episodes/effective_tasks": 2}
+    )
+    figures = EpisodeSampler(SPEC, 0, curriculum=Given([3, 0, 1, 0])).figures()
+    assert figures["episodes/weight/push"] == pytest.approx(0.75)
+    assert figures["episodes/effective_tasks"] == pytest.approx(4 / 3**0.75)  # entropy log 4 − 3/4 log 3

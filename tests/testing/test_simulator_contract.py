@@ -189,7 +189,10 @@ BROKEN = [
     (result_with(lambda s, r: replace(r, source=np.full_like(r.source, Source.POLICY))), "source at j ≥ steps"),
     (result_with(lambda s, r: replace(r, truncated=r.truncated | r.terminated)), "termination wins"),
     (result_with(lambda s, r: replace(r, ended=r.ended[::-1])), "ascending"),
-    (result_with(lambda s, r: replace(r, final_observation=r.observation)), "None iff none ended"),
+    (
+        result_with(lambda s, r: r if len(r.ended) else replace(r, final_observation=r.observation)),
+        "None iff none ended",
+    ),
     (result_with(lambda s, r: replace(r, steps=r.steps - (~(r.terminated | r.truncated)))), "cut short"),
     (result_with(fixed_final), "the final observation depends on the episode that starts next"),
     (Overwriting, "overwrites the observation before it"),

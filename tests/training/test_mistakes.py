@@ -118,7 +118,11 @@ DRY = ("--dry-run",)
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        (["train.family_weights.pusch=3"], "train.family_weights: unknown family 'pusch'"),
+        (["episodes=weighted", "episodes.weights.lefft=3"], "unknown family or task 'lefft'. Did you mean 'left'?"),
+        (["episodes=weighted", "episodes.weights.go=0"], "episodes.weights leaves no task to draw"),
+        (["episodes=weighted", "episodes.weights.go=-1"], "episodes.weights.go must be a number of at least 0, not -1"),
+        (["episodes=success_rate", "episodes.floor=0"], "episodes.floor must be above 0, not 0.0"),
+        (["episodes=success_rate", "episodes.rate=1.5"], "episodes.rate must be above 0 and at most 1, not 1.5"),
         (["policy.executed=99"], "policy.executed"),
         (["algo=sft"], "algo.name=sft does not learn from rollouts"),
         (["algo.gamma=7"], "algo.gamma=7.0"),

@@ -1,0 +1,70 @@
+"""More of the tasks whose success is neither certain nor hopeless.
+
+With success probability p, p (1 − p) is the variance of the outcome: what an update can learn from. It is the score of
+ProCuRL (Tzannetos et al. 2023, arXiv:2304.12877; there p (p* − p), with p* the best that can be reached, here 1) and
+the "learnability" of Sampling For Learnability (Rutherford et al. 2024, arXiv:2408.15099).
+
+What we left out: the softmax of the one, and the search among random levels of the other. The tasks of a simulator are
+few, so each keeps a running mean of its own successes, and a floor keeps every task in the draw:
+
+    weight = uniform weight × (floor + p (1 − p))
+    p = 1/2 at first, then p ← p + rate (success − p) after each episode
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from embodied_rl.curricula.uniform import uniform_weights
+from embodied_rl.interfaces.curriculum import Curriculum, EpisodeRecord
+from embodied_rl.interfaces.sim import Array, SimulatorSpec
+
+
+@dataclass(frozen=True)
+class SuccessRateConfig:
+    """Settings.
+
+    Attributes:
+        floor: added to p (1 − p), which is 1/4 at most, so that no task is forgotten; above 0.
+        rate: share of a new episode in a task's running mean, which thus looks back about 1 / rate episodes; in (0, 1].
+    """
+
+    floor: float = 0.05
+    rate: float = 0.05
+
+
+class SuccessRate(Curriculum):
+    """More of the tasks whose success is neither certain nor hopeless: by floor + p (1 − p).
+
+    Raises:
+        ValueError: a floor or a rate outside its bounds.
+    """
+
+    Config = SuccessRateConfig
+
+    def __init__(self, config: SuccessRateConfig, spec: SimulatorSpec) -> None:
+        if not 0 < config.floor < float("inf"):
+            raise ValueError(f"episodes.floor must be above 0, not {config.floor}: a task may come back.")
+        if not 0 < config.rate <= 1:
+            raise ValueError(f"episodes.rate must be above 0 and at most 1, not {config.rate}.")
+        self.config, self._uniform = config, uniform_weights(spec)
+        self._success = np.full(len(spec.tasks), 0.5)
+
+    def weights(self) -> NDArray[np.float64]:
+        """float64 [tasks]."""
+        return self._uniform * (self.config.floor + self._success * (1 - self._success))
+
+    def update(self, finished: Sequence[EpisodeRecord]) -> None:
+        """Count the episodes one by one."""
+        for record in finished:
+            self._success[record.task] += self.config.rate * (record.success_once - self._success[record.task])
+
+    def state(self) -> dict[str, Array]:
+        """The running means."""
+        return {"success": self._success.copy()}
+
+    def load(self, state: Mapping[str, Array]) -> None:
+        """The inverse of `state`."""
+        self._success[:] = state["success"]

@@ -1,0 +1,53 @@
+"""Families and tasks as often as they are told to be."""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from embodied_rl.config import did_you_mean
+from embodied_rl.curricula.uniform import uniform_weights
+from embodied_rl.interfaces.curriculum import Curriculum
+from embodied_rl.interfaces.sim import SimulatorSpec
+
+
+@dataclass(frozen=True)
+class WeightedConfig:
+    """Settings.
+
+    Attributes:
+        weights: how many times as often as in the uniform draw, by family or task; 1 for those left out.
+    """
+
+    weights: dict[str, float] = field(default_factory=dict)
+
+
+class Weighted(Curriculum):
+    """Families, then tasks, by weights that stay as they are.
+
+    A task's weight is that of the uniform draw, times its family's number, times its own. A name that is both a
+    family's and a task's means the family.
+
+    Raises:
+        ValueError: a name that the simulator does not have, a negative number, or nothing left to draw.
+    """
+
+    Config = WeightedConfig
+
+    def __init__(self, config: WeightedConfig, spec: SimulatorSpec) -> None:
+        given, names = config.weights, [task.name for task in spec.tasks]
+        known = list(dict.fromkeys([*spec.families, *names]))
+        for name, weight in given.items():
+            if name not in known:
+                raise ValueError(f"episodes.weights: unknown family or task '{name}'.{did_you_mean(name, known)}")
+            if not 0 <= weight < float("inf"):
+                raise ValueError(f"episodes.weights.{name} must be a number of at least 0, not {weight}.")
+        of_family = np.array([given.get(task.family, 1.0) for task in spec.tasks], np.float64)
+        own = np.array([1.0 if name in spec.families else given.get(name, 1.0) for name in names], np.float64)
+        self._weights = uniform_weights(spec) * of_family * own
+        if not self._weights.any():
+            raise ValueError("episodes.weights leaves no task to draw: give one of them more than 0.")
+
+    def weights(self) -> NDArray[np.float64]:
+        """float64 [tasks]."""
+        return self._weights
