@@ -15,6 +15,7 @@ from embodied_rl.interfaces.curriculum import Curriculum
 from embodied_rl.interfaces.policy import FlowBackbone
 from embodied_rl.interfaces.sim import Simulator, SimulatorSpec
 from embodied_rl.learning import checkpoint
+from embodied_rl.roles import PolicyWorker, RemotePolicy
 from embodied_rl.runtime.handle import Handle
 from embodied_rl.runtime.local import InlineHandle, ProcessHandle
 from embodied_rl.schema import EpisodesNode, Plan, PolicyNode, SamplerNode, SimNode
@@ -83,6 +84,24 @@ def curriculum(node: EpisodesNode, spec: SimulatorSpec) -> Curriculum:
     """
     found, options = plugins.configure("episodes", node, "episodes")
     return found(options, spec)
+
+
+def policy(
+    learning: FlowActor, plan: Plan, node: PolicyNode, sampling: SamplerNode, spec: SimulatorSpec, needs_critic: bool
+) -> FlowActor | RemotePolicy:
+    """Who infers while experience is collected: the actor that learns, or a process that is sent its weights.
+
+    The process makes an actor of the same network from the other arguments, which are those of `actor`.
+    """
+    if plan.policy == "shared":
+        return learning
+    parts = {"node": node, "sampling": sampling, "spec": spec, "needs_critic": needs_critic}
+    return RemotePolicy(ProcessHandle(f"{__name__}:{policy_worker.__name__}", parts, name="policy worker"), learning)
+
+
+def policy_worker(node: PolicyNode, sampling: SamplerNode, spec: SimulatorSpec, needs_critic: bool) -> PolicyWorker:
+    """A policy worker whose weights are still to come; the arguments are those of `actor`."""
+    return PolicyWorker(actor(node, sampling, spec, needs_critic))
 
 
 def sampler(node: SamplerNode, backbone: FlowBackbone) -> Sampler:

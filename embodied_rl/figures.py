@@ -50,13 +50,13 @@ class Share:
     timeline: Timeline
 
     @staticmethod
-    def of(collector: Collector, rollout: Rollout) -> "Share":
-        """What a collector has just done."""
+    def of(collector: Collector, rollout: Rollout, policy_restarts: int = 0) -> "Share":
+        """What a collector has just done, with a policy worker that was replaced so often since the process began."""
         main, workers = collector.memory
         return Share(
             control_steps=int(rollout.steps[rollout.valid].sum()),
             decisions=int(rollout.valid.sum()),
-            restarts=collector.restarts,
+            restarts=collector.restarts + policy_restarts,
             lost_episodes=collector.lost_episodes,
             memory=(main, max(workers, default=0)),
             memory_total=main + sum(workers),

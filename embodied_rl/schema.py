@@ -126,6 +126,8 @@ class Plan:
     """Split: simulator processes of each slice."""
     order: Literal["exact", "ready"] = "exact"
     """Split: infer slices in turn, or whichever simulators are done; "ready" gives up reproducible bits."""
+    policy: Literal["shared", "process"] = "shared"
+    """shared: a rank infers with the module that learns; process: a process beside it does, and is sent the weights."""
 
     @property
     def parts(self) -> int:

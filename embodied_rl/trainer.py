@@ -14,6 +14,7 @@ from embodied_rl.evaluate.protocol import EpisodeResult, enumerate_episodes, eva
 from embodied_rl.evaluate.statistics import as_good
 from embodied_rl.interfaces.sim import SimulatorSpec
 from embodied_rl.learning import checkpoint
+from embodied_rl.roles import RemotePolicy
 from embodied_rl.rollout.buffer import Rollout
 from embodied_rl.rollout.collect import Collector
 from embodied_rl.rollout.episodes import EpisodeSampler, Purpose
@@ -40,7 +41,9 @@ class Trainer:
         self.spec: SimulatorSpec = self.kind.spec
         algorithm, options = plugins.configure("algorithms", config.algo, "algo")
         self._resumed = self._checkpoint()
-        self.actor = build.actor(self._policy(), config.algo.sampler, self.spec, algorithm.needs_critic)
+        parts = (self._policy(), config.algo.sampler, self.spec, algorithm.needs_critic)
+        self.actor = build.actor(*parts)
+        self.policy = build.policy(self.actor, config.plan, *parts)
         self.algorithm = algorithm(options, self.actor, ranks, config.seed, config.train.iterations)
         self._episodes = self._sampler()
         envs = config.sim.num_envs // ranks.size
@@ -93,7 +96,9 @@ class Trainer:
         """One iteration: collect, learn; returns figures for the log, the same on every rank but for times."""
         began = time.perf_counter()
         self.algorithm.prepare(self.iteration)
-        rollout = self.collector.collect(self.actor)
+        if isinstance(self.policy, RemotePolicy):
+            self.policy.refresh()
+        rollout = self.collector.collect(self.policy)
         if self.config.train.time_limit == "terminal":
             rollout.end_at_time_limit()
         collected = time.perf_counter()
@@ -112,7 +117,8 @@ class Trainer:
         return dict(zip(figures, (values / self.ranks.size).tolist(), strict=True))
 
     def _figures(self, rollout: Rollout, seconds: Mapping[str, float]) -> dict[str, float]:
-        shares = self.ranks.gather(figures.Share.of(self.collector, rollout))
+        restarts = self.policy.restarts if isinstance(self.policy, RemotePolicy) else 0
+        shares = self.ranks.gather(figures.Share.of(self.collector, rollout, restarts))
         self.timelines = [share.timeline for share in shares]
         inline, finished = self.config.plan.allocation == "colocated", figures.finished(shares)
         drawn_by = self._episodes.figures()  # of this rollout; what it taught counts for the next
@@ -197,7 +203,8 @@ class Trainer:
 
     def close(self) -> None:
         """End the simulators."""
-        for handle in (*self._handles, *self._evaluators):
+        policy = [self.policy.handle] if isinstance(self.policy, RemotePolicy) else []
+        for handle in (*self._handles, *self._evaluators, *policy):
             handle.close()
 
 

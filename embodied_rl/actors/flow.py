@@ -74,6 +74,16 @@ class FlowActor(Actor):
         for parameter in backbone.perception_parameters():
             parameter.requires_grad_(not freeze_perception)
 
+    def exploration(self) -> dict[str, float]:
+        """What an algorithm sets from outside while it trains, besides weights: the strength of the noise."""
+        level = getattr(self.sampler, "noise_level", None)
+        return {} if level is None else {"noise_level": float(level)}
+
+    def explore_with(self, settings: Mapping[str, float]) -> None:
+        """Take over what another actor's `exploration` said."""
+        for name, value in settings.items():
+            setattr(self.sampler, name, value)
+
     @property
     def device(self) -> torch.device:
         """Where the network lives."""

@@ -6,7 +6,7 @@ model, `A` ≤ D of the simulator, `S` state dimensions, `L` instruction tokens,
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -190,6 +190,18 @@ class Evaluation:
     value: Tensor
     auxiliary: Tensor | None = None
     auxiliary_target: Tensor | None = None
+
+
+class Policy(Protocol):
+    """What a collector asks: an `Actor`, or who stands for one that runs elsewhere."""
+
+    def act(self, observation: Observation, keys: NoiseKeys, explore: bool) -> Decision:
+        """See `Actor.act`."""
+        ...
+
+    def value(self, observation: Observation, keys: NoiseKeys) -> Tensor:
+        """See `Actor.value`."""
+        ...
 
 
 class Actor(nn.Module):

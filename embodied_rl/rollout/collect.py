@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from embodied_rl.interfaces.policy import Actor, Decision
+from embodied_rl.interfaces.policy import Decision, Policy
 from embodied_rl.interfaces.sim import Array, NotFinite, Observation, SimulatorSpec, StepResult
 from embodied_rl.rollout.buffer import EpisodeRecord, Rollout
 from embodied_rl.rollout.environments import Environments
@@ -102,11 +102,11 @@ class Collector:
         self.restarts = self.lost_episodes = 0
 
     @torch.no_grad()
-    def collect(self, actor: Actor) -> Rollout:
+    def collect(self, policy: Policy) -> Rollout:
         """Fill the rollout with T decisions of each environment, exploring.
 
         Raises:
-            FloatingPointError: NaN or infinity from the simulator or the actor; the message says where.
+            FloatingPointError: NaN or infinity from the simulator or the policy; the message says where.
             WorkerDied: a worker died more often than its budget of restarts allows.
             WorkerError: a simulator raised an exception.
         """
@@ -114,9 +114,9 @@ class Collector:
         for parts in self._turns():
             self._receive(parts, wait=self._order == "exact")
             if ready := [part for part in parts if part.future is None]:
-                self._decide(actor, ready)
+                self._decide(policy, ready)
         self._receive(self._parts)
-        self._evaluate_ends(actor)
+        self._evaluate_ends(policy)
         self.rollout.finished = [record for _, _, record in sorted(self._finished, key=lambda item: item[:2])]
         self.timeline.finish()
         self.memory = resident_bytes(os.getpid()), tuple(part.handle.memory() for part in self._parts)
@@ -200,7 +200,7 @@ class Collector:
             return ready_first(self._parts, self.rollout.decisions, len(self._slices[0]), self._wait_for_any)
         return in_turn(self._slices, self.rollout.decisions)
 
-    def _decide(self, actor: Actor, parts: list[Part]) -> None:
+    def _decide(self, policy: Policy, parts: list[Part]) -> None:
         observation, columns = self._in_hand(parts)
         rows = np.concatenate([np.full(len(part.acting), part.decided) for part in parts])
         for part in parts:
@@ -209,7 +209,7 @@ class Collector:
             return
         keys = self._envs.keys(columns)
         with self.timeline.record(INFER, len(columns)):
-            decision = actor.act(observation, keys, explore=True)
+            decision = policy.act(observation, keys, explore=True)
         self._envs.check("the policy's actions", decision.actions, columns)
         where = torch.from_numpy(rows), torch.from_numpy(columns)
         for writer in self._writers:
@@ -289,20 +289,20 @@ class Collector:
         with self.timeline.record(WAIT, len(part.columns)):
             self.restarts += part.revived()
 
-    def _evaluate_ends(self, actor: Actor) -> None:
+    def _evaluate_ends(self, policy: Policy) -> None:
         """Values of what follows: of truncated episodes, and of the observations in hand."""
         rollout, most = self.rollout, sum(len(part.columns) for part in self._slices[0])
         for first in range(0, len(self._finals), most):
             finals = self._finals[first : first + most]
             with self.timeline.record(VALUE, len(finals)):
-                values = actor.value(*join(finals))
+                values = policy.value(*join(finals))
             where = [final.row for final in finals], [final.column for final in finals]
             rollout.final_value[where] = values.to(rollout.value)
         for parts in self._slices:
             observation, columns = self._in_hand(parts)
             if observation is not None:
                 with self.timeline.record(VALUE, len(columns)):
-                    values = actor.value(observation, self._envs.keys(columns))
+                    values = policy.value(observation, self._envs.keys(columns))
                 rollout.last_value[columns] = values.to(rollout.value)
 
     def _in_hand(self, parts: list[Part]) -> tuple[Observation | None, Array]:

@@ -1,4 +1,4 @@
-"""What the engine holds of a simulator, wherever it runs: submit a call, get a future."""
+"""What the engine holds of a simulator or another role, wherever it runs: submit a call, get a future."""
 
 import logging
 import time
@@ -64,13 +64,16 @@ class Future(Protocol):
 
 @runtime_checkable
 class Handle(Protocol):
-    """One simulator, in this process or in another. One call at a time: collect a future before the next submit."""
+    """One simulator, or another role of `embodied_rl.roles`: in this process, in a thread or in a process of its own.
+
+    One call at a time: collect a future before the next submit.
+    """
 
     name: str
 
     @property
     def spec(self) -> SimulatorSpec:
-        """The simulator's spec; waits until the simulator is built."""
+        """The simulator's spec; waits until the simulator is built. Other roles have none."""
         ...
 
     @property

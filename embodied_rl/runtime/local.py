@@ -111,23 +111,20 @@ class PendingCall:
 
 
 class ProcessHandle:
-    """A simulator in a process of its own, which starts at once and in parallel with others.
+    """A role in a process of its own, which starts at once and in parallel with others.
 
     The worker ends by itself when this process does, however it ends. Nothing outlives `close`: the shared memory has
     no name, so the system frees it with the last of the two processes, even after `kill -9`.
 
     Args:
-        factory: "module:Class" of the simulator; the module is imported in the worker alone.
-        kwargs: its keyword arguments, picklable; "num_envs" must be among them.
+        factory: "module:Class" of the role; the module is imported in the worker alone.
+        kwargs: its keyword arguments, picklable; a simulator's "num_envs" is among them.
         name: for messages.
         log: file for the worker's standard output and error; by default one that vanishes with the handle.
         start_timeout: seconds until the simulator must be built.
         call_timeout: seconds in which a call must be answered; then the worker counts as hung and is killed.
         max_restarts: how often `restart` may be called within an hour. The first is immediate; those that follow
             without a call that succeeded wait longer and longer, in the new worker, so that nobody here waits with it.
-
-    Raises:
-        ValueError: "num_envs" is missing.
     """
 
     def __init__(
@@ -141,8 +138,6 @@ class ProcessHandle:
         call_timeout: float = 120.0,
         max_restarts: int = 3,
     ):
-        if "num_envs" not in kwargs:
-            raise ValueError(f"ProcessHandle({factory!r}): kwargs must hold 'num_envs', got {sorted(kwargs)}")
         self.name = name
         self._factory, self._kwargs = factory, dict(kwargs)
         self._start_timeout, self._call_timeout = start_timeout, call_timeout
@@ -276,7 +271,8 @@ class ProcessHandle:
             raise self._worker_error("start", reply)
         self._starting = False
         self._spec = reply.value
-        self._slots = ImageSlots(self._memory, reply.value.cameras, self._kwargs["num_envs"])
+        cameras = () if self._spec is None else self._spec.cameras
+        self._slots = ImageSlots(self._memory, cameras, self._kwargs.get("num_envs", 0))
 
     def _remaining(self) -> float:
         return max(0.0, self._answer_by - time.monotonic())

@@ -140,27 +140,28 @@ def receive(connection: Connection) -> Any:
 
 
 def serve(connection: Connection, memory: int) -> None:
-    """Build the simulator that the first message names, so many seconds later, then answer calls until "close"."""
+    """Build the role that the first message names, so many seconds later, then answer calls until "close"."""
     factory, kwargs, delay = receive(connection)
     time.sleep(delay)
     built = _attempt(build, factory, kwargs)
     if isinstance(built, Failure):
         return send(connection, built)
-    simulator = built.value
-    slots = ImageSlots(memory, simulator.spec.cameras, kwargs["num_envs"])
-    send(connection, replace(built, value=simulator.spec))
+    role = built.value
+    spec = getattr(role, "spec", None)  # a simulator's; other roles have no pictures to hand over
+    slots = ImageSlots(memory, () if spec is None else spec.cameras, kwargs.get("num_envs", 0))
+    send(connection, replace(built, value=spec))
     slot, method = 0, ""
     while method != "close":
         method, args = receive(connection)
         following = (slot + 1) % SLOTS
-        reply = _attempt(_call, simulator, method, args, slots, following)
+        reply = _attempt(_call, role, method, args, slots, following)
         if isinstance(reply, Reply) and isinstance(reply.value, Observation | StepResult):
             reply.slot = slot = following
         send(connection, reply)
 
 
-def _call(simulator: Any, method: str, args: tuple[Any, ...], slots: ImageSlots, slot: int) -> Any:
-    return slots.put(getattr(simulator, method)(*args), slot)
+def _call(role: Any, method: str, args: tuple[Any, ...], slots: ImageSlots, slot: int) -> Any:
+    return slots.put(getattr(role, method)(*args), slot)
 
 
 def _attempt(function: Callable[..., Any], *args: Any) -> Reply | Failure:

@@ -239,8 +239,8 @@ def test_images_that_do_not_fit_the_spec_are_refused(simulator: str, message: st
 
 
 def test_mistakes_of_the_caller_are_told() -> None:
-    with pytest.raises(ValueError, match="num_envs"):
-        ProcessHandle(FAKE, {})
+    with ProcessHandle(FAKE, {}) as handle, pytest.raises(WorkerError, match="num_envs"):
+        handle.submit("reset", EPISODES[:3]).result()
     with worker() as handle:
         future = handle.submit("reset", EPISODES[:3])
         with pytest.raises(AssertionError, match="before the last call was collected"):

@@ -32,6 +32,11 @@ KINDS = {
 }  # fmt: skip
 
 
+def test_a_policy_in_a_process_of_its_own_changes_no_bit(split_reference: Path, tmp_path: Path) -> None:
+    settings = ("plan=split", "plan.policy=process")
+    assert_same(complete(tmp_path, "train", *SMALL, *TABLETOP, *settings), split_reference)
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_stopped_run_continues_as_if_nothing_had_happened(
     kind: str, typed: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch

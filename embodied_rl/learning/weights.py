@@ -1,0 +1,65 @@
+"""Weights on their way from who learns to who infers elsewhere: versioned, checked, and no more than has changed."""
+
+import hashlib
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import nn
+
+
+@dataclass(frozen=True)
+class Weights:
+    """A version of a network's weights, as plain arrays.
+
+    Attributes:
+        version: of the weights, counted in updates.
+        tensors: by name, each as bytes of the tensor's own dtype: uint8 [bytes].
+        checksum: SHA-256 of names and bytes.
+    """
+
+    version: int
+    tensors: dict[str, np.ndarray]
+    checksum: str
+
+
+class WeightsDamaged(ValueError):  # noqa: N818  it says what happened
+    """Weights did not arrive as they were sent, or are of another network."""
+
+
+def publish(network: nn.Module, version: int, everything: bool = False) -> Weights:
+    """Copies of what is learned and of all buffers; with `everything`, of what is frozen, too."""
+    frozen = {name for name, parameter in network.named_parameters() if not parameter.requires_grad}
+    state = {name: tensor for name, tensor in network.state_dict().items() if everything or name not in frozen}
+    tensors = {name: _bytes(tensor).copy() for name, tensor in state.items()}
+    return Weights(version, tensors, _checksum(tensors))
+
+
+@torch.no_grad()
+def load(network: nn.Module, weights: Weights) -> None:
+    """Take weights over.
+
+    Raises:
+        WeightsDamaged: the checksum does not fit, or a tensor's name or size is unknown to the network.
+    """
+    if _checksum(weights.tensors) != weights.checksum:
+        raise WeightsDamaged(f"weights of version {weights.version} were damaged on their way: the checksum is wrong.")
+    state = network.state_dict()
+    for name, data in weights.tensors.items():
+        if name not in state or state[name].nbytes != data.nbytes:
+            raise WeightsDamaged(f"weights of version {weights.version} are of another network: '{name}'.")
+        tensor = torch.from_numpy(data).view(state[name].dtype) if data.nbytes else torch.empty(0)
+        state[name].copy_(tensor.reshape(state[name].shape))
+
+
+def _bytes(tensor: torch.Tensor) -> np.ndarray:
+    """uint8 [bytes] of a tensor of any dtype, bfloat16 included."""
+    return tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy()
+
+
+def _checksum(tensors: dict[str, np.ndarray]) -> str:
+    digest = hashlib.sha256()
+    for name in sorted(tensors):
+        digest.update(name.encode())
+        digest.update(np.ascontiguousarray(tensors[name]).data)
+    return digest.hexdigest()
