@@ -48,6 +48,11 @@ def remote() -> Any:
     policy.handle.close()
 
 
+def pid(policy: RemotePolicy) -> int:
+    assert isinstance(policy.handle, ProcessHandle)
+    return policy.handle.pid
+
+
 def learn(actor: FlowActor) -> None:
     """Something like an update."""
     with torch.no_grad():
@@ -91,10 +96,10 @@ def test_a_killed_policy_worker_costs_nothing(remote: RemotePolicy) -> None:
     def killing(method: str, *args: Any) -> Any:
         number = next(calls)
         if number == 3:
-            os.kill(remote.handle.pid, signal.SIGKILL)
+            os.kill(pid(remote), signal.SIGKILL)
         future = submit(method, *args)
         if number == 9:
-            os.kill(remote.handle.pid, signal.SIGKILL)
+            os.kill(pid(remote), signal.SIGKILL)
         return future
 
     remote.handle.submit = killing
@@ -106,7 +111,7 @@ def test_a_policy_worker_that_keeps_dying_ends_the_run(remote: RemotePolicy) -> 
     remote.refresh()
     with pytest.raises(GaveUp, match="policy worker was restarted"):
         while True:
-            os.kill(remote.handle.pid, signal.SIGKILL)
+            os.kill(pid(remote), signal.SIGKILL)
             remote.refresh()
 
 

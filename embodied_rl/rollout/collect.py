@@ -19,9 +19,8 @@ from embodied_rl.rollout.environments import Environments
 from embodied_rl.rollout.episodes import EpisodeSampler
 from embodied_rl.rollout.order import Order, in_turn, ready_first
 from embodied_rl.rollout.parts import Final, Part, check_ended, check_sizes, join, snapshots, used
-from embodied_rl.rollout.replay import ReplayStorage
+from embodied_rl.rollout.replay import ReplayStorage, writers
 from embodied_rl.rollout.timeline import INFER, SIMULATE, VALUE, WAIT, Timeline
-from embodied_rl.rollout.writer import Writer
 from embodied_rl.runtime.handle import Future, Handle, Revival, WorkerDied, wait_for_any
 from embodied_rl.runtime.process import resident_bytes
 
@@ -85,10 +84,7 @@ class Collector:
                 f"whole episodes need train.decisions ≥ {-(-spec.horizon // rollout.executed)}"
             )
         self.spec, self.rollout, self._fresh, self._order = spec, rollout, fresh, order
-        self._writers: list[Writer] = [rollout]
-        if storage is not None:
-            storage.format.check_simulator(spec, rollout.num_envs, rollout.executed)
-            self._writers.append(storage)
+        self._writers = writers(spec, rollout, storage)
         self._envs = Environments(sampler, env_offset + np.arange(rollout.num_envs), total, seed)
         columns = np.split(np.arange(rollout.num_envs), len(handles))
         self._parts = [Part(handle, mine) for handle, mine in zip(handles, columns, strict=True)]

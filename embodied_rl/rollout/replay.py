@@ -13,12 +13,13 @@ import numpy as np
 from torch import Tensor
 
 from embodied_rl.interfaces.policy import Decision, NoiseKeys
-from embodied_rl.interfaces.sim import Array, Episode, Observation, StepResult
+from embodied_rl.interfaces.sim import Array, Episode, Observation, SimulatorSpec, StepResult
+from embodied_rl.rollout.buffer import Rollout
 from embodied_rl.rollout.replay_files import TEXTS, Texts, make_folder, open_arrays, read_format
 from embodied_rl.rollout.replay_format import Kind, ReplayError, ReplayFormat, allocate
 from embodied_rl.rollout.replay_ring import Ring, Values
 from embodied_rl.rollout.transitions import PLAIN, Transitions
-from embodied_rl.rollout.writer import outcome
+from embodied_rl.rollout.writer import Writer, outcome
 
 _EPISODE = ("episode", "seed", "initial_state", "group", "task", "split")
 
@@ -249,6 +250,14 @@ class ReplayStorage:
             instruction=tuple(self._texts[int(number)] for number in arrays["instruction"][tracks, slots]),
             privileged=arrays["privileged"][tracks, slots] if self.format.privileged_names else None,
         )
+
+
+def writers(spec: SimulatorSpec, rollout: Rollout, storage: ReplayStorage | None) -> list[Writer]:
+    """The rollout first, then the storage, if there is one; raises `ReplayError` where that is for something else."""
+    if storage is None:
+        return [rollout]
+    storage.format.check_simulator(spec, rollout.num_envs, rollout.executed)
+    return [rollout, storage]
 
 
 def _array(values: Tensor) -> Array:

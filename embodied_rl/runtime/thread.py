@@ -1,11 +1,12 @@
 """A role in a thread of this process: for what waits, or computes outside Python, such as a service."""
 
-import os
 import queue
 import threading
 import time
 from collections.abc import Callable
-from typing import Any
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
+from typing import Any, cast
 
 from embodied_rl.runtime.handle import NoAnswer, WorkerError
 
@@ -69,14 +70,15 @@ class ThreadCall:
         self._handle = handle
         self._submitted = self.began
         self._ended = threading.Event()
-        self._readable, self._signal = os.pipe()
+        readable, self._signal = Pipe(duplex=False)
+        self._readable = cast("Connection", readable)
         self._value: Any = None
         self._error: Exception | None = None
 
     def done(self) -> bool:
         return self._ended.is_set()
 
-    def wait_on(self) -> tuple[int | None, float]:
+    def wait_on(self) -> tuple[Connection | None, float]:
         return (None, 0.0) if self.done() else (self._readable, self._left(None))
 
     def result(self, timeout: float | None = None) -> Any:
@@ -106,17 +108,12 @@ class ThreadCall:
     def _end(self) -> None:
         self.seconds = time.monotonic() - self.began
         self._ended.set()
-        os.close(self._signal)
+        self._signal.close()
 
     def _left(self, timeout: float | None) -> float:
         if timeout is not None:
             return timeout
         return max(0.0, self._submitted + self._handle.call_timeout - time.monotonic())
-
-    def __del__(self) -> None:
-        os.close(self._readable)
-        if not self._ended.is_set():
-            os.close(self._signal)
 
 
 def _serve(build: Callable[[], Any], calls: "queue.Queue[ThreadCall | None]") -> None:

@@ -125,7 +125,7 @@ def observation(episodes: list[int], decisions: list[int]) -> Observation:
     return Observation(
         images={"top": np.broadcast_to(marks[:, None, None, None] % 251, shape).astype(np.uint8)},
         state=(marks[:, None] + np.arange(3)).astype(np.float32),
-        instruction=tuple(f"go {'left' if mark % 2 else 'right'} {mark % 5}" for mark in marks),
+        instruction=tuple(f"go {'left' if mark % 2 else 'right'} {mark % 50}" for mark in marks),
         privileged=(marks[:, None] - np.arange(3)).astype(np.float32),
     )
 

@@ -63,6 +63,14 @@ def test_batch_rows_are_those_of_the_environments_in_order() -> None:
     assert batch["value"].data_ptr() == rollout.value.data_ptr()
 
 
+def test_a_lost_episode_takes_its_own_rows_along() -> None:
+    rollout = Rollout.allocate(ACTOR, 3, 4)
+    rollout.valid[:] = True
+    rollout.lose_episodes(1, torch.tensor([3, 0]), np.array([1, 0]))
+    rollout.lose_episodes(-1, torch.tensor([2]), np.array([0]))
+    assert rollout.valid.T.int().tolist() == [[0, 0, 1], [1, 1, 1], [1, 1, 1], [1, 0, 1]]
+
+
 def test_clearing_keeps_the_memory_and_forgets_the_rows() -> None:
     rollout = Rollout.allocate(ACTOR, 2, 4)
     rollout.write_result(0, torch.arange(4), result(4), np.arange(4))

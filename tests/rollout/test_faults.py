@@ -69,6 +69,7 @@ def test_a_worker_killed_between_rollouts_is_replaced_at_a_checkpoint(closing: C
     collector.collect(actor)
     os.kill(handles[0].pid, signal.SIGKILL)
     state = collector.state()
+    assert collector.rollout.valid.all()  # what was collected before stays
     assert (collector.restarts, collector.lost_episodes) == (1, N // 2)
     resumed, _ = make(inline(2))
     resumed.load(state)

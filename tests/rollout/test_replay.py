@@ -254,14 +254,37 @@ def test_a_truncation_without_its_final_observation_is_not_sampled() -> None:
 
 
 def test_an_episode_that_starts_anew_does_not_follow_its_own_beginning() -> None:
-    """As where a simulator has no snapshots: the same episode, from decision 0 on."""
+    """As where a simulator has no snapshots: the same episode, from decision 0 on.
+
+    In the second ring, the row after the new decision 0 is decision 1 of before.
+    """
     script = Script(ReplayStorage(layout(9, tracks=1)))
-    for _ in range(2):
-        script.decide([0])
-        script.finish([0], [""])
+    one_after_the_other(script, 2)
     script.number[0] = 0
     script.decide([0])
     assert everything(script.storage).keys() == {(0, 0)}
+    script = Script(ReplayStorage(layout(3, tracks=1)))
+    one_after_the_other(script, 3)
+    script.number[0] = 0
+    one_after_the_other(script, 1)
+    assert everything(script.storage).keys() == {(0, 1)}
+
+
+def one_after_the_other(script: Script, decisions: int, end: str = "") -> None:
+    """Of track 0; the last one ends the episode, if anything does."""
+    for left in reversed(range(decisions)):
+        script.decide([0])
+        script.finish([0], ["" if left else end])
+
+
+def test_an_episode_that_was_continued_from_an_earlier_point_is_not_whole() -> None:
+    """As where a run resumes and its storage has come further: decisions 0, 1, and then 1 and 2. The next one is."""
+    script = Script(ReplayStorage(layout(9, tracks=1)))
+    one_after_the_other(script, 2)
+    script.number[0] = 1
+    one_after_the_other(script, 2, "terminated")
+    one_after_the_other(script, 2, "truncated")
+    assert [episode.episode.tolist() for episode in script.storage.episodes()] == [[1, 1]]
 
 
 def test_a_collector_refuses_a_storage_for_something_else() -> None:

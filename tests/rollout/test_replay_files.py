@@ -249,13 +249,15 @@ def test_a_text_that_was_half_written_is_forgotten(tmp_path: Path) -> None:
         script = Script(storage)
         events(script)
     texts = tmp_path / "replay" / "texts.jsonl"
+    lines = texts.read_text().count("\n")
     with texts.open("ab") as file:
         file.write(b'"go le')
     assert_holds(ReplayStorage.open(tmp_path / "replay"), script.expected())
     with closing(ReplayStorage(SMALL, tmp_path / "replay")) as storage:
-        more = Script(storage, tracks=script.tracks, next_index=50)
+        more = Script(storage, tracks=script.tracks, next_index=57)
         events(more)
         assert_holds(storage, more.expected())
+    assert texts.read_text().count("\n") > lines
     assert_holds(ReplayStorage.open(tmp_path / "replay"), more.expected())
 
 
