@@ -56,10 +56,14 @@ class SimulatorKind:
         """Behind a handle, in this process."""
         return InlineHandle(lambda: self.build(num_envs), name)
 
-    def worker(self, num_envs: int, name: str) -> Handle:
-        """Behind a handle, in a process of its own."""
+    def worker(self, num_envs: int, name: str, plan: Plan) -> Handle:
+        """Behind a handle, in a process of its own, with the deadlines of a plan."""
         return ProcessHandle(
-            plugins.path("sims", self.node.name), {"config": self.options, "num_envs": num_envs}, name=name
+            plugins.path("sims", self.node.name),
+            {"config": self.options, "num_envs": num_envs},
+            name=name,
+            start_timeout=plan.start_timeout,
+            call_timeout=plan.call_timeout,
         )
 
 
@@ -71,7 +75,7 @@ def handles(kind: SimulatorKind, plan: Plan, num_envs: int, purpose: str) -> lis
     if plan.allocation == "colocated":
         return [kind.inline(num_envs // plan.slices, f"{purpose} simulator {part}") for part in range(plan.slices)]
     count = plan.slices * plan.workers
-    return [kind.worker(num_envs // count, f"{purpose} simulator {part}") for part in range(count)]
+    return [kind.worker(num_envs // count, f"{purpose} simulator {part}", plan) for part in range(count)]
 
 
 def sampler(node: SamplerNode, backbone: FlowBackbone) -> Sampler:

@@ -119,6 +119,10 @@ class Plan:
     """Split: simulator processes of each slice."""
     order: Literal["exact", "ready"] = "exact"
     """Split: infer slices in turn, or whichever simulators are done; "ready" gives up reproducible bits."""
+    start_timeout: float = at_least(1.0, 300.0)
+    """Seconds in which a simulator process must have started; then it counts as hung."""
+    call_timeout: float = at_least(1.0, 120.0)
+    """Seconds in which a simulator process must have executed a chunk; then it counts as hung and is replaced."""
 
     @property
     def parts(self) -> int:

@@ -33,7 +33,7 @@ def resolve(config: TrainConfig) -> tuple[TrainConfig, str | None]:
     speed = f"{prediction.decisions_per_second:,.0f} decisions/s"
     print(f"Plan: {found.best.allocation}; {speed} predicted from costs measured {measured.about.get('measured')}.")
     text = json.dumps(choice.summary(found, measured, resources, choice.workload(config)), indent=2) + "\n"
-    return replace(config, plan=choice.to_plan(found.best.allocation)), text
+    return replace(config, plan=choice.to_plan(found.best.allocation, config.plan)), text
 
 
 def costs(config: TrainConfig, cores: int) -> CostFile:

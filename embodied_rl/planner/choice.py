@@ -3,7 +3,7 @@
 import hashlib
 import json
 import os
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -40,10 +40,13 @@ def configured(config: TrainConfig, measured: CostFile, resources: Resources) ->
     return candidate(measured.costs, allocation, resources, workload(config))
 
 
-def to_plan(chosen: Allocation) -> Plan:
-    """An allocation of cores as a run is configured with it."""
+def to_plan(chosen: Allocation, asked: Plan) -> Plan:
+    """An allocation of cores as a run is configured with it; what it leaves open, such as deadlines, is as asked."""
     assert chosen.mode != "hybrid", "on cores there is no such mode"
-    return Plan(chosen.mode, chosen.ranks, chosen.slices, max(1, chosen.workers), chosen.order)
+    workers, order = max(1, chosen.workers), chosen.order
+    return replace(
+        asked, allocation=chosen.mode, ranks=chosen.ranks, slices=chosen.slices, workers=workers, order=order
+    )
 
 
 def workload(config: TrainConfig) -> Workload:
