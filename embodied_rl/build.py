@@ -58,10 +58,14 @@ class SimulatorKind:
         """Behind a handle, in this process."""
         return InlineHandle(lambda: self.build(num_envs), name)
 
-    def worker(self, num_envs: int, name: str) -> Handle:
-        """Behind a handle, in a process of its own."""
+    def worker(self, num_envs: int, name: str, plan: Plan) -> Handle:
+        """Behind a handle, in a process of its own, with the deadlines of a plan."""
         return ProcessHandle(
-            plugins.path("sims", self.node.name), {"config": self.options, "num_envs": num_envs}, name=name
+            plugins.path("sims", self.node.name),
+            {"config": self.options, "num_envs": num_envs},
+            name=name,
+            start_timeout=plan.start_timeout,
+            call_timeout=plan.call_timeout,
         )
 
 
@@ -73,7 +77,7 @@ def handles(kind: SimulatorKind, plan: Plan, num_envs: int, purpose: str) -> lis
     if plan.allocation == "colocated":
         return [kind.inline(num_envs // plan.slices, f"{purpose} simulator {part}") for part in range(plan.slices)]
     count = plan.slices * plan.workers
-    return [kind.worker(num_envs // count, f"{purpose} simulator {part}") for part in range(count)]
+    return [kind.worker(num_envs // count, f"{purpose} simulator {part}", plan) for part in range(count)]
 
 
 def curriculum(node: EpisodesNode, spec: SimulatorSpec) -> Curriculum:
@@ -96,7 +100,9 @@ def policy(
     if plan.policy == "shared":
         return learning
     parts = {"node": node, "sampling": sampling, "spec": spec, "needs_critic": needs_critic}
-    return RemotePolicy(ProcessHandle(f"{__name__}:{policy_worker.__name__}", parts, name="policy worker"), learning)
+    deadlines = {"start_timeout": plan.start_timeout, "call_timeout": plan.call_timeout}
+    factory = f"{__name__}:{policy_worker.__name__}"
+    return RemotePolicy(ProcessHandle(factory, parts, name="policy worker", **deadlines), learning)
 
 
 def policy_worker(node: PolicyNode, sampling: SamplerNode, spec: SimulatorSpec, needs_critic: bool) -> PolicyWorker:

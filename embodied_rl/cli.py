@@ -9,6 +9,7 @@ from embodied_rl import __version__
 from embodied_rl.commands.table import COMMANDS
 from embodied_rl.config import did_you_mean
 
+FAILED = 1
 USER_ERROR = 2
 INTERRUPTED = 130
 CLOSED_PIPE = 141
@@ -22,7 +23,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         arguments: what was typed after `embodied-rl`; None takes it from the process.
 
     Returns:
-        The exit code: 0, 1 where the command found something wrong, 2 for a mistake in what was typed.
+        The exit code: 0, 1 where the command found something wrong or a process it needs was lost, 2 for a mistake in
+        what was typed.
     """
     try:
         code = _dispatch(list(sys.argv[1:] if arguments is None else arguments))
@@ -39,6 +41,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise
         print(f"embodied-rl: {error}", file=sys.stderr)
         return USER_ERROR
+    except RuntimeError as error:
+        from embodied_rl.runtime.handle import RunFailed
+
+        if not isinstance(error, RunFailed):
+            raise
+        print(f"embodied-rl: {error}", file=sys.stderr)
+        return FAILED
 
 
 def is_for_the_user(error: ValueError) -> bool:

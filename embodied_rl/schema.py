@@ -128,6 +128,10 @@ class Plan:
     """Split: infer slices in turn, or whichever simulators are done; "ready" gives up reproducible bits."""
     policy: Literal["shared", "process"] = "shared"
     """shared: a rank infers with the module that learns; process: a process beside it does, and is sent the weights."""
+    start_timeout: float = at_least(1.0, 300.0)
+    """Seconds in which a simulator process must have started; then it counts as hung."""
+    call_timeout: float = at_least(1.0, 120.0)
+    """Seconds in which a simulator process must have executed a chunk; then it counts as hung and is replaced."""
 
     @property
     def parts(self) -> int:

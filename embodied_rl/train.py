@@ -19,8 +19,9 @@ from embodied_rl.runs.folder import RunFolder
 from embodied_rl.runs.log import open_log
 from embodied_rl.runs.storage import write_text
 from embodied_rl.runtime.collective import Ranks
+from embodied_rl.runtime.handle import RunFailed
 from embodied_rl.runtime.ranks import Stopped, launch, raise_on_signals, stop_on_signals
-from embodied_rl.schema import TrainConfig
+from embodied_rl.schema import Plan, TrainConfig
 from embodied_rl.trainer import Trainer
 
 
@@ -29,16 +30,26 @@ def run(config: TrainConfig) -> None:
 
     Raises:
         ValueError: a configuration that cannot work, a run that has nothing left to do, or numbers that are none.
+        RunFailed: a process that it needs was lost, and could not be replaced.
     """
     config, folder = start_or_resume(config)
     if config.resume is not None and (note := stored.moved(folder.path / provenance.FILE)):
         print(note)
     try:
-        launch(train, (config, folder), config.plan.ranks)
+        launch(train, (config, folder), config.plan.ranks, timeout=patience(config.plan))
     except Stopped:
         print(f"Stopped; every iteration so far is saved. Continue with: embodied-rl train resume={folder.path}")
     except FloatingPointError as error:
         raise ValueError(f"{str(error).rstrip('.')}. The run in {folder.path} cannot go on.") from None
+    except RunFailed as error:
+        remedy = f"Once the cause is gone, continue with: embodied-rl train resume={folder.path}"
+        raise RunFailed(f"{str(error).rstrip()}\n{remedy}") from error
+
+
+def patience(plan: Plan) -> float:
+    """Seconds that ranks wait for each other: enough to find out that a simulator hangs, and to replace it."""
+    hung = plan.start_timeout + 2 * plan.call_timeout if plan.allocation == "split" else 0.0
+    return max(300.0, hung)
 
 
 def check_start(config: TrainConfig) -> None:

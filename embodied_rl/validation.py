@@ -10,6 +10,8 @@ from embodied_rl.config import did_you_mean
 from embodied_rl.interfaces.sim import SimulatorSpec
 from embodied_rl.schema import AlgoNode, Plan, PolicyNode, RunConfig, SamplerNode, SimNode, TrainConfig
 
+LONGEST_DEADLINE = 86_400
+
 
 def validate(config: Any) -> None:
     """Check a frozen configuration of any command.
@@ -24,6 +26,8 @@ def validate(config: Any) -> None:
         check_open(config.run.overrides)
     if isinstance(sim, SimNode) and isinstance(plan, Plan) and plan.allocation != "auto":
         check_division(sim, plan)
+    if isinstance(plan, Plan):
+        check_deadlines(plan)
     if isinstance(run := getattr(config, "run", None), RunConfig):
         check_writable(run.root, "run.root")
         check_plain(run.experiment)
@@ -58,6 +62,13 @@ def check_open(overrides: Sequence[str]) -> None:
                 f"{override}: plan=auto, the default, chooses this itself. To choose by hand name the allocation, too, "
                 f"such as plan=colocated {override}, or plan=split."
             )
+
+
+def check_deadlines(plan: Plan) -> None:
+    """Nothing waits for ever."""
+    for key, seconds in (("start_timeout", plan.start_timeout), ("call_timeout", plan.call_timeout)):
+        if not seconds <= LONGEST_DEADLINE:
+            raise ValueError(f"plan.{key} must be at most {LONGEST_DEADLINE} seconds, a day, not {seconds:g}.")
 
 
 def check_resume(overrides: Sequence[str]) -> None:

@@ -17,6 +17,7 @@ from embodied_rl.rollout.buffer import Rollout
 from embodied_rl.rollout.collect import Collector
 from embodied_rl.rollout.episodes import EpisodeSampler
 from embodied_rl.runtime.handle import GaveUp, NoAnswer, WorkerError
+from embodied_rl.runtime.local import ProcessHandle
 from embodied_rl.runtime.thread import ThreadHandle
 from embodied_rl.schema import Plan, PolicyNode, SamplerNode, SimNode
 

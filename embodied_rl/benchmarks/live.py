@@ -76,7 +76,7 @@ def plans(config: TrainConfig, measured: CostFile, resources: Resources) -> list
 
 def run(config: TrainConfig, item: Candidate, seconds: float = 20.0) -> Run:
     """Train for a while under an allocation."""
-    return Run(item, busy.measure(config, choice.to_plan(item.allocation), seconds).times)
+    return Run(item, busy.measure(config, choice.to_plan(item.allocation, config.plan), seconds).times)
 
 
 def remarks(runs: Sequence[Run], costs: Costs, work: Workload) -> list[str]:

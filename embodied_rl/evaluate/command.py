@@ -98,8 +98,8 @@ def evaluate_parallel(
     handles: list[Handle] = []
     try:
         # A simulator on an accelerator hands out its observations in this process alone.
-        place = kind.worker if parts > 1 and spec.device == "cpu" else kind.inline
-        handles += [place(envs, f"evaluation simulator {part}") for part in range(parts)]
+        apart, names = parts > 1 and spec.device == "cpu", [f"evaluation simulator {part}" for part in range(parts)]
+        handles += [kind.worker(envs, name, config.plan) if apart else kind.inline(envs, name) for name in names]
         return evaluate(actor, handles, spec, episodes, config.seed, envs, None, config.ablate)
     finally:
         for handle in handles:

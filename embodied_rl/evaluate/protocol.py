@@ -86,7 +86,6 @@ def evaluate(
     envs_per_handle: int,
     executed: int | None,
     ablate: Ablation = "none",
-    deadline: float = 300.0,
 ) -> list[EpisodeResult]:
     """Run each episode once, without exploration; while one simulator's rows are inferred, the others simulate.
 
@@ -101,7 +100,6 @@ def evaluate(
         executed: execute only so many actions of a chunk; None executes all that the actor returns.
         ablate: "image" blanks all images; "instruction" shows each row the instruction of an episode of another task,
             while the simulator keeps its own goal.
-        deadline: seconds in which a simulator has to answer.
 
     Returns:
         One result per episode, in the order of `episodes`.
@@ -114,12 +112,12 @@ def evaluate(
         raise ValueError("Two episodes of an evaluation share an index; noise and results are keyed by it.")
     instructions = None
     if ablate == "instruction":
-        own = _instructions(handles, episodes, envs_per_handle, deadline)
+        own = _instructions(handles, episodes, envs_per_handle)
         instructions = foreign_instructions(episodes, own, seed)
     chooser = _Chooser(actor, spec, seed, executed, ablate == "image", instructions)
     queue = deque(episodes)
     share = min(envs_per_handle, -(-len(episodes) // len(handles)))
-    slices = [_Slice(handle, envs_per_handle, share, queue, deadline) for handle in handles]
+    slices = [_Slice(handle, envs_per_handle, share, queue) for handle in handles]
     results: dict[int, EpisodeResult] = {}
     with torch.no_grad():
         while any(part.busy for part in slices):
@@ -214,8 +212,8 @@ class _Slice:
     An environment that finds no next episode is parked, and its row is never inferred again.
     """
 
-    def __init__(self, handle: Handle, envs: int, share: int, queue: deque[Episode], deadline: float) -> None:
-        self._handle, self._queue, self._deadline = handle, queue, deadline
+    def __init__(self, handle: Handle, envs: int, share: int, queue: deque[Episode]) -> None:
+        self._handle, self._queue = handle, queue
         self._running = [_Running(queue.popleft()) if row < share and queue else None for row in range(envs)]
         self._next: list[Episode | None] = [None] * envs
         self._observation: Observation | None = None
@@ -230,7 +228,7 @@ class _Slice:
         assert self._call is not None, "a busy slice has a call under way"
         finished: list[EpisodeResult] = []
         try:
-            answer = self._call.result(self._deadline)
+            answer = self._call.result()
             if isinstance(answer, StepResult):
                 finished = self._count(answer)
                 answer = answer.observation
@@ -297,7 +295,7 @@ def _conditions(spec: SimulatorSpec, split: str) -> str:
     return split if split in spec.splits else "train"
 
 
-def _instructions(handles: Sequence[Handle], episodes: Sequence[Episode], envs: int, deadline: float) -> dict[int, str]:
+def _instructions(handles: Sequence[Handle], episodes: Sequence[Episode], envs: int) -> dict[int, str]:
     """Episode index → what the simulator asks for in it, known only once it starts."""
     found: dict[int, str] = {}
     handle = handles[0]
@@ -305,7 +303,7 @@ def _instructions(handles: Sequence[Handle], episodes: Sequence[Episode], envs: 
         batch = episodes[start : start + envs]
         padded = [*batch, *[None] * (envs - len(batch))]
         try:
-            observation: Observation = handle.submit("reset", padded).result(deadline)
+            observation: Observation = handle.submit("reset", padded).result()
         except WorkerDied:
             observation, _ = revive(handle, padded)
         found.update({episode.index: observation.instruction[row] for row, episode in enumerate(batch)})

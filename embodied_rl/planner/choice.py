@@ -77,11 +77,11 @@ def configured(config: TrainConfig, measured: CostFile, resources: Resources) ->
     return candidate(measured.costs, allocation, resources, workload(config))
 
 
-def to_plan(chosen: Allocation, others: Plan | None = None) -> Plan:
-    """An allocation of cores as a run is configured with it; keys that are no part of it are those of `others`."""
+def to_plan(chosen: Allocation, asked: Plan) -> Plan:
+    """An allocation of cores as a run is configured with it; what it leaves open, such as deadlines, is as asked."""
     assert chosen.mode != "hybrid", "on cores there is no such mode"
     return replace(
-        others or Plan(),
+        asked,
         allocation=chosen.mode,
         ranks=chosen.ranks,
         slices=chosen.slices,

@@ -193,7 +193,7 @@ class _Bench:
         """Messages to simulator processes and their memory; returns the jitter of a chunk's seconds."""
         spread = 0.0
         for envs in sizes(self.config.sim.num_envs, self.group_size)[::2]:
-            handle = self.kind.worker(envs, f"probe of {envs} environments")
+            handle = self.kind.worker(envs, f"probe of {envs} environments", self.config.plan)
             try:
                 seconds = self._chunks(handle, envs, samples)
                 samples.add("simulator_memory", envs, handle.memory())

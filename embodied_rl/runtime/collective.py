@@ -9,11 +9,13 @@ from typing import Any
 import torch
 from torch import Tensor, distributed, nn
 
+from embodied_rl.runtime.handle import RunFailed
+
 LOOPBACK = "127.0.0.1"
 _torch: Any = distributed  # its type stubs lack TCPStore and all of ProcessGroupGloo
 
 
-class PeerLost(RuntimeError):  # noqa: N818  it says what happened
+class PeerLost(RunFailed):
     """An operation of all ranks failed: another rank is gone, or did not follow within the deadline."""
 
 

@@ -11,7 +11,11 @@ from embodied_rl.interfaces.sim import Episode, Observation, SimulatorSpec
 log = logging.getLogger(__name__)
 
 
-class WorkerDied(RuntimeError):  # noqa: N818  it says what happened
+class RunFailed(RuntimeError):  # noqa: N818  it says what happened
+    """A process that a run needs is gone or cannot go on; the message says all there is to say, without a traceback."""
+
+
+class WorkerDied(RunFailed):
     """A worker process is gone: killed, crashed, or killed by us because it hung. `Handle.restart` brings it back."""
 
 
@@ -23,7 +27,7 @@ class GaveUp(WorkerDied):
     """A worker died more often than its budget of restarts allows, or has never come up."""
 
 
-class WorkerError(RuntimeError):
+class WorkerError(RunFailed):
     """A simulator raised an exception in its worker; the message holds its traceback. The worker lives on."""
 
 

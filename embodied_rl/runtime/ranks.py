@@ -18,7 +18,7 @@ from typing import TypeVar
 import torch
 
 from embodied_rl.runtime.collective import GlooRanks, PeerLost, Ranks, meeting_point
-from embodied_rl.runtime.handle import WorkerDied
+from embodied_rl.runtime.handle import RunFailed, WorkerDied
 from embodied_rl.runtime.process import STOP_SIGNALS, ChildProcess
 from embodied_rl.runtime.worker import prepare_child, receive, send
 
@@ -30,7 +30,7 @@ START_TIMEOUT = 120.0
 GRACE = 10.0
 
 
-class RankFailed(RuntimeError):  # noqa: N818  it says what happened
+class RankFailed(RunFailed):
     """Another rank failed first; the message holds its traceback, or how its process ended."""
 
 
@@ -214,7 +214,7 @@ def _outcome(rank: int, child: ChildProcess, seconds: float) -> Failure | None:
 def _failure(rank: int, error: Exception) -> Failure:
     ours = isinstance(error, ValueError) and type(error).__module__.startswith(__name__.partition(".")[0])
     said = error if ours or isinstance(error, FloatingPointError) else None
-    text = "".join(traceback.format_exception(error))
+    text = str(error) if isinstance(error, RunFailed) else "".join(traceback.format_exception(error))
     return Failure(rank, time.monotonic(), isinstance(error, PeerLost), text, said)
 
 

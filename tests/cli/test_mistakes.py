@@ -41,6 +41,8 @@ TOY = ("train", "experiment=toy_run", "--dry-run")
             [*TOY, "plan=colocated", "sim.num_envs=9"],
             "cannot be divided evenly over plan.ranks × plan.slices = 2",
         ),
+        ([*TOY, "plan.start_timeout=0"], "plan.start_timeout must be at least 1.0, not 0"),
+        ([*TOY, "plan.call_timeout=inf"], "plan.call_timeout must be at most 86400 seconds, a day, not inf"),
         ([*TOY, "plan=split", "plan.workers=3"], "cannot be divided evenly over plan.ranks × plan.workers"),
         ([*TOY, "policy.checkpoint=nowhere.safetensors"], "policy.checkpoint: nowhere.safetensors is not there"),
         ([*TOY, "policy.checkpoint=asset:nothing"], "policy.checkpoint: there is no asset 'nothing'"),

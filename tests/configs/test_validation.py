@@ -6,6 +6,7 @@ from embodied_rl.interfaces.sim import SimulatorSpec, Task
 from embodied_rl.schema import Plan, PolicyNode, SamplerNode, SimNode
 from embodied_rl.validation import (
     check_checkpoint,
+    check_deadlines,
     check_division,
     check_episodes,
     check_resume,
@@ -30,6 +31,14 @@ def test_environments_are_divided_evenly(plan: Plan, parts: int) -> None:
         check_division(SimNode("x", num_envs=2 * parts + 1), plan)
     with pytest.raises(ValueError, match=f"Try sim.num_envs={parts}"):
         check_division(SimNode("x", num_envs=1), plan)
+
+
+def test_a_deadline_has_an_end() -> None:
+    check_deadlines(Plan(start_timeout=86_400, call_timeout=1))
+    for key in ("start_timeout", "call_timeout"):
+        for seconds in (float("inf"), 1e9):
+            with pytest.raises(ValueError, match=f"plan.{key} must be at most 86400 seconds"):
+                check_deadlines(Plan(**{key: seconds}))
 
 
 @pytest.mark.parametrize(

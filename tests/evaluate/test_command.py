@@ -30,7 +30,7 @@ class Kind:
     def build(self, num_envs):
         return self.simulator(num_envs)
 
-    def worker(self, num_envs, name):
+    def worker(self, num_envs, name, plan=None):
         handle = self.make_handle(1, num_envs)[0]
         handle.close = lambda: self.built.remove(handle)
         self.built.append(handle)

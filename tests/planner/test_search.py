@@ -2,10 +2,13 @@
 
 import pytest
 
+from embodied_rl.planner.allocation import Allocation
+from embodied_rl.planner.choice import to_plan
 from embodied_rl.planner.costs import Costs, Line
 from embodied_rl.planner.model import Workload, iteration
 from embodied_rl.planner.resources import Resources
 from embodied_rl.planner.search import TIE, allocations, choose, memory
+from embodied_rl.schema import Plan
 
 TWO_CORES = Resources(2)
 
@@ -21,6 +24,13 @@ def test_two_slices_win_where_inference_has_a_large_fixed_cost():
     costs = Costs(step=Line(0, 0.01), inference=Line(0.2, 0.0016), update=Line(), policy_memory=Line(6e9))
     best = choose(costs, Resources(2, memory=8e9), Workload(64, 24)).best
     assert str(best.allocation).startswith("split, 1 rank, 1 simulating, 2 slices")
+
+
+def test_a_resolved_plan_keeps_the_deadlines_that_were_asked_for():
+    asked = Plan("auto", ranks=5, slices=7, workers=3, order="ready", start_timeout=900.0, call_timeout=45.0)
+    chosen = to_plan(Allocation("split", ranks=1, workers=2, slices=2), asked)
+    assert chosen == Plan("split", 1, 2, 2, "exact", start_timeout=900.0, call_timeout=45.0)
+    assert to_plan(Allocation("colocated", ranks=2, workers=0, slices=1), asked).start_timeout == 900.0
 
 
 def test_the_choice_is_as_good_as_the_best_of_all_but_for_a_tie():

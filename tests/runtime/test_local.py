@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from embodied_rl.interfaces.sim import Episode
-from embodied_rl.runtime.handle import Handle, WorkerDied, WorkerError, revive
+from embodied_rl.runtime.handle import GaveUp, Handle, WorkerDied, WorkerError, revive
 from embodied_rl.runtime.local import InlineHandle, ProcessHandle
 from embodied_rl.testing.comparison import assert_same, copy_of
 from embodied_rl.testing.fake_simulator import FakeSimulator
@@ -141,9 +141,26 @@ def test_an_exception_of_the_simulator_comes_with_its_traceback_and_leaves_the_w
 def test_a_hung_worker_is_killed_at_the_deadline() -> None:
     with worker(config=FakeSimulator.Config(fault="hang"), call_timeout=0.3) as handle:
         handle.submit("reset", EPISODES[:3]).result()
-        with pytest.raises(WorkerDied, match=r"gave no answer within 0\.3 s and was killed"):
+        with pytest.raises(WorkerDied, match=r"within 0\.3 s and was killed during 'step'.*plan\.call_timeout"):
             handle.submit("step", actions(0), NEXT[:3]).result()
         assert gone(handle.pid)
+
+
+def test_a_worker_that_never_comes_up_is_named_with_the_remedy_and_not_tried_again(tmp_path: Path) -> None:
+    """Its deadline counts from its launch, and once is enough."""
+    kwargs = {"num_envs": 1, "gate": tmp_path / "never"}
+    with ProcessHandle("faulty_simulator:WaitForFile", kwargs, name="simulator 7", start_timeout=5.0) as handle:
+        said = rf"simulator 7 \(pid {handle.pid}\) gave no answer within 5 s and was killed during 'start'\. "
+        remedy = r"If it only needs longer to start, raise plan\.start_timeout\.\n"
+        log = "The last lines of its log:\nwaiting for the licence server"
+        with pytest.raises(GaveUp, match=said + remedy + log):
+            handle.submit("reset", EPISODES[:1]).result()
+        pid = handle.pid
+        assert gone(pid) and not handle.alive
+        for again in (handle.restart, lambda: handle.spec, handle.submit("reset", EPISODES[:1]).result):
+            with pytest.raises(GaveUp, match=said):
+                again()
+        assert handle.pid == pid
 
 
 def test_a_stopped_worker_that_does_not_read_is_killed_at_the_deadline() -> None:

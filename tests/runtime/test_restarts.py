@@ -11,7 +11,7 @@ import pytest
 
 from embodied_rl.interfaces.sim import Episode
 from embodied_rl.runtime import local, worker
-from embodied_rl.runtime.handle import GaveUp, Revival, WorkerDied, respawn, revive
+from embodied_rl.runtime.handle import GaveUp, NoAnswer, Revival, WorkerDied, respawn, revive
 from embodied_rl.runtime.local import ProcessHandle
 from embodied_rl.runtime.restarts import Restarts
 from embodied_rl.testing.fake_simulator import FakeSimulator
@@ -129,6 +129,27 @@ def test_a_new_worker_waits_before_it_imports_anything(monkeypatch: pytest.Monke
         worker.send(ours, ("module:Class", {"num_envs": 1}, 7.0))
         worker.serve(theirs, memory=-1)
     assert done == [7.0, "module:Class"]
+
+
+def test_a_worker_that_hangs_at_a_later_start_is_tried_again(
+    doomed: type[DoomedChild], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where the machine is busy for a while: it has come up before."""
+    doomed.deaths = [True, False]
+    handle = ProcessHandle("no:matter", {"num_envs": 2})
+    assert not called(handle)
+    receive, hangs = DoomedChild.receive, [True, False]
+
+    def hang_once(child: DoomedChild, timeout: float, doing: str, *rest: Any) -> worker.Reply:
+        if doing == "start" and hangs.pop(0):
+            raise NoAnswer("too late")
+        return receive(child)
+
+    monkeypatch.setattr(DoomedChild, "receive", hang_once)
+    assert not called(handle)
+    assert called(handle)
+    assert doomed.starts == [0, 0, 0.5]
+    handle.close()
 
 
 class Stillborn:

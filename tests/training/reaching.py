@@ -1,7 +1,9 @@
 """A plug-in simulator that random actions sometimes solve, and that can be told to go wrong in one episode."""
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import numpy as np
 
@@ -19,11 +21,13 @@ class ReachingConfig(FakeSimulator.Config):
     Attributes:
         nan_episode: the training episode whose state becomes NaN after its first chunk; -1 for none.
         shades: grey levels of the picture's background; it says nothing.
+        gate: a file that must be there before the simulator is built; "" for none.
     """
 
     horizon: int = 6
     nan_episode: int = -1
     shades: int = 1
+    gate: str = ""
 
 
 class Reaching(FakeSimulator):
@@ -32,6 +36,9 @@ class Reaching(FakeSimulator):
     Config = ReachingConfig
 
     def __init__(self, config: ReachingConfig, num_envs: int) -> None:
+        while config.gate and not Path(config.gate).exists():
+            print("waiting for a licence", flush=True)
+            time.sleep(0.1)
         super().__init__(num_envs, config)
         self._episode: list[Episode | None] = [None] * num_envs
 

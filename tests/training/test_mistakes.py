@@ -5,6 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 import torch
 from running import REACHING, SMALL, TABLETOP, started
@@ -99,6 +100,17 @@ def test_so_it_is_where_another_rank_met_it(plugin_path: str, tmp_path: Path) ->
     assert code == 2
     assert "embodied-rl: NaN or infinity in the simulator's state: environment 6, decision 1 of episode 6" in output
     assert "Traceback" not in output
+
+
+def test_a_simulator_that_never_comes_up_is_named_with_the_remedy(typed: Callable[..., Any]) -> None:
+    """At its deadline, not after as many tries as there are; nothing of it is left running."""
+    apart = {"plan": "split", "plan.ranks": "1", "plan.start_timeout": "5", "sim.gate": "never"}
+    code, _, err = typed("train", *settings(apart))
+    assert code == 1 and "Traceback" not in err
+    assert "embodied-rl: evaluation simulator 0 (pid " in err and "no answer within 5 s" in err
+    assert "during 'start'. If it only needs longer to start, raise plan.start_timeout." in err
+    assert "waiting for a licence" in err and "continue with: embodied-rl train resume=runs/" in err
+    assert not psutil.Process().children(recursive=True)
 
 
 def test_a_policy_that_says_nan_is_named(typed: Callable[..., Any]) -> None:

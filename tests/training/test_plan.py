@@ -108,7 +108,7 @@ def test_the_median_at_each_size_makes_the_line() -> None:
     assert merged.line("render") == Line()
 
 
-AUTO = ("train", *SMALL, *REACHING, "plan=auto", "train.iterations=2")
+AUTO = ("train", *SMALL, *REACHING, "plan=auto", "train.iterations=2", "plan.call_timeout=77")
 
 
 def test_a_run_measures_once_and_keeps_what_it_chose(typed, cache, tmp_path) -> None:
@@ -120,6 +120,7 @@ def test_a_run_measures_once_and_keeps_what_it_chose(typed, cache, tmp_path) -> 
     chosen = json.loads((run / "plan.json").read_text())["chosen"]["allocation"]
     plan = load(TrainConfig, run / "config.yaml").plan
     assert (plan.allocation, plan.ranks, plan.slices) == (chosen["mode"], chosen["ranks"], chosen["slices"])
+    assert plan.call_timeout == 77
     said = CostFile(Costs(Line(0.01), Line(10.0), Line(1.0), policy_memory=Line(1e9)), {"measured": "long ago"})
     file.write_text(said.text())
     code, out, err = typed(*AUTO)

@@ -1,0 +1,25 @@
+"""What a configuration becomes."""
+
+from typing import Any
+
+import pytest
+
+from embodied_rl import build, plugins
+from embodied_rl.schema import Plan, SimNode
+from embodied_rl.testing.fake_simulator import FakeSimulator
+
+
+@pytest.mark.parametrize(("purpose", "slices", "workers"), [("training", 2, 2), ("evaluation", 1, 3)])
+def test_simulator_processes_have_the_deadlines_of_the_plan(
+    purpose: str, slices: int, workers: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[dict[str, Any]] = []
+    monkeypatch.setattr(build, "ProcessHandle", lambda factory, kwargs, **options: made.append({**kwargs, **options}))
+    monkeypatch.setattr(plugins, "path", lambda group, name: f"{name}:Simulator")
+    kind = build.SimulatorKind(SimNode("fake"), FakeSimulator, FakeSimulator.Config())
+    plan = Plan("split", 1, slices, workers, start_timeout=900.0, call_timeout=45.0)
+    build.handles(kind, plan, 12, purpose)
+    assert [each["name"] for each in made] == [f"{purpose} simulator {part}" for part in range(slices * workers)]
+    for each in made:
+        assert (each["start_timeout"], each["call_timeout"]) == (900.0, 45.0)
+        assert each["num_envs"] == 12 // (slices * workers)
