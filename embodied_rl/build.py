@@ -100,9 +100,14 @@ def policy(
     if plan.policy == "shared":
         return learning
     parts = {"node": node, "sampling": sampling, "spec": spec, "needs_critic": needs_critic}
-    deadlines = {"start_timeout": plan.start_timeout, "call_timeout": plan.call_timeout}
-    factory = f"{__name__}:{policy_worker.__name__}"
-    return RemotePolicy(ProcessHandle(factory, parts, name="policy worker", **deadlines), learning)
+    handle = ProcessHandle(
+        f"{__name__}:{policy_worker.__name__}",
+        parts,
+        name="policy worker",
+        start_timeout=plan.start_timeout,
+        call_timeout=plan.call_timeout,
+    )
+    return RemotePolicy(handle, learning)
 
 
 def policy_worker(node: PolicyNode, sampling: SamplerNode, spec: SimulatorSpec, needs_critic: bool) -> PolicyWorker:
