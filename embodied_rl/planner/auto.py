@@ -15,6 +15,7 @@ from embodied_rl.planner.costs import CostFile
 from embodied_rl.planner.resources import Resources
 from embodied_rl.planner.search import Choice
 from embodied_rl.runs.storage import write_text
+from embodied_rl.runtime.handle import WorkerDied
 from embodied_rl.schema import TrainConfig
 
 log = logging.getLogger(__name__)
@@ -60,9 +61,16 @@ def known(config: TrainConfig) -> CostFile | None:
 
 
 def probed(config: TrainConfig, cores: int) -> CostFile:
-    """Costs measured now, and kept for the next run."""
+    """Costs measured now, and kept for the next run.
+
+    Raises:
+        ValueError: what measures them was killed, or hung.
+    """
     print(f"Measuring the stages on {cores} cores, once for this machine and configuration …", flush=True)
-    measured = profile.measure(config, cores)
+    try:
+        measured = profile.measure_apart(config, cores)
+    except WorkerDied as death:
+        raise ValueError(f"plan=auto: {death} To start without measuring: plan=colocated, or plan=split.") from None
     keep(measured, choice.store(config))
     return measured
 

@@ -26,7 +26,7 @@ from embodied_rl.rollout.episodes import EpisodeSampler
 from embodied_rl.runs import provenance
 from embodied_rl.runtime.collective import Ranks
 from embodied_rl.runtime.handle import Handle
-from embodied_rl.runtime.local import InlineHandle
+from embodied_rl.runtime.local import InlineHandle, ProcessHandle
 from embodied_rl.runtime.process import resident_bytes
 from embodied_rl.runtime.ranks import launch
 from embodied_rl.schema import TrainConfig
@@ -36,6 +36,9 @@ DECISIONS = 6
 
 REPEATS = 2
 """Measurements at each size."""
+
+DEADLINE = 900.0
+"""Seconds in which a probe must be done."""
 
 _CHUNKS = 12
 """Chunks that tell the jitter of a simulator process."""
@@ -101,6 +104,29 @@ def measure(config: TrainConfig, cores: int) -> CostFile:
         policy_memory=samples.line("policy_memory"),
     )
     return CostFile(costs, about, {name: round(samples.spread(name), 3) for name in samples.found})
+
+
+def measure_apart(config: TrainConfig, cores: int) -> CostFile:
+    """The same in a process that ends with it, so that who goes on to train starts with its memory untouched.
+
+    Raises:
+        WorkerDied: the process was killed, or took longer than `DEADLINE`; the message holds its last words.
+        WorkerError: it raised an exception.
+    """
+    probe = ProcessHandle(f"{__name__}:{Profiler.__name__}", {}, name="probe", call_timeout=DEADLINE)
+    with probe:
+        return probe.submit("measure", config, cores).result()
+
+
+class Profiler:
+    """A role that measures."""
+
+    def measure(self, config: TrainConfig, cores: int) -> CostFile:
+        """See `measure`."""
+        return measure(config, cores)
+
+    def close(self) -> None:
+        """Nothing is kept."""
 
 
 def probe(config: TrainConfig, ranks: Ranks) -> tuple[Samples, float]:

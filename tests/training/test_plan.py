@@ -9,12 +9,15 @@ from running import REACHING, SMALL
 
 from embodied_rl.composition import compose
 from embodied_rl.config import load
+from embodied_rl.planner import profile
 from embodied_rl.planner.costs import CostFile, Costs, Line
 from embodied_rl.planner.model import Workload
 from embodied_rl.planner.profile import Samples, sizes
 from embodied_rl.planner.resources import Resources
 from embodied_rl.planner.search import choose
+from embodied_rl.rollout.buffer import Rollout
 from embodied_rl.runs import provenance
+from embodied_rl.runtime.handle import WorkerDied
 from embodied_rl.schema import TrainConfig
 
 PLAN = ("plan", *(word for word in SMALL if not word.startswith("run.")), *REACHING)
@@ -242,3 +245,30 @@ def test_a_run_that_moves_keeps_its_plan_and_says_so(typed, tmp_path) -> None:
     code, out, err = typed("train", "resume=last")
     assert code == 0, err
     assert "planned for another machine (cores: 4096, here " in out
+
+
+def test_a_probe_that_dies_leaves_a_way_out(typed, cache, monkeypatch) -> None:
+    """For want of memory, say: the user can go on without measuring."""
+
+    def killed(config: TrainConfig, cores: int) -> None:
+        raise WorkerDied("probe (pid 7) was killed by SIGKILL during 'measure'.")
+
+    monkeypatch.setattr(profile, "measure_apart", killed)
+    code, _, err = typed(*AUTO)
+    assert code == 2 and "plan=auto: probe (pid 7) was killed by SIGKILL" in err and "plan=colocated" in err
+
+
+def test_what_measures_leaves_nothing_in_this_process(typed, cache) -> None:
+    """The probe's networks and rollouts live and die elsewhere."""
+    seen: list[int] = []
+    allocate = Rollout.allocate
+
+    def counting(*args: object, **options: object) -> Rollout:
+        seen.append(1)
+        return allocate(*args, **options)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Rollout, "allocate", counting)
+        code, out, err = typed(*AUTO, "train.iterations=1")
+    assert code == 0, err
+    assert "Measuring" in out and len(seen) == 1  # the run's own
