@@ -1,5 +1,6 @@
 """A plug-in simulator that random actions sometimes solve, and that can be told to go wrong in one episode."""
 
+import os
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -22,12 +23,14 @@ class ReachingConfig(FakeSimulator.Config):
         nan_episode: the training episode whose state becomes NaN after its first chunk; -1 for none.
         shades: grey levels of the picture's background; it says nothing.
         gate: a file that must be there before the simulator is built; "" for none.
+        marks: a folder where each process writes a line before and after every chunk of training; "" for none.
     """
 
     horizon: int = 6
     nan_episode: int = -1
     shades: int = 1
     gate: str = ""
+    marks: str = ""
 
 
 class Reaching(FakeSimulator):
@@ -39,6 +42,8 @@ class Reaching(FakeSimulator):
         while config.gate and not Path(config.gate).exists():
             print("waiting for a licence", flush=True)
             time.sleep(0.1)
+        if config.marks:
+            print(f"{num_envs} environments are ready", flush=True)
         super().__init__(num_envs, config)
         self._episode: list[Episode | None] = [None] * num_envs
 
@@ -48,11 +53,19 @@ class Reaching(FakeSimulator):
 
     def step(self, actions: Array, next_episodes: Sequence[Episode | None]) -> StepResult:
         ran = list(self._episode)
+        self._mark(ran, "begin")
         result = super().step(actions, next_episodes)
+        self._mark(ran, "end")
         for row, episode in enumerate(ran):
             if episode is not None and episode.split == "train" and episode.index == self.config.nan_episode >= 0:
                 result.observation.state[row] = np.nan
         return result
+
+    def _mark(self, episodes: Sequence[Episode | None], what: str) -> None:
+        """The highest bits of a seed say what an episode is for; 0 is training."""
+        if self.config.marks and any(episode is not None and episode.seed >> 61 == 0 for episode in episodes):
+            with Path(self.config.marks, str(os.getpid())).open("a") as file:
+                file.write(f"{what}\n")
 
     def _start(self, row: int, episode: Episode | None) -> None:
         super()._start(row, episode)

@@ -56,7 +56,7 @@ class Process:
             command, cwd=folder, env={**os.environ, **environment}, stdin=subprocess.DEVNULL, stdout=self._out,
             stderr=subprocess.STDOUT, start_new_session=True,
         )  # fmt: skip
-        self._family = {self.process.pid}
+        self._segments = segments()
 
     @property
     def run(self) -> Path | None:
@@ -75,17 +75,14 @@ class Process:
             assert time.monotonic() < until, f"waited in vain:\n{self.output()}"
             if self.process.poll() is not None:
                 return False
-            self._watch()
             time.sleep(0.002)
-        self._watch()
         return True
 
     def kill(self) -> None:
         """As `kill -9`, or the system when memory runs out; the other processes have to notice by themselves."""
-        self._watch()
         self.process.kill()
         self.process.wait(DEADLINE)
-        self.check_nobody_is_left()
+        self.check_nothing_is_left()
 
     def signal_everybody(self, number: signal.Signals) -> None:
         """As Ctrl-C does, and a scheduler that ends a job."""
@@ -94,7 +91,7 @@ class Process:
     def finish(self) -> tuple[int, str]:
         """Exit code and everything it said."""
         code = self.process.wait(DEADLINE)
-        self.check_nobody_is_left()
+        self.check_nothing_is_left()
         return code, self.output()
 
     def output(self) -> str:
@@ -103,31 +100,46 @@ class Process:
     def children(self) -> list[psutil.Process]:
         return psutil.Process(self.process.pid).children(recursive=True)
 
-    def check_nobody_is_left(self) -> None:
-        """No process of the run outlives it by more than a few seconds."""
+    def check_nothing_is_left(self) -> None:
+        """No process of the run outlives it by more than a few seconds, and no shared memory."""
         until = time.monotonic() + 30
-        while alive := [pid for pid in self._family if _runs(pid)]:
-            assert time.monotonic() < until, f"processes {alive} were left behind"
+        while alive := self._session():
+            assert time.monotonic() < until, f"left behind: {[process.cmdline() for process in alive]}"
             time.sleep(0.02)
+        left = [name for name in segments() - self._segments if not _is_used(name)]
+        assert not left, f"shared memory {left} was left behind"
 
     def end(self) -> None:
         """Whatever happened, leave nothing running."""
-        for pid in self._family:
-            if _runs(pid):
-                os.kill(pid, signal.SIGKILL)
+        for process in self._session():
+            with suppress(psutil.NoSuchProcess):
+                process.kill()
         self.process.wait(DEADLINE)
         self._out.close()
 
-    def _watch(self) -> None:
-        with suppress(psutil.NoSuchProcess):
-            self._family |= {child.pid for child in self.children()}
+    def _session(self) -> list[psutil.Process]:
+        """Those that run of all that the command started, whoever their parent is by now: they share its session."""
+        found: list[psutil.Process] = []
+        for process in psutil.process_iter():
+            with suppress(psutil.NoSuchProcess, ProcessLookupError):
+                if os.getsid(process.pid) == self.process.pid and process.status() != psutil.STATUS_ZOMBIE:
+                    found.append(process)
+        return found
 
 
-def _runs(pid: int) -> bool:
-    try:
-        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
+def segments() -> set[str]:
+    """Names of shared memory on this machine."""
+    folder = Path("/dev/shm")
+    return set(os.listdir(folder)) if folder.is_dir() else set()
+
+
+def _is_used(segment: str) -> bool:
+    """Whether a process that runs has it mapped: then it is somebody else's."""
+    for maps in Path("/proc").glob("[0-9]*/maps"):
+        with suppress(OSError):
+            if f"/dev/shm/{segment}" in maps.read_text():
+                return True
+    return False
 
 
 @contextmanager

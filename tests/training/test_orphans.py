@@ -1,0 +1,93 @@
+"""However a run ends, nothing of it stays behind: no process, and no shared memory."""
+
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from running import REACHING, SMALL, Process, started
+
+PLANS = {"colocated": (), "split": ("plan=split", "plan.ranks=2", "plan.workers=2")}
+DESCENDANTS = {"colocated": 1, "split": 1 + 2 * (2 + 2)}
+"""The other rank; and each rank's simulators, those of evaluations too."""
+
+SHORT = {"train.eval_every": "0", "train.eval_episodes": "2", "train.final_episodes": "2", "train.iterations": "400"}
+
+
+def training(plan: str, **changes: str) -> tuple[str, ...]:
+    """A run that is long, unless it is ended."""
+    chosen = SHORT | {name.replace("__", "."): value for name, value in changes.items()}
+    kept = [word for word in SMALL if word.partition("=")[0] not in chosen]
+    return ("train", *kept, *REACHING, *(f"{key}={value}" for key, value in chosen.items()), *PLANS[plan])
+
+
+@pytest.fixture(params=PLANS)
+def plan(request: pytest.FixtureRequest) -> str:
+    return request.param
+
+
+def wait_until_it_trains(process: Process, plan: str) -> None:
+    """All its processes are there, and it is somewhere in an iteration."""
+    assert process.wait_until(lambda: process.iterations() >= 1), process.output()
+    assert len(process.children()) == DESCENDANTS[plan]
+
+
+def test_after_success(plan: str, plugin_path: str, tmp_path: Path) -> None:
+    with started(tmp_path, *training(plan, train__iterations="2"), PYTHONPATH=plugin_path) as process:
+        assert process.wait_until(lambda: len(process.children()) == DESCENDANTS[plan]), process.output()
+        code, output = process.finish()
+        assert code == 0, output
+
+
+def test_after_a_simulator_raised(plan: str, plugin_path: str, tmp_path: Path) -> None:
+    """In the fourth chunk of each: where they are apart, one message says so."""
+    settings = training(plan, sim__fault="raise", sim__fault_call="3", train__final_episodes="1")
+    with started(tmp_path, *settings, PYTHONPATH=plugin_path) as process:
+        assert process.wait_until(lambda: len(process.children()) == DESCENDANTS[plan]), process.output()
+        code, output = process.finish()
+    assert code == 1 and "the fake simulator was told to fail" in output
+    assert output.count("Traceback (most recent call last)") == 1
+
+
+SIGNALS: dict[str, Callable[[Process], None]] = {
+    "Ctrl-C": lambda process: process.signal_everybody(signal.SIGINT),
+    "SIGTERM to everybody": lambda process: process.signal_everybody(signal.SIGTERM),
+    "SIGTERM to the driver": lambda process: os.kill(process.process.pid, signal.SIGTERM),
+}
+
+
+@pytest.mark.parametrize("kind", SIGNALS)
+def test_after_a_signal(kind: str, plan: str, plugin_path: str, tmp_path: Path) -> None:
+    with started(tmp_path, *training(plan), PYTHONPATH=plugin_path) as process:
+        wait_until_it_trains(process, plan)
+        SIGNALS[kind](process)
+        code, output = process.finish()
+        assert code == 0 and "Stopped and saved" in output, output
+
+
+def test_after_the_driver_was_killed(plan: str, plugin_path: str, tmp_path: Path) -> None:
+    """While every simulator is in a chunk that takes an hour: nobody can read that the other end is gone."""
+    hanging = {"sim__fault": "hang", "sim__fault_call": "8", "sim__marks": str(tmp_path)}
+    with started(tmp_path, *training(plan, **hanging), PYTHONPATH=plugin_path) as process:
+        simulators = {"colocated": 2, "split": 4}[plan]
+        assert process.wait_until(lambda: len(in_chunk(tmp_path, 9)) == simulators), process.output()
+        assert len(process.children()) == DESCENDANTS[plan]
+        process.kill()
+
+
+def in_chunk(folder: Path, number: int) -> list[Path]:
+    """The marks of simulators that have begun this chunk of training, and not ended it."""
+    return [
+        path
+        for path in folder.glob("[0-9]*")
+        if path.read_text().split() == ["begin", "end"] * (number - 1) + ["begin"]
+    ]
+
+
+def test_after_a_signal_while_it_starts(plugin_path: str, tmp_path: Path) -> None:
+    """Before anybody could arrange to be asked: the system ends the driver, and with it everybody."""
+    with started(tmp_path, *training("split"), PYTHONPATH=plugin_path) as process:
+        assert process.wait_until(lambda: len(process.children()) >= 1), process.output()
+        process.signal_everybody(signal.SIGTERM)
+        assert process.finish()[0] in (-signal.SIGTERM, 0)
