@@ -91,6 +91,7 @@ class FlakyAnswer:
 
     value: Any
     patience: int
+    began: float = 0.0
     seconds: float = 0.0
 
     def done(self) -> bool:
