@@ -105,12 +105,19 @@ def measure_overlap(config: BenchConfig) -> dict[str, Any]:
 
 
 def measure_pipeline(config: BenchConfig) -> dict[str, Any]:
-    """Predictions of the planner's model against measurements: stages that sleep, then the configured training run."""
-    from embodied_rl.benchmarks import live, pipeline
+    """What carries a step, what a killed simulator costs, and the planner's predictions against measurements: stages
+    that sleep, then the configured training run."""
+    from embodied_rl import build
+    from embodied_rl.benchmarks import live, pipeline, recovery, transport
     from embodied_rl.planner import choice, profile
     from embodied_rl.planner import resources as available
 
-    extra, resources, console = pipeline.overhead(), available.here(), Console()
+    console = Console()
+    carried = [transport.measure(load) for load in transport.LOADS]
+    console.print(transport.table(carried))
+    lost = recovery.measure(build.SimulatorKind.of(config.sim), max(1, config.sim.num_envs // 4))
+    print(lost)
+    extra, resources = pipeline.overhead(), available.here()
     costs = profile.measure(config, resources.cores)
     plans = live.plans(config, costs, resources)
     predicted = [pipeline.predict(case, extra) for case in pipeline.CASES]
@@ -124,7 +131,9 @@ def measure_pipeline(config: BenchConfig) -> dict[str, Any]:
     console.print(live.table(runs, costs.costs, choice.workload(config)))
     for line in live.remarks(runs, costs.costs, choice.workload(config)):
         print(line)
-    return {"cases": [case.summary() for case in cases], "live": [run.summary() for run in runs], **before}
+    found = {"cases": [case.summary() for case in cases], "live": [run.summary() for run in runs]}
+    others = {"transport": [each.summary() for each in carried], "recovery": lost.summary()}
+    return {"predicted": before, **found, **others}
 
 
 def divisible(config: BenchConfig, slices: int) -> bool:

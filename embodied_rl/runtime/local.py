@@ -13,7 +13,7 @@ from embodied_rl.interfaces.sim import NotFinite, Simulator, SimulatorSpec
 from embodied_rl.runtime.handle import GaveUp, NoAnswer, WorkerDied, WorkerError
 from embodied_rl.runtime.process import ChildProcess, anonymous_memory
 from embodied_rl.runtime.restarts import Restarts
-from embodied_rl.runtime.worker import Failure, ImageSlots
+from embodied_rl.runtime.worker import Failure, ImageSlots, Lists
 
 START_REMEDY = "If it only needs longer to start, raise plan.start_timeout."
 CALL_REMEDY = "If such a call may take longer, raise plan.call_timeout."
@@ -242,7 +242,7 @@ class ProcessHandle:
     def _launch(self, delay: float = 0.0) -> None:
         main = "embodied_rl.runtime.worker:main"
         self._worker = ChildProcess(self.name, main, self._log, self._call_timeout, [self._memory])
-        self._starting, self._pending = True, None
+        self._starting, self._pending, self._lists = True, None, Lists()
         self._answer_by = time.monotonic() + delay + self._start_timeout
         self._worker.send((self._factory, self._kwargs, delay), "start")
 
@@ -252,7 +252,9 @@ class ProcessHandle:
             if self._starting:
                 self._finish_start()
             self._answer_by = time.monotonic() + self._call_timeout
-            self._worker.send(self._unsent, call.method)
+            assert self._unsent is not None, "a call is handed over once"
+            method, args = self._unsent
+            self._worker.send((method, self._lists.shorten(method, args)), method)
         except (WorkerDied, WorkerError, NotFinite) as error:
             self._fail(call, error)
         self._unsent = None

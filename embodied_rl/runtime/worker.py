@@ -49,6 +49,41 @@ class Failure:
     row: int | None = None
 
 
+@dataclass(frozen=True)
+class Unchanged:
+    """In place of a list that is what it was in the last call: what environments run next seldom changes."""
+
+
+class Lists:
+    """The lists among the arguments of the last call of each method; both ends keep the same."""
+
+    def __init__(self) -> None:
+        self._last: dict[tuple[str, int], list[Any]] = {}
+
+    def shorten(self, method: str, args: tuple[Any, ...]) -> tuple[Any, ...]:
+        """The arguments as they are sent."""
+        return tuple(self._short((method, place), value) for place, value in enumerate(args))
+
+    def restore(self, method: str, args: tuple[Any, ...]) -> tuple[Any, ...]:
+        """The inverse of `shorten`, at the other end."""
+        return tuple(self._whole((method, place), value) for place, value in enumerate(args))
+
+    def _short(self, key: tuple[str, int], value: Any) -> Any:
+        if not isinstance(value, list):
+            return value
+        if self._last.get(key) == value:
+            return Unchanged()
+        self._last[key] = list(value)
+        return value
+
+    def _whole(self, key: tuple[str, int], value: Any) -> Any:
+        if isinstance(value, Unchanged):
+            return list(self._last[key])
+        if isinstance(value, list):
+            self._last[key] = list(value)
+        return value
+
+
 class ImageSlots:
     """Two slots of shared memory; each holds, per camera, n images of an observation and n of a final one.
 
@@ -150,9 +185,10 @@ def serve(connection: Connection, memory: int) -> None:
     spec = getattr(role, "spec", None)  # a simulator's; other roles have no pictures to hand over
     slots = ImageSlots(memory, () if spec is None else spec.cameras, kwargs.get("num_envs", 0))
     send(connection, replace(built, value=spec))
-    slot, method = 0, ""
+    slot, method, lists = 0, "", Lists()
     while method != "close":
         method, args = receive(connection)
+        args = lists.restore(method, args)
         following = (slot + 1) % SLOTS
         reply = _attempt(_call, role, method, args, slots, following)
         if isinstance(reply, Reply) and isinstance(reply.value, Observation | StepResult):

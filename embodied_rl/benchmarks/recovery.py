@@ -1,0 +1,75 @@
+"""How long a killed simulator process is missed: from the kill, in the middle of a chunk, to its first new picture."""
+
+import os
+import signal
+import statistics
+import time
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from embodied_rl.build import SimulatorKind
+from embodied_rl.rollout.episodes import EpisodeSampler
+from embodied_rl.runtime.handle import WorkerDied, revive
+from embodied_rl.runtime.local import ProcessHandle
+from embodied_rl.schema import Plan
+
+KILLS = 3
+"""As many as the budget of restarts allows within an hour."""
+
+
+@dataclass(frozen=True)
+class Recovery:
+    """Median seconds of some kills.
+
+    Attributes:
+        noticed: from the kill until who waits for the chunk knows.
+        recovered: from the kill until the new process has started its episodes and shows them.
+        envs: of the process; their episodes are lost.
+        kills: that were measured.
+    """
+
+    noticed: float
+    recovered: float
+    envs: int
+    kills: int
+
+    def summary(self) -> dict[str, Any]:
+        """For the report."""
+        return asdict(self)
+
+    def __str__(self) -> str:
+        return (
+            f"A killed simulator process of {self.envs} environments: noticed after {1e3 * self.noticed:.0f} ms, first "
+            f"new observation after {self.recovered:.2f} s; lost {self.envs} episodes, its own (median of {self.kills})."
+        )
+
+
+def measure(kind: SimulatorKind, envs: int, kills: int = KILLS) -> Recovery:
+    """Kill a simulator's process again and again, each time while it executes a long chunk.
+
+    Raises:
+        RuntimeError: a killed process was not missed.
+    """
+    sampler, noticed, recovered = EpisodeSampler(kind.spec, 0), list[float](), list[float]()
+    episodes = [sampler.episode(index) for index in range(envs)]
+    still = np.zeros((envs, 1, len(kind.spec.action_names)), np.float32)
+    handle = kind.worker(envs, "simulator", Plan())
+    assert isinstance(handle, ProcessHandle), "only a process can be killed"
+    with handle:
+        handle.submit("reset", episodes).result()
+        for _ in range(kills):
+            handle.submit("step", still, episodes).result()  # a call that succeeds, so that the next restart is a first
+            future = handle.submit("step", still.repeat(50, axis=1), episodes)
+            began = time.perf_counter()
+            os.kill(handle.pid, signal.SIGKILL)
+            try:
+                future.result()
+            except WorkerDied:
+                noticed.append(time.perf_counter() - began)
+            else:
+                raise RuntimeError("the chunk was over before the process was killed")
+            revive(handle, episodes)
+            recovered.append(time.perf_counter() - began)
+    return Recovery(statistics.median(noticed), statistics.median(recovered), envs, kills)

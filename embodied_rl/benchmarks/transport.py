@@ -1,0 +1,165 @@
+"""What a step costs on its way to a simulator process and back, where the simulator itself does nothing."""
+
+import statistics
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from multiprocessing import get_context
+from multiprocessing.connection import Connection
+from typing import Any
+
+import numpy as np
+from rich.box import SIMPLE_HEAD
+from rich.table import Table
+
+from embodied_rl.benchmarks.sleeping import EXECUTED
+from embodied_rl.interfaces.sim import Array, Camera, Episode, Observation, SimulatorSpec, Source, StepResult, Task
+from embodied_rl.rollout.episodes import EpisodeSampler
+from embodied_rl.runtime.local import ProcessHandle
+
+STEPS = 200
+"""Of which the median counts."""
+
+
+@dataclass(frozen=True)
+class Load:
+    """What a step carries: n environments, and pictures of some size from some cameras."""
+
+    envs: int
+    cameras: int
+    size: int
+
+    @property
+    def name(self) -> str:
+        """For the table."""
+        return f"{self.envs} environments, {self.cameras} x {self.size} x {self.size} x 3"
+
+
+LOADS = (Load(32, 1, 64), Load(1, 2, 224), Load(32, 2, 224))
+
+
+class StillSimulator:
+    """Gives the same pictures again and again, in no time."""
+
+    Config = Load
+
+    def __init__(self, config: Load, num_envs: int) -> None:
+        self.spec = self.spec_of(config)
+        shape = (num_envs, config.size, config.size, 3)
+        images = {camera.name: np.zeros(shape, np.uint8) for camera in self.spec.cameras}
+        self._observation = Observation(images, np.zeros((num_envs, 8), np.float32), ("wait",) * num_envs)
+        self._no, self._some = np.zeros(num_envs, bool), np.full(num_envs, EXECUTED)
+
+    @staticmethod
+    def spec_of(config: Load) -> SimulatorSpec:
+        names = [f"camera_{number}" for number in range(config.cameras)]
+        return SimulatorSpec(
+            cameras=tuple(Camera(name, config.size, config.size) for name in names),
+            state_names=tuple("abcdefgh"),
+            action_names=("x", "y"),
+            action_low=(-1.0, -1.0),
+            action_high=(1.0, 1.0),
+            control_hz=10.0,
+            horizon=10**9,
+            tasks=(Task("wait", "wait"),),
+        )
+
+    def reset(self, episodes: Sequence[Episode | None]) -> Observation:
+        return self._observation
+
+    def step(self, actions: Array, next_episodes: Sequence[Episode | None]) -> StepResult:
+        n, chunk = actions.shape[:2]
+        return StepResult(
+            reward=np.zeros((n, chunk), np.float32),
+            success=np.zeros((n, chunk), bool),
+            steps=self._some,
+            executed=actions,
+            source=np.full((n, chunk), Source.POLICY, np.uint8),
+            terminated=self._no,
+            truncated=self._no,
+            observation=self._observation,
+            ended=np.zeros(0, np.int64),
+            final_observation=None,
+        )
+
+    def close(self) -> None:
+        """Nothing to release."""
+
+
+@dataclass(frozen=True)
+class Transport:
+    """Median seconds of a step.
+
+    Attributes:
+        load: what it carried.
+        signal: there and back, without the worker's own time: what the pipe, the system and the messages take.
+        whole: there and back, the copy of the pictures into shared memory included.
+        pickled: the same by a plain pipe of `multiprocessing`, everything pickled.
+    """
+
+    load: Load
+    signal: float
+    whole: float
+    pickled: float
+
+    def summary(self) -> dict[str, Any]:
+        """For the report."""
+        return {"load": self.load.name, **asdict(self)}
+
+
+def measure(load: Load, steps: int = STEPS) -> Transport:
+    """A step's transport through a handle, and through a plain pipe, in turns of the same run."""
+    spec = StillSimulator.spec_of(load)
+    episodes = [EpisodeSampler(spec, 0).episode(index) for index in range(load.envs)]
+    actions = np.zeros((load.envs, EXECUTED, 2), np.float32)
+    factory = f"{__name__}:{StillSimulator.__name__}"
+    with ProcessHandle(factory, {"config": load, "num_envs": load.envs}, name="still simulator") as handle:
+        handle.submit("reset", episodes).result()
+        whole, signal = list[float](), list[float]()
+        for _ in range(steps):
+            began = time.perf_counter()
+            future = handle.submit("step", actions, episodes)
+            future.result()
+            whole.append(time.perf_counter() - began)
+            signal.append(whole[-1] - future.seconds)
+    return Transport(load, statistics.median(signal), statistics.median(whole), plain(load, actions, episodes, steps))
+
+
+def plain(load: Load, actions: Array, episodes: list[Episode], steps: int) -> float:
+    """Median seconds of the same by `multiprocessing`'s own means."""
+    context = get_context("spawn")
+    ours, theirs = context.Pipe()
+    process = context.Process(target=_serve, args=(theirs, load), daemon=True)
+    process.start()
+    seconds = list[float]()
+    try:
+        for _ in range(max(8, steps // 8)):
+            began = time.perf_counter()
+            ours.send((actions, episodes))
+            if not ours.poll(60.0):
+                raise TimeoutError("the plain pipe gave no answer within 60 s")
+            ours.recv()
+            seconds.append(time.perf_counter() - began)
+    finally:
+        process.kill()
+        process.join(10.0)
+    return statistics.median(seconds)
+
+
+def _serve(connection: Connection, load: Load) -> None:
+    simulator = StillSimulator(load, load.envs)
+    while True:
+        connection.send(simulator.step(*connection.recv()))
+
+
+def table(found: Sequence[Transport]) -> Table:
+    """Milliseconds of a step, each way of carrying it."""
+    caption = "Milliseconds of a step there and back: messages alone, with the copy of the pictures, and by plain pipe."
+    made = Table(title="transport", caption=caption, box=SIMPLE_HEAD)
+    made.add_column("step")
+    for heading in ("messages", "whole", "plain pipe"):
+        made.add_column(heading, justify="right", no_wrap=True)
+    for each in found:
+        seconds = (each.signal, each.whole, each.pickled)
+        made.add_row(each.load.name, *(f"{1e3 * value:.3f}" for value in seconds))
+    return made
