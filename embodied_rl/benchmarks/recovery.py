@@ -42,7 +42,7 @@ class Recovery:
     def __str__(self) -> str:
         return (
             f"A killed simulator process of {self.envs} environments: noticed after {1e3 * self.noticed:.0f} ms, first "
-            f"new observation after {self.recovered:.2f} s; lost {self.envs} episodes, its own (median of {self.kills})."
+            f"new observation after {self.recovered:.2f} s; lost {self.envs} episodes, its own; median of {self.kills}."
         )
 
 
