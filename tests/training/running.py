@@ -88,9 +88,9 @@ class Process:
         """As Ctrl-C does, and a scheduler that ends a job."""
         os.killpg(self.process.pid, number)
 
-    def finish(self) -> tuple[int, str]:
+    def finish(self, within: float = DEADLINE) -> tuple[int, str]:
         """Exit code and everything it said."""
-        code = self.process.wait(DEADLINE)
+        code = self.process.wait(within)
         self.check_nothing_is_left()
         return code, self.output()
 
