@@ -116,8 +116,8 @@ class CheckpointConfig:
 @dataclass(frozen=True)
 class Plan:
     allocation: Literal["auto", "colocated", "split"] = "colocated"
-    """colocated: ranks simulate, infer and learn; split: simulators have worker processes of their own; auto: what
-    promises most on this machine, for training alone."""
+    """colocated: ranks simulate, infer and learn; split: simulators have worker processes of their own; auto, which
+    `train` starts from and only `train` knows: what promises most on this machine."""
     ranks: int = at_least(1, 2)
     """Symmetric processes that infer and learn, gradients averaged."""
     slices: int = at_least(1, 1)
