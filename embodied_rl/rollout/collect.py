@@ -172,7 +172,7 @@ class Collector:
         self.timeline = Timeline()
         self.rollout.clear()
         self._finals, self._finished = [], []
-        self._envs.first_row[:] = 0
+        self._envs.begin_rollout()
         for part in self._parts:
             part.decided = 0
         everything = np.arange(self.rollout.num_envs)

@@ -38,6 +38,12 @@ class Environments:
         self._reward = np.zeros(size, np.float64)
         self._success = np.zeros(size, bool)
         self._episodes = [sampler.begin(self._index(column)) for column in range(size)]
+        self._next: dict[int, Episode] = {}
+
+    def begin_rollout(self) -> None:
+        """What the environments run next is drawn anew, because weights may have changed."""
+        self.first_row[:] = 0
+        self._next.clear()
 
     def episodes(self, columns: Array) -> list[Episode]:
         """What the environments run, or ran last where they are parked."""
@@ -49,7 +55,10 @@ class Environments:
 
     def following(self, columns: Array) -> list[Episode]:
         """What the environments run next, should they begin it in this rollout."""
-        return [self._sampler.episode(self._index(column, 1)) for column in columns]
+        for column in columns.tolist():
+            if column not in self._next:  # drawn once for all chunks of an episode
+                self._next[column] = self._sampler.episode(self._index(column, 1))
+        return [self._next[column] for column in columns.tolist()]
 
     def keys(self, columns: Array) -> NoiseKeys:
         """Keys of the next decision."""
@@ -61,6 +70,7 @@ class Environments:
         self._finished[columns] += 1
         for column in columns:
             self._episodes[column] = self._sampler.begin(self._index(column))
+            self._next.pop(int(column), None)
         for array in (self._decision, self._steps, self._reward, self._success):
             array[columns] = 0
 
