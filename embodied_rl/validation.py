@@ -8,7 +8,7 @@ from typing import Any
 from embodied_rl import assets
 from embodied_rl.config import did_you_mean
 from embodied_rl.interfaces.sim import SimulatorSpec
-from embodied_rl.schema import AlgoNode, Plan, PolicyNode, RunConfig, SamplerNode, SimNode, TrainConfig
+from embodied_rl.schema import AlgoNode, BenchConfig, Plan, PolicyNode, RunConfig, SamplerNode, SimNode, TrainConfig
 
 LONGEST_DEADLINE = 86_400
 
@@ -22,7 +22,8 @@ def validate(config: Any) -> None:
     sim, plan = getattr(config, "sim", None), getattr(config, "plan", None)
     if isinstance(plan, Plan) and plan.allocation == "auto" and not isinstance(config, TrainConfig):
         raise ValueError("plan=auto is for training; here choose plan=colocated or plan=split.")
-    if isinstance(config, TrainConfig) and config.plan.allocation == "auto":
+    trains = isinstance(config, TrainConfig) and not isinstance(config, BenchConfig)  # a benchmark has plans of its own
+    if trains and config.plan.allocation == "auto":
         check_open(config.run.overrides)
     if isinstance(sim, SimNode) and isinstance(plan, Plan) and plan.allocation != "auto":
         check_division(sim, plan)

@@ -272,3 +272,9 @@ def test_what_measures_leaves_nothing_in_this_process(typed, cache) -> None:
         code, out, err = typed(*AUTO, "train.iterations=1")
     assert code == 0, err
     assert "Measuring" in out and len(seen) == 1  # the run's own
+
+
+def test_a_benchmark_has_plans_of_its_own(typed) -> None:
+    words = [word for word in SMALL if not word.startswith("run.")]
+    code, _, err = typed("bench", "overlap", *words, *REACHING, "plan.workers=1", "--dry-run")
+    assert code == 0, err
