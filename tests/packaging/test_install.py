@@ -61,7 +61,8 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def wheel_of_sdist(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("sdist")
     with tarfile.open(build("sdist", CHECKOUT, folder)) as archive:
-        archive.extractall(folder, filter="data")
+        archive.extraction_filter = getattr(tarfile, "data_filter", None)  # Debian 12's Python has none yet
+        archive.extractall(folder)
     (source,) = (item for item in folder.iterdir() if item.is_dir())
     return build("wheel", source, tmp_path_factory.mktemp("wheel_of_sdist"))
 
