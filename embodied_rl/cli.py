@@ -33,6 +33,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # the reader, such as `head`, has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         return CLOSED_PIPE
+    except SystemExit as end:  # what rich makes of the same
+        if not isinstance(end.__context__, BrokenPipeError):
+            raise
+        return CLOSED_PIPE
     except KeyboardInterrupt:
         print("embodied-rl: interrupted", file=sys.stderr)
         return INTERRUPTED

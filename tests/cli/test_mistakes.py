@@ -1,5 +1,6 @@
 """Every mistake in what was typed ends with exit code 2, a remedy, and no traceback."""
 
+import os
 import subprocess
 import sys
 from dataclasses import replace
@@ -159,9 +160,12 @@ def test_a_mistake_is_told_apart_from_a_fault_without_looking_at_the_source() ->
     assert len(found) == 4
 
 
-def test_a_reader_that_has_seen_enough_is_no_error() -> None:
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_a_reader_that_has_seen_enough_is_no_error(unbuffered: str) -> None:
+    """Whether it is found out at the end or in the middle of a table."""
     command = [sys.executable, "-m", "embodied_rl", "train", "--help"]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    environment = {**os.environ, "PYTHONUNBUFFERED": unbuffered}
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
     process.stdout.close()
     _, complaint = process.communicate(timeout=60)
     assert (process.returncode, complaint) == (CLOSED_PIPE, "")
