@@ -2,15 +2,28 @@
 
 import os
 import tempfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
 
+from embodied_rl.runtime.handle import Handle
+
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ["XDG_CACHE_HOME"] = tempfile.mkdtemp(prefix="embodied-rl-tests-")  # what is measured here is nobody else's
 settings.register_profile("shared machine", deadline=None)
 settings.load_profile("shared machine")
+
+
+@pytest.fixture
+def closing() -> Iterator[Callable[[list[Handle]], list[Handle]]]:
+    """Closes handles that a test made."""
+    opened: list[Handle] = []
+    yield lambda handles: opened.extend(handles) or handles
+    for handle in opened:
+        handle.close()
+
 
 _TOO_MANY = pytest.StashKey[str]()
 

@@ -14,12 +14,12 @@ import torch
 
 from embodied_rl.interfaces.policy import Decision, Policy
 from embodied_rl.interfaces.sim import Array, NotFinite, Observation, SimulatorSpec, StepResult
+from embodied_rl.replay.storage import ReplayStorage, writers
 from embodied_rl.rollout.buffer import EpisodeRecord, Rollout
 from embodied_rl.rollout.environments import Environments
 from embodied_rl.rollout.episodes import EpisodeSampler
 from embodied_rl.rollout.order import Order, in_turn, ready_first
 from embodied_rl.rollout.parts import Final, Part, check_ended, check_sizes, join, snapshots, used
-from embodied_rl.rollout.replay import ReplayStorage, writers
 from embodied_rl.rollout.timeline import INFER, SIMULATE, VALUE, WAIT, Timeline
 from embodied_rl.runtime.handle import Future, Handle, Revival, WorkerDied, wait_for_any
 from embodied_rl.runtime.process import resident_bytes

@@ -12,6 +12,7 @@ import pytest
 import torch
 
 sys.path.insert(0, str(Path(__file__).parent))
+sys.path.insert(0, str(Path(__file__).parents[1] / "rollout"))
 
 from collecting import (
     CONFIG,
@@ -45,9 +46,9 @@ from replaying import (
 )
 from test_faults import KillingActor
 
+from embodied_rl.replay.format import Field, ReplayError
+from embodied_rl.replay.storage import ReplayStorage
 from embodied_rl.rollout.episodes import EpisodeSampler
-from embodied_rl.rollout.replay import ReplayStorage
-from embodied_rl.rollout.replay_format import Field, ReplayError
 from embodied_rl.testing.fakes import FakeSimulator, RowwiseFakeActor
 
 LONG = replace(CONFIG, horizon=23)

@@ -10,7 +10,7 @@ import logging
 import numpy as np
 
 from embodied_rl.interfaces.sim import Array
-from embodied_rl.rollout.replay_format import Kind, ReplayError, ReplayFormat
+from embodied_rl.replay.format import Kind, ReplayError, ReplayFormat
 
 log = logging.getLogger(__name__)
 

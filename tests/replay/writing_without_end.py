@@ -4,11 +4,12 @@ import sys
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
+sys.path.insert(0, str(Path(__file__).parents[1] / "rollout"))
 
 import numpy as np
 from replaying import Script, layout
 
-from embodied_rl.rollout.replay import ReplayStorage
+from embodied_rl.replay.storage import ReplayStorage
 
 
 def main(folder: str, seed: int) -> None:

@@ -8,10 +8,10 @@ from collecting import SEED, SPEC, N
 
 from embodied_rl.interfaces.policy import Decision, NoiseKeys
 from embodied_rl.interfaces.sim import Episode, Observation, Source, StepResult
+from embodied_rl.replay.format import ReplayFormat
+from embodied_rl.replay.storage import ReplayStorage
+from embodied_rl.replay.transitions import Transitions
 from embodied_rl.rollout.episodes import EpisodeSampler
-from embodied_rl.rollout.replay import ReplayStorage
-from embodied_rl.rollout.replay_format import ReplayFormat
-from embodied_rl.rollout.transitions import Transitions
 from embodied_rl.testing.fakes import FakeSimulator, RowwiseFakeActor
 
 EXECUTED = 4

@@ -14,11 +14,11 @@ from torch import Tensor
 
 from embodied_rl.interfaces.policy import Decision, NoiseKeys
 from embodied_rl.interfaces.sim import Array, Episode, Observation, SimulatorSpec, StepResult
+from embodied_rl.replay.files import TEXTS, Texts, make_folder, open_arrays, read_format
+from embodied_rl.replay.format import Kind, ReplayError, ReplayFormat, allocate
+from embodied_rl.replay.ring import Ring, Values
+from embodied_rl.replay.transitions import PLAIN, Transitions
 from embodied_rl.rollout.buffer import Rollout
-from embodied_rl.rollout.replay_files import TEXTS, Texts, make_folder, open_arrays, read_format
-from embodied_rl.rollout.replay_format import Kind, ReplayError, ReplayFormat, allocate
-from embodied_rl.rollout.replay_ring import Ring, Values
-from embodied_rl.rollout.transitions import PLAIN, Transitions
 from embodied_rl.rollout.writer import Writer, outcome
 
 _EPISODE = ("episode", "seed", "initial_state", "group", "task", "split")

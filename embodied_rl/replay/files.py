@@ -18,7 +18,7 @@ from typing import IO
 import numpy as np
 
 from embodied_rl.interfaces.sim import Array
-from embodied_rl.rollout.replay_format import REMEDY, ReplayError, ReplayFormat
+from embodied_rl.replay.format import REMEDY, ReplayError, ReplayFormat
 from embodied_rl.runs.storage import explained, sync_folder, write_text
 
 FORMAT, TEXTS = "format.json", "texts.jsonl"

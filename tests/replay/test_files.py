@@ -17,15 +17,16 @@ import numpy as np
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
+sys.path.insert(0, str(Path(__file__).parents[1] / "rollout"))
 
 from collecting import SPEC, half_skilled, inline, make
 from replaying import Script, assert_holds, assert_transition, everything, invented, layout
 
-import embodied_rl.rollout.replay as module
+import embodied_rl.replay.storage as module
 from embodied_rl.interfaces.sim import Camera
-from embodied_rl.rollout.replay import ReplayStorage
-from embodied_rl.rollout.replay_format import ReplayError, ReplayFormat
-from embodied_rl.rollout.transitions import PLAIN
+from embodied_rl.replay.format import ReplayError, ReplayFormat
+from embodied_rl.replay.storage import ReplayStorage
+from embodied_rl.replay.transitions import PLAIN
 from embodied_rl.runs.storage import StorageError
 
 SMALL = layout(6, tracks=2)
