@@ -22,7 +22,9 @@ from embodied_rl.runtime.thread import ThreadHandle
 from embodied_rl.schema import Plan, PolicyNode, SamplerNode, SimNode
 
 NODE = PolicyNode(
-    "pocket", options={"width": 16, "layers": 1, "heads": 2, "stem_channels": 8, "keypoints": 4, "horizon": 4}
+    "pocket",
+    freeze_perception=True,
+    options={"width": 16, "layers": 1, "heads": 2, "stem_channels": 8, "keypoints": 4, "horizon": 4},
 )
 KIND = build.SimulatorKind.of(SimNode("tabletop", options={"horizon": 8, "image_size": 16}))
 SPEC, N, T = KIND.spec, 4, 5
@@ -58,7 +60,8 @@ def learn(actor: FlowActor) -> None:
     """Something like an update."""
     with torch.no_grad():
         for parameter in actor.parameters():
-            parameter += 0.01 * torch.ones_like(parameter)
+            if parameter.requires_grad:
+                parameter += 0.01 * torch.ones_like(parameter)
     actor.sampler.noise_level = 0.3
     actor.version += 1
 
@@ -118,8 +121,6 @@ def test_a_policy_worker_that_keeps_dying_ends_the_run(remote: RemotePolicy) -> 
 
 def test_what_is_frozen_is_sent_once_and_what_is_learned_each_time() -> None:
     actor, other = learner(), learner(1)
-    for parameter in actor.backbone.perception_parameters():
-        parameter.requires_grad_(False)
     everything, learned = publish(actor, 3, everything=True), publish(actor, 3)
     frozen = {name for name, parameter in actor.named_parameters() if not parameter.requires_grad}
     assert frozen and set(everything.tensors) - set(learned.tensors) == frozen

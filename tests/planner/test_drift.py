@@ -32,6 +32,9 @@ def test_within_the_tolerance_nothing_is_said(folder: Path, seconds: float) -> N
 def test_unlike_iterations_and_single_ones_do_not_count(folder: Path) -> None:
     forecast = Forecast.of(folder, skip=2)
     assert not any(forecast.note(seconds) for seconds in (99.0, 99.0, *[10.0] * WINDOW, 99.0, *[10.0] * WINDOW))
+    forecast = Forecast.of(folder, skip=2)
+    notes = [forecast.note(seconds) for seconds in (10.0, 10.0, *[20.0] * WINDOW)]
+    assert [bool(note) for note in notes] == [False] * (WINDOW + 1) + [True]
     assert forecast.figures() == {"time/iteration_predicted": 10.0, "time/bubble_predicted": 0.25}
 
 
