@@ -26,8 +26,6 @@ class ThreadHandle:
     def __init__(self, build: Callable[[], Any], name: str, call_timeout: float = 120.0):
         self.name, self.call_timeout = name, call_timeout
         self._build = build
-        self._calls: queue.Queue[ThreadCall | None] = queue.Queue()
-        self._alive = False
         self._launch()
 
     @property
@@ -51,12 +49,8 @@ class ThreadHandle:
         self._calls.put(None)
         self._alive = False
 
-    def give_up(self) -> None:
-        """Leave the thread to itself; for `ThreadCall` alone."""
-        self.close()
-
     def _launch(self) -> None:
-        self._calls = queue.Queue()
+        self._calls: queue.Queue[ThreadCall | None] = queue.Queue()
         self._alive = True
         threading.Thread(target=_serve, args=(self._build, self._calls), name=self.name, daemon=True).start()
 
@@ -83,7 +77,7 @@ class ThreadCall:
 
     def result(self, timeout: float | None = None) -> Any:
         if not self._ended.wait(self._left(timeout)):
-            self._handle.give_up()
+            self._handle.close()  # the thread is left to itself
             seconds = self._handle.call_timeout if timeout is None else timeout
             raise NoAnswer(f"{self._handle.name} gave no answer within {seconds:g} s during '{self.method}'.")
         if self._error is not None:
