@@ -7,7 +7,7 @@ Shapes: `n` environments of one call, `H` executed actions of a chunk, `A` actio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -165,6 +165,23 @@ class NotFinite(FloatingPointError):  # noqa: N818  it says what happened
         self.row = row
 
 
+class Unavailable(RuntimeError):  # noqa: N818  it says what happened
+    """Something that a simulator needs is not on this machine: a package, an asset, a driver, a licence accepted.
+
+    The message says what, and the command that brings it; the user sees it without a traceback.
+    """
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """One line of `embodied-rl doctor`. `remedy` is empty where nothing is wrong."""
+
+    name: str
+    status: Literal["ok", "warn", "fail"]
+    found: str
+    remedy: str = ""
+
+
 @dataclass
 class StepResult:
     """What executing one chunk in n environments gave.
@@ -249,4 +266,21 @@ class Operated(Simulator, Protocol):
         Args:
             faulty: an operator with systematic faults, where the simulator has one.
         """
+        ...
+
+
+@runtime_checkable
+class Diagnosed(Protocol):
+    """A simulator that depends on more than its package. Both are static: nothing has to be built for them."""
+
+    @staticmethod
+    def diagnose(config: Any) -> Sequence[Diagnosis]:
+        """Versions against pins, assets, licences, the renderer and its frames a second; never raises for what is
+        missing.
+        """
+        ...
+
+    @staticmethod
+    def provenance(config: Any) -> dict[str, str]:
+        """What results depend on: versions of packages, sha256 of assets. Published with every evaluation."""
         ...
