@@ -1,0 +1,211 @@
+"""A `Simulator` out of n single environments of some package: the chunk's rules, written once.
+
+NumPy and the standard library only, Python 3.10 or newer: it runs in the environment of whichever package it is.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+
+from embodied_rl.interfaces.sim import (
+    Array,
+    Episode,
+    NotFinite,
+    Observation,
+    SimulatorSpec,
+    Source,
+    StepResult,
+)
+
+
+@dataclass
+class Outcome:
+    """What one control step of one environment gave.
+
+    Attributes:
+        reward: of this step.
+        success: whether the goal holds after it.
+        terminated: the task is over, in success or failure. The time limit is not the environment's affair.
+    """
+
+    reward: float
+    success: bool
+    terminated: bool
+
+
+@dataclass
+class View:
+    """What one environment shows.
+
+    Attributes:
+        state: float32 [S], as `Observation.state`.
+        images: camera name → uint8 [h, w, 3]; empty where no picture was asked for.
+        privileged: float32 [P], or None where the spec names none.
+    """
+
+    state: Array
+    images: dict[str, Array] = field(default_factory=dict)
+    privileged: Array | None = None
+
+
+class Environment(Protocol):
+    """One environment, which runs one episode after another."""
+
+    instruction: str
+    """The goal of the present episode, in words."""
+
+    def begin(self, episode: Episode) -> None:
+        """Start an episode; everything random in it follows from the episode."""
+        ...
+
+    def step(self, action: Array) -> Outcome:
+        """Apply one control step's action, float32 [A], already within the spec's limits; draw nothing."""
+        ...
+
+    def observe(self, pictures: bool) -> View:
+        """What it shows now. Drawing takes most of the time, so there are no pictures unless asked for."""
+        ...
+
+    def render(self, width: int, height: int) -> Array:
+        """uint8 [height, width, 3], for videos."""
+        ...
+
+    def close(self) -> None:
+        """Release what it holds."""
+        ...
+
+
+class Rows:
+    """n environments in turn; implements `embodied_rl.interfaces.sim.Simulator`.
+
+    The time limit is the spec's horizon. A picture is drawn once, at the end of a chunk. The final picture of an
+    episode that terminated is black, because nothing follows that could be learned from it.
+
+    Args:
+        spec: of the simulator.
+        num_envs: n.
+        make: row → its environment, made when the row starts its first episode.
+    """
+
+    def __init__(self, spec: SimulatorSpec, num_envs: int, make: Callable[[int], Environment]) -> None:
+        self.spec, self.num_envs = spec, num_envs
+        self._make = make
+        self._environments: list[Environment | None] = [None] * num_envs
+        self._episode: list[Episode | None] = [None] * num_envs
+        self._clock = np.zeros(num_envs, np.int64)
+        self.render_seconds = 0.0
+
+    def reset(self, episodes: Sequence[Episode | None]) -> Observation:
+        for row, episode in enumerate(episodes):
+            self._begin(row, episode)
+        return self._observe(range(self.num_envs))
+
+    def step(self, actions: Array, next_episodes: Sequence[Episode | None]) -> StepResult:
+        result = self._empty_result(actions)
+        for row, episode in enumerate(self._episode):
+            if episode is not None:
+                self._run(row, result)
+        result.ended = np.flatnonzero(result.terminated | result.truncated)
+        if len(result.ended):
+            result.final_observation = self._observe(result.ended, without_picture=result.terminated)
+            for row in result.ended:
+                self._begin(int(row), next_episodes[row])
+        result.observation = self._observe(range(self.num_envs))
+        return result
+
+    def snapshot(self) -> dict[str, Array]:
+        raise NotImplementedError("this simulator cannot be saved in mid-episode: spec.can_snapshot is False")
+
+    def restore(self, state: dict[str, Array]) -> Observation:
+        raise NotImplementedError("this simulator cannot be saved in mid-episode: spec.can_snapshot is False")
+
+    def render(self, row: int, width: int, height: int) -> Array:
+        """uint8 [height, width, 3] of one environment, for videos; black where it is parked."""
+        if self._episode[row] is None:
+            return np.zeros((height, width, 3), np.uint8)
+        return self.environment(row).render(width, height)
+
+    def close(self) -> None:
+        for environment in self._environments:
+            if environment is not None:
+                environment.close()
+        self._environments = [None] * self.num_envs
+
+    def environment(self, row: int) -> Environment:
+        """The environment of a row, made now where the row has had none."""
+        found = self._environments[row]
+        if found is None:
+            found = self._environments[row] = self._make(row)
+        return found
+
+    def episode(self, row: int) -> Episode | None:
+        """What a row runs; None where it is parked."""
+        return self._episode[row]
+
+    def clock(self, row: int) -> int:
+        """Control steps of a row's episode so far."""
+        return int(self._clock[row])
+
+    def _begin(self, row: int, episode: Episode | None) -> None:
+        self._episode[row], self._clock[row] = episode, 0
+        if episode is not None:
+            self.environment(row).begin(episode)
+
+    def _run(self, row: int, result: StepResult) -> None:
+        """One environment's chunk, until its episode ends."""
+        environment = self.environment(row)
+        for j in range(result.reward.shape[1]):
+            outcome = environment.step(result.executed[row, j])
+            self._clock[row] += 1
+            if not np.isfinite(outcome.reward):
+                raise NotFinite(f"the reward of control step {self._clock[row]} is {outcome.reward}", row)
+            result.reward[row, j], result.success[row, j] = outcome.reward, outcome.success
+            result.source[row, j] = Source.POLICY
+            result.steps[row] += 1
+            result.terminated[row] = outcome.terminated
+            result.truncated[row] = not outcome.terminated and self._clock[row] >= self.spec.horizon
+            if result.terminated[row] or result.truncated[row]:
+                return
+
+    def _observe(self, rows: Sequence[int] | Array, without_picture: Array | None = None) -> Observation:
+        """What `rows` show; those in `without_picture` (bool [n]), and parked ones, in black."""
+        count = len(rows)
+        images = {c.name: np.zeros((count, c.height, c.width, 3), np.uint8) for c in self.spec.cameras}
+        state = np.zeros((count, len(self.spec.state_names)), np.float32)
+        privileged = np.zeros((count, len(self.spec.privileged_names)), np.float32)
+        instruction = [""] * count
+        for place, row in enumerate(rows):
+            if self._episode[row] is None:
+                continue
+            view = self._view(int(row), without_picture is None or not without_picture[row])
+            state[place], instruction[place] = view.state, self.environment(int(row)).instruction
+            for name, image in view.images.items():
+                images[name][place] = image
+            if view.privileged is not None:
+                privileged[place] = view.privileged
+        return Observation(images, state, tuple(instruction), privileged if self.spec.privileged_names else None)
+
+    def _view(self, row: int, pictures: bool) -> View:
+        began = time.perf_counter()
+        view = self.environment(row).observe(pictures and bool(self.spec.cameras))
+        self.render_seconds += time.perf_counter() - began
+        if not np.isfinite(view.state).all():
+            raise NotFinite(f"the state is no longer finite after control step {self._clock[row]}", row)
+        return view
+
+    def _empty_result(self, actions: Array) -> StepResult:
+        n, chunk, _ = actions.shape
+        low, high = (np.array(limit, np.float32) for limit in (self.spec.action_low, self.spec.action_high))
+        return StepResult(
+            reward=np.zeros((n, chunk), np.float32),
+            success=np.zeros((n, chunk), bool),
+            steps=np.zeros(n, np.int64),
+            executed=np.clip(actions, low, high).astype(np.float32),
+            source=np.full((n, chunk), Source.HOLD, np.uint8),
+            terminated=np.zeros(n, bool),
+            truncated=np.zeros(n, bool),
+            observation=Observation({}, np.zeros((0, 0)), ()),
+        )
