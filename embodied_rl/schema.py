@@ -27,6 +27,11 @@ class SimNode:
     """Simulator; `embodied-rl list sims` shows them."""
     num_envs: int = at_least(1, 64)
     """Environments in all, over every rank, slice and worker."""
+    python: str | None = None
+    """Interpreter of the Python environment the simulator lives in; null takes the one that `embodied-rl sim install`
+    made for it, or this one."""
+    pythonpath: tuple[str, ...] = ()
+    """Folders that this interpreter imports from, besides its own packages."""
     options: dict[str, Any] = rest()
     """The simulator's own keys."""
 

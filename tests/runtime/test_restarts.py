@@ -61,14 +61,16 @@ class DoomedChild:
     alive = False
     connection = None
 
-    def __init__(self, *_: Any) -> None:
+    def __init__(self, *_: Any, **__: Any) -> None:
         self.calls = 0
 
     def send(self, message: tuple[Any, ...], doing: str) -> None:
         if doing == "start":
             self.starts.append(message[2])
 
-    def receive(self, *_: Any) -> worker.Reply:
+    def receive(self, *_: Any, read: Any = worker.receive) -> Any:
+        if read is worker.greeting:
+            return {"protocol": worker.PROTOCOL}
         self.calls += 1
         if self.calls == 1:
             return worker.Reply(FakeSimulator.spec_of(FakeSimulator.Config()), 0.0, 0.0, 0)
