@@ -142,10 +142,10 @@ def test_a_worker_that_hangs_at_a_later_start_is_tried_again(
     assert not called(handle)
     receive, hangs = DoomedChild.receive, [True, False]
 
-    def hang_once(child: DoomedChild, timeout: float, doing: str, *rest: Any) -> worker.Reply:
-        if doing == "start" and hangs.pop(0):
+    def hang_once(child: DoomedChild, timeout: float, doing: str, *rest: Any, **named: Any) -> Any:
+        if doing == "start" and not named and hangs.pop(0):
             raise NoAnswer("too late")
-        return receive(child)
+        return receive(child, **named)
 
     monkeypatch.setattr(DoomedChild, "receive", hang_once)
     assert not called(handle)
