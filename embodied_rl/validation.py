@@ -8,7 +8,17 @@ from typing import Any
 from embodied_rl import assets
 from embodied_rl.config import did_you_mean
 from embodied_rl.interfaces.sim import SimulatorSpec
-from embodied_rl.schema import AlgoNode, BenchConfig, Plan, PolicyNode, RunConfig, SamplerNode, SimNode, TrainConfig
+from embodied_rl.schema import (
+    AlgoNode,
+    BenchConfig,
+    EvalConfig,
+    Plan,
+    PolicyNode,
+    RunConfig,
+    SamplerNode,
+    SimNode,
+    TrainConfig,
+)
 
 LONGEST_DEADLINE = 86_400
 
@@ -37,6 +47,8 @@ def validate(config: Any) -> None:
             check_writable(target if key == "out" else str(Path(target).absolute().parent), key)
     if isinstance(policy := getattr(config, "policy", None), PolicyNode):
         check_checkpoint(policy)
+    if isinstance(config, EvalConfig) and (config.policy is None) == (config.checkpoint is None):
+        raise ValueError("Who acts? Give policy=<a run folder, a file, asset:<name>, expert or random>, once.")
     if isinstance(algo := getattr(config, "algo", None), AlgoNode):
         check_sampler(algo.sampler)
     if getattr(config, "resume", None) is not None:

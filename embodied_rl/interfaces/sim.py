@@ -58,10 +58,14 @@ class Camera:
 
 @dataclass(frozen=True)
 class Task:
-    """One task of a simulator; `family` groups tasks in reports."""
+    """One task of a simulator; `family` groups tasks in reports.
+
+    `initial_states` is how many numbered ones the benchmark has for it, which `Episode.initial_state` points into.
+    """
 
     name: str
     family: str
+    initial_states: int = 0
 
 
 @dataclass(frozen=True)
