@@ -47,12 +47,18 @@ def validate(config: Any) -> None:
             check_writable(target if key == "out" else str(Path(target).absolute().parent), key)
     if isinstance(policy := getattr(config, "policy", None), PolicyNode):
         check_checkpoint(policy)
-    if isinstance(config, EvalConfig) and (config.policy is None) == (config.checkpoint is None):
-        raise ValueError("Who acts? Give policy=<a run folder, a file, asset:<name>, expert or random>, once.")
     if isinstance(algo := getattr(config, "algo", None), AlgoNode):
         check_sampler(algo.sampler)
     if getattr(config, "resume", None) is not None:
         check_resume(config.run.overrides)
+    if isinstance(config, EvalConfig):
+        check_actor(config)
+
+
+def check_actor(config: EvalConfig) -> None:
+    """Exactly one policy is evaluated."""
+    if (config.policy is None) == (config.checkpoint is None):
+        raise ValueError("Who acts? Give policy=<a run folder, a file, asset:<name>, expert or random>, once.")
 
 
 def check_division(sim: SimNode, plan: Plan) -> None:
