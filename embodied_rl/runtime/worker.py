@@ -241,7 +241,7 @@ def send(connection: Connection, message: Any) -> None:
     connection.send_bytes(file.getbuffer())
 
 
-def reduce_array(array: Array) -> tuple[Any, ...]:
+def reduce_array(array: Array) -> Any:
     """How an array is pickled: NumPy's own way names modules that NumPy 1 and 2 do not share."""
     if array.dtype.hasobject:
         return array.__reduce__()
