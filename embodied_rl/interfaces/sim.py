@@ -81,6 +81,7 @@ class SimulatorSpec:
         horizon: control steps after which an episode is truncated.
         tasks: what `Episode.task` points into.
         words: every word an instruction can hold.
+        instruction_length: the most words that an instruction has; 0 where that is not known.
         splits: the names of held-out splits, without "train".
         privileged_names: the P entries of `Observation.privileged`; empty when there are none.
         device: where observations live: "cpu", or a CUDA device for a GPU simulator in this process.
@@ -96,6 +97,7 @@ class SimulatorSpec:
     horizon: int
     tasks: tuple[Task, ...]
     words: tuple[str, ...] = ()
+    instruction_length: int = 0
     splits: tuple[str, ...] = ()
     privileged_names: tuple[str, ...] = ()
     device: str = "cpu"
