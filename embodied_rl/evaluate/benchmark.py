@@ -1,7 +1,9 @@
 """What an evaluation runs: drawn episodes of one simulator, or a benchmark's tasks × initial states × seeds."""
 
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from itertools import accumulate
 from typing import Any
 
 from embodied_rl.config import did_you_mean, freeze
@@ -48,21 +50,21 @@ def parts_of(config: EvalConfig, own: SimNode | None) -> list[Part]:
         return [Part(kind, kind.spec, tuple(listed), count)]
     if config.split != "eval":
         raise ValueError("split: a benchmark has conditions of its own. Leave out split=…, or benchmark=….")
-    nodes = [changed(part.sim, config.sim) for part in config.benchmark.parts]
-    kinds = [SimulatorKind.of(node) for node in nodes]
-    listed = [_listed(part, kind.spec, None) for part, kind in zip(config.benchmark.parts, kinds, strict=True)]
-    found = [_listed(p, kind.spec, config.task) for p, kind in zip(config.benchmark.parts, kinds, strict=True)]
+    kinds = [SimulatorKind.of(changed(part.sim, config.sim)) for part in config.benchmark.parts]
+    with ThreadPoolExecutor() as pool:  # each may have to ask another Python environment
+        specs = list(pool.map(lambda kind: kind.spec, kinds))
+    described = list(zip(config.benchmark.parts, specs, strict=True))
+    found = [_listed(part, spec, config.task) for part, spec in described]
     if not any(found):
-        known = [name for kind in kinds for name in (*kind.spec.families, *(task.name for task in kind.spec.tasks))]
+        known = [name for spec in specs for name in (*spec.families, *(task.name for task in spec.tasks))]
         raise ValueError(f"task: unknown task '{config.task}'.{did_you_mean(str(config.task), known)}")
     limits = shares([len(each) for each in found], config.episodes)
-    parts, index = list[Part](), 0
-    for kind, episodes, limit, whole in zip(kinds, found, limits, listed, strict=True):
-        numbered = tuple(replace(each, index=index + place) for place, each in enumerate(episodes[:limit]))
-        index += len(numbered)
-        if numbered:
-            parts.append(Part(kind, kind.spec, numbered, len(whole)))
-    return parts
+    starts = accumulate(limits, initial=0)
+    parts = [
+        Part(kind, spec, _numbered(episodes[:limit], start), len(_listed(part, spec, None)))
+        for kind, (part, spec), episodes, limit, start in zip(kinds, described, found, limits, starts, strict=False)
+    ]
+    return [part for part in parts if part.episodes]
 
 
 def shares(sizes: Sequence[int], most: int | None) -> list[int]:
@@ -133,6 +135,10 @@ def _listed(part: BenchmarkPart, spec: SimulatorSpec, only: str | None) -> list[
     states = [None] if part.initial_states is None else range(part.initial_states)
     drawn = [(state, seed, task) for state in states for seed in range(part.seeds) for task in chosen]
     return [Episode(index, task, seed, state, split=part.split) for index, (state, seed, task) in enumerate(drawn)]
+
+
+def _numbered(episodes: Sequence[Episode], start: int) -> tuple[Episode, ...]:
+    return tuple(replace(each, index=start + place) for place, each in enumerate(episodes))
 
 
 def _tasks(part: BenchmarkPart, spec: SimulatorSpec, only: str | None) -> list[int]:

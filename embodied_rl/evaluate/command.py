@@ -12,6 +12,7 @@ from rich.table import Table
 
 from embodied_rl.acting import WORDS, actor_for, checkpoint_of, deployed
 from embodied_rl.actors.checkpoint import read_metadata
+from embodied_rl.actors.embodiment import Embodiment
 from embodied_rl.config import freeze, thaw
 from embodied_rl.evaluate.benchmark import Part, about, combined, parts_of
 from embodied_rl.evaluate.page import write_page
@@ -41,8 +42,7 @@ def run(config: EvalConfig) -> int:
     parts = parts_of(config, None if file is None else simulator_of(file, folder))
     actor = None if file is None else deployed(who)
     if actor is not None:
-        for part in parts:
-            actor.embodiment.check(part.spec)
+        check_fit(actor.embodiment, parts)
     played = [play(part, actor, who, config) for part in parts]
     results, spec = combined(parts, played)
     found = Report.of(results, spec, metadata(config, who, file, parts))
@@ -67,6 +67,23 @@ def check(config: EvalConfig) -> None:
     if file is not None:
         read_metadata(file)
     parts_of(config, None if file is None else simulator_of(file, run_of(file)))
+
+
+def check_fit(embodiment: Embodiment, parts: Sequence[Part]) -> None:
+    """A policy is evaluated where it can see and act as it was made to.
+
+    Raises:
+        ValueError: naming the tasks where it cannot.
+    """
+    for part in parts:
+        try:
+            embodiment.check(part.spec)
+        except ValueError as error:
+            if len(parts) == 1:
+                raise
+            tasks = ", ".join(task.name for task in part.spec.tasks)
+            remedy = "task=<name> evaluates those alone that it was made for."
+            raise ValueError(f"{part.kind.node.name}, {tasks}: {error} {remedy}") from None
 
 
 def policy_of(config: EvalConfig) -> tuple[str, Path | None]:

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from embodied_rl import composition
+from embodied_rl.actors.embodiment import Embodiment
 from embodied_rl.config import freeze
 from embodied_rl.evaluate import benchmark, command
 from embodied_rl.evaluate.protocol import EpisodeResult
@@ -170,3 +171,12 @@ def test_a_policy_of_another_robot_is_refused_before_anything_runs(tmp_path: Pat
     with pytest.raises(ValueError, match=r"sees camera 'front' at \(64, 64\)"):
         command.run(asked)
     assert not list(tmp_path.iterdir())
+
+
+def test_a_policy_that_fits_some_tasks_is_told_which_it_does_not_fit(nodes, spec: SimulatorSpec) -> None:
+    parts = benchmark.parts_of(config(DESK, KITCHEN), None)
+    embodiment = Embodiment.of(replace(spec, words=("x",)), 2, 4)
+    command.check_fit(embodiment, [parts[0]])
+    parts[1] = replace(parts[1], spec=replace(parts[1].spec, state_names=("clock", "oven")))
+    with pytest.raises(ValueError, match=r"kitchen, cook: .*state_names.*task=<name>"):
+        command.check_fit(embodiment, parts)
