@@ -11,11 +11,11 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from embodied_rl import plugins
 from embodied_rl.config import did_you_mean
 from embodied_rl.runs import provenance
 from embodied_rl.runs.storage import make_folder, write_text
 from embodied_rl.schema import BenchConfig, Plan
+from embodied_rl.simulators.kind import SimulatorKind
 
 OVERLAP, PIPELINE, ABLATIONS = "overlap", "pipeline", "ablations"
 SLICES = (1, 2)
@@ -57,8 +57,7 @@ def measure_simulator(config: BenchConfig) -> dict[str, Any]:
     """The simulator against its own bare loop, and beside others of its kind."""
     from embodied_rl.benchmarks import peers, throughput
 
-    plugin, options = plugins.configure("sims", config.sim, "sim")
-    simulator = plugin(options, config.sim.num_envs)
+    simulator = SimulatorKind.of(config.sim).build(config.sim.num_envs)
     ours = throughput.measure(simulator, config.sim.num_envs, config.seconds, config.seed).summary()
     simulator.close()
     others = [peers.measure(name, config.seconds / 2) for name in peers.PEERS]
@@ -107,7 +106,6 @@ def measure_overlap(config: BenchConfig) -> dict[str, Any]:
 def measure_pipeline(config: BenchConfig) -> dict[str, Any]:
     """What carries a step, what a killed simulator costs, and the planner's predictions against measurements: stages
     that sleep, then the configured training run."""
-    from embodied_rl import build
     from embodied_rl.benchmarks import live, pipeline, recovery, transport
     from embodied_rl.planner import choice, profile
     from embodied_rl.planner import resources as available
@@ -115,7 +113,7 @@ def measure_pipeline(config: BenchConfig) -> dict[str, Any]:
     console = Console()
     carried = [transport.measure(load) for load in transport.LOADS]
     console.print(transport.table(carried))
-    lost = recovery.measure(build.SimulatorKind.of(config.sim), max(1, config.sim.num_envs // 4))
+    lost = recovery.measure(SimulatorKind.of(config.sim), max(1, config.sim.num_envs // 4))
     print(lost)
     extra, resources = pipeline.overhead(), available.here()
     costs = profile.measure(config, resources.cores)

@@ -1,7 +1,7 @@
-"""From a frozen configuration to simulators, actor and algorithm. Names become classes here and nowhere else."""
+"""From a frozen configuration to actor and curriculum. Names become classes here and nowhere else."""
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +13,10 @@ from embodied_rl.critics import make_critic
 from embodied_rl.flow.sampler import FlowNoise, FlowSDE, Sampler
 from embodied_rl.interfaces.curriculum import Curriculum
 from embodied_rl.interfaces.policy import FlowBackbone
-from embodied_rl.interfaces.sim import Simulator, SimulatorSpec
+from embodied_rl.interfaces.sim import SimulatorSpec
 from embodied_rl.learning import checkpoint
 from embodied_rl.roles import PolicyWorker, RemotePolicy
-from embodied_rl.runtime.handle import Handle
-from embodied_rl.runtime.local import InlineHandle, ProcessHandle
+from embodied_rl.runtime.local import ProcessHandle
 from embodied_rl.schema import EpisodesNode, Plan, PolicyNode, SamplerNode, SimNode
 
 POLICY = "policy.safetensors"
@@ -25,59 +24,6 @@ POLICY = "policy.safetensors"
 
 TOKEN_LENGTH = 8
 """Words an instruction may have, for a policy with new weights."""
-
-
-@dataclass(frozen=True)
-class SimulatorKind:
-    """A simulator as configured, not built yet."""
-
-    node: SimNode
-    simulator: type[Any]
-    options: Any
-
-    @staticmethod
-    def of(node: SimNode) -> "SimulatorKind":
-        """Find the plug-in a node names.
-
-        Raises:
-            ValueError: unknown plug-in or key.
-        """
-        simulator, options = plugins.configure("sims", node, "sim")
-        return SimulatorKind(node, simulator, options)
-
-    @property
-    def spec(self) -> SimulatorSpec:
-        """What it will be like; nothing is built."""
-        return self.simulator.spec_of(self.options)
-
-    def build(self, num_envs: int) -> Simulator:
-        """In this process."""
-        return self.simulator(self.options, num_envs)
-
-    def inline(self, num_envs: int, name: str) -> Handle:
-        """Behind a handle, in this process."""
-        return InlineHandle(lambda: self.build(num_envs), name)
-
-    def worker(self, num_envs: int, name: str, plan: Plan) -> Handle:
-        """Behind a handle, in a process of its own, with the deadlines of a plan."""
-        return ProcessHandle(
-            plugins.path("sims", self.node.name),
-            {"config": self.options, "num_envs": num_envs},
-            name=name,
-            start_timeout=plan.start_timeout,
-            call_timeout=plan.call_timeout,
-        )
-
-
-def handles(kind: SimulatorKind, plan: Plan, num_envs: int, purpose: str) -> list[Handle]:
-    """The simulators of one rank, slice by slice; `num_envs` are those of this rank.
-
-    Colocated: one simulator a slice, in this process. Split: each slice is spread over the workers.
-    """
-    if plan.allocation == "colocated":
-        return [kind.inline(num_envs // plan.slices, f"{purpose} simulator {part}") for part in range(plan.slices)]
-    count = plan.slices * plan.workers
-    return [kind.worker(num_envs // count, f"{purpose} simulator {part}", plan) for part in range(count)]
 
 
 def curriculum(node: EpisodesNode, spec: SimulatorSpec) -> Curriculum:

@@ -46,9 +46,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"embodied-rl: {error}", file=sys.stderr)
         return USER_ERROR
     except RuntimeError as error:
+        from embodied_rl.interfaces.sim import Unavailable
         from embodied_rl.runtime.handle import RunFailed
 
-        if not isinstance(error, RunFailed):
+        if not isinstance(error, RunFailed | Unavailable):
             raise
         print(f"embodied-rl: {error}", file=sys.stderr)
         return FAILED

@@ -13,7 +13,6 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from embodied_rl import build
 from embodied_rl.acting import actor_for
 from embodied_rl.evaluate.protocol import enumerate_episodes
 from embodied_rl.interfaces.policy import Actor, NoiseKeys
@@ -21,6 +20,7 @@ from embodied_rl.interfaces.sim import Array, Episode, Observation, Simulator, S
 from embodied_rl.rollout.episodes import episode_seed
 from embodied_rl.runs.storage import explained, make_folder
 from embodied_rl.schema import CollectConfig
+from embodied_rl.simulators.kind import SimulatorKind
 
 AT_ONCE = 16
 """Episodes that run side by side."""
@@ -51,7 +51,7 @@ class Record:
 
 def run(config: CollectConfig) -> None:
     """Collect and write; says how many succeeded."""
-    kind = build.SimulatorKind.of(config.sim)
+    kind = SimulatorKind.of(config.sim)
     split = "eval" if config.split == "train" else config.split
     listed = enumerate_episodes(kind.spec, split, config.episodes, task=config.task, seed=config.seed)
     if config.split == "train":  # demonstrations may be learned from, so they must not share seeds with evaluations

@@ -2,18 +2,18 @@
 
 from pathlib import Path
 
-from embodied_rl import build
 from embodied_rl.acting import actor_for
 from embodied_rl.evaluate.protocol import enumerate_episodes
 from embodied_rl.evaluate.video import record, tile, write_mp4
 from embodied_rl.interfaces.sim import Episode, SimulatorSpec
 from embodied_rl.runs.storage import make_folder
 from embodied_rl.schema import PlayConfig
+from embodied_rl.simulators.kind import SimulatorKind
 
 
 def run(config: PlayConfig) -> None:
     """Film, write, and say what happened."""
-    kind = build.SimulatorKind.of(config.sim)
+    kind = SimulatorKind.of(config.sim)
     episodes = one_of_each(kind.spec, config)
     simulator = kind.build(len(episodes))
     actor = actor_for(config.policy, simulator, len(episodes))

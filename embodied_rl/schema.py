@@ -27,6 +27,11 @@ class SimNode:
     """Simulator; `embodied-rl list sims` shows them."""
     num_envs: int = at_least(1, 64)
     """Environments in all, over every rank, slice and worker."""
+    python: str | None = None
+    """Interpreter of the Python environment the simulator lives in; null takes the one that `embodied-rl sim install`
+    made for it, or this one."""
+    pythonpath: tuple[str, ...] = ()
+    """Folders that this interpreter imports from, besides its own packages."""
     options: dict[str, Any] = rest()
     """The simulator's own keys."""
 
@@ -303,5 +308,21 @@ class TraceConfig:
 
 @dataclass(frozen=True)
 class DoctorConfig:
+    sim: SimNode | None = None
+    """A simulator to examine as well: its environment, packages, assets and renderer."""
     run: RunConfig = field(default_factory=RunConfig)
     """Where runs would live."""
+
+
+@dataclass(frozen=True)
+class EnvironmentConfig:
+    words: tuple[str, ...] = ()
+    """What to do and for which simulator: install <simulator>."""
+    python: str | None = None
+    """Interpreter to make the environment with; null takes this one."""
+    pip: tuple[str, ...] = ()
+    """Further options of each `pip install`, such as an index."""
+    accept_licence: bool = False
+    """You accept the licence of the simulator, where it asks."""
+    replace: bool = False
+    """Make it anew where it is there already."""

@@ -26,6 +26,7 @@ from embodied_rl.runs import provenance
 from embodied_rl.runs.folder import RunFolder
 from embodied_rl.runtime.memory import keep_freed_memory
 from embodied_rl.schema import SftConfig
+from embodied_rl.simulators.kind import SimulatorKind
 
 WANDERING = Disturbance(noise=0.4, drift=0.7, slip=0.03)
 """How frames for perception are disturbed, so that they show more than an operator's path."""
@@ -44,7 +45,7 @@ def run(config: SftConfig) -> None:
     folder = RunFolder.create(config.run.root, config.run.experiment, config.seed)
     folder.write_config(configuration.to_yaml(config), config.run.overrides)
     provenance.write(folder.path)
-    kind = build.SimulatorKind.of(config.sim)
+    kind = SimulatorKind.of(config.sim)
     simulator = kind.build(config.sim.num_envs)
     if not isinstance(simulator, Operated):
         raise ValueError(  # noqa: TRY004 - the user chose the simulator
@@ -93,7 +94,7 @@ def fit(config: SftConfig, simulator: Operated) -> tuple[FlowBackbone, Embodimen
 
 
 def report(
-    config: SftConfig, kind: build.SimulatorKind, backbone: FlowBackbone, embodiment: Embodiment, folder: RunFolder
+    config: SftConfig, kind: SimulatorKind, backbone: FlowBackbone, embodiment: Embodiment, folder: RunFolder
 ) -> Report:
     """The success of the cloned policy, printed and written to the run folder."""
     spec = kind.spec

@@ -22,6 +22,7 @@ from embodied_rl.runtime.collective import Ranks
 from embodied_rl.runtime.handle import RunFailed
 from embodied_rl.runtime.ranks import Stopped, launch, raise_on_signals, stop_on_signals
 from embodied_rl.schema import Plan, TrainConfig
+from embodied_rl.simulators.kind import SimulatorKind
 from embodied_rl.trainer import Trainer
 
 
@@ -113,7 +114,7 @@ def check(config: TrainConfig) -> None:
             f"sim.num_envs={config.sim.num_envs} gives each of {ranks} ranks {each} environments, which are no whole "
             f"groups of algo.group_size={size}. Try sim.num_envs={ranks * size}, or a multiple."
         )
-    spec = build.SimulatorKind.of(config.sim).spec
+    spec = SimulatorKind.of(config.sim).spec
     EpisodeSampler(spec, config.seed, curriculum=build.curriculum(config.episodes, spec))
     build.actor(config.policy, config.algo.sampler, spec, algorithm.needs_critic)
 

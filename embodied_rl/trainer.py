@@ -24,6 +24,7 @@ from embodied_rl.runs.folder import RunFolder
 from embodied_rl.runtime.collective import Ranks
 from embodied_rl.runtime.memory import keep_freed_memory
 from embodied_rl.schema import PolicyNode, TrainConfig
+from embodied_rl.simulators.kind import SimulatorKind, make_handles
 
 EVALUATION_ENVS = 32
 """Environments of an evaluation on each rank, at most."""
@@ -37,7 +38,7 @@ class Trainer:
         torch.set_num_threads(1)
         torch.manual_seed(config.seed)
         self.config, self.folder, self.ranks = config, folder, ranks
-        self.kind = build.SimulatorKind.of(config.sim)
+        self.kind = SimulatorKind.of(config.sim)
         self.spec: SimulatorSpec = self.kind.spec
         algorithm, options = plugins.configure("algorithms", config.algo, "algo")
         self._resumed = self._checkpoint()
@@ -47,8 +48,8 @@ class Trainer:
         self.algorithm = algorithm(options, self.actor, ranks, config.seed, config.train.iterations)
         self._episodes = self._sampler()
         envs = config.sim.num_envs // ranks.size
-        self._handles = build.handles(self.kind, config.plan, envs, "training")
-        self._evaluators = build.handles(self.kind, config.plan, self._evaluation_envs(), "evaluation")
+        self._handles = make_handles(self.kind, config.plan, envs, "training")
+        self._evaluators = make_handles(self.kind, config.plan, self._evaluation_envs(), "evaluation")
         self.collector = Collector(
             self._handles,
             self.spec,

@@ -20,13 +20,14 @@ from embodied_rl.runtime.handle import GaveUp, NoAnswer, WorkerError
 from embodied_rl.runtime.local import ProcessHandle
 from embodied_rl.runtime.thread import ThreadHandle
 from embodied_rl.schema import Plan, PolicyNode, SamplerNode, SimNode
+from embodied_rl.simulators.kind import SimulatorKind
 
 NODE = PolicyNode(
     "pocket",
     freeze_perception=True,
     options={"width": 16, "layers": 1, "heads": 2, "stem_channels": 8, "keypoints": 4, "horizon": 4},
 )
-KIND = build.SimulatorKind.of(SimNode("tabletop", options={"horizon": 8, "image_size": 16}))
+KIND = SimulatorKind.of(SimNode("tabletop", options={"horizon": 8, "image_size": 16}))
 SPEC, N, T = KIND.spec, 4, 5
 PARTS = (NODE, SamplerNode(denoise_steps=2), SPEC, True)
 

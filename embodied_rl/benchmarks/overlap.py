@@ -21,6 +21,7 @@ from embodied_rl.rollout.collect import Collector
 from embodied_rl.rollout.episodes import EpisodeSampler
 from embodied_rl.runtime.handle import Handle
 from embodied_rl.schema import BenchConfig, SamplerNode
+from embodied_rl.simulators.kind import SimulatorKind, make_handles
 
 REPEATS = 3
 DECISIONS = 24
@@ -87,11 +88,11 @@ def bound(stages: Stages, slices: int, workers: int, cores: int) -> float:
 def measure(config: BenchConfig, slices: int, cores: int) -> Overlap:
     """Time the stages one by one, then the collector, in turns; the turn with the median share counts."""
     torch.set_num_threads(1)
-    kind = build.SimulatorKind.of(config.sim)
+    kind = SimulatorKind.of(config.sim)
     plan = replace(config.plan, allocation="split", ranks=1, slices=slices)
     actor = build.actor(config.policy, SamplerNode(), kind.spec, needs_critic=True).eval()
     per_slice = config.sim.num_envs // slices
-    handles = build.handles(kind, plan, config.sim.num_envs, "benchmark")
+    handles = make_handles(kind, plan, config.sim.num_envs, "benchmark")
     try:
         sampler = EpisodeSampler(kind.spec, config.seed)
         rollout = Rollout.allocate(actor, DECISIONS, config.sim.num_envs)

@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from embodied_rl.build import SimulatorKind
 from embodied_rl.rollout.episodes import EpisodeSampler
 from embodied_rl.runtime.handle import WorkerDied, revive
 from embodied_rl.runtime.local import ProcessHandle
 from embodied_rl.schema import Plan
+from embodied_rl.simulators.kind import SimulatorKind
 
 KILLS = 3
 """As many as the budget of restarts allows within an hour."""

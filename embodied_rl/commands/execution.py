@@ -11,6 +11,7 @@ from embodied_rl.commands.table import Command
 from embodied_rl.commands.text import columns
 from embodied_rl.config import freeze, thaw, to_yaml
 from embodied_rl.schema import AlgoNode, EpisodesNode, Plan, PolicyNode, RunConfig, SimNode, TrainLoop
+from embodied_rl.simulators.kind import SimulatorKind
 from embodied_rl.validation import check_episodes, validate
 
 Plugins = dict[str, type[Any]]
@@ -60,8 +61,7 @@ def prepare(config: Any) -> tuple[Any, Plugins]:
     validate(config)
     config, found = find_plugins(config)
     if "sim" in found:
-        _, own = plugins.configure("sims", config.sim, "sim")
-        check_episodes(found["sim"].spec_of(own), getattr(config, "split", None), getattr(config, "task", None))
+        check_episodes(SimulatorKind.of(config.sim).spec, getattr(config, "split", None), getattr(config, "task", None))
     return config, found
 
 

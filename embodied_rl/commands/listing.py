@@ -7,6 +7,8 @@ from embodied_rl import plugins
 from embodied_rl.commands.documentation import plugin_keys, summary
 from embodied_rl.commands.text import columns
 from embodied_rl.config import did_you_mean
+from embodied_rl.schema import SimNode
+from embodied_rl.simulators.kind import SimulatorKind
 
 _KINDS = {
     "sims": ("sims", "sim"),
@@ -79,6 +81,5 @@ def _rows(section: str, config_dir: Path | None) -> list[tuple[str, ...]]:
 
 def _tasks(simulators: Sequence[str]) -> None:
     for name in simulators:
-        simulator = plugins.find("sims", name)
-        spec = simulator.spec_of(simulator.Config())
+        spec = SimulatorKind.of(SimNode(name)).spec
         columns([(task.name, task.family, name) for task in spec.tasks], indent=0)

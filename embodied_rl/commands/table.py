@@ -123,7 +123,17 @@ _ALL = (
         "Say what is wrong with this machine, and the remedy.",
         "DoctorConfig",
         "embodied_rl.doctor:run",
-        ("", "run.root=/data/runs"),
+        ("", "sim=libero", "run.root=/data/runs"),
+        config="doctor",
+    ),
+    Command(
+        "sim",
+        "Make a Python environment for a simulator that cannot share this one.",
+        "EnvironmentConfig",
+        "embodied_rl.simulators.install:run",
+        ("install maniskill", "install libero replace=true"),
+        words=Words("words", "word", many=True),
+        check="embodied_rl.simulators.install:check",
     ),
     Command(
         "bench",

@@ -12,7 +12,7 @@ from rich.table import Table
 
 from embodied_rl.acting import deployed
 from embodied_rl.actors.checkpoint import read_metadata
-from embodied_rl.build import SimulatorKind, policy_file
+from embodied_rl.build import policy_file
 from embodied_rl.config import freeze
 from embodied_rl.evaluate.page import write_page
 from embodied_rl.evaluate.protocol import EpisodeResult, enumerate_episodes, evaluate
@@ -25,6 +25,7 @@ from embodied_rl.runs.folder import RunFolder, new_evaluation
 from embodied_rl.runs.storage import make_folder
 from embodied_rl.runtime.handle import Handle
 from embodied_rl.schema import EvalConfig, SimNode
+from embodied_rl.simulators.kind import SimulatorKind
 
 _NOTED_PACKAGES = ("embodied-rl", "torch", "numpy", "mujoco", "safetensors")
 
@@ -99,7 +100,9 @@ def evaluate_parallel(
     try:
         # A simulator on an accelerator hands out its observations in this process alone.
         apart, names = parts > 1 and spec.device == "cpu", [f"evaluation simulator {part}" for part in range(parts)]
-        handles += [kind.worker(envs, name, config.plan) if apart else kind.inline(envs, name) for name in names]
+        handles += [
+            kind.worker(envs, name, config.plan) if apart else kind.inline(envs, name, config.plan) for name in names
+        ]
         return evaluate(actor, handles, spec, episodes, config.seed, envs, None, config.ablate)
     finally:
         for handle in handles:

@@ -16,6 +16,7 @@ from embodied_rl.planner.resources import Resources
 from embodied_rl.planner.search import Candidate, Choice, candidate, choose
 from embodied_rl.runs import provenance
 from embodied_rl.schema import Plan, TrainConfig
+from embodied_rl.simulators.kind import SimulatorKind
 
 LOSS = 0.05
 """Share of an iteration that a prescribed plan may lose before it is worth a word."""
@@ -95,7 +96,7 @@ def workload(config: TrainConfig) -> Workload:
     algorithm, _ = plugins.configure("algorithms", config.algo, "algo")
     if not algorithm.fresh_episodes:
         return Workload(config.sim.num_envs, config.train.decisions)
-    spec = build.SimulatorKind.of(config.sim).spec
+    spec = SimulatorKind.of(config.sim).spec
     _, embodiment = build.backbone(config.policy, spec)
     return Workload(config.sim.num_envs, -(-spec.horizon // embodiment.executed))
 

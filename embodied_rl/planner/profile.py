@@ -30,6 +30,7 @@ from embodied_rl.runtime.local import InlineHandle, ProcessHandle
 from embodied_rl.runtime.process import resident_bytes
 from embodied_rl.runtime.ranks import launch
 from embodied_rl.schema import TrainConfig
+from embodied_rl.simulators.kind import SimulatorKind
 
 DECISIONS = 6
 """Of a probe's rollout; a rate settles at once."""
@@ -154,7 +155,7 @@ class _Bench:
 
     def __init__(self, config: TrainConfig, ranks: Ranks):
         self.config, self.ranks = config, ranks
-        self.kind = build.SimulatorKind.of(config.sim)
+        self.kind = SimulatorKind.of(config.sim)
         algorithm, options = plugins.configure("algorithms", config.algo, "algo")
         self.actor = build.actor(config.policy, config.algo.sampler, self.kind.spec, algorithm.needs_critic)
         self.algorithm = algorithm(options, self.actor, ranks, config.seed, config.train.iterations)

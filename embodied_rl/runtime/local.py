@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping
@@ -9,11 +10,12 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import IO, Any
 
-from embodied_rl.interfaces.sim import NotFinite, Simulator, SimulatorSpec
+from embodied_rl.interfaces.sim import NotFinite, Simulator, SimulatorSpec, Unavailable
 from embodied_rl.runtime.handle import GaveUp, NoAnswer, WorkerDied, WorkerError
+from embodied_rl.runtime.interpreter import Interpreter
 from embodied_rl.runtime.process import ChildProcess, anonymous_memory
 from embodied_rl.runtime.restarts import Restarts
-from embodied_rl.runtime.worker import Failure, ImageSlots, Lists
+from embodied_rl.runtime.worker import PROTOCOL, Failure, ImageSlots, Lists, greeting
 
 START_REMEDY = "If it only needs longer to start, raise plan.start_timeout."
 CALL_REMEDY = "If such a call may take longer, raise plan.call_timeout."
@@ -125,6 +127,8 @@ class ProcessHandle:
         call_timeout: seconds in which a call must be answered; then the worker counts as hung and is killed.
         max_restarts: how often `restart` may be called within an hour. The first is immediate; those that follow
             without a call that succeeded wait longer and longer, in the new worker, so that nobody here waits with it.
+        interpreter: another Python environment that the worker runs in, with nothing of ours installed there.
+        packages: what it imports from here nevertheless, by top-level name, besides the engine.
     """
 
     def __init__(
@@ -137,8 +141,11 @@ class ProcessHandle:
         start_timeout: float = 300.0,
         call_timeout: float = 120.0,
         max_restarts: int = 3,
+        interpreter: Interpreter | None = None,
+        packages: tuple[str, ...] = (),
     ):
         self.name = name
+        self._interpreter, self._packages = interpreter, packages
         self._factory, self._kwargs = factory, dict(kwargs)
         self._start_timeout, self._call_timeout = start_timeout, call_timeout
         self._restarts = Restarts(max_restarts)
@@ -241,8 +248,16 @@ class ProcessHandle:
 
     def _launch(self, delay: float = 0.0) -> None:
         main = "embodied_rl.runtime.worker:main"
-        self._worker = ChildProcess(self.name, main, self._log, self._call_timeout, [self._memory])
-        self._starting, self._pending, self._lists = True, None, Lists()
+        self._worker = ChildProcess(
+            self.name,
+            main,
+            self._log,
+            self._call_timeout,
+            [self._memory],
+            interpreter=self._interpreter,
+            packages=self._packages,
+        )
+        self._starting, self._greeted, self._pending, self._lists = True, False, None, Lists()
         self._answer_by = time.monotonic() + delay + self._start_timeout
         self._worker.send((self._factory, self._kwargs, delay), "start")
 
@@ -255,7 +270,7 @@ class ProcessHandle:
             assert self._unsent is not None, "a call is handed over once"
             method, args = self._unsent
             self._worker.send((method, self._lists.shorten(method, args)), method)
-        except (WorkerDied, WorkerError, NotFinite) as error:
+        except (WorkerDied, WorkerError, NotFinite, Unavailable) as error:
             self._fail(call, error)
         self._unsent = None
 
@@ -263,6 +278,7 @@ class ProcessHandle:
         if self._hopeless:
             raise GaveUp(self._hopeless)
         try:
+            self._greet()
             reply = self._worker.receive(self._remaining(), "start", START_REMEDY, self._start_timeout)
         except NoAnswer as death:
             if self._spec is not None:
@@ -276,6 +292,19 @@ class ProcessHandle:
         cameras = () if self._spec is None else self._spec.cameras
         self._slots = ImageSlots(self._memory, cameras, self._kwargs.get("num_envs", 0))
 
+    def _greet(self) -> None:
+        """Hear who speaks, before anything is unpickled."""
+        if self._greeted:
+            return
+        said = self._worker.receive(self._remaining(), "start", START_REMEDY, self._start_timeout, read=greeting)
+        problem = said.get("problem") or protocol_problem(said.get("protocol"))
+        if problem:
+            self._worker.stop()
+            where = sys.executable if self._interpreter is None else self._interpreter.python
+            self._hopeless = f"{self.name} cannot run in {where}: {problem}."
+            raise GaveUp(self._hopeless)
+        self._greeted = True
+
     def _remaining(self) -> float:
         return max(0.0, self._answer_by - time.monotonic())
 
@@ -288,10 +317,23 @@ class ProcessHandle:
             self._last_death = f" The last time: {error}"
         call.fail(error)
 
-    def _worker_error(self, method: str, failure: Failure) -> NotFinite | WorkerError:
+    def _worker_error(self, method: str, failure: Failure) -> Exception:
         if failure.row is not None:
             return NotFinite(failure.summary, failure.row)
+        if failure.unavailable:
+            return Unavailable(f"{self.name}: {failure.summary}")
+        if failure.missing and self._interpreter is not None:
+            where = f"the package '{failure.missing}' is not installed in {self._interpreter.python}"
+            return Unavailable(f"{self.name}: {where}. {self._interpreter.remedy}".rstrip())
         return WorkerError(
             f"{self.name}: '{method}' raised {failure.summary}\n"
             f"--- traceback in the worker ---\n{failure.traceback}--- end of it ---"
         )
+
+
+def protocol_problem(spoken: object) -> str:
+    """What is wrong with a worker that speaks this version of the protocol; empty where nothing is."""
+    if spoken == PROTOCOL:
+        return ""
+    other = "does not say which version of the protocol it speaks" if spoken is None else f"speaks version {spoken}"
+    return f"it {other}, this process version {PROTOCOL}: another version of embodied-rl runs there. Use one for both"

@@ -6,15 +6,15 @@ import signal
 import socket
 import struct
 import subprocess
-import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import IO, Any
 
 from embodied_rl.runtime.handle import NoAnswer, WorkerDied
+from embodied_rl.runtime.interpreter import Interpreter, own_command, own_environment
 from embodied_rl.runtime.worker import receive, send
 
 LOG_LINES = 30
@@ -22,16 +22,17 @@ STOP_SIGNALS = {signal.SIGINT, signal.SIGTERM}
 
 
 class ChildProcess:
-    """A fresh Python interpreter with a pipe to it. It can import whatever this one can.
+    """A fresh Python interpreter with a pipe to it. By default it can import whatever this one can.
 
     Args:
         name: for messages.
-        main: "module:function" to run there; the pipe's descriptor is its first command-line argument. Not run as
-            `__main__`, so that the classes of its messages are the ones known here.
+        main: "module:function" to run there; the pipe's descriptor is its first command-line argument.
         log: open file for its standard output and error.
         deadline: seconds that the transfer of one message may take once it has begun.
         descriptors: to share with it; further command-line arguments.
         threads: for NumPy's and torch's own parallelism; children share the cores.
+        interpreter: another environment to run in.
+        packages: what of ours it can import there, besides the engine itself.
     """
 
     def __init__(
@@ -42,17 +43,19 @@ class ChildProcess:
         deadline: float,
         descriptors: Sequence[int] = (),
         threads: int = 1,
+        interpreter: Interpreter | None = None,
+        packages: tuple[str, ...] = (),
     ):
         self._name, self._log = name, log
-        module, _, function = main.partition(":")
+        command = own_command(main) if interpreter is None else interpreter.command(main, packages)
+        variables = own_environment() if interpreter is None else interpreter.environment()
         ours, theirs = socket.socketpair()
         _set_deadline(ours, deadline)
         passed = (theirs.fileno(), *descriptors)
-        code = f"from {module} import {function}; {function}()"
         with theirs, held_signals():
             self._process = subprocess.Popen(
-                [sys.executable, "-P", "-c", code, *map(str, passed)],
-                env=_environment(threads),
+                [*command, *map(str, passed)],
+                env={**variables, "OMP_NUM_THREADS": str(threads), "OPENBLAS_NUM_THREADS": str(threads)},
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -75,7 +78,14 @@ class ChildProcess:
         except OSError:
             raise self._death(doing) from None
 
-    def receive(self, timeout: float, doing: str, remedy: str = "", deadline: float | None = None) -> Any:
+    def receive(
+        self,
+        timeout: float,
+        doing: str,
+        remedy: str = "",
+        deadline: float | None = None,
+        read: Callable[[Connection], Any] = receive,
+    ) -> Any:
         """The next message.
 
         Args:
@@ -83,6 +93,7 @@ class ChildProcess:
             doing: what it is at, for messages.
             remedy: what the user can do where it is too late.
             deadline: seconds it had in all, for messages; by default `timeout`.
+            read: takes the message from the pipe.
 
         Raises:
             NoAnswer: the child was silent for too long.
@@ -90,7 +101,7 @@ class ChildProcess:
         """
         try:
             if self.connection.poll(timeout):
-                return receive(self.connection)
+                return read(self.connection)
         except (EOFError, OSError):
             raise self._death(doing) from None
         seconds = timeout if deadline is None else deadline
@@ -156,12 +167,6 @@ def resident_bytes(pid: int) -> int:
     except (FileNotFoundError, ProcessLookupError):
         return 0
     return int(pages) * os.sysconf("SC_PAGE_SIZE")
-
-
-def _environment(threads: int) -> dict[str, str]:
-    path = os.pathsep.join(entry or os.getcwd() for entry in sys.path)
-    limits = {"OMP_NUM_THREADS": str(threads), "OPENBLAS_NUM_THREADS": str(threads)}
-    return {**os.environ, **limits, "PYTHONPATH": path}
 
 
 def _set_deadline(end: socket.socket, seconds: float) -> None:

@@ -17,6 +17,7 @@ from typing import TypeVar
 
 import torch
 
+from embodied_rl.interfaces.sim import Unavailable
 from embodied_rl.runtime.collective import GlooRanks, PeerLost, Ranks, meeting_point
 from embodied_rl.runtime.handle import RunFailed, WorkerDied
 from embodied_rl.runtime.process import STOP_SIGNALS, ChildProcess
@@ -213,8 +214,8 @@ def _outcome(rank: int, child: ChildProcess, seconds: float) -> Failure | None:
 
 def _failure(rank: int, error: Exception) -> Failure:
     ours = isinstance(error, ValueError) and type(error).__module__.startswith(__name__.partition(".")[0])
-    said = error if ours or isinstance(error, FloatingPointError) else None
-    text = str(error) if isinstance(error, RunFailed) else "".join(traceback.format_exception(error))
+    said = error if ours or isinstance(error, FloatingPointError | Unavailable) else None
+    text = str(error) if isinstance(error, RunFailed | Unavailable) else "".join(traceback.format_exception(error))
     return Failure(rank, time.monotonic(), isinstance(error, PeerLost), text, said)
 
 

@@ -1,17 +1,20 @@
 """The worker's side of a process handle. Imports NumPy and the standard library only, so that it starts in any
 Python environment a simulator needs.
 
-Requests are pickled tuples (method, args); replies are `Reply` or `Failure`. Images never cross the pipe: they are
+It begins with a greeting in JSON, which says who speaks here before anything is unpickled. Requests are pickled
+tuples (method, args); replies are `Reply` or `Failure`. Images never cross the pipe: they are
 written to shared memory, alternating between two slots, so that the last observation stays readable while the next one
 is being made.
 """
 
 import faulthandler
 import importlib
+import json
 import math
 import mmap
 import os
 import pickle
+import platform
 import select
 import signal
 import sys
@@ -25,7 +28,10 @@ from typing import Any
 
 import numpy as np
 
-from embodied_rl.interfaces.sim import Array, Camera, NotFinite, Observation, StepResult
+from embodied_rl.interfaces.sim import Array, Camera, NotFinite, Observation, StepResult, Unavailable
+
+PROTOCOL = 2
+"""Of the messages below and of the classes in `embodied_rl.interfaces.sim` that they hold; raised with each change."""
 
 SLOTS = 2
 
@@ -42,11 +48,19 @@ class Reply:
 
 @dataclass
 class Failure:
-    """What a call raised; `row` is the environment whose physics left the numbers."""
+    """What a call raised.
+
+    Attributes:
+        row: the environment whose physics left the numbers.
+        unavailable: whether something is missing on this machine, so that `summary` says all there is to say.
+        missing: the package that could not be imported.
+    """
 
     summary: str
     traceback: str
     row: int | None = None
+    unavailable: bool = False
+    missing: str = ""
 
 
 @dataclass(frozen=True)
@@ -141,8 +155,61 @@ class ImageSlots:
 
 def build(factory: str, kwargs: Mapping[str, Any]) -> Any:
     """`factory` is "module:Class"; its keywords are `kwargs`."""
-    module, _, name = factory.partition(":")
-    return getattr(importlib.import_module(module), name)(**kwargs)
+    return resolve(factory)(**kwargs)
+
+
+def resolve(path: str) -> Any:
+    """What "module:name" means."""
+    module, _, name = path.partition(":")
+    return getattr(importlib.import_module(module), name)
+
+
+class Described:
+    """A role that answers what a simulator's class can say without being built.
+
+    Args:
+        factory: "module:Class" of the simulator.
+    """
+
+    def __init__(self, factory: str):
+        self._simulator = resolve(factory)
+
+    def ask(self, method: str, config: Any) -> Any:
+        """Call one of its static methods: "spec_of", "diagnose", "provenance"."""
+        return getattr(self._simulator, method)(config)
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+@dataclass(frozen=True)
+class Kept:
+    """In place of a function that a call gave, such as an operator: it stays in the worker, under this number."""
+
+    number: int
+
+
+class Hosted:
+    """A role as the other side sees it: methods, plain attributes, and the functions that it gave.
+
+    Args:
+        role: what was built.
+    """
+
+    def __init__(self, role: Any):
+        self._role = role
+        self._kept: list[Callable[..., Any]] = []
+
+    def call(self, method: str, args: tuple[Any, ...]) -> Any:
+        """What the role gives; "kept" calls a function that it gave before: its number, then its arguments."""
+        if method == "kept":
+            return self._kept[args[0]](*args[1:])
+        found = getattr(self._role, method)
+        value = found(*args) if callable(found) else found
+        if not callable(value):
+            return value
+        self._kept.append(value)
+        return Kept(len(self._kept) - 1)
 
 
 def exit_with_parent(descriptor: int) -> None:
@@ -174,8 +241,25 @@ def receive(connection: Connection) -> Any:
     return pickle.loads(connection.recv_bytes())
 
 
+def greet(connection: Connection) -> None:
+    """Say which protocol is spoken here, and by what."""
+    said = {"protocol": PROTOCOL, "python": platform.python_version(), "numpy": np.__version__}
+    connection.send_bytes(json.dumps(said).encode())
+
+
+def greeting(connection: Connection) -> dict[str, Any]:
+    """The counterpart of `greet`. What is no greeting gives an empty one."""
+    message = connection.recv_bytes(4096)
+    try:
+        said = json.loads(message)
+    except ValueError:
+        return {}
+    return said if isinstance(said, dict) else {}
+
+
 def serve(connection: Connection, memory: int) -> None:
     """Build the role that the first message names, so many seconds later, then answer calls until "close"."""
+    greet(connection)
     factory, kwargs, delay = receive(connection)
     time.sleep(delay)
     built = _attempt(build, factory, kwargs)
@@ -185,19 +269,19 @@ def serve(connection: Connection, memory: int) -> None:
     spec = getattr(role, "spec", None)  # a simulator's; other roles have no pictures to hand over
     slots = ImageSlots(memory, () if spec is None else spec.cameras, kwargs.get("num_envs", 0))
     send(connection, replace(built, value=spec))
-    slot, method, lists = 0, "", Lists()
+    hosted, slot, method, lists = Hosted(role), 0, "", Lists()
     while method != "close":
         method, args = receive(connection)
         args = lists.restore(method, args)
         following = (slot + 1) % SLOTS
-        reply = _attempt(_call, role, method, args, slots, following)
+        reply = _attempt(_call, hosted, method, args, slots, following)
         if isinstance(reply, Reply) and isinstance(reply.value, Observation | StepResult):
             reply.slot = slot = following
         send(connection, reply)
 
 
-def _call(role: Any, method: str, args: tuple[Any, ...], slots: ImageSlots, slot: int) -> Any:
-    return slots.put(getattr(role, method)(*args), slot)
+def _call(hosted: Hosted, method: str, args: tuple[Any, ...], slots: ImageSlots, slot: int) -> Any:
+    return slots.put(hosted.call(method, args), slot)
 
 
 def _attempt(function: Callable[..., Any], *args: Any) -> Reply | Failure:
@@ -206,6 +290,10 @@ def _attempt(function: Callable[..., Any], *args: Any) -> Reply | Failure:
         value = function(*args)
     except NotFinite as error:
         return Failure(str(error), traceback.format_exc(), error.row)
+    except Unavailable as error:
+        return Failure(str(error), traceback.format_exc(), unavailable=True)
+    except ModuleNotFoundError as error:
+        return Failure(f"{type(error).__name__}: {error}", traceback.format_exc(), missing=error.name or "")
     except Exception as error:  # noqa: BLE001  a process border: whatever it is, the parent has to hear of it
         return Failure(f"{type(error).__name__}: {error}", traceback.format_exc())
     return Reply(value, began, time.monotonic() - began, 0)

@@ -7,10 +7,10 @@ import pytest
 from embodied_rl import assets
 from embodied_rl.acting import deployed
 from embodied_rl.actors.checkpoint import read_metadata
-from embodied_rl.build import SimulatorKind
 from embodied_rl.config import freeze
 from embodied_rl.evaluate.protocol import enumerate_episodes, evaluate
 from embodied_rl.schema import SimNode
+from embodied_rl.simulators.kind import SimulatorKind
 
 EPISODES = 192
 UNLIKELY = 3.3  # standard deviations: one in a thousand

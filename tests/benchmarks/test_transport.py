@@ -6,8 +6,8 @@ from rich.console import Console
 
 from embodied_rl.benchmarks import recovery, transport
 from embodied_rl.benchmarks.transport import Load, StillSimulator, Transport
-from embodied_rl.build import SimulatorKind
 from embodied_rl.schema import SimNode
+from embodied_rl.simulators.kind import SimulatorKind
 
 
 def test_pictures_of_the_size_that_is_told_are_carried() -> None:

@@ -14,7 +14,7 @@ from embodied_rl.schema import DoctorConfig, RunConfig
 Usage = namedtuple("Usage", "total used free")
 
 
-def by_name(tmp_path) -> dict[str, doctor.Check]:
+def by_name(tmp_path) -> dict[str, doctor.Diagnosis]:
     return {check.name: check for check in doctor.examine(tmp_path)}
 
 
@@ -36,9 +36,9 @@ def test_everything_that_is_not_ok_has_a_remedy(tmp_path, monkeypatch) -> None:
 
 def test_a_failed_check_is_the_exit_code(tmp_path, capsys) -> None:
     (tmp_path / "occupied").write_text("")
-    assert doctor.run(DoctorConfig(RunConfig(root=str(tmp_path / "occupied" / "runs")))) == 1
+    assert doctor.run(DoctorConfig(run=RunConfig(root=str(tmp_path / "occupied" / "runs")))) == 1
     assert "run folder" in capsys.readouterr().out
-    assert doctor.run(DoctorConfig(RunConfig(root=str(tmp_path)))) == 0
+    assert doctor.run(DoctorConfig(run=RunConfig(root=str(tmp_path)))) == 0
 
 
 @pytest.mark.parametrize("module", ["mujoco", "torch"])

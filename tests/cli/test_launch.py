@@ -50,7 +50,8 @@ def test_cfg_job_prints_everything_and_starts_nothing(run, received) -> None:
     assert (code, received) == (0, [])
     shown = OmegaConf.to_container(OmegaConf.create(out))
     assert shown["sim"] == {
-        "name": "toy", "num_envs": 8, "gravity": 1.5, "size": [8, 8], "colour": "red", "shade": None
+        "name": "toy", "num_envs": 8, "python": None, "pythonpath": [],
+        "gravity": 1.5, "size": [8, 8], "colour": "red", "shade": None
     }  # fmt: skip
     run("train", "experiment=toy_run")
     assert freeze(schema.TrainConfig, shown) == received[0]

@@ -61,14 +61,16 @@ class DoomedChild:
     alive = False
     connection = None
 
-    def __init__(self, *_: Any) -> None:
+    def __init__(self, *_: Any, **__: Any) -> None:
         self.calls = 0
 
     def send(self, message: tuple[Any, ...], doing: str) -> None:
         if doing == "start":
             self.starts.append(message[2])
 
-    def receive(self, *_: Any) -> worker.Reply:
+    def receive(self, *_: Any, read: Any = worker.receive) -> Any:
+        if read is worker.greeting:
+            return {"protocol": worker.PROTOCOL}
         self.calls += 1
         if self.calls == 1:
             return worker.Reply(FakeSimulator.spec_of(FakeSimulator.Config()), 0.0, 0.0, 0)
@@ -140,10 +142,10 @@ def test_a_worker_that_hangs_at_a_later_start_is_tried_again(
     assert not called(handle)
     receive, hangs = DoomedChild.receive, [True, False]
 
-    def hang_once(child: DoomedChild, timeout: float, doing: str, *rest: Any) -> worker.Reply:
-        if doing == "start" and hangs.pop(0):
+    def hang_once(child: DoomedChild, timeout: float, doing: str, *rest: Any, **named: Any) -> Any:
+        if doing == "start" and not named and hangs.pop(0):
             raise NoAnswer("too late")
-        return receive(child)
+        return receive(child, **named)
 
     monkeypatch.setattr(DoomedChild, "receive", hang_once)
     assert not called(handle)

@@ -4,8 +4,10 @@ from typing import Any
 
 import pytest
 
-from embodied_rl import build, plugins
+from embodied_rl import plugins
 from embodied_rl.schema import Plan, SimNode
+from embodied_rl.simulators import kind as kind_module
+from embodied_rl.simulators.kind import SimulatorKind, make_handles
 from embodied_rl.testing.fake_simulator import FakeSimulator
 
 
@@ -14,11 +16,13 @@ def test_simulator_processes_have_the_deadlines_of_the_plan(
     purpose: str, slices: int, workers: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made: list[dict[str, Any]] = []
-    monkeypatch.setattr(build, "ProcessHandle", lambda factory, kwargs, **options: made.append({**kwargs, **options}))
+    monkeypatch.setattr(
+        kind_module, "ProcessHandle", lambda factory, kwargs, **options: made.append({**kwargs, **options})
+    )
     monkeypatch.setattr(plugins, "path", lambda group, name: f"{name}:Simulator")
-    kind = build.SimulatorKind(SimNode("fake"), FakeSimulator, FakeSimulator.Config())
+    kind = SimulatorKind(SimNode("fake"), FakeSimulator, FakeSimulator.Config())
     plan = Plan("split", 1, slices, workers, start_timeout=900.0, call_timeout=45.0)
-    build.handles(kind, plan, 12, purpose)
+    make_handles(kind, plan, 12, purpose)
     assert [each["name"] for each in made] == [f"{purpose} simulator {part}" for part in range(slices * workers)]
     for each in made:
         assert (each["start_timeout"], each["call_timeout"]) == (900.0, 45.0)

@@ -1,0 +1,85 @@
+"""Another Python environment that workers can run in, with nothing of ours installed there."""
+
+import importlib.util
+import json
+import os
+import shutil
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT_PACKAGE = "embodied_rl"
+_OWN = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")
+"""Variables that are meant for this interpreter alone."""
+
+
+@dataclass(frozen=True)
+class Interpreter:
+    """A Python environment besides this one.
+
+    Attributes:
+        python: its interpreter.
+        pythonpath: folders that it imports from besides its own packages. This process's PYTHONPATH is not passed on:
+            what it holds is made for another Python.
+        remedy: what to do where a package is missing there, for messages.
+    """
+
+    python: str
+    pythonpath: tuple[str, ...] = ()
+    remedy: str = ""
+
+    @staticmethod
+    def of(python: str, pythonpath: tuple[str, ...] = (), remedy: str = "", where: str = "sim.python") -> "Interpreter":
+        """Find the interpreter that a name or a path means.
+
+        Raises:
+            ValueError: there is no such program, naming the key `where`.
+        """
+        path = Path(python).expanduser()
+        if path.is_dir() and (path / "bin" / "python").exists():
+            path = path / "bin" / "python"  # the folder of a virtual environment
+        found = shutil.which(str(path))
+        if found is None:
+            why = "cannot be executed" if path.is_file() else "is not there"
+            raise ValueError(f"{where}: {path} {why}. Give the Python interpreter of the simulator's environment.")
+        return Interpreter(os.path.abspath(found), pythonpath, remedy)
+
+    def command(self, main: str, packages: tuple[str, ...]) -> list[str]:
+        """Runs "module:function" there; descriptors may follow.
+
+        Args:
+            main: of one of our own modules.
+            packages: top-level packages that it needs besides our own, importable here.
+        """
+        told = {"main": main, "packages": {name: folder_of(name) for name in (ROOT_PACKAGE, *packages)}}
+        script = str(Path(__file__).with_name("bootstrap.py"))
+        return [self.python, script, json.dumps(told)]
+
+    def environment(self) -> dict[str, str]:
+        """Its variables: ours but for those of this interpreter."""
+        kept = {name: value for name, value in os.environ.items() if name not in _OWN}
+        return {**kept, "PYTHONPATH": os.pathsep.join(self.pythonpath)} if self.pythonpath else kept
+
+
+def own_command(main: str) -> list[str]:
+    """Runs "module:function" in this environment; not as `__main__`, so that classes are the ones known here."""
+    module, _, function = main.partition(":")
+    return [sys.executable, "-P", "-c", f"from {module} import {function}; {function}()"]
+
+
+def own_environment() -> dict[str, str]:
+    """Our variables, and everything that can be imported here."""
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(entry or os.getcwd() for entry in sys.path)}
+
+
+def folder_of(package: str) -> str:
+    """The folder that holds a top-level package or module.
+
+    Raises:
+        ValueError: it cannot be imported here.
+    """
+    spec = importlib.util.find_spec(package)
+    if spec is None:
+        raise ValueError(f"the package '{package}' cannot be found here")
+    places = spec.submodule_search_locations
+    return str(Path(next(iter(places)) if places else str(spec.origin)).resolve().parent)

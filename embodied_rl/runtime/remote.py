@@ -1,0 +1,74 @@
+"""A `Simulator` whose environments live in a worker process, for whoever wants a simulator rather than futures."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from inspect import signature
+from typing import Any
+
+from embodied_rl.interfaces.sim import Array, Episode, Observation, SimulatorSpec, StepResult
+from embodied_rl.runtime.handle import Handle
+from embodied_rl.runtime.worker import Kept
+
+OPTIONAL = ("expert", "bare_loop")
+"""Methods that give a function, which some simulators have."""
+
+
+class RemoteSimulator:
+    """Calls go through a handle; images are copied, so that they stay as they are.
+
+    Args:
+        handle: of the simulator; closed with this object.
+        num_envs: n.
+        simulator: its class: what it has of `OPTIONAL`, this object has, too.
+    """
+
+    def __init__(self, handle: Handle, num_envs: int, simulator: type[Any]) -> None:
+        self.num_envs = num_envs
+        self._handle = handle
+        self._optional = {name: signature(getattr(simulator, name)) for name in OPTIONAL if hasattr(simulator, name)}
+        self.spec: SimulatorSpec = handle.spec
+
+    @property
+    def render_seconds(self) -> float:
+        """Spent on pictures, see `embodied_rl.interfaces.sim.Timed`."""
+        return float(self._call("render_seconds"))
+
+    def __getattr__(self, name: str) -> Any:
+        if name in self.__dict__.get("_optional", ()):
+            return partial(self._function, name)
+        raise AttributeError(f"this simulator has no '{name}'")
+
+    def reset(self, episodes: Sequence[Episode | None]) -> Observation:
+        return _owned(self._call("reset", list(episodes)))
+
+    def step(self, actions: Array, next_episodes: Sequence[Episode | None]) -> StepResult:
+        result: StepResult = self._call("step", actions, list(next_episodes))
+        final = None if result.final_observation is None else _owned(result.final_observation)
+        return replace(result, observation=_owned(result.observation), final_observation=final)
+
+    def snapshot(self) -> dict[str, Array]:
+        return self._call("snapshot")
+
+    def restore(self, state: dict[str, Array]) -> Observation:
+        return _owned(self._call("restore", state))
+
+    def render(self, row: int, width: int, height: int) -> Array:
+        """uint8 [height, width, 3] of one environment, for videos."""
+        return self._call("render", row, width, height)
+
+    def close(self) -> None:
+        self._handle.close()
+
+    def _function(self, method: str, *args: Any, **named: Any) -> Callable[..., Any]:
+        """What a method gives that gives a function: the function stays in the worker, and is called there."""
+        given = self._optional[method].bind(self, *args, **named).args[1:]
+        kept: Kept = self._call(method, *given)
+        return lambda *given: self._call("kept", kept.number, *given)
+
+    def _call(self, method: str, *args: Any) -> Any:
+        return self._handle.submit(method, *args).result()
+
+
+def _owned(observation: Observation) -> Observation:
+    return replace(observation, images={name: image.copy() for name, image in observation.images.items()})

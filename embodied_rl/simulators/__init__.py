@@ -1,0 +1,1 @@
+"""Simulators as configured: which one, in which Python environment, behind which handle."""

@@ -1,0 +1,163 @@
+"""`embodied-rl sim install <simulator>`: a pinned Python environment for a simulator that cannot share ours."""
+
+import hashlib
+import json
+import platform
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+from packaging.specifiers import SpecifierSet
+
+from embodied_rl import plugins
+from embodied_rl.commands.text import columns
+from embodied_rl.config import did_you_mean
+from embodied_rl.schema import EnvironmentConfig
+from embodied_rl.simulators.environments import MARK, Recipe, folder, recipe, recipe_file
+
+STEP_DEADLINE = 3600.0
+"""Seconds for one step; some packages are gigabytes."""
+
+Execute = Callable[[Sequence[str]], None]
+
+
+def run(config: EnvironmentConfig) -> int:
+    """Say what will be done, then do it.
+
+    Raises:
+        ValueError: no such simulator, an environment that is there already, a licence that was not accepted, a Python
+            that is too new or too old, or a step that failed.
+    """
+    name, found = check(config)
+    place, python = folder(name), config.python or sys.executable
+    steps = commands(found, place, python, config.pip)
+    describe(name, found, place, steps)
+    if found.licence and not config.accept_licence:
+        raise ValueError(f"{name} asks you to accept a licence: {found.licence} Add accept_licence=true if you do.")
+    make(place, steps, found)
+    write_mark(place, name)
+    print(f"Made: {place}\nTry it: embodied-rl doctor sim={name}")
+    return 0
+
+
+def check(config: EnvironmentConfig) -> tuple[str, Recipe]:
+    """The simulator that is meant and its recipe, where nothing stands in the way.
+
+    Raises:
+        ValueError: see `run`.
+    """
+    having = [each for each in plugins.names("sims") if recipe_file(each) is not None]
+    if len(config.words) != 2 or config.words[0] != "install":
+        raise ValueError(f"type: embodied-rl sim install <simulator>; there are {', '.join(having)}.")
+    name = config.words[1]
+    if name not in plugins.names("sims"):
+        raise ValueError(f"unknown simulator '{name}'.{did_you_mean(name, having)}")
+    found = recipe(name)
+    if (folder(name) / MARK).exists() and not config.replace:
+        raise ValueError(f"{folder(name)} is there already. To make it anew: replace=true")
+    version = version_of(config.python or sys.executable)
+    if version not in SpecifierSet(found.python):
+        raise ValueError(
+            f"{name} needs Python {found.python}, but {config.python or sys.executable} is {version}. "
+            "Give another: python=<interpreter>"
+        )
+    return name, found
+
+
+def commands(found: Recipe, place: Path, python: str, options: Sequence[str]) -> list[list[str]]:
+    """What is executed, in turn."""
+    inside = str(place / "bin" / "python")
+    steps = [[python, "-m", "venv", "--clear", str(place)]]
+    steps += [[inside, "-m", "pip", "install", "--quiet", *options, *step] for step in found.steps]
+    if found.remove:
+        steps.append([inside, "-m", "pip", "uninstall", "--quiet", "--yes", *found.remove])
+    return [*steps, [inside, "-c", f"import {', '.join(('numpy', *found.imports))}"]]
+
+
+def describe(name: str, found: Recipe, place: Path, steps: Sequence[Sequence[str]]) -> None:
+    """Print what will be done, before it is."""
+    rows = [("simulator", f"{name}: {found.about}"), ("folder", str(place)), ("takes", found.size)]
+    rows += [("system", found.system)] if found.system else []
+    rows += [("licence", found.licence)] if found.licence else []
+    columns(rows, indent=0)
+    for step in steps:
+        print(f"  {shlex.join(step)}")
+    sys.stdout.flush()
+
+
+def make(place: Path, steps: Sequence[Sequence[str]], found: Recipe, execute: Execute | None = None) -> None:
+    """Execute the steps; what a failed one leaves is removed.
+
+    Raises:
+        ValueError: one failed, with its last words.
+    """
+    place.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        for step in steps:
+            (execute or execute_step)(step)
+    except BaseException:
+        shutil.rmtree(place, ignore_errors=True)
+        raise
+
+
+def execute_step(step: Sequence[str]) -> None:
+    """One step, with nobody to answer questions.
+
+    Raises:
+        ValueError: it failed, or took longer than `STEP_DEADLINE`.
+    """
+    try:
+        done = subprocess.run(
+            step,
+            stdin=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+            errors="replace",
+            timeout=STEP_DEADLINE,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        raise ValueError(f"no end after {STEP_DEADLINE:g} s: {shlex.join(step)}") from None
+    if done.returncode:
+        said = "\n".join(done.stderr.strip().splitlines()[-15:])
+        raise ValueError(f"exit code {done.returncode} of: {shlex.join(step)}\n{said}")
+
+
+def write_mark(place: Path, name: str) -> None:
+    """Note what was installed; an environment without this is not finished."""
+    frozen = subprocess.run(
+        [str(place / "bin" / "python"), "-m", "pip", "freeze"], capture_output=True, text=True, timeout=120, check=True
+    )
+    noted = {
+        "simulator": name,
+        "recipe": recipe_hash(name),
+        "made": datetime.now(UTC).isoformat(timespec="seconds"),
+        "packages": frozen.stdout.split("\n")[:-1],
+    }
+    (place / MARK).write_text(json.dumps(noted, indent=1) + "\n", encoding="utf-8")
+
+
+def recipe_hash(name: str) -> str:
+    """Of the recipe as it is now: an environment that notes another was made from other pins."""
+    file = recipe_file(name)
+    return "" if file is None else hashlib.sha256(file.read_bytes()).hexdigest()[:16]
+
+
+def version_of(python: str) -> str:
+    """Such as 3.11.2.
+
+    Raises:
+        ValueError: it is no Python.
+    """
+    if python == sys.executable:
+        return platform.python_version()
+    code = "import platform; print(platform.python_version())"
+    try:
+        said = subprocess.run([python, "-c", code], capture_output=True, text=True, timeout=30, check=True)
+    except (OSError, subprocess.SubprocessError) as error:
+        raise ValueError(f"python={python}: this is no Python interpreter ({error}).") from None
+    return said.stdout.strip()

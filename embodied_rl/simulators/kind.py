@@ -1,0 +1,136 @@
+"""From a configuration's `sim` node to simulators, in this process or in a worker, in this environment or another."""
+
+from dataclasses import asdict, dataclass
+from functools import partial
+from typing import Any
+
+from embodied_rl import plugins
+from embodied_rl.interfaces.sim import Simulator, SimulatorSpec, Unavailable
+from embodied_rl.runtime.handle import Handle
+from embodied_rl.runtime.interpreter import Interpreter
+from embodied_rl.runtime.local import InlineHandle, ProcessHandle
+from embodied_rl.runtime.remote import RemoteSimulator
+from embodied_rl.schema import Plan, SimNode
+from embodied_rl.simulators import environments
+
+DESCRIBED = "embodied_rl.runtime.worker:Described"
+
+_specs: dict[tuple[str, str, str], SimulatorSpec] = {}
+"""What other environments said of a simulator with such options; asking takes seconds."""
+
+
+@dataclass(frozen=True)
+class SimulatorKind:
+    """A simulator as configured, not built yet.
+
+    Attributes:
+        node: of the configuration.
+        simulator: the plug-in's class.
+        options: an instance of its `Config`.
+        interpreter: the Python environment it lives in; None where that is this one.
+    """
+
+    node: SimNode
+    simulator: type[Any]
+    options: Any
+    interpreter: Interpreter | None = None
+
+    @staticmethod
+    def of(node: SimNode) -> "SimulatorKind":
+        """Find the plug-in a node names, and the environment it lives in.
+
+        Raises:
+            ValueError: unknown plug-in or key, or no such interpreter.
+        """
+        simulator, options = plugins.configure("sims", node, "sim")
+        return SimulatorKind(node, simulator, options, environments.interpreter(node))
+
+    @property
+    def spec(self) -> SimulatorSpec:
+        """What it will be like; nothing is built.
+
+        Raises:
+            Unavailable: its package, or something else that it needs, is not installed.
+            ValueError: options that it does not take.
+        """
+        if self.interpreter is None:
+            return self.ask("spec_of")
+        key = (self.interpreter.python, plugins.path("sims", self.node.name), repr(self.options))
+        if key not in _specs:
+            _specs[key] = self.ask("spec_of")
+        return _specs[key]
+
+    def ask(self, method: str) -> Any:
+        """What a static method of the simulator's class says to its options, wherever the simulator lives.
+
+        Raises:
+            Unavailable: a package that it needs is not installed.
+        """
+        if self.interpreter is not None:
+            described = {"factory": plugins.path("sims", self.node.name)}
+            name = f"simulator '{self.node.name}'"
+            with self._process(DESCRIBED, described, name, Plan()) as handle:
+                return handle.submit("ask", method, self.options).result()
+        try:
+            return getattr(self.simulator, method)(self.options)
+        except ModuleNotFoundError as error:
+            raise self._missing(error) from None
+
+    def build(self, num_envs: int) -> Simulator:
+        """For a caller who wants to wait for each call: in this process, or in a worker of its environment."""
+        if self.interpreter is None:
+            return self._here(num_envs)
+        handle = self.worker(num_envs, f"simulator '{self.node.name}'", Plan())
+        return RemoteSimulator(handle, num_envs, self.simulator)
+
+    def inline(self, num_envs: int, name: str, plan: Plan | None = None) -> Handle:
+        """Behind a handle, in this process where its environment is this one."""
+        if self.interpreter is not None:
+            return self.worker(num_envs, name, plan or Plan())
+        return InlineHandle(partial(self._here, num_envs), name)
+
+    def worker(self, num_envs: int, name: str, plan: Plan) -> Handle:
+        """Behind a handle, in a process of its own, with the deadlines of a plan."""
+        factory = plugins.path("sims", self.node.name)
+        return self._process(factory, {"config": self.options, "num_envs": num_envs}, name, plan)
+
+    def _here(self, num_envs: int) -> Simulator:
+        try:
+            return self.simulator(self.options, num_envs)
+        except ModuleNotFoundError as error:
+            raise self._missing(error) from None
+
+    def _process(self, factory: str, kwargs: dict[str, Any], name: str, plan: Plan) -> ProcessHandle:
+        own = plugins.path("sims", self.node.name).partition(":")[0].partition(".")[0]
+        return ProcessHandle(
+            factory,
+            kwargs,
+            name=name,
+            start_timeout=plan.start_timeout,
+            call_timeout=plan.call_timeout,
+            interpreter=self.interpreter,
+            packages=(own,),
+        )
+
+    def _missing(self, error: ModuleNotFoundError) -> Unavailable:
+        where = f"simulator '{self.node.name}' needs the package '{error.name}', which is not installed here."
+        return Unavailable(f"{where} {environments.remedy(self.node.name)}")
+
+
+def make_handles(kind: SimulatorKind, plan: Plan, num_envs: int, purpose: str) -> list[Handle]:
+    """The simulators of one rank, slice by slice; `num_envs` are those of this rank.
+
+    Colocated: one simulator a slice, in this process, or in one of its own where it lives in another environment.
+    Split: each slice is spread over the workers.
+    """
+    if plan.allocation == "colocated":
+        each = num_envs // plan.slices
+        return [kind.inline(each, f"{purpose} simulator {part}", plan) for part in range(plan.slices)]
+    count = plan.slices * plan.workers
+    return [kind.worker(num_envs // count, f"{purpose} simulator {part}", plan) for part in range(count)]
+
+
+def as_mapping(node: SimNode) -> dict[str, Any]:
+    """A node as it is written in a configuration, the simulator's own keys beside the others."""
+    plain = asdict(node)
+    return {**plain.pop("options"), **plain}

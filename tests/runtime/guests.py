@@ -1,0 +1,59 @@
+"""Simulators of another Python environment, and such environments: made in a second, without the network."""
+
+import sys
+import sysconfig
+import venv
+from collections.abc import Callable
+from pathlib import Path
+
+from embodied_rl.interfaces.sim import Array, Unavailable
+from embodied_rl.testing.fake_simulator import FakeSimulator
+
+
+def environment(folder: Path, packages: tuple[str, ...] = ("numpy", "numpy.libs")) -> Path:
+    """A virtual environment that holds nothing but the named packages of this one; returns its interpreter."""
+    venv.create(folder, with_pip=False, symlinks=True)
+    ours = Path(sysconfig.get_path("purelib"))
+    theirs = folder / "lib" / f"python{sys.version_info[0]}.{sys.version_info[1]}" / "site-packages"
+    for package in packages:
+        if (ours / package).exists():
+            (theirs / package).symlink_to(ours / package)
+    return folder / "bin" / "python"
+
+
+class Nosy(FakeSimulator):
+    """Tells what it can import, and operates itself to the right."""
+
+    def imports(self, name: str) -> bool:
+        try:
+            __import__(name)
+        except ImportError:
+            return False
+        return True
+
+    def path(self) -> list[str]:
+        return sys.path
+
+    def expert(self, faulty: bool = False) -> Callable[[], Array]:
+        calls = []
+
+        def act() -> Array:
+            calls.append(1)
+            return self._direction()[:, None].repeat(2, 1) * (0 if faulty else 1) + len(calls) * 0.0
+
+        return act
+
+
+class NeedsPackage(FakeSimulator):
+    def __init__(self, num_envs: int):
+        import no_such_simulator  # noqa: F401
+
+
+class NeedsAsset(FakeSimulator):
+    def __init__(self, num_envs: int):
+        raise Unavailable("the bowl is missing; get it with: wash dishes")
+
+
+class Asks(FakeSimulator):
+    def __init__(self, num_envs: int):
+        input("Download 3 GB? [y/n]")

@@ -1,0 +1,126 @@
+"""Environments of simulators, made from wheels that lie in a folder."""
+
+import json
+import subprocess
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from embodied_rl import doctor
+from embodied_rl.schema import EnvironmentConfig, SimNode
+from embodied_rl.simulators import environments, install
+
+RECIPE = """
+about: a simulator that weighs nothing
+python: ">=3.10"
+size: a few kB
+steps:
+  - [--no-index, --find-links, {wheels}, toysim==1.0]
+imports: [toysim]
+"""
+
+
+def wheel(folder: Path, name: str, version: str, requires: str = "") -> None:
+    """The least that pip installs."""
+    info = f"{name}-{version}.dist-info"
+    needs = f"Requires-Dist: {requires}\n" if requires else ""
+    files = {
+        f"{name}.py": f"__version__ = '{version}'\n",
+        f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n{needs}",
+        f"{info}/WHEEL": "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+    }
+    record = "".join(f"{file},,\n" for file in [*files, f"{info}/RECORD"])
+    with zipfile.ZipFile(folder / f"{name}-{version}-py3-none-any.whl", "w") as archive:
+        for file, text in {**files, f"{info}/RECORD": record}.items():
+            archive.writestr(file, text)
+
+
+@pytest.fixture
+def recipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """What the tabletop's recipe would be, if it needed one."""
+    monkeypatch.setenv("EMBODIED_RL_ENVIRONMENTS", str(tmp_path / "made"))
+    wheels = tmp_path / "wheels"
+    wheels.mkdir()
+    wheel(wheels, "toysim", "1.0", requires="numpy")
+    wheel(wheels, "numpy", "9.0")
+    file = tmp_path / "tabletop.yaml"
+    file.write_text(RECIPE.format(wheels=wheels))
+    for module in (environments, install, doctor):
+        monkeypatch.setattr(module, "recipe_file", lambda name: file)
+    return file
+
+
+def config(**keys) -> EnvironmentConfig:
+    return EnvironmentConfig(("install", "tabletop"), **keys)
+
+
+def test_an_environment_is_made_used_and_examined(recipe: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert environments.interpreter(SimNode("tabletop")) is None
+    install.run(config())
+    said = capsys.readouterr().out
+    assert said.index("a few kB") < said.index("-m pip install") < said.index("Made:")
+    made = environments.interpreter(SimNode("tabletop"))
+    assert made is not None and made.python == str(environments.folder("tabletop") / "bin" / "python")
+    code = "import toysim; print(toysim.__version__)"
+    assert subprocess.run([made.python, "-c", code], capture_output=True, text=True, check=True).stdout == "1.0\n"
+    mark = json.loads((environments.folder("tabletop") / environments.MARK).read_text())
+    assert {"toysim==1.0", "numpy==9.0"} <= set(mark["packages"])
+    checks = {check.name: check for check in doctor.examine_simulator(SimNode("tabletop"))[:1]}
+    assert checks["environment"].status == "ok"
+    recipe.write_text(recipe.read_text() + "# other pins\n")
+    (found,) = doctor.examine_simulator(SimNode("tabletop"))[:1]
+    assert (found.status, found.remedy) == ("warn", "embodied-rl sim install tabletop replace=true")
+    with pytest.raises(ValueError, match=r"is there already.*replace=true"):
+        install.run(config())
+
+
+@pytest.mark.parametrize("broken", ["toysim==2.0", "import"])
+def test_a_failed_step_leaves_nothing_and_says_which(broken: str, recipe: Path) -> None:
+    text = recipe.read_text()
+    recipe.write_text(
+        text.replace("[toysim]", "[nosim]") if broken == "import" else text.replace("toysim==1.0", broken)
+    )
+    expected = (
+        "No module named 'nosim'" if broken == "import" else r"exit code 1 of: .*-m pip install(.|\n)*toysim==2\.0"
+    )
+    with pytest.raises(ValueError, match=expected):
+        install.run(config())
+    assert not environments.folder("tabletop").exists()
+    assert environments.installed("tabletop") is None
+
+
+def test_an_environment_without_its_mark_is_not_used(recipe: Path) -> None:
+    python = environments.folder("tabletop") / "bin" / "python"
+    python.parent.mkdir(parents=True)
+    python.write_text("")
+    assert environments.installed("tabletop") is None
+
+
+def test_what_stands_in_the_way_is_said_before_anything_is_made(recipe: Path, monkeypatch) -> None:
+    monkeypatch.setattr(install, "make", lambda *_: pytest.fail("it was made"))
+    text = recipe.read_text()
+    recipe.write_text(text.replace(">=3.10", "<3.9"))
+    with pytest.raises(ValueError, match=r"tabletop needs Python <3\.9, but .* is 3\."):
+        install.run(config())
+    recipe.write_text(text + "licence: the toy licence\n")
+    with pytest.raises(ValueError, match=r"the toy licence.*accept_licence=true"):
+        install.run(config())
+    with pytest.raises(ValueError, match="python=/no/python: this is no Python interpreter"):
+        install.run(config(python="/no/python"))
+
+
+@pytest.mark.parametrize("words", [(), ("install",), ("remove", "tabletop"), ("install", "a", "b")])
+def test_other_words_are_answered_with_what_can_be_typed(words: tuple[str, ...], recipe: Path) -> None:
+    with pytest.raises(ValueError, match=r"type: embodied-rl sim install <simulator>; there are .*tabletop"):
+        install.run(EnvironmentConfig(words))
+
+
+def test_a_misspelt_simulator_is_answered_with_the_nearest(recipe: Path) -> None:
+    with pytest.raises(ValueError, match=r"unknown simulator 'tabeltop'\. Did you mean 'tabletop'"):
+        install.run(EnvironmentConfig(("install", "tabeltop")))
+
+
+def test_a_simulator_that_needs_no_environment_says_so() -> None:
+    with pytest.raises(ValueError, match="'tabletop' needs no environment of its own"):
+        install.run(config())
