@@ -2,42 +2,37 @@
 
 import time
 from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
 
 from embodied_rl.interfaces.sim import Diagnosis, Episode, Unavailable
 from embodied_rl_sims.gymnasium_env.environment import GymnasiumEnvironment
 from embodied_rl_sims.gymnasium_env.settings import GymnasiumConfig
 
-_PINS = Path(__file__).parent.parent / "environments" / "gymnasium.txt"
+PINS = {"mujoco": "3.8.1", "gymnasium": "1.4.0", "gymnasium-robotics": "1.4.2"}
+"""What the adapter is tested with, and what `embodied-rl sim install gymnasium` installs."""
+
 _FRAMES = 5
-
-
-def pins() -> dict[str, str]:
-    """Package → the version that the adapter is tested with."""
-    lines = (line.partition("#")[0].strip() for line in _PINS.read_text().splitlines())
-    return {name: pinned for name, _, pinned in (line.partition("==") for line in lines if line)}
 
 
 def diagnose(config: GymnasiumConfig) -> list[Diagnosis]:
     """One line for each package, and for the environment with its pictures; raises nothing for what is missing."""
-    return [*(_package(name, pinned) for name, pinned in pins().items()), _environment(config)]
+    return [*(_package(name, pinned) for name, pinned in PINS.items()), _environment(config)]
 
 
 def provenance(config: GymnasiumConfig) -> dict[str, str]:
     """Package → version, for those that are installed, and the one that registers the environment."""
-    names = [*pins(), *([config.package.replace("_", "-")] if config.package else [])]
+    names = [*PINS, *([config.package.replace("_", "-")] if config.package else [])]
     found = {name: _version(name) for name in names}
     return {name: number for name, number in found.items() if number}
 
 
 def _package(name: str, pinned: str) -> Diagnosis:
-    found = _version(name)
+    found, line = _version(name), f"package {name}"
     remedy = "embodied-rl sim install gymnasium"
     if found is None:
-        return Diagnosis(name, "fail", "not installed", remedy)
+        return Diagnosis(line, "fail", "not installed", remedy)
     if found != pinned:
-        return Diagnosis(name, "warn", f"{found}, tested with {pinned}", remedy)
-    return Diagnosis(name, "ok", found)
+        return Diagnosis(line, "warn", f"{found}, tested with {pinned}", remedy)
+    return Diagnosis(line, "ok", found)
 
 
 def _environment(config: GymnasiumConfig) -> Diagnosis:

@@ -64,29 +64,39 @@ def config(**settings):
     return GymnasiumConfig(**{"package": None, "image_size": 16, **settings})
 
 
-def package_loop(id, seeds, operated=True, pictures_at=()):
-    """Seed → rewards, successes, observations and pictures of `gymnasium.make`'s own environment."""
-    found = {}
+def package_loop(id, seeds):
+    """Seed → rewards, successes and observations of an operated episode in `gymnasium.make`'s own environment."""
     import gymnasium_robotics  # noqa: F401  registers
 
+    found = {}
     for seed in seeds:
-        environment = gymnasium.make(id, render_mode="rgb_array", width=16, height=16)
+        environment = gymnasium.make(id)
         observation, _ = environment.reset(seed=seed)
-        run = {"reward": [], "success": [], "state": [flat(observation)], "pictures": []}
-        for step in range(STEPS):
-            if step in pictures_at:  # the last thing that is asked of it
-                run["pictures"].append(environment.render())
-                break
-            action = fetch.operator(id)(observation) if operated else environment.action_space.high
-            observation, reward, _, _, info = environment.step(action)
+        run = found[seed] = {"reward": [], "success": [], "state": [flat(observation)]}
+        for _ in range(STEPS):
+            observation, reward, _, _, info = environment.step(fetch.operator(id)(observation))
             run["reward"].append(np.float32(reward))
-            run["success"].append(bool(info.get("is_success")))
+            run["success"].append(bool(info["is_success"]))
             run["state"].append(flat(observation))
-            if run["success"][-1] and operated:
+            if run["success"][-1]:
                 break
         environment.close()
-        found[seed] = run
     return found
+
+
+def package_pictures(id, seed, steps):
+    """What environments of the package draw after so many steps, each of them for the first time."""
+    import gymnasium_robotics  # noqa: F401  registers
+
+    pictures = []
+    for stop in steps:
+        environment = gymnasium.make(id, render_mode="rgb_array", width=16, height=16)
+        observation, _ = environment.reset(seed=seed)
+        for _ in range(stop):
+            observation = environment.step(fetch.operator(id)(observation))[0]
+        pictures.append(environment.render())
+        environment.close()
+    return pictures
 
 
 def adapter_loop(seeds, operated=True, steps=STEPS, in_turn=False, **settings):
@@ -98,6 +108,11 @@ def adapter_loop(seeds, operated=True, steps=STEPS, in_turn=False, **settings):
         found |= batch(simulator, some, operated, steps)
     simulator.close()
     return found
+
+
+def each(function, ids, **arguments):
+    """What a function gives for each id, in one process."""
+    return {id: globals()[function](id=id, **arguments) for id in ids}
 
 
 def batch(simulator, seeds, operated, steps):

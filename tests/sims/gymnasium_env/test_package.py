@@ -1,7 +1,14 @@
 """The adapter against the package's own loop: same seeds and actions, same rewards, states, successes and pictures."""
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
+from environments import kind_of  # of tests/sims, which conftest.py puts on the path
+
+from embodied_rl.interfaces.sim import Array, Observation, Simulator
+from embodied_rl.testing.contract import check_simulator
+from embodied_rl_sims.gymnasium_env import fetch
 
 pytestmark = pytest.mark.sim
 IDS = ("FetchReach-v4", "FetchPush-v4", "FetchPickAndPlace-v4")
@@ -10,23 +17,34 @@ NO_OPENGL = {"__EGL_VENDOR_LIBRARY_DIRS": "/nonexistent", "MUJOCO_GL": "egl"}
 EGL = {"MUJOCO_GL": "egl"}  # which the adapter chooses by itself where there is no screen
 
 
-@pytest.mark.parametrize("id", IDS)
-def test_an_operated_episode_is_the_packages_own_to_the_bit(inside, id) -> None:
+def expert(observation: Observation) -> Array:
+    """The operator of FetchReach, from the privileged state: goal reached [3], goal asked for [3], and the rest."""
+    parts = ({"desired_goal": row[3:6], "observation": row[6:]} for row in observation.privileged)
+    return np.stack([fetch.reach(part) for part in parts])
+
+
+def test_it_keeps_the_contract_in_its_own_environment() -> None:
+    def build(horizon: int) -> Callable[[int], Simulator]:
+        return kind_of("gymnasium", id="FetchReach-v4", image_size=8, horizon=horizon).build
+
+    check_simulator(build(6), expert=expert, build_with_horizon=lambda n, horizon: build(horizon)(n))
+
+
+def test_operated_episodes_are_the_packages_own_to_the_bit(inside) -> None:
     """The adapter draws after each step, the package's loop never: looking at an episode must not change it."""
-    own, ours = inside("package_loop", id=id, seeds=SEEDS), inside("adapter_loop", id=id, seeds=SEEDS)
-    for seed in SEEDS:
-        for name in ("reward", "success", "state"):
-            assert np.array_equal(own[seed][name], ours[seed][name]), f"{name} with seed {seed}"
-        assert own[seed]["success"][-1], f"the operator fails with seed {seed}"
+    own = inside("each", function="package_loop", ids=IDS, seeds=SEEDS)
+    ours = inside("each", function="adapter_loop", ids=IDS, seeds=SEEDS)
+    for id in IDS:
+        for seed in SEEDS:
+            for name in ("reward", "success", "state"):
+                assert np.array_equal(own[id][seed][name], ours[id][seed][name]), f"{name} of {id} with seed {seed}"
+            assert own[id][seed]["success"][-1], f"the operator of {id} fails with seed {seed}"
 
 
 def test_pictures_are_those_that_the_package_draws(inside) -> None:
-    """After 0, 5 and 10 steps of an environment that has drawn nothing before."""
-    id, steps = "FetchPush-v4", (0, 5, 10)
-    ours = inside("adapter_loop", id=id, seeds=[3], steps=max(steps) + 1)
-    for step in steps:
-        own = inside("package_loop", EGL, id=id, seeds=[3], pictures_at=[step])
-        assert np.array_equal(own[3]["pictures"][0], ours[3]["pictures"][step]), f"after {step} steps"
+    ours = inside("adapter_loop", id="FetchPush-v4", seeds=[3], steps=11)
+    own = inside("package_pictures", EGL, id="FetchPush-v4", seed=3, steps=[0, 5, 10])
+    assert np.array_equal(own, np.array(ours[3]["pictures"])[[0, 5, 10]])
 
 
 def test_a_later_episode_is_drawn_as_if_it_were_the_first(inside) -> None:
@@ -36,8 +54,8 @@ def test_a_later_episode_is_drawn_as_if_it_were_the_first(inside) -> None:
     first = inside("adapter_loop", seeds=[5], **settings)
     assert np.array_equal(later[5]["state"], first[5]["state"])
     assert np.array_equal(later[5]["pictures"], first[5]["pictures"])
-    own = inside("package_loop", EGL, id="HalfCheetah-v5", seeds=[5], operated=False, pictures_at=[0])
-    assert np.array_equal(own[5]["pictures"][0], first[5]["pictures"][0])
+    own = inside("package_pictures", EGL, id="HalfCheetah-v5", seed=5, steps=[0])
+    assert np.array_equal(own[0], first[5]["pictures"][0])
 
 
 def test_the_specification_of_a_fetch_environment(inside) -> None:

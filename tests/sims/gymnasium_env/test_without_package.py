@@ -4,7 +4,9 @@ import numpy as np
 import pytest
 
 from embodied_rl.rollout.episodes import episode_seed
+from embodied_rl.simulators.environments import recipe
 from embodied_rl_sims.gymnasium_env import GymnasiumConfig
+from embodied_rl_sims.gymnasium_env.diagnosis import PINS
 from embodied_rl_sims.gymnasium_env.environment import folded, instruction_of
 from embodied_rl_sims.gymnasium_env.pictures import resized
 
@@ -39,6 +41,11 @@ def test_settings_that_cannot_be_are_named(settings, message) -> None:
 def test_the_instruction_is_made_of_the_id(id, words) -> None:
     assert instruction_of(GymnasiumConfig(id=id)) == words
     assert instruction_of(GymnasiumConfig(id=id, instruction="do it")) == "do it"
+
+
+def test_the_recipe_installs_what_the_diagnosis_expects() -> None:
+    steps = [requirement for step in recipe("gymnasium").steps for requirement in step]
+    assert steps == [f"{name}=={version}" for name, version in PINS.items()]
 
 
 def test_folded_seeds_fit_31_bits_and_never_meet_across_purposes() -> None:
