@@ -2,5 +2,6 @@
 
 SIMS = {
     "gymnasium": "embodied_rl_sims.gymnasium_env:Gymnasium",
+    "isaaclab": "embodied_rl_sims.isaac:IsaacLab",
     "tabletop": "embodied_rl_sims.tabletop:Tabletop",
 }

@@ -7,8 +7,9 @@ import numpy as np
 from embodied_rl.interfaces.sim import Array, Episode, SimulatorSpec, Unavailable
 from embodied_rl_sims.gymnasium_env.layout import layout_of
 from embodied_rl_sims.gymnasium_env.making import OPENGL, make
-from embodied_rl_sims.gymnasium_env.pictures import aim, draw, resized
+from embodied_rl_sims.gymnasium_env.pictures import aim, draw
 from embodied_rl_sims.gymnasium_env.settings import GymnasiumConfig
+from embodied_rl_sims.pictures import resized
 from embodied_rl_sims.rows import Outcome, View
 
 _SEED_BITS, _PURPOSE_BITS = 29, 61

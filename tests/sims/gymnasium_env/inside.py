@@ -142,6 +142,14 @@ def show(found, running, observation):
             found[seed]["pictures"].append(image[row])
 
 
+def looked_at_twice(id):
+    """A picture and the film's frame of the same moment, of the same size."""
+    simulator = Gymnasium(GymnasiumConfig(id=id, image_size=16), 1)
+    simulator.reset([Episode(0, 0, 0)])
+    result = simulator.step(np.zeros((1, 1, 4), np.float32), [None])
+    return result.observation.images["front"][0], simulator.render(0, 16, 16)
+
+
 def flat(observation):
     parts = [observation[key] for key in sorted(observation)] if isinstance(observation, dict) else [observation]
     return np.concatenate([np.ravel(part) for part in parts]).astype(np.float32)

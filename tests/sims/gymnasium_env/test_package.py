@@ -47,6 +47,11 @@ def test_pictures_are_those_that_the_package_draws(inside) -> None:
     assert np.array_equal(own, np.array(ours[3]["pictures"])[[0, 5, 10]])
 
 
+def test_looking_twice_shows_the_same(inside) -> None:
+    picture, frame = inside("looked_at_twice", id="FetchPush-v4")
+    assert np.array_equal(picture, frame)
+
+
 def test_a_later_episode_is_drawn_as_if_it_were_the_first(inside) -> None:
     """A free camera aims where the bodies are when it draws for the first time; they run on in each episode."""
     settings = {"id": "HalfCheetah-v5", "package": None, "success": None, "operated": False, "steps": 3}

@@ -8,7 +8,7 @@ from embodied_rl.simulators.environments import recipe
 from embodied_rl_sims.gymnasium_env import GymnasiumConfig
 from embodied_rl_sims.gymnasium_env.diagnosis import PINS
 from embodied_rl_sims.gymnasium_env.environment import folded, instruction_of
-from embodied_rl_sims.gymnasium_env.pictures import resized
+from embodied_rl_sims.pictures import resized
 
 
 @pytest.mark.parametrize(
