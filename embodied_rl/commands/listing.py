@@ -16,7 +16,7 @@ _KINDS = {
     "algos": ("algorithms", "algo"),
     "episodes": ("episodes", "episodes"),
 }
-SECTIONS = (*_KINDS, "plans", "experiments", "tasks")
+SECTIONS = (*_KINDS, "plans", "benchmarks", "experiments", "tasks")
 
 
 def run(words: Sequence[str]) -> int:
@@ -70,8 +70,8 @@ def _rows(section: str, config_dir: Path | None) -> list[tuple[str, ...]]:
 
     if section == "experiments":
         return [(item.name, f"embodied-rl {item.command}", item.summary) for item in experiments(config_dir)]
-    if section == "plans":
-        return [(item.name, item.summary) for item in options("plan", config_dir)]
+    if section in ("plans", "benchmarks"):
+        return [(item.name, item.summary) for item in options(section.removesuffix("s"), config_dir)]
     kind, group = _KINDS[section]
     paths, chosen = plugins.table(kind), options(group, config_dir)
     listed = [(item.name, path := paths.get(item.plugin, ""), item.summary or summary(path)) for item in chosen]

@@ -58,10 +58,14 @@ class Camera:
 
 @dataclass(frozen=True)
 class Task:
-    """One task of a simulator; `family` groups tasks in reports."""
+    """One task of a simulator; `family` groups tasks in reports.
+
+    `initial_states` is how many numbered ones the benchmark has for it, which `Episode.initial_state` points into.
+    """
 
     name: str
     family: str
+    initial_states: int = 0
 
 
 @dataclass(frozen=True)
@@ -77,6 +81,7 @@ class SimulatorSpec:
         horizon: control steps after which an episode is truncated.
         tasks: what `Episode.task` points into.
         words: every word an instruction can hold.
+        instruction_length: the most words that an instruction has; 0 where that is not known.
         splits: the names of held-out splits, without "train".
         privileged_names: the P entries of `Observation.privileged`; empty when there are none.
         device: where observations live: "cpu", or a CUDA device for a GPU simulator in this process.
@@ -96,6 +101,7 @@ class SimulatorSpec:
     horizon: int
     tasks: tuple[Task, ...]
     words: tuple[str, ...] = ()
+    instruction_length: int = 0
     splits: tuple[str, ...] = ()
     privileged_names: tuple[str, ...] = ()
     device: str = "cpu"
