@@ -144,10 +144,9 @@ def show(found, running, observation):
 
 def looked_at_twice(id):
     """A picture and the film's frame of the same moment, of the same size."""
-    simulator = Gymnasium(GymnasiumConfig(id=id, image_size=16), 1)
-    simulator.reset([Episode(0, 0, 0)])
-    result = simulator.step(np.zeros((1, 1, 4), np.float32), [None])
-    return result.observation.images["front"][0], simulator.render(0, 16, 16)
+    simulator = Gymnasium(GymnasiumConfig(id=id, image_size=64), 1)
+    observation = simulator.reset([Episode(0, 0, 0)])
+    return observation.images["front"][0], simulator.render(0, 64, 64)
 
 
 def flat(observation):

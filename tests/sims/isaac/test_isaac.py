@@ -86,16 +86,18 @@ def test_an_episode_that_ends_with_its_chunk_is_reset_once(make) -> None:
     assert result.observation.state[:, 1].tolist() == [0, 0]
 
 
+@pytest.mark.parametrize("id", KINDS[:2])
 @pytest.mark.parametrize("at", [0, 3])
-def test_the_final_observation_is_the_one_before_the_step_that_ended_the_episode(make, at) -> None:
-    """Also where that step is the first of a chunk."""
-    simulator = make(1)
+def test_the_final_observation_is_the_one_before_the_step_that_ended_the_episode(make, id, at) -> None:
+    """Also where that step is the first of a chunk. In the second kind, the privileged state is the whole state."""
+    simulator = make(1, id=id)
     first = simulator.reset(episodes(0)).state[0, 0]
     simulator.step(chunk([0.25] * (LENGTH - 1 - at)), episodes(1))
     result = simulator.step(chunk([0.25] * (at + 2)), episodes(1))
     assert result.truncated.all() and result.steps.tolist() == [at + 1]
     final = result.final_observation
     assert final.state[0, 1] == LENGTH - 1 and final.images["table_cam"][0, 0, 0, 0] == LENGTH - 1
+    assert id == KINDS[0] or np.array_equal(final.privileged, final.state)
     assert final.state[0, 0] == pytest.approx(first + 0.25 * STEP * (LENGTH - 1), rel=1e-5)
     assert result.observation.state[0, 1] == 0
 
@@ -108,6 +110,10 @@ def test_success_of_a_direct_environment_ends_the_episode_that_it_would_run_on_w
     assert result.terminated.tolist() == [True, False] and result.success[0].sum() == 1
     assert result.reward[0].tolist() == [float(step == needed - 1) for step in range(7)]
     assert result.observation.state[:, 1].tolist() == [0, 7]
+    simulator.reset(episodes(0, 1))
+    result = simulator.step(chunk([1] * needed, [0] * needed), episodes(2, 3))
+    assert result.terminated.tolist() == [True, False], "the same again, so that the chunk ends with the episode"
+    assert result.observation.state[:, 1].tolist() == [0, needed]
 
 
 def test_parked_environments_are_neither_seen_nor_moved(make) -> None:
