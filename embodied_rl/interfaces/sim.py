@@ -86,6 +86,10 @@ class SimulatorSpec:
         privileged_names: the P entries of `Observation.privileged`; empty when there are none.
         device: where observations live: "cpu", or a CUDA device for a GPU simulator in this process.
         can_snapshot: whether `snapshot` and `restore` work, which exact resume needs.
+        final_observation: "exact", or "previous" where the simulator resets an environment within the step that ends
+            its episode: then the final observation is the one before that step, and a truncation bootstraps from it.
+        seeded: whether an episode follows from its seed. Where it does not, groups of episodes cannot start alike, and
+            an evaluation draws its episodes instead of enumerating them.
     """
 
     cameras: tuple[Camera, ...]
@@ -102,6 +106,8 @@ class SimulatorSpec:
     privileged_names: tuple[str, ...] = ()
     device: str = "cpu"
     can_snapshot: bool = False
+    final_observation: Literal["exact", "previous"] = "exact"
+    seeded: bool = True
 
     @property
     def action_dim(self) -> int:
@@ -204,7 +210,8 @@ class StepResult:
         truncated: bool [n] the time limit ended it.
         observation: after the reset, where the episode ended.
         ended: int64 [m] rows whose episode ended in this chunk.
-        final_observation: m rows, the last observation of the episodes that ended, or None when m = 0.
+        final_observation: m rows, the last observation of the episodes that ended, or None when m = 0; see
+            `SimulatorSpec.final_observation`.
     """
 
     reward: Array

@@ -1,3 +1,7 @@
 """Simulators. `SIMS` is what the entry point shows: name → "module:Class"."""
 
-SIMS = {"tabletop": "embodied_rl_sims.tabletop:Tabletop"}
+SIMS = {
+    "gymnasium": "embodied_rl_sims.gymnasium_env:Gymnasium",
+    "isaaclab": "embodied_rl_sims.isaac:IsaacLab",
+    "tabletop": "embodied_rl_sims.tabletop:Tabletop",
+}
