@@ -26,7 +26,6 @@ from embodied_rl.runs.storage import make_folder
 from embodied_rl.runtime.handle import Handle
 from embodied_rl.runtime.local import InlineHandle
 from embodied_rl.schema import EvalConfig, SimNode
-from embodied_rl.simulators.kind import SimulatorKind
 
 _NOTED_PACKAGES = ("embodied-rl", "torch", "numpy", "mujoco", "safetensors")
 
@@ -158,7 +157,7 @@ def metadata(config: EvalConfig, who: str, file: Path | None, parts: Sequence[Pa
         "file": None if file is None else str(file),
         "simulator": parts[0].kind.node.name,
         **about(config, parts),
-        "simulators": [described(part.kind) for part in parts],
+        "simulators": [described(part) for part in parts],
         "split": config.split,
         "task": config.task,
         "ablate": config.ablate,
@@ -172,10 +171,13 @@ def metadata(config: EvalConfig, who: str, file: Path | None, parts: Sequence[Pa
     }
 
 
-def described(kind: SimulatorKind) -> dict[str, Any]:
-    """A simulator as it was configured, with the versions and assets that its results depend on."""
+def described(part: Part) -> dict[str, Any]:
+    """A simulator as it was configured, with the versions and assets that its results depend on; and whether its
+    episodes are those of their seeds, or were drawn by the simulator as it liked.
+    """
+    kind = part.kind
     depends = kind.ask("provenance") if hasattr(kind.simulator, "provenance") else {}
-    return {"name": kind.node.name, **thaw(kind.options), "depends_on": depends}
+    return {"name": kind.node.name, **thaw(kind.options), "seeded": part.spec.seeded, "depends_on": depends}
 
 
 def output_folder(config: EvalConfig, folder: RunFolder | None) -> Path:
