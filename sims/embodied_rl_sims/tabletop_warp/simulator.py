@@ -1,0 +1,56 @@
+"""The tabletop with its physics and its camera on `mujoco_warp`."""
+
+from typing import TYPE_CHECKING
+
+from embodied_rl.interfaces.sim import Array, SimulatorSpec
+from embodied_rl_sims.tabletop import Tabletop
+from embodied_rl_sims.tabletop.settings import spec_of
+from embodied_rl_sims.tabletop_warp.diagnosis import diagnose, provenance
+from embodied_rl_sims.tabletop_warp.settings import TabletopWarpConfig
+
+if TYPE_CHECKING:
+    from embodied_rl_sims.tabletop_warp.bodies import WarpBodies
+
+
+class TabletopWarp(Tabletop):
+    """n tabletops that one device steps together; implements `embodied_rl.interfaces.sim.Simulator`.
+
+    Tasks, scenes, actions and rewards are those of `Tabletop`. The physics is `mujoco_warp`'s, in float32, and the
+    pictures are cast by its rays.
+
+    Raises:
+        Unavailable: the device asked for is not there.
+    """
+
+    Config = TabletopWarpConfig
+    diagnose = staticmethod(diagnose)
+    provenance = staticmethod(provenance)
+
+    def __init__(self, config: TabletopWarpConfig, num_envs: int) -> None:
+        self._worlds = _build(config, num_envs)
+        super().__init__(config, num_envs)
+        from embodied_rl_sims.tabletop_warp.camera import WarpCamera
+
+        self._pictures = WarpCamera(self._worlds, self._camera)
+
+    @staticmethod
+    def spec_of(config: TabletopWarpConfig) -> SimulatorSpec:
+        """The tabletop's specification: observations are in NumPy arrays, wherever the physics runs."""
+        from embodied_rl_sims.tabletop_warp.devices import choose
+
+        choose(config.device)
+        return spec_of(config)
+
+    def _build_bodies(self) -> "WarpBodies":
+        return self._worlds
+
+    def _draw(self, rows: Array, pictures: Array) -> None:
+        if len(rows):
+            pictures[rows] = self._pictures.draw(self._view, self._colours)[rows]
+
+
+def _build(config: TabletopWarpConfig, num_envs: int) -> "WarpBodies":
+    from embodied_rl_sims.tabletop_warp.bodies import WarpBodies
+    from embodied_rl_sims.tabletop_warp.devices import choose
+
+    return WarpBodies(num_envs, choose(config.device), config.deterministic)
