@@ -145,6 +145,11 @@ class Tabletop:
 
         The simulator stays where it is.
         """
+        views = [(view.pose.origin, view.pose.rays.reshape(-1)) for view in self._view if view is not None]
+        return self._bodies.bare_loop(views, self._controls_of(actions))
+
+    def _controls_of(self, actions: Array) -> Array:
+        """What the joints are told, [chunks, H, n, 9], by `actions` from here on; the simulator stays where it is."""
         before, controls = self.snapshot(), []
         for chunk in actions:
             for j in range(chunk.shape[1]):
@@ -152,8 +157,7 @@ class Tabletop:
                 controls.append(self._bodies.control)
         self.restore(before)
         chunks, n, steps, _ = actions.shape
-        views = [(view.pose.origin, view.pose.rays.reshape(-1)) for view in self._view if view is not None]
-        return self._bodies.bare_loop(views, np.reshape(controls, (chunks, steps, n, -1)))
+        return np.reshape(controls, (chunks, steps, n, -1))
 
     # -- what another engine of physics replaces --------------------------------------------------------------------
 

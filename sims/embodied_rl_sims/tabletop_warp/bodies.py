@@ -3,7 +3,7 @@
 Scenes are set up and looked at in one MuJoCo simulation on the host, which stands for one world after another.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from copy import copy
 
 import mujoco
@@ -113,11 +113,15 @@ class WarpBodies(Bodies):
             told = self.worlds.ctrl.numpy()
             self.worlds.ctrl.assign(np.where(moving[:, None], control, told).astype(np.float32))
         self._chosen.assign(~moving)
+        self._control_step()
+        self._known = False
+
+    def _control_step(self) -> None:
+        """Of all worlds, but those that are `_chosen` stay as they are."""
         self._save()
         for _ in range(SUBSTEPS):
             self._substep()
         self._put_back()
-        self._known = False
 
     def settle(self, rows: Iterable[int]) -> None:
         self._push()
@@ -145,6 +149,26 @@ class WarpBodies(Bodies):
     def load(self, states: Array) -> None:
         self._states[:] = states
         self._known, self._placed[:] = True, True
+
+    def recorded_loop(self, controls: Array, draw: Callable[[], object]) -> Callable[[], None]:
+        """What the device does for `controls` [chunks, H, n, 9] and a picture after each chunk, and nothing around it.
+
+        From the worlds' present state each time; they are in that state again afterwards.
+        """
+        states, told = self.save(), wp.array(controls.astype(np.float32), device=self.device)
+
+        def run() -> None:
+            self.load(states)
+            self._push()
+            self._chosen.zero_()
+            for chunk in range(told.shape[0]):
+                for step in range(told.shape[1]):
+                    wp.copy(self.worlds.ctrl, told[chunk, step])
+                    self._control_step()
+                draw()
+            self.load(states)
+
+        return run
 
     # -- between host and device ----------------------------------------------------------------------------------
 

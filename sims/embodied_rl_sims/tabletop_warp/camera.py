@@ -47,6 +47,10 @@ class WarpCamera:
             views: of the n worlds. colours: float32 [n, geometries, 3] in 0…255, of an episode with its view.
         """
         self._take(views, colours)
+        return self.shoot()
+
+    def shoot(self) -> Array:
+        """uint8 [n, h, w, 3] of the worlds as they stand, in the views of the last picture."""
         self._shoot()
         return self._picture.numpy().reshape(self._size)
 

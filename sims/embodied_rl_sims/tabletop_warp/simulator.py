@@ -1,5 +1,6 @@
 """The tabletop with its physics and its camera on `mujoco_warp`."""
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from embodied_rl.interfaces.sim import Array, SimulatorSpec
@@ -40,6 +41,13 @@ class TabletopWarp(Tabletop):
 
         choose(config.device)
         return spec_of(config)
+
+    def bare_loop(self, actions: Array) -> Callable[[], None]:
+        """What the device does for `actions` [chunks, n, H, A] from here on, as often as it is called.
+
+        The simulator stays where it is. MuJoCo's own loop on the same tasks is that of `Tabletop`.
+        """
+        return self._worlds.recorded_loop(self._controls_of(actions), self._pictures.shoot)
 
     def _build_bodies(self) -> "WarpBodies":
         return self._worlds

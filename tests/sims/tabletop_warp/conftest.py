@@ -45,6 +45,11 @@ class Guest:
     def close(self) -> None:
         self._call("close")
 
+    def bare_loop(self, actions: Array) -> Callable[[], list[Array]]:
+        """What it calls gives the joints' positions [n, 32] as of each picture."""
+        number = self._host.submit("bare", self._number, actions).result()
+        return lambda: self._host.submit("act", number).result()[0]
+
     def expert(self, faulty: bool = False) -> Callable[[], Array]:
         number = self._host.submit("operate", self._number, faulty).result()
         return lambda: self._host.submit("act", number).result()[0]
@@ -71,10 +76,10 @@ def host() -> Iterator[ProcessHandle]:
     handle.close()
 
 
-@pytest.fixture(scope="session")
-def make(host: ProcessHandle) -> Make:
+@pytest.fixture(scope="session", params=["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def make(host: ProcessHandle, request: pytest.FixtureRequest) -> Make:
     """Builds simulators with small pictures: `make(num_envs, **settings)`."""
-    plain = {"image_size": SMALL, "device": "cpu"}
+    plain = {"image_size": SMALL, "device": request.param}
     return lambda num_envs=1, **settings: Guest(host, "make", num_envs, plain | settings)
 
 

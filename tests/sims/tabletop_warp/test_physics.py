@@ -119,3 +119,30 @@ def test_an_episode_begun_on_the_one_goes_on_on_the_other(original, copied) -> N
     np.testing.assert_allclose(restored.state, seen.state, atol=1e-6)
     np.testing.assert_allclose(restored.privileged, seen.privileged, atol=1e-5)
     assert restored.instruction == seen.instruction
+
+
+def test_targets_jump_as_in_mujoco(original, copied) -> None:
+    """In the "execution" split, once: objects on the table, and buttons with their caps."""
+    jumping = episodes(100, split="execution")
+    hold = np.tile(np.array([0, 0, 0, 1], np.float32), (NUM_ENVS, 20, 1))
+    found = []
+    for tabletop in (original, copied):
+        before = tabletop.reset(jumping).privileged
+        found.append(tabletop.step(hold, [None] * NUM_ENVS).observation.privileged - before)
+    columns = [original.spec.privileged_names.index(f"target_{axis}") for axis in "xy"]
+    assert (np.abs(found[0][:, columns]).max(axis=1) > 0.1).all(), "nothing jumps"  # in units of 12.5 cm
+    np.testing.assert_allclose(found[1], found[0], atol=0.02)
+
+
+def test_the_yardstick_does_the_same_physics(make) -> None:
+    """As often as it is called, and the simulator stays where it was."""
+    tabletop, limit = make(3), np.array([0.03, 0.03, 0.03, 1.0])
+    tabletop.reset(episodes(20, 3))
+    actions = np.random.default_rng(0).uniform(-limit, limit, (2, 3, 3, 4)).astype(np.float32)
+    run = tabletop.bare_loop(actions)
+    first, second = run(), run()
+    np.testing.assert_array_equal(first, second)
+    for chunk, positions in zip(actions, first, strict=True):
+        for j in range(3):  # as the controls were recorded
+            tabletop.step(chunk[:, j : j + 1], [None] * 3)
+        np.testing.assert_array_equal(positions, tabletop.snapshot()["physics"][:, 1:33].astype(np.float32))

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from embodied_rl.interfaces.sim import Diagnosis, SimulatorSpec
+from embodied_rl.interfaces.sim import Array, Diagnosis, SimulatorSpec
 from embodied_rl_sims.tabletop_warp import TabletopWarp, TabletopWarpConfig, bodies
 
 
@@ -39,6 +39,21 @@ class Several:
     def operate(self, number: int, faulty: bool) -> int:
         """A simulator's operator, called by its number as `act`."""
         self._made.append(self._made[number].expert(faulty))
+        return len(self._made) - 1
+
+    def bare(self, number: int, actions: Array) -> int:
+        """A simulator's bare loop, called by its number as `act`, which gives where the joints are in each picture."""
+        simulator, seen = self._made[number], []
+        run = simulator._worlds.recorded_loop(
+            simulator._controls_of(actions), lambda: seen.append(simulator._worlds.worlds.qpos.numpy().copy())
+        )
+
+        def loop() -> list[Array]:
+            seen.clear()
+            run()
+            return list(seen)
+
+        self._made.append(loop)
         return len(self._made) - 1
 
     def act(self, number: int) -> tuple[Any]:
