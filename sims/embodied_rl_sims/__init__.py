@@ -1,6 +1,8 @@
 """Simulators. `SIMS` is what the entry point shows: name → "module:Class"."""
 
 SIMS = {
+    "gymnasium": "embodied_rl_sims.gymnasium_env:Gymnasium",
+    "isaaclab": "embodied_rl_sims.isaac:IsaacLab",
     "tabletop": "embodied_rl_sims.tabletop:Tabletop",
     "tabletop_warp": "embodied_rl_sims.tabletop_warp:TabletopWarp",
 }

@@ -16,8 +16,11 @@ if TYPE_CHECKING:
 class TabletopWarp(Tabletop):
     """n tabletops that one device steps together; implements `embodied_rl.interfaces.sim.Simulator`.
 
-    Tasks, scenes, actions and rewards are those of `Tabletop`. The physics is `mujoco_warp`'s, in float32, and the
-    pictures are cast by its rays.
+    Tasks, scenes, actions and rewards are those of `Tabletop`, and so are snapshots: an episode begun on the one goes
+    on on the other. The physics is `mujoco_warp`'s, in float32: from the same state, one control step ends within 5 µm
+    of MuJoCo's for cubes, and within 0.1 mm for 95 cylinders of a hundred; those that stand not quite upright can be
+    off by millimetres, because the point in which such a cylinder touches the table drowns in rounding errors. The
+    pictures are cast by `mujoco_warp`'s rays: of a thousand pixels, 999 are those of the ray camera to the bit.
 
     Raises:
         Unavailable: the device asked for is not there.

@@ -1,8 +1,6 @@
 """The contract, what the simulator says of itself, and faults that are named."""
 
-import importlib.util
 from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,15 +8,12 @@ import pytest
 from embodied_rl.interfaces.sim import Array, Episode, NotFinite, Observation, Unavailable
 from embodied_rl.runtime.handle import WorkerError
 from embodied_rl.runtime.local import ProcessHandle
-from embodied_rl.schema import SimNode
 from embodied_rl.simulators import environments
-from embodied_rl.simulators.kind import SimulatorKind
 from embodied_rl.testing.simulator_contract import check_simulator, check_termination_beats_truncation
 from embodied_rl_sims.tabletop import operator
 from embodied_rl_sims.tabletop.layout import FAMILIES
-from embodied_rl_sims.tabletop_warp import TabletopWarpConfig
 
-NAME = "tabletop_warp"
+pytestmark = pytest.mark.sim
 ROUGH = {"inference_delay": (0, 3), "state_noise": 0.01, "image_noise": 8.0}
 
 
@@ -62,35 +57,15 @@ def test_contacts_without_room_are_an_error(cramped: Callable[[int], None]) -> N
         cramped(2)
 
 
-def test_devices_are_checked() -> None:
-    for name in ("auto", "cpu", "cuda", "cuda:3"):
-        TabletopWarpConfig(device=name)
-    with pytest.raises(ValueError, match=r"sim\.device=gpu: it is auto, cpu, cuda or cuda:<number>"):
-        TabletopWarpConfig(device="gpu")
-    with pytest.raises(ValueError, match=r"sim\.horizon"):
-        TabletopWarpConfig(horizon=0)
-
-
 def test_a_device_that_is_not_there_is_named(host: ProcessHandle) -> None:
     with pytest.raises(Unavailable, match=r"sim\.device=cuda:99: there is .* here\. Set sim\.device="):
         host.submit("make", 1, {"device": "cuda:99"}).result()
 
 
-def test_without_mujoco_warp_it_says_how_to_get_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    if importlib.util.find_spec("mujoco_warp") is not None:
-        pytest.skip("mujoco_warp is installed here")
-    monkeypatch.setenv("EMBODIED_RL_ENVIRONMENTS", str(tmp_path))
-    kind = SimulatorKind.of(SimNode(NAME))
-    for asked in (lambda: kind.spec, lambda: kind.build(1)):
-        with pytest.raises(Unavailable, match=f"embodied-rl sim install {NAME}"):
-            asked()
-    assert [found.status for found in kind.ask("diagnose")] == ["fail", "fail"]
-
-
 def test_it_says_what_results_depend_on(host: ProcessHandle) -> None:
     """The environment holds what its recipe pins."""
     said, found = host.submit("describe").result()
-    pins = dict(pin.split("==") for step in environments.recipe(NAME).steps for pin in step)
+    pins = dict(pin.split("==") for step in environments.recipe("tabletop_warp").steps for pin in step)
     assert said == {**pins, "device": "cpu"}
     assert [diagnosis.status for diagnosis in found] == ["ok", "warn"]
     assert found[1].found == "cpu" and "sim=tabletop" in found[1].remedy

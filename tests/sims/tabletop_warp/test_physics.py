@@ -12,6 +12,7 @@ from embodied_rl.interfaces.sim import Array, Episode, StepResult
 from embodied_rl_sims.tabletop import Tabletop, TabletopConfig
 from embodied_rl_sims.tabletop.bodies import Bodies
 
+pytestmark = pytest.mark.sim
 CUBES, CYLINDER = [0, 1], 2
 NUM_ENVS = 28  # four of each task
 

@@ -6,6 +6,8 @@ import pytest
 from embodied_rl.interfaces.sim import Array, Episode
 from embodied_rl_sims.tabletop import Tabletop, TabletopConfig
 
+pytestmark = pytest.mark.sim
+
 
 @pytest.mark.parametrize("split", ["train", "vision"])
 def test_pictures_are_the_ray_camera_s(make, split: str) -> None:
