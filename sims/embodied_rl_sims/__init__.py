@@ -2,6 +2,7 @@
 
 SIMS = {
     "tabletop": "embodied_rl_sims.tabletop:Tabletop",
+    "tabletop_warp": "embodied_rl_sims.tabletop_warp:TabletopWarp",
     "libero": "embodied_rl_sims.libero:Libero",
     "gymnasium": "embodied_rl_sims.gymnasium_env:Gymnasium",
     "isaaclab": "embodied_rl_sims.isaac:IsaacLab",
