@@ -16,6 +16,10 @@ DRAWN = 512
 """Episodes of an evaluation without a benchmark."""
 
 
+MACHINE = ("num_envs", "python", "pythonpath")
+"""Keys of a simulator that are about this machine, and change no benchmark."""
+
+
 @dataclass(frozen=True)
 class Part:
     """What one simulator runs.
@@ -109,7 +113,7 @@ def combined(
 
 
 def about(config: EvalConfig, parts: Sequence[Part]) -> dict[str, Any]:
-    """What the report says of a benchmark: which one, whether all of it was run, on what."""
+    """What the report says of a benchmark: which one, whether all of it was run, with which changes, on what."""
     if config.benchmark is None:
         return {}
     run = sum(len(part.episodes) for part in parts)
@@ -118,6 +122,7 @@ def about(config: EvalConfig, parts: Sequence[Part]) -> dict[str, Any]:
         "benchmark": config.benchmark.name,
         "protocol": config.benchmark.protocol,
         "complete": run == whole and len(parts) == len(config.benchmark.parts),
+        "changed": {key: value for key, value in config.sim.options.items() if key not in MACHINE},
         "seeds": sorted({episode.seed for part in parts for episode in part.episodes}),
         "initial_states": sorted({e.initial_state for p in parts for e in p.episodes if e.initial_state is not None}),
     }

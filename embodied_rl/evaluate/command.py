@@ -210,7 +210,8 @@ def summary_table(report: Report) -> Table:
     said = report.metadata
     where = f"split {said.get('split', '')}"
     if "benchmark" in said:
-        where = f"{said['benchmark']}{'' if said['complete'] else ', not all of it'}"
+        changes = "".join(f", sim.{key}={value}" for key, value in said["changed"].items())
+        where = f"{said['benchmark']}{'' if said['complete'] else ', not all of it'}{changes}"
     table = Table(title=f"{said.get('checkpoint', '')}, {where}")
     table.add_column("")
     for heading in ("success", "95 %", "at the end", "episodes", "steps"):

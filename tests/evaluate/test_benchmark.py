@@ -58,7 +58,8 @@ def test_every_task_initial_state_and_seed_runs_once(nodes) -> None:
     assert [e.index for part in (desk, kitchen) for e in part.episodes] == list(range(18))
     found = benchmark.about(config(DESK, KITCHEN), [desk, kitchen])
     assert found == {
-        "benchmark": "home", "protocol": "a book", "complete": True, "seeds": [0, 1, 2], "initial_states": [0, 1, 2],
+        "benchmark": "home", "protocol": "a book", "complete": True, "changed": {},
+        "seeds": [0, 1, 2], "initial_states": [0, 1, 2],
     }  # fmt: skip
 
 
@@ -87,6 +88,11 @@ def test_named_tasks_and_splits_are_those_that_run(nodes) -> None:
 def test_what_is_typed_changes_the_benchmarks_simulator(nodes) -> None:
     benchmark.parts_of(config(KITCHEN, sim=SimChange(None, {"python": "/there/python", "light": 1})), None)
     assert nodes == [SimNode("kitchen", 2, "/there/python", (), {"light": 1})]
+
+
+def test_a_report_says_what_was_other_than_in_the_benchmark(nodes) -> None:
+    asked = config(KITCHEN, sim=SimChange(None, {"python": "/there/python", "num_envs": 3, "light": 1}))
+    assert benchmark.about(asked, benchmark.parts_of(asked, None))["changed"] == {"light": 1}
 
 
 @pytest.mark.parametrize(
