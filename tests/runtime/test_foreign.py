@@ -109,6 +109,7 @@ def test_an_old_python_says_so() -> None:
         np.arange(6, dtype=np.float32).reshape(2, 3),
         np.arange(6, dtype=np.float32).reshape(2, 3).T,
         np.broadcast_to(np.float64(2.5), (3, 2)),
+        np.frombuffer(b"read only", np.uint8),
         np.array([], np.int64),
         np.array(True),
         np.array([(1, 2.0)], [("a", "i4"), ("b", "f8")]),
