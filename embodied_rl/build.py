@@ -81,10 +81,23 @@ def backbone(node: PolicyNode, spec: SimulatorSpec) -> tuple[FlowBackbone, Embod
     make = backbone_maker(cls, options)
     if node.checkpoint is not None:
         network, embodiment = load_parts(policy_file(node.checkpoint), node.name, asdict(options), make)
-        embodiment.check(spec)
+        check_fit(embodiment, spec)
         return network, configured(embodiment, node)
     embodiment = new_embodiment(spec, options.horizon, node)
     return make(embodiment, ()), embodiment
+
+
+def check_fit(embodiment: Embodiment, spec: SimulatorSpec) -> None:
+    """A checkpoint goes on where it can see and act as it was made to.
+
+    Raises:
+        ValueError: where it cannot, and what else to start from.
+    """
+    try:
+        embodiment.check(spec)
+    except ValueError as error:
+        others = "`embodied-rl sft` clones one for this simulator, policy.checkpoint=null starts from new weights"
+        raise ValueError(f"policy.checkpoint: {error} Give one that fits: {others}.") from None
 
 
 def new_embodiment(spec: SimulatorSpec, horizon: int, node: PolicyNode) -> Embodiment:

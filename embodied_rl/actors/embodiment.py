@@ -80,12 +80,12 @@ class Embodiment:
         """
         cameras = [camera for camera in spec.cameras if camera.role == "policy"]
         sizes = {(camera.height, camera.width) for camera in cameras}
-        if len(sizes) != 1:
-            raise ValueError(f"The cameras a policy sees must exist and share one size, here {sorted(sizes)}.")
+        if len(sizes) > 1:
+            raise ValueError(f"The cameras a policy sees must share one size, here {sorted(sizes)}.")
         states, extras = len(spec.state_names), len(spec.privileged_names)
         return Embodiment(
             cameras=tuple(camera.name for camera in cameras),
-            image_size=sizes.pop(),
+            image_size=sizes.pop() if sizes else (0, 0),
             state_names=spec.state_names,
             state_mean=(0.0,) * states,
             state_std=(1.0,) * states,

@@ -162,18 +162,18 @@ class Pocket(FlowBackbone):
             config: sizes of the network.
             action_dim: D.
             state_dim: entries of the normalised proprioception.
-            cameras: names of the cameras, in order; they share the stem.
+            cameras: names of the cameras, in order; they share the stem. Without any there is none.
             image_size: (height, width) in pixels, multiples of 16.
             vocabulary_size: number of word ids, the pad 0 included.
             token_length: L, the longest instruction in words.
             auxiliary_names: privileged entries the localisation head predicts from the keypoints.
 
         Raises:
-            ValueError: without cameras, or for images whose sides are not multiples of 16.
+            ValueError: for images whose sides are not multiples of 16, or names to predict from no camera.
         """
         super().__init__()
-        if not cameras:
-            raise ValueError("The pocket policy needs at least one camera: give the simulator one with role 'policy'.")
+        if auxiliary_names and not cameras:
+            raise ValueError("algo.auxiliary_names: without a camera there is nothing to predict them from; give [].")
         if any(side % (PIXELS_PER_CELL * PATCH_GRID) for side in image_size):
             raise ValueError(f"The pocket policy takes images with sides that are multiples of 16, not {image_size}.")
         self.config, width = config, config.width
@@ -197,7 +197,7 @@ class Pocket(FlowBackbone):
         width, views = self.config.width, len(self.spec.cameras)
         self.words = nn.Embedding(vocabulary_size, width, padding_idx=0)
         self.views = nn.Parameter(torch.zeros(views, width))
-        self.stem = Stem(self.config, self.spec.image_size)
+        self.stem = Stem(self.config, self.spec.image_size) if views else nn.Identity()
         inputs, outputs = views * 2 * self.config.keypoints, len(self.spec.auxiliary_names)
         self.localise = Localiser(inputs, outputs) if outputs else nn.Identity()
 
@@ -237,7 +237,11 @@ class Pocket(FlowBackbone):
 
     def perceive(self, inputs: PolicyInput) -> dict[str, Tensor]:
         """What the stem sees: keypoints float32 [n, C, 2 J] in [-1, 1] and patches float32 [n, C, P, W]."""
-        views = len(self.spec.cameras)
+        views, rows = len(self.spec.cameras), len(inputs)
+        if not views:
+            state = inputs.state
+            nothing = state.new_zeros(rows, 0, 2 * self.config.keypoints)
+            return {"keypoints": nothing, "patches": state.new_zeros(rows, 0, PATCH_GRID**2, self.config.width)}
         images = torch.stack([inputs.images[name] for name in self.spec.cameras], dim=1).flatten(0, 1)
         condition = (self._instruction(inputs.tokens)[:, None] + self.views).flatten(0, 1)
         keypoints, patches = self.stem(images, condition)

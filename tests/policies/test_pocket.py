@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from embodied_rl.interfaces.policy import Context, PolicyInput
+from embodied_rl.testing.contract import check_backbone
 from embodied_rl_policies import POLICIES
 from embodied_rl_policies.pocket import Pocket, pixel_grid, position_encoding
 
@@ -142,6 +143,21 @@ def test_gradients_reach_every_parameter() -> None:
     assert [name for name, p in pocket.named_parameters() if p.grad is None or not p.grad.abs().sum() > 0] == []
 
 
+def test_without_a_camera_it_acts_on_state_and_words() -> None:
+    torch.manual_seed(0)
+    pocket = Pocket(SMALL, 3, 5, (), (0, 0), 10, 6)
+    torch.nn.init.normal_(pocket.modulation.weight, std=0.2)
+    given = inputs(4, cameras=())
+    velocity, *_ = outputs(pocket, given)
+    assert velocity.shape == (4, 4, 3)
+    for other in (replace(given, state=given.state + 1), replace(given, tokens=given.tokens.roll(1, 0))):
+        assert not torch.allclose(outputs(pocket, other)[0], velocity)
+    context = pocket.encode(given)
+    pocket.velocity(torch.randn(4, 4, 3), torch.rand(4), context)[0].square().sum().backward()
+    assert {name for name, p in pocket.named_parameters() if p.grad is None} <= {"views", "places.weight"}
+    check_backbone(lambda: Pocket(SMALL, 3, 5, (), (0, 0), 10, 6), vocabulary=10)
+
+
 def test_modulation_starts_without_time_and_then_has_it() -> None:
     """A fresh expert ignores t; a trained one does not."""
     torch.manual_seed(0)
@@ -230,7 +246,7 @@ def test_sizes_that_do_not_fit_are_refused() -> None:
     ]:
         with pytest.raises(ValueError, match=message):
             replace(SMALL, **change)
-    with pytest.raises(ValueError, match="at least one camera"):
-        Pocket(SMALL, 3, 5, (), (32, 32), 10, 6)
+    with pytest.raises(ValueError, match="without a camera there is nothing"):
+        Pocket(SMALL, 3, 5, (), (0, 0), 10, 6, ("x",))
     with pytest.raises(ValueError, match="multiples of 16"):
         Pocket(SMALL, 3, 5, ("front",), (30, 32), 10, 6)
