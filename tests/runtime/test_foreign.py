@@ -85,6 +85,15 @@ def test_an_operator_stays_in_its_worker(start: Start) -> None:
     assert not hasattr(RemoteSimulator(start(FAKE), 2, FakeSimulator), "expert")
 
 
+def test_pictures_stay_as_they_were_however_often_it_steps(start: Start) -> None:
+    remote = RemoteSimulator(start(FAKE), 2, FakeSimulator)
+    first = remote.reset([Episode(0, 0, 1), Episode(1, 1, 2)])
+    before = first.images["top"].copy()
+    for _ in range(3):
+        remote.step(np.ones((2, 2, 2), np.float32), [None, None])
+    np.testing.assert_array_equal(first.images["top"], before)
+
+
 def test_an_environment_without_numpy_says_so(tmp_path: Path, start: Start) -> None:
     bare = Interpreter.of(str(environment(tmp_path / "bare", packages=())))
     handle = start(FAKE, bare)
