@@ -117,7 +117,7 @@ def about(config: EvalConfig, parts: Sequence[Part]) -> dict[str, Any]:
     if config.benchmark is None:
         return {}
     run = sum(len(part.episodes) for part in parts)
-    whole = sum(part.whole for part in parts) if config.task is None else None
+    whole = sum(part.whole for part in parts)
     return {
         "benchmark": config.benchmark.name,
         "protocol": config.benchmark.protocol,
