@@ -9,6 +9,7 @@ is being made.
 
 import faulthandler
 import importlib
+import io
 import json
 import math
 import mmap
@@ -233,7 +234,25 @@ def leave_signals_to_parent() -> None:
 
 def send(connection: Connection, message: Any) -> None:
     """Plainly pickled: `Connection.send` would let torch pass its tensors by file descriptors that live too shortly."""
-    connection.send_bytes(pickle.dumps(message, protocol=5))
+    file = io.BytesIO()
+    pickler = pickle.Pickler(file, protocol=5)
+    pickler.dispatch_table = {np.ndarray: reduce_array}
+    pickler.dump(message)
+    connection.send_bytes(file.getbuffer())
+
+
+def reduce_array(array: Array) -> Any:
+    """How an array is pickled: NumPy's own way names modules that NumPy 1 and 2 do not share."""
+    if array.dtype.hasobject:
+        return array.__reduce__()
+    whole: Any = np.ascontiguousarray(array)
+    buffer = pickle.PickleBuffer(whole if whole.flags.writeable else whole.copy())
+    return restore_array, (buffer, array.dtype, array.shape)
+
+
+def restore_array(buffer: Any, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Array:
+    """The inverse of `reduce_array`; a new array that can be written."""
+    return np.frombuffer(buffer, dtype).reshape(shape)
 
 
 def receive(connection: Connection) -> Any:
