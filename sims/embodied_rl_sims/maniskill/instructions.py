@@ -31,6 +31,6 @@ def instruction_of(task: str) -> str:
     """
     if task in _INSTRUCTIONS:
         return _INSTRUCTIONS[task]
-    name = re.sub(r"-v\d+$", "", task)
+    name = re.sub(r"^MS-|-v\d+$", "", task)
     words = re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+", name)
     return " ".join(words).lower()

@@ -15,7 +15,6 @@ MODES = ("pd_ee_delta_pos", "pd_ee_delta_pose")
 OPEN, CLOSED = 1.0, -1.0
 
 _STEP = 0.1
-_FASTEST = 0.6  # of the limit: the controller lags behind its target, and a fast hand pushes what it should grasp
 _ABOVE = np.array([0, 0, 0.08])  # a cube's centre
 _BEHIND = np.array([-0.08, 0, 0])
 
@@ -60,6 +59,4 @@ def _place(body: Any) -> Array:
 
 def _move(offset: Array, gripper: float) -> Array:
     """One control step towards `offset`."""
-    wanted = offset / _STEP
-    wanted = wanted * min(1.0, _FASTEST / max(float(np.abs(wanted).max()), 1e-9))
-    return np.array([*wanted, gripper])
+    return np.array([*np.clip(offset / _STEP, -1, 1), gripper])

@@ -1,13 +1,13 @@
 """ManiSkill's own environments: made, or refused with what is missing and the command that brings it."""
 
 import difflib
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import import_module
 from typing import Any
 
 from embodied_rl.interfaces.sim import Unavailable
+from embodied_rl_sims.maniskill.assets import missing_assets, named_in, refuse, unavailable
 from embodied_rl_sims.maniskill.settings import ManiSkillConfig
 
 _DRIVER = (
@@ -27,7 +27,9 @@ def make(config: ManiSkillConfig, num_envs: int = 1) -> Any:
         ValueError: the package knows no such task, control mode, robot or reward for it.
         Unavailable: an asset or a Vulkan driver is missing.
     """
-    _check_assets(registered(config))
+    missing = missing_assets(registered(config))
+    if missing:
+        raise unavailable(config.task, missing)
     cameras = {"width": config.image_size, "height": config.image_size, "shader_pack": config.shader}
     keywords: dict[str, Any] = {} if config.robot is None else {"robot_uids": config.robot}
     with _translated(config):
@@ -66,28 +68,6 @@ def registered(config: ManiSkillConfig) -> Any:
     return entry
 
 
-def missing_assets(entry: Any) -> list[str]:
-    """Which assets, of those that a task declares, are not on this machine."""
-    assets = import_module("mani_skill.utils.assets")
-    declared: set[str] = set()
-    for uid in entry.asset_download_ids or ():
-        is_group = uid in assets.DATA_GROUPS
-        declared.update(assets.expand_data_group_into_individual_data_source_ids(uid) if is_group else [uid])
-    return sorted(uid for uid in declared if not assets.is_data_source_downloaded(uid))
-
-
-def download_command(uid: str) -> str:
-    """The command that downloads an asset, or all assets of a task."""
-    return f"{sys.executable} -m mani_skill.utils.download_asset {uid}"
-
-
-def _check_assets(entry: Any) -> None:
-    missing = missing_assets(entry)
-    if missing:
-        commands = " && ".join(download_command(uid) for uid in missing)
-        raise Unavailable(f"'{entry.uid}' needs the assets {', '.join(missing)}; they are downloaded by: {commands}")
-
-
 def _check_name(key: str, name: str, known: list[str]) -> None:
     if name not in known:
         close = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
@@ -107,26 +87,20 @@ def _renderer(config: ManiSkillConfig) -> str:
 def _translated(config: ManiSkillConfig) -> Iterator[None]:
     """The package's errors in the user's words, and no questions: it asks before it downloads, and nobody answers."""
     download_asset: Any = import_module("mani_skill.utils.download_asset")
-    asked, download_asset.prompt_yes_no = download_asset.prompt_yes_no, _refuse(config)
+    asked, download_asset.prompt_yes_no = download_asset.prompt_yes_no, refuse(config.task)
     try:
         yield
+    except Unavailable:
+        raise
     except AssertionError as error:
         if "not in supported modes" in str(error):
             raise ValueError(f"sim.control_mode: {error}") from error
         raise
-    except RuntimeError as error:
-        if not isinstance(error, Unavailable) and any(text in str(error) for text in _DRIVER_ERRORS):
+    except (RuntimeError, OSError) as error:
+        if any(text in str(error) for text in _DRIVER_ERRORS):
             raise Unavailable(_DRIVER.format(error=error)) from error
+        if uids := named_in(str(error)):
+            raise unavailable(config.task, uids) from error
         raise
     finally:
         download_asset.prompt_yes_no = asked
-
-
-def _refuse(config: ManiSkillConfig) -> Any:
-    def refuse(question: str) -> bool:
-        raise Unavailable(
-            f"'{config.task}' needs assets that it does not declare; the package asks: {question.strip()} They are "
-            f"downloaded by: {download_command('<asset>')}"
-        )
-
-    return refuse

@@ -7,7 +7,9 @@ from typing import Any
 import numpy as np
 
 from embodied_rl.interfaces.sim import Array, Camera, Episode, Observation, SimulatorSpec, StepResult, Task
+from embodied_rl_sims.maniskill.batch import Batch
 from embodied_rl_sims.maniskill.experts import expert_of
+from embodied_rl_sims.maniskill.health import diagnose, provenance
 from embodied_rl_sims.maniskill.instructions import instruction_of
 from embodied_rl_sims.maniskill.package import make, registered
 from embodied_rl_sims.maniskill.reading import Reader, names_of
@@ -54,7 +56,9 @@ def read_spec(config: ManiSkillConfig, env: Any) -> SimulatorSpec:
 class ManiSkill:
     """n environments of a ManiSkill task; implements `embodied_rl.interfaces.sim.Simulator`.
 
-    On the processor, equal seeds and actions give equal bits, whatever ran before or runs beside. The success of each
+    On the processor, equal seeds and actions give equal bits, whatever ran before or runs beside; on a GPU, episodes
+    start alike, and physics differs in the last bits. Observations are arrays on the processor, tensors on a GPU,
+    where there is no operator and no single environment can be rebuilt. The success of each
     control step is the package's `info["success"]`; a step that fails by `info["fail"]` ends the episode.
 
     Raises:
@@ -63,13 +67,14 @@ class ManiSkill:
 
     Config = ManiSkillConfig
     spec_of = staticmethod(spec_of)
+    diagnose = staticmethod(diagnose)
+    provenance = staticmethod(provenance)
 
     def __init__(self, config: ManiSkillConfig, num_envs: int) -> None:
         self.config, self.num_envs = config, num_envs
-        first = make(replace(config, backend="cpu"))
+        first = make(config, num_envs if config.backend == "gpu" else 1)
         self.spec = read_spec(config, first)
-        waiting = [first]
-        self._inner = Rows(self.spec, num_envs, lambda _: Single(config, waiting.pop() if waiting else make(config)))
+        self._inner = Batch(config, self.spec, first) if config.backend == "gpu" else self._rows(first)
 
     @property
     def render_seconds(self) -> float:
@@ -103,10 +108,20 @@ class ManiSkill:
             raise ValueError("ManiSkill has no faulty operator; leave out operator=faulty.")
         if self.config.backend == "gpu":
             raise ValueError("sim.backend=gpu has no operator: record demonstrations with sim.backend=cpu.")
+        assert isinstance(self._inner, Rows)
         return expert_of(self.config, self._inner)
 
     def close(self) -> None:
         self._inner.close()
+
+    def _rows(self, first: Any) -> Rows:
+        """Single environments, the first of which is there already."""
+        waiting = [first]
+        return Rows(
+            self.spec,
+            self.num_envs,
+            lambda _: Single(self.config, waiting.pop() if waiting else make(self.config)),
+        )
 
 
 def _actions(config: ManiSkillConfig, env: Any) -> tuple[tuple[str, ...], tuple[float, ...], tuple[float, ...]]:
