@@ -265,7 +265,6 @@ def refuses(kind: type[Exception], message: str) -> Iterator[None]:
 
 def verdict(function: Callable[[], None]) -> str:
     """Empty where the check holds, else the traceback."""
-    import time
 
     began = time.time()
     try:
