@@ -6,6 +6,9 @@ RUN := $(VENV)/bin/
 # torch goes first and alone: its pin decides which build is taken, and nothing after it may change that.
 PIP := $(RUN)python -m pip install --quiet --constraint constraints.txt
 
+# What runs in the Python environments of simulators, from 3.10 on.
+FOREIGN := sims embodied_rl/interfaces embodied_rl/runtime/worker.py embodied_rl/runtime/bootstrap.py
+
 .PHONY: demo test lint packaging check clean
 
 demo: $(VENV)/.core
@@ -19,6 +22,7 @@ lint: $(VENV)/.dev
 	$(RUN)ruff format --check .
 	$(RUN)lint-imports
 	$(RUN)basedpyright --pythonpath $(RUN)python
+	$(RUN)basedpyright --pythonpath $(RUN)python --pythonversion 3.10 $(FOREIGN)
 
 packaging: $(VENV)/.dev
 	$(RUN)python -m pytest -m packaging tests/packaging

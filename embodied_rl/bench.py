@@ -78,6 +78,8 @@ def throughput_table(name: str, ours: Mapping[str, Any], others: list[Any]) -> T
     table.add_row(name, f"{speed:,.0f}", "", f"{ours['envs']} environments, median of {ours['rounds']} rounds")
     if bare is not None:
         table.add_row("bare loop", f"{bare:,.0f}", f"{ours['ratio_to_bare']:.1%}", "physics and rays alone, in turns")
+    if ours.get("transport") is not None:
+        table.add_row("transport", "", f"{ours['transport']:.1%}", "share of a step that messages and copies take")
     for other in others:
         rate = other.control_steps_per_second
         if rate is None:

@@ -23,7 +23,7 @@ POLICY = "policy.safetensors"
 """The deployable policy inside a checkpoint or a run folder."""
 
 TOKEN_LENGTH = 8
-"""Words an instruction may have, for a policy with new weights."""
+"""Words an instruction may have, for a policy with new weights, unless the simulator has longer ones."""
 
 
 def curriculum(node: EpisodesNode, spec: SimulatorSpec) -> Curriculum:
@@ -83,8 +83,13 @@ def backbone(node: PolicyNode, spec: SimulatorSpec) -> tuple[FlowBackbone, Embod
         network, embodiment = load_parts(policy_file(node.checkpoint), node.name, asdict(options), make)
         embodiment.check(spec)
         return network, configured(embodiment, node)
-    embodiment = configured(Embodiment.of(spec, options.horizon, TOKEN_LENGTH), node)
+    embodiment = new_embodiment(spec, options.horizon, node)
     return make(embodiment, ()), embodiment
+
+
+def new_embodiment(spec: SimulatorSpec, horizon: int, node: PolicyNode) -> Embodiment:
+    """What a policy with new weights is attached to."""
+    return configured(Embodiment.of(spec, horizon, max(TOKEN_LENGTH, spec.instruction_length)), node)
 
 
 def configured(embodiment: Embodiment, node: PolicyNode) -> Embodiment:

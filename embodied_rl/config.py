@@ -126,7 +126,8 @@ def key_paths(kind: type[DataclassInstance], where: str = "") -> list[str]:
         if name not in {item.name for item in fields(kind)} or name == rest_field(kind):
             continue
         result.append(join(where, name))
-        for option in (hint, *get_args(hint)):
+        options = get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,)
+        for option in options:
             if isinstance(option, type) and is_dataclass(option):
                 result += key_paths(option, join(where, name))
     return result

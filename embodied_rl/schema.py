@@ -37,6 +37,38 @@ class SimNode:
 
 
 @dataclass(frozen=True)
+class SimChange:
+    name: str | None = None
+    """Simulator; null takes the one of the checkpoint, or of the benchmark."""
+    options: dict[str, Any] = rest()
+    """Further keys of `sim`, the simulator's own among them; what is not given stays as it was."""
+
+
+@dataclass(frozen=True)
+class BenchmarkPart:
+    sim: dict[str, Any]
+    """The simulator: its name and keys, as `sim` has them."""
+    tasks: tuple[str, ...] | None = None
+    """Names of its tasks; null takes all of them."""
+    initial_states: int | None = at_least(1, None)
+    """The first so many numbered initial states of each task; null draws the scene from the seed."""
+    seeds: int = at_least(1, 1)
+    """The seeds 0, 1, … of each task and initial state, so many."""
+    split: str = "train"
+    """Conditions of the simulator."""
+
+
+@dataclass(frozen=True)
+class BenchmarkNode:
+    name: str
+    """Of the benchmark, for reports."""
+    protocol: str
+    """Where its rules come from."""
+    parts: tuple[BenchmarkPart, ...]
+    """What it runs, one simulator after another."""
+
+
+@dataclass(frozen=True)
 class PolicyNode:
     kind: ClassVar[str] = "policies"
     name: str
@@ -200,22 +232,27 @@ class Video:
 
 @dataclass(frozen=True)
 class EvalConfig:
-    checkpoint: str
-    """What to evaluate: a run folder, a file, or asset:<name>."""
-    sim: SimNode | None = None
-    """The simulator; null takes the one the checkpoint was trained in."""
+    policy: str | None = None
+    """Who acts: a run folder, a checkpoint file, asset:<name>, expert or random."""
+    checkpoint: str | None = None
+    """Another name for `policy`."""
+    benchmark: BenchmarkNode | None = None
+    """Exactly which tasks, initial states and seeds; `embodied-rl list benchmarks` shows them. Null draws episodes."""
+    sim: SimChange = field(default_factory=SimChange)
+    """What is other than in the checkpoint's simulator, or the benchmark's."""
     seed: int = at_least(0, 0)
-    """Fixes the episodes and the policy's noise."""
-    episodes: int = at_least(1, 512)
-    """Episodes in all, spread evenly over families, then tasks."""
+    """Fixes the drawn episodes and the policy's noise."""
+    episodes: int | None = at_least(1, None)
+    """Episodes in all, spread evenly over families, then tasks; null takes 512, or the whole benchmark. Fewer than the
+    whole are no longer that benchmark, and the report says so."""
     split: str = "eval"
-    """eval (training conditions, other seeds), or one of the simulator's held-out splits."""
+    """eval (training conditions, other seeds), or one of the simulator's held-out splits; not for a benchmark."""
     task: str | None = None
     """Only this task, or this family; null for all."""
     ablate: Literal["none", "image", "instruction"] = "none"
     """Show blank images, or the instruction of another episode, to see whether the policy needs them."""
     out: str | None = None
-    """Folder of the report; null puts it beside the checkpoint."""
+    """Folder of the report; null puts it beside the run, or into eval/ here."""
     video: Video = field(default_factory=Video)
     """What is filmed."""
     plan: Plan = field(default_factory=Plan)

@@ -134,7 +134,7 @@ def _network(
     if config.policy.checkpoint is not None:
         return build.backbone(config.policy, spec)
     policy, policy_options = plugins.configure("policies", config.policy, "policy")
-    embodiment = build.configured(Embodiment.of(spec, policy_options.horizon, build.TOKEN_LENGTH), config.policy)
+    embodiment = build.new_embodiment(spec, policy_options.horizon, config.policy)
     embodiment = embodiment.with_statistics(demonstrations.observation.state)
     return build.backbone_maker(policy, policy_options)(embodiment, options.auxiliary_names), embodiment
 

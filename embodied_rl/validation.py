@@ -8,7 +8,17 @@ from typing import Any
 from embodied_rl import assets
 from embodied_rl.config import did_you_mean
 from embodied_rl.interfaces.sim import SimulatorSpec
-from embodied_rl.schema import AlgoNode, BenchConfig, Plan, PolicyNode, RunConfig, SamplerNode, SimNode, TrainConfig
+from embodied_rl.schema import (
+    AlgoNode,
+    BenchConfig,
+    EvalConfig,
+    Plan,
+    PolicyNode,
+    RunConfig,
+    SamplerNode,
+    SimNode,
+    TrainConfig,
+)
 
 LONGEST_DEADLINE = 86_400
 
@@ -41,6 +51,14 @@ def validate(config: Any) -> None:
         check_sampler(algo.sampler)
     if getattr(config, "resume", None) is not None:
         check_resume(config.run.overrides)
+    if isinstance(config, EvalConfig):
+        check_actor(config)
+
+
+def check_actor(config: EvalConfig) -> None:
+    """Exactly one policy is evaluated."""
+    if (config.policy is None) == (config.checkpoint is None):
+        raise ValueError("Who acts? Give policy=<a run folder, a file, asset:<name>, expert or random>, once.")
 
 
 def check_division(sim: SimNode, plan: Plan) -> None:

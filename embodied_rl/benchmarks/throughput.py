@@ -10,6 +10,7 @@ import numpy as np
 
 from embodied_rl.interfaces.sim import Array, Episode, Simulator
 from embodied_rl.rollout.episodes import EpisodeSampler
+from embodied_rl.runtime.remote import RemoteSimulator
 
 CHUNK = 5
 """Control steps between two pictures."""
@@ -25,12 +26,15 @@ class Throughput:
         envs: environments side by side. chunks: of `CHUNK` control steps in a round, with a picture after each.
         simulator: control steps per second of each round.
         bare: those of the bare loop, right before or after; empty where the simulator offers none.
+        transport: share of the time that went into messages and the copying of pictures; None for a simulator in this
+            process.
     """
 
     envs: int
     chunks: int
     simulator: tuple[float, ...]
     bare: tuple[float, ...] = ()
+    transport: float | None = None
 
     @property
     def ratio(self) -> float | None:
@@ -48,6 +52,7 @@ class Throughput:
             "control_steps_per_second": statistics.median(self.simulator),
             "bare_control_steps_per_second": statistics.median(self.bare) if self.bare else None,
             "ratio_to_bare": self.ratio,
+            "transport": self.transport,
         }
 
 
@@ -58,7 +63,7 @@ def measure(simulator: Simulator, num_envs: int, seconds: float, seed: int) -> T
     anything around them.
 
     Args:
-        simulator: in this process.
+        simulator: in this process, or in a worker that is waited for.
         num_envs: of the simulator.
         seconds: how long, at least; never less than `MIN_ROUNDS` rounds.
         seed: fixes episodes and actions.
@@ -84,7 +89,8 @@ def measure(simulator: Simulator, num_envs: int, seconds: float, seed: int) -> T
             theirs.append(_timed(bare))
     steps = chunks * CHUNK * num_envs
     per_second = [tuple(steps / seconds for seconds in times[1:]) for times in (ours, theirs)]  # the first warms up
-    return Throughput(num_envs, chunks, *per_second)
+    transport = 1 - simulator.busy / simulator.waited if isinstance(simulator, RemoteSimulator) else None
+    return Throughput(num_envs, chunks, *per_second, transport=transport)
 
 
 def _steps(simulator: Simulator, actions: Array, episodes: list[Episode]) -> None:

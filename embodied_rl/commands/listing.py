@@ -8,6 +8,7 @@ from embodied_rl.commands.documentation import plugin_keys, summary
 from embodied_rl.commands.text import columns
 from embodied_rl.config import did_you_mean
 from embodied_rl.schema import SimNode
+from embodied_rl.simulators.environments import recipe_file
 from embodied_rl.simulators.kind import SimulatorKind
 
 _KINDS = {
@@ -16,7 +17,7 @@ _KINDS = {
     "algos": ("algorithms", "algo"),
     "episodes": ("episodes", "episodes"),
 }
-SECTIONS = (*_KINDS, "plans", "experiments", "tasks")
+SECTIONS = (*_KINDS, "plans", "benchmarks", "experiments", "tasks")
 
 
 def run(words: Sequence[str]) -> int:
@@ -36,7 +37,7 @@ def run(words: Sequence[str]) -> int:
     if section not in SECTIONS:
         raise ValueError(f"unknown list '{section}'.{did_you_mean(section, SECTIONS)}")
     if section == "tasks":
-        _tasks(more or plugins.names("sims"))
+        _tasks(more)
     elif more and section in _KINDS:
         kind, node = _KINDS[section]
         path = plugins.path(kind, _plugin(node, more[0], config_dir))
@@ -70,8 +71,8 @@ def _rows(section: str, config_dir: Path | None) -> list[tuple[str, ...]]:
 
     if section == "experiments":
         return [(item.name, f"embodied-rl {item.command}", item.summary) for item in experiments(config_dir)]
-    if section == "plans":
-        return [(item.name, item.summary) for item in options("plan", config_dir)]
+    if section in ("plans", "benchmarks"):
+        return [(item.name, item.summary) for item in options(section.removesuffix("s"), config_dir)]
     kind, group = _KINDS[section]
     paths, chosen = plugins.table(kind), options(group, config_dir)
     listed = [(item.name, path := paths.get(item.plugin, ""), item.summary or summary(path)) for item in chosen]
@@ -79,7 +80,11 @@ def _rows(section: str, config_dir: Path | None) -> list[tuple[str, ...]]:
     return [*listed, *((name, paths[name], summary(paths[name])) for name in others)]
 
 
-def _tasks(simulators: Sequence[str]) -> None:
-    for name in simulators:
+def _tasks(asked: Sequence[str]) -> None:
+    """Of the simulators asked for; or of all, but that one in an environment of its own takes long to answer."""
+    for name in asked or plugins.names("sims"):
+        if not asked and recipe_file(name) is not None:
+            print(f"embodied-rl list tasks {name}")
+            continue
         spec = SimulatorKind.of(SimNode(name)).spec
         columns([(task.name, task.family, name) for task in spec.tasks], indent=0)

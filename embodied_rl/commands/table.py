@@ -75,9 +75,13 @@ _ALL = (
         "Measure a checkpoint's success: exact episodes, intervals, a report with videos.",
         "EvalConfig",
         "embodied_rl.evaluate.command:run",
-        ("checkpoint=runs/demo/<time>_s0", "checkpoint=asset:tabletop_base.safetensors split=vision episodes=256"),
+        (
+            "policy=runs/demo/<time>_s0",
+            "policy=asset:tabletop_base.safetensors split=vision episodes=256",
+            "benchmark=tabletop policy=expert",
+        ),
         config="eval",
-        values=("episodes",),
+        values=("episodes", "policy"),
         check="embodied_rl.evaluate.command:check",
     ),
     Command(
@@ -147,4 +151,4 @@ _ALL = (
 )
 
 COMMANDS = {command.name: command for command in _ALL}
-LIST_SUMMARY = "Show what can be chosen: sims, policies, algos, episodes, experiments, tasks."
+LIST_SUMMARY = "Show what can be chosen: sims, policies, algos, episodes, benchmarks, experiments, tasks."

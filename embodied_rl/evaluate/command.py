@@ -10,22 +10,22 @@ from omegaconf import OmegaConf
 from rich.console import Console
 from rich.table import Table
 
-from embodied_rl.acting import deployed
+from embodied_rl.acting import WORDS, actor_for, checkpoint_of, deployed
 from embodied_rl.actors.checkpoint import read_metadata
-from embodied_rl.build import policy_file
-from embodied_rl.config import freeze
+from embodied_rl.actors.embodiment import Embodiment
+from embodied_rl.config import freeze, thaw
+from embodied_rl.evaluate.benchmark import Part, about, combined, parts_of
 from embodied_rl.evaluate.page import write_page
-from embodied_rl.evaluate.protocol import EpisodeResult, enumerate_episodes, evaluate
+from embodied_rl.evaluate.protocol import EpisodeResult, evaluate
 from embodied_rl.evaluate.report import Rate, Report, Summary
 from embodied_rl.evaluate.video import film
 from embodied_rl.interfaces.policy import Actor
-from embodied_rl.interfaces.sim import Episode
 from embodied_rl.runs import provenance
 from embodied_rl.runs.folder import RunFolder, new_evaluation
 from embodied_rl.runs.storage import make_folder
 from embodied_rl.runtime.handle import Handle
+from embodied_rl.runtime.local import InlineHandle
 from embodied_rl.schema import EvalConfig, SimNode
-from embodied_rl.simulators.kind import SimulatorKind
 
 _NOTED_PACKAGES = ("embodied-rl", "torch", "numpy", "mujoco", "safetensors")
 
@@ -34,18 +34,20 @@ def run(config: EvalConfig) -> int:
     """Evaluate, film, write `report.json` and `report.html`, print a table.
 
     Raises:
-        ValueError: no such checkpoint, simulator, split or task.
+        ValueError: no such policy, simulator, split, task or initial state; or a policy made for another robot.
     """
-    file = policy_file(config.checkpoint)
-    actor = deployed(config.checkpoint)
-    folder = run_of(file)
-    kind = SimulatorKind.of(config.sim or simulator_of(file, folder))
-    episodes = enumerate_episodes(kind.spec, config.split, config.episodes, config.task, seed=config.seed)
-    results = evaluate_parallel(actor, kind, episodes, config)
-    found = Report.of(results, kind.spec, metadata(config, file, kind))
+    who, file = policy_of(config)
+    folder = None if file is None else run_of(file)
+    parts = parts_of(config, None if file is None else simulator_of(file, folder))
+    actor = None if file is None else deployed(who)
+    if actor is not None:
+        check_fit(actor.embodiment, parts)
+    played = [play(part, actor, who, config) for part in parts]
+    results, spec = combined(parts, played)
+    found = Report.of(results, spec, metadata(config, who, file, parts))
     out = output_folder(config, folder)
     found.write(out)
-    videos = [] if config.ablate != "none" else film_as_configured(actor, kind, results, out, config)
+    videos = film_as_configured(parts, played, actor, out, config)
     write_page(out / "report.html", found, metrics=folder.metrics if folder else None, videos=videos)
     console = Console(highlight=False)
     console.print(summary_table(found))
@@ -58,12 +60,53 @@ def check(config: EvalConfig) -> None:
     """Find what cannot work before anything is loaded.
 
     Raises:
-        ValueError: no such checkpoint, simulator, split or task.
+        ValueError: no such policy, simulator, split, task or initial state.
     """
-    file = policy_file(config.checkpoint)
-    read_metadata(file)
-    spec = SimulatorKind.of(config.sim or simulator_of(file, run_of(file))).spec
-    enumerate_episodes(spec, config.split, 1, config.task)
+    _, file = policy_of(config)
+    if file is not None:
+        read_metadata(file)
+    parts_of(config, None if file is None else simulator_of(file, run_of(file)))
+
+
+def check_fit(embodiment: Embodiment, parts: Sequence[Part]) -> None:
+    """A policy is evaluated where it can see and act as it was made to.
+
+    Raises:
+        ValueError: naming the tasks where it cannot.
+    """
+    for part in parts:
+        try:
+            embodiment.check(part.spec)
+        except ValueError as error:
+            if len(parts) == 1:
+                raise
+            tasks = ", ".join(task.name for task in part.spec.tasks)
+            remedy = "task=<name> evaluates those alone that it was made for."
+            raise ValueError(f"{part.kind.node.name}, {tasks}: {error} {remedy}") from None
+
+
+def policy_of(config: EvalConfig) -> tuple[str, Path | None]:
+    """Who acts, in a word, and its file; None for the operator and for random actions.
+
+    Raises:
+        ValueError: there is no such checkpoint.
+    """
+    who = config.policy or config.checkpoint
+    assert who is not None, "validation asks for it"
+    return who, None if who in WORDS else checkpoint_of(who)
+
+
+def play(part: Part, actor: Actor | None, who: str, config: EvalConfig) -> list[EpisodeResult]:
+    """Run the episodes of a part: a checkpoint in several simulators, the operator in the one that it sees."""
+    if actor is not None:
+        return evaluate_parallel(actor, part, config)
+    simulator = part.kind.build(1)
+    try:
+        scripted = actor_for(who, simulator, 1)
+        handle = InlineHandle(lambda: simulator, "evaluation simulator")
+        return evaluate(scripted, [handle], part.spec, part.episodes, config.seed, 1, None, config.ablate)
+    finally:
+        simulator.close()
 
 
 def run_of(file: Path) -> RunFolder | None:
@@ -73,49 +116,48 @@ def run_of(file: Path) -> RunFolder | None:
     return next((folder for folder in folders if folder.config.is_file()), None)
 
 
-def simulator_of(file: Path, folder: RunFolder | None) -> SimNode:
-    """The simulator a policy was trained in: from its run's configuration, or from what the file says of itself.
-
-    Raises:
-        ValueError: neither says.
+def simulator_of(file: Path, folder: RunFolder | None) -> SimNode | None:
+    """The simulator a policy was trained in: from its run's configuration, or from what the file says of itself; None
+    where neither says.
     """
     if folder is not None:
         content = cast("dict[str, Any]", OmegaConf.to_container(OmegaConf.load(folder.config), resolve=True))
         return freeze(SimNode, content["sim"], "sim")
     said = read_metadata(file).extra.get("sim")
     if said is None:
-        raise ValueError(f"{file} does not say which simulator it was trained in. Add sim=<name>.")
+        return None
     return freeze(SimNode, {"name": said} if isinstance(said, str) else said, "sim")
 
 
-def evaluate_parallel(
-    actor: Actor, kind: SimulatorKind, episodes: Sequence[Episode], config: EvalConfig
-) -> list[EpisodeResult]:
+def evaluate_parallel(actor: Actor, part: Part, config: EvalConfig) -> list[EpisodeResult]:
     """Evaluate with the simulators in processes of their own, one per part of the plan."""
-    spec, parts = kind.spec, min(config.plan.parts, len(episodes))
-    envs = max(1, min(kind.node.num_envs, len(episodes)) // parts)
+    kind, spec, episodes = part.kind, part.spec, part.episodes
+    processes = min(config.plan.parts, len(episodes))
+    envs = max(1, min(kind.node.num_envs, len(episodes)) // processes)
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    torch.set_num_threads(max(1, cores - parts))
+    torch.set_num_threads(max(1, cores - processes))
     handles: list[Handle] = []
     try:
         # A simulator on an accelerator hands out its observations in this process alone.
-        apart, names = parts > 1 and spec.device == "cpu", [f"evaluation simulator {part}" for part in range(parts)]
-        handles += [
-            kind.worker(envs, name, config.plan) if apart else kind.inline(envs, name, config.plan) for name in names
-        ]
+        apart = processes > 1 and spec.device == "cpu"
+        names = [f"evaluation simulator {number}" for number in range(processes)]
+        make = kind.worker if apart else kind.inline
+        handles += [make(envs, name, config.plan) for name in names]
         return evaluate(actor, handles, spec, episodes, config.seed, envs, None, config.ablate)
     finally:
         for handle in handles:
             handle.close()
 
 
-def metadata(config: EvalConfig, file: Path, kind: SimulatorKind) -> dict[str, Any]:
+def metadata(config: EvalConfig, who: str, file: Path | None, parts: Sequence[Part]) -> dict[str, Any]:
     """Where the figures come from."""
     source, _ = provenance.gather()
     return {
-        "checkpoint": config.checkpoint,
-        "file": str(file),
-        "simulator": kind.node.name,
+        "checkpoint": who,
+        "file": None if file is None else str(file),
+        "simulator": parts[0].kind.node.name,
+        **about(config, parts),
+        "simulators": [described(part) for part in parts],
         "split": config.split,
         "task": config.task,
         "ablate": config.ablate,
@@ -129,26 +171,48 @@ def metadata(config: EvalConfig, file: Path, kind: SimulatorKind) -> dict[str, A
     }
 
 
+def described(part: Part) -> dict[str, Any]:
+    """A simulator as it was configured, with the versions and assets that its results depend on; and whether its
+    episodes are those of their seeds, or were drawn by the simulator as it liked.
+    """
+    kind = part.kind
+    depends = kind.ask("provenance") if hasattr(kind.simulator, "provenance") else {}
+    return {"name": kind.node.name, **thaw(kind.options), "seeded": part.spec.seeded, "depends_on": depends}
+
+
 def output_folder(config: EvalConfig, folder: RunFolder | None) -> Path:
     """`out` where given; else a new folder in the run's `eval/`, or in `eval/` here for a bare file."""
-    name = config.split if config.ablate == "none" else f"{config.split}_without_{config.ablate}"
+    what = config.split if config.benchmark is None else config.benchmark.name
+    name = what if config.ablate == "none" else f"{what}_without_{config.ablate}"
     if config.out is not None:
         return make_folder(Path(config.out), "out")
     return new_evaluation(Path("eval"), name) if folder is None else folder.new_evaluation(name)
 
 
 def film_as_configured(
-    actor: Actor, kind: SimulatorKind, results: Sequence[EpisodeResult], out: Path, config: EvalConfig
+    parts: Sequence[Part], played: Sequence[list[EpisodeResult]], actor: Actor | None, out: Path, config: EvalConfig
 ) -> list[Path]:
-    """The videos that `video` asks for."""
-    video = config.video
+    """The videos that `video` asks for, of each part in a folder of its own where there are several; of checkpoints
+    alone, and none of an ablation.
+    """
+    if config.ablate != "none" or actor is None:
+        return []
+    video, films = config.video, list[Path]()
     counts = {"episodes": video.episodes, "best": video.best, "worst": video.worst}
-    return film(actor, kind.build, kind.spec, results, out, **counts, seed=config.seed)
+    for number, (part, results) in enumerate(zip(parts, played, strict=True)):
+        place = out if len(parts) == 1 else out / f"part_{number}"
+        films += film(actor, part.kind.build, part.spec, results, place, **counts, seed=config.seed)
+    return films
 
 
 def summary_table(report: Report) -> Table:
     """Success by task and family, and over all."""
-    table = Table(title=f"{report.metadata.get('checkpoint', '')}, split {report.metadata.get('split', '')}")
+    said = report.metadata
+    where = f"split {said.get('split', '')}"
+    if "benchmark" in said:
+        changes = "".join(f", sim.{key}={value}" for key, value in said["changed"].items())
+        where = f"{said['benchmark']}{'' if said['complete'] else ', not all of it'}{changes}"
+    table = Table(title=f"{said.get('checkpoint', '')}, {where}")
     table.add_column("")
     for heading in ("success", "95 %", "at the end", "episodes", "steps"):
         table.add_column(heading, justify="right", no_wrap=True)

@@ -48,6 +48,7 @@ class EpisodeResult:
     steps: int
     reward: float
     smoothness: float
+    initial_state: int | None = None
 
 
 def enumerate_episodes(
@@ -203,6 +204,7 @@ class _Running:
             steps=self.steps,
             reward=self.reward,
             smoothness=smoothness(np.concatenate(self._executed)),
+            initial_state=self.episode.initial_state,
         )
 
 

@@ -142,8 +142,10 @@ class Report:
 
 
 def episodes_hash(results: Sequence[EpisodeResult]) -> str:
-    """The same for two reports exactly when they ran the same tasks from the same seeds under the same split."""
-    listed = sorted((result.split, result.task, result.seed) for result in results)
+    """The same for two reports exactly when they ran the same tasks from the same seeds, and numbered initial states,
+    under the same split."""
+    numbered = [() if result.initial_state is None else (result.initial_state,) for result in results]
+    listed = sorted((r.split, r.task, r.seed, *state) for r, state in zip(results, numbered, strict=True))
     return hashlib.sha256(json.dumps(listed).encode()).hexdigest()[:16]
 
 

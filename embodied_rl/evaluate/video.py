@@ -73,7 +73,7 @@ def film(
         return []
     simulator = build(len(wanted))
     try:
-        listed = [Episode(index=r.index, task=r.task, seed=r.seed, split=r.split) for r in wanted.values()]
+        listed = [Episode(r.index, r.task, r.seed, r.initial_state, split=r.split) for r in wanted.values()]
         filmed = {r.episode.index: r for r in record(actor, simulator, listed, num_envs=len(wanted), seed=seed)}
     finally:
         simulator.close()

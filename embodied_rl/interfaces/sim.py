@@ -58,10 +58,14 @@ class Camera:
 
 @dataclass(frozen=True)
 class Task:
-    """One task of a simulator; `family` groups tasks in reports."""
+    """One task of a simulator; `family` groups tasks in reports.
+
+    `initial_states` is how many numbered ones the benchmark has for it, which `Episode.initial_state` points into.
+    """
 
     name: str
     family: str
+    initial_states: int = 0
 
 
 @dataclass(frozen=True)
@@ -77,10 +81,15 @@ class SimulatorSpec:
         horizon: control steps after which an episode is truncated.
         tasks: what `Episode.task` points into.
         words: every word an instruction can hold.
+        instruction_length: the most words that an instruction has; 0 where that is not known.
         splits: the names of held-out splits, without "train".
         privileged_names: the P entries of `Observation.privileged`; empty when there are none.
         device: where observations live: "cpu", or a CUDA device for a GPU simulator in this process.
         can_snapshot: whether `snapshot` and `restore` work, which exact resume needs.
+        final_observation: "exact", or "previous" where the simulator resets an environment within the step that ends
+            its episode: then the final observation is the one before that step, and a truncation bootstraps from it.
+        seeded: whether an episode follows from its seed. Where it does not, groups of episodes cannot start alike, and
+            an evaluation draws its episodes instead of enumerating them.
     """
 
     cameras: tuple[Camera, ...]
@@ -92,10 +101,13 @@ class SimulatorSpec:
     horizon: int
     tasks: tuple[Task, ...]
     words: tuple[str, ...] = ()
+    instruction_length: int = 0
     splits: tuple[str, ...] = ()
     privileged_names: tuple[str, ...] = ()
     device: str = "cpu"
     can_snapshot: bool = False
+    final_observation: Literal["exact", "previous"] = "exact"
+    seeded: bool = True
 
     @property
     def action_dim(self) -> int:
@@ -198,7 +210,8 @@ class StepResult:
         truncated: bool [n] the time limit ended it.
         observation: after the reset, where the episode ended.
         ended: int64 [m] rows whose episode ended in this chunk.
-        final_observation: m rows, the last observation of the episodes that ended, or None when m = 0.
+        final_observation: m rows, the last observation of the episodes that ended, or None when m = 0; see
+            `SimulatorSpec.final_observation`.
     """
 
     reward: Array

@@ -53,7 +53,8 @@ class EpisodeSampler:
         curriculum: gives the weights; by default families are drawn equally often, and the tasks of each.
 
     Raises:
-        ValueError: the split is unknown, the group size is below 1, or the weights cannot be drawn from.
+        ValueError: the split is unknown, the group size is below 1, groups are asked of a simulator that cannot start
+            episodes alike, or the weights cannot be drawn from.
     """
 
     def __init__(
@@ -70,6 +71,11 @@ class EpisodeSampler:
             raise ValueError(f"unknown split '{split}'; the simulator has {', '.join(('train', *spec.splits))}")
         if group_size < 1:
             raise ValueError(f"group_size must be at least 1, got {group_size}")
+        if group_size > 1 and not spec.seeded:
+            raise ValueError(
+                "the episodes of a group start alike, but this simulator draws them whatever their seed: "
+                "choose an algorithm without groups, such as algo=flow_sde."
+            )
         self.group_size = group_size
         self._spec, self._run_seed, self._split = spec, run_seed, split
         self._purpose: Purpose = purpose

@@ -1,5 +1,6 @@
 """A `Simulator` whose environments live in a worker process, for whoever wants a simulator rather than futures."""
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -21,10 +22,15 @@ class RemoteSimulator:
         handle: of the simulator; closed with this object.
         num_envs: n.
         simulator: its class: what it has of `OPTIONAL`, this object has, too.
+
+    Attributes:
+        waited: seconds in which steps were waited for.
+        busy: seconds of them in which the simulator was at work; what is left went into transport.
     """
 
     def __init__(self, handle: Handle, num_envs: int, simulator: type[Any]) -> None:
         self.num_envs = num_envs
+        self.waited = self.busy = 0.0
         self._handle = handle
         self._optional = {name: signature(getattr(simulator, name)) for name in OPTIONAL if hasattr(simulator, name)}
         self.spec: SimulatorSpec = handle.spec
@@ -43,9 +49,13 @@ class RemoteSimulator:
         return _owned(self._call("reset", list(episodes)))
 
     def step(self, actions: Array, next_episodes: Sequence[Episode | None]) -> StepResult:
-        result: StepResult = self._call("step", actions, list(next_episodes))
+        began = time.perf_counter()
+        future = self._handle.submit("step", actions, list(next_episodes))
+        result: StepResult = future.result()
         final = None if result.final_observation is None else _owned(result.final_observation)
-        return replace(result, observation=_owned(result.observation), final_observation=final)
+        result = replace(result, observation=_owned(result.observation), final_observation=final)
+        self.waited, self.busy = self.waited + time.perf_counter() - began, self.busy + future.seconds
+        return result
 
     def snapshot(self) -> dict[str, Array]:
         return self._call("snapshot")

@@ -53,9 +53,7 @@ def check(config: EnvironmentConfig) -> tuple[str, Recipe]:
     having = [each for each in plugins.names("sims") if recipe_file(each) is not None]
     if len(config.words) != 2 or config.words[0] != "install":
         raise ValueError(f"type: embodied-rl sim install <simulator>; there are {', '.join(having)}.")
-    name = config.words[1]
-    if name not in plugins.names("sims"):
-        raise ValueError(f"unknown simulator '{name}'.{did_you_mean(name, having)}")
+    name = full_name(config.words[1], having)
     found = recipe(name)
     if (folder(name) / MARK).exists() and not config.replace:
         raise ValueError(f"{folder(name)} is there already. To make it anew: replace=true")
@@ -66,6 +64,20 @@ def check(config: EnvironmentConfig) -> tuple[str, Recipe]:
             "Give another: python=<interpreter>"
         )
     return name, found
+
+
+def full_name(word: str, having: Sequence[str]) -> str:
+    """The simulator that a word means: its name, or the beginning of exactly one name.
+
+    Raises:
+        ValueError: there is none.
+    """
+    if word in plugins.names("sims"):
+        return word
+    begun = [name for name in having if word and name.startswith(word)]
+    if len(begun) != 1:
+        raise ValueError(f"unknown simulator '{word}'.{did_you_mean(word, list(having))}")
+    return begun[0]
 
 
 def commands(found: Recipe, place: Path, python: str, options: Sequence[str]) -> list[list[str]]:

@@ -1,6 +1,6 @@
 """From a configuration's `sim` node to simulators, in this process or in a worker, in this environment or another."""
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -128,9 +128,3 @@ def make_handles(kind: SimulatorKind, plan: Plan, num_envs: int, purpose: str) -
         return [kind.inline(each, f"{purpose} simulator {part}", plan) for part in range(plan.slices)]
     count = plan.slices * plan.workers
     return [kind.worker(num_envs // count, f"{purpose} simulator {part}", plan) for part in range(count)]
-
-
-def as_mapping(node: SimNode) -> dict[str, Any]:
-    """A node as it is written in a configuration, the simulator's own keys beside the others."""
-    plain = asdict(node)
-    return {**plain.pop("options"), **plain}

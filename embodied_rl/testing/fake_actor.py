@@ -17,8 +17,9 @@ INITIAL_STD = 0.5
 class RowwiseFakeActor(Actor):
     """A linear Gaussian policy on state and instruction, with a linear critic that also takes privileged state.
 
-    `act` and `value` compute one row at a time, so that batching cannot change a bit; `evaluate` is batched. It can
-    learn: on `FakeSimulator` the policy gets better as velocity_x follows the words "left" and "right".
+    `act` and `value` compute one row at a time, each in memory of its own, so that neither batching nor alignment can
+    change a bit; `evaluate` is batched. It can learn: on `FakeSimulator` the policy gets better as velocity_x follows
+    the words "left" and "right".
 
     Args:
         spec: of the simulator.
@@ -41,7 +42,7 @@ class RowwiseFakeActor(Actor):
         time.sleep(self.seconds)
         trace = self._inputs_of(observation)
         n, shape = len(observation), (self.executed, self.simulator.action_dim)
-        mean = torch.stack([self._mean(_alone(trace["input/features"], row))[0] for row in range(n)])
+        mean = torch.stack([self._mean(trace["input/features"][row : row + 1].clone())[0] for row in range(n)])
         noise = self._noise(keys, shape) if explore else torch.zeros(n, *shape)
         trace["action"] = mean + self.log_std.exp() * noise
         clipped = np.clip(trace["action"].detach().numpy(), self.simulator.action_low, self.simulator.action_high)
@@ -99,7 +100,7 @@ class RowwiseFakeActor(Actor):
 
     def _values(self, trace: Trace) -> Tensor:
         rows = range(len(trace["input/features"]))
-        return torch.cat([self._critic({name: _alone(x, row) for name, x in trace.items()}) for row in rows])
+        return torch.cat([self._critic({name: x[row : row + 1].clone() for name, x in trace.items()}) for row in rows])
 
     def _noise(self, keys: NoiseKeys, shape: tuple[int, int]) -> Tensor:
         pairs = zip(keys.episode, keys.decision, strict=True)
@@ -109,8 +110,3 @@ class RowwiseFakeActor(Actor):
     def _log_prob(self, action: Tensor, mean: Tensor) -> Tensor:
         standard = (action - mean) / self.log_std.exp()
         return -0.5 * standard.square() - self.log_std - 0.5 * math.log(2 * math.pi)
-
-
-def _alone(batch: Tensor, row: int) -> Tensor:
-    """One row, in memory of its own: a product of matrices rounds differently where a row is aligned differently."""
-    return batch[row : row + 1].clone()

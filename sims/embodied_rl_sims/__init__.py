@@ -1,6 +1,10 @@
 """Simulators. `SIMS` is what the entry point shows: name → "module:Class"."""
 
 SIMS = {
-    "maniskill": "embodied_rl_sims.maniskill:ManiSkill",
     "tabletop": "embodied_rl_sims.tabletop:Tabletop",
+    "tabletop_warp": "embodied_rl_sims.tabletop_warp:TabletopWarp",
+    "libero": "embodied_rl_sims.libero:Libero",
+    "gymnasium": "embodied_rl_sims.gymnasium_env:Gymnasium",
+    "isaaclab": "embodied_rl_sims.isaac:IsaacLab",
+    "maniskill": "embodied_rl_sims.maniskill:ManiSkill",
 }

@@ -7,6 +7,8 @@ import pytest
 
 from embodied_rl.benchmarks.throughput import CHUNK, MIN_ROUNDS, Throughput, measure
 from embodied_rl.interfaces.sim import Array, Episode, StepResult
+from embodied_rl.runtime.local import ProcessHandle
+from embodied_rl.runtime.remote import RemoteSimulator
 from embodied_rl.testing.fakes import FakeSimulator
 
 
@@ -73,3 +75,17 @@ def test_steps_are_counted_over_environments_and_chunks(monkeypatch) -> None:
     monkeypatch.setattr(throughput, "_timed", lambda work: work() or 2.0)
     found = measure(Counting(6, FakeSimulator.Config(horizon=16)), 6, seconds=0.0, seed=0)
     assert set(found.simulator) == {6 * 3 * CHUNK / 2.0}
+
+
+def test_transport_is_what_the_simulator_was_not_busy_with(closing) -> None:
+    """A simulator that sleeps for a known time a step, in a process of its own."""
+    config = FakeSimulator.Config(seconds=0.002)
+    factory = "embodied_rl.testing.fake_simulator:FakeSimulator"
+    (handle,) = closing([ProcessHandle(factory, {"num_envs": 2, "config": config})])
+    remote = RemoteSimulator(handle, 2, FakeSimulator)
+    found = measure(remote, 2, 0.1, seed=0)
+    assert found.transport is not None and 0 < found.transport < 1
+    assert found.transport == pytest.approx(1 - remote.busy / remote.waited)
+    steps = (len(found.simulator) + 1) * found.chunks * CHUNK
+    assert remote.busy > 0.002 * steps
+    assert measure(FakeSimulator(2, config), 2, 0.1, seed=0).transport is None

@@ -89,8 +89,9 @@ def test_plain_words(run, received) -> None:
 def test_eval_takes_the_simulator_of_the_checkpoint_unless_one_is_chosen(run, received) -> None:
     run("eval", "checkpoint=x")
     run("eval", "checkpoint=x", "sim=toy", "split=windy", "task=lift")
-    assert received[0].sim is None
-    assert received[1].sim.name == "toy"
+    run("eval", "checkpoint=x", "sim.num_envs=3")
+    assert [config.sim.name for config in received] == [None, "toy", None]
+    assert received[2].sim.options == {"num_envs": 3}
 
 
 def test_config_dir(run, received, tmp_path) -> None:

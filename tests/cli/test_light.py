@@ -39,3 +39,4 @@ def test_tasks_are_listed_without_torch() -> None:
         [sys.executable, "-c", REPORT, "list", "tasks"], capture_output=True, text=True, timeout=60, check=True
     )
     assert json.loads(done.stdout.splitlines()[-1]) == [0, "mujoco"]
+    assert "embodied-rl list tasks isaaclab" in done.stdout, "asking it would start Isaac Sim"

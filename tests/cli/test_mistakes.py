@@ -55,7 +55,7 @@ TOY = ("train", "experiment=toy_run", "--dry-run")
         (["train", "--config-dir", "nowhere"], "--config-dir nowhere: there is no such folder"),
         ([*TOY, "resume=last"], "experiment=toy_run: resume continues a run exactly as it was configured"),
         (["sft", "experiment=demo"], "Type: embodied-rl train experiment=demo"),
-        (["eval"], "checkpoint is missing. Add checkpoint=<value>."),
+        (["eval", "--dry-run"], "Who acts? Give policy=<a run folder"),
         (["compare"], "runs is missing"),
         (["bench", "tabletop", "overlap"], "bench takes one measurement at a time"),
         (["collect", "sim=toy", "task=lift_i", "--dry-run"], "unknown task 'lift_i'. Did you mean 'lift_it'?"),

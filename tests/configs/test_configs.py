@@ -40,8 +40,9 @@ def test_every_experiment(name: str) -> None:
 def test_every_choice(choice: str) -> None:
     """Every file of every group can be chosen in some command."""
     group, _, name = choice.partition("=")
-    other = EXPERIMENTS[name].command if group == "experiment" else "sft"
-    assert frozen(other if group == "experiment" or name == "sft" else "train", choice)
+    known = {"sft": "sft", "benchmark": "eval"}
+    command = EXPERIMENTS[name].command if group == "experiment" else known.get(name, known.get(group, "train"))
+    assert frozen(command, choice)
 
 
 @pytest.mark.parametrize("command", ["eval", "collect"])
@@ -58,7 +59,7 @@ def test_how_tasks_are_drawn_is_chosen_by_name_and_set_by_key() -> None:
 
 def test_only_known_groups_and_commands_have_files() -> None:
     assert {path.stem for path in root().glob("*.yaml")} == {item.config for item in COMMANDS.values() if item.config}
-    folders = {"sim", "policy", "algo", "episodes", "plan", "experiment"}
+    folders = {"sim", "policy", "algo", "episodes", "plan", "benchmark", "experiment"}
     assert {path.name for path in root().iterdir() if path.is_dir()} == folders
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -124,6 +125,7 @@ class NotingActor(Actor):
 
     calls: list[Call] = field(default_factory=list)
     nan_at: int | None = None
+    embodiment = SimpleNamespace(check=lambda spec: None)
 
     def __post_init__(self) -> None:
         super().__init__()

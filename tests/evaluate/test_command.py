@@ -2,14 +2,14 @@
 
 import json
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import SimpleNamespace
 
 import pytest
 import torch
 
 from embodied_rl.config import to_yaml
-from embodied_rl.evaluate import command
+from embodied_rl.evaluate import benchmark, command
 from embodied_rl.runs.folder import RunFolder
 from embodied_rl.schema import CompareConfig, EvalConfig, Plan, SimNode, Video
 
@@ -22,6 +22,7 @@ class Kind:
     simulator: type
     make_handle: type
     built: list
+    options: Video = field(default_factory=Video)
 
     @property
     def spec(self):
@@ -46,11 +47,12 @@ def kind(monkeypatch, tmp_path, make_actor, make_simulator, make_handles):
     threads = torch.get_num_threads()
     made = Kind(SimNode("clock", num_envs=6), make_simulator, make_handles, [])
     monkeypatch.setattr(command, "deployed", lambda text: make_actor())
-    monkeypatch.setattr(
-        command, "SimulatorKind", SimpleNamespace(of=lambda node: made if node.name == "clock" else None)
-    )
+    for module in (benchmark, command):
+        monkeypatch.setattr(
+            module, "SimulatorKind", SimpleNamespace(of=lambda node: made if node.name == "clock" else None)
+        )
     monkeypatch.setattr(command, "read_metadata", lambda file: SimpleNamespace(extra={"sim": {"name": "clock"}}))
-    monkeypatch.setattr(command, "policy_file", lambda text: tmp_path / text)
+    monkeypatch.setattr(command, "checkpoint_of", lambda text: tmp_path / text)
     monkeypatch.chdir(tmp_path)
     yield made
     torch.set_num_threads(threads)

@@ -124,3 +124,11 @@ def test_a_misspelt_simulator_is_answered_with_the_nearest(recipe: Path) -> None
 def test_a_simulator_that_needs_no_environment_says_so() -> None:
     with pytest.raises(ValueError, match="'tabletop' needs no environment of its own"):
         install.run(config())
+
+
+def test_the_beginning_of_a_name_is_enough_where_it_is_of_one() -> None:
+    having = ["isaaclab", "maniskill", "manipulate"]
+    assert install.full_name("isaac", having) == "isaaclab"
+    for word in ("mani", "", "x"):
+        with pytest.raises(ValueError, match="unknown simulator"):
+            install.full_name(word, having)

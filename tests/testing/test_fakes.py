@@ -1,10 +1,12 @@
 """The fakes: the simulator obeys its own formula, and the actor is a policy that can be learned."""
 
+from dataclasses import replace
+
 import numpy as np
 import torch
 
 from embodied_rl.interfaces.policy import NoiseKeys
-from embodied_rl.interfaces.sim import Episode
+from embodied_rl.interfaces.sim import Episode, Observation
 from embodied_rl.testing.fakes import FakeSimulator, RowwiseFakeActor
 
 
@@ -42,3 +44,23 @@ def test_the_actor_samples_from_the_gaussian_it_scores() -> None:
     count = decision.log_prob.numel()
     assert abs(float((decision.log_prob + entropy).mean())) < 5 * (0.5 / count) ** 0.5
     assert abs(float(decision.trace["action"].std(0).mean()) - 0.5) < 0.03
+
+
+def test_a_row_of_the_actor_does_not_know_where_it_lies() -> None:
+    """19 inputs and 18 outputs, so that rows begin at any multiple of four bytes."""
+    spec = replace(
+        FakeSimulator(1).spec,
+        state_names=tuple(f"state_{number}" for number in range(16)),
+        action_names=tuple(f"action_{number}" for number in range(6)),
+        action_low=(-1.0,) * 6,
+        action_high=(1.0,) * 6,
+    )
+    actor, rows = RowwiseFakeActor(spec, executed=3), 64
+    state = np.random.default_rng(0).normal(size=(rows, 16)).astype(np.float32)
+    whole = Observation({"top": np.zeros((rows, 8, 8, 3), np.uint8)}, state, ("",) * rows)
+    with torch.no_grad():
+        together = actor.act(whole, NoiseKeys(0, np.arange(rows), np.zeros(rows, np.int64)), explore=False)
+        for row in range(rows):
+            alone = actor.act(whole.select([row]), NoiseKeys(0, np.array([row]), np.zeros(1, np.int64)), explore=False)
+            assert np.array_equal(alone.actions[0], together.actions[row])
+            assert torch.equal(alone.value[0], together.value[row])

@@ -20,7 +20,7 @@ OBJECTS = tuple(f"object{i}" for i in range(len(KINDS)))
 FIXTURES = ("zone0", "zone1", "plate", "bowl", "button0", "button1")
 _OBJECT_START = np.array([9, 16, 23])  # where the objects' free joints begin in qpos, after the arm and two fingers
 _CAPS = slice(30, 32)
-_STATE = mujoco.mjtState.mjSTATE_INTEGRATION
+STATE = int(mujoco.mjtState.mjSTATE_INTEGRATION)
 _FINGER_OPEN = 0.04
 
 
@@ -35,12 +35,15 @@ class Bodies:
 
     def __init__(self, num_envs: int) -> None:
         self.model = mujoco.MjModel.from_xml_path(str(Path(__file__).with_name("scene.xml")))
-        self.data = [mujoco.MjData(self.model) for _ in range(num_envs)]
+        self.data = self._build_data(num_envs)
         site = self.model.site("tool").id
         self._mocap = [int(self.model.body(name).mocapid[0]) for name in FIXTURES]
         self._qpos, self._ctrl = [data.qpos for data in self.data], [data.ctrl for data in self.data]
         self._tool = [data.site_xpos[site] for data in self.data]
         self.qpos, self.tool = np.zeros((num_envs, self.model.nq)), np.zeros((num_envs, 3))
+
+    def _build_data(self, num_envs: int) -> list[mujoco.MjData]:
+        return [mujoco.MjData(self.model) for _ in range(num_envs)]
 
     # -- reading --------------------------------------------------------------------------------------------------
 
@@ -48,6 +51,11 @@ class Bodies:
         """Bring `qpos` and `tool` up to date."""
         np.concatenate(self._qpos, out=self.qpos.reshape(-1))
         np.concatenate(self._tool, out=self.tool.reshape(-1))
+
+    @property
+    def control(self) -> Array:
+        """[n, 9], what the joints of the arm and the fingers are told."""
+        return np.array(self._ctrl)
 
     @property
     def objects(self) -> Array:
@@ -67,6 +75,11 @@ class Bodies:
     def fixtures(self, row: int) -> Array:
         """[6, 2], where the fixtures of one environment stand."""
         return self.data[row].mocap_pos[self._mocap][:, :2]
+
+    def scene(self, row: int) -> mujoco.MjData:
+        """One simulation with all bodies in their places, to be looked at."""
+        mujoco.mj_kinematics(self.model, self.data[row])
+        return self.data[row]
 
     # -- moving ---------------------------------------------------------------------------------------------------
 
@@ -115,15 +128,15 @@ class Bodies:
 
     def save(self) -> Array:
         """float64 [n, ...]: everything `load` needs to continue bit for bit."""
-        states = np.zeros((len(self.data), mujoco.mj_stateSize(self.model, _STATE)))
+        states = np.zeros((len(self.data), mujoco.mj_stateSize(self.model, STATE)))
         for data, state in zip(self.data, states, strict=True):
-            mujoco.mj_getState(self.model, data, state, _STATE)
+            mujoco.mj_getState(self.model, data, state, STATE)
         return states
 
     def load(self, states: Array) -> None:
         """Continue from what `save` returned."""
         for data, state in zip(self.data, states, strict=True):
-            mujoco.mj_setState(self.model, data, state, _STATE)
+            mujoco.mj_setState(self.model, data, state, STATE)
 
     def bare_loop(self, views: Sequence[View], controls: Array) -> Callable[[], None]:
         """`bare.bare_loop` over copies of the simulations, from their present state each time."""
@@ -131,7 +144,7 @@ class Bodies:
 
         def run() -> None:
             for scene, state in zip(scenes, states, strict=True):
-                mujoco.mj_setState(self.model, scene, state, _STATE)
+                mujoco.mj_setState(self.model, scene, state, STATE)
             bare_loop(self.model, scenes, views, controls, SUBSTEPS)
 
         return run

@@ -16,7 +16,8 @@ Array = NDArray[np.float64]
 
 _SKY = np.array([0.30, 0.32, 0.36])
 _REACH = 10.0  # metres
-_CAST = np.array([1, 1, 1, 0, 1, 1], np.uint8)  # geometry groups; the table is in group 3
+GROUPS = (0, 1, 2, 4, 5)  # of geometry that is cast; the table is in group 3
+_CAST = np.isin(np.arange(6), GROUPS).astype(np.uint8)
 _WIDEST = 1.55  # radians off the axis, just short of a right angle, beyond which no picture reaches
 
 
@@ -60,8 +61,8 @@ class RayCamera:
         x = ((np.arange(width) + 0.5) / width * 2 - 1) * half * width / height
         y = -((np.arange(height) + 0.5) / height * 2 - 1) * half
         grid = np.stack(np.broadcast_arrays(x[None, :], y[:, None], -1.0), axis=-1).reshape(-1, 3)
-        self._lens = grid / np.linalg.norm(grid, axis=1, keepdims=True)
-        self._home = Pose.of(self._origin, self._frame, self._lens)
+        self.lens = grid / np.linalg.norm(grid, axis=1, keepdims=True)
+        self._home = Pose.of(self._origin, self._frame, self.lens)
         self._size, self._half = np.array([width, height]), np.array([half * width / height, half])
         self._cast = np.flatnonzero(_CAST[model.geom_group])
         self._radius = model.geom_rbound[self._cast][:, None]
@@ -74,7 +75,7 @@ class RayCamera:
         if not (look.camera_shift.any() or look.camera_turn.any()):
             return View(self, self._home, look)
         frame = self._frame @ _small_rotation(look.camera_turn)
-        return View(self, Pose.of(self._origin + look.camera_shift, frame, self._lens), look)
+        return View(self, Pose.of(self._origin + look.camera_shift, frame, self.lens), look)
 
     def cast(self, data: mujoco.MjData, pose: Pose) -> tuple[NDArray[np.int64], NDArray[np.int32], Array]:
         """What the rays meet: pixels [k] that show a geometry, which one [k], and its normal there [k, 3]."""
@@ -110,19 +111,25 @@ class RayCamera:
 
 
 class View:
-    """One environment's picture: rays, light and table of the present episode."""
+    """One environment's picture: rays, light and table of the present episode.
+
+    Attributes:
+        pose: of the camera. light: [3] unit vector towards it. ambient: share of light from everywhere.
+        background: uint8 [pixels, 3], the empty table.
+    """
 
     def __init__(self, camera: RayCamera, pose: Pose, look: Look) -> None:
         self.pose = pose
-        self._camera, self._light, self._ambient = camera, look.light, look.ambient
-        self._background = _table(pose, look)
+        self.light, self.ambient = look.light, look.ambient
+        self._camera = camera
+        self.background = _table(pose, look)
 
     def render(self, data: mujoco.MjData, colours: NDArray[np.float32]) -> NDArray[np.uint8]:
         """uint8 [h, w, 3] with Lambertian shading; `colours` [geometries, 3] in 0…255."""
         camera = self._camera
         pixels, geometry, normal = camera.cast(data, self.pose)
-        shade = self._ambient + (1 - self._ambient) * np.maximum(normal @ self._light, 0)
-        picture = self._background.copy()
+        shade = self.ambient + (1 - self.ambient) * np.maximum(normal @ self.light, 0)
+        picture = self.background.copy()
         picture[pixels] = colours[geometry] * shade[:, None]
         return picture.reshape(camera.height, camera.width, 3)
 

@@ -33,7 +33,7 @@ class Tabletop:
 
     def __init__(self, config: TabletopConfig, num_envs: int) -> None:
         self.config, self.num_envs, self.spec = config, num_envs, spec_of(config)
-        self._bodies = Bodies(num_envs)
+        self._bodies = self._build_bodies()
         self._goals, self._privileged = Goals(num_envs), Privileged(num_envs)
         model = self._bodies.model
         self._camera = RayCamera(model, _CAMERA, config.image_size, config.image_size)
@@ -111,8 +111,7 @@ class Tabletop:
         layout, size = self._layout[row], (height, width)
         if layout is None:
             return np.zeros((*size, 3), np.uint8)
-        model, data = self._bodies.model, self._bodies.data[row]
-        self._bodies.settle([row])
+        model, data = self._bodies.model, self._bodies.scene(row)
         if self.config.renderer == "egl":
             if size not in self._opengl:
                 self._opengl[size] = OpenGL(model, _CAMERA, height, width)
@@ -146,15 +145,31 @@ class Tabletop:
 
         The simulator stays where it is.
         """
+        views = [(view.pose.origin, view.pose.rays.reshape(-1)) for view in self._view if view is not None]
+        return self._bodies.bare_loop(views, self._controls_of(actions))
+
+    def _controls_of(self, actions: Array) -> Array:
+        """What the joints are told, [chunks, H, n, 9], by `actions` from here on; the simulator stays where it is."""
         before, controls = self.snapshot(), []
         for chunk in actions:
             for j in range(chunk.shape[1]):
                 self.step(chunk[:, j : j + 1], self._episode)
-                controls.append([data.ctrl.copy() for data in self._bodies.data])
+                controls.append(self._bodies.control)
         self.restore(before)
         chunks, n, steps, _ = actions.shape
-        views = [(view.pose.origin, view.pose.rays.reshape(-1)) for view in self._view if view is not None]
-        return self._bodies.bare_loop(views, np.reshape(controls, (chunks, steps, n, -1)))
+        return np.reshape(controls, (chunks, steps, n, -1))
+
+    # -- what another engine of physics replaces --------------------------------------------------------------------
+
+    def _build_bodies(self) -> Bodies:
+        return Bodies(self.num_envs)
+
+    def _draw(self, rows: Array, pictures: Array) -> None:
+        """Draw some environments, whose bodies are in their places, into uint8 [n, size, size, 3]."""
+        for row in rows:
+            view = self._view[row]
+            assert view is not None
+            pictures[row] = view.render(self._bodies.data[row], self._colours[row])
 
     # -- one control step -----------------------------------------------------------------------------------------
 
@@ -228,18 +243,12 @@ class Tabletop:
         privileged = np.where(running[:, None], privileged, 0).astype(np.float32)
         size = self.config.image_size
         pictures = np.zeros((self.num_envs, size, size, 3), np.uint8)
+        began = time.perf_counter()
         self._draw(shown if drawn is None else shown[drawn[shown]], pictures)
+        self.render_seconds += time.perf_counter() - began
         self._add_noise(shown, drawn, state, pictures)
         instruction = tuple(layout.instruction if (layout := self._layout[row]) else "" for row in rows)
         return Observation({_CAMERA: pictures[rows]}, state[rows], instruction, privileged[rows])
-
-    def _draw(self, rows: Iterable[int], pictures: Array) -> None:
-        began = time.perf_counter()
-        for row in rows:
-            view = self._view[row]
-            assert view is not None
-            pictures[row] = view.render(self._bodies.data[row], self._colours[row])
-        self.render_seconds += time.perf_counter() - began
 
     def _add_noise(self, rows: Iterable[int], drawn: Array | None, state: Array, pictures: Array) -> None:
         noise = self.config.state_noise, self.config.image_noise

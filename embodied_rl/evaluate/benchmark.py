@@ -1,0 +1,155 @@
+"""What an evaluation runs: drawn episodes of one simulator, or a benchmark's tasks × initial states × seeds."""
+
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from itertools import accumulate
+from typing import Any
+
+from embodied_rl.config import did_you_mean, freeze
+from embodied_rl.evaluate.protocol import EpisodeResult, enumerate_episodes
+from embodied_rl.interfaces.sim import Episode, SimulatorSpec, Task
+from embodied_rl.schema import BenchmarkPart, EvalConfig, SimChange, SimNode
+from embodied_rl.simulators.kind import SimulatorKind
+
+DRAWN = 512
+"""Episodes of an evaluation without a benchmark."""
+
+
+MACHINE = ("num_envs", "python", "pythonpath")
+"""Keys of a simulator that are about this machine, and change no benchmark."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """What one simulator runs.
+
+    Attributes:
+        kind: the simulator.
+        spec: of it.
+        episodes: with indices that are unique over all parts.
+        whole: how many the benchmark has here.
+    """
+
+    kind: SimulatorKind
+    spec: SimulatorSpec
+    episodes: tuple[Episode, ...]
+    whole: int
+
+
+def parts_of(config: EvalConfig, own: SimNode | None) -> list[Part]:
+    """Everything an evaluation runs.
+
+    Args:
+        config: of the evaluation.
+        own: the simulator that the policy was trained in, where that is known.
+
+    Raises:
+        ValueError: no simulator, or an unknown one; an unknown split, task or initial state.
+    """
+    if config.benchmark is None:
+        kind = SimulatorKind.of(changed({} if own is None else mapping_of(own), config.sim))
+        count = config.episodes or DRAWN
+        listed = enumerate_episodes(kind.spec, config.split, count, config.task, seed=config.seed)
+        return [Part(kind, kind.spec, tuple(listed), count)]
+    if config.split != "eval":
+        raise ValueError("split: a benchmark has conditions of its own. Leave out split=…, or benchmark=….")
+    kinds = [SimulatorKind.of(changed(part.sim, config.sim)) for part in config.benchmark.parts]
+    with ThreadPoolExecutor() as pool:  # each may have to ask another Python environment
+        specs = list(pool.map(lambda kind: kind.spec, kinds))
+    described = list(zip(config.benchmark.parts, specs, strict=True))
+    found = [_listed(part, spec, config.task) for part, spec in described]
+    if not any(found):
+        known = [name for spec in specs for name in (*spec.families, *(task.name for task in spec.tasks))]
+        raise ValueError(f"task: unknown task '{config.task}'.{did_you_mean(str(config.task), known)}")
+    limits = shares([len(each) for each in found], config.episodes)
+    starts = accumulate(limits, initial=0)
+    parts = [
+        Part(kind, spec, _numbered(episodes[:limit], start), len(_listed(part, spec, None)))
+        for kind, (part, spec), episodes, limit, start in zip(kinds, described, found, limits, starts, strict=False)
+    ]
+    return [part for part in parts if part.episodes]
+
+
+def shares(sizes: Sequence[int], most: int | None) -> list[int]:
+    """How many of each part are run, where `most` are wanted in all: as even as their sizes allow."""
+    if most is None or most >= sum(sizes):
+        return list(sizes)
+    given = [0] * len(sizes)
+    while sum(given) < most:
+        least = min((place for place, size in enumerate(sizes) if given[place] < size), key=lambda place: given[place])
+        given[least] += 1
+    return given
+
+
+def changed(base: dict[str, Any], change: SimChange) -> SimNode:
+    """A simulator with what was typed; where that names another simulator, nothing of the first is kept.
+
+    Raises:
+        ValueError: neither names one.
+    """
+    kept = base if change.name in (None, base.get("name")) else {}
+    if change.name is None and "name" not in kept:
+        raise ValueError("The policy does not say which simulator it was trained in. Add sim=<name>, or benchmark=….")
+    named = {} if change.name is None else {"name": change.name}
+    return freeze(SimNode, {**kept, **named, **change.options}, "sim")
+
+
+def mapping_of(node: SimNode) -> dict[str, Any]:
+    """A node as it is written in a configuration, the simulator's own keys beside the others."""
+    plain = {"name": node.name, "num_envs": node.num_envs, "python": node.python, "pythonpath": list(node.pythonpath)}
+    return {**plain, **node.options}
+
+
+def combined(
+    parts: Sequence[Part], results: Sequence[Sequence[EpisodeResult]]
+) -> tuple[list[EpisodeResult], SimulatorSpec]:
+    """The results of all parts as one list, and a spec that names their tasks."""
+    tasks, listed = list[Task](), list[EpisodeResult]()
+    for part, found in zip(parts, results, strict=True):
+        listed += [replace(result, task=result.task + len(tasks)) for result in found]
+        tasks += part.spec.tasks
+    return listed, replace(parts[0].spec, tasks=tuple(tasks))
+
+
+def about(config: EvalConfig, parts: Sequence[Part]) -> dict[str, Any]:
+    """What the report says of a benchmark: which one, whether all of it was run, with which changes, on what."""
+    if config.benchmark is None:
+        return {}
+    run = sum(len(part.episodes) for part in parts)
+    whole = sum(part.whole for part in parts) if config.task is None else None
+    return {
+        "benchmark": config.benchmark.name,
+        "protocol": config.benchmark.protocol,
+        "complete": run == whole and len(parts) == len(config.benchmark.parts),
+        "changed": {key: value for key, value in config.sim.options.items() if key not in MACHINE},
+        "seeds": sorted({episode.seed for part in parts for episode in part.episodes}),
+        "initial_states": sorted({e.initial_state for p in parts for e in p.episodes if e.initial_state is not None}),
+    }
+
+
+def _listed(part: BenchmarkPart, spec: SimulatorSpec, only: str | None) -> list[Episode]:
+    """A part's episodes in an order whose beginning is even over tasks."""
+    chosen = _tasks(part, spec, only)
+    short = [spec.tasks[task] for task in chosen if spec.tasks[task].initial_states < (part.initial_states or 0)]
+    if short:
+        has = f"'{short[0].name}' has {short[0].initial_states}"
+        raise ValueError(f"benchmark: it asks for {part.initial_states} initial states of each task, but {has}.")
+    if part.split not in ("train", *spec.splits):
+        raise ValueError(f"benchmark: unknown split '{part.split}'.{did_you_mean(part.split, list(spec.splits))}")
+    states = [None] if part.initial_states is None else range(part.initial_states)
+    drawn = [(state, seed, task) for state in states for seed in range(part.seeds) for task in chosen]
+    return [Episode(index, task, seed, state, split=part.split) for index, (state, seed, task) in enumerate(drawn)]
+
+
+def _numbered(episodes: Sequence[Episode], start: int) -> tuple[Episode, ...]:
+    return tuple(replace(each, index=start + place) for place, each in enumerate(episodes))
+
+
+def _tasks(part: BenchmarkPart, spec: SimulatorSpec, only: str | None) -> list[int]:
+    names = [task.name for task in spec.tasks]
+    for name in part.tasks or ():
+        if name not in names:
+            raise ValueError(f"benchmark: unknown task '{name}'.{did_you_mean(name, names)}")
+    wanted = [number for number, task in enumerate(spec.tasks) if part.tasks is None or task.name in part.tasks]
+    return [number for number in wanted if only in (None, spec.tasks[number].name, spec.tasks[number].family)]

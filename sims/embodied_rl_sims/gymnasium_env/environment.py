@@ -1,0 +1,128 @@
+"""One Gymnasium environment as `embodied_rl_sims.rows` wants it."""
+
+from typing import Any
+
+import numpy as np
+
+from embodied_rl.interfaces.sim import Array, Episode, SimulatorSpec, Unavailable
+from embodied_rl_sims.gymnasium_env.layout import layout_of
+from embodied_rl_sims.gymnasium_env.making import OPENGL, make
+from embodied_rl_sims.gymnasium_env.pictures import aim, draw
+from embodied_rl_sims.gymnasium_env.settings import GymnasiumConfig
+from embodied_rl_sims.pictures import resized
+from embodied_rl_sims.rows import Outcome, View
+
+_SEED_BITS, _PURPOSE_BITS = 29, 61
+
+
+def folded(seed: int) -> int:
+    """31 bits of an episode's 63: all environments take that many. Small seeds stay what they are.
+
+    The two highest bits say what an episode is for, and stay the highest: training meets no scene of an evaluation.
+    """
+    return (seed >> _PURPOSE_BITS) << _SEED_BITS | seed & ((1 << _SEED_BITS) - 1)
+
+
+class GymnasiumEnvironment:
+    """One environment; implements `embodied_rl_sims.rows.Environment`.
+
+    Args:
+        config: of the simulator.
+        spec: of the simulator.
+
+    Attributes:
+        observation: what the environment gave last.
+    """
+
+    def __init__(self, config: GymnasiumConfig, spec: SimulatorSpec) -> None:
+        self._config, self._spec = config, spec
+        self._environment = make(config, render=True)
+        self._layout = layout_of(config, self._environment.observation_space)
+        self._space = self._environment.action_space
+        self.instruction = instruction_of(config)
+        self.observation: Any = None
+        self._steps, self._rewarded, self._drawn = 0, False, False
+
+    def begin(self, episode: Episode) -> None:
+        """`reset` with the episode's seed. A numbered initial state k is what `reset(seed=k)` draws."""
+        seed = folded(episode.seed) if episode.initial_state is None else episode.initial_state
+        self.observation, _ = self._environment.reset(seed=seed)
+        aim(self._environment)
+        self._steps, self._rewarded = 0, False
+
+    def step(self, action: Array) -> Outcome:
+        """One control step.
+
+        Raises:
+            ValueError: the environment ended the episode at a time limit of its own, before `sim.horizon`; or its
+                `info` does not say whether the goal holds.
+        """
+        given = action.astype(self._space.dtype).reshape(self._space.shape)
+        self.observation, reward, terminated, truncated, info = self._environment.step(given)
+        self._steps += 1
+        if truncated and not terminated and self._steps < self._spec.horizon:
+            raise ValueError(
+                f"{self._config.id} ended an episode at a limit of its own, after {self._steps} control steps. Set "
+                f"sim.horizon={self._steps} or less, or lift that limit by sim.options."
+            )
+        success = self._success(info)
+        over = bool(terminated) or (success and self._config.terminate_on_success)
+        return Outcome(self._reward(float(reward), success), success, over)
+
+    def observe(self, pictures: bool) -> View:
+        flat = self._layout.flat(self.observation)
+        images = {}
+        if pictures:
+            camera = self._spec.cameras[0]
+            images[camera.name] = self.render(camera.width, camera.height)
+        return View(flat[self._layout.chosen], images, flat)
+
+    def render(self, width: int, height: int) -> Array:
+        """uint8 [height, width, 3].
+
+        Raises:
+            Unavailable: there is no OpenGL to draw with.
+        """
+        try:
+            picture = draw(self._environment)
+        except Exception as error:
+            if self._drawn or not _is_about_opengl(error):
+                raise
+            raise Unavailable(f"{self._config.id} cannot draw: {error}. {OPENGL}") from error
+        self._drawn = True
+        return resized(picture, height, width)
+
+    def close(self) -> None:
+        self._environment.close()
+
+    def _success(self, info: dict[str, Any]) -> bool:
+        key = self._config.success
+        if key is None:
+            return False
+        if key not in info:
+            known = ", ".join(map(str, info)) or "nothing"
+            raise ValueError(
+                f"sim.success={key}: the `info` of {self._config.id} has {known}. Name the entry that says whether the "
+                "goal holds, or set sim.success=null."
+            )
+        return bool(np.all(info[key]))
+
+    def _reward(self, own: float, success: bool) -> float:
+        if self._config.reward == "environment":
+            return own
+        first, self._rewarded = success and not self._rewarded, self._rewarded or success
+        return float(first)
+
+
+def instruction_of(config: GymnasiumConfig) -> str:
+    """The task in words: "FetchPickAndPlace-v4" is "fetch pick and place"."""
+    if config.instruction is not None:
+        return config.instruction
+    name = config.id.rpartition(":")[2].rpartition("/")[2].rpartition("-v")
+    letters = "".join(f" {letter}" if letter.isupper() else letter for letter in name[0] or name[2])
+    return " ".join(letters.replace("_", " ").replace("-", " ").lower().split())
+
+
+def _is_about_opengl(error: Exception) -> bool:
+    text = f"{type(error).__name__} {error}"
+    return any(word in text for word in ("OpenGL", "EGL", "OSMesa", "GLFW", "glfw", "gladLoad", "MUJOCO_GL"))

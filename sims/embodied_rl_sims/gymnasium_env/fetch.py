@@ -1,0 +1,100 @@
+"""What is known of the Fetch environments of gymnasium-robotics: names of their numbers, and a scripted operator.
+
+The layout of observations and actions is that of Plappert et al. 2018 (arXiv 1802.09464) and of the package's
+documentation: tool, object, fingers; an action is a displacement of the tool (5 cm where it is 1) and the gripper.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from embodied_rl.interfaces.sim import Array
+
+ACTIONS = ("move_x", "move_y", "move_z", "gripper")
+_AXES = "xyz"
+_TOOL, _OBJECT, _FROM_TOOL, _FINGERS = slice(0, 3), slice(3, 6), slice(6, 9), slice(9, 11)
+_ROBOT_WITH_OBJECT = (0, 1, 2, 9, 10, 20, 21, 22, 23, 24)
+_GAIN = 8.0  # of the proportional controller: 1 / metres, in units of the largest action
+_ABOVE, _BEHIND, _NEAR, _GRIPPED = 0.08, 0.07, 0.02, 0.056  # metres
+
+
+def is_fetch(id: str) -> bool:
+    return id.partition(":")[2].startswith("Fetch") or id.startswith("Fetch")
+
+
+def names(id: str, key: str, count: int) -> list[str]:
+    """What `count` numbers of a Fetch observation's entry `key` are; empty where that is not known."""
+    if not is_fetch(id):
+        return []
+    if key in ("desired_goal", "achieved_goal") and count == 3:
+        return [f"{key}_{axis}" for axis in _AXES]
+    tool, fingers = _axes("tool"), ["finger_left", "finger_right"]
+    speed = [*_axes("tool_speed"), "finger_left_speed", "finger_right_speed"]
+    if key == "observation" and count == 10:
+        return [*tool, *fingers, *speed]
+    if key != "observation" or count != 25:
+        return []
+    object = [*_axes("object"), *_axes("object_from_tool")]
+    return [*tool, *object, *fingers, *_axes("object_turn"), *_axes("object_speed"), *_axes("object_spin"), *speed]
+
+
+def robot_entries(id: str, count: int) -> tuple[int, ...] | None:
+    """Which numbers of a Fetch `observation` its robot can measure; None where that is not known."""
+    return _ROBOT_WITH_OBJECT if is_fetch(id) and count == 25 else None
+
+
+def operator(id: str) -> Callable[[Mapping[str, Any]], Array]:
+    """Observation of a Fetch environment → its operator's action, float32 [4]. It keeps nothing in mind.
+
+    Raises:
+        ValueError: there is no operator for this environment.
+    """
+    for name, act in (("FetchReach", reach), ("FetchPush", push), ("FetchPickAndPlace", pick_and_place)):
+        if id.rpartition(":")[2].startswith(name):
+            return act
+    raise ValueError(f"sim.id={id} has no scripted operator; FetchReach, FetchPush and FetchPickAndPlace have one.")
+
+
+def reach(observation: Mapping[str, Any]) -> Array:
+    """Straight to the goal."""
+    return _towards(observation["observation"][_TOOL], observation["desired_goal"], -1)
+
+
+def push(observation: Mapping[str, Any]) -> Array:
+    """Over the object to its far side, down, and through it towards the goal."""
+    numbers, goal = observation["observation"], observation["desired_goal"]
+    tool, object = numbers[_TOOL], numbers[_OBJECT]
+    way = (goal - object) * (1, 1, 0)
+    left = float(np.linalg.norm(way))
+    if left < _NEAR:
+        return np.array([0, 0, 0, -1], np.float32)
+    way /= left
+    behind, offset = object - _BEHIND * way, (tool - object) * (1, 1, 0)
+    along = float(offset @ way)
+    aligned = along < 0 and float(np.linalg.norm(offset - along * way)) < _NEAR
+    if aligned and tool[2] < object[2] + _NEAR:
+        return _towards(tool, object + (min(left, _BEHIND) - _NEAR) * way, -1)
+    if np.linalg.norm((tool - behind) * (1, 1, 0)) < _NEAR:
+        return _towards(tool, behind, -1)
+    high = object[2] + _ABOVE
+    return _towards(tool, np.array([*(behind[:2] if tool[2] > high - _NEAR else tool[:2]), high]), -1)
+
+
+def pick_and_place(observation: Mapping[str, Any]) -> Array:
+    """Above the object, down to it, close, and to the goal."""
+    numbers, goal = observation["observation"], observation["desired_goal"]
+    tool, offset = numbers[_TOOL], numbers[_FROM_TOOL]
+    if np.linalg.norm(offset) < _NEAR:
+        gripped = numbers[_FINGERS].sum() < _GRIPPED
+        return _towards(tool, goal - offset if gripped else tool, -1)
+    beside = np.linalg.norm(offset[:2]) > _NEAR / 2
+    return _towards(tool, tool + offset + (0, 0, _ABOVE if beside else 0), 1)
+
+
+def _towards(tool: Array, target: Array, gripper: float) -> Array:
+    return np.array([*np.clip(_GAIN * (target - tool), -1, 1), gripper], np.float32)
+
+
+def _axes(name: str) -> list[str]:
+    return [f"{name}_{axis}" for axis in _AXES]

@@ -1,0 +1,61 @@
+"""What can be set of a Gymnasium environment. Needs no Gymnasium."""
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+_OURS = {"render_mode": "sim.observations", "width": "sim.image_size", "height": "sim.image_size"}
+
+
+@dataclass(frozen=True)
+class GymnasiumConfig:
+    """Settings of a Gymnasium environment.
+
+    Attributes:
+        id: as it is registered, for instance "FetchPickAndPlace-v4" or "HalfCheetah-v5".
+        package: the module that registers it when it is imported; null for those of Gymnasium itself.
+        options: what `gymnasium.make` passes on to the environment, for instance {reward_type: dense}.
+        observations: "rgb": one picture, and a state; "state": no picture.
+        image_size: pixels on each side of the picture. Environments that take `width` and `height` draw in that size;
+            the picture of any other is averaged down to it.
+        camera: what the picture is called. Where the camera stands is the environment's affair; see `options`.
+        instruction: the task in words; null for those of the id.
+        horizon: control steps after which an episode is truncated; null for the registered `max_episode_steps`.
+        control_hz: control steps per simulated second; null for 1 / `env.dt`, or the environment's `render_fps`.
+        success: the entry of `info` that says whether the goal holds; null where there is none.
+        terminate_on_success: end an episode when its goal is reached; else run on to the horizon.
+        reward: "environment": its own; "success": 1 on the first step on which the goal holds.
+        state_keys: which entries of a dict observation make the state; null for all but `achieved_goal` when
+            observations=state, and for `observation` alone when observations=rgb.
+        state_entries: which numbers of that state a policy sees, for instance [0, 1, 2]; null for all of them, or,
+            where a Fetch environment is seen by pictures, for those that its robot can measure.
+    """
+
+    id: str = "FetchPickAndPlace-v4"
+    package: str | None = "gymnasium_robotics"
+    options: dict[str, Any] = field(default_factory=dict)
+    observations: Literal["rgb", "state"] = "rgb"
+    image_size: int = 64
+    camera: str = "front"
+    instruction: str | None = None
+    horizon: int | None = None
+    control_hz: float | None = None
+    success: str | None = "is_success"
+    terminate_on_success: bool = True
+    reward: Literal["environment", "success"] = "environment"
+    state_keys: tuple[str, ...] | None = None
+    state_entries: tuple[int, ...] | None = None
+
+    def __post_init__(self) -> None:
+        for name, value in (("image_size", self.image_size), ("horizon", self.horizon)):
+            if value is not None and value < 1:
+                raise ValueError(f"sim.{name}={value}: it must be at least 1.")
+        if self.control_hz is not None and self.control_hz <= 0:
+            raise ValueError(f"sim.control_hz={self.control_hz}: it must be positive.")
+        if self.success is None and self.reward == "success":
+            raise ValueError("sim.reward=success needs sim.success, the entry of `info` that says so.")
+        for name, key in _OURS.items():
+            if name in self.options:
+                raise ValueError(f"sim.options.{name}: set {key} instead.")
+        entries = self.state_entries or ()
+        if len(set(entries)) != len(entries) or min(entries, default=0) < 0:
+            raise ValueError(f"sim.state_entries={list(entries)}: they count from 0, and none can occur twice.")

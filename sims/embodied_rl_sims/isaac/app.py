@@ -1,0 +1,107 @@
+"""Isaac Sim's application, one in a process, and the environments that run in it."""
+
+import atexit
+import difflib
+import importlib.util
+import os
+import sys
+from importlib import import_module
+from typing import Any
+
+from embodied_rl.interfaces.sim import Unavailable
+from embodied_rl_sims.isaac.settings import IsaacLabConfig
+
+EXPERIMENTAL = "sim=isaaclab is experimental: not yet run on Isaac Sim"
+_EULA = "OMNI_KIT_ACCEPT_EULA"
+
+_apps: list[Any] = []
+"""The application of this process, once it runs: Isaac Sim cannot start a second one."""
+
+
+def launch(config: IsaacLabConfig) -> None:
+    """Start the application, before anything else of Isaac is imported. It runs until the process ends.
+
+    It is closed last of all, because closing it can end the process, and with it an answer under way.
+
+    Raises:
+        ModuleNotFoundError: Isaac Lab is not installed.
+        Unavailable: NVIDIA's licence was not accepted; asked for it, Isaac Sim would wait for an answer.
+    """
+    if _apps:
+        return
+    if importlib.util.find_spec("isaaclab") is None:
+        raise ModuleNotFoundError("No module named 'isaaclab'", name="isaaclab")
+    if not accepted():
+        raise Unavailable(
+            "Isaac Sim asks you to accept NVIDIA's Omniverse licence agreement. Read it, and set "
+            f"{_EULA}=YES if you do."
+        )
+    print(EXPERIMENTAL, file=sys.stderr, flush=True)
+    launcher = import_module("isaaclab.app").AppLauncher(
+        headless=True, enable_cameras=bool(config.cameras), device=config.device
+    )
+    _apps.append(launcher.app)
+    atexit.register(launcher.app.close)
+
+
+def accepted() -> bool:
+    """Whether the user has accepted NVIDIA's licence."""
+    return os.environ.get(_EULA, "").lower() in ("yes", "y", "1")
+
+
+def make(config: IsaacLabConfig, num_envs: int) -> Any:
+    """A new environment; the application must run.
+
+    Raises:
+        ValueError: there is no such environment, camera or option.
+    """
+    gymnasium = import_module("gymnasium")
+    import_module(config.package)
+    if config.id not in gymnasium.registry:
+        near = difflib.get_close_matches(config.id, list(gymnasium.registry), 3)
+        hint = f"Did you mean {', '.join(near)}?" if near else f"Is it one of sim.package={config.package}?"
+        raise ValueError(f"sim.id: unknown environment '{config.id}'. {hint}")
+    own = import_module("isaaclab_tasks.utils").parse_env_cfg(config.id, device=config.device, num_envs=num_envs)
+    adapt(config, own)
+    return gymnasium.make(config.id, cfg=own).unwrapped
+
+
+def adapt(config: IsaacLabConfig, own: Any) -> None:
+    """Write our settings into the environment's configuration.
+
+    It draws once a control step, and once more after a reset, which otherwise would show the episode before.
+
+    Raises:
+        ValueError: there is no such camera or option.
+    """
+    for path, value in config.options.items():
+        _set(own, path, value)
+    own.sim.render_interval = own.decimation
+    if config.horizon is not None:  # half a step less, because it is divided by the step and rounded up
+        own.episode_length_s = (config.horizon - 0.5) * own.sim.dt * own.decimation
+    for name in config.cameras:
+        camera = _camera(own, name)
+        camera.height = camera.width = config.image_size
+        if not {"rgb", "rgba"} & set(camera.data_types):
+            camera.data_types = [*camera.data_types, "rgb"]
+    if config.cameras:
+        own.num_rerenders_on_reset = max(1, own.num_rerenders_on_reset)
+
+
+def _set(own: Any, path: str, value: Any) -> None:
+    *parents, last = path.split(".")
+    for parent in parents:
+        own = getattr(own, parent, None)
+    if not hasattr(own, last):
+        raise ValueError(f"sim.options: the environment's configuration has no '{path}'.")
+    setattr(own, last, value)
+
+
+def _camera(own: Any, name: str) -> Any:
+    """A camera's configuration: in the scene's of a manager-based environment, in a direct one's own."""
+    places = [own.scene, own]
+    for place in places:
+        if hasattr(getattr(place, name, None), "data_types"):
+            return getattr(place, name)
+    known = [each for place in places for each in vars(place) if hasattr(getattr(place, each), "data_types")]
+    raise ValueError(f"sim.cameras: the environment has no camera '{name}'; it has {', '.join(known) or 'none'}.")

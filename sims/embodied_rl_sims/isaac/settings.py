@@ -1,0 +1,50 @@
+"""What can be set of an Isaac Lab environment. Needs no Isaac Lab."""
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+
+@dataclass(frozen=True)
+class IsaacLabConfig:
+    """Settings of an Isaac Lab environment, manager-based or direct.
+
+    Attributes:
+        id: as it is registered, for instance "Isaac-Stack-Cube-Franka-IK-Rel-Visuomotor-v0".
+        package: the module that registers it when it is imported.
+        options: fields of its configuration, by their dotted path: {"scene.env_spacing": 3.0}.
+        cameras: names of the scene's cameras whose RGB pictures a policy sees; none where it sees a state alone.
+        image_size: pixels on each side of their pictures.
+        instruction: the task in words; null for those of the id.
+        horizon: control steps after which an episode is truncated; null for the environment's own.
+        success: the termination term, or else the entry of `extras` (one bool an environment), that says whether the
+            goal holds; null where there is none. Success ends an episode.
+        reward: "environment": its own; "success": 1 on the step that reaches the goal.
+        action_limit: actions are -action_limit … action_limit; Isaac Lab sets no limits of its own.
+        state_terms: the terms of the observation group "policy" that make the state, those that a robot can measure;
+            null for all that are no pictures.
+        device: that it runs on.
+    """
+
+    id: str = "Isaac-Stack-Cube-Franka-IK-Rel-Visuomotor-v0"
+    package: str = "isaaclab_tasks"
+    options: dict[str, Any] = field(default_factory=dict)
+    cameras: tuple[str, ...] = ()
+    image_size: int = 128
+    instruction: str | None = None
+    horizon: int | None = None
+    success: str | None = "success"
+    reward: Literal["environment", "success"] = "environment"
+    action_limit: float = 1.0
+    state_terms: tuple[str, ...] | None = None
+    device: str = "cuda:0"
+
+    def __post_init__(self) -> None:
+        for name, value in (("image_size", self.image_size), ("horizon", self.horizon)):
+            if value is not None and value < 1:
+                raise ValueError(f"sim.{name}={value}: it must be at least 1.")
+        if self.action_limit <= 0:
+            raise ValueError(f"sim.action_limit={self.action_limit}: it must be positive.")
+        if self.success is None and self.reward == "success":
+            raise ValueError("sim.reward=success needs sim.success, which says when the goal is reached.")
+        if len(set(self.cameras)) != len(self.cameras):
+            raise ValueError(f"sim.cameras={list(self.cameras)}: one is named twice.")

@@ -1,0 +1,229 @@
+"""The simulator out of one Isaac Lab environment, whose N environments step together."""
+
+from collections.abc import Sequence
+from importlib import import_module
+from typing import Any
+
+import numpy as np
+
+from embodied_rl.interfaces.sim import (
+    Array,
+    Camera,
+    Diagnosis,
+    Episode,
+    NotFinite,
+    Observation,
+    SimulatorSpec,
+    Source,
+    StepResult,
+    Task,
+)
+from embodied_rl_sims.isaac import app, diagnosis
+from embodied_rl_sims.isaac.settings import IsaacLabConfig
+from embodied_rl_sims.isaac.views import Eyes, Seen
+from embodied_rl_sims.pictures import resized
+
+_SEEDS = 1 << 31
+
+
+def spec_of(config: IsaacLabConfig) -> SimulatorSpec:
+    """The specification of an environment, for which the application is started and one environment built.
+
+    Raises:
+        ValueError: there is no such environment, camera or term.
+        Unavailable: see `app.launch`.
+    """
+    simulator = IsaacLab(config, 1)
+    simulator.close()
+    return simulator.spec
+
+
+class IsaacLab:
+    """n environments of one id; implements `embodied_rl.interfaces.sim.Simulator`. Experimental.
+
+    Isaac Lab resets an environment within the step that ends its episode, and what it shows then is the next episode.
+    So the final observation is the one before that step (`spec.final_observation` is "previous"). Where the episode
+    ends within a chunk, Isaac Lab's next episode is thrown away at the chunk's end, and another one is begun.
+
+    All environments share one stream of random numbers, which `reset` seeds with its first episode: an episode does not
+    follow from its own seed (`spec.seeded` is False), nor can it be repeated alone. A parked environment runs on, with
+    actions of zero, unseen.
+    """
+
+    Config = IsaacLabConfig
+    spec_of = staticmethod(spec_of)
+
+    def __init__(self, config: IsaacLabConfig, num_envs: int) -> None:
+        self.config, self.num_envs = config, num_envs
+        app.launch(config)
+        self._torch = import_module("torch")
+        self._environment = app.make(config, num_envs)
+        observation, _ = self._environment.reset(seed=0)
+        self._eyes = Eyes(config, self._environment, observation)
+        self.spec = _spec(config, self._environment, self._eyes)
+        self._instruction = instruction_of(config)
+        self._seen = self._eyes.see(observation)
+        self._running = np.zeros(num_envs, bool)
+
+    def reset(self, episodes: Sequence[Episode | None]) -> Observation:
+        first = next((episode for episode in episodes if episode is not None), None)
+        observation, _ = self._environment.reset(seed=None if first is None else first.seed % _SEEDS)
+        self._seen = self._eyes.see(observation)
+        self._running = np.array([episode is not None for episode in episodes])
+        return self._observe()
+
+    def step(self, actions: Array, next_episodes: Sequence[Episode | None]) -> StepResult:
+        result, running = self._empty_result(actions), self._running.copy()
+        finals: dict[int, Seen] = {}
+        begun = np.zeros(self.num_envs, bool)  # environments that Isaac Lab reset in the last step
+        for j in range(actions.shape[1]):
+            if not running.any():
+                break
+            before = self._seen
+            begun, over, late = self._control_step(result, j, running)
+            finals |= {int(row): before for row in np.flatnonzero(over | late)}
+            running &= ~over & ~late
+        result.ended = np.flatnonzero(result.terminated | result.truncated)
+        if len(result.ended):
+            result.final_observation = self._finals(finals, result.ended)
+            self._begin(result.ended[~begun[result.ended]])
+            for row in result.ended:
+                self._running[row] = next_episodes[row] is not None
+        result.observation = self._observe()
+        return result
+
+    def snapshot(self) -> dict[str, Array]:
+        raise NotImplementedError("Isaac Lab cannot be saved in mid-episode: spec.can_snapshot is False")
+
+    def restore(self, state: dict[str, Array]) -> Observation:
+        raise NotImplementedError("Isaac Lab cannot be saved in mid-episode: spec.can_snapshot is False")
+
+    def render(self, row: int, width: int, height: int) -> Array:
+        """uint8 [height, width, 3]: the first camera's picture, for videos; black where there is no camera."""
+        if not self.config.cameras:
+            return np.zeros((height, width, 3), np.uint8)
+        return resized(self._seen.images[self.config.cameras[0]][row].cpu().numpy(), height, width)
+
+    def close(self) -> None:
+        """Close the environments; the application runs on until the process ends, see `app.launch`."""
+        self._environment.close()
+
+    @staticmethod
+    def diagnose(config: IsaacLabConfig) -> Sequence[Diagnosis]:
+        """Packages against pins, the licence, the driver; the application is not started."""
+        return diagnosis.diagnose()
+
+    @staticmethod
+    def provenance(config: IsaacLabConfig) -> dict[str, str]:
+        """Versions of the packages that results depend on."""
+        return diagnosis.provenance()
+
+    def _control_step(self, result: StepResult, j: int, running: Array) -> tuple[Array, Array, Array]:
+        """One step of all environments.
+
+        Returns:
+            Three bool [n]: what Isaac Lab reset, whose episode is over, and whose time is up.
+        """
+        asked = self._torch.from_numpy(np.where(running[:, None], result.executed[:, j], 0).astype(np.float32))
+        given = self._environment.step(asked.to(self._environment.device))
+        observation, reward, terminated, timed_out, extras = given
+        self._seen = self._eyes.see(observation)
+        terminated, timed_out = terminated.cpu().numpy().astype(bool), timed_out.cpu().numpy().astype(bool)
+        success = self._success(extras) & running
+        over = (terminated | success) & running
+        late = timed_out & running & ~over
+        own = reward.cpu().numpy() if self.config.reward == "environment" else success
+        if len(broken := np.flatnonzero(running & ~np.isfinite(own))):
+            raise NotFinite(f"the reward of step {j + 1} of a chunk is {own[broken[0]]}", int(broken[0]))
+        result.reward[running, j], result.success[:, j] = own[running], success
+        result.source[running, j] = Source.POLICY
+        result.steps += running
+        result.terminated |= over
+        result.truncated |= late
+        return terminated | timed_out, over, late
+
+    def _success(self, extras: dict[str, Any]) -> Array:
+        """bool [n]; a termination term of that name, or else an entry of `extras`.
+
+        Raises:
+            ValueError: there is neither.
+        """
+        name = self.config.success
+        if name is None:
+            return np.zeros(self.num_envs, bool)
+        manager = getattr(self._environment, "termination_manager", None)
+        terms = [] if manager is None else manager.active_terms
+        if manager is not None and name in terms:
+            return manager.get_term(name).cpu().numpy().astype(bool)
+        if getattr(extras.get(name), "shape", None) == (self.num_envs,):
+            return extras[name].cpu().numpy().astype(bool)
+        raise ValueError(
+            f"sim.success={name}: {self.config.id} has the termination terms {list(terms)} and `extras` with "
+            f"{list(extras)}. Name one with one value an environment, or set sim.success=null."
+        )
+
+    def _begin(self, rows: Array) -> None:
+        """Reset some environments, and see what all show then."""
+        if not len(rows):
+            return
+        environment, numbers = self._environment, self._torch.from_numpy(rows).to(self._environment.device)
+        if hasattr(environment, "observation_manager"):
+            observation, _ = environment.reset(env_ids=numbers)
+        else:  # a direct environment can only reset all in public; these are the steps of its `reset`
+            environment._reset_idx(numbers)
+            environment.scene.write_data_to_sim()
+            environment.sim.forward()
+            for _ in range(environment.cfg.num_rerenders_on_reset if self.config.cameras else 0):
+                environment.sim.render()
+            observation = environment._get_observations()
+        self._seen = self._eyes.see(observation)
+
+    def _finals(self, finals: dict[int, Seen], ended: Array) -> Observation:
+        return Observation.concatenate([finals[row].observation([row], self._instruction) for row in ended.tolist()])
+
+    def _observe(self) -> Observation:
+        observation = self._seen.observation(range(self.num_envs), self._instruction)
+        broken = np.flatnonzero(self._running & ~np.isfinite(observation.state).all(axis=1))
+        if len(broken):
+            raise NotFinite("the state is no longer finite", int(broken[0]))
+        return observation
+
+    def _empty_result(self, actions: Array) -> StepResult:
+        n, chunk, _ = actions.shape
+        limit = self.config.action_limit
+        return StepResult(
+            reward=np.zeros((n, chunk), np.float32),
+            success=np.zeros((n, chunk), bool),
+            steps=np.zeros(n, np.int64),
+            executed=np.clip(actions, -limit, limit).astype(np.float32),
+            source=np.full((n, chunk), Source.HOLD, np.uint8),
+            terminated=np.zeros(n, bool),
+            truncated=np.zeros(n, bool),
+            observation=Observation({}, np.zeros((0, 0)), ()),
+        )
+
+
+def instruction_of(config: IsaacLabConfig) -> str:
+    """The task in words: "Isaac-Lift-Cube-Franka-v0" is "lift cube franka"."""
+    if config.instruction is not None:
+        return config.instruction
+    name = config.id.rpartition(":")[2].removeprefix("Isaac-")
+    return (name.rpartition("-v")[0] or name).replace("-", " ").lower()
+
+
+def _spec(config: IsaacLabConfig, environment: Any, eyes: Eyes) -> SimulatorSpec:
+    dimensions = int(np.prod(environment.single_action_space.shape))
+    return SimulatorSpec(
+        cameras=tuple(Camera(name, config.image_size, config.image_size) for name in config.cameras),
+        state_names=eyes.state_names,
+        action_names=tuple(f"action_{number}" for number in range(dimensions)),
+        action_low=(-config.action_limit,) * dimensions,
+        action_high=(config.action_limit,) * dimensions,
+        control_hz=1 / float(environment.step_dt),
+        horizon=int(environment.max_episode_length),
+        tasks=(Task(config.id, config.id.rpartition("-v")[0] or config.id),),
+        words=tuple(dict.fromkeys(instruction_of(config).split())),
+        privileged_names=eyes.privileged_names,
+        final_observation="previous",
+        seeded=False,
+    )

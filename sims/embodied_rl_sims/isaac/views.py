@@ -1,0 +1,120 @@
+"""What Isaac Lab's environments show: tensors on their device, copied before the next step overwrites them."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from embodied_rl.interfaces.sim import Array, Observation
+from embodied_rl_sims.isaac.settings import IsaacLabConfig
+
+_POLICY, _CRITIC = "policy", "critic"
+
+
+@dataclass
+class Seen:
+    """What N environments showed.
+
+    Attributes:
+        state: float32 tensor [N, S].
+        privileged: float32 tensor [N, P].
+        images: camera → uint8 tensor [N, h, w, 3].
+    """
+
+    state: Any
+    privileged: Any
+    images: dict[str, Any]
+
+    def observation(self, rows: Sequence[int] | Array, instruction: str) -> Observation:
+        """Some rows, on the host."""
+        listed = np.asarray(rows, np.int64)
+        images = {name: _host(image[listed]) for name, image in self.images.items()}
+        words = (instruction,) * len(listed)
+        return Observation(images, _host(self.state[listed]), words, _host(self.privileged[listed]))
+
+
+class Eyes:
+    """Reads one environment's observations.
+
+    The state is made of the group "policy", the privileged state of the group "critic" where there is one, else of all
+    numbers of "policy".
+
+    Args:
+        config: of the simulator.
+        environment: an Isaac Lab environment.
+        observation: that it gave: group → tensor [N, D], or term → tensor.
+
+    Raises:
+        ValueError: there is no such term or camera.
+    """
+
+    def __init__(self, config: IsaacLabConfig, environment: Any, observation: Mapping[str, Any]) -> None:
+        self._config, self._environment = config, environment
+        self._truth = _CRITIC if _CRITIC in observation else _POLICY
+        widths = _widths(environment, observation, _POLICY)
+        chosen = tuple(widths) if config.state_terms is None else config.state_terms
+        if unknown := [name for name in chosen if name not in widths]:
+            raise ValueError(f"sim.state_terms={unknown}: the group 'policy' of {config.id} has {', '.join(widths)}.")
+        starts = dict(zip(widths, np.cumsum([0, *widths.values()]).tolist(), strict=False))
+        self._entries = [starts[name] + number for name in chosen for number in range(widths[name])]
+        self.state_names = _names({name: widths[name] for name in chosen})
+        self.privileged_names = _names(_widths(environment, observation, self._truth))
+        if unknown := [name for name in config.cameras if name not in environment.scene.sensors]:
+            raise ValueError(f"sim.cameras={unknown}: the scene has {', '.join(environment.scene.sensors)}.")
+
+    def see(self, observation: Mapping[str, Any]) -> Seen:
+        """Copies of what the environment shows.
+
+        Raises:
+            ValueError: a camera's picture has another size than it was told.
+        """
+        state = _flat(observation[_POLICY])[:, self._entries]
+        images = {name: self._picture(name) for name in self._config.cameras}
+        return Seen(state, _flat(observation[self._truth]), images)
+
+    def _picture(self, name: str) -> Any:
+        output = self._environment.scene.sensors[name].data.output
+        picture = output["rgb" if "rgb" in output else "rgba"][..., :3]
+        size = self._config.image_size
+        if (found := tuple(picture.shape[1:])) != (size, size, 3):
+            raise ValueError(f"camera '{name}' gives pictures of {found}: sim.image_size={size} did not reach it.")
+        return picture.clone()
+
+
+def _widths(environment: Any, observation: Mapping[str, Any], group: str) -> dict[str, int]:
+    """Term → how many numbers it has, in the order in which `_flat` puts them."""
+    values = observation[group]
+    if isinstance(values, Mapping):
+        return {name: prod(value.shape[1:]) for name, value in values.items() if _is_numbers(value)}
+    manager = getattr(environment, "observation_manager", None)
+    if manager is None:
+        return {group: values.shape[1]}
+    return dict(zip(manager.active_terms[group], map(prod, manager.group_obs_term_dim[group]), strict=True))
+
+
+def _flat(values: Any) -> Any:
+    """float32 [N, D]: the numbers of a group, a new tensor."""
+    torch = import_module("torch")
+    if not isinstance(values, Mapping):
+        return values.float().clone()
+    return torch.cat([value.flatten(1).float() for value in values.values() if _is_numbers(value)], dim=1)
+
+
+def _is_numbers(value: Any) -> bool:
+    return value.ndim < 4  # a picture is [N, h, w, c]
+
+
+def _names(widths: Mapping[str, int]) -> tuple[str, ...]:
+    """Quaternions are (w, x, y, z) in Isaac Lab."""
+    names: list[str] = []
+    for term, width in widths.items():
+        axes = {3: "xyz" if "pos" in term else "", 4: "wxyz" if "quat" in term else ""}.get(width, "")
+        names += [f"{term}_{axis}" for axis in axes or range(width)]
+    return tuple(names)
+
+
+def _host(tensor: Any) -> Array:
+    return tensor.cpu().numpy()

@@ -1,0 +1,133 @@
+"""One environment of LIBERO, and the scenes that environments share."""
+
+from collections import OrderedDict
+from collections.abc import Callable
+
+import numpy as np
+
+from embodied_rl.interfaces.sim import Array, Episode
+from embodied_rl_sims.libero import package
+from embodied_rl_sims.libero.operator import Operator
+from embodied_rl_sims.libero.scene import Scene
+from embodied_rl_sims.libero.settings import LiberoConfig
+from embodied_rl_sims.rows import Outcome, View
+
+POSE = ("x", "y", "z", "qw", "qx", "qy", "qz")
+"""Of an object of interest in the privileged state: from the gripper, in metres, and a quaternion."""
+
+_STATE_STREAM = 1
+
+
+class Scenes:
+    """Built scenes that nobody runs at present.
+
+    Args:
+        build: task → a new scene of it.
+        keep: how many to hold; of more, the one that has waited longest is closed.
+    """
+
+    def __init__(self, build: Callable[[int], Scene], keep: int) -> None:
+        self._build, self._keep = build, keep
+        self._waiting: OrderedDict[int, tuple[int, Scene]] = OrderedDict()
+        self._number = 0
+
+    def take(self, task: int) -> Scene:
+        """A scene of a task, built if none waits."""
+        for number, (of_task, scene) in self._waiting.items():
+            if of_task == task:
+                del self._waiting[number]
+                return scene
+        return self._build(task)
+
+    def give_back(self, task: int, scene: Scene) -> None:
+        self._number += 1
+        self._waiting[self._number] = (task, scene)
+        while len(self._waiting) > self._keep:
+            self._waiting.popitem(last=False)[1][1].close()
+
+    def close(self) -> None:
+        while self._waiting:
+            self._waiting.popitem()[1][1].close()
+
+
+class LiberoEnvironment:
+    """One environment; implements `rows.Environment`.
+
+    Args:
+        scenes: shared by the environments of a simulator.
+        problems: the suite's tasks.
+        config: of the simulator.
+        slots: how many objects of interest the privileged state has room for.
+    """
+
+    def __init__(self, scenes: Scenes, problems: tuple[package.Problem, ...], config: LiberoConfig, slots: int) -> None:
+        self._scenes, self._problems, self._config, self._slots = scenes, problems, config, slots
+        self._task, self._scene = -1, None
+        self._clock = 0
+        self.instruction = ""
+
+    def begin(self, episode: Episode) -> None:
+        scene = self._scene_of(episode.task)
+        problem = self._problems[episode.task]
+        self.instruction, self._clock = problem.instruction, 0
+        self._operator = Operator()
+        self._interest = package.objects_of_interest(problem.bddl)
+        scene.begin(episode.seed, _initial_state(problem, episode))
+
+    def step(self, action: Array) -> Outcome:
+        assert self._scene is not None
+        self._clock += 1
+        reward, success = self._scene.step(action)
+        return Outcome(reward, success, success and self._config.terminate_on_success)
+
+    def observe(self, pictures: bool) -> View:
+        scene = self._scene
+        assert scene is not None
+        size = self._config.image_size
+        images = {name: scene.draw(name, size, size) for name in self._config.cameras} if pictures else {}
+        return View(scene.state(), images, self._privileged(scene))
+
+    def operate(self) -> Array:
+        """What the scripted operator does next, float32 [7]."""
+        assert self._scene is not None
+        (thing, _), (basket, _) = self._scene.objects(self._interest)
+        gripper = self._scene.gripper()
+        return self._operator.act(thing + gripper, basket + gripper, gripper)
+
+    def render(self, width: int, height: int) -> Array:
+        assert self._scene is not None
+        return self._scene.draw((*self._config.cameras, "agentview")[0], width, height)
+
+    def close(self) -> None:
+        if self._scene is not None:
+            self._scene.close()
+        self._task, self._scene = -1, None
+
+    def _scene_of(self, task: int) -> Scene:
+        if self._scene is None or task != self._task:
+            if self._scene is not None:
+                self._scenes.give_back(self._task, self._scene)
+            self._task, self._scene = task, self._scenes.take(task)
+        return self._scene
+
+    def _privileged(self, scene: Scene) -> Array:
+        poses = np.zeros((self._slots, len(POSE)), np.float32)
+        for slot, (place, quaternion) in enumerate(scene.objects(self._interest)):
+            poses[slot] = [*place, *quaternion]
+        clock = self._clock / self._config.episode_steps
+        return np.array([*poses.reshape(-1), scene.goal(), clock], np.float32)
+
+
+def _initial_state(problem: package.Problem, episode: Episode) -> Array:
+    """The episode's numbered official initial state, or one of them drawn from its seed.
+
+    Raises:
+        ValueError: there is no such number.
+    """
+    states = package.initial_states(problem.states)
+    number = episode.initial_state
+    if number is None:
+        number = int(np.random.default_rng([episode.seed, _STATE_STREAM]).integers(len(states)))
+    if not 0 <= number < len(states):
+        raise ValueError(f"'{problem.name}' has initial states 0 to {len(states) - 1}, and no {number}.")
+    return states[number]

@@ -1,0 +1,72 @@
+"""What can be set of LIBERO. Needs nothing of its package."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+SUITES = ("libero_spatial", "libero_object", "libero_goal", "libero_10", "libero_90")
+
+HORIZONS = {"libero_spatial": 220, "libero_object": 280, "libero_goal": 300, "libero_10": 520, "libero_90": 400}
+"""Control steps after settling, a little more than the longest demonstration took: openvla-oft,
+experiments/robot/libero/run_libero_eval.py, and openpi, examples/libero/main.py. LIBERO's own configuration
+(libero/configs/eval/default.yaml) has 600 for every suite."""
+
+CAMERAS = ("agentview", "robot0_eye_in_hand")
+
+
+@dataclass(frozen=True)
+class LiberoConfig:
+    """Settings of LIBERO; the defaults are the protocol by which OpenVLA-OFT and openpi evaluate.
+
+    Attributes:
+        suite: libero_spatial, libero_object, libero_goal, libero_10 (also called LIBERO-Long) or libero_90.
+        image_size: pixels on each side of a picture.
+        cameras: by LIBERO's names; none for the state alone.
+        mirror: show pictures as OpenVLA and openpi feed them, which is upright with left and right swapped: they turn
+            robosuite's bottom-up rows by 180°, and so do the data their checkpoints were trained on. False shows them
+            as the camera sees.
+        assets: LIBERO's assets folder; by default the one that LIBERO's config.yaml names, or the package's own.
+        rendering: "official", or "light": no shadows, no reflections, no smoothed edges. Light pictures come several
+            times as fast, and differ: evaluate published policies with "official".
+        renderer: the OpenGL that draws, "egl" or "osmesa". One process draws with one.
+        horizon: control steps after settling, until an episode is truncated; by default the suite's.
+        settle: control steps without motion at the start, while objects fall into place; no part of the episode.
+            OpenVLA-OFT and openpi have 10 with the gripper opening; LIBERO's libero/lifelong/evaluate.py has 5.
+        terminate_on_success: end an episode when its goal is reached; else run to the horizon.
+        control_freq: control steps per simulated second.
+        keep: scenes of tasks that no environment runs at present, kept built for the next episode of their task. Each
+            takes seconds to build anew, and memory: 0.2 GB with coarse assets, several times that with LIBERO's.
+    """
+
+    suite: Literal["libero_spatial", "libero_object", "libero_goal", "libero_10", "libero_90"] = "libero_spatial"
+    image_size: int = 256
+    cameras: tuple[str, ...] = CAMERAS
+    mirror: bool = True
+    assets: str | None = None
+    rendering: Literal["official", "light"] = "official"
+    renderer: Literal["egl", "osmesa"] = "egl"
+    horizon: int | None = None
+    settle: int = 10
+    terminate_on_success: bool = True
+    control_freq: int = 20
+    keep: int = 4
+
+    def __post_init__(self) -> None:
+        _check_choice("suite", self.suite, SUITES)
+        _check_choice("rendering", self.rendering, ("official", "light"))
+        _check_choice("renderer", self.renderer, ("egl", "osmesa"))
+        least = {"image_size": 1, "horizon": 1, "settle": 0, "control_freq": 1, "keep": 0}
+        for key, limit in least.items():
+            value = getattr(self, key)
+            if value is not None and value < limit:
+                raise ValueError(f"sim.{key}={value}: it must be at least {limit}.")
+        if len(set(self.cameras)) < len(self.cameras):
+            raise ValueError(f"sim.cameras={list(self.cameras)}: a camera is named twice.")
+
+    @property
+    def episode_steps(self) -> int:
+        return HORIZONS[self.suite] if self.horizon is None else self.horizon
+
+
+def _check_choice(key: str, value: str, choices: tuple[str, ...]) -> None:
+    if value not in choices:
+        raise ValueError(f"sim.{key}={value}: it is one of {', '.join(choices)}.")

@@ -1,0 +1,99 @@
+"""LIBERO for the engine: suites of tasks, their official initial states, and a protocol for both."""
+
+from collections.abc import Callable
+
+import numpy as np
+
+from embodied_rl.interfaces.sim import Array, Camera, SimulatorSpec, Task
+from embodied_rl_sims.libero import assets, launch, package, report
+from embodied_rl_sims.libero.environment import POSE, LiberoEnvironment, Scenes
+from embodied_rl_sims.libero.scene import Scene
+from embodied_rl_sims.libero.settings import LiberoConfig
+from embodied_rl_sims.rows import Rows
+
+
+def spec_of(config: LiberoConfig) -> SimulatorSpec:
+    """LIBERO's specification, out of the package's files.
+
+    An action is robosuite's OSC_POSE: [-1, 1] stands for ±5 cm and ±0.5 rad of the gripper, in the robot's
+    directions, to be reached by the next control step; the last entry opens (−1) or closes (+1) the gripper. The
+    state is that of openpi's examples/libero/main.py and of OpenVLA-OFT: the gripper's position, the hand's
+    orientation as axis × angle, both fingers.
+    """
+    problems = package.problems(config.suite)
+    slots = range(_slots(problems))
+    return SimulatorSpec(
+        cameras=tuple(Camera(name, config.image_size, config.image_size) for name in config.cameras),
+        state_names=(
+            "gripper_x", "gripper_y", "gripper_z", "turn_x", "turn_y", "turn_z", "finger_left", "finger_right",
+        ),
+        action_names=("move_x", "move_y", "move_z", "turn_x", "turn_y", "turn_z", "close_gripper"),
+        action_low=(-1.0,) * 7,
+        action_high=(1.0,) * 7,
+        control_hz=float(config.control_freq),
+        horizon=config.episode_steps,
+        tasks=tuple(
+            Task(problem.name, config.suite, len(package.initial_states(problem.states))) for problem in problems
+        ),
+        words=tuple(sorted({word for problem in problems for word in problem.instruction.split()})),
+        instruction_length=max(len(problem.instruction.split()) for problem in problems),
+        privileged_names=(*(f"object{slot}_{axis}" for slot in slots for axis in POSE), "goal", "clock"),
+    )  # fmt: skip
+
+
+class Libero(Rows):
+    """n environments of one suite. Scenes are built when a task is first run, and go from one environment to another.
+
+    Args:
+        config: what to run.
+        num_envs: n.
+
+    Raises:
+        Unavailable: assets are missing.
+        ModuleNotFoundError: LIBERO's package is not installed here.
+    """
+
+    Config = LiberoConfig
+    spec_of = staticmethod(spec_of)
+    diagnose = staticmethod(report.diagnose)
+    provenance = staticmethod(report.provenance)
+
+    def __init__(self, config: LiberoConfig, num_envs: int) -> None:
+        place = assets.folder(config.assets)
+        assets.require(config.suite, place)
+        environments = launch.load(config.renderer, place)
+        self.config, self._problems = config, package.problems(config.suite)
+        self._scenes = Scenes(lambda task: Scene(environments, self._problems[task], config), config.keep)
+        slots = _slots(self._problems)
+        super().__init__(
+            spec_of(config), num_envs, lambda row: LiberoEnvironment(self._scenes, self._problems, config, slots)
+        )
+
+    def expert(self, faulty: bool = False) -> Callable[[], Array]:
+        """A scripted operator for the suite libero_object; call the result for one control step's actions.
+
+        Raises:
+            ValueError: another suite, or one with faults, which LIBERO has not.
+        """
+        if self.config.suite != "libero_object" or faulty:
+            raise ValueError(
+                f"sim.suite={self.config.suite}: LIBERO's scripted operator is for libero_object, and has no faults."
+            )
+
+        def actions() -> Array:
+            moves = np.zeros((self.num_envs, self.spec.action_dim), np.float32)
+            for row in range(self.num_envs):
+                environment = self.environment(row) if self.episode(row) is not None else None
+                if isinstance(environment, LiberoEnvironment):
+                    moves[row] = environment.operate()
+            return moves
+
+        return actions
+
+    def close(self) -> None:
+        super().close()
+        self._scenes.close()
+
+
+def _slots(problems: tuple[package.Problem, ...]) -> int:
+    return max(len(package.objects_of_interest(problem.bddl)) for problem in problems)

@@ -1,0 +1,22 @@
+"""Pictures in the size that is asked for. NumPy only."""
+
+import numpy as np
+
+from embodied_rl.interfaces.sim import Array
+
+
+def resized(picture: Array, height: int, width: int) -> Array:
+    """uint8 [height, width, 3]: each pixel is the mean of the area that it covers of the `picture`, uint8 [h, w, 3]."""
+    if picture.shape[:2] == (height, width):
+        return picture
+    rows, columns = _shares(picture.shape[0], height), _shares(picture.shape[1], width)
+    mean = np.einsum("ah,hwc,bw->abc", rows, picture.astype(np.float64), columns, optimize=True)
+    return np.rint(mean).astype(np.uint8)
+
+
+def _shares(old: int, new: int) -> Array:
+    """float64 [new, old]: how much of each new pixel each old one covers; rows sum to 1."""
+    edges = np.linspace(0, old, new + 1)
+    first, last, pixel = edges[:-1, None], edges[1:, None], np.arange(old)
+    covered = np.clip(np.minimum(last, pixel + 1) - np.maximum(first, pixel), 0, None)
+    return covered / covered.sum(axis=1, keepdims=True)

@@ -1,0 +1,6 @@
+"""The tabletop on `mujoco_warp`: the same scenes, tasks and pictures, with all environments stepped by one device."""
+
+from embodied_rl_sims.tabletop_warp.settings import TabletopWarpConfig
+from embodied_rl_sims.tabletop_warp.simulator import TabletopWarp
+
+__all__ = ["TabletopWarp", "TabletopWarpConfig"]

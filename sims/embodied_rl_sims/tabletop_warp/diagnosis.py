@@ -1,0 +1,53 @@
+"""What the tabletop on `mujoco_warp` depends on, and what is wrong with it on this machine."""
+
+from importlib.metadata import PackageNotFoundError, version
+
+from embodied_rl.interfaces.sim import Diagnosis, Unavailable
+from embodied_rl_sims.tabletop_warp.settings import TabletopWarpConfig
+
+_PACKAGES = ("mujoco", "mujoco-warp", "warp-lang")
+_REMAKE = "embodied-rl sim install tabletop_warp replace=true"
+
+
+def diagnose(config: TabletopWarpConfig) -> list[Diagnosis]:
+    """Whether the packages go together, and where the worlds are."""
+    return [packages(), device(config)]
+
+
+def provenance(config: TabletopWarpConfig) -> dict[str, str]:
+    """Versions of the packages, and the device."""
+    return {**{name: _version(name) for name in _PACKAGES}, "device": device(config).found}
+
+
+def packages() -> Diagnosis:
+    """MuJoCo and MuJoCo Warp are released together, with numbers that agree."""
+    found = {name: _version(name) for name in _PACKAGES}
+    shown = ", ".join(f"{name} {number}" for name, number in found.items())
+    if "missing" in found.values():
+        return Diagnosis("MuJoCo Warp", "fail", shown, _REMAKE)
+    releases = {tuple(found[name].split(".")[:2]) for name in ("mujoco", "mujoco-warp")}
+    return (
+        Diagnosis("MuJoCo Warp", "ok", shown)
+        if len(releases) == 1
+        else Diagnosis("MuJoCo Warp", "warn", shown, _REMAKE)
+    )
+
+
+def device(config: TabletopWarpConfig) -> Diagnosis:
+    """What `sim.device` means here."""
+    try:
+        from embodied_rl_sims.tabletop_warp.devices import choose, describe
+
+        chosen = choose(config.device)
+    except (ImportError, Unavailable) as error:
+        said, _, remedy = str(error).partition(". ")
+        return Diagnosis("device", "fail", said, remedy or _REMAKE)
+    slow = "it works, but sim=tabletop is faster without a GPU" if chosen == "cpu" else ""
+    return Diagnosis("device", "warn" if slow else "ok", describe(chosen), slow)
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "missing"

@@ -1,0 +1,26 @@
+"""What can be set on the tabletop on `mujoco_warp`. Needs neither it nor Warp."""
+
+import re
+from dataclasses import dataclass
+
+from embodied_rl_sims.tabletop.settings import TabletopConfig
+
+
+@dataclass(frozen=True)
+class TabletopWarpConfig(TabletopConfig):
+    """Settings of the tabletop, and where it runs.
+
+    Attributes:
+        device: "auto" (the first CUDA device where there is one, else the processor), "cpu", or a CUDA device such as
+            "cuda" or "cuda:1".
+        deterministic: on a CUDA device, sum in a fixed order, so that equal seeds give equal bits; False is faster.
+            On the processor they always do.
+    """
+
+    device: str = "auto"
+    deterministic: bool = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", self.device):
+            raise ValueError(f"sim.device={self.device}: it is auto, cpu, cuda or cuda:<number>.")

@@ -1,0 +1,188 @@
+"""A benchmark enumerates tasks × initial states × seeds, every one exactly once."""
+
+import json
+from collections import Counter
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from embodied_rl import composition
+from embodied_rl.actors.embodiment import Embodiment
+from embodied_rl.config import freeze
+from embodied_rl.evaluate import benchmark, command
+from embodied_rl.evaluate.protocol import EpisodeResult
+from embodied_rl.evaluate.report import Report
+from embodied_rl.interfaces.sim import SimulatorSpec, Task
+from embodied_rl.schema import BenchmarkNode, BenchmarkPart, EvalConfig, SimChange, SimNode, Video
+from embodied_rl.validation import validate
+
+
+@dataclass
+class Kind:
+    node: SimNode
+    spec: SimulatorSpec
+
+
+@pytest.fixture
+def nodes(monkeypatch: pytest.MonkeyPatch, spec: SimulatorSpec) -> list[SimNode]:
+    """The simulators that were asked for: "desk" with four tasks, "kitchen" with one that has three initial states."""
+    asked: list[SimNode] = []
+    specs = {"desk": spec, "kitchen": replace(spec, tasks=(Task("cook", "cook", initial_states=3),))}
+
+    def of(node: SimNode) -> Kind:
+        asked.append(node)
+        return Kind(node, specs[node.name])
+
+    monkeypatch.setattr(benchmark, "SimulatorKind", SimpleNamespace(of=of))
+    return asked
+
+
+DESK = BenchmarkPart({"name": "desk"}, seeds=3)
+KITCHEN = BenchmarkPart({"name": "kitchen", "num_envs": 2}, initial_states=3, seeds=2)
+
+
+def config(*parts: BenchmarkPart, **keys) -> EvalConfig:
+    return EvalConfig(benchmark=BenchmarkNode("home", "a book", parts), **keys)
+
+
+def test_every_task_initial_state_and_seed_runs_once(nodes) -> None:
+    desk, kitchen = benchmark.parts_of(config(DESK, KITCHEN), None)
+    assert Counter((e.task, e.initial_state, e.seed) for e in desk.episodes) == Counter(
+        (task, None, seed) for task in range(4) for seed in range(3)
+    )
+    assert Counter((e.task, e.initial_state, e.seed) for e in kitchen.episodes) == Counter(
+        (0, state, seed) for state in range(3) for seed in range(2)
+    )
+    assert [e.index for part in (desk, kitchen) for e in part.episodes] == list(range(18))
+    found = benchmark.about(config(DESK, KITCHEN), [desk, kitchen])
+    assert found == {
+        "benchmark": "home", "protocol": "a book", "complete": True, "changed": {},
+        "seeds": [0, 1, 2], "initial_states": [0, 1, 2],
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("episodes", [1, 5, 6, 17])
+def test_a_part_of_it_is_even_over_tasks_and_does_not_pass_for_the_whole(episodes: int, nodes) -> None:
+    asked = config(DESK, KITCHEN, episodes=episodes)
+    parts = benchmark.parts_of(asked, None)
+    assert sum(len(part.episodes) for part in parts) == episodes
+    desk = Counter(e.task for e in parts[0].episodes)
+    assert max(desk.values()) - min(desk[task] for task in range(4)) <= 1
+    assert benchmark.about(asked, parts)["complete"] is False
+
+
+def test_one_task_of_it_is_not_the_whole(nodes) -> None:
+    asked = config(DESK, KITCHEN, task="pick")
+    (part,) = benchmark.parts_of(asked, None)
+    assert {e.task for e in part.episodes} == {0, 1} and len(part.episodes) == 6
+    assert benchmark.about(asked, [part])["complete"] is False
+
+
+def test_named_tasks_and_splits_are_those_that_run(nodes) -> None:
+    (part,) = benchmark.parts_of(config(replace(DESK, tasks=("open", "pick red"), split="vision")), None)
+    assert {(e.task, e.split) for e in part.episodes} == {(0, "vision"), (3, "vision")}
+
+
+def test_what_is_typed_changes_the_benchmarks_simulator(nodes) -> None:
+    benchmark.parts_of(config(KITCHEN, sim=SimChange(None, {"python": "/there/python", "light": 1})), None)
+    assert nodes == [SimNode("kitchen", 2, "/there/python", (), {"light": 1})]
+
+
+def test_a_report_says_what_was_other_than_in_the_benchmark(nodes) -> None:
+    asked = config(KITCHEN, sim=SimChange(None, {"python": "/there/python", "num_envs": 3, "light": 1}))
+    assert benchmark.about(asked, benchmark.parts_of(asked, None))["changed"] == {"light": 1}
+
+
+@pytest.mark.parametrize(
+    "change, expected",
+    [
+        (SimChange(), SimNode("desk", 6, None, (), {"size": 3})),
+        (SimChange(None, {"num_envs": 4}), SimNode("desk", 4, None, (), {"size": 3})),
+        (SimChange("desk", {"size": 5}), SimNode("desk", 6, None, (), {"size": 5})),
+        (SimChange("kitchen", {}), SimNode("kitchen")),
+    ],
+)
+def test_without_a_benchmark_the_policys_own_simulator_is_changed(change: SimChange, expected: SimNode, nodes) -> None:
+    (part,) = benchmark.parts_of(EvalConfig(sim=change), SimNode("desk", 6, options={"size": 3}))
+    assert nodes == [expected] and len(part.episodes) == 512
+
+
+@pytest.mark.parametrize(
+    "parts, keys, said",
+    [
+        ((DESK,), {"task": "pick gren"}, "unknown task 'pick gren'.*pick green|unknown task 'pick gren'.*pick red"),
+        ((DESK,), {"split": "vision"}, "a benchmark has conditions of its own"),
+        ((replace(DESK, tasks=("opne",)),), {}, "unknown task 'opne'.*'open'"),
+        ((replace(DESK, split="visoin"),), {}, "unknown split 'visoin'.*'vision'"),
+        ((replace(DESK, initial_states=2),), {}, "2 initial states of each task, but 'pick red' has 0"),
+        ((replace(KITCHEN, initial_states=4),), {}, "4 initial states of each task, but 'cook' has 3"),
+    ],
+)
+def test_what_does_not_exist_is_refused(parts, keys, said: str, nodes) -> None:
+    with pytest.raises(ValueError, match=said):
+        benchmark.parts_of(config(*parts, **keys), None)
+
+
+def test_results_of_several_simulators_keep_their_tasks(nodes, spec: SimulatorSpec) -> None:
+    parts = benchmark.parts_of(config(DESK, KITCHEN), None)
+    played = [
+        [EpisodeResult(e.index, e.task, e.seed, e.split, part is parts[1], False, 1, 0.0, 0.0, e.initial_state)
+         for e in part.episodes] for part in parts
+    ]  # fmt: skip
+    report = Report.of(*benchmark.combined(parts, played), {})
+    assert {name: (s.success.rate, s.success.episodes) for name, s in report.tasks.items()} == {
+        **{task.name: (0.0, 3) for task in spec.tasks}, "cook": (1.0, 6),
+    }  # fmt: skip
+
+
+def test_initial_states_are_part_of_what_makes_two_reports_comparable(spec: SimulatorSpec) -> None:
+    def hash_of(state: int | None) -> str:
+        result = EpisodeResult(0, 0, 0, "train", True, True, 1, 1.0, 0.0, state)
+        return Report.of([result], spec, {}).metadata["episodes_sha256"]
+
+    assert len({hash_of(None), hash_of(0), hash_of(1)}) == 3
+
+
+@pytest.mark.parametrize("name", sorted(path.stem for path in (composition.root() / "benchmark").glob("*.yaml")))
+def test_every_benchmark_that_is_shipped_reads(name: str) -> None:
+    mapping = composition.compose("eval", [f"benchmark={name}", "policy=random"], ("episodes", "policy"))
+    found = freeze(EvalConfig, mapping).benchmark
+    assert found is not None and found.name == name and found.protocol
+
+
+def test_the_operator_solves_the_tabletops_benchmark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    mapping = composition.compose(
+        "eval", ["benchmark=tabletop", "policy=expert", "episodes=7", "out=here"], ("episodes", "policy")
+    )
+    assert command.run(freeze(EvalConfig, mapping)) == 0
+    report = json.loads((tmp_path / "here" / "report.json").read_text())
+    assert report["success"]["rate"] == 1.0 and len(report["tasks"]) == 7
+    assert (report["metadata"]["complete"], report["metadata"]["seeds"]) == (False, [0])
+    assert report["metadata"]["simulators"][0]["horizon"] == 50
+
+
+@pytest.mark.parametrize("given", [{}, {"policy": "random", "checkpoint": "x"}])
+def test_exactly_one_policy_acts(given: dict[str, str]) -> None:
+    with pytest.raises(ValueError, match="Who acts"):
+        validate(EvalConfig(**given))
+
+
+def test_a_policy_of_another_robot_is_refused_before_anything_runs(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    change = SimChange("tabletop", {"image_size": 32})
+    asked = EvalConfig(policy="asset:tabletop_base.safetensors", sim=change, video=Video(0, 0, 0))
+    with pytest.raises(ValueError, match=r"sees camera 'front' at \(64, 64\)"):
+        command.run(asked)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_policy_that_fits_some_tasks_is_told_which_it_does_not_fit(nodes, spec: SimulatorSpec) -> None:
+    parts = benchmark.parts_of(config(DESK, KITCHEN), None)
+    embodiment = Embodiment.of(replace(spec, words=("x",)), 2, 4)
+    command.check_fit(embodiment, [parts[0]])
+    parts[1] = replace(parts[1], spec=replace(parts[1].spec, state_names=("clock", "oven")))
+    with pytest.raises(ValueError, match=r"kitchen, cook: .*state_names.*task=<name>"):
+        command.check_fit(embodiment, parts)

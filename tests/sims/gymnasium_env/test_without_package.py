@@ -1,0 +1,70 @@
+"""What needs no Gymnasium: settings, words, seeds, and the size of pictures."""
+
+import numpy as np
+import pytest
+
+from embodied_rl.rollout.episodes import episode_seed
+from embodied_rl.simulators.environments import recipe
+from embodied_rl_sims.gymnasium_env import GymnasiumConfig
+from embodied_rl_sims.gymnasium_env.diagnosis import PINS
+from embodied_rl_sims.gymnasium_env.environment import folded, instruction_of
+from embodied_rl_sims.pictures import resized
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"image_size": 0}, "sim.image_size=0"),
+        ({"horizon": 0}, "sim.horizon=0"),
+        ({"control_hz": 0.0}, "sim.control_hz"),
+        ({"success": None, "reward": "success"}, "sim.reward=success needs sim.success"),
+        ({"options": {"width": 64}}, "sim.options.width: set sim.image_size"),
+        ({"options": {"render_mode": "human"}}, "set sim.observations"),
+        ({"state_entries": (0, 0)}, "sim.state_entries"),
+        ({"state_entries": (-1,)}, "sim.state_entries"),
+    ],
+)
+def test_settings_that_cannot_be_are_named(settings, message) -> None:
+    with pytest.raises(ValueError, match=message):
+        GymnasiumConfig(**settings)
+
+
+@pytest.mark.parametrize(
+    ("id", "words"),
+    [
+        ("FetchPickAndPlace-v4", "fetch pick and place"),
+        ("HalfCheetah-v5", "half cheetah"),
+        ("my_package:namespace/open_drawer-v0", "open drawer"),
+        ("unversioned", "unversioned"),
+    ],
+)
+def test_the_instruction_is_made_of_the_id(id, words) -> None:
+    assert instruction_of(GymnasiumConfig(id=id)) == words
+    assert instruction_of(GymnasiumConfig(id=id, instruction="do it")) == "do it"
+
+
+def test_the_recipe_installs_what_the_diagnosis_expects() -> None:
+    steps = [requirement for step in recipe("gymnasium").steps for requirement in step]
+    assert steps == [f"{name}=={version}" for name, version in PINS.items()]
+
+
+def test_folded_seeds_fit_31_bits_and_never_meet_across_purposes() -> None:
+    """The purposes' seeds lie in ranges that do not overlap, as they do before."""
+    seeds = {
+        purpose: [folded(episode_seed(purpose, "train", 0, index)) for index in range(2000)]
+        for purpose in ("train", "select", "report")
+    }
+    ends = [(min(found), max(found)) for found in seeds.values()]
+    assert ends[0][1] < ends[1][0] and ends[1][1] < ends[2][0] and ends[2][1] < 2**31
+    assert all(len(set(found)) > 1990 for found in seeds.values())
+    assert [folded(seed) for seed in (0, 7, 123_456)] == [0, 7, 123_456]
+
+
+def test_a_smaller_picture_is_the_mean_of_what_it_covers() -> None:
+    """2 × 3 pixels to 1 × 2: the middle column belongs to both by half."""
+    picture = np.array([[0, 90, 30], [60, 30, 90]], np.uint8)[..., None].repeat(3, 2)
+    left = (0 + 60 + 0.5 * (90 + 30)) / 3
+    right = (30 + 90 + 0.5 * (90 + 30)) / 3
+    assert resized(picture, 1, 2)[0, :, 0].tolist() == [left, right]
+    assert np.array_equal(resized(picture, 4, 6), picture.repeat(2, 0).repeat(2, 1))
+    assert resized(picture, 2, 3) is picture

@@ -1,0 +1,84 @@
+"""Where episodes start, when pictures are drawn, and which way round they are."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from embodied_rl.interfaces.sim import Array
+from tests.sims.libero.conftest import Run
+
+pytestmark = pytest.mark.sim
+
+
+@pytest.fixture(scope="module")
+def starts(run: Run, assets: Path) -> dict[str, Array]:
+    return run("starts", assets=assets)
+
+
+@pytest.fixture(scope="module")
+def chunks(run: Run, assets: Path) -> dict[str, Array]:
+    return run("chunks", assets=assets)
+
+
+def test_a_numbered_initial_state_is_the_official_one(starts: dict[str, Array]) -> None:
+    last = len(starts["official"]) - 1
+    assert last == 49
+    for number in (0, 7, last):
+        assert np.array_equal(starts[f"number{number}"], starts["official"][number])
+
+
+def test_without_a_number_the_seed_draws_one_of_them(starts: dict[str, Array]) -> None:
+    drawn = [np.flatnonzero((starts["official"] == starts[f"seed{seed}"]).all(axis=1)).tolist() for seed in range(6)]
+    assert all(drawn), "a start that is none of the official ones"
+    assert len({numbers[0] for numbers in drawn}) > 1
+
+
+def test_a_number_too_high_is_refused(starts: dict[str, Array]) -> None:
+    assert "initial states 0 to 49, and no 50" in str(starts["refusal"])
+
+
+def test_left_and_right_are_swapped_as_openpi_feeds_them(starts: dict[str, Array]) -> None:
+    assert np.array_equal(starts["mirrored"], starts["plain"][:, ::-1])
+    assert not np.array_equal(starts["mirrored"], starts["plain"])
+
+
+def test_a_plain_picture_is_as_the_camera_sees(starts: dict[str, Array]) -> None:
+    """The basket is the widest thing beside the middle of this scene; rows are darker where the far wall is not."""
+    picture = starts["plain"].astype(int)
+    columns = np.abs(np.diff(picture, axis=0)).sum(axis=(0, 2))
+    right, left = columns[16:].sum(), columns[:16].sum()
+    assert (right > left) == (starts["basket_side"] > 0)
+
+
+def test_a_video_has_the_size_asked_for(starts: dict[str, Array]) -> None:
+    assert starts["video"].shape == (24, 40, 3)
+
+
+def test_a_chunk_is_its_control_steps(chunks: dict[str, Array]) -> None:
+    assert np.array_equal(chunks["reward"], chunks["rewards"])
+    for name in ("agentview", "robot0_eye_in_hand", "state", "privileged"):
+        assert np.array_equal(chunks[f"at_once_{name}"], chunks[f"singly_{name}"]), name
+
+
+def test_privileged_places_are_seen_from_the_gripper(chunks: dict[str, Array]) -> None:
+    for slot, place in enumerate(chunks["places"]):
+        seen = chunks["at_once_privileged"][7 * slot : 7 * slot + 3]
+        assert np.allclose(seen, place - chunks["gripper"], rtol=0, atol=1e-6)
+    assert np.allclose(chunks["at_once_state"][:3], chunks["gripper"], rtol=0, atol=0.01), (
+        "another point of the gripper"
+    )
+
+
+def test_pictures_are_drawn_once_a_chunk(chunks: dict[str, Array]) -> None:
+    assert chunks["drawn"].tolist() == ["agentview", "robot0_eye_in_hand"]
+
+
+def test_an_episode_leaves_numpy_s_global_generator_alone(chunks: dict[str, Array]) -> None:
+    assert chunks["generator"]
+
+
+def test_the_operator_succeeds_when_the_package_says_so(run: Run, assets: Path) -> None:
+    found = run("operated", assets=assets, task=3)
+    assert found["ours"][-1] and not found["ours"][:-1].any(), "the operator fails"
+    assert np.array_equal(found["ours"], found["theirs"])

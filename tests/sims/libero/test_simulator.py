@@ -1,0 +1,161 @@
+"""LIBERO in a worker of its own environment: a simulator's contract, and what it says where something is missing."""
+
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from embodied_rl.interfaces.sim import Episode, Unavailable
+from embodied_rl.runtime.handle import WorkerError
+from embodied_rl.simulators.kind import SimulatorKind
+from embodied_rl.testing.simulator_contract import Check, check_spec
+from tests.sims.environments import kind_of
+from tests.sims.libero.conftest import Run
+
+pytestmark = pytest.mark.sim
+HORIZON = 4
+
+
+@pytest.fixture(scope="module")
+def kind(assets: Path) -> SimulatorKind:
+    return small(assets)
+
+
+def small(assets: Path | str, **options: Any) -> SimulatorKind:
+    chosen = {"suite": "libero_object", "image_size": 32, "settle": 1, "horizon": HORIZON, "renderer": "osmesa"}
+    return kind_of("libero", rendering="light", assets=str(assets), **{**chosen, **options})
+
+
+class Lender:
+    """Simulators that one check after another uses, because a worker takes seconds to start; each used as if new."""
+
+    def __init__(self, kind: SimulatorKind) -> None:
+        self._kind, self._idle, self._all = kind, {}, []
+
+    def build(self, num_envs: int) -> Any:
+        waiting = self._idle.setdefault(num_envs, [])
+        if not waiting:
+            waiting.append(self._kind.build(num_envs))
+            self._all.append(waiting[0])
+        simulator = waiting.pop()
+        return Lent(simulator, lambda: waiting.append(simulator))
+
+    def close(self) -> None:
+        for simulator in self._all:
+            simulator.close()
+
+
+class Lent:
+    """A simulator whose `close` gives it back."""
+
+    def __init__(self, simulator: Any, give_back: Callable[[], None]) -> None:
+        self._simulator, self.close = simulator, give_back
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._simulator, name)
+
+
+@pytest.fixture(scope="module")
+def check(kind: SimulatorKind) -> Iterator[Check]:
+    lender = Lender(kind)
+    yield Check(lender.build, executed=3)
+    lender.close()
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "episodes_run_to_their_end",
+        "observations_stay_as_they_were",
+        "actions_are_clipped",
+        "parked_environments_do_nothing",
+        "final_observations_belong_to_the_episode_that_ended",
+        "neighbours_change_nothing",
+    ],
+)
+def test_contract(check: Check, name: str) -> None:
+    getattr(check, name)()
+
+
+def test_spec(kind: SimulatorKind) -> None:
+    spec = kind.spec
+    check_spec(spec)
+    assert {camera.name: (camera.height, camera.width) for camera in spec.cameras} == {
+        "agentview": (32, 32),
+        "robot0_eye_in_hand": (32, 32),
+    }
+    assert spec.horizon == HORIZON and spec.control_hz == 20 and spec.families == ("libero_object",)
+    assert {"basket", "alphabet"} <= set(spec.words)
+
+
+def test_without_cameras_nothing_is_drawn(assets: Path) -> None:
+    simulator = small(assets, cameras=[]).build(1)
+    observation = simulator.reset([Episode(0, 2, 1)])
+    assert observation.images == {} and observation.state.shape == (1, 8)
+    video: Any = simulator
+    assert video.render(0, 16, 12).std() > 0
+    simulator.close()
+
+
+def test_other_suites_have_no_operator(assets: Path) -> None:
+    simulator: Any = small(assets, suite="libero_spatial", cameras=[]).build(1)
+    with pytest.raises(WorkerError, match=r"sim\.suite=libero_spatial: .* is for libero_object"):
+        simulator.expert()
+    simulator.close()
+
+
+def test_missing_assets_are_named(assets: Path, tmp_path: Path) -> None:
+    partial = tmp_path / "assets"
+    shutil.copytree(assets, partial)
+    mesh = next(partial.glob("stable_hope_objects/milk/**/*.msh"))
+    mesh.unlink()
+    shutil.rmtree(partial / "stable_scanned_objects" / "basket")
+    with pytest.raises(Unavailable, match=r"sim\.assets=<folder>") as caught:
+        small(partial).build(1)
+    for name in (mesh.relative_to(partial).as_posix(), "stable_scanned_objects/basket/basket.xml", "2 files"):
+        assert name in str(caught.value)
+    assets_line = next(line for line in small(partial).ask("diagnose") if line.name == "assets")
+    assert assets_line.status == "fail" and "sim.assets" in assets_line.remedy
+
+
+def test_unknown_cameras_are_refused(assets: Path) -> None:
+    simulator = small(assets, cameras=["overhead"]).build(1)
+    with pytest.raises(WorkerError, match=r"sim\.cameras: LIBERO's scenes have no overhead, but .*agentview"):
+        simulator.reset([Episode(0, 0, 1)])
+    simulator.close()
+
+
+def test_diagnosis(kind: SimulatorKind) -> None:
+    lines = {line.name: line for line in kind.ask("diagnose")}
+    assert {line.status for line in lines.values()} == {"ok"}, lines
+    assert lines["robosuite"].found == "1.4.0"
+    assert "files, sha256" in lines["assets"].found and "pictures/s" in lines["renderer osmesa"].found
+
+
+def test_provenance_changes_with_what_it_is_of(kind: SimulatorKind, assets: Path, tmp_path: Path) -> None:
+    before = kind.ask("provenance")
+    other = tmp_path / "assets"
+    shutil.copytree(assets, other)
+    assert small(other).ask("provenance") == before
+    texture = next(other.glob("textures/*.png"))
+    content = bytearray(texture.read_bytes())
+    content[-1] ^= 1
+    texture.write_bytes(content)
+    after = small(other, suite="libero_goal").ask("provenance")
+    changed = {name for name in before if before[name] != after[name]}
+    assert changed == {"assets sha256", "bddl sha256", "initial states sha256"}
+    assert before["robosuite"] == "1.4.0" and before["rendering"] == "light, osmesa"
+
+
+def test_the_user_s_configuration_is_respected(run: Run, assets: Path, tmp_path: Path) -> None:
+    with_one, without = tmp_path / "with", tmp_path / "without"
+    (with_one / ".libero").mkdir(parents=True)
+    without.mkdir()
+    (with_one / ".libero" / "config.yaml").write_text(f"assets: {assets}\nbenchmark_root: elsewhere\n")
+    found = run("configured", home=with_one, assets=assets)
+    assert str(found["folder"]) == str(assets) and not found["variable"]
+    found = run("configured", home=without, assets=assets)
+    assert str(found["folder"]) == str(without / ".cache" / "libero" / "assets") and not found["variable"]
+    assert not [name for name in found["left"] if ".libero" in name], "a configuration was left in the user's folder"
