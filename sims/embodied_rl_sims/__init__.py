@@ -6,4 +6,5 @@ SIMS = {
     "libero": "embodied_rl_sims.libero:Libero",
     "gymnasium": "embodied_rl_sims.gymnasium_env:Gymnasium",
     "isaaclab": "embodied_rl_sims.isaac:IsaacLab",
+    "maniskill": "embodied_rl_sims.maniskill:ManiSkill",
 }

@@ -1,0 +1,6 @@
+"""ManiSkill 3. `ManiSkill` is what the engine finds by the name "maniskill"."""
+
+from embodied_rl_sims.maniskill.settings import ManiSkillConfig
+from embodied_rl_sims.maniskill.simulator import ManiSkill
+
+__all__ = ["ManiSkill", "ManiSkillConfig"]

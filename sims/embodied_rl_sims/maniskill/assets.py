@@ -1,0 +1,47 @@
+"""Assets that ManiSkill downloads: which are missing, and the command that brings them."""
+
+import re
+import sys
+from collections.abc import Callable
+from importlib import import_module
+from typing import Any
+
+from embodied_rl.interfaces.sim import Unavailable
+
+
+def missing_assets(entry: Any) -> list[str]:
+    """Which assets, of those that a task declares, are not all on this machine."""
+    assets = import_module("mani_skill.utils.assets")
+
+    def is_here(uid: str) -> bool:
+        is_group = uid in assets.DATA_GROUPS
+        parts = assets.expand_data_group_into_individual_data_source_ids(uid) if is_group else [uid]
+        return all(assets.is_data_source_downloaded(part) for part in parts)
+
+    return [uid for uid in entry.asset_download_ids or () if not is_here(uid)]
+
+
+def unavailable(task: str, uids: list[str]) -> Unavailable:
+    """What to tell a user whose task lacks these assets."""
+    commands = " && ".join(f"{sys.executable} -m mani_skill.utils.download_asset {uid}" for uid in uids)
+    return Unavailable(f"'{task}' needs the assets {', '.join(uids)}; this downloads them: {commands}")
+
+
+def named_in(text: str) -> list[str]:
+    """The assets that an error of the package speaks of, by their id or by a path below them."""
+    assets = import_module("mani_skill.utils.assets")
+    words = set(re.findall(r"[\w/.-]+", text))
+    known = [uid for uid in (*assets.DATA_SOURCES, *assets.DATA_GROUPS) if uid in words]
+    if known:
+        return known[:1]
+    paths = {uid: str(source.output_dir / source.target_path) for uid, source in assets.DATA_SOURCES.items()}
+    return [uid for uid, path in paths.items() if path in text][:1]
+
+
+def refuse(task: str) -> Callable[[str], bool]:
+    """An answer to the package's question whether it may download: nobody is there to be asked."""
+
+    def answer(question: str) -> bool:
+        raise unavailable(task, named_in(question) or [task])
+
+    return answer

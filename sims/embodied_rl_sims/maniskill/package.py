@@ -1,0 +1,106 @@
+"""ManiSkill's own environments: made, or refused with what is missing and the command that brings it."""
+
+import difflib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib import import_module
+from typing import Any
+
+from embodied_rl.interfaces.sim import Unavailable
+from embodied_rl_sims.maniskill.assets import missing_assets, named_in, refuse, unavailable
+from embodied_rl_sims.maniskill.settings import ManiSkillConfig
+
+_DRIVER = (
+    "ManiSkill needs a Vulkan driver, even without pictures, and found none that serves ({error}). On a machine with "
+    "an NVIDIA GPU, install its driver with Vulkan. On one without, Mesa's software driver of 24.0 or newer serves: "
+    "apt install libvulkan1 mesa-vulkan-drivers; on Debian 12 take mesa-vulkan-drivers from bookworm-backports. Point "
+    "VK_DRIVER_FILES to the driver's .json file where it is not in the usual place; 'vulkaninfo --summary' lists what "
+    "is found."
+)
+_DRIVER_ERRORS = ("vk::", "Vulkan", "physical device", "rendering device")
+
+
+def make(config: ManiSkillConfig, num_envs: int = 1) -> Any:
+    """A `mani_skill.envs.sapien_env.BaseEnv`, which observes nothing by itself.
+
+    Raises:
+        ValueError: the package knows no such task, control mode, robot or reward for it.
+        Unavailable: an asset or a Vulkan driver is missing.
+    """
+    missing = missing_assets(registered(config))
+    if missing:
+        raise unavailable(config.task, missing)
+    cameras = {"width": config.image_size, "height": config.image_size, "shader_pack": config.shader}
+    keywords: dict[str, Any] = {} if config.robot is None else {"robot_uids": config.robot}
+    with _translated(config):
+        made = import_module("gymnasium").make(
+            config.task,
+            num_envs=num_envs,
+            obs_mode="none",
+            control_mode=config.control_mode,
+            reward_mode=config.reward,
+            reconfiguration_freq=config.reconfiguration_freq,
+            sim_backend="physx_cuda" if config.backend == "gpu" else "physx_cpu",
+            render_backend=_renderer(config),
+            sensor_configs=cameras,
+            human_render_camera_configs={"shader_pack": config.shader},
+            **keywords,
+        )
+    return made.unwrapped
+
+
+def registered(config: ManiSkillConfig) -> Any:
+    """The package's entry of the task: its class, its limit of control steps, the assets it declares.
+
+    Raises:
+        ValueError: there is no such task, or it has no such reward.
+    """
+    import_module("mani_skill.envs")  # registers the tasks
+    tasks = import_module("mani_skill.utils.registration").REGISTERED_ENVS
+    _check_name("task", config.task, list(tasks))
+    if config.robot is not None:
+        _check_name("robot", config.robot, list(import_module("mani_skill.agents").REGISTERED_AGENTS))
+    entry = tasks[config.task]
+    rewards = [name for name in entry.cls.SUPPORTED_REWARD_MODES if name != "none"]
+    if config.reward not in rewards:
+        known = f"it has {' and '.join(rewards)}" if rewards else "it has none at all"
+        raise ValueError(f"sim.reward={config.reward}: '{config.task}' has no such reward; {known}.")
+    return entry
+
+
+def _check_name(key: str, name: str, known: list[str]) -> None:
+    if name not in known:
+        close = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
+        hint = f"Did you mean {' or '.join(close)}?" if close else f"There are {len(known)}, as {', '.join(known[:5])}."
+        raise ValueError(f"sim.{key}={name}: ManiSkill has no such {key}. {hint}")
+
+
+def _renderer(config: ManiSkillConfig) -> str:
+    import torch
+
+    if config.renderer == "auto":
+        return "gpu" if torch.cuda.is_available() else "cpu"
+    return config.renderer
+
+
+@contextmanager
+def _translated(config: ManiSkillConfig) -> Iterator[None]:
+    """The package's errors in the user's words, and no questions: it asks before it downloads, and nobody answers."""
+    download_asset: Any = import_module("mani_skill.utils.download_asset")
+    asked, download_asset.prompt_yes_no = download_asset.prompt_yes_no, refuse(config.task)
+    try:
+        yield
+    except Unavailable:
+        raise
+    except AssertionError as error:
+        if "not in supported modes" in str(error):
+            raise ValueError(f"sim.control_mode: {error}") from error
+        raise
+    except (RuntimeError, OSError) as error:
+        if any(text in str(error) for text in _DRIVER_ERRORS):
+            raise Unavailable(_DRIVER.format(error=error)) from error
+        if uids := named_in(str(error)):
+            raise unavailable(config.task, uids) from error
+        raise
+    finally:
+        download_asset.prompt_yes_no = asked

@@ -1,0 +1,66 @@
+"""Demonstrations of the package's own motion planners, as the actions they choose in joint control."""
+
+from importlib import import_module, metadata
+from typing import Any
+
+import numpy as np
+
+from embodied_rl.interfaces.sim import Array, Episode, Unavailable
+from embodied_rl_sims.maniskill.physics import renew
+from embodied_rl_sims.maniskill.single import package_seed
+
+MODE = "pd_joint_pos"
+
+
+class Planner:
+    """Plans whole episodes in an environment of its own; the same actions give the same episode elsewhere.
+
+    Args:
+        task: the package's id.
+        env: a `BaseEnv` of one environment in `MODE`; closed with this object.
+
+    Raises:
+        ValueError: the package has no planner for the task.
+        Unavailable: the planning library would end the process.
+    """
+
+    def __init__(self, task: str, env: Any) -> None:
+        _check_numpy()
+        solvers = import_module("mani_skill.examples.motionplanning.panda.run").MP_SOLUTIONS
+        if task not in solvers:
+            raise ValueError(f"sim.task={task}: the package plans for {', '.join(sorted(solvers))} alone.")
+        self._solve, self._env = solvers[task], env
+
+    def plan(self, episode: Episode) -> Array:
+        """float32 [T, A] of an episode; T = 0 where the planner finds no way."""
+        recorder = _Recorder(self._env)
+        self._solve(recorder, seed=package_seed(episode), debug=False, vis=False)
+        size = self._env.single_action_space.shape[0]
+        return np.array(recorder.actions, np.float32).reshape(-1, size)
+
+    def close(self) -> None:
+        self._env.close()
+
+
+class _Recorder:
+    """An environment that keeps the actions it is given, as single precision within the limits."""
+
+    def __init__(self, env: Any) -> None:
+        self.unwrapped, self.actions = env, []
+
+    def reset(self, seed: int) -> Any:
+        renew(self.unwrapped)
+        return self.unwrapped.reset(seed=seed)
+
+    def step(self, action: Array) -> Any:
+        space = self.unwrapped.single_action_space
+        self.actions.append(np.clip(action, space.low, space.high).astype(np.float32))
+        return self.unwrapped.step(self.actions[-1])
+
+
+def _check_numpy() -> None:
+    if int(np.__version__.partition(".")[0]) > 1:
+        raise Unavailable(
+            f"mplib {metadata.version('mplib')}, ManiSkill's motion planner, is built for NumPy 1 and ends the process "
+            f"with NumPy {np.__version__}: pip install 'numpy<2' in the simulator's environment."
+        )

@@ -1,0 +1,73 @@
+"""What can be set on ManiSkill. Needs neither the package nor torch."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+REWARDS = ("sparse", "normalized_dense", "dense")
+
+
+@dataclass(frozen=True)
+class ManiSkillConfig:
+    """Settings of a ManiSkill 3 task.
+
+    Attributes:
+        task: the package's id of a task, as "PickCube-v1".
+        backend: "cpu" runs single environments in turn, to the bit reproducible; "gpu" runs all of them in one batch
+            on a CUDA device, and observations stay there.
+        observations: "rgb" gives the cameras' pictures, the package's proprioception as the state and the simulator's
+            truth as the privileged state; "state" gives the benchmark's flat state and no picture.
+        control_mode: how actions move the robot, by the package's name. The default moves the hand by up to 0.1 m and
+            0.1 rad a step, and opens or closes the gripper.
+        robot: the package's id of a robot, as "panda_wristcam"; null for the task's own.
+        image_size: pixels on each side of the cameras' pictures.
+        shader: "minimal" is fast; "default" has smoother light.
+        renderer: where pictures are drawn. "auto" takes a CUDA device where there is one, else the processor.
+        reward: of each control step. "sparse": 1 in success, -1 in failure; "normalized_dense" and "dense": the task's
+            shaped reward, up to 1 or as its authors wrote it.
+        horizon: control steps after which an episode is truncated; null for the benchmark's limit of the task.
+        terminate_on_success: end an episode when its goal is reached; else run to the horizon. Failure always ends it.
+        reconfiguration_freq: 1 rebuilds the scene for each episode, 0 never; null as the task's authors chose. More
+            than 1 is refused: what an episode holds would depend on the episodes before it.
+    """
+
+    task: str = "PickCube-v1"
+    backend: Literal["cpu", "gpu"] = "cpu"
+    observations: Literal["rgb", "state"] = "rgb"
+    control_mode: str = "pd_ee_delta_pose"
+    robot: str | None = None
+    image_size: int = 128
+    shader: Literal["minimal", "default"] = "minimal"
+    renderer: Literal["auto", "cpu", "gpu"] = "auto"
+    reward: Literal["sparse", "normalized_dense", "dense"] = "sparse"
+    horizon: int | None = None
+    terminate_on_success: bool = True
+    reconfiguration_freq: int | None = None
+
+    def __post_init__(self) -> None:
+        self._check_choices()
+        if self.image_size < 1:
+            raise ValueError(f"sim.image_size={self.image_size}: a picture has at least one pixel.")
+        if self.horizon is not None and self.horizon < 1:
+            raise ValueError(f"sim.horizon={self.horizon}: give at least 1, or null for the benchmark's limit.")
+        if self.reconfiguration_freq not in (None, 0, 1):
+            raise ValueError(
+                f"sim.reconfiguration_freq={self.reconfiguration_freq}: give 0, 1 or null; with any other value what "
+                "an episode holds would depend on the episodes before it."
+            )
+        if self.backend == "gpu" and (self.reconfiguration_freq == 1 or self.renderer == "cpu"):
+            raise ValueError(
+                "sim.backend=gpu steps one scene of all environments and draws it on the same device: leave out "
+                "sim.reconfiguration_freq=1 and sim.renderer=cpu."
+            )
+
+    def _check_choices(self) -> None:
+        choices = {
+            "backend": ("cpu", "gpu"),
+            "observations": ("rgb", "state"),
+            "shader": ("minimal", "default"),
+            "renderer": ("auto", "cpu", "gpu"),
+            "reward": REWARDS,
+        }
+        for key, known in choices.items():
+            if getattr(self, key) not in known:
+                raise ValueError(f"sim.{key}={getattr(self, key)}: give one of {', '.join(known)}.")

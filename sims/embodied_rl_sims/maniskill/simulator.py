@@ -1,0 +1,153 @@
+"""ManiSkill 3: manipulation tasks on SAPIEN's physics and renderer (Tao et al., 2024, arXiv:2410.00425)."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from embodied_rl.interfaces.sim import Array, Camera, Episode, Observation, SimulatorSpec, StepResult, Task
+from embodied_rl_sims.maniskill.batch import Batch
+from embodied_rl_sims.maniskill.experts import expert_of
+from embodied_rl_sims.maniskill.health import diagnose, provenance
+from embodied_rl_sims.maniskill.instructions import instruction_of
+from embodied_rl_sims.maniskill.package import make, registered
+from embodied_rl_sims.maniskill.reading import Reader, names_of
+from embodied_rl_sims.maniskill.settings import ManiSkillConfig
+from embodied_rl_sims.maniskill.single import Single
+from embodied_rl_sims.rows import Rows
+
+
+def spec_of(config: ManiSkillConfig) -> SimulatorSpec:
+    """The specification of a task, read from one environment on the processor; draws nothing.
+
+    Raises:
+        ValueError: the package has no such task, control mode, robot or reward, or it cannot be trained on.
+        Unavailable: an asset or a Vulkan driver is missing.
+    """
+    env = make(replace(config, backend="cpu"))
+    try:
+        return read_spec(config, env)
+    finally:
+        env.close()
+
+
+def read_spec(config: ManiSkillConfig, env: Any) -> SimulatorSpec:
+    """The specification that an environment of the task shows."""
+    known, hidden = Reader(env, config.observations).state(env.get_info())
+    names, low, high = _actions(config, env)
+    size = config.image_size
+    cameras = tuple(Camera(name, size, size) for name in env._sensor_configs) if config.observations == "rgb" else ()
+    return SimulatorSpec(
+        cameras=cameras,
+        state_names=names_of(known),
+        action_names=names,
+        action_low=low,
+        action_high=high,
+        control_hz=float(env.control_freq),
+        horizon=_horizon(config),
+        tasks=(Task(config.task, _family(env)),),
+        words=tuple(dict.fromkeys(instruction_of(config.task).split())),
+        privileged_names=names_of(hidden),
+        device="cuda" if config.backend == "gpu" else "cpu",
+    )
+
+
+class ManiSkill:
+    """n environments of a ManiSkill task; implements `embodied_rl.interfaces.sim.Simulator`.
+
+    On the processor, equal seeds and actions give equal bits, whatever ran before or runs beside; on a GPU, episodes
+    start alike, and physics differs in the last bits. Observations are arrays on the processor, tensors on a GPU,
+    where there is no operator and no single environment can be rebuilt. The success of each
+    control step is the package's `info["success"]`; a step that fails by `info["fail"]` ends the episode.
+
+    Raises:
+        ValueError, Unavailable: see `spec_of`.
+    """
+
+    Config = ManiSkillConfig
+    spec_of = staticmethod(spec_of)
+    diagnose = staticmethod(diagnose)
+    provenance = staticmethod(provenance)
+
+    def __init__(self, config: ManiSkillConfig, num_envs: int) -> None:
+        self.config, self.num_envs = config, num_envs
+        first = make(config, num_envs if config.backend == "gpu" else 1)
+        self.spec = read_spec(config, first)
+        self._inner = Batch(config, self.spec, first) if config.backend == "gpu" else self._rows(first)
+
+    @property
+    def render_seconds(self) -> float:
+        """Spent on observations since the simulator was built."""
+        return self._inner.render_seconds
+
+    def reset(self, episodes: Sequence[Episode | None]) -> Observation:
+        return self._inner.reset(episodes)
+
+    def step(self, actions: Array, next_episodes: Sequence[Episode | None]) -> StepResult:
+        return self._inner.step(actions, next_episodes)
+
+    def snapshot(self) -> dict[str, Array]:
+        return self._inner.snapshot()
+
+    def restore(self, state: dict[str, Array]) -> Observation:
+        return self._inner.restore(state)
+
+    def render(self, row: int, width: int, height: int) -> Array:
+        """uint8 [height, width, 3] from the package's camera for videos; black where the row is parked."""
+        return self._inner.render(row, width, height)
+
+    def expert(self, faulty: bool = False) -> Callable[[], Array]:
+        """Demonstrations, see `embodied_rl_sims.maniskill.experts`.
+
+        Raises:
+            ValueError: none demonstrates this task in this control mode.
+            Unavailable: the motion planner cannot be loaded.
+        """
+        if faulty:
+            raise ValueError("ManiSkill has no faulty operator; leave out operator=faulty.")
+        if self.config.backend == "gpu":
+            raise ValueError("sim.backend=gpu has no operator: record demonstrations with sim.backend=cpu.")
+        assert isinstance(self._inner, Rows)
+        return expert_of(self.config, self._inner)
+
+    def close(self) -> None:
+        self._inner.close()
+
+    def _rows(self, first: Any) -> Rows:
+        """Single environments, the first of which is there already."""
+        waiting = [first]
+        return Rows(
+            self.spec,
+            self.num_envs,
+            lambda _: Single(self.config, waiting.pop() if waiting else make(self.config)),
+        )
+
+
+def _actions(config: ManiSkillConfig, env: Any) -> tuple[tuple[str, ...], tuple[float, ...], tuple[float, ...]]:
+    """Names and limits of the actions: "arm_0" … "gripper", after the package's controllers."""
+    space = env.single_action_space
+    if not hasattr(space, "low"):
+        raise ValueError(f"sim.task={config.task}: tasks with several robots are not supported.")
+    if not np.isfinite([space.low, space.high]).all():
+        raise ValueError(
+            f"sim.control_mode={config.control_mode}: its actions have no limits; '{config.task}' also has "
+            f"{', '.join(name for name in env.agent.supported_control_modes if name != config.control_mode)}."
+        )
+    parts = getattr(env.agent.controller, "action_mapping", {"arm": (0, len(space.low))})
+    names = [
+        f"{part}_{i}" if end - start > 1 else part for part, (start, end) in parts.items() for i in range(end - start)
+    ]
+    return tuple(names), tuple(map(float, space.low)), tuple(map(float, space.high))
+
+
+def _horizon(config: ManiSkillConfig) -> int:
+    horizon = config.horizon or registered(config).max_episode_steps
+    if horizon is None:
+        raise ValueError(f"sim.horizon=null: '{config.task}' has no limit of its own; give a number of control steps.")
+    return int(horizon)
+
+
+def _family(env: Any) -> str:
+    """The package's group of tasks: "tabletop", "control" …"""
+    return type(env).__module__.rpartition(".tasks.")[2].partition(".")[0]

@@ -1,0 +1,86 @@
+"""One ManiSkill environment on the processor, as `embodied_rl_sims.rows` steps it."""
+
+import dataclasses
+from importlib import import_module
+from typing import Any
+
+import numpy as np
+
+from embodied_rl.interfaces.sim import Array, Episode
+from embodied_rl_sims.maniskill.instructions import instruction_of
+from embodied_rl_sims.maniskill.physics import renew
+from embodied_rl_sims.maniskill.reading import Reader, joined
+from embodied_rl_sims.maniskill.settings import ManiSkillConfig
+from embodied_rl_sims.rows import Outcome, View
+
+
+def package_seed(episode: Episode) -> int:
+    """The package's seed of an episode, below 2^32, which is what it takes; smaller seeds stay as they are.
+
+    A numbered initial state is the package's own seed: its benchmarks number their episodes so.
+    """
+    if episode.initial_state is not None:
+        return episode.initial_state
+    return (episode.seed ^ (episode.seed >> 32)) & 0xFFFFFFFF
+
+
+class Single:
+    """One environment; implements `embodied_rl_sims.rows.Environment`.
+
+    Args:
+        config: of the simulator.
+        env: a `BaseEnv` of one environment that observes nothing.
+    """
+
+    def __init__(self, config: ManiSkillConfig, env: Any) -> None:
+        self.config, self.env = config, env
+        self.instruction = instruction_of(config.task)
+        self._reader = Reader(env, config.observations)
+        self._info: dict[str, Any] = {}
+        self._has_stepped = False
+        self._film: tuple[Any, dict[tuple[int, int], Any]] = (None, {})
+
+    def begin(self, episode: Episode) -> None:
+        if self._has_stepped and not self.env.reconfiguration_freq:
+            renew(self.env)
+        _, self._info = self.env.reset(seed=package_seed(episode))
+        self._has_stepped = False
+
+    def step(self, action: Array) -> Outcome:
+        _, reward, _, _, self._info = self.env.step(action)
+        self._has_stepped = True
+        success, fail = (bool(self._info.get(key, False)) for key in ("success", "fail"))
+        return Outcome(float(reward), success, fail or (success and self.config.terminate_on_success))
+
+    def observe(self, pictures: bool) -> View:
+        known, hidden = self._reader.state(self._info)
+        images = self._reader.pictures() if pictures else {}
+        return View(
+            state=joined(known, 1)[0].numpy(),
+            images={name: image[0].numpy() for name, image in images.items()},
+            privileged=joined(hidden, 1)[0].numpy(),
+        )
+
+    def render(self, width: int, height: int) -> Array:
+        camera = self._film_camera(width, height)
+        for body in self.env._hidden_objects:
+            body.show_visual()
+        self.env.scene.update_render(update_sensors=False, update_human_render_cameras=True)
+        camera.capture()
+        picture = camera.get_obs(rgb=True, depth=False, position=False, segmentation=False)["rgb"]
+        return np.array(picture[0].numpy())
+
+    def close(self) -> None:
+        self._film = (None, {})
+        self.env.close()
+
+    def _film_camera(self, width: int, height: int) -> Any:
+        """The package's camera for videos, at another size; each rebuilding of the scene needs a new one."""
+        if self._film[0] is not self.env.scene:
+            self._film = (self.env.scene, {})
+        cameras = self._film[1]
+        if (width, height) not in cameras:
+            configs = self.env._human_render_camera_configs or self.env._sensor_configs
+            config = dataclasses.replace(next(iter(configs.values())), width=width, height=height)
+            cameras[width, height] = import_module("mani_skill.sensors.camera").Camera(config, self.env.scene)
+        return cameras[width, height]

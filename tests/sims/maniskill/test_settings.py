@@ -1,0 +1,41 @@
+"""What needs neither the package nor its environment."""
+
+import pytest
+
+from embodied_rl.interfaces.sim import Episode
+from embodied_rl_sims.maniskill import ManiSkillConfig
+from embodied_rl_sims.maniskill.instructions import instruction_of
+from embodied_rl_sims.maniskill.single import package_seed
+
+
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [
+        ({"backend": "tpu"}, "sim.backend=tpu: give one of cpu, gpu"),
+        ({"observations": "depth"}, "sim.observations=depth"),
+        ({"reward": "shaped"}, "sim.reward=shaped"),
+        ({"horizon": 0}, "sim.horizon=0"),
+        ({"image_size": 0}, "sim.image_size=0"),
+        ({"reconfiguration_freq": 5}, "the episodes before it"),
+        ({"backend": "gpu", "reconfiguration_freq": 1}, "leave out"),
+    ],
+)
+def test_wrong_settings_are_refused_by_key(keys, message):
+    with pytest.raises(ValueError, match=message):
+        ManiSkillConfig(**keys)
+
+
+def test_small_seeds_and_numbered_states_are_the_packages_own():
+    assert package_seed(Episode(0, 0, 2**32 - 1)) == 2**32 - 1
+    assert package_seed(Episode(0, 0, 5, initial_state=9)) == 9
+
+
+def test_large_seeds_fit_the_package_and_stay_apart():
+    seeds = {package_seed(Episode(0, 0, (number << 33) + 5)) for number in range(100)}
+    assert len(seeds) == 100 and all(0 <= seed < 2**32 for seed in seeds)
+
+
+def test_every_task_has_words():
+    assert instruction_of("PickCube-v1").startswith("pick up the red cube")
+    assert instruction_of("MS-HumanoidRun-v1") == "humanoid run"
+    assert instruction_of("RotateValveLevel0-v1") == "rotate valve level 0"
