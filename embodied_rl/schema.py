@@ -363,3 +363,5 @@ class EnvironmentConfig:
     """You accept the licence of the simulator, where it asks."""
     replace: bool = False
     """Make it anew where it is there already."""
+    keep: bool = False
+    """Where it is there already and was made with today's pins, leave it and say so; with other pins, make it anew."""

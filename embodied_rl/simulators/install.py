@@ -33,6 +33,9 @@ def run(config: EnvironmentConfig) -> int:
             that is too new or too old, or a step that failed.
     """
     name, found = check(config)
+    if config.keep and is_current(name):
+        print(f"Kept: {folder(name)}")
+        return 0
     place, python = folder(name), config.python or sys.executable
     steps = commands(found, place, python, config.pip)
     describe(name, found, place, steps)
@@ -55,7 +58,7 @@ def check(config: EnvironmentConfig) -> tuple[str, Recipe]:
         raise ValueError(f"type: embodied-rl sim install <simulator>; there are {', '.join(having)}.")
     name = full_name(config.words[1], having)
     found = recipe(name)
-    if (folder(name) / MARK).exists() and not config.replace:
+    if (folder(name) / MARK).exists() and not (config.replace or config.keep):
         raise ValueError(f"{folder(name)} is there already. To make it anew: replace=true")
     version = version_of(config.python or sys.executable)
     if version not in SpecifierSet(found.python):
@@ -151,6 +154,12 @@ def write_mark(place: Path, name: str) -> None:
         "packages": frozen.stdout.split("\n")[:-1],
     }
     (place / MARK).write_text(json.dumps(noted, indent=1) + "\n", encoding="utf-8")
+
+
+def is_current(name: str) -> bool:
+    """Whether there is an environment, made from the recipe as it is now."""
+    mark = folder(name) / MARK
+    return mark.exists() and json.loads(mark.read_text(encoding="utf-8")).get("recipe") == recipe_hash(name)
 
 
 def recipe_hash(name: str) -> str:

@@ -73,6 +73,11 @@ def test_an_environment_is_made_used_and_examined(recipe: Path, capsys: pytest.C
     assert (found.status, found.remedy) == ("warn", "embodied-rl sim install tabletop replace=true")
     with pytest.raises(ValueError, match=r"is there already.*replace=true"):
         install.run(config())
+    install.run(config(keep=True))  # with the other pins, it is made anew
+    assert install.is_current("tabletop")
+    (environments.folder("tabletop") / "kept").touch()
+    install.run(config(keep=True))
+    assert (environments.folder("tabletop") / "kept").exists()
 
 
 @pytest.mark.parametrize("broken", ["toysim==2.0", "import"])

@@ -48,6 +48,7 @@ def read_spec(config: ManiSkillConfig, env: Any) -> SimulatorSpec:
         horizon=_horizon(config),
         tasks=(Task(config.task, _family(env)),),
         words=tuple(dict.fromkeys(instruction_of(config.task).split())),
+        instruction_length=len(instruction_of(config.task).split()),
         privileged_names=names_of(hidden),
         device="cuda" if config.backend == "gpu" else "cpu",
     )
