@@ -71,7 +71,7 @@ def joined(columns: Columns, rows: int) -> Any:
 
     if not columns:
         return torch.zeros((rows, 0))
-    return torch.cat([value.float() for value in columns.values()], dim=1)
+    return torch.cat(list(columns.values()), dim=1).float()
 
 
 def _leaves(tree: dict[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
@@ -80,4 +80,4 @@ def _leaves(tree: dict[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
         if isinstance(value, dict):
             yield from _leaves(value, f"{prefix}{key}_")
         else:
-            yield f"{prefix}{key}", value.reshape(len(value), -1)
+            yield f"{prefix}{key}", value if value.ndim == 2 else value.reshape(len(value), -1)

@@ -58,7 +58,7 @@ class Single:
         return View(
             state=joined(known, 1)[0].numpy(),
             images={name: image[0].numpy() for name, image in images.items()},
-            privileged=joined(hidden, 1)[0].numpy(),
+            privileged=joined(hidden, 1)[0].numpy() if hidden else None,
         )
 
     def render(self, width: int, height: int) -> Array:
