@@ -7,7 +7,7 @@ import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -21,8 +21,6 @@ from embodied_rl.simulators.environments import MARK, Recipe, folder, recipe, re
 
 STEP_DEADLINE = 3600.0
 """Seconds for one step; some packages are gigabytes."""
-
-Execute = Callable[[Sequence[str]], None]
 
 
 def run(config: EnvironmentConfig) -> int:
@@ -41,7 +39,7 @@ def run(config: EnvironmentConfig) -> int:
     describe(name, found, place, steps)
     if found.licence and not config.accept_licence:
         raise ValueError(f"{name} asks you to accept a licence: {found.licence} Add accept_licence=true if you do.")
-    make(place, steps, found)
+    make(place, steps)
     write_mark(place, name)
     print(f"Made: {place}\nTry it: embodied-rl doctor sim={name}")
     return 0
@@ -104,7 +102,7 @@ def describe(name: str, found: Recipe, place: Path, steps: Sequence[Sequence[str
     sys.stdout.flush()
 
 
-def make(place: Path, steps: Sequence[Sequence[str]], found: Recipe, execute: Execute | None = None) -> None:
+def make(place: Path, steps: Sequence[Sequence[str]]) -> None:
     """Execute the steps; what a failed one leaves is removed.
 
     Raises:
@@ -113,7 +111,7 @@ def make(place: Path, steps: Sequence[Sequence[str]], found: Recipe, execute: Ex
     place.parent.mkdir(parents=True, exist_ok=True)
     try:
         for step in steps:
-            (execute or execute_step)(step)
+            execute_step(step)
     except BaseException:
         shutil.rmtree(place, ignore_errors=True)
         raise
