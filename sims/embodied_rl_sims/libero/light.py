@@ -61,7 +61,7 @@ def merged(vertices: Array, faces: Array, cell: float) -> tuple[Array, Array]:
     corners = _representative(vertices, cell)[faces]
     shrunk = (corners == np.roll(corners, 1, axis=1)).any(axis=1)
     turns = (corners.argmin(axis=1)[:, None] + np.arange(3)) % 3
-    _, once = np.unique(np.take_along_axis(corners, turns, axis=1), axis=0, return_index=True)
+    _, once = np.unique(_key(np.take_along_axis(corners, turns, axis=1)), return_index=True)
     left = np.sort(once[~shrunk[once]])
     return left, corners[left]
 
@@ -69,11 +69,16 @@ def merged(vertices: Array, faces: Array, cell: float) -> tuple[Array, Array]:
 def _representative(vertices: Array, cell: float) -> Array:
     """For each vertex the one that is nearest to the middle of the vertices in its cell, int [n]."""
     cells = np.floor((vertices - vertices.min(axis=0)) / cell).astype(np.int64)
-    _, group, counts = np.unique(cells, axis=0, return_inverse=True, return_counts=True)
-    group = group.reshape(-1)  # NumPy 2.0 alone gives it as a column
+    _, group, counts = np.unique(_key(cells), return_inverse=True, return_counts=True)
     middle = np.stack([np.bincount(group, axis) for axis in vertices.T], axis=1) / counts[:, None]
     order = np.lexsort((np.square(vertices - middle[group]).sum(axis=1), group))
     return order[np.cumsum(counts) - counts][group]
+
+
+def _key(rows: Array) -> Array:
+    """A number for each row of three numbers from 0 to below two million; `np.unique` takes long over rows."""
+    most = int(rows.max()) + 1
+    return rows @ np.array([most * most, most, 1], np.int64)
 
 
 def _solid(model: Any) -> set[int]:

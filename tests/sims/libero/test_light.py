@@ -57,10 +57,17 @@ def test_cells_smaller_than_triangles_change_nothing() -> None:
     assert np.array_equal(left, np.arange(10)) and np.array_equal(corners, faces)
 
 
+def test_of_a_cell_the_vertex_nearest_to_its_middle_stays() -> None:
+    along = np.array([0.0, 0.4, 0.9, 2.5, 4.5])
+    vertices = np.stack([along, along**2, along], axis=1)
+    left, corners = light.merged(vertices, np.array([[0, 3, 4], [3, 2, 4]]), cell=1.0)
+    assert left.tolist() == [0, 1] and corners.tolist() == [[1, 3, 4], [3, 1, 4]]
+
+
 MESHES = ("seen", "colliding", "in a pair", "small")
 
 
-def model() -> SimpleNamespace:
+def model(radius: float = 0.2) -> SimpleNamespace:
     """What a compiled model has of four spheres, each of one geometry; each corner's normal is a number of its own."""
     vertices, faces = sphere(40)
     small_vertices, small_faces = sphere(10)
@@ -72,7 +79,7 @@ def model() -> SimpleNamespace:
         mesh_faceadr=np.cumsum(counts) - counts,
         mesh_vertnum=sizes,
         mesh_vertadr=np.cumsum(sizes) - sizes,
-        mesh_vert=0.2 * np.concatenate([vertices] * 3 + [small_vertices]),
+        mesh_vert=radius * np.concatenate([vertices] * 3 + [small_vertices]),
         mesh_face=np.concatenate([faces] * 3 + [small_faces]),
         mesh_facenormal=corners.copy(),
         mesh_facetexcoord=corners.copy(),
@@ -96,8 +103,9 @@ def test_only_large_meshes_that_cannot_collide_change() -> None:
         assert np.array_equal(getattr(after, name)[begin:], array[begin:]), name
 
 
-def test_corners_keep_their_normals_and_their_places_in_the_texture() -> None:
-    before, after = model(), model()
+@pytest.mark.parametrize(("radius", "cell"), [(0.2, 0.4 / 24), (0.4, 0.02)])
+def test_corners_keep_their_normals_and_their_places_in_the_texture(radius: float, cell: float) -> None:
+    before, after = model(radius), model(radius)
     light.coarsen(after)
     count = after.mesh_facenum[0]
     triangles = after.mesh_facenormal[:count, 0] // 3
@@ -106,7 +114,7 @@ def test_corners_keep_their_normals_and_their_places_in_the_texture() -> None:
     moved = np.linalg.norm(
         before.mesh_vert[after.mesh_face[:count]] - before.mesh_vert[before.mesh_face[triangles]], axis=-1
     )
-    assert moved.max() <= 0.4 / 24 * np.sqrt(3)
+    assert 0 < moved.max() <= cell * np.sqrt(3)
 
 
 @pytest.fixture(scope="module")
