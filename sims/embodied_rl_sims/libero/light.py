@@ -10,11 +10,12 @@ import numpy as np
 
 from embodied_rl.interfaces.sim import Array
 
-FACES = 1000
-"""Surfaces with fewer triangles stay as they are."""
+NEAR, ROBOT = (1000, 24, 0.02), (300, 6, 0.015)
+"""Triangles from which on a surface is made coarser, cells along its longest side, and the most that a cell measures,
+in metres: of what a camera may see from near, and of the arm and its pedestal, which it does not."""
 
-_CELLS, _LARGEST_CELL = 24, 0.02
-"""Cells along a surface's longest side, and the most that a cell may measure, in metres."""
+_ROBOT_PREFIXES = ("robot0_", "mount0_")
+"""robosuite's, in meshes' names; the gripper has its own."""
 
 
 def simplify(model: Any) -> None:
@@ -31,11 +32,14 @@ def coarsen(model: Any) -> None:
     Of the compiled model only these meshes' triangles change: masses, frames, vertices and hulls stay, so physics
     stay the same to the bit. (Rays would hit other surfaces; LIBERO casts none.)
     """
-    for mesh in set(np.flatnonzero(model.mesh_facenum >= FACES).tolist()) - _solid(model):
+    for mesh in set(range(model.nmesh)) - _solid(model):
         first, count = model.mesh_faceadr[mesh], model.mesh_facenum[mesh]
+        least, cells, most = ROBOT if model.mesh(mesh).name.startswith(_ROBOT_PREFIXES) else NEAR
+        if count < least:
+            continue
         begin, faces = model.mesh_vertadr[mesh], slice(first, first + count)
         vertices = model.mesh_vert[begin : begin + model.mesh_vertnum[mesh]]
-        cell = min(np.ptp(vertices, axis=0).max() / _CELLS, _LARGEST_CELL)
+        cell = min(np.ptp(vertices, axis=0).max() / cells, most)
         left, corners = merged(vertices, model.mesh_face[faces], cell)
         fewer = slice(first, first + len(left))
         model.mesh_face[fewer] = corners
