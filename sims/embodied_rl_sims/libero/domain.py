@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from embodied_rl.interfaces.sim import Array
+from embodied_rl_sims.libero import light
 from embodied_rl_sims.libero.package import Problem
 from embodied_rl_sims.libero.settings import LiberoConfig
 
@@ -37,15 +38,15 @@ def build(environments: ModuleType, problem: Problem, config: LiberoConfig) -> A
     )
 
 
-def _as_new(domain: type, light: bool) -> type:
+def _as_new(domain: type, simple: bool) -> type:
     """The package's class, whose soft reset leaves the scene as a newly built one: a hard reset takes seconds."""
 
     class AsNew(domain):
         def _initialize_sim(self, xml_string: str | None = None) -> None:
             super()._initialize_sim(xml_string)
             model = self.sim.model._model
-            if light:
-                _simplify(model)
+            if simple:
+                light.simplify(model)
             self._pristine = {name: getattr(model, name).copy() for name in _MODEL_ARRAYS}
             # A hard reset appends these samplers a second time, and each of them draws.
             self.object_property_initializers = 2 * list(self.object_property_initializers)
@@ -104,10 +105,3 @@ def moment_sensor(keep: Any, control_freq: int) -> Any:
         return np.zeros(1)
 
     return Observable("moment", moment, sampling_rate=control_freq)
-
-
-def _simplify(model: Any) -> None:
-    """No shadows, reflections or smoothed edges; has to be set before the renderer is made."""
-    model.vis.quality.shadowsize = model.vis.quality.offsamples = 0
-    model.light_castshadow[:] = 0
-    model.mat_reflectance[:] = 0

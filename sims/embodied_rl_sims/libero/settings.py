@@ -25,8 +25,9 @@ class LiberoConfig:
             robosuite's bottom-up rows by 180°, and so do the data their checkpoints were trained on. False shows them
             as the camera sees.
         assets: LIBERO's assets folder; by default the one that LIBERO's config.yaml names, or the package's own.
-        rendering: "official", or "light": no shadows, no reflections, no smoothed edges. Light pictures come several
-            times as fast, and differ: evaluate published policies with "official".
+        rendering: "official", or "light": no shadows, no reflections, no smoothed edges, coarser surfaces of robot and
+            objects. Light pictures come several times as fast, and differ (physics do not): evaluate published
+            policies with "official".
         renderer: the OpenGL that draws, "egl" or "osmesa". One process draws with one.
         horizon: control steps after settling, until an episode is truncated; by default the suite's.
         settle: control steps without motion at the start, while objects fall into place; no part of the episode.

@@ -17,7 +17,10 @@ from tests.sims.environments import python_of
 _ROOT = Path(__file__).parents[3]
 _DEADLINE = 240.0
 
-Run = Callable[..., dict[str, Array]]
+Call = tuple[str, dict[str, Any]]
+"""A function of inside.py and its arguments."""
+
+Run = Callable[..., list[dict[str, Array]]]
 
 
 @pytest.fixture(scope="session")
@@ -36,22 +39,27 @@ def assets(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    """Runs a function of inside.py in LIBERO's environment: `run("chunks", assets=…)` gives its arrays."""
+    """Runs functions of inside.py in one process of LIBERO's environment, because importing it takes seconds:
+    `run(("starts", {"assets": …}), …)` gives the arrays of each.
+    """
     python = python_of("libero")
 
-    def execute(function: str, **arguments: Any) -> dict[str, Array]:
+    def execute(*calls: Call) -> list[dict[str, Array]]:
         out = tmp_path_factory.mktemp("inside") / "arrays.npz"
         script = Path(__file__).with_name("inside.py")
         paths = os.pathsep.join(str(_ROOT / part) for part in (".", "sims"))
-        given = json.dumps({name: str(v) if isinstance(v, Path) else v for name, v in arguments.items()})
         subprocess.run(
-            [str(python), str(script), function, str(out), given],
+            [str(python), str(script), str(out), json.dumps(calls, default=str)],
             env={**os.environ, "PYTHONPATH": paths},
             stdin=subprocess.DEVNULL,
             timeout=_DEADLINE,
             check=True,
         )
         with np.load(out) as arrays:
-            return dict(arrays)
+            found = {name: arrays[name] for name in arrays.files}
+        return [
+            {name.removeprefix(f"{number}/"): found[name] for name in found if name.startswith(f"{number}/")}
+            for number in range(len(calls))
+        ]
 
     return execute

@@ -1,6 +1,6 @@
-"""What tests run in LIBERO's own environment: `python inside.py <function> <arrays.npz> '<arguments as JSON>'`.
+"""What tests run in LIBERO's own environment: `python inside.py <arrays.npz> '[[<function>, {<arguments>}], …]'`.
 
-Each function gives named arrays, which go into the file.
+Each function gives named arrays, which go into the file with the function's number before their names.
 """
 
 import json
@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from embodied_rl.interfaces.sim import Array, Episode
-from embodied_rl_sims.libero import Libero, LiberoConfig, launch, package
+from embodied_rl_sims.libero import Libero, LiberoConfig, launch, light, package
 from embodied_rl_sims.libero.scene import Scene
 
 SIZE, RENDERER = 48, "osmesa"
@@ -56,7 +56,7 @@ def own_loop(
     found = ours(simulator, episode, count, "fresh", given, turned)
     found.update(package_loop(environments, problem, chosen, rendering, count, turned))
     if not again:
-        return {**found, **ends(assets, suite, episode, given)}
+        return {**found, **ends(assets, suite, episode, given), "kept": end(simulator, episode, given)}
     simulator.reset([Episode(1, task, 77, initial_state=9)])
     simulator.step(actions(12)[None, ::-1], episode)
     found.update(ours(simulator, episode, count, "used", given, turned))
@@ -70,10 +70,14 @@ def own_loop(
 def ends(assets: str, suite: str, episode: list[Episode], given: dict[int, Array]) -> dict[str, Array]:
     """Whether and when a chunk of three control steps ends the episode, with `terminate_on_success`."""
     simulator = Libero(settings(assets, suite=suite, cameras=()), 1)
+    return {"ends": end(simulator, episode, given), "goes_on": end(simulator, episode, {})}
+
+
+def end(simulator: Libero, episode: list[Episode], given: dict[int, Array]) -> Array:
     with initial_states(given):
         simulator.reset(episode)
         result = simulator.step(actions(3)[None], episode)
-    return {"ends": np.array([result.terminated[0], result.steps[0]])}
+    return np.array([result.terminated[0], result.steps[0]])
 
 
 def package_loop(
@@ -188,6 +192,7 @@ class lights:  # noqa: N801
                 model.vis.quality.shadowsize = model.vis.quality.offsamples = 0
                 model.light_castshadow[:] = 0
                 model.mat_reflectance[:] = 0
+                light.coarsen(model)
                 made(context, sim, *args, **named)
 
             self._binding.MjRenderContextOffscreen.__init__ = make
@@ -228,9 +233,46 @@ def model_after_episodes(assets: str) -> dict[str, Array]:
 
 def model_arrays(simulator: Libero, name: str) -> dict[str, Array]:
     model = domain_of(simulator).sim.model._model
-    names = [each for each in dir(model) if isinstance(getattr(model, each), np.ndarray) and not each.startswith("_")]
-    small = [each for each in names if getattr(model, each).size < 100_000]
+    small = [each for each in array_names(model) if getattr(model, each).size < 100_000]
     return {f"{name}_{each}": getattr(model, each).copy() for each in small}
+
+
+def array_names(model: Any) -> list[str]:
+    return [each for each in dir(model) if isinstance(getattr(model, each), np.ndarray) and not each.startswith("_")]
+
+
+def lighter(assets: str) -> dict[str, Array]:
+    """The same control steps with official rendering, with light, and with light that keeps all triangles ("plain")."""
+    coarsen, found, models = light.coarsen, {}, {}
+    for name, rendering, cameras in (
+        ("official", "official", CAMERAS),
+        ("light", "light", CAMERAS),
+        ("plain", "light", CAMERAS),
+    ):
+        light.coarsen = (lambda model: None) if name == "plain" else coarsen
+        options = {"suite": "libero_spatial", "rendering": rendering, "cameras": cameras, "image_size": 64}
+        simulator = Libero(settings(assets, **options), 1)
+        episode = [Episode(0, 0, SEED, initial_state=STATE)]
+        seen, physics = [simulator.reset(episode)], [physics_of(simulator)]
+        seen.append(simulator.step(actions(8)[None], episode).observation)
+        found[f"{name}_physics"] = np.array([*physics, physics_of(simulator)])
+        found.update({f"{name}_{camera}": np.array([each.images[camera][0] for each in seen]) for camera in cameras})
+        models[name] = domain_of(simulator).sim.model._model
+    light.coarsen = coarsen
+    one, other = models["official"], models["light"]
+    collides = (one.geom_contype | one.geom_conaffinity) != 0
+    return {
+        **found,
+        "solid": np.isin(np.arange(one.nmesh), one.geom_dataid[collides & (one.geom_dataid >= 0)]),
+        "official_faces": one.mesh_facenum,
+        "light_faces": other.mesh_facenum,
+        "differing": np.array([name for name in array_names(one) if not same(one, other, name)]),
+    }
+
+
+def same(one: Any, other: Any, name: str) -> bool:
+    a, b = getattr(one, name), getattr(other, name)
+    return np.array_equal(a, b, equal_nan=a.dtype.kind == "f")
 
 
 def chunks(assets: str) -> dict[str, Array]:
@@ -267,7 +309,8 @@ def chunks(assets: str) -> dict[str, Array]:
 def operated(assets: str, task: int) -> dict[str, Array]:
     """An episode by our operator, and the same actions in the package's own loop."""
     simulator = Libero(settings(assets, suite="libero_object", cameras=()), 1)
-    simulator.reset([Episode(0, task, SEED, initial_state=STATE)])
+    images = simulator.reset([Episode(0, task, SEED, initial_state=STATE)]).images
+    video = simulator.render(0, 16, 12)
     act, taken, success = simulator.expert(), [], []
     while simulator.episode(0) is not None:
         taken.append(act()[0])
@@ -283,7 +326,7 @@ def operated(assets: str, task: int) -> dict[str, Array]:
     for _ in range(10):
         environment.step([0, 0, 0, 0, 0, 0, -1])
     theirs = [environment.step(action.astype(float))[2] for action in taken]
-    return {"ours": np.array(success), "theirs": np.array(theirs)}
+    return {"ours": np.array(success), "theirs": np.array(theirs), "images": np.array(list(images)), "video": video}
 
 
 def starts(assets: str) -> dict[str, Array]:
@@ -295,18 +338,17 @@ def starts(assets: str) -> dict[str, Array]:
     for number in (0, 7, len(official) - 1):
         plain.reset([Episode(0, 0, 1, initial_state=number)])
         found[f"number{number}"] = physics_of(plain)
-    for seed in range(6):
-        plain.reset([Episode(0, 0, seed + 2**40)])
-        found[f"seed{seed}"] = physics_of(plain)
+    plain.reset([Episode(0, 0, 2**40)])
+    found["seed"] = physics_of(plain)
     found["plain"] = plain.reset([Episode(0, 0, 1, initial_state=0)]).images["agentview"][0]
+    found["basket_side"] = side_of(domain_of(plain), "basket_1", "agentview")
     found["video"] = plain.render(0, 40, 24)
-    try:
-        plain.reset([Episode(0, 0, 1, initial_state=len(official))])
-    except ValueError as error:
-        found["refusal"] = np.array(str(error))
     mirrored = Libero(settings(assets, **options), 1)
     found["mirrored"] = mirrored.reset([Episode(0, 0, 1, initial_state=0)]).images["agentview"][0]
-    found["basket_side"] = side_of(domain_of(mirrored), "basket_1", "agentview")
+    try:
+        Libero(settings(assets, cameras=("overhead",), **options), 1).reset([Episode(0, 0, 1)])
+    except ValueError as error:
+        found["refusal"] = np.array(str(error))
     return found
 
 
@@ -334,21 +376,17 @@ def benchmark(assets: str) -> dict[str, Array]:
 
 
 def configured(home: str, assets: str) -> dict[str, Array]:
-    """Where assets are looked for with `home` as the user's folder, and what loading the package leaves there."""
-    from embodied_rl_sims.libero.assets import folder
-
+    """What loading the package leaves behind, with `home` as the user's folder."""
     os.environ["HOME"] = home
     os.environ.pop("LIBERO_CONFIG_PATH", None)
-    before = str(folder(None))
     launch.load(RENDERER, Path(assets))
     left = sorted(path.relative_to(home).as_posix() for path in Path(home).rglob("*"))
-    return {
-        "folder": np.array(before),
-        "left": np.array(left),
-        "variable": np.array("LIBERO_CONFIG_PATH" in os.environ),
-    }
+    return {"left": np.array(left), "variable": np.array("LIBERO_CONFIG_PATH" in os.environ)}
 
 
 if __name__ == "__main__":
-    function, place, arguments = sys.argv[1:]
-    np.savez(place, **globals()[function](**json.loads(arguments)))
+    place, calls = sys.argv[1:]
+    given = [globals()[function](**arguments) for function, arguments in json.loads(calls)]
+    np.savez(
+        place, **{f"{number}/{name}": array for number, found in enumerate(given) for name, array in found.items()}
+    )

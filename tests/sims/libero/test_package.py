@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 
+from embodied_rl.interfaces.sim import Array
 from embodied_rl_sims.libero import package
 from tests.sims.libero.conftest import Run
 
@@ -48,8 +49,22 @@ def test_objects_of_interest(tmp_path: Path) -> None:
     assert package.objects_of_interest(tmp_path / "a.bddl") == ("a_1", "b_1_top_region")
 
 
-def test_tasks_are_the_benchmark_s_in_its_order(run: Run, assets: Path) -> None:
-    found = run("benchmark", assets=assets)
+@pytest.fixture(scope="module")
+def loaded(run: Run, assets: Path, tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Array]]:
+    """Of the package itself, loaded where the user's folder is empty."""
+    home = tmp_path_factory.mktemp("home")
+    return run(("configured", {"assets": assets, "home": home}), ("benchmark", {"assets": assets}))
+
+
+@pytest.mark.sim
+def test_loading_leaves_nothing_behind(loaded: list[dict[str, Array]]) -> None:
+    assert not loaded[0]["variable"]
+    assert not [name for name in loaded[0]["left"] if ".libero" in name], "a configuration in the user's folder"
+
+
+@pytest.mark.sim
+def test_tasks_are_the_benchmark_s_in_its_order(loaded: list[dict[str, Array]]) -> None:
+    found = loaded[1]
     for suite in SUITES:
         assert np.array_equal(found[f"{suite}_ours"], found[f"{suite}_theirs"]), suite
         assert len(found[f"{suite}_ours"]) == (90 if suite == "libero_90" else 10)

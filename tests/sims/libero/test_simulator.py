@@ -7,12 +7,10 @@ from typing import Any
 
 import pytest
 
-from embodied_rl.interfaces.sim import Episode, Unavailable
-from embodied_rl.runtime.handle import WorkerError
+from embodied_rl.interfaces.sim import Unavailable
 from embodied_rl.simulators.kind import SimulatorKind
 from embodied_rl.testing.simulator_contract import Check, check_spec
 from tests.sims.environments import kind_of
-from tests.sims.libero.conftest import Run
 
 pytestmark = pytest.mark.sim
 HORIZON = 4
@@ -90,22 +88,6 @@ def test_spec(kind: SimulatorKind) -> None:
     assert {"basket", "alphabet"} <= set(spec.words)
 
 
-def test_without_cameras_nothing_is_drawn(assets: Path) -> None:
-    simulator = small(assets, cameras=[]).build(1)
-    observation = simulator.reset([Episode(0, 2, 1)])
-    assert observation.images == {} and observation.state.shape == (1, 8)
-    video: Any = simulator
-    assert video.render(0, 16, 12).std() > 0
-    simulator.close()
-
-
-def test_other_suites_have_no_operator(assets: Path) -> None:
-    simulator: Any = small(assets, suite="libero_spatial", cameras=[]).build(1)
-    with pytest.raises(WorkerError, match=r"sim\.suite=libero_spatial: .* is for libero_object"):
-        simulator.expert()
-    simulator.close()
-
-
 def test_missing_assets_are_named(assets: Path, tmp_path: Path) -> None:
     partial = tmp_path / "assets"
     shutil.copytree(assets, partial)
@@ -118,13 +100,6 @@ def test_missing_assets_are_named(assets: Path, tmp_path: Path) -> None:
         assert name in str(caught.value)
     assets_line = next(line for line in small(partial).ask("diagnose") if line.name == "assets")
     assert assets_line.status == "fail" and "sim.assets" in assets_line.remedy
-
-
-def test_unknown_cameras_are_refused(assets: Path) -> None:
-    simulator = small(assets, cameras=["overhead"]).build(1)
-    with pytest.raises(WorkerError, match=r"sim\.cameras: LIBERO's scenes have no overhead, but .*agentview"):
-        simulator.reset([Episode(0, 0, 1)])
-    simulator.close()
 
 
 def test_diagnosis(kind: SimulatorKind) -> None:
@@ -147,15 +122,3 @@ def test_provenance_changes_with_what_it_is_of(kind: SimulatorKind, assets: Path
     changed = {name for name in before if before[name] != after[name]}
     assert changed == {"assets sha256", "bddl sha256", "initial states sha256"}
     assert before["robosuite"] == "1.4.0" and before["rendering"] == "light, osmesa"
-
-
-def test_the_user_s_configuration_is_respected(run: Run, assets: Path, tmp_path: Path) -> None:
-    with_one, without = tmp_path / "with", tmp_path / "without"
-    (with_one / ".libero").mkdir(parents=True)
-    without.mkdir()
-    (with_one / ".libero" / "config.yaml").write_text(f"assets: {assets}\nbenchmark_root: elsewhere\n")
-    found = run("configured", home=with_one, assets=assets)
-    assert str(found["folder"]) == str(assets) and not found["variable"]
-    found = run("configured", home=without, assets=assets)
-    assert str(found["folder"]) == str(without / ".cache" / "libero" / "assets") and not found["variable"]
-    assert not [name for name in found["left"] if ".libero" in name], "a configuration was left in the user's folder"

@@ -1,0 +1,92 @@
+"""Pictures that cost less: no shadows, no reflections, no smoothed edges, and coarser surfaces where nothing collides.
+
+Without a graphics card a picture's time goes with its triangles, and most of them are the robot's: of 179,000 in the
+first scene of libero_spatial, arm, hand and pedestal have 168,000.
+"""
+
+from typing import Any
+
+import numpy as np
+
+from embodied_rl.interfaces.sim import Array
+
+NEAR, ROBOT = (1000, 24, 0.02), (300, 6, 0.015)
+"""Triangles from which on a surface is made coarser, cells along its longest side, and the most that a cell measures,
+in metres: of what a camera may see from near, and of the arm and its pedestal, which it does not."""
+
+_ROBOT_PREFIXES = ("robot0_", "mount0_")
+"""robosuite's, in meshes' names; the gripper has its own."""
+
+
+def simplify(model: Any) -> None:
+    """Make a compiled model's pictures light; has to happen before its renderer is made."""
+    model.vis.quality.shadowsize = model.vis.quality.offsamples = 0
+    model.light_castshadow[:] = 0
+    model.mat_reflectance[:] = 0
+    coarsen(model)
+
+
+def coarsen(model: Any) -> None:
+    """Draw fewer triangles of the large meshes that nothing can collide with.
+
+    Of the compiled model only these meshes' triangles change: masses, frames, vertices and hulls stay, so physics
+    stay the same to the bit. (Rays would hit other surfaces; LIBERO casts none.)
+    """
+    for mesh in set(range(model.nmesh)) - _solid(model):
+        first, count = model.mesh_faceadr[mesh], model.mesh_facenum[mesh]
+        least, cells, most = ROBOT if model.mesh(mesh).name.startswith(_ROBOT_PREFIXES) else NEAR
+        if count < least:
+            continue
+        begin, faces = model.mesh_vertadr[mesh], slice(first, first + count)
+        vertices = model.mesh_vert[begin : begin + model.mesh_vertnum[mesh]]
+        cell = min(np.ptp(vertices, axis=0).max() / cells, most)
+        left, corners = merged(vertices, model.mesh_face[faces], cell)
+        fewer = slice(first, first + len(left))
+        model.mesh_face[fewer] = corners
+        for kept in (model.mesh_facenormal, model.mesh_facetexcoord):  # each corner's own shade and place in a picture
+            kept[fewer] = kept[faces][left]
+        model.mesh_facenum[mesh] = len(left)
+
+
+def merged(vertices: Array, faces: Array, cell: float) -> tuple[Array, Array]:
+    """Triangles, once all vertices within a cell of a grid have become one of them (vertex clustering).
+
+    Rossignac and Borrel, Multi-resolution 3D approximations for rendering complex scenes (1993).
+
+    Args:
+        vertices: float [n, 3].
+        faces: int [m, 3], the vertices of each triangle.
+        cell: the grid's spacing, in the vertices' unit.
+
+    Returns:
+        The triangles that are left, int [k], ascending: neither shrunk to a line nor a repetition of another; and
+        their vertices, int [k, 3]. Each is at most a cell's diagonal from where it was.
+    """
+    corners = _representative(vertices, cell)[faces]
+    shrunk = (corners == np.roll(corners, 1, axis=1)).any(axis=1)
+    turns = (corners.argmin(axis=1)[:, None] + np.arange(3)) % 3
+    _, once = np.unique(_key(np.take_along_axis(corners, turns, axis=1)), return_index=True)
+    left = np.sort(once[~shrunk[once]])
+    return left, corners[left]
+
+
+def _representative(vertices: Array, cell: float) -> Array:
+    """For each vertex the one that is nearest to the middle of the vertices in its cell, int [n]."""
+    cells = np.floor((vertices - vertices.min(axis=0)) / cell).astype(np.int64)
+    _, group, counts = np.unique(_key(cells), return_inverse=True, return_counts=True)
+    middle = np.stack([np.bincount(group, axis) for axis in vertices.T], axis=1) / counts[:, None]
+    order = np.lexsort((np.square(vertices - middle[group]).sum(axis=1), group))
+    return order[np.cumsum(counts) - counts][group]
+
+
+def _key(rows: Array) -> Array:
+    """A number for each row of three numbers from 0 to below two million; `np.unique` takes long over rows."""
+    most = int(rows.max()) + 1
+    return rows @ np.array([most * most, most, 1], np.int64)
+
+
+def _solid(model: Any) -> set[int]:
+    """Meshes of geometries that may collide, by their masks or as a pair."""
+    collides = (model.geom_contype != 0) | (model.geom_conaffinity != 0)
+    collides[model.pair_geom1] = collides[model.pair_geom2] = True
+    return set(model.geom_dataid[collides].tolist())
