@@ -17,6 +17,9 @@ from embodied_rl.runtime.process import ChildProcess, anonymous_memory
 from embodied_rl.runtime.restarts import Restarts
 from embodied_rl.runtime.worker import PROTOCOL, Failure, ImageSlots, Lists, greeting
 
+CONFIGURING = ("start", "ask", "expert")
+"""Calls in which a simulator can refuse what the user configured."""
+
 START_REMEDY = "If it only needs longer to start, raise plan.start_timeout."
 CALL_REMEDY = "If such a call may take longer, raise plan.call_timeout."
 
@@ -270,7 +273,7 @@ class ProcessHandle:
             assert self._unsent is not None, "a call is handed over once"
             method, args = self._unsent
             self._worker.send((method, self._lists.shorten(method, args)), method)
-        except (WorkerDied, WorkerError, NotFinite, Unavailable) as error:
+        except (WorkerDied, WorkerError, NotFinite, Unavailable, ValueError) as error:
             self._fail(call, error)
         self._unsent = None
 
@@ -320,6 +323,8 @@ class ProcessHandle:
     def _worker_error(self, method: str, failure: Failure) -> Exception:
         if failure.row is not None:
             return NotFinite(failure.summary, failure.row)
+        if failure.refused and method in CONFIGURING:
+            return ValueError(failure.summary)
         if failure.unavailable:
             return Unavailable(f"{self.name}: {failure.summary}")
         if failure.missing and self._interpreter is not None:

@@ -55,6 +55,7 @@ class Failure:
         row: the environment whose physics left the numbers.
         unavailable: whether something is missing on this machine, so that `summary` says all there is to say.
         missing: the package that could not be imported.
+        refused: whether our own code, or a plug-in's, refused what it was given, so that `summary` is for the user.
     """
 
     summary: str
@@ -62,6 +63,7 @@ class Failure:
     row: int | None = None
     unavailable: bool = False
     missing: str = ""
+    refused: bool = False
 
 
 @dataclass(frozen=True)
@@ -313,9 +315,21 @@ def _attempt(function: Callable[..., Any], *args: Any) -> Reply | Failure:
         return Failure(str(error), traceback.format_exc(), unavailable=True)
     except ModuleNotFoundError as error:
         return Failure(f"{type(error).__name__}: {error}", traceback.format_exc(), missing=error.name or "")
+    except ValueError as error:
+        if not is_refusal(error):
+            return Failure(f"{type(error).__name__}: {error}", traceback.format_exc())
+        return Failure(str(error), traceback.format_exc(), refused=True)
     except Exception as error:  # noqa: BLE001  a process border: whatever it is, the parent has to hear of it
         return Failure(f"{type(error).__name__}: {error}", traceback.format_exc())
     return Reply(value, began, time.monotonic() - began, 0)
+
+
+def is_refusal(error: ValueError) -> bool:
+    """Whether one of our own modules raised it; what NumPy or a simulator raises is no word for the user."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    return trace is not None and str(trace.tb_frame.f_globals.get("__name__", "")).startswith("embodied_rl")
 
 
 def prepare_child() -> int:

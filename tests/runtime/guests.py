@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from embodied_rl.interfaces.sim import Array, Unavailable
+from embodied_rl.runtime.interpreter import folder_of
 from embodied_rl.testing.fake_simulator import FakeSimulator
 
 
@@ -57,3 +58,10 @@ class NeedsAsset(FakeSimulator):
 class Asks(FakeSimulator):
     def __init__(self, num_envs: int):
         input("Download 3 GB? [y/n]")
+
+
+class Refuses(FakeSimulator):
+    """Is refused by a module of ours what it asks for, or stumbles by itself."""
+
+    def __init__(self, num_envs: int, stumble: bool):
+        int("four") if stumble else folder_of("no_such_package")

@@ -171,6 +171,13 @@ def test_what_is_missing_is_told_without_a_traceback(start: Start) -> None:
     assert str(error.value) == "simulator 7: the bowl is missing; get it with: wash dishes"
 
 
+def test_what_our_own_code_refuses_is_for_the_user_and_what_stumbles_is_not(start: Start) -> None:
+    with pytest.raises(ValueError, match="the package 'no_such_package' cannot be found here"):
+        _ = start("guests:Refuses", stumble=False).spec
+    with pytest.raises(WorkerError, match=r"ValueError: invalid literal(.|\n)*traceback"):
+        _ = start("guests:Refuses", stumble=True).spec
+
+
 def test_a_question_is_an_error_not_a_wait(start: Start) -> None:
     with pytest.raises(WorkerError, match="EOFError"):
         _ = start("guests:Asks").spec
