@@ -58,10 +58,13 @@ def examine_simulator(node: SimNode) -> list[Diagnosis]:
         spec = kind.spec
         shown = f"{len(spec.tasks)} tasks, {len(spec.cameras)} cameras, {spec.action_dim} actions"
         checks.append(Diagnosis(node.name, "ok", shown))
-        own = kind.ask("diagnose") if hasattr(kind.simulator, "diagnose") else []
     except (Unavailable, RunFailed) as error:
         said, _, remedy = str(error).partition(". ")
-        return [*checks, Diagnosis(node.name, "fail", said, remedy)]
+        checks.append(Diagnosis(node.name, "fail", said, remedy))
+    try:
+        own = kind.ask("diagnose") if hasattr(kind.simulator, "diagnose") else []
+    except (Unavailable, RunFailed):  # its package is missing: said above
+        own = []
     return [*checks, *own]
 
 

@@ -51,7 +51,10 @@ def run(config: SftConfig) -> None:
         raise ValueError(  # noqa: TRY004 - the user chose the simulator
             f"sim.name={config.sim.name} has no scripted operator to learn from; `expert` is missing."
         )
-    backbone, embodiment = fit(config, simulator)
+    try:
+        backbone, embodiment = fit(config, simulator)
+    finally:
+        simulator.close()
     found = report(config, kind, backbone, embodiment, folder)
     _save(folder.path / build.POLICY, backbone, embodiment, config, found, torch.float32)
     if config.export is not None:
@@ -101,7 +104,11 @@ def report(
     actor = FlowActor(backbone, FlowSDE(config.algo.sampler.denoise_steps, 1.0, None, "hybrid"), None, embodiment)
     episodes = enumerate_episodes(spec, "eval", config.eval_episodes)
     envs = min(config.sim.num_envs, 64)
-    results = evaluate(actor, [kind.inline(envs, "evaluation")], spec, episodes, 0, envs, embodiment.executed)
+    handle = kind.inline(envs, "evaluation")
+    try:
+        results = evaluate(actor, [handle], spec, episodes, 0, envs, embodiment.executed)
+    finally:
+        handle.close()
     found = Report.of(results, spec, {"run": str(folder.path), "split": "eval"})
     found.write(folder.path)
     for name, summary in {"all families": found.overall, **found.families}.items():

@@ -22,6 +22,7 @@ from embodied_rl.runtime.collective import Ranks
 from embodied_rl.runtime.handle import RunFailed
 from embodied_rl.runtime.ranks import Stopped, launch, raise_on_signals, stop_on_signals
 from embodied_rl.schema import Plan, TrainConfig
+from embodied_rl.simulators import environments
 from embodied_rl.simulators.kind import SimulatorKind
 from embodied_rl.trainer import Trainer
 
@@ -37,7 +38,12 @@ def run(config: TrainConfig) -> None:
     if config.resume is not None and (note := stored.moved(folder.path / provenance.FILE)):
         print(note)
     try:
-        launch(train, (config, folder), config.plan.ranks, timeout=patience(config.plan))
+        launch(
+            train,
+            (config, folder),
+            config.plan.ranks,
+            timeout=patience(config.plan, environments.interpreter(config.sim) is not None),
+        )
     except Stopped:
         print(f"Stopped; every iteration so far is saved. Continue with: embodied-rl train resume={folder.path}")
     except FloatingPointError as error:
@@ -47,9 +53,14 @@ def run(config: TrainConfig) -> None:
         raise RunFailed(f"{str(error).rstrip()}\n{remedy}") from error
 
 
-def patience(plan: Plan) -> float:
-    """Seconds that ranks wait for each other: enough to find out that a simulator hangs, and to replace it."""
-    hung = plan.start_timeout + 2 * plan.call_timeout if plan.allocation == "split" else 0.0
+def patience(plan: Plan, foreign: bool = False) -> float:
+    """Seconds that ranks wait for each other: enough to find out that a simulator hangs, and to replace it.
+
+    Args:
+        plan: of the run.
+        foreign: whether the simulator lives in another Python environment, and so in a process of its own.
+    """
+    hung = plan.start_timeout + 2 * plan.call_timeout if foreign or plan.allocation == "split" else 0.0
     return max(300.0, hung)
 
 

@@ -90,8 +90,10 @@ class Trainer:
         return -(-self.spec.horizon // self.actor.embodiment.executed)
 
     def _evaluation_envs(self) -> int:
+        """As many as train, at most: some simulators take hundreds of megabytes for each."""
         parts = self.config.plan.parts // self.ranks.size
-        return EVALUATION_ENVS // parts * parts or parts
+        most = min(EVALUATION_ENVS, self.config.sim.num_envs // self.ranks.size)
+        return most // parts * parts or parts
 
     def step(self) -> dict[str, float]:
         """One iteration: collect, learn; returns figures for the log, the same on every rank but for times."""

@@ -9,7 +9,7 @@ from typing import Any
 from embodied_rl.config import did_you_mean, freeze
 from embodied_rl.evaluate.protocol import EpisodeResult, enumerate_episodes
 from embodied_rl.interfaces.sim import Episode, SimulatorSpec, Task
-from embodied_rl.schema import BenchmarkPart, EvalConfig, SimChange, SimNode
+from embodied_rl.schema import BenchmarkNode, BenchmarkPart, EvalConfig, SimChange, SimNode
 from embodied_rl.simulators.kind import SimulatorKind
 
 DRAWN = 512
@@ -54,6 +54,7 @@ def parts_of(config: EvalConfig, own: SimNode | None) -> list[Part]:
         return [Part(kind, kind.spec, tuple(listed), count)]
     if config.split != "eval":
         raise ValueError("split: a benchmark has conditions of its own. Leave out split=…, or benchmark=….")
+    check_change(config.benchmark, config.sim)
     kinds = [SimulatorKind.of(changed(part.sim, config.sim)) for part in config.benchmark.parts]
     with ThreadPoolExecutor() as pool:  # each may have to ask another Python environment
         specs = list(pool.map(lambda kind: kind.spec, kinds))
@@ -95,6 +96,21 @@ def changed(base: dict[str, Any], change: SimChange) -> SimNode:
     return freeze(SimNode, {**kept, **named, **change.options}, "sim")
 
 
+def check_change(node: BenchmarkNode, change: SimChange) -> None:
+    """What makes a benchmark the one that it is cannot be set: its simulators, and the keys that it sets of them.
+
+    Raises:
+        ValueError: naming the key.
+    """
+    if change.name is not None:
+        raise ValueError(f"sim={change.name}: benchmark={node.name} has its own. Set keys one by one: sim.<key>=…")
+    for part in node.parts:
+        for key in change.options:
+            if key in part.sim and key not in MACHINE:
+                said = f"benchmark={node.name} says {part.sim[key]!r}"
+                raise ValueError(f"sim.{key}: {said}. Leave one of them out.")
+
+
 def mapping_of(node: SimNode) -> dict[str, Any]:
     """A node as it is written in a configuration, the simulator's own keys beside the others."""
     plain = {"name": node.name, "num_envs": node.num_envs, "python": node.python, "pythonpath": list(node.pythonpath)}
@@ -106,9 +122,12 @@ def combined(
 ) -> tuple[list[EpisodeResult], SimulatorSpec]:
     """The results of all parts as one list, and a spec that names their tasks."""
     tasks, listed = list[Task](), list[EpisodeResult]()
-    for part, found in zip(parts, results, strict=True):
+    for number, (part, found) in enumerate(zip(parts, results, strict=True), start=1):
         listed += [replace(result, task=result.task + len(tasks)) for result in found]
-        tasks += part.spec.tasks
+        taken = {task.name for task in tasks}
+        tasks += [
+            replace(task, name=f"{task.name} ({number})") if task.name in taken else task for task in part.spec.tasks
+        ]
     return listed, replace(parts[0].spec, tasks=tuple(tasks))
 
 

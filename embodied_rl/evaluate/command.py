@@ -1,7 +1,7 @@
 """`embodied-rl eval`: a checkpoint's success on exact episodes, with a report and videos."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -20,10 +20,11 @@ from embodied_rl.evaluate.protocol import EpisodeResult, evaluate
 from embodied_rl.evaluate.report import Rate, Report, Summary
 from embodied_rl.evaluate.video import film
 from embodied_rl.interfaces.policy import Actor
+from embodied_rl.interfaces.sim import Simulator
 from embodied_rl.runs import provenance
 from embodied_rl.runs.folder import RunFolder, new_evaluation
 from embodied_rl.runs.storage import make_folder
-from embodied_rl.runtime.handle import Handle
+from embodied_rl.runtime.handle import GaveUp, Handle
 from embodied_rl.runtime.local import InlineHandle
 from embodied_rl.schema import EvalConfig, SimNode
 
@@ -42,10 +43,11 @@ def run(config: EvalConfig) -> int:
     actor = None if file is None else deployed(who)
     if actor is not None:
         check_fit(actor.embodiment, parts)
+    told = metadata(config, who, file, parts)  # whatever it fails of, before hours of episodes
+    out = output_folder(config, folder)
     played = [play(part, actor, who, config) for part in parts]
     results, spec = combined(parts, played)
-    found = Report.of(results, spec, metadata(config, who, file, parts))
-    out = output_folder(config, folder)
+    found = Report.of(results, spec, told)
     found.write(out)
     videos = film_as_configured(parts, played, actor, out, config)
     write_page(out / "report.html", found, metrics=folder.metrics if folder else None, videos=videos)
@@ -103,10 +105,26 @@ def play(part: Part, actor: Actor | None, who: str, config: EvalConfig) -> list[
     simulator = part.kind.build(1)
     try:
         scripted = actor_for(who, simulator, 1)
-        handle = InlineHandle(lambda: simulator, "evaluation simulator")
+        handle = InlineHandle(once(simulator), "evaluation simulator")
         return evaluate(scripted, [handle], part.spec, part.episodes, config.seed, 1, None, config.ablate)
     finally:
         simulator.close()
+
+
+def once(simulator: Simulator) -> Callable[[], Simulator]:
+    """Builds a simulator that is there already; another one is none of which the operator knows.
+
+    Raises:
+        GaveUp: by the function, when it is called again.
+    """
+    left = [simulator]
+
+    def build() -> Simulator:
+        if not left:
+            raise GaveUp("the simulator's process died, and its operator with it; see above for the first cause")
+        return left.pop()
+
+    return build
 
 
 def run_of(file: Path) -> RunFolder | None:

@@ -93,7 +93,7 @@ class Report:
             overall=Summary.of(results),
             families={name: Summary.of(found) for name, found in families.items() if found},
             tasks={name: Summary.of(found) for name, found in tasks.items() if found},
-            metadata={**metadata, "episodes_sha256": episodes_hash(results)},
+            metadata={**metadata, "episodes_sha256": episodes_hash(results, spec)},
             episodes=tuple(results),
         )
 
@@ -141,11 +141,12 @@ class Report:
             raise ValueError(f"{path} is not a report of `embodied-rl eval` ({error}).") from error
 
 
-def episodes_hash(results: Sequence[EpisodeResult]) -> str:
+def episodes_hash(results: Sequence[EpisodeResult], spec: SimulatorSpec) -> str:
     """The same for two reports exactly when they ran the same tasks from the same seeds, and numbered initial states,
     under the same split."""
     numbered = [() if result.initial_state is None else (result.initial_state,) for result in results]
-    listed = sorted((r.split, r.task, r.seed, *state) for r, state in zip(results, numbered, strict=True))
+    tasks = [(spec.tasks[result.task].family, spec.tasks[result.task].name) for result in results]
+    listed = sorted((r.split, *t, r.seed, *state) for r, t, state in zip(results, tasks, numbered, strict=True))
     return hashlib.sha256(json.dumps(listed).encode()).hexdigest()[:16]
 
 

@@ -20,6 +20,8 @@ from embodied_rl.runs.storage import explained
 _RUNNING, _SUCCESS, _FAILURE = (148, 163, 184), (22, 163, 74), (220, 38, 38)
 _BORDER, _CAPTION = 4, 26
 _HOLD_SECONDS = 1.5
+AT_ONCE = 8
+"""Episodes filmed side by side; some simulators take hundreds of megabytes for each."""
 SIZE = 224
 """Pixels of a filmed episode, in either direction."""
 
@@ -71,10 +73,11 @@ def film(
     wanted = {result.index: result for part in shown.values() for result in part}
     if not wanted:
         return []
-    simulator = build(len(wanted))
+    envs = min(len(wanted), AT_ONCE)
+    simulator = build(envs)
     try:
         listed = [Episode(r.index, r.task, r.seed, r.initial_state, split=r.split) for r in wanted.values()]
-        filmed = {r.episode.index: r for r in record(actor, simulator, listed, num_envs=len(wanted), seed=seed)}
+        filmed = {r.episode.index: r for r in record(actor, simulator, listed, num_envs=envs, seed=seed)}
     finally:
         simulator.close()
     with explained(folder):

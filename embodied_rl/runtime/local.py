@@ -17,9 +17,6 @@ from embodied_rl.runtime.process import ChildProcess, anonymous_memory
 from embodied_rl.runtime.restarts import Restarts
 from embodied_rl.runtime.worker import PROTOCOL, Failure, ImageSlots, Lists, greeting
 
-CONFIGURING = ("start", "ask", "expert")
-"""Calls in which a simulator can refuse what the user configured."""
-
 START_REMEDY = "If it only needs longer to start, raise plan.start_timeout."
 CALL_REMEDY = "If such a call may take longer, raise plan.call_timeout."
 
@@ -323,7 +320,7 @@ class ProcessHandle:
     def _worker_error(self, method: str, failure: Failure) -> Exception:
         if failure.row is not None:
             return NotFinite(failure.summary, failure.row)
-        if failure.refused and method in CONFIGURING:
+        if failure.refused:
             return ValueError(failure.summary)
         if failure.unavailable:
             return Unavailable(f"{self.name}: {failure.summary}")

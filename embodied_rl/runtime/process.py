@@ -53,14 +53,18 @@ class ChildProcess:
         _set_deadline(ours, deadline)
         passed = (theirs.fileno(), *descriptors)
         with theirs, held_signals():
-            self._process = subprocess.Popen(
-                [*command, *map(str, passed)],
-                env={**variables, "OMP_NUM_THREADS": str(threads), "OPENBLAS_NUM_THREADS": str(threads)},
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                pass_fds=passed,
-            )
+            try:
+                self._process = subprocess.Popen(
+                    [*command, *map(str, passed)],
+                    env={**variables, "OMP_NUM_THREADS": str(threads), "OPENBLAS_NUM_THREADS": str(threads)},
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=log,
+                    pass_fds=passed,
+                )
+            except OSError as error:
+                ours.close()
+                raise WorkerDied(f"{name} could not be started by {command[0]}: {error}") from None
         self.connection = Connection(ours.detach())
 
     @property

@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from inspect import signature
+from inspect import Signature, signature
 from typing import Any
 
 from embodied_rl.interfaces.sim import Array, Episode, Observation, SimulatorSpec, StepResult
@@ -32,18 +32,15 @@ class RemoteSimulator:
         self.num_envs = num_envs
         self.waited = self.busy = 0.0
         self._handle = handle
-        self._optional = {name: signature(getattr(simulator, name)) for name in OPTIONAL if hasattr(simulator, name)}
+        for name in OPTIONAL:
+            if hasattr(simulator, name):
+                setattr(self, name, partial(self._function, name, signature(getattr(simulator, name))))
         self.spec: SimulatorSpec = handle.spec
 
     @property
     def render_seconds(self) -> float:
         """Spent on pictures, see `embodied_rl.interfaces.sim.Timed`."""
         return float(self._call("render_seconds"))
-
-    def __getattr__(self, name: str) -> Any:
-        if name in self.__dict__.get("_optional", ()):
-            return partial(self._function, name)
-        raise AttributeError(f"this simulator has no '{name}'")
 
     def reset(self, episodes: Sequence[Episode | None]) -> Observation:
         return _owned(self._call("reset", list(episodes)))
@@ -70,9 +67,9 @@ class RemoteSimulator:
     def close(self) -> None:
         self._handle.close()
 
-    def _function(self, method: str, *args: Any, **named: Any) -> Callable[..., Any]:
+    def _function(self, method: str, takes: Signature, *args: Any, **named: Any) -> Callable[..., Any]:
         """What a method gives that gives a function: the function stays in the worker, and is called there."""
-        given = self._optional[method].bind(self, *args, **named).args[1:]
+        given = takes.bind(self, *args, **named).args[1:]
         kept: Kept = self._call(method, *given)
         return lambda *given: self._call("kept", kept.number, *given)
 

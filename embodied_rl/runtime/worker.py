@@ -144,16 +144,22 @@ class ImageSlots:
     def _store(self, observation: Observation, slot: int, part: int) -> Observation:
         if set(observation.images) != set(self._images):
             raise ValueError(f"observation has cameras {sorted(observation.images)}, spec {sorted(self._images)}")
-        for name, image in observation.images.items():
-            room = self._images[name][slot, part, : len(observation)]
+        for name, shown in observation.images.items():
+            image, room = on_host(shown), self._images[name][slot, part, : len(observation)]
             if image.shape != room.shape or image.dtype != np.uint8:
                 raise ValueError(f"camera '{name}': {image.dtype} {image.shape}, the spec says uint8 {room.shape}")
             room[:] = image
-        return replace(observation, images={})
+        truth = None if observation.privileged is None else on_host(observation.privileged)
+        return replace(observation, images={}, state=on_host(observation.state), privileged=truth)
 
     def _view(self, observation: Observation, slot: int, part: int) -> Observation:
         rows = len(observation)
         return replace(observation, images={name: array[slot, part, :rows] for name, array in self._images.items()})
+
+
+def on_host(array: Any) -> Array:
+    """A NumPy array of what a simulator on an accelerator hands out; NumPy arrays as they are."""
+    return array if isinstance(array, np.ndarray) else np.asarray(array.cpu())
 
 
 def build(factory: str, kwargs: Mapping[str, Any]) -> Any:
@@ -207,6 +213,8 @@ class Hosted:
         """What the role gives; "kept" calls a function that it gave before: its number, then its arguments."""
         if method == "kept":
             return self._kept[args[0]](*args[1:])
+        if method == "render_seconds":  # not every simulator tells its pictures from its physics
+            return getattr(self._role, method, 0.0)
         found = getattr(self._role, method)
         value = found(*args) if callable(found) else found
         if not callable(value):
@@ -289,7 +297,7 @@ def serve(connection: Connection, memory: int) -> None:
     role = built.value
     spec = getattr(role, "spec", None)  # a simulator's; other roles have no pictures to hand over
     slots = ImageSlots(memory, () if spec is None else spec.cameras, kwargs.get("num_envs", 0))
-    send(connection, replace(built, value=spec))
+    send(connection, replace(built, value=None if spec is None else replace(spec, device="cpu")))
     hosted, slot, method, lists = Hosted(role), 0, "", Lists()
     while method != "close":
         method, args = receive(connection)
@@ -329,7 +337,8 @@ def is_refusal(error: ValueError) -> bool:
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next
-    return trace is not None and str(trace.tb_frame.f_globals.get("__name__", "")).startswith("embodied_rl")
+    module = "" if trace is None else str(trace.tb_frame.f_globals.get("__name__", ""))
+    return module.startswith("embodied_rl") and not module.startswith("embodied_rl.runtime.worker")
 
 
 def prepare_child() -> int:

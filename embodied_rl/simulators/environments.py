@@ -112,4 +112,6 @@ def interpreter(node: SimNode) -> Interpreter | None:
     if node.python is not None:
         return Interpreter.of(node.python, paths, remedy(node.name))
     found = installed(node.name)
+    if found is None and paths:
+        raise ValueError("sim.pythonpath is for another interpreter: give sim.python=<interpreter> with it.")
     return None if found is None else Interpreter(str(found), paths, remedy(node.name))

@@ -58,6 +58,11 @@ def check(config: EnvironmentConfig) -> tuple[str, Recipe]:
     found = recipe(name)
     if (folder(name) / MARK).exists() and not (config.replace or config.keep):
         raise ValueError(f"{folder(name)} is there already. To make it anew: replace=true")
+    if is_foreign(folder(name)):
+        raise ValueError(
+            f"{folder(name)} holds something that is no Python environment, and would be erased. Move it away, or "
+            "choose another folder for environments: EMBODIED_RL_ENVIRONMENTS=<folder>"
+        )
     version = version_of(config.python or sys.executable)
     if version not in SpecifierSet(found.python):
         raise ValueError(
@@ -152,6 +157,12 @@ def write_mark(place: Path, name: str) -> None:
         "packages": frozen.stdout.split("\n")[:-1],
     }
     (place / MARK).write_text(json.dumps(noted, indent=1) + "\n", encoding="utf-8")
+
+
+def is_foreign(place: Path) -> bool:
+    """Whether there is something that nobody made as an environment."""
+    ours = (place / MARK, place / "pyvenv.cfg")
+    return place.exists() and not any(each.exists() for each in ours) and (place.is_file() or any(place.iterdir()))
 
 
 def is_current(name: str) -> bool:

@@ -1,6 +1,6 @@
 """From a configuration's `sim` node to simulators, in this process or in a worker, in this environment or another."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -14,6 +14,9 @@ from embodied_rl.schema import Plan, SimNode
 from embodied_rl.simulators import environments
 
 DESCRIBED = "embodied_rl.runtime.worker:Described"
+
+PATIENT = Plan(start_timeout=1800.0, call_timeout=1800.0)
+"""Deadlines of whoever has no plan and nothing else to do: some simulators take minutes to start, or to reset many."""
 
 _specs: dict[tuple[str, str, str], SimulatorSpec] = {}
 """What other environments said of a simulator with such options; asking takes seconds."""
@@ -57,7 +60,7 @@ class SimulatorKind:
             return self.ask("spec_of")
         key = (self.interpreter.python, plugins.path("sims", self.node.name), repr(self.options))
         if key not in _specs:
-            _specs[key] = self.ask("spec_of")
+            _specs[key] = replace(self.ask("spec_of"), device="cpu")  # its worker hands out arrays on the host
         return _specs[key]
 
     def ask(self, method: str) -> Any:
@@ -69,7 +72,7 @@ class SimulatorKind:
         if self.interpreter is not None:
             described = {"factory": plugins.path("sims", self.node.name)}
             name = f"simulator '{self.node.name}'"
-            with self._process(DESCRIBED, described, name, Plan()) as handle:
+            with self._process(DESCRIBED, described, name, PATIENT) as handle:
                 return handle.submit("ask", method, self.options).result()
         try:
             return getattr(self.simulator, method)(self.options)
@@ -80,13 +83,13 @@ class SimulatorKind:
         """For a caller who wants to wait for each call: in this process, or in a worker of its environment."""
         if self.interpreter is None:
             return self._here(num_envs)
-        handle = self.worker(num_envs, f"simulator '{self.node.name}'", Plan())
+        handle = self.worker(num_envs, f"simulator '{self.node.name}'", PATIENT)
         return RemoteSimulator(handle, num_envs, self.simulator)
 
     def inline(self, num_envs: int, name: str, plan: Plan | None = None) -> Handle:
         """Behind a handle, in this process where its environment is this one."""
         if self.interpreter is not None:
-            return self.worker(num_envs, name, plan or Plan())
+            return self.worker(num_envs, name, plan or PATIENT)
         return InlineHandle(partial(self._here, num_envs), name)
 
     def worker(self, num_envs: int, name: str, plan: Plan) -> Handle:

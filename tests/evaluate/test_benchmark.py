@@ -15,6 +15,7 @@ from embodied_rl.evaluate import benchmark, command
 from embodied_rl.evaluate.protocol import EpisodeResult
 from embodied_rl.evaluate.report import Report
 from embodied_rl.interfaces.sim import SimulatorSpec, Task
+from embodied_rl.runtime.handle import GaveUp
 from embodied_rl.schema import BenchmarkNode, BenchmarkPart, EvalConfig, SimChange, SimNode, Video
 from embodied_rl.validation import validate
 
@@ -90,6 +91,18 @@ def test_what_is_typed_changes_the_benchmarks_simulator(nodes) -> None:
     assert nodes == [SimNode("kitchen", 2, "/there/python", (), {"light": 1})]
 
 
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (SimChange("desk", {}), "sim=desk: benchmark=home has its own"),
+        (SimChange(None, {"room": "bath"}), r"sim\.room: benchmark=home says 'bed'"),
+    ],
+)
+def test_what_makes_it_the_benchmark_cannot_be_set(change: SimChange, said: str, nodes) -> None:
+    with pytest.raises(ValueError, match=said):
+        benchmark.parts_of(config(replace(KITCHEN, sim={**KITCHEN.sim, "room": "bed"}), sim=change), None)
+
+
 def test_a_report_says_what_was_other_than_in_the_benchmark(nodes) -> None:
     asked = config(KITCHEN, sim=SimChange(None, {"python": "/there/python", "num_envs": 3, "light": 1}))
     assert benchmark.about(asked, benchmark.parts_of(asked, None))["changed"] == {"light": 1}
@@ -135,6 +148,29 @@ def test_results_of_several_simulators_keep_their_tasks(nodes, spec: SimulatorSp
     assert {name: (s.success.rate, s.success.episodes) for name, s in report.tasks.items()} == {
         **{task.name: (0.0, 3) for task in spec.tasks}, "cook": (1.0, 6),
     }  # fmt: skip
+
+
+def test_tasks_of_equal_names_are_told_apart(nodes) -> None:
+    parts = benchmark.parts_of(config(DESK, replace(DESK, split="vision")), None)
+    played = [[EpisodeResult(e.index, e.task, e.seed, e.split, number == 0, False, 1, 0.0, 0.0) for e in part.episodes]
+              for number, part in enumerate(parts)]  # fmt: skip
+    report = Report.of(*benchmark.combined(parts, played), {})
+    assert (report.tasks["open"].success.rate, report.tasks["open (2)"].success.rate) == (1.0, 0.0)
+    assert sum(each.success.episodes for each in report.tasks.values()) == 24
+
+
+def test_the_operators_simulator_is_not_replaced() -> None:
+    build = command.once(simulator := object())
+    assert build() is simulator
+    with pytest.raises(GaveUp, match="operator with it"):
+        build()
+
+
+def test_reports_of_other_tasks_are_not_comparable(spec: SimulatorSpec) -> None:
+    result = EpisodeResult(0, 0, 0, "train", True, True, 1, 1.0, 0.0)
+    others = replace(spec, tasks=(Task("pick green", "pick"),))
+    hashes = {Report.of([result], each, {}).metadata["episodes_sha256"] for each in (spec, others)}
+    assert len(hashes) == 2
 
 
 def test_initial_states_are_part_of_what_makes_two_reports_comparable(spec: SimulatorSpec) -> None:

@@ -47,10 +47,9 @@ def kind(monkeypatch, tmp_path, make_actor, make_simulator, make_handles):
     threads = torch.get_num_threads()
     made = Kind(SimNode("clock", num_envs=6), make_simulator, make_handles, [])
     monkeypatch.setattr(command, "deployed", lambda text: make_actor())
-    for module in (benchmark, command):
-        monkeypatch.setattr(
-            module, "SimulatorKind", SimpleNamespace(of=lambda node: made if node.name == "clock" else None)
-        )
+    monkeypatch.setattr(
+        benchmark, "SimulatorKind", SimpleNamespace(of=lambda node: made if node.name == "clock" else None)
+    )
     monkeypatch.setattr(command, "read_metadata", lambda file: SimpleNamespace(extra={"sim": {"name": "clock"}}))
     monkeypatch.setattr(command, "checkpoint_of", lambda text: tmp_path / text)
     monkeypatch.chdir(tmp_path)

@@ -4,9 +4,10 @@ import sys
 import sysconfig
 import venv
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
-from embodied_rl.interfaces.sim import Array, Unavailable
+from embodied_rl.interfaces.sim import Array, Observation, Unavailable
 from embodied_rl.runtime.interpreter import folder_of
 from embodied_rl.testing.fake_simulator import FakeSimulator
 
@@ -43,6 +44,32 @@ class Nosy(FakeSimulator):
             return self._direction()[:, None].repeat(2, 1) * (0 if faulty else 1) + len(calls) * 0.0
 
         return act
+
+
+class Tensor:
+    """What a simulator on an accelerator hands out in place of an array."""
+
+    def __init__(self, array: Array):
+        self._array = array
+
+    def cpu(self) -> Array:
+        return self._array
+
+    def __len__(self) -> int:
+        return len(self._array)
+
+
+class OnDevice(FakeSimulator):
+    """Leaves its observations on an accelerator."""
+
+    def __init__(self, num_envs: int):
+        super().__init__(num_envs)
+        self.spec = replace(self.spec, device="cuda")
+
+    def _observe(self) -> Observation:
+        shown = super()._observe()
+        images = {name: Tensor(image) for name, image in shown.images.items()}
+        return replace(shown, images=images, state=Tensor(shown.state), privileged=Tensor(shown.privileged))
 
 
 class NeedsPackage(FakeSimulator):

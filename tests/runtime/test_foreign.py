@@ -1,5 +1,6 @@
 """Workers in another Python environment, where nothing of ours is installed."""
 
+import inspect
 import os
 import re
 import runpy
@@ -18,6 +19,7 @@ from embodied_rl.runtime.handle import GaveUp, Handle, WorkerDied, WorkerError
 from embodied_rl.runtime.interpreter import Interpreter, folder_of
 from embodied_rl.runtime.local import ProcessHandle
 from embodied_rl.runtime.remote import RemoteSimulator
+from embodied_rl.testing.comparison import assert_same
 from embodied_rl.testing.contract import check_simulator
 from embodied_rl.testing.fake_simulator import FakeSimulator
 
@@ -83,6 +85,18 @@ def test_an_operator_stays_in_its_worker(start: Start) -> None:
         np.testing.assert_array_equal(careful(), [[-1, -1], [1, 1]])
         np.testing.assert_array_equal(faulty(), np.zeros((2, 2)))
     assert not hasattr(RemoteSimulator(start(FAKE), 2, FakeSimulator), "expert")
+    assert inspect.getattr_static(remote, "expert"), "this is how Python 3.12 looks for a protocol's members"
+
+
+def test_a_simulator_that_does_not_tell_its_pictures_from_its_physics_has_spent_nothing_on_them(start: Start) -> None:
+    assert RemoteSimulator(start(FAKE), 2, FakeSimulator).render_seconds == 0.0
+
+
+def test_observations_on_an_accelerator_reach_the_host(start: Start) -> None:
+    remote, plain = RemoteSimulator(start("guests:OnDevice"), 2, FakeSimulator), FakeSimulator(2)
+    episodes = [Episode(0, 0, 1), Episode(1, 1, 2)]
+    assert remote.spec.device == "cpu"
+    assert_same(remote.reset(episodes), plain.reset(episodes), "they differ from a plain simulator's")
 
 
 def test_pictures_stay_as_they_were_however_often_it_steps(start: Start) -> None:
@@ -192,6 +206,14 @@ def test_faults_cross_the_border(fault: str, error: type[Exception], match: str,
     handle.submit("reset", [Episode(0, 0, 1), Episode(1, 1, 2)]).result()
     with pytest.raises(error, match=match):
         handle.submit("step", np.zeros((2, 1, 2), np.float32), [None, None]).result()
+
+
+def test_a_program_that_cannot_run_says_so(tmp_path: Path, start: Start) -> None:
+    program = tmp_path / "python"
+    program.write_text("no program")
+    program.chmod(0o755)
+    with pytest.raises(WorkerDied, match=r"simulator 7 could not be started by .*python: .*Exec format error"):
+        start(FAKE, Interpreter.of(str(program)))
 
 
 @pytest.mark.parametrize("given, said", [("no/python", "is not there"), ("text", "cannot be executed")])

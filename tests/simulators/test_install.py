@@ -156,3 +156,26 @@ def test_the_beginning_of_a_name_is_enough_where_it_is_of_one() -> None:
     for word in ("mani", "", "x"):
         with pytest.raises(ValueError, match="unknown simulator"):
             install.full_name(word, having)
+
+
+def test_a_folder_of_something_else_is_not_erased(recipe: Path) -> None:
+    clone = environments.folder("tabletop") / "README.md"
+    clone.parent.mkdir(parents=True)
+    clone.write_text("a clone")
+    with pytest.raises(ValueError, match=r"would be erased.*EMBODIED_RL_ENVIRONMENTS"):
+        install.run(config(replace=True))
+    assert clone.read_text() == "a clone"
+
+
+def test_folders_to_import_from_need_an_interpreter(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"give sim\.python=<interpreter>"):
+        environments.interpreter(SimNode("tabletop", pythonpath=(str(tmp_path),)))
+    with pytest.raises(ValueError, match=r"sim\.pythonpath: .*nowhere is not a folder"):
+        environments.interpreter(SimNode("tabletop", pythonpath=(str(tmp_path / "nowhere"),)))
+
+
+def test_the_doctor_shows_everything_although_a_simulator_is_missing(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setenv("EMBODIED_RL_ENVIRONMENTS", str(tmp_path))
+    checks = doctor.examine_simulator(SimNode("maniskill"))
+    assert [check.status for check in checks[:2]] == ["warn", "fail"]
+    assert "sim install maniskill" in checks[1].remedy

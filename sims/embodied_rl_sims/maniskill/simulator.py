@@ -73,6 +73,7 @@ class ManiSkill:
 
     def __init__(self, config: ManiSkillConfig, num_envs: int) -> None:
         self.config, self.num_envs = config, num_envs
+        self._expert: Callable[[], Array] | None = None
         first = make(config, num_envs if config.backend == "gpu" else 1)
         self.spec = read_spec(config, first)
         self._inner = Batch(config, self.spec, first) if config.backend == "gpu" else self._rows(first)
@@ -110,7 +111,9 @@ class ManiSkill:
         if self.config.backend == "gpu":
             raise ValueError("sim.backend=gpu has no operator: record demonstrations with sim.backend=cpu.")
         assert isinstance(self._inner, Rows)
-        return expert_of(self.config, self._inner)
+        if self._expert is None:  # a planner has an environment of its own
+            self._expert = expert_of(self.config, self._inner)
+        return self._expert
 
     def close(self) -> None:
         self._inner.close()
