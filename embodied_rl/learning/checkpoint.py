@@ -142,6 +142,7 @@ def mark_best(folder: Path, step: int) -> None:
     """Point `best` at a checkpoint that exists."""
     assert step in steps(folder), f"there is no checkpoint {step} in {folder}"
     write_text(folder / "best", f"{step:08d}\n")
+    _sweep(folder)
 
 
 def prune(folder: Path, keep: int) -> None:

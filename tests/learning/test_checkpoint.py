@@ -136,6 +136,13 @@ def test_pruning_keeps_the_newest_and_the_best(folder):
         checkpoint.prune(folder, 0)
 
 
+def test_marking_the_best_removes_what_a_killed_marking_left(folder):
+    left = folder / ".tmp-best-4711"
+    left.write_text("00000")
+    checkpoint.mark_best(folder, 10)
+    assert not left.exists() and (folder / "best").read_text() == "00000010\n"
+
+
 def test_a_refused_one_goes_when_the_run_is_on_its_way_there_again(folder):
     """Kept as the newest, it would push out the sound one that was just written."""
     checkpoint.mark_best(folder, 20)

@@ -33,7 +33,8 @@ def assets(tmp_path_factory: pytest.TempPathFactory) -> Path:
         pytest.skip("no assets for LIBERO: EMBODIED_RL_TEST_DATA names no folder with libero_assets_light.tgz")
     place = tmp_path_factory.mktemp("libero_assets")
     with tarfile.open(archive) as packed:
-        packed.extractall(place, filter="data")
+        packed.extraction_filter = getattr(tarfile, "data_filter", None)  # not in every Python 3.11
+        packed.extractall(place)
     return place
 
 
