@@ -19,6 +19,7 @@ from embodied_rl.interfaces.sim import (
     Source,
     StepResult,
 )
+from embodied_rl_sims.chunks import NoSnapshots, empty_result
 
 
 @dataclass
@@ -78,7 +79,7 @@ class Environment(Protocol):
         ...
 
 
-class Rows:
+class Rows(NoSnapshots):
     """n environments in turn; implements `embodied_rl.interfaces.sim.Simulator`.
 
     The time limit is the spec's horizon. A picture is drawn once, at the end of a chunk. The final picture of an
@@ -104,7 +105,7 @@ class Rows:
         return self._observe(range(self.num_envs))
 
     def step(self, actions: Array, next_episodes: Sequence[Episode | None]) -> StepResult:
-        result = self._empty_result(actions)
+        result = empty_result(self.spec, actions)
         for row, episode in enumerate(self._episode):
             if episode is not None:
                 self._run(row, result)
@@ -115,12 +116,6 @@ class Rows:
                 self._begin(int(row), next_episodes[row])
         result.observation = self._observe(range(self.num_envs))
         return result
-
-    def snapshot(self) -> dict[str, Array]:
-        raise NotImplementedError("this simulator cannot be saved in mid-episode: spec.can_snapshot is False")
-
-    def restore(self, state: dict[str, Array]) -> Observation:
-        raise NotImplementedError("this simulator cannot be saved in mid-episode: spec.can_snapshot is False")
 
     def render(self, row: int, width: int, height: int) -> Array:
         """uint8 [height, width, 3] of one environment, for videos; black where it is parked."""
@@ -195,17 +190,3 @@ class Rows:
         if not np.isfinite(view.state).all():
             raise NotFinite(f"the state is no longer finite after control step {self._clock[row]}", row)
         return view
-
-    def _empty_result(self, actions: Array) -> StepResult:
-        n, chunk, _ = actions.shape
-        low, high = (np.array(limit, np.float32) for limit in (self.spec.action_low, self.spec.action_high))
-        return StepResult(
-            reward=np.zeros((n, chunk), np.float32),
-            success=np.zeros((n, chunk), bool),
-            steps=np.zeros(n, np.int64),
-            executed=np.clip(actions, low, high).astype(np.float32),
-            source=np.full((n, chunk), Source.HOLD, np.uint8),
-            terminated=np.zeros(n, bool),
-            truncated=np.zeros(n, bool),
-            observation=Observation({}, np.zeros((0, 0)), ()),
-        )

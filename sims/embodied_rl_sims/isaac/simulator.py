@@ -18,6 +18,7 @@ from embodied_rl.interfaces.sim import (
     StepResult,
     Task,
 )
+from embodied_rl_sims.chunks import NoSnapshots, empty_result
 from embodied_rl_sims.isaac import app, diagnosis
 from embodied_rl_sims.isaac.settings import IsaacLabConfig
 from embodied_rl_sims.isaac.views import Eyes, Seen
@@ -38,7 +39,7 @@ def spec_of(config: IsaacLabConfig) -> SimulatorSpec:
     return simulator.spec
 
 
-class IsaacLab:
+class IsaacLab(NoSnapshots):
     """n environments of one id; implements `embodied_rl.interfaces.sim.Simulator`. Experimental.
 
     Isaac Lab resets an environment within the step that ends its episode, and what it shows then is the next episode.
@@ -73,7 +74,7 @@ class IsaacLab:
         return self._observe()
 
     def step(self, actions: Array, next_episodes: Sequence[Episode | None]) -> StepResult:
-        result, running = self._empty_result(actions), self._running.copy()
+        result, running = empty_result(self.spec, actions), self._running.copy()
         finals: dict[int, Seen] = {}
         begun = np.zeros(self.num_envs, bool)  # environments that Isaac Lab reset in the last step
         for j in range(actions.shape[1]):
@@ -91,12 +92,6 @@ class IsaacLab:
                 self._running[row] = next_episodes[row] is not None
         result.observation = self._observe()
         return result
-
-    def snapshot(self) -> dict[str, Array]:
-        raise NotImplementedError("Isaac Lab cannot be saved in mid-episode: spec.can_snapshot is False")
-
-    def restore(self, state: dict[str, Array]) -> Observation:
-        raise NotImplementedError("Isaac Lab cannot be saved in mid-episode: spec.can_snapshot is False")
 
     def render(self, row: int, width: int, height: int) -> Array:
         """uint8 [height, width, 3]: the first camera's picture, for videos; black where there is no camera."""
@@ -187,20 +182,6 @@ class IsaacLab:
         if len(broken):
             raise NotFinite("the state is no longer finite", int(broken[0]))
         return observation
-
-    def _empty_result(self, actions: Array) -> StepResult:
-        n, chunk, _ = actions.shape
-        limit = self.config.action_limit
-        return StepResult(
-            reward=np.zeros((n, chunk), np.float32),
-            success=np.zeros((n, chunk), bool),
-            steps=np.zeros(n, np.int64),
-            executed=np.clip(actions, -limit, limit).astype(np.float32),
-            source=np.full((n, chunk), Source.HOLD, np.uint8),
-            terminated=np.zeros(n, bool),
-            truncated=np.zeros(n, bool),
-            observation=Observation({}, np.zeros((0, 0)), ()),
-        )
 
 
 def instruction_of(config: IsaacLabConfig) -> str:

@@ -11,13 +11,14 @@ from typing import Any
 import numpy as np
 
 from embodied_rl.interfaces.sim import Array, Episode, NotFinite, Observation, SimulatorSpec, Source, StepResult
+from embodied_rl_sims.chunks import NoSnapshots, empty_result
 from embodied_rl_sims.maniskill.instructions import instruction_of
 from embodied_rl_sims.maniskill.reading import Reader, joined
 from embodied_rl_sims.maniskill.settings import ManiSkillConfig
 from embodied_rl_sims.maniskill.single import package_seed
 
 
-class Batch:
+class Batch(NoSnapshots):
     """n environments in one `BaseEnv`; implements `embodied_rl.interfaces.sim.Simulator`, observations on its device.
 
     Args:
@@ -41,7 +42,9 @@ class Batch:
         return self._observe(np.arange(self.num_envs), pictures=True)
 
     def step(self, actions: Array, next_episodes: Sequence[Episode | None]) -> StepResult:
-        result = self._empty_result(actions)
+        given: Any = actions
+        given = given.cpu().numpy() if hasattr(given, "cpu") else given
+        result = empty_result(self.spec, given)
         running = self._running()
         finals: list[tuple[Array, Observation]] = []
         for j in range(actions.shape[1]):
@@ -57,12 +60,6 @@ class Batch:
             self._begin(result.ended, next_episodes)
         result.observation = self._observe(np.arange(self.num_envs), pictures=True)
         return result
-
-    def snapshot(self) -> dict[str, Array]:
-        raise NotImplementedError("this simulator cannot be saved in mid-episode: spec.can_snapshot is False")
-
-    def restore(self, state: dict[str, Array]) -> Observation:
-        raise NotImplementedError("this simulator cannot be saved in mid-episode: spec.can_snapshot is False")
 
     def render(self, row: int, width: int, height: int) -> Array:
         """uint8 [height, width, 3] of one row for videos, at the nearest pixels; black where it is parked."""
@@ -164,18 +161,3 @@ class Batch:
         import torch
 
         return torch.as_tensor(np.ascontiguousarray(array), device=self.env.device)
-
-    def _empty_result(self, actions: Any) -> StepResult:
-        given = actions.cpu().numpy() if hasattr(actions, "cpu") else actions
-        n, chunk, _ = given.shape
-        low, high = (np.array(limit, np.float32) for limit in (self.spec.action_low, self.spec.action_high))
-        return StepResult(
-            reward=np.zeros((n, chunk), np.float32),
-            success=np.zeros((n, chunk), bool),
-            steps=np.zeros(n, np.int64),
-            executed=np.clip(given, low, high).astype(np.float32),
-            source=np.full((n, chunk), Source.HOLD, np.uint8),
-            terminated=np.zeros(n, bool),
-            truncated=np.zeros(n, bool),
-            observation=Observation({}, np.zeros((0, 0)), ()),
-        )

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 import numpy as np
 
 from embodied_rl.interfaces.sim import Array, Episode, NotFinite, Observation, Source, StepResult
+from embodied_rl_sims.chunks import empty_result
 from embodied_rl_sims.tabletop import arm, operator
 from embodied_rl_sims.tabletop.bodies import FIXTURES, OBJECTS, Bodies
 from embodied_rl_sims.tabletop.camera import RayCamera, View
@@ -56,7 +57,7 @@ class Tabletop:
         return self._observe()
 
     def step(self, actions: Array, next_episodes: Sequence[Episode | None]) -> StepResult:
-        result = self._empty_result(actions)
+        result = empty_result(self.spec, actions)
         running = self._running()
         self._wait(running)
         for j in range(actions.shape[1]):
@@ -283,20 +284,6 @@ class Tabletop:
         for geometry, name in zip(self._tinted, names, strict=True):
             if name:
                 self._colours[row, geometry] = np.array(layout.look.colours[name]) * 255
-
-    def _empty_result(self, actions: Array) -> StepResult:
-        n, chunk, _ = actions.shape
-        executed = np.clip(actions, self.spec.action_low, self.spec.action_high).astype(np.float32)
-        return StepResult(
-            reward=np.zeros((n, chunk), np.float32),
-            success=np.zeros((n, chunk), bool),
-            steps=np.zeros(n, np.int64),
-            executed=executed,
-            source=np.full((n, chunk), Source.HOLD, np.uint8),
-            terminated=np.zeros(n, bool),
-            truncated=np.zeros(n, bool),
-            observation=Observation({}, np.zeros((0, 0)), ()),
-        )
 
 
 def _pack(episode: Episode | None) -> list[int]:

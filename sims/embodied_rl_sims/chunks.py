@@ -1,0 +1,36 @@
+"""What every simulator's chunk starts from. NumPy and the standard library only, Python 3.10 or newer."""
+
+import numpy as np
+
+from embodied_rl.interfaces.sim import Array, Observation, SimulatorSpec, Source, StepResult
+
+
+def empty_result(spec: SimulatorSpec, actions: Array) -> StepResult:
+    """A chunk in which nothing has happened yet, its actions within the limits; the observation is still to come.
+
+    Args:
+        spec: of the simulator.
+        actions: float32 [n, H, A].
+    """
+    n, chunk, _ = actions.shape
+    low, high = (np.array(limit, np.float32) for limit in (spec.action_low, spec.action_high))
+    return StepResult(
+        reward=np.zeros((n, chunk), np.float32),
+        success=np.zeros((n, chunk), bool),
+        steps=np.zeros(n, np.int64),
+        executed=np.clip(actions, low, high).astype(np.float32),
+        source=np.full((n, chunk), Source.HOLD, np.uint8),
+        terminated=np.zeros(n, bool),
+        truncated=np.zeros(n, bool),
+        observation=Observation({}, np.zeros((0, 0)), ()),
+    )
+
+
+class NoSnapshots:
+    """For simulators whose package cannot be saved in mid-episode: `spec.can_snapshot` is False."""
+
+    def snapshot(self) -> dict[str, Array]:
+        raise NotImplementedError("this simulator cannot be saved in mid-episode: spec.can_snapshot is False")
+
+    def restore(self, state: dict[str, Array]) -> Observation:
+        raise NotImplementedError("this simulator cannot be saved in mid-episode: spec.can_snapshot is False")
