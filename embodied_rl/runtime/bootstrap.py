@@ -7,7 +7,7 @@ of the package, so that an interpreter that is too old can still say so.
     python bootstrap.py '{"main": "module:function", "packages": {"name": "folder that holds it"}}' <descriptors>
 
 Whoever cannot start sends a greeting with a "problem" through the pipe, whose descriptor comes first; see
-`embodied_rl.runtime.worker.greet`.
+`embodied_rl.runtime.messages.greet`.
 """
 
 import os

@@ -13,9 +13,10 @@ from typing import IO, Any
 from embodied_rl.interfaces.sim import NotFinite, Simulator, SimulatorSpec, Unavailable
 from embodied_rl.runtime.handle import GaveUp, NoAnswer, WorkerDied, WorkerError
 from embodied_rl.runtime.interpreter import Interpreter
+from embodied_rl.runtime.messages import PROTOCOL, Lists, greeting
 from embodied_rl.runtime.process import ChildProcess, anonymous_memory
 from embodied_rl.runtime.restarts import Restarts
-from embodied_rl.runtime.worker import PROTOCOL, Failure, ImageSlots, Lists, greeting
+from embodied_rl.runtime.worker import Failure, ImageSlots
 
 START_REMEDY = "If it only needs longer to start, raise plan.start_timeout."
 CALL_REMEDY = "If such a call may take longer, raise plan.call_timeout."

@@ -15,7 +15,7 @@ from typing import IO, Any
 
 from embodied_rl.runtime.handle import NoAnswer, WorkerDied
 from embodied_rl.runtime.interpreter import Interpreter, own_command, own_environment
-from embodied_rl.runtime.worker import receive, send
+from embodied_rl.runtime.messages import receive, send
 
 LOG_LINES = 30
 STOP_SIGNALS = {signal.SIGINT, signal.SIGTERM}

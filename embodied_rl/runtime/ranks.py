@@ -20,8 +20,9 @@ import torch
 from embodied_rl.interfaces.sim import Unavailable
 from embodied_rl.runtime.collective import GlooRanks, PeerLost, Ranks, meeting_point
 from embodied_rl.runtime.handle import RunFailed, WorkerDied
+from embodied_rl.runtime.messages import receive, send
 from embodied_rl.runtime.process import STOP_SIGNALS, ChildProcess
-from embodied_rl.runtime.worker import prepare_child, receive, send
+from embodied_rl.runtime.worker import prepare_child
 
 __all__ = ["PeerLost", "RankFailed", "Ranks", "Stopped", "launch", "raise_on_signals", "stop_on_signals"]
 

@@ -1,21 +1,16 @@
 """The worker's side of a process handle. Imports NumPy and the standard library only, so that it starts in any
 Python environment a simulator needs.
 
-It begins with a greeting in JSON, which says who speaks here before anything is unpickled. Requests are pickled
-tuples (method, args); replies are `Reply` or `Failure`. Images never cross the pipe: they are
-written to shared memory, alternating between two slots, so that the last observation stays readable while the next one
-is being made.
+After a greeting (see `messages.py`), requests are pickled tuples (method, args); replies are `Reply` or `Failure`.
+Images never cross the pipe: they are written to shared memory, alternating between two slots, so that the last
+observation stays readable while the next one is being made.
 """
 
 import faulthandler
 import importlib
-import io
-import json
 import math
 import mmap
 import os
-import pickle
-import platform
 import select
 import signal
 import sys
@@ -30,9 +25,7 @@ from typing import Any
 import numpy as np
 
 from embodied_rl.interfaces.sim import Array, Camera, NotFinite, Observation, StepResult, Unavailable
-
-PROTOCOL = 2
-"""Of the messages below and of the classes in `embodied_rl.interfaces.sim` that they hold; raised with each change."""
+from embodied_rl.runtime.messages import Lists, greet, receive, send
 
 SLOTS = 2
 
@@ -64,41 +57,6 @@ class Failure:
     unavailable: bool = False
     missing: str = ""
     refused: bool = False
-
-
-@dataclass(frozen=True)
-class Unchanged:
-    """In place of a list that is what it was in the last call: what environments run next seldom changes."""
-
-
-class Lists:
-    """The lists among the arguments of the last call of each method; both ends keep the same."""
-
-    def __init__(self) -> None:
-        self._last: dict[tuple[str, int], list[Any]] = {}
-
-    def shorten(self, method: str, args: tuple[Any, ...]) -> tuple[Any, ...]:
-        """The arguments as they are sent."""
-        return tuple(self._short((method, place), value) for place, value in enumerate(args))
-
-    def restore(self, method: str, args: tuple[Any, ...]) -> tuple[Any, ...]:
-        """The inverse of `shorten`, at the other end."""
-        return tuple(self._whole((method, place), value) for place, value in enumerate(args))
-
-    def _short(self, key: tuple[str, int], value: Any) -> Any:
-        if not isinstance(value, list):
-            return value
-        if self._last.get(key) == value:
-            return Unchanged()
-        self._last[key] = list(value)
-        return value
-
-    def _whole(self, key: tuple[str, int], value: Any) -> Any:
-        if isinstance(value, Unchanged):
-            return list(self._last[key])
-        if isinstance(value, list):
-            self._last[key] = list(value)
-        return value
 
 
 class ImageSlots:
@@ -240,50 +198,6 @@ def leave_signals_to_parent() -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT, signal.SIGTERM})
-
-
-def send(connection: Connection, message: Any) -> None:
-    """Plainly pickled: `Connection.send` would let torch pass its tensors by file descriptors that live too shortly."""
-    file = io.BytesIO()
-    pickler = pickle.Pickler(file, protocol=5)
-    pickler.dispatch_table = {np.ndarray: reduce_array}
-    pickler.dump(message)
-    connection.send_bytes(file.getbuffer())
-
-
-def reduce_array(array: Array) -> Any:
-    """How an array is pickled: NumPy's own way names modules that NumPy 1 and 2 do not share."""
-    if array.dtype.hasobject:
-        return array.__reduce__()
-    whole: Any = np.ascontiguousarray(array)
-    buffer = pickle.PickleBuffer(whole if whole.flags.writeable else whole.copy())
-    return restore_array, (buffer, array.dtype, array.shape)
-
-
-def restore_array(buffer: Any, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Array:
-    """The inverse of `reduce_array`; a new array that can be written."""
-    return np.frombuffer(buffer, dtype).reshape(shape)
-
-
-def receive(connection: Connection) -> Any:
-    """The counterpart of `send`."""
-    return pickle.loads(connection.recv_bytes())
-
-
-def greet(connection: Connection) -> None:
-    """Say which protocol is spoken here, and by what."""
-    said = {"protocol": PROTOCOL, "python": platform.python_version(), "numpy": np.__version__}
-    connection.send_bytes(json.dumps(said).encode())
-
-
-def greeting(connection: Connection) -> dict[str, Any]:
-    """The counterpart of `greet`. What is no greeting gives an empty one."""
-    message = connection.recv_bytes(4096)
-    try:
-        said = json.loads(message)
-    except ValueError:
-        return {}
-    return said if isinstance(said, dict) else {}
 
 
 def serve(connection: Connection, memory: int) -> None:

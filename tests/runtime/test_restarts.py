@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from embodied_rl.interfaces.sim import Episode
-from embodied_rl.runtime import local, worker
+from embodied_rl.runtime import local, messages, worker
 from embodied_rl.runtime.handle import GaveUp, NoAnswer, Revival, WorkerDied, respawn, revive
 from embodied_rl.runtime.local import ProcessHandle
 from embodied_rl.runtime.restarts import Restarts
@@ -68,9 +68,9 @@ class DoomedChild:
         if doing == "start":
             self.starts.append(message[2])
 
-    def receive(self, *_: Any, read: Any = worker.receive) -> Any:
-        if read is worker.greeting:
-            return {"protocol": worker.PROTOCOL}
+    def receive(self, *_: Any, read: Any = messages.receive) -> Any:
+        if read is messages.greeting:
+            return {"protocol": messages.PROTOCOL}
         self.calls += 1
         if self.calls == 1:
             return worker.Reply(FakeSimulator.spec_of(FakeSimulator.Config()), 0.0, 0.0, 0)
@@ -128,7 +128,7 @@ def test_a_new_worker_waits_before_it_imports_anything(monkeypatch: pytest.Monke
     monkeypatch.setattr(worker, "build", build)
     ours, theirs = Pipe()
     with ours, theirs:
-        worker.send(ours, ("module:Class", {"num_envs": 1}, 7.0))
+        messages.send(ours, ("module:Class", {"num_envs": 1}, 7.0))
         worker.serve(theirs, memory=-1)
     assert done == [7.0, "module:Class"]
 
