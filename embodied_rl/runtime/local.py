@@ -16,7 +16,7 @@ from embodied_rl.runtime.interpreter import Interpreter
 from embodied_rl.runtime.messages import PROTOCOL, Lists, greeting
 from embodied_rl.runtime.process import ChildProcess, anonymous_memory
 from embodied_rl.runtime.restarts import Restarts
-from embodied_rl.runtime.worker import Failure, ImageSlots
+from embodied_rl.runtime.worker import Failure, ImageSlots, to_host
 
 START_REMEDY = "If it only needs longer to start, raise plan.start_timeout."
 CALL_REMEDY = "If such a call may take longer, raise plan.call_timeout."
@@ -45,7 +45,7 @@ class InlineHandle:
 
     def submit(self, method: str, *args: Any) -> "FinishedCall":
         began = time.monotonic()
-        value = getattr(self._open(), method)(*args)
+        value = to_host(getattr(self._open(), method)(*args))
         return FinishedCall(value, began, time.monotonic() - began)
 
     def restart(self) -> None:

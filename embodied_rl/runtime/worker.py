@@ -102,13 +102,12 @@ class ImageSlots:
     def _store(self, observation: Observation, slot: int, part: int) -> Observation:
         if set(observation.images) != set(self._images):
             raise ValueError(f"observation has cameras {sorted(observation.images)}, spec {sorted(self._images)}")
-        for name, shown in observation.images.items():
-            image, room = on_host(shown), self._images[name][slot, part, : len(observation)]
+        for name, image in observation.images.items():
+            room = self._images[name][slot, part, : len(observation)]
             if image.shape != room.shape or image.dtype != np.uint8:
                 raise ValueError(f"camera '{name}': {image.dtype} {image.shape}, the spec says uint8 {room.shape}")
             room[:] = image
-        truth = None if observation.privileged is None else on_host(observation.privileged)
-        return replace(observation, images={}, state=on_host(observation.state), privileged=truth)
+        return replace(observation, images={})
 
     def _view(self, observation: Observation, slot: int, part: int) -> Observation:
         rows = len(observation)
@@ -118,6 +117,20 @@ class ImageSlots:
 def on_host(array: Any) -> Array:
     """A NumPy array of what a simulator on an accelerator hands out; NumPy arrays as they are."""
     return array if isinstance(array, np.ndarray) else np.asarray(array.cpu())
+
+
+def to_host(value: Any) -> Any:
+    """`value` with the arrays of its observations on the host. Other values pass through."""
+    if isinstance(value, StepResult):
+        final = value.final_observation
+        value.observation = to_host(value.observation)
+        value.final_observation = None if final is None else to_host(final)
+        return value
+    if not isinstance(value, Observation):
+        return value
+    images = {name: on_host(image) for name, image in value.images.items()}
+    truth = None if value.privileged is None else on_host(value.privileged)
+    return replace(value, images=images, state=on_host(value.state), privileged=truth)
 
 
 def build(factory: str, kwargs: Mapping[str, Any]) -> Any:
@@ -224,7 +237,7 @@ def serve(connection: Connection, memory: int) -> None:
 
 
 def _call(hosted: Hosted, method: str, args: tuple[Any, ...], slots: ImageSlots, slot: int) -> Any:
-    return slots.put(hosted.call(method, args), slot)
+    return slots.put(to_host(hosted.call(method, args)), slot)
 
 
 def _attempt(function: Callable[..., Any], *args: Any) -> Reply | Failure:

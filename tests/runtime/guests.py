@@ -6,6 +6,7 @@ import venv
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from embodied_rl.interfaces.sim import Array, Observation, Unavailable
 from embodied_rl.runtime.interpreter import folder_of
@@ -57,6 +58,9 @@ class Tensor:
 
     def __len__(self) -> int:
         return len(self._array)
+
+    def __getitem__(self, rows: Any) -> "Tensor":
+        return Tensor(self._array[rows])
 
 
 class OnDevice(FakeSimulator):

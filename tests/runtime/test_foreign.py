@@ -17,14 +17,14 @@ from embodied_rl.interfaces.sim import Episode, NotFinite, Unavailable
 from embodied_rl.runtime import bootstrap, local, messages
 from embodied_rl.runtime.handle import GaveUp, Handle, WorkerDied, WorkerError
 from embodied_rl.runtime.interpreter import Interpreter, folder_of
-from embodied_rl.runtime.local import ProcessHandle
+from embodied_rl.runtime.local import InlineHandle, ProcessHandle
 from embodied_rl.runtime.remote import RemoteSimulator
 from embodied_rl.testing.comparison import assert_same
 from embodied_rl.testing.contract import check_simulator
 from embodied_rl.testing.fake_simulator import FakeSimulator
 
 sys.path.insert(0, str(Path(__file__).parent))  # workers import it by that name, too
-from guests import Nosy, environment
+from guests import Nosy, OnDevice, environment
 
 FAKE = "embodied_rl.testing.fake_simulator:FakeSimulator"
 
@@ -97,6 +97,19 @@ def test_observations_on_an_accelerator_reach_the_host(start: Start) -> None:
     episodes = [Episode(0, 0, 1), Episode(1, 1, 2)]
     assert remote.spec.device == "cpu"
     assert_same(remote.reset(episodes), plain.reset(episodes), "they differ from a plain simulator's")
+    actions = np.ones((2, 9, 2), np.float32)
+    assert_same(remote.step(actions, episodes), plain.step(actions, episodes), "a chunk differs")
+
+
+def test_observations_on_an_accelerator_reach_the_host_in_this_process_too() -> None:
+    inline, plain = InlineHandle(lambda: OnDevice(2)), FakeSimulator(2)
+    episodes, actions = [Episode(0, 0, 1), Episode(1, 1, 2)], np.ones((2, 9, 2), np.float32)
+    assert_same(
+        inline.submit("reset", episodes).result(), plain.reset(episodes), "they differ from a plain simulator's"
+    )
+    ours, theirs = inline.submit("step", actions, episodes).result(), plain.step(actions, episodes)
+    assert ours.final_observation is not None
+    assert_same(ours, theirs, "a chunk differs")
 
 
 def test_pictures_stay_as_they_were_however_often_it_steps(start: Start) -> None:
