@@ -12,6 +12,7 @@ Whoever cannot start sends a greeting with a "problem" through the pipe, whose d
 
 import os
 import sys
+from typing import Any
 
 OLDEST = (3, 10)
 
@@ -54,7 +55,7 @@ class Shared:
     def __init__(self, packages: dict):
         self._packages = packages
 
-    def find_spec(self, name: str, path=None, target=None):
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
         if path is not None or name not in self._packages:
             return None
         from importlib.machinery import PathFinder
