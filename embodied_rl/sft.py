@@ -89,10 +89,11 @@ def fit(config: SftConfig, simulator: Operated) -> tuple[FlowBackbone, Embodimen
     backbone, embodiment = _network(config, options, simulator.spec, demonstrations)
     method = SFT(options, backbone, config.seed, _say)
     if options.frames:
-        method.localise(embodiment.inputs(frames.observation), _targets(frames, options, simulator.spec))
+        method.localise(embodiment.inputs(frames.observation, backbone), _targets(frames, options, simulator.spec))
     del frames
-    actions = embodiment.model_actions(demonstrations.actions, backbone.spec.action_dim)
-    method.clone(embodiment.inputs(demonstrations.observation), actions)
+    state = demonstrations.observation.state
+    actions = embodiment.model_actions(demonstrations.actions, state, backbone.spec.action_dim)
+    method.clone(embodiment.inputs(demonstrations.observation, backbone), actions)
     return backbone, embodiment
 
 

@@ -105,7 +105,7 @@ class FlowActor(Actor):
         trace = self._input_trace(inputs) | {FLOW + name: value for name, value in sample.trace.items()}
         trace |= self._critic_trace(observation, keys, required=explore)
         return Decision(
-            actions=self.embodiment.actions(sample.actions),
+            actions=self.embodiment.actions(sample.actions, observation.state),
             trace=trace,
             log_prob=self._executed(sample.log_prob),
             value=self._value(trace, context, len(inputs)),
@@ -176,7 +176,7 @@ class FlowActor(Actor):
 
     def observation_inputs(self, observation: Observation) -> PolicyInput:
         """An observation on the network's device, as images whether or not perception is frozen."""
-        return _moved(self.embodiment.inputs(observation), self.device)
+        return _moved(self.embodiment.inputs(observation, self.backbone), self.device)
 
     def _inputs(self, observation: Observation) -> PolicyInput:
         inputs = self.observation_inputs(observation)
@@ -278,14 +278,15 @@ def _moved(inputs: PolicyInput, device: torch.device) -> PolicyInput:
 def _check_fit(backbone: FlowBackbone, embodiment: Embodiment, freeze_perception: bool) -> None:
     spec = backbone.spec
     pairs = {
-        "cameras": (spec.cameras, embodiment.cameras),
+        "cameras": (spec.cameras, embodiment.seen_as),
         "image size": (spec.image_size, embodiment.image_size),
-        "state entries": (spec.state_dim, len(embodiment.state_names)),
         "instruction tokens": (spec.token_length, embodiment.token_length),
     }
     for name, (network, robot) in pairs.items():
         if network != robot:
             raise ValueError(f"The policy has {network} {name}, the embodiment {robot}: build both from one simulator.")
+    if (states := len(embodiment.state_names)) > spec.state_dim:
+        raise ValueError(f"The policy has {spec.state_dim} state entries, the robot {states}.")
     if embodiment.executed > spec.horizon:
         raise ValueError(f"policy.executed={embodiment.executed} exceeds the {spec.horizon} actions of a chunk.")
     if (robot_dim := len(embodiment.action_names)) > spec.action_dim:

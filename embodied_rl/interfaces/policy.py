@@ -23,16 +23,18 @@ class PolicyInput:
     """An observation as a network takes it. Never holds privileged state.
 
     Attributes:
-        images: camera → uint8 [n, h, w, 3]; scaling is the backbone's.
-        state: float32 [n, S], normalised by the embodiment.
-        tokens: int64 [n, L] instruction tokens, 0 where padded.
+        images: camera → uint8 [n, h, w, 3]; scaling and resizing are the backbone's.
+        state: float32 [n, S], normalised by the embodiment, zeros beyond the robot's entries.
+        tokens: int64 [n, L] prompt tokens, 0 where padded.
         features: what `FlowBackbone.perceive` gave earlier, where it is frozen; replaces `images`.
+        prefix: what `FlowBackbone.encode_prefix` gave earlier, where it is frozen; replaces `images` and `features`.
     """
 
     images: dict[str, Tensor]
     state: Tensor
     tokens: Tensor
     features: dict[str, Tensor] | None = None
+    prefix: dict[str, Tensor] | None = None
 
     def __len__(self) -> int:
         return len(self.state)
@@ -82,7 +84,7 @@ class PolicySpec:
         action_dim: D, action dimensions of the model.
         state_dim: S.
         cameras: names of the cameras it sees, in order.
-        image_size: (height, width) it expects.
+        image_size: (height, width) of the images it is given.
         token_length: L.
         feature_dim: F of `velocity`'s features.
         context_dim: F of `Context.pooled`.
@@ -119,12 +121,33 @@ class FlowBackbone(nn.Module):
         """The parameters `perceive` uses."""
         return []
 
+    def encode_prefix(self, inputs: PolicyInput) -> dict[str, Tensor] | None:
+        """The part of `encode` that `prefix_parameters` alone decide, and that may be cached while they are frozen.
+
+        Batch-first tensors; `inputs.features` replace images where given. None where there is no such part.
+        """
+        return None
+
+    def prefix_parameters(self) -> list[nn.Parameter]:
+        """The parameters `encode_prefix` uses, those of `perceive` among them."""
+        return []
+
+    def prompts(self, instructions: Sequence[str], state: Tensor) -> Sequence[str]:
+        """The texts to tokenize for n instructions and the robot's normalised states [n, entries]."""
+        return instructions
+
+    def restore_buffers(self) -> None:
+        """Fill buffers that no checkpoint holds, after the network was laid out on the meta device and then loaded."""
+
     def predict_auxiliary(self, features: dict[str, Tensor]) -> Tensor:
         """What `perceive` gave → float32 [n, G], the privileged entries `spec.auxiliary_names`."""
         raise NotImplementedError
 
     def encode(self, inputs: PolicyInput) -> Context:
-        """Once a decision: the prefix and its keys and values. Uses `inputs.features` instead of images where given."""
+        """Once a decision: the prefix and its keys and values.
+
+        Uses `inputs.prefix`, or else `inputs.features`, instead of images where given.
+        """
         raise NotImplementedError
 
     def velocity(self, x: Tensor, t: Tensor, context: Context) -> tuple[Tensor, Tensor]:
