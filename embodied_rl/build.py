@@ -11,10 +11,11 @@ from embodied_rl.actors.embodiment import Embodiment
 from embodied_rl.actors.flow import FlowActor
 from embodied_rl.critics import make_critic
 from embodied_rl.flow.sampler import FlowNoise, FlowSDE, Sampler
+from embodied_rl.formats import attach, finding
 from embodied_rl.interfaces.curriculum import Curriculum
 from embodied_rl.interfaces.policy import FlowBackbone
 from embodied_rl.interfaces.sim import SimulatorSpec
-from embodied_rl.learning import checkpoint
+from embodied_rl.learning import checkpoint, trainable
 from embodied_rl.roles import PolicyWorker, RemotePolicy
 from embodied_rl.runtime.local import ProcessHandle
 from embodied_rl.schema import EpisodesNode, Plan, PolicyNode, SamplerNode, SimNode
@@ -80,7 +81,12 @@ def backbone(node: PolicyNode, spec: SimulatorSpec) -> tuple[FlowBackbone, Embod
     cls, options = plugins.configure("policies", node, "policy")
     make = backbone_maker(cls, options)
     if node.checkpoint is not None:
-        network, embodiment = load_parts(policy_file(node.checkpoint), node.name, asdict(options), make)
+        path = assets.resolve(node.checkpoint)
+        if finding.of(path) is not None:
+            network, embodiment = attach.network(path, node, cls, spec, backbone_maker)
+            return network, configured(embodiment, node)
+        file, merged = policy_file(node.checkpoint), node.train != "lora"
+        network, embodiment = load_parts(file, node.name, asdict(options), make, merged=merged)
         check_fit(embodiment, spec)
         return network, configured(embodiment, node)
     embodiment = new_embodiment(spec, options.horizon, node)
@@ -128,9 +134,9 @@ def backbone_maker(cls: type[Any], options: Any) -> Callable[[Embodiment, tuple[
             options,
             action_dim=len(embodiment.action_names),
             state_dim=len(embodiment.state_names),
-            cameras=embodiment.cameras,
+            cameras=embodiment.seen_as,
             image_size=embodiment.image_size,
-            vocabulary_size=len(embodiment.vocabulary),
+            vocabulary_size=embodiment.vocabulary_size,
             token_length=embodiment.token_length,
             auxiliary_names=auxiliary_names,
         )
@@ -146,6 +152,7 @@ def policy_extra(sim: SimNode, sampling: SamplerNode) -> dict[str, Any]:
 def actor(node: PolicyNode, sampling: SamplerNode, spec: SimulatorSpec, needs_critic: bool) -> FlowActor:
     """Network, sampler and critic as one actor."""
     network, embodiment = backbone(node, spec)
+    trainable.choose(network, node.train, node.lora)
     critic = make_critic(
         node.critic if needs_critic else "none",
         privileged_dim=len(spec.privileged_names),

@@ -179,6 +179,11 @@ class Embodiment:
         """The policy's own names of its cameras."""
         return self.views or self.cameras
 
+    @property
+    def vocabulary_size(self) -> int:
+        """Number of token ids."""
+        return tokenizer.size(self.tokenizer) if self.tokenizer else len(self.vocabulary)
+
     def _image(self, observation: Observation, name: str) -> Tensor:
         if name not in observation.images:
             raise ValueError(f"The policy sees camera {name!r}; the simulator shows {', '.join(observation.images)}.")

@@ -10,6 +10,7 @@ from torch import Tensor
 
 KINDS = ("identity", "mean_std", "quantiles", "min_max", "limits")
 SMALLEST_STD = 1e-4
+Bounds = Sequence[float] | NDArray[Any]
 
 
 @dataclass(frozen=True)
@@ -48,7 +49,9 @@ class Normalisation:
         return Normalisation("identity", (0.0,) * entries, (1.0,) * entries)
 
     @staticmethod
-    def between(kind: str, low: Sequence[float], high: Sequence[float]) -> "Normalisation":
+    def between(
+        kind: str, low: Sequence[float] | NDArray[Any], high: Sequence[float] | NDArray[Any]
+    ) -> "Normalisation":
         """`low` becomes -1 and `high` 1."""
         bottom, top = np.asarray(low, np.float64), np.asarray(high, np.float64)
         return Normalisation(kind, _floats((bottom + top) / 2), _floats((top - bottom) / 2))
@@ -65,7 +68,7 @@ class Normalisation:
 
     def restore(self, values: NDArray[Any]) -> NDArray[np.float32]:
         """The inverse of `normalise`, for arrays [..., entries]."""
-        return (values * np.float32(self.scale) + np.float32(self.center)).astype(np.float32)
+        return (values * np.array(self.scale, np.float32) + np.array(self.center, np.float32)).astype(np.float32)
 
 
 def _floats(values: NDArray[Any]) -> tuple[float, ...]:

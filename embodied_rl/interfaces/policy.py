@@ -6,7 +6,7 @@ model, `A` ≤ D of the simulator, `S` state dimensions, `L` instruction tokens,
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 import torch
@@ -108,10 +108,39 @@ class FlowBackbone(nn.Module):
     Attributes:
         spec: its fixed sizes.
         config: the plug-in's `Config`, a dataclass, which policy files keep.
+        source: where it came from, where that is a checkpoint of another project.
+        CAN_BE_EMPTY: whether it may be laid out on the meta device, since `restore_buffers` fills what no checkpoint
+            holds.
+        CHECKPOINT_NAMES: for checkpoints of other projects, start of our parameter names → how theirs start; the first
+            is how it is written. A leading "model." is not part of them.
+        CHECKPOINT_COPIES: their names of second copies of a weight → the name of the first.
+        CHECKPOINT_UNREAD: patterns of their names that this network never reads, and that are carried along.
     """
+
+    CAN_BE_EMPTY: ClassVar[bool] = False
+    CHECKPOINT_NAMES: ClassVar[Mapping[str, tuple[str, ...]]] = {}
+    CHECKPOINT_COPIES: ClassVar[Mapping[str, str]] = {}
+    CHECKPOINT_UNREAD: ClassVar[tuple[str, ...]] = ()
 
     spec: PolicySpec
     config: Any
+    source: Any = None
+
+    @classmethod
+    def checkpoint_sizes(
+        cls, shapes: Mapping[str, tuple[int, ...]], config: Mapping[str, Any], given: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        """Keys of `Config` that a checkpoint of another project decides.
+
+        Args:
+            shapes: its tensors' shapes, by this network's names.
+            config: its configuration file.
+            given: keys that the user gave.
+
+        Raises:
+            ValueError: this network takes no such checkpoints, or the checkpoint says too little.
+        """
+        raise ValueError(f"{cls.__name__} reads checkpoints of this library only.")
 
     def perceive(self, inputs: PolicyInput) -> dict[str, Tensor] | None:
         """The part of `encode` that may be frozen and cached across epochs; None where there is no such part."""
@@ -130,6 +159,14 @@ class FlowBackbone(nn.Module):
 
     def prefix_parameters(self) -> list[nn.Parameter]:
         """The parameters `encode_prefix` uses, those of `perceive` among them."""
+        return []
+
+    def adapted_modules(self) -> list[str]:
+        """Names of the linear maps that LoRA adapts; empty where this policy is not made for it."""
+        return []
+
+    def head_parameters(self) -> list[nn.Parameter]:
+        """What learns in full beside adapters: projections of state, actions and time, say."""
         return []
 
     def prompts(self, instructions: Sequence[str], state: Tensor) -> Sequence[str]:

@@ -126,7 +126,7 @@ def test_damaged_foreign_and_pickled_files_are_refused(tmp_path, make_actor, emb
 
 @pytest.mark.parametrize(
     ("change", "message"),
-    [({"format": 2}, "this version reads format 1"), ({"config": None}, None), ({"embodiment": {}}, "entries")],
+    [({"format": 3}, "this version reads formats 1, 2"), ({"config": None}, None), ({"embodiment": {}}, "entries")],
 )
 def test_headers_of_another_version_are_refused(tmp_path, make_actor, embodiment, small, change, message) -> None:
     """A newer format, a missing entry, an embodiment with other fields."""

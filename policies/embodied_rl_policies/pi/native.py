@@ -20,7 +20,7 @@ def gemma(*, width: int, layers: int, hidden: int, heads: int, head_dim: int, vo
             num_key_value_heads=1,
             head_dim=head_dim,
             vocab_size=vocabulary,
-            hidden_activation="gelu_pytorch_tanh",
+            hidden_act="gelu_pytorch_tanh",
             pad_token_id=0,
             bos_token_id=None,
             eos_token_id=None,

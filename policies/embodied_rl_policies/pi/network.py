@@ -9,20 +9,21 @@ Shapes: `n` rows, `C` cameras, `P` patches of one camera, `L` prompt tokens, `T`
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import chain
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from embodied_rl.interfaces.policy import Context, FlowBackbone, PolicyInput, PolicySpec
 from embodied_rl_policies.images import prepare
-from embodied_rl_policies.pi import native
+from embodied_rl_policies.pi import native, sizes
 from embodied_rl_policies.pi.attention import attend, key_value, remember_less, rotary
 from embodied_rl_policies.pi.config import PiConfig
 
 MIN_PERIOD, MAX_PERIOD = 4e-3, 4.0
+PALIGEMMA = "paligemma_with_expert.paligemma.model."
 
 
 class Projector(nn.Module):
@@ -35,6 +36,22 @@ class Projector(nn.Module):
 
 class Pi(FlowBackbone):
     """The prefix, and the frame of the action expert; π0 and π0.5 say what the expert's tokens are."""
+
+    CAN_BE_EMPTY = True
+    CHECKPOINT_NAMES: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        "vision.": (f"{PALIGEMMA}vision_tower.vision_model.", f"{PALIGEMMA}vision_tower."),
+        "projector.": (f"{PALIGEMMA}multi_modal_projector.",),
+        "language.": (f"{PALIGEMMA}language_model.",),
+        "expert.": ("paligemma_with_expert.gemma_expert.model.",),
+    }
+    CHECKPOINT_COPIES: ClassVar[Mapping[str, str]] = {
+        "paligemma_with_expert.paligemma.lm_head.weight": f"{PALIGEMMA}language_model.embed_tokens.weight",
+    }
+    CHECKPOINT_UNREAD: ClassVar[tuple[str, ...]] = (
+        r"paligemma_with_expert\.gemma_expert\.lm_head\.weight$",
+        r"paligemma_with_expert\.gemma_expert\.model\.embed_tokens\.weight$",
+        r"paligemma_with_expert\.paligemma\.model\.vision_tower\.(vision_model\.)?head\.",
+    )
 
     config: PiConfig
     vision: Any
@@ -94,6 +111,17 @@ class Pi(FlowBackbone):
         for parameter in self.unread_parameters():
             parameter.requires_grad_(False)
 
+    @classmethod
+    def checkpoint_sizes(
+        cls, shapes: Mapping[str, tuple[int, ...]], config: Mapping[str, Any], given: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        """Sizes from tensors where these say it, else from openpi's or lerobot's configuration.
+
+        Raises:
+            ValueError: tensors that the sizes hang on are missing, or nobody says what no tensor tells.
+        """
+        return sizes.read(shapes, config, given)
+
     def unread_parameters(self) -> list[nn.Parameter]:
         """The end of the language model: nothing reads more of its last layer than keys and values."""
         last = self.language.layers[-1]
@@ -110,6 +138,20 @@ class Pi(FlowBackbone):
         unread = {id(parameter) for parameter in self.unread_parameters()}
         language = [parameter for parameter in self.language.parameters() if id(parameter) not in unread]
         return [*self.perception_parameters(), *language]
+
+    def adapted_modules(self) -> list[str]:
+        """Attention and feed-forward of language model and expert, where something reads what they give."""
+        parts = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj")
+        parts += ("mlp.gate_proj", "mlp.up_proj", "mlp.down_proj")
+        last = self.config.layers - 1
+        language = [f"language.layers.{index}.{part}" for index in range(last) for part in parts]
+        read = [f"language.layers.{last}.{part}" for part in ("self_attn.k_proj", "self_attn.v_proj")]
+        return [*language, *read, *(f"expert.layers.{index}.{part}" for index in range(last + 1) for part in parts)]
+
+    def head_parameters(self) -> list[nn.Parameter]:
+        """The projections of state, actions and time."""
+        towers = ("vision.", "projector.", "language.", "expert.")
+        return [parameter for name, parameter in self.named_parameters() if not name.startswith(towers)]
 
     def restore_buffers(self) -> None:
         """Fill the one buffer that no checkpoint holds, for a network that was laid out on the meta device."""
