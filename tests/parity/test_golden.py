@@ -1,0 +1,117 @@
+"""Are the recorded tensors still those of the recipe, and do they say what they are taken to say?"""
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors import safe_open
+from safetensors.torch import load_file
+from torch import Tensor
+
+HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE))  # what the scripts for other projects' environments import, they import by these names
+
+import key_lists  # noqa: E402
+import pi_inputs  # noqa: E402
+import pi_sizes as sizes  # noqa: E402
+
+GOLDEN = HERE / "golden"
+FAMILIES = ("pi0", "pi05")
+
+
+def golden(family: str) -> dict[str, Tensor]:
+    return load_file(GOLDEN / f"{family}_lerobot.safetensors")
+
+
+def scaled(family: str, values: Tensor, name: str) -> Tensor:
+    """The normalization that lerobot documents: mean and deviation for π0, 1st and 99th percentile for π0.5."""
+    known = {key: torch.from_numpy(value) for key, value in sizes.statistics(name, values.shape[-1]).items()}
+    if family == "pi0":
+        return (values - known["mean"]) / (known["std"] + 1e-8)
+    span = known["q99"] - known["q01"]
+    return 2 * (values - known["q01"]) / torch.where(span == 0, 1e-8, span) - 1
+
+
+def unscaled(family: str, values: Tensor, name: str) -> Tensor:
+    known = {key: torch.from_numpy(value) for key, value in sizes.statistics(name, values.shape[-1]).items()}
+    if family == "pi0":
+        return values * known["std"] + known["mean"]
+    return (values + 1) / 2 * (known["q99"] - known["q01"]) + known["q01"]
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_one_pass_over_prefix_and_actions_agrees_with_two(family: str):
+    """lerobot trains in one pass and acts in two, with other code; the first row's time is 1, where x is the noise."""
+    tensors = golden(family)
+    target = pi_inputs.chunk("noise") - pi_inputs.chunk("actions")
+    expected = (target - tensors["network.velocity.1.0"]) ** 2
+    torch.testing.assert_close(tensors["network.loss"][0], expected[0], rtol=1e-4, atol=1e-5)
+    assert not torch.allclose(tensors["network.loss"][1], expected[1], rtol=1e-2, atol=1e-2)  # another time, another x
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_prefix_is_the_images_of_each_camera_and_then_the_prompt(family: str):
+    given = pi_inputs.network_inputs(family)
+    patches = (sizes.IMAGE_SIZE // sizes.VISION["patch_size"]) ** 2
+    images = [mask[:, None].expand(-1, patches) for mask in given["masks"]]
+    mask = torch.cat([*images, given["token_mask"]], dim=1)
+    assert torch.equal(golden(family)["network.prefix_mask"], mask)
+    assert torch.equal(golden(family)["network.layer1.keys"][:, 0].abs().sum(-1) > 0, mask)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_statistics_are_applied_as_documented(family: str):
+    tensors = golden(family)
+    torch.testing.assert_close(tensors["policy.state"], scaled(family, torch.from_numpy(sizes.state()), "state"))
+    demonstrated = pi_inputs.chunk("demonstrated", sizes.ACTION_DIM)
+    torch.testing.assert_close(tensors["absolute.learned"], scaled(family, demonstrated, "action"))
+    predicted = pi_inputs.chunk("predicted", sizes.ACTION_DIM)
+    torch.testing.assert_close(tensors["absolute.restored"], unscaled(family, predicted, "action"))
+    expected = unscaled(family, tensors["policy.normalized_actions"], "action")
+    torch.testing.assert_close(tensors["policy.actions"], expected)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_relative_actions_are_offsets_from_the_state_but_for_the_gripper(family: str):
+    moved = torch.tensor(["gripper" not in name for name in sizes.ACTION_NAMES])
+    offset = torch.from_numpy(sizes.state())[:, None, : sizes.ACTION_DIM] * moved
+    demonstrated = pi_inputs.chunk("demonstrated", sizes.ACTION_DIM)
+    tensors = golden(family)
+    torch.testing.assert_close(tensors["relative.learned"], scaled(family, demonstrated - offset, "action"))
+    torch.testing.assert_close(tensors["relative.restored"], tensors["absolute.restored"] + offset)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_padding_of_an_image_is_black_and_centred(family: str):
+    wide, tall = (golden(family)[f"images.{name}"] for name in ("base_0_rgb", "left_wrist_0_rgb"))
+    black_rows = (wide == -1).all(dim=(0, 2)).nonzero().flatten().tolist()
+    assert black_rows == [*range(7), *range(49, 56)]  # 48 of 64 wide: 42 rows of 56
+    black_columns = (tall == -1).all(dim=(0, 1)).nonzero().flatten().tolist()
+    assert black_columns == [column // 2 for column in (*range(0, 9), *range(46, 56)) if column % 2 == 0]
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_lerobot_and_openpi_store_the_same_tensors_under_the_same_names(family: str):
+    theirs, original = (key_lists.read(GOLDEN / f"keys_{family}_{project}.json") for project in ("lerobot", "openpi"))
+    assert {name.removeprefix("model."): shape for name, shape in theirs.items()} == original
+    numbers = sum(int(np.prod(shape)) for shape in theirs.values())
+    assert (len(theirs), numbers) == {"pi0": (778, 4_028_019_472), "pi05": (813, 4_143_404_816)}[family]
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_recorded_tensors_name_their_makers(family: str):
+    with safe_open(GOLDEN / f"{family}_lerobot.safetensors", "pt") as file:
+        assert set(file.metadata()) == {"lerobot", "transformers", "torch"}
+
+
+def test_layers_share_a_line():
+    keys = ["in.weight", "a.layers.0.w", "a.layers.1.w", "b.layers.0.w"]
+    assert key_lists.collapse(keys) == ["in.weight", "a.layers.{2}.w", "b.layers.{1}.w"]
+    assert sorted(key_lists.expand(key_lists.collapse(keys))) == sorted(keys)
+
+
+def test_layers_that_differ_have_no_common_line():
+    with pytest.raises(ValueError, match="layers of a stack differ"):
+        key_lists.collapse(["a.layers.0.w", "a.layers.2.w"])
