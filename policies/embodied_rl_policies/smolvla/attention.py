@@ -1,0 +1,71 @@
+"""Attention of a Llama layer to keys and values that are plain tensors.
+
+Shapes: `n` rows, `t` tokens that ask, `s` tokens that are seen, `W` width, `G` key-value heads, `g` query heads that
+share one of them, `d` head dimension. Query head i belongs to key-value head i // g.
+"""
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+ROTARY_BASE = 10_000.0
+"""lerobot's, whatever base the language model was pretrained with (SmolVLM2: 100 000)."""
+
+Angles = tuple[Tensor, Tensor]
+
+
+def rotary(positions: Tensor, head_dim: int) -> Angles:
+    """Rotary angles (arXiv:2104.09864) of positions int64 [n, t]: cosine and sine float32 [n, 1, t, d / 2]."""
+    exponent = torch.arange(0, head_dim, 2, device=positions.device, dtype=torch.float32) / head_dim
+    angle = positions[:, None, :, None].float() / ROTARY_BASE**exponent
+    return angle.cos(), angle.sin()
+
+
+def rotated(x: Tensor, angles: Angles) -> Tensor:
+    """x [n, heads, t, d] turned by its position's angles; the first half of d pairs with the second."""
+    cosine, sine = angles
+    first, second = x.float().chunk(2, dim=-1)
+    return torch.cat([first * cosine - second * sine, second * cosine + first * sine], dim=-1).to(x.dtype)
+
+
+def split_heads(projected: Tensor, head_dim: int) -> Tensor:
+    """[n, t, heads · d] → [n, heads, t, d]."""
+    return projected.unflatten(-1, (-1, head_dim)).transpose(1, 2)
+
+
+def join_heads(x: Tensor) -> Tensor:
+    """[n, heads, t, d] → [n, t, heads · d]."""
+    return x.transpose(1, 2).flatten(2)
+
+
+def own_key_value(layer: Any, normed: Tensor, angles: Angles) -> tuple[Tensor, Tensor]:
+    """Keys, turned, and values [n, G, t, d] of normed tokens [n, t, W]."""
+    attention = layer.self_attn
+    key = rotated(split_heads(attention.k_proj(normed), attention.head_dim), angles)
+    return key, split_heads(attention.v_proj(normed), attention.head_dim)
+
+
+def grouped(mask: Tensor, groups: int) -> Tensor:
+    """A mask [n or 1, t or 1, s] of what each token sees → [n or 1, 1, g · t or 1, s], as `attend` takes it."""
+    return (mask if mask.shape[1] == 1 else mask.repeat(1, groups, 1))[:, None]
+
+
+def attend(layer: Any, normed: Tensor, key: Tensor, value: Tensor, mask: Tensor, angles: Angles) -> Tensor:
+    """Attention of normed tokens [n, t, W] to key and value [n, G, s, d] where the `grouped` mask allows → [n, t, W].
+
+    The query heads of one key-value head are laid one behind the other as more tokens of it, so that keys and values
+    are neither repeated in memory nor read twice.
+    """
+    attention, (heads, tokens) = layer.self_attn, (key.shape[1], normed.shape[1])
+    query = rotated(split_heads(attention.q_proj(normed), attention.head_dim), angles)
+    query = query.unflatten(1, (heads, -1)).flatten(2, 3)
+    mixed = F.scaled_dot_product_attention(query, key, value, attn_mask=mask)
+    return attention.o_proj(join_heads(mixed.unflatten(2, (-1, tokens)).flatten(1, 2)))
+
+
+def advance(layer: Any, hidden: Tensor, mixed: Tensor) -> Tensor:
+    """The rest of a Llama layer: hidden tokens [n, t, W] and what attention gave for them → the next layer's."""
+    hidden = hidden + mixed
+    return hidden + layer.mlp(layer.post_attention_layernorm(hidden))

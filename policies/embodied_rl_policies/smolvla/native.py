@@ -1,0 +1,61 @@
+"""All that SmolVLA takes from transformers: modules that hold the parameters. What runs through them is ours.
+
+- `SmolVLMVisionConfig`, `SmolVLMVisionTransformer`: the vision tower; its embeddings, encoder layers and last norm.
+- `SmolVLMConfig`, `SmolVLMConnector`: pixel shuffle and the projection of patches to the language model's width.
+- `LlamaConfig`, `LlamaDecoderLayer`, `LlamaRMSNorm`: the layers of the language model and of the action expert. Of a
+  layer its two norms, the projections of its attention and its feed-forward network are used; its own forward pass,
+  caches and masks are not.
+"""
+
+from typing import Any
+
+from torch import nn
+
+try:
+    from transformers import LlamaConfig, SmolVLMConfig
+    from transformers.models.llama.modeling_llama import LlamaDecoderLayer, LlamaRMSNorm
+    from transformers.models.smolvlm.configuration_smolvlm import SmolVLMVisionConfig
+    from transformers.models.smolvlm.modeling_smolvlm import SmolVLMConnector, SmolVLMVisionTransformer
+except ImportError as error:
+    raise ImportError(f"SmolVLA needs transformers ({error}): pip install 'embodied-rl[vla]'") from error
+
+RMS_EPSILON = 1e-5
+
+
+def vision_tower(*, width: int, layers: int, hidden: int, heads: int, patch: int, resolution: int) -> Any:
+    """SmolVLM2's SigLIP with all patches of a square image."""
+    return SmolVLMVisionTransformer(
+        SmolVLMVisionConfig(
+            hidden_size=width,
+            num_hidden_layers=layers,
+            intermediate_size=hidden,
+            num_attention_heads=heads,
+            patch_size=patch,
+            image_size=resolution,
+        )
+    )
+
+
+def connector(*, vision_width: int, width: int, pixel_shuffle: int) -> nn.Module:
+    """Patches [m, P, vision width] → image tokens [m, P / pixel_shuffle², width]."""
+    text = {"model_type": "llama", "hidden_size": width, "num_attention_heads": 1}
+    vision = {"hidden_size": vision_width, "num_attention_heads": 1}
+    return SmolVLMConnector(SmolVLMConfig(text_config=text, vision_config=vision, scale_factor=pixel_shuffle))
+
+
+def decoder_layer(*, width: int, hidden: int, heads: int, key_value_heads: int, head_dim: int) -> Any:
+    """A Llama layer whose attention may be wider than its tokens are, as the expert's is."""
+    config = LlamaConfig(
+        hidden_size=width,
+        intermediate_size=hidden,
+        num_attention_heads=heads,
+        num_key_value_heads=key_value_heads,
+        head_dim=head_dim,
+        rms_norm_eps=RMS_EPSILON,
+    )
+    return LlamaDecoderLayer(config, layer_idx=0)
+
+
+def rms_norm(width: int) -> nn.Module:
+    """Llama's norm over the last dimension."""
+    return LlamaRMSNorm(width, eps=RMS_EPSILON)

@@ -1,0 +1,207 @@
+"""SmolVLA (arXiv:2506.01844): SmolVLM2's first layers see cameras, words and state; an action expert reads them.
+
+Cameras and words → image and word tokens, which see one another → the state's token, which sees them. The keys and
+values of every language layer are kept. Layer by layer, the expert's action tokens attend either to those and,
+causally, to one another ("joint"), or to projections of those alone ("cross").
+
+What is computed when, once an observation: `perceive` (vision tower and connector), `prefix` (image and word tokens
+through the language model), `context` (the state's token, and the projections of the cross layers). A denoise step
+computes action tokens alone. `prefix` depends on no parameter outside the vision-language model, so it can be kept
+across epochs where that is frozen; `context` depends on the state projection and the expert, which are trained.
+
+Shapes: `n` rows, `C` cameras, `P` tokens of one camera, `L` prompt tokens, `T` image and prompt tokens, `H` actions,
+`D` action dimensions, `S` state dimensions, `W` width, `W'` the expert's, `G` key-value heads, `d` head dimension.
+"""
+
+import math
+from collections.abc import Sequence
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from embodied_rl.interfaces.policy import Context, FlowBackbone, PolicyInput, PolicySpec
+from embodied_rl_policies.smolvla.config import SmolVLAConfig
+from embodied_rl_policies.smolvla.images import prepare
+from embodied_rl_policies.smolvla.native import connector, vision_tower
+from embodied_rl_policies.smolvla.network import Expert, LanguageModel, Memory, time_embedding
+
+INITIAL_DEVIATION = 0.02
+
+
+class SmolVLA(FlowBackbone):
+    """SmolVLA as lerobot trains it, with fresh weights until a checkpoint is read."""
+
+    Config = SmolVLAConfig
+
+    def __init__(
+        self,
+        config: SmolVLAConfig,
+        action_dim: int,
+        state_dim: int,
+        cameras: Sequence[str],
+        image_size: tuple[int, int],
+        vocabulary_size: int,
+        token_length: int,
+        auxiliary_names: Sequence[str] = (),
+    ) -> None:
+        """Build the network with fresh weights from torch's global generator.
+
+        Args:
+            config: sizes of the network.
+            action_dim: of the robot, at most `config.action_dim`, which the network keeps.
+            state_dim: of the robot, at most `config.state_dim`, which the network keeps.
+            cameras: names of the cameras, in order; at least one.
+            image_size: (height, width) in pixels that they have; any.
+            vocabulary_size: token ids of the tokenizer, the pad 0 included; at most `config.vocabulary`.
+            token_length: L, the longest prompt in tokens.
+            auxiliary_names: must be empty; there is no localisation head.
+
+        Raises:
+            ValueError: for what does not fit the configured sizes, no camera, or names to predict.
+        """
+        super().__init__()
+        _check_fit(config, action_dim, state_dim, vocabulary_size, token_length)
+        if not cameras:
+            raise ValueError("SmolVLA needs a camera; give it one in the simulator's cameras.")
+        if auxiliary_names:
+            raise ValueError("algo.auxiliary_names: SmolVLA has no head that predicts positions; give [].")
+        self.config = config
+        self.spec = PolicySpec(
+            horizon=config.horizon,
+            action_dim=config.action_dim,
+            state_dim=config.state_dim,
+            cameras=tuple(cameras),
+            image_size=(int(image_size[0]), int(image_size[1])),
+            token_length=token_length,
+            feature_dim=config.expert_width,
+            context_dim=config.width,
+        )
+        self._build_vision()
+        self._build_decoders()
+
+    def _build_vision(self) -> None:
+        config = self.config
+        self.vision_model = vision_tower(
+            width=config.vision_width,
+            layers=config.vision_layers,
+            hidden=config.vision_hidden,
+            heads=config.vision_heads,
+            patch=config.patch,
+            resolution=config.resolution,
+        )
+        self.connector = connector(
+            vision_width=config.vision_width, width=config.width, pixel_shuffle=config.pixel_shuffle
+        )
+
+    def _build_decoders(self) -> None:
+        config, width = self.config, self.config.expert_width
+        self.text_model, self.expert = LanguageModel(config), Expert(config)
+        self.state_proj = nn.Linear(config.state_dim, config.width)
+        self.action_in_proj = nn.Linear(config.action_dim, width)
+        self.action_time_mlp_in = nn.Linear(2 * width, width)
+        self.action_time_mlp_out = nn.Linear(width, width)
+        self.action_out_proj = nn.Linear(width, config.action_dim)
+        for module in (*self.connector.modules(), *self.text_model.modules(), *self.expert.modules()):
+            if isinstance(module, nn.Linear | nn.Embedding):
+                nn.init.normal_(module.weight, std=INITIAL_DEVIATION)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """What the network computes in."""
+        return self.action_in_proj.weight.dtype
+
+    def perception_parameters(self) -> list[nn.Parameter]:
+        """Vision tower and connector."""
+        return [*self.vision_model.parameters(), *self.connector.parameters()]
+
+    def perceive(self, inputs: PolicyInput) -> dict[str, Tensor]:
+        """Images → "image_features" [n, C, P, W], what the connector gives."""
+        images = [prepare(inputs.images[name], self.config.resolution) for name in self.spec.cameras]
+        pixels = torch.stack(images, dim=1).flatten(0, 1).to(self.dtype)
+        embeddings = self.vision_model.embeddings
+        patches = embeddings.patch_embedding(pixels).flatten(2).transpose(1, 2)
+        hidden = patches + embeddings.position_embedding.weight
+        for layer in self.vision_model.encoder.layers:
+            hidden = layer(hidden, None)
+        features = self.connector(self.vision_model.post_layernorm(hidden))
+        return {"image_features": features.unflatten(0, (-1, len(images)))}
+
+    def prefix(self, inputs: PolicyInput) -> dict[str, Tensor]:
+        """What the language model keeps of cameras and words; the state does not enter it.
+
+        Returns:
+            "mask" bool [n, T], which tokens exist; "key/i" and "value/i" [n, G, T, d] of layer i; "sum" float32
+            [n, W], the sum of the existing tokens that enter the last layer.
+        """
+        features = inputs.features if inputs.features is not None else self.perceive(inputs)
+        tokens, mask = self._prefix_tokens(features["image_features"], inputs.tokens)
+        hidden, memory = self.text_model(tokens, mask)
+        total = (hidden.float() * mask[..., None]).sum(dim=1)
+        return {"mask": mask, "sum": total, **_named(memory)}
+
+    def _prefix_tokens(self, images: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:
+        """Image features [n, C, P, W] and prompt int64 [n, L] → tokens [n, T, W] and mask bool [n, T]."""
+        scale = math.sqrt(self.config.width)
+        images = images.to(self.dtype) * scale
+        if self.config.image_special_tokens:
+            images = self._framed(images)
+        words = self.text_model.embed_tokens(tokens) * scale
+        embedded = torch.cat([images.flatten(1, 2), words], dim=1)
+        always = torch.ones_like(tokens[:, :1], dtype=torch.bool).expand(-1, embedded.shape[1] - tokens.shape[1])
+        return embedded, torch.cat([always, tokens != 0], dim=1)
+
+    def _framed(self, images: Tensor) -> Tensor:
+        """Each camera's tokens [n, C, P, W] between those that begin and end an image, which are not scaled."""
+        start, end = self.config.image_start_tokens, self.config.image_end_token
+        frame = self.text_model.embed_tokens(torch.tensor([*start, end], device=images.device))
+        frame = frame.expand(*images.shape[:2], -1, -1)
+        return torch.cat([frame[:, :, : len(start)], images, frame[:, :, len(start) :]], dim=2)
+
+    def context(self, prefix: dict[str, Tensor], state: Tensor) -> Context:
+        """`prefix` and state float32 [n, S] → what every denoise step reads.
+
+        Returns:
+            "mask" bool [n, T + 1]; "key/i" and "value/i" [n, G, T + 1, d] as the expert's layer i takes them; pooled is
+            the mean of the existing tokens that enter the language model's last layer.
+        """
+        mask = prefix["mask"]
+        token = self.state_proj(state.to(self.dtype))[:, None]
+        last, memory = self.text_model.append(token, mask, _memory(prefix, self.config.layers))
+        pooled = (prefix["sum"] + last[:, 0].float()) / (mask.sum(dim=1, keepdim=True) + 1)
+        return Context({"mask": F.pad(mask, (0, 1), value=True), **_named(self.expert.project(memory))}, pooled)
+
+    def encode(self, inputs: PolicyInput) -> Context:
+        """`prefix` and `context` in one."""
+        return self.context(self.prefix(inputs), inputs.state)
+
+    def velocity(self, x: Tensor, t: Tensor, context: Context) -> tuple[Tensor, Tensor]:
+        """The flow's velocity at x [n, H, D] and time t [n] (1 = noise), and the expert's features [n, H, W']."""
+        config, tensors = self.config, context.tensors
+        actions = self.action_in_proj(x.to(self.dtype))
+        time = time_embedding(t, config.expert_width, config.min_period, config.max_period).to(actions.dtype)
+        both = torch.cat([actions, time[:, None].expand_as(actions)], dim=-1)
+        tokens = self.action_time_mlp_out(F.silu(self.action_time_mlp_in(both)))
+        features = self.expert(tokens, tensors["mask"], _memory(tensors, config.layers))
+        return self.action_out_proj(features).float(), features.float()
+
+
+def _check_fit(config: SmolVLAConfig, action_dim: int, state_dim: int, vocabulary_size: int, token_length: int) -> None:
+    needed = {
+        "action_dim": action_dim,
+        "state_dim": state_dim,
+        "vocabulary": vocabulary_size,
+        "token_length": token_length,
+    }
+    for name, value in needed.items():
+        if value > getattr(config, name):
+            raise ValueError(f"policy.{name}={getattr(config, name)} is less than the {value} that are needed.")
+
+
+def _named(memory: Memory) -> dict[str, Tensor]:
+    keys = {f"key/{index}": key for index, (key, _) in enumerate(memory)}
+    return keys | {f"value/{index}": value for index, (_, value) in enumerate(memory)}
+
+
+def _memory(tensors: dict[str, Tensor], layers: int) -> Memory:
+    return [(tensors[f"key/{index}"], tensors[f"value/{index}"]) for index in range(layers)]
