@@ -10,7 +10,6 @@ Shapes: `n` rows, `C` cameras, `P` patches of one camera, `L` prompt tokens, `T`
 
 import math
 from collections.abc import Mapping, Sequence
-from itertools import chain
 from typing import Any, ClassVar
 
 import torch
@@ -48,6 +47,9 @@ class Pi(FlowBackbone):
         "paligemma_with_expert.paligemma.lm_head.weight": f"{PALIGEMMA}language_model.embed_tokens.weight",
     }
     CHECKPOINT_UNREAD: ClassVar[tuple[str, ...]] = (
+        r"paligemma_with_expert\.paligemma\.model\.language_model\.norm\.weight$",
+        r"paligemma_with_expert\.paligemma\.model\.language_model\.layers\.\d+\.(mlp|post_attention_layernorm)\.",
+        r"paligemma_with_expert\.paligemma\.model\.language_model\.layers\.\d+\.self_attn\.[qo]_proj\.",
         r"paligemma_with_expert\.gemma_expert\.lm_head\.weight$",
         r"paligemma_with_expert\.gemma_expert\.model\.embed_tokens\.weight$",
         r"paligemma_with_expert\.paligemma\.model\.vision_tower\.(vision_model\.)?head\.",
@@ -105,11 +107,15 @@ class Pi(FlowBackbone):
         vocabulary = config.vocabulary or vocabulary_size
         self.language = native.gemma(width=config.width, hidden=config.hidden, vocabulary=vocabulary, **heads)
         self.expert = native.gemma(width=config.expert_width, hidden=config.expert_hidden, vocabulary=1, **heads)
-        del self.expert.embed_tokens, self.expert.rotary_emb, self.language.rotary_emb
+        self._drop_unread()
         self.action_in_proj = nn.Linear(config.action_dim, config.expert_width)
         self.action_out_proj = nn.Linear(config.expert_width, config.action_dim)
-        for parameter in self.unread_parameters():
-            parameter.requires_grad_(False)
+
+    def _drop_unread(self) -> None:
+        """Of the language model's last layer, keys and values are all that anything reads; the expert has no words."""
+        last = self.language.layers[-1]
+        del last.self_attn.q_proj, last.self_attn.o_proj, last.mlp, last.post_attention_layernorm, self.language.norm
+        del self.expert.embed_tokens, self.expert.rotary_emb, self.language.rotary_emb
 
     @classmethod
     def checkpoint_sizes(
@@ -122,22 +128,13 @@ class Pi(FlowBackbone):
         """
         return sizes.read(shapes, config, given)
 
-    def unread_parameters(self) -> list[nn.Parameter]:
-        """The end of the language model: nothing reads more of its last layer than keys and values."""
-        last = self.language.layers[-1]
-        attention = last.self_attn
-        modules = (attention.q_proj, attention.o_proj, last.mlp, last.post_attention_layernorm, self.language.norm)
-        return list(chain.from_iterable(module.parameters() for module in modules))
-
     def perception_parameters(self) -> list[nn.Parameter]:
         """The vision tower and its projection."""
         return [*self.vision.parameters(), *self.projector.parameters()]
 
     def prefix_parameters(self) -> list[nn.Parameter]:
-        """Everything that `encode_prefix` reads: vision and language."""
-        unread = {id(parameter) for parameter in self.unread_parameters()}
-        language = [parameter for parameter in self.language.parameters() if id(parameter) not in unread]
-        return [*self.perception_parameters(), *language]
+        """Vision and language."""
+        return [*self.perception_parameters(), *self.language.parameters()]
 
     def adapted_modules(self) -> list[str]:
         """Attention and feed-forward of language model and expert, where something reads what they give."""
@@ -161,8 +158,8 @@ class Pi(FlowBackbone):
 
     def perceive(self, inputs: PolicyInput) -> dict[str, Tensor]:
         """Image features [n, C, P, W]."""
-        images = torch.cat([inputs.images[name] for name in self.spec.cameras])
-        pixels = prepare(images, self.config.resolution).to(self.projector.linear.weight.dtype)
+        images = [prepare(inputs.images[name], self.config.resolution) for name in self.spec.cameras]
+        pixels = torch.cat(images).to(self.projector.linear.weight.dtype)
         features = self.projector.linear(self.vision(pixels).last_hidden_state)
         return {"image": features.unflatten(0, (len(self.spec.cameras), -1)).transpose(0, 1)}
 
