@@ -142,8 +142,8 @@ def _network(
     if config.policy.checkpoint is not None:
         return build.backbone(config.policy, spec)
     policy, policy_options = plugins.configure("policies", config.policy, "policy")
-    embodiment = build.new_embodiment(spec, policy_options.horizon, config.policy)
-    embodiment = embodiment.with_statistics(demonstrations.observation.state)
+    embodiment = build.new_embodiment(spec, policy_options, config.policy, policy)
+    embodiment = embodiment.with_statistics(demonstrations.observation.state, kind=policy.STATISTICS)
     return build.backbone_maker(policy, policy_options)(embodiment, options.auxiliary_names), embodiment
 
 

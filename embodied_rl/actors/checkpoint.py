@@ -112,32 +112,26 @@ def read_metadata(path: Path) -> PolicyMetadata:
     Raises:
         CheckpointError: missing, damaged, pickled, or no policy file of this format.
     """
-    return _read(path)[0]
+    return _read(path, weights=False)[0]
 
 
 def load_parts(
-    path: Path,
-    policy: str,
-    config: Mapping[str, Any],
-    make: Callable[[Embodiment, tuple[str, ...]], FlowBackbone],
-    *,
-    merged: bool = True,
+    path: Path, make: Callable[[PolicyMetadata], FlowBackbone], *, merged: bool = True
 ) -> tuple[FlowBackbone, Embodiment]:
     """Build the network a file holds, with its weights as float32; sampler and critic in the file are left alone.
 
     Args:
         path: a policy file.
-        policy: name of the configured policy plug-in.
-        config: its configuration.
-        make: embodiment and auxiliary names → a network of that configuration.
+        make: what the file says of itself → a network, which may refuse it; see `check_config`.
         merged: whether adapters become part of the weights they adapt, or stay.
 
     Raises:
-        CheckpointError: missing, damaged or pickled; or another network, naming the configuration key that differs.
+        CheckpointError: missing, damaged or pickled; or its tensors are of another network.
     """
     metadata, tensors = _read(path)
-    _check_config(path, metadata, policy, config)
-    backbone = _made(make, metadata)
+    backbone = empty(lambda: make(metadata))
+    if metadata.adapters is not None:
+        adapt(backbone, metadata.adapters)
     own = {name.removeprefix(BACKBONE): value for name, value in tensors.items() if name.startswith(BACKBONE)}
     _load(path, backbone, own, BACKBONE)
     backbone.restore_buffers()
@@ -145,6 +139,23 @@ def load_parts(
     if merged:
         merge(backbone)
     return backbone, metadata.embodiment
+
+
+def check_config(path: Path, metadata: PolicyMetadata, policy: str, given: Mapping[str, Any]) -> None:
+    """Refuse a file of another policy, or of other sizes than those that were given.
+
+    Raises:
+        CheckpointError: naming the key that differs.
+    """
+    if metadata.policy != policy:
+        raise CheckpointError(f"{path} holds policy {metadata.policy!r}, not {policy!r}: set policy={metadata.policy}.")
+    plain = json.loads(json.dumps(dict(given)))
+    for key, value in plain.items():
+        if key in metadata.config and metadata.config[key] != value:
+            stored = metadata.config[key]
+            raise CheckpointError(
+                f"{path} was made with policy.{key}={stored}, not {value}: leave policy.{key} out, it is in the file."
+            )
 
 
 def load_actor(path: Path, actor: FlowActor) -> PolicyMetadata:
@@ -173,14 +184,6 @@ def _described(
     return PolicyMetadata(policy, config, embodiment, names, extra or {}, adapter_settings(backbone), backbone.source)
 
 
-def _made(make: Callable[[Embodiment, tuple[str, ...]], FlowBackbone], metadata: PolicyMetadata) -> FlowBackbone:
-    """The network to load into, with its adapters; without memory of its own, where it can be."""
-    backbone = empty(lambda: make(metadata.embodiment, metadata.auxiliary_names))
-    if metadata.adapters is not None:
-        adapt(backbone, metadata.adapters)
-    return backbone
-
-
 def _write(path: Path, state: Mapping[str, Tensor], metadata: PolicyMetadata, dtype: torch.dtype | None) -> None:
     tensors = {
         name: (value.to(dtype) if dtype and value.is_floating_point() else value).detach().cpu().contiguous()
@@ -204,13 +207,14 @@ def _write(path: Path, state: Mapping[str, Tensor], metadata: PolicyMetadata, dt
         sync_folder(path.parent)
 
 
-def _read(path: Path) -> tuple[PolicyMetadata, dict[str, Tensor]]:
+def _read(path: Path, weights: bool = True) -> tuple[PolicyMetadata, dict[str, Tensor]]:
     if not path.is_file():
         raise CheckpointError(f"There is no policy file {path}.")
     try:
         with safe_open(path, "pt") as opened:
             header = (opened.metadata() or {}).get(HEADER)
-            tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118
+            names = [name for name in opened.keys() if weights or name == TOKENIZER]  # noqa: SIM118
+            tensors = {name: opened.get_tensor(name) for name in names}
     except SafetensorError as error:
         # Told apart only now: a sound safetensors file may start with the same bytes as a pickle.
         with path.open("rb") as raw:
@@ -249,18 +253,6 @@ def _parsed(path: Path, header: str | None) -> PolicyMetadata:
         )
     except (json.JSONDecodeError, KeyError, TypeError) as error:
         raise CheckpointError(f"{path} has a damaged {HEADER} header: {error}.") from error
-
-
-def _check_config(path: Path, metadata: PolicyMetadata, policy: str, config: Mapping[str, Any]) -> None:
-    if metadata.policy != policy:
-        raise CheckpointError(f"{path} holds policy {metadata.policy!r}, not {policy!r}: set policy={metadata.policy}.")
-    plain = json.loads(json.dumps(dict(config)))
-    for key, stored in metadata.config.items():
-        if key not in plain:
-            raise CheckpointError(f"{path} was made with policy.{key}={stored}, which this version does not know.")
-        if plain[key] != stored:
-            message = f"{path} was made with policy.{key}={stored}, not {plain[key]}: set policy.{key}={stored}."
-            raise CheckpointError(message)
 
 
 def _load(path: Path, module: nn.Module, tensors: Mapping[str, Tensor], prefix: str) -> None:

@@ -139,9 +139,11 @@ class Embodiment:
         if unknown and not self.tokenizer:
             raise ValueError(f"The policy was trained without the words {', '.join(unknown)} of this simulator.")
 
-    def with_statistics(self, state: NDArray[Any], privileged: NDArray[Any] | None = None) -> "Embodiment":
-        """The same with means and deviations of recorded state [m, S] and, where given, privileged state [m, P]."""
-        changed = replace(self, state=Normalisation.of(state))
+    def with_statistics(
+        self, state: NDArray[Any], privileged: NDArray[Any] | None = None, kind: str = "mean_std"
+    ) -> "Embodiment":
+        """The same with statistics of recorded state [m, S] and, where given, privileged state [m, P]."""
+        changed = replace(self, state=Normalisation.of(state, kind))
         if privileged is None:
             return changed
         truth = Normalisation.of(privileged)

@@ -72,17 +72,11 @@ def load(tokenizer: str) -> Any:
         raise ValueError(f"The tokenizer is damaged, or no tokenizer.json: {error}") from None
 
 
-def of_words(words: Sequence[str], numbers: int = 0) -> str:
-    """The tokenizer.json of a word-level tokenizer, for a network that starts without one.
-
-    Args:
-        words: those of the tasks; case does not matter.
-        numbers: the numbers 0 … numbers - 1 are words, too, for a state that is written into the prompt.
-    """
+def of_words(words: Sequence[str]) -> str:
+    """The tokenizer.json of a tokenizer by words, whose case does not matter, for a network that starts without one."""
     from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers
 
     listed = ["<pad>", "<unk>", *sorted({word.lower() for word in words} - {"<pad>", "<unk>"})]
-    listed += [number for number in map(str, range(numbers)) if number not in listed]
     made = Tokenizer(models.WordLevel({word: index for index, word in enumerate(listed)}, unk_token="<unk>"))
     made.normalizer = normalizers.Lowercase()
     made.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s,;:]+"), "removed")

@@ -111,6 +111,9 @@ class FlowBackbone(nn.Module):
         source: where it came from, where that is a checkpoint of another project.
         CAN_BE_EMPTY: whether it may be laid out on the meta device, since `restore_buffers` fills what no checkpoint
             holds.
+        STATISTICS: how states are normalised where they are measured anew: "mean_std" or "quantiles".
+        PROMPT_WORDS: what a prompt holds beside the words of its instruction, for networks with new weights; None where
+            instructions are read word by word, without a tokenizer.
         CHECKPOINT_NAMES: for checkpoints of other projects, start of our parameter names → how theirs start; the first
             is how it is written. A leading "model." is not part of them.
         CHECKPOINT_COPIES: their names of second copies of a weight → the name of the first.
@@ -118,6 +121,8 @@ class FlowBackbone(nn.Module):
     """
 
     CAN_BE_EMPTY: ClassVar[bool] = False
+    STATISTICS: ClassVar[str] = "mean_std"
+    PROMPT_WORDS: ClassVar[tuple[str, ...] | None] = None
     CHECKPOINT_NAMES: ClassVar[Mapping[str, tuple[str, ...]]] = {}
     CHECKPOINT_COPIES: ClassVar[Mapping[str, str]] = {}
     CHECKPOINT_UNREAD: ClassVar[tuple[str, ...]] = ()

@@ -18,6 +18,7 @@ class Pi0(Pi):
     """π0 as openpi and lerobot have it."""
 
     Config = PiConfig
+    PROMPT_WORDS = ()
 
     def __init__(self, config: PiConfig, *args: Any, **kwargs: Any) -> None:
         """See `Pi.__init__`."""

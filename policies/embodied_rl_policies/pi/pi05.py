@@ -10,13 +10,15 @@ from embodied_rl.interfaces.policy import Context
 from embodied_rl_policies.pi.attention import AdaptiveNorm, remember_less
 from embodied_rl_policies.pi.config import Pi05Config
 from embodied_rl_policies.pi.network import Pi, expert_angles, expert_attention, expert_mask
-from embodied_rl_policies.pi.prompts import with_state
+from embodied_rl_policies.pi.prompts import BINS, with_state
 
 
 class Pi05(Pi):
     """π0.5 as openpi and lerobot have it."""
 
     Config = Pi05Config
+    STATISTICS = "quantiles"
+    PROMPT_WORDS = ("task", "state", "action", *map(str, range(-1, BINS)))
 
     def __init__(self, config: Pi05Config, *args: Any, **kwargs: Any) -> None:
         """See `Pi.__init__`."""
