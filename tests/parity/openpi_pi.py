@@ -2,16 +2,21 @@
 
     PYTHONPATH=OPENPI/src python openpi_pi.py keys pi0 golden/keys_pi0_openpi.json
     PYTHONPATH=OPENPI/src python openpi_pi.py check pi0 golden/pi0_lerobot.safetensors  # largest differences
+    PYTHONPATH=OPENPI/src python openpi_pi.py checkpoint pi0 FOLDER                     # a small one, written by openpi
+    PYTHONPATH=OPENPI/src python openpi_pi.py load pi0 FOLDER                           # does openpi take ours?
 
-transformers 4.53.2 with openpi's `transformers_replace` files in it; JAX is not needed. Made with commit 15a9616.
+transformers 4.53.2 with openpi's `transformers_replace` files in it; JAX is not needed. `checkpoint` needs numpydantic,
+too. Made with commit 15a9616.
 """
 
+# pyright: reportMissingImports=false
+
 import importlib
+import importlib.util
 import json
 import sys
 from importlib.metadata import version
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from types import ModuleType, SimpleNamespace
 from typing import Any
 from unittest.mock import patch
@@ -20,8 +25,7 @@ import key_lists
 import pi_inputs
 import pi_sizes as sizes
 import torch
-from safetensors import safe_open
-from safetensors.torch import load_file, save_model
+from safetensors.torch import load_file, load_model, save_model
 
 MADE_BY = {"openpi": "15a9616", "transformers": version("transformers"), "torch": version("torch")}
 FULL = {
@@ -82,26 +86,58 @@ def write_keys(family: str, path: str) -> None:
     key_lists.write(path, network, half.state_dict(), note, MADE_BY)
 
 
-def check(family: str, golden: str) -> None:
-    """Largest differences from lerobot's tensors, and what `save_model` does to tied tensors, as JSON."""
-    network, expected, given = small(family), load_file(golden), pi_inputs.network_inputs(family)
+def answers(family: str, network: Any) -> dict[str, torch.Tensor]:
+    """Actions and training loss for the inputs of `pi_inputs`."""
+    given = pi_inputs.network_inputs(family)
     network._preprocess_observation = lambda *_, **__: tuple(given.values())
     with torch.no_grad():
         seen = SimpleNamespace(state=given["state"])
         actions = network.sample_actions("cpu", seen, noise=pi_inputs.chunk("noise"), num_steps=sizes.STEPS)
         loss = network(None, pi_inputs.chunk("actions"), pi_inputs.chunk("noise"), pi_inputs.loss_times())
-    pairs = {"actions": actions, "loss": loss}
-    differences = {name: float((expected[f"network.{name}"] - value).abs().max()) for name, value in pairs.items()}
-    print(json.dumps({"differences": differences, "saved": _saved(network)} | MADE_BY))
+    return {"actions": actions, "loss": loss}
 
 
-def _saved(network: Any) -> dict[str, Any]:
-    with TemporaryDirectory() as folder:
-        path = Path(folder) / "model.safetensors"
-        save_model(network, str(path))
-        with safe_open(path, "pt") as file:
-            return {"header": file.metadata(), "left_out": sorted(set(network.state_dict()) - set(file.keys()))}
+def check(family: str, golden: str) -> None:
+    """Largest differences from lerobot's tensors, as JSON."""
+    expected = load_file(golden)
+    pairs = answers(family, small(family)).items()
+    differences = {name: float((expected[f"network.{name}"] - value).abs().max()) for name, value in pairs}
+    print(json.dumps({"differences": differences} | MADE_BY))
+
+
+def checkpoint(family: str, folder: str) -> None:
+    """A folder such as openpi's training leaves behind, less the optimizer; the robot's name is "tiny"."""
+    network, path = small(family), Path(folder)
+    path.mkdir(parents=True, exist_ok=True)
+    save_model(network, str(path / "model.safetensors"))
+    normalize = _normalize()
+    dims = {"state": ("state", sizes.STATE_DIM), "actions": ("action", sizes.ACTION_DIM)}
+    known = {name: sizes.statistics(*arguments) for name, arguments in dims.items()}
+    kept = {name: {key: known[name][key] for key in ("mean", "std", "q01", "q99")} for name in known}
+    normalize.save(path / "assets" / "tiny", {name: normalize.NormStats(**values) for name, values in kept.items()})
+
+
+def _normalize() -> Any:
+    """openpi/shared/normalize.py: its folder is one of those that `without_jax` stands in for."""
+    import openpi
+
+    path = Path(openpi.__path__[0]) / "shared" / "normalize.py"
+    spec = importlib.util.spec_from_file_location("normalize", path)
+    assert spec is not None and spec.loader is not None
+    module = sys.modules["normalize"] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def load(family: str, folder: str) -> None:
+    """Keys that openpi misses or does not know in a checkpoint, and the actions it computes, as JSON."""
+    network = small(family)
+    for parameter in network.parameters():  # so that nothing of the recipe's answers for the file
+        torch.nn.init.zeros_(parameter)
+    missing, unexpected = load_model(network, str(Path(folder) / "model.safetensors"), strict=False)
+    found = {"missing": sorted(missing), "unexpected": sorted(unexpected)}
+    print(json.dumps(found | {name: value.tolist() for name, value in answers(family, network).items()} | MADE_BY))
 
 
 if __name__ == "__main__":
-    {"keys": write_keys, "check": check}[sys.argv[1]](*sys.argv[2:])
+    {"keys": write_keys, "check": check, "checkpoint": checkpoint, "load": load}[sys.argv[1]](*sys.argv[2:])
