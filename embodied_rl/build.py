@@ -9,7 +9,7 @@ from embodied_rl import assets, plugins
 from embodied_rl.actors import tokenizer
 from embodied_rl.actors.checkpoint import PolicyMetadata, check_config, load_parts
 from embodied_rl.actors.embodiment import Embodiment
-from embodied_rl.actors.flow import FlowActor
+from embodied_rl.actors.flow import FlowActor, Keep
 from embodied_rl.config import freeze
 from embodied_rl.critics import make_critic
 from embodied_rl.flow.sampler import FlowNoise, FlowSDE, Sampler
@@ -44,11 +44,12 @@ def policy(
 ) -> FlowActor | RemotePolicy:
     """Who infers while experience is collected: the actor that learns, or a process that is sent its weights.
 
-    The process makes an actor of the same network from the other arguments, which are those of `actor`.
+    The process makes an actor of the same network from the other arguments, which are those of `actor`, and keeps of an
+    observation what `learning` keeps.
     """
     if plan.policy == "shared":
         return learning
-    parts = {"node": node, "sampling": sampling, "spec": spec, "needs_critic": needs_critic}
+    parts = {"node": node, "sampling": sampling, "spec": spec, "needs_critic": needs_critic, "keep": learning.keep}
     handle = ProcessHandle(
         f"{__name__}:{policy_worker.__name__}",
         parts,
@@ -59,9 +60,18 @@ def policy(
     return RemotePolicy(handle, learning)
 
 
-def policy_worker(node: PolicyNode, sampling: SamplerNode, spec: SimulatorSpec, needs_critic: bool) -> PolicyWorker:
-    """A policy worker whose weights are still to come; the arguments are those of `actor`."""
-    return PolicyWorker(actor(node, sampling, spec, needs_critic))
+def policy_worker(
+    node: PolicyNode, sampling: SamplerNode, spec: SimulatorSpec, needs_critic: bool, keep: Keep
+) -> PolicyWorker:
+    """A policy worker whose weights are still to come; the arguments are those of `actor`, and `FlowActor.keep`."""
+    infers = actor(node, sampling, spec, needs_critic)
+    infers.keep = keep
+    return PolicyWorker(infers)
+
+
+def keep(learning: FlowActor, node: PolicyNode, rows: int) -> Keep:
+    """Let the traces of a rollout of so many rows hold what a frozen part of the network computed, where it fits."""
+    return learning.keep_within(rows, node.cache_gigabytes * 1e9)
 
 
 def sampler(node: SamplerNode, backbone: FlowBackbone) -> Sampler:

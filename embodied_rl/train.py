@@ -145,6 +145,8 @@ def train(job: tuple[TrainConfig, RunFolder], ranks: Ranks) -> None:
         forecast = Forecast.of(folder.path, skip=trainer.algorithm.warmup)
         with open_log(folder, config.train.iterations, trainer.iteration, **speaks) as log:
             log.note(f"Run folder: {folder.path}")
+            if trainer.kept != "images":
+                log.note(f"Computed once for all epochs: {trainer.kept} of what the network keeps frozen")
             while trainer.iteration < config.train.iterations:
                 figures = trainer.step() | forecast.figures()
                 if drifted := forecast.note(figures["time/iteration"]):

@@ -44,10 +44,11 @@ class Trainer:
         self._resumed = self._checkpoint()
         parts = (self._policy(), config.algo.sampler, self.spec, algorithm.needs_critic)
         self.actor = build.actor(*parts)
-        self.policy = build.policy(self.actor, config.plan, *parts)
         self.algorithm = algorithm(options, self.actor, ranks, config.seed, config.train.iterations)
         self._episodes = self._sampler()
         envs = config.sim.num_envs // ranks.size
+        self.kept = build.keep(self.actor, config.policy, self._decisions() * envs)
+        self.policy = build.policy(self.actor, config.plan, *parts)
         self._handles = make_handles(self.kind, config.plan, envs, "training")
         self._evaluators = make_handles(self.kind, config.plan, self._evaluation_envs(), "evaluation")
         self.collector = Collector(

@@ -160,6 +160,7 @@ def load(found: Foreign, fitted: Source, network: FlowBackbone, dtype: torch.dty
             state[mine] = stored.to(dtype)
     network.load_state_dict(state, assign=True)
     network.restore_buffers()
+    assert not any(buffer.is_meta for buffer in network.buffers()), "restore_buffers left one without memory"
 
 
 def _refuse(found: Foreign, missing: list[str], extra: list[str]) -> None:

@@ -160,6 +160,8 @@ class _Bench:
         self.actor = build.actor(config.policy, config.algo.sampler, self.kind.spec, algorithm.needs_critic)
         self.algorithm = algorithm(options, self.actor, ranks, config.seed, config.train.iterations)
         self.group_size: int = self.algorithm.group_size
+        rows = self.decisions(config.train.decisions) * config.sim.num_envs // ranks.size
+        build.keep(self.actor, config.policy, rows)
         self.learning: int = self.algorithm.warmup
         """Iteration whose update is like all later ones."""
 

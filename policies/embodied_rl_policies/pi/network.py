@@ -163,10 +163,11 @@ class Pi(FlowBackbone):
         return [parameter for name, parameter in self.named_parameters() if not name.startswith(towers)]
 
     def restore_buffers(self) -> None:
-        """Fill the one buffer that no checkpoint holds, for a network that was laid out on the meta device."""
-        embeddings = self.vision.embeddings
-        count = embeddings.position_embedding.weight.shape[0]
-        embeddings.position_ids = torch.arange(count, device=embeddings.position_embedding.weight.device)[None]
+        """Fill the two buffers that no checkpoint holds, for a network that was laid out on the meta device."""
+        patches, words = self.vision.embeddings, self.language.embed_tokens
+        places = patches.position_embedding.weight
+        patches.position_ids = torch.arange(len(places), device=places.device)[None]
+        words.embed_scale = torch.tensor(self.config.width**0.5, device=words.weight.device)
 
     def perceive(self, inputs: PolicyInput) -> dict[str, Tensor]:
         """Image features [n, C, P, W]."""

@@ -19,6 +19,9 @@ CONFIGURED = {
 }
 """Our key → keys of lerobot's or openpi's configuration."""
 
+FREE = ("token_length",)
+"""Keys that no weight depends on, and that the user may therefore change."""
+
 UNTOLD = {
     "horizon": "how many actions it predicts at once (openpi's action_horizon)",
     "vision_heads": "how many attention heads its vision tower has",
@@ -42,7 +45,7 @@ def read(shapes: Shapes, config: Mapping[str, Any], given: Mapping[str, Any]) ->
         found["vision_heads"] = VISION_HEADS[width]
     for key, names in CONFIGURED.items():
         value = next((config[name] for name in names if config.get(name) is not None), None)
-        if value is not None:
+        if value is not None and not (key in FREE and key in given):
             found[key] = value
     for key, meaning in UNTOLD.items():
         if key not in found and key not in given:
