@@ -95,7 +95,7 @@ def join(first: Path, frames: int, second: Path, out: Path, rate: Fraction) -> b
     if probe(first).setup != probe(second).setup:
         return False
     with av.open(str(second)) as source, av.open(str(out), "w", format="mp4") as output:
-        stream = output.add_stream_from_template(source.streams.video[0])
+        stream = output.add_stream_from_template(source.streams.video[0], opaque=True)
         stream.time_base = 1 / rate
         count = 0
         for path, most in ((first, frames), (second, None)):
