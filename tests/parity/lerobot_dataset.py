@@ -3,10 +3,10 @@
     python lerobot_dataset.py write FOLDER [CODEC]   # a small dataset, written by lerobot
     python lerobot_dataset.py append FOLDER          # two more episodes, by lerobot, in a dataset of the same features
     python lerobot_dataset.py read FOLDER            # what lerobot reads in a dataset of ours, as JSON
-    python lerobot_dataset.py statistics FILE.npz    # lerobot's statistics of arrays [n, D], as JSON
 
 Values are those of `recipe`, and of `frame` below. torchvision is replaced, for where it is missing: of it, lerobot's
-datasets use a video reader, which PyAV is behind in any case, and `ToTensor`.
+datasets use a video reader, which PyAV is behind in any case, and `ToTensor`. Works with lerobot 0.4.4 and 0.6.2 (commit
+7427f31); tests/datasets/data/lerobot_044 is what `write` of 0.4.4 left.
 """
 
 import json
@@ -82,16 +82,28 @@ class ToTensor:
         return torch.from_numpy(np.array(image)).permute(2, 0, 1).float() / 255
 
 
+class Replaced(ModuleType):
+    """A module of torchvision: what is not given is there, and does nothing."""
+
+    __path__ = ()
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return type(name, (), {})
+
+
 def replace_torchvision() -> None:
-    vision, transforms, reading = (ModuleType(f"torchvision{part}") for part in ("", ".transforms", ".io"))
-    vision.set_video_backend = lambda _: None
-    transforms.ToTensor, reading.VideoReader = ToTensor, VideoReader
-    transforms.v2 = ModuleType("torchvision.transforms.v2")
-    transforms.v2.Transform = object
-    vision.transforms, vision.io = transforms, reading
-    for module in (vision, transforms, reading, transforms.v2):
+    parts = ("", ".transforms", ".transforms.v2", ".transforms.v2.functional", ".transforms.functional", ".io")
+    modules = {part: Replaced(f"torchvision{part}") for part in parts}
+    modules[""].set_video_backend = lambda _: None
+    modules[".transforms"].ToTensor, modules[".io"].VideoReader = ToTensor, VideoReader
+    for part, module in modules.items():
         module.__spec__ = ModuleSpec(module.__name__, None)
         sys.modules[module.__name__] = module
+        if part:
+            parent, _, name = part.rpartition(".")
+            setattr(modules[parent], name, module)
 
 
 def record(dataset: Any, episodes: range) -> None:
@@ -103,19 +115,23 @@ def record(dataset: Any, episodes: range) -> None:
     dataset.finalize()
 
 
-def write(folder: str, codec: str = "libsvtav1") -> None:
+def write(folder: str, codec: str = "") -> None:
     from lerobot.datasets.lerobot_dataset import LeRobotDataset
 
     features = {name: {"dtype": d, "shape": s, "names": n} for name, (d, s, n) in FEATURES.items()}
-    dataset = LeRobotDataset.create("own/small", FPS, features, root=folder, robot_type="toy", vcodec=codec)
+    chosen = {"vcodec": codec} if codec else {}  # lerobot 0.4; later versions take an object
+    dataset = LeRobotDataset.create("own/small", FPS, features, root=folder, robot_type="toy", **chosen)
     record(dataset, range(len(LENGTHS)))
 
 
 def append(folder: str) -> None:
     from lerobot.datasets.lerobot_dataset import LeRobotDataset
 
-    dataset = LeRobotDataset("own/small", root=folder, vcodec="h264")
-    dataset.episode_buffer = dataset.create_episode_buffer()
+    if hasattr(LeRobotDataset, "resume"):
+        dataset = LeRobotDataset.resume("own/small", root=folder)
+    else:  # lerobot 0.4
+        dataset = LeRobotDataset("own/small", root=folder)
+        dataset.episode_buffer = dataset.create_episode_buffer()
     record(dataset, range(dataset.meta.total_episodes, dataset.meta.total_episodes + 2))
 
 
@@ -147,14 +163,6 @@ def row_of(item: dict[str, Any]) -> dict[str, Any]:
     return row
 
 
-def statistics(file: str) -> None:
-    from lerobot.datasets.compute_stats import aggregate_stats, get_feature_stats
-
-    parts = [{"values": get_feature_stats(array, axis=0, keepdims=array.ndim == 1)} for array in np.load(file).values()]
-    found = [part["values"] for part in [*parts, aggregate_stats(parts)]]
-    json.dump([{name: array.tolist() for name, array in part.items()} for part in found], sys.stdout)
-
-
 if __name__ == "__main__":
     replace_torchvision()
-    {"write": write, "append": append, "read": read, "statistics": statistics}[sys.argv[1]](*sys.argv[2:])
+    {"write": write, "append": append, "read": read}[sys.argv[1]](*sys.argv[2:])
