@@ -5,8 +5,8 @@
     python lerobot_dataset.py read FOLDER            # what lerobot reads in a dataset of ours, as JSON
 
 Values are those of `recipe`, and of `frame` below. torchvision is replaced, for where it is missing: of it, lerobot's
-datasets use a video reader, which PyAV is behind in any case, and `ToTensor`. Works with lerobot 0.4.4 and 0.6.2 (commit
-7427f31); tests/datasets/data/lerobot_044 is what `write` of 0.4.4 left.
+datasets use a video reader, which PyAV is behind in any case, and `ToTensor`. Works with lerobot 0.4.4 and
+0.6.2, commit 7427f31; tests/datasets/data/lerobot_044 is what `write` of 0.4.4 left.
 """
 
 import json
