@@ -7,6 +7,7 @@ from typing import Any
 import av
 import numpy as np
 from av.error import FFmpegError
+from av.video.reformatter import VideoReformatter
 
 from embodied_rl.datasets.lerobot.info import DatasetError
 from embodied_rl.interfaces.sim import Array
@@ -33,6 +34,7 @@ class Decoder:
         self._pts = np.sort(np.array([packet.pts for packet in packets], np.int64))
         self._keys = np.sort(np.array([packet.pts for packet in packets if packet.is_keyframe], np.int64))
         self._unit = float(self._stream.time_base)
+        self._converter = VideoReformatter()  # one thread: to start more takes longer than the work
         self._coming: Iterator[Any] = iter(())
         self._next = len(self._pts)
 
@@ -77,7 +79,7 @@ class Decoder:
             for frame in self._coming:
                 self._next = int(np.searchsorted(self._pts, frame.pts)) + 1
                 if frame.pts == wanted:
-                    return frame.to_ndarray(format="rgb24")
+                    return self._converter.reformat(frame, format="rgb24", threads=1).to_ndarray()
                 if frame.pts > wanted:
                     break
         except FFmpegError as error:

@@ -13,6 +13,7 @@ from typing import Any
 import av
 import numpy as np
 from av.error import FFmpegError
+from av.video.reformatter import VideoReformatter
 
 from embodied_rl.datasets.lerobot.files import remove_beyond, settle
 from embodied_rl.datasets.lerobot.info import DatasetError, Feature, Info, Place
@@ -20,7 +21,7 @@ from embodied_rl.datasets.lerobot.tables import MEGABYTE
 from embodied_rl.interfaces.sim import Array
 
 CODECS: dict[str, dict[str, str]] = {
-    "h264": {"g": "2", "bf": "0", "crf": "20"},
+    "h264": {"g": "2", "bf": "0", "crf": "20", "preset": "veryfast"},
     "libsvtav1": {"g": "2", "crf": "30", "preset": "12"},
 }
 """Options by encoder."""
@@ -43,11 +44,13 @@ class Encoder:
         self._stream: Any = self._output.add_stream(codec, rate=rate, options=CODECS[codec])
         self._stream.height, self._stream.width = feature.shape[:2]
         self._stream.pix_fmt = "yuv420p"
+        self._converter = VideoReformatter()
         self.frames = 0
 
     def add(self, picture: Array) -> None:
         """The next frame, uint8 [h, w, 3]."""
-        frame = av.VideoFrame.from_ndarray(np.ascontiguousarray(picture), format="rgb24")
+        colours = av.VideoFrame.from_ndarray(np.ascontiguousarray(picture), format="rgb24")
+        frame = self._converter.reformat(colours, format="yuv420p", threads=1)  # starting threads takes longer
         frame.pts, frame.time_base = self.frames, 1 / self._rate
         self._output.mux(self._stream.encode(frame))
         self.frames += 1
@@ -96,11 +99,11 @@ def join(first: Path, frames: int, second: Path, out: Path, rate: Fraction) -> b
         return False
     with av.open(str(second)) as source, av.open(str(out), "w", format="mp4") as output:
         stream = output.add_stream_from_template(source.streams.video[0], opaque=True)
-        stream.time_base = 1 / rate
+        stream.time_base = unit = 1 / rate
         count = 0
         for path, most in ((first, frames), (second, None)):
             for packet in _in_order(path, rate, most):
-                packet.stream, packet.time_base = stream, 1 / rate
+                packet.stream, packet.time_base = stream, unit
                 packet.pts = packet.dts = count
                 packet.duration = 1
                 output.mux(packet)
@@ -114,9 +117,11 @@ def _in_order(path: Path, rate: Fraction, most: int | None) -> Iterator[Any]:
     """Packets as long as the k-th one is that of the k-th frame."""
     source: Any = av.open(str(path))
     with source:
-        packets = (packet for packet in source.demux(source.streams.video[0]) if packet.size)
+        stream = source.streams.video[0]
+        step = 1 / (rate * stream.time_base)
+        packets = (packet for packet in source.demux(stream) if packet.size)
         for number, packet in enumerate(packets):
-            if number == most or packet.pts != packet.dts or packet.pts * packet.time_base != number / rate:
+            if number == most or packet.pts != packet.dts or packet.pts * step.denominator != number * step.numerator:
                 return
             yield packet
 
