@@ -130,6 +130,31 @@ def test_chunks_end_with_their_episode(dataset) -> None:
             assert samples.padding[row, step] == (number + step > last)
 
 
+def test_any_number_is_read_ahead(dataset) -> None:
+    """Such as who chose the actions of a chunk: for learning from those of a human alone."""
+    source, padding = dataset.ahead("source", range(len(dataset)), 3)
+    assert source.shape == (len(dataset), 3, 1) and source.dtype == np.uint8
+    for row, (episode, number) in enumerate(where(dataset)):
+        steps = [min(number + step, length(episode) - 1) for step in range(3)]
+        assert source[row].ravel().tolist() == [step % 5 for step in steps]
+    np.testing.assert_array_equal(padding, dataset.read(range(len(dataset)), 3).padding)
+
+
+def test_pictures_may_be_described_with_colours_first(tmp_path) -> None:
+    """As some programs do; the pictures are the same."""
+    path = shutil.copytree(THEIRS, tmp_path / "data") / "meta/info.json"
+    info = json.loads(path.read_text())
+    for camera in ("front", "wrist"):
+        info["features"][f"observation.images.{camera}"] |= {
+            "shape": [3, 48, 64],
+            "names": ["channels", "height", "width"],
+        }
+    path.write_text(json.dumps(info))
+    turned, plain = Dataset(tmp_path / "data").read(range(12)), Dataset(THEIRS).read(range(12))
+    for camera, image in plain.observation.images.items():
+        np.testing.assert_array_equal(turned.observation.images[camera], image)
+
+
 def test_observations_are_those_of_the_interface(dataset) -> None:
     observation = dataset.read([3, 1]).observation
     assert set(observation.images) == {"front", "wrist"}

@@ -43,7 +43,10 @@ def test_frame_rates_need_not_be_whole(tmp_path) -> None:
     for fps in (12.5, 33.3, 500 / 15):
         with Writer(tmp_path / f"{fps}", features, fps) as writer:
             record(writer, range(4), features)
-        assert_holds(Dataset(tmp_path / f"{fps}"), 4, features)
+        dataset = Dataset(tmp_path / f"{fps}")
+        assert_holds(dataset, 4, features)
+        numbers, times = (dataset.column(name, range(len(dataset))) for name in ("frame_index", "timestamp"))
+        np.testing.assert_allclose(times, numbers / fps, rtol=1e-6)
 
 
 def test_numbers_of_a_frame_follow_from_its_place(tmp_path) -> None:
@@ -173,6 +176,7 @@ def test_every_step_of_keeping_an_episode_may_be_the_last(tmp_path, monkeypatch,
             record(writer, range(kept, 4))
         assert_holds(Dataset(copy), 4)
         assert not list(copy.rglob(".tmp-*"))
+        assert limits or len(list(copy.rglob("*.mp4"))) == 1
 
 
 def test_a_full_disk_keeps_what_was_there(tmp_path, monkeypatch) -> None:
@@ -192,6 +196,7 @@ def test_a_full_disk_keeps_what_was_there(tmp_path, monkeypatch) -> None:
             record(writer, range(2, 3))
         monkeypatch.setattr(Path, "replace", replace)
     assert_holds(Dataset(tmp_path / "data"), 2)
+    assert not list((tmp_path / "data").rglob(".tmp-*"))
     with Writer.resume(tmp_path / "data") as writer:
         record(writer, range(2, 4))
     assert_holds(Dataset(tmp_path / "data"), 4)
@@ -203,11 +208,12 @@ def test_an_episode_that_is_refused_or_discarded_is_not_there(tmp_path) -> None:
         broken = [frame(7, 0), frame(7, 1) | {"action": np.full(2, np.nan, np.float32)}]
         with pytest.raises(DatasetError, match="'action' holds numbers that are not finite"):
             writer.add_episode(broken, "no")
-        writer.add(frame(7, 0), "no")
-        writer.discard_episode()
         record(writer, range(1, 2))
         writer.add(frame(7, 0), "no")
-    assert_holds(Dataset(tmp_path / "data"), 2)
+        writer.discard_episode()
+        record(writer, range(2, 3))
+        writer.add(frame(7, 0), "no")
+    assert_holds(Dataset(tmp_path / "data"), 3)
 
 
 def test_an_episode_may_have_several_tasks(tmp_path) -> None:

@@ -42,7 +42,8 @@ class Feature:
 
     Attributes:
         dtype: a NumPy dtype by name, "string", "image" (a PNG in the table) or "video".
-        shape: of one frame's value; (1,) for a single number, (height, width, 3) for pictures.
+        shape: of one frame's value; (1,) for a single number, (height, width, 3) for pictures, which other programs
+            also describe as (3, height, width).
         names: of the entries.
         info: of a video: its codec, pixel format and size.
     """
@@ -59,6 +60,12 @@ class Feature:
     @property
     def numeric(self) -> bool:
         return _is_number(self.dtype)
+
+    @property
+    def held(self) -> tuple[int, ...]:
+        """The shape of one frame's value in memory: pictures are [height, width, 3]."""
+        turned = self.pictured and len(self.shape) == 3 and self.shape[0] == 3 != self.shape[2]
+        return (*self.shape[1:], 3) if turned else self.shape
 
     @staticmethod
     def from_json(entry: Mapping[str, Any]) -> "Feature":

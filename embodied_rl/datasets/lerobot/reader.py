@@ -76,11 +76,8 @@ class Dataset:
             DatasetError: a number is out of range, or the dataset has no state, no actions or no pictures.
         """
         wanted = np.asarray(rows, np.int64)
-        episode = self.episode_of(wanted)
         self._require(STATE, ACTION)
-        ahead = wanted[:, None] + np.arange(horizon)
-        last = self.stops[episode, None] - 1
-        actions = self.column(ACTION, np.minimum(ahead, last).ravel())
+        actions, padding = self.ahead(ACTION, wanted, horizon)
         observation = Observation(
             images={camera: self.images(camera, wanted) for camera in self.cameras},
             state=self.column(STATE, wanted).reshape(len(wanted), -1).astype(np.float32),
@@ -89,9 +86,9 @@ class Dataset:
         return Samples(
             observation=observation,
             actions=actions.reshape(len(wanted), horizon, -1).astype(np.float32),
-            padding=ahead > last,
+            padding=padding,
             row=wanted,
-            episode=episode,
+            episode=self.episode_of(wanted),
             extra={name: self.column(name, wanted) for name in self._extra()},
         )
 
@@ -110,6 +107,16 @@ class Dataset:
         for place, where in self._by_file(wanted).items():
             found[where] = self._array(place, name)[wanted[where] - self._first[place]]
         return found
+
+    def ahead(self, name: str, rows: Sequence[int] | Array, horizon: int) -> tuple[Array, Array]:
+        """A numeric feature of frames and of those that follow, [n, H, *shape].
+
+        Past the episode's end it is that of the last frame; the second array, bool [n, H], says where.
+        """
+        wanted = np.asarray(rows, np.int64)
+        steps, last = wanted[:, None] + np.arange(horizon), self.stops[self.episode_of(wanted), None] - 1
+        values = self.column(name, np.minimum(steps, last).ravel())
+        return values.reshape(len(wanted), horizon, *values.shape[1:]), steps > last
 
     def images(self, camera: str, rows: Sequence[int] | Array) -> Array:
         """One camera's pictures of frames by number, uint8 [n, h, w, 3].
@@ -165,7 +172,7 @@ class Dataset:
 
     def _filmed(self, key: str, rows: Array) -> Array:
         feature = self.info.features[key]
-        found = np.empty((len(rows), *feature.shape), np.uint8)
+        found = np.empty((len(rows), *feature.held), np.uint8)
         episodes = self.episode_of(rows)
         seconds = self.column("timestamp", rows).ravel().astype(np.float64)
         seconds += np.array([self.episodes[episode].videos[key].start for episode in episodes.tolist()])
@@ -175,13 +182,13 @@ class Dataset:
             path = self.folder / self.info.video_file(key, Place(chunk, file))
             decoder = self._decoders.get(path, lambda path=path: Decoder(path))
             frames = decoder.frames(seconds[where], 0.5 / self.info.fps)
-            if frames.shape[1:] != feature.shape:
-                raise DatasetError(f"{path} shows {frames.shape[1:]}, and meta/info.json says {feature.shape}")
+            if frames.shape[1:] != feature.held:
+                raise DatasetError(f"{path} shows {frames.shape[1:]}, and meta/info.json says {feature.held}")
             found[where] = frames
         return found
 
     def _pictured(self, key: str, rows: Array) -> Array:
-        found = np.empty((len(rows), *self.info.features[key].shape), np.uint8)
+        found = np.empty((len(rows), *self.info.features[key].held), np.uint8)
         for place, where in self._by_file(rows).items():
             path = self.folder / self.info.data_file(place)
             table = self._tables.get(path, lambda path=path: open_file(path))
@@ -226,8 +233,7 @@ class Dataset:
         path = self.folder / STATISTICS
         if path.exists():
             return statistics.from_json(path.read_text("utf-8"), str(path))
-        parts = read_statistics(self.folder, len(self.episodes))
-        return {key: statistics.combine([part[key] for part in parts]) for key in (parts or [{}])[0]}
+        return statistics.combine_features(read_statistics(self.folder, len(self.episodes)))
 
 
 def _shows(key: str, feature: Any) -> bool:

@@ -92,9 +92,9 @@ def checked(name: str, feature: Feature, frame: Mapping[str, Any]) -> Any:
     array = np.asarray(frame[name])
     if array.shape == () and feature.shape == (1,):
         array = array.reshape(1)
-    if array.shape != feature.shape or not _fits(array, wanted):
+    if array.shape != feature.held or not _fits(array, wanted):
         raise DatasetError(
-            f"frame: '{name}' is {array.dtype} {list(array.shape)}, and the dataset has {wanted} {list(feature.shape)}"
+            f"frame: '{name}' is {array.dtype} {list(array.shape)}, and the dataset has {wanted} {list(feature.held)}"
         )
     if array.dtype.kind == "f" and not np.isfinite(array).all():
         raise DatasetError(f"frame: '{name}' holds numbers that are not finite")

@@ -92,6 +92,12 @@ def combine(parts: Sequence[Summary]) -> Summary:
     }
 
 
+def combine_features(parts: Sequence[Mapping[str, Summary]]) -> dict[str, Summary]:
+    """`combine` for each feature of which every part has statistics."""
+    common = [key for key in (parts[0] if parts else ()) if all(key in part for part in parts)]
+    return {key: combine([part[key] for part in parts]) for key in common}
+
+
 def refine(summary: Summary, values: Iterable[Array]) -> Summary:
     """With quantiles of the whole dataset instead of bounds, exact to (max - min) / 5000.
 

@@ -42,7 +42,7 @@ class Encoder:
         self._rate = rate
         self._output = av.open(str(path), "w", format="mp4")
         self._stream: Any = self._output.add_stream(codec, rate=rate, options=CODECS[codec])
-        self._stream.height, self._stream.width = feature.shape[:2]
+        self._stream.height, self._stream.width = feature.held[:2]
         self._stream.pix_fmt = "yuv420p"
         self._converter = VideoReformatter()
         self.frames = 0

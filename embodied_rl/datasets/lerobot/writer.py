@@ -175,8 +175,7 @@ class Writer:
         self._data = DataFiles(self.folder, self.info, last.data if last else None, rows)
         self._videos = {key: self._continued_videos(key, last) for key in self.info.videos}
         self._list = EpisodeFiles(self.folder, self.info)
-        parts = read_statistics(self.folder, len(episodes))
-        self._statistics = {key: statistics.combine([part[key] for part in parts]) for key in (parts or [{}])[0]}
+        self._statistics = statistics.combine_features(read_statistics(self.folder, len(episodes)))
         self._data_files = list(dict.fromkeys(episode.data for episode in episodes))
         for path in self.folder.glob(f"{TEMPORARY}*"):
             path.unlink()
@@ -200,10 +199,8 @@ class Writer:
             write_tasks(self.folder, self._tasks)
         recorded = Recorded(index, tuple(dict.fromkeys(episode.tasks)), start, start + length, data, videos)
         self._list.append(recorded, summaries)
-        self._statistics = {
-            key: statistics.combine([self._statistics[key], summary]) if key in self._statistics else summary
-            for key, summary in summaries.items()
-        }
+        before = [self._statistics] if index else []
+        self._statistics = statistics.combine_features([*before, summaries])
         self._write_statistics(self._statistics)
         grown = self.info.grown(length, len(self._tasks))
         write_text(self.folder / INFO, grown.to_json())
