@@ -1,13 +1,17 @@
-"""`embodied-rl collect`: demonstrations or rollouts on disk, one file an episode.
+"""`embodied-rl collect`: demonstrations or rollouts on disk, one file an episode, or a LeRobotDataset.
 
 <out>/episode_000000.npz    images/<camera> uint8 [T, h, w, 3] and state float32 [T, S] before each control step;
                             actions float32 [T, A], reward float32 [T] and success bool [T] of it
 <out>/index.jsonl           one line an episode: file, task, instruction, seed, split, success, steps
+
+With format=lerobot, instead of .npz files, what docs/datasets.md describes.
 """
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +20,7 @@ import torch
 from embodied_rl.acting import actor_for
 from embodied_rl.evaluate.protocol import enumerate_episodes
 from embodied_rl.interfaces.policy import Actor, NoiseKeys
-from embodied_rl.interfaces.sim import Array, Episode, Observation, Simulator, StepResult
+from embodied_rl.interfaces.sim import Array, Episode, Observation, Simulator, SimulatorSpec, StepResult
 from embodied_rl.rollout.episodes import episode_seed
 from embodied_rl.runs.storage import explained, make_folder
 from embodied_rl.schema import CollectConfig
@@ -36,6 +40,7 @@ class Record:
     actions: list[Array] = field(default_factory=list)
     reward: list[float] = field(default_factory=list)
     success: list[bool] = field(default_factory=list)
+    source: list[int] = field(default_factory=list)
 
     def arrays(self) -> dict[str, Array]:
         """What the file holds."""
@@ -56,23 +61,46 @@ def run(config: CollectConfig) -> None:
     listed = enumerate_episodes(kind.spec, split, config.episodes, task=config.task, seed=config.seed)
     if config.split == "train":  # demonstrations may be learned from, so they must not share seeds with evaluations
         listed = [Episode(e.index, e.task, episode_seed("train", "train", config.seed, e.index)) for e in listed]
-    simulator = kind.build(AT_ONCE)
-    actor = actor_for(config.policy, simulator, AT_ONCE)
     out, successes = make_folder(Path(config.out), "out"), 0
-    with explained(out, "out"), (out / "index.jsonl").open("w", encoding="utf-8") as index:
-        for record in collect(actor, simulator, listed, config.seed):
-            index.write(json.dumps(write(out, record, kind.spec.tasks[record.episode.task].name)) + "\n")
-            successes += any(record.success)
-    simulator.close()
+    with writing(config, kind.spec) as write:  # what is wrong with it should not wait for the simulator
+        simulator = kind.build(AT_ONCE)
+        actor = actor_for(config.policy, simulator, AT_ONCE)
+        with explained(out, "out"), (out / "index.jsonl").open("w", encoding="utf-8") as index:
+            for record in collect(actor, simulator, listed, config.seed):
+                place, task = write(record), kind.spec.tasks[record.episode.task].name
+                index.write(json.dumps(place | described(record, task)) + "\n")
+                successes += any(record.success)
+        simulator.close()
     print(f"{len(listed)} episodes in {out}, {successes} successful")
 
 
-def write(out: Path, record: Record, task: str) -> dict[str, object]:
-    """Write one episode's file; returns its line of the index."""
+@contextmanager
+def writing(config: CollectConfig, spec: SimulatorSpec) -> Iterator[Callable[[Record], dict[str, object]]]:
+    """A function that writes an episode in the format that is configured, and says where it is.
+
+    Raises:
+        Unavailable: a package that the format needs is not installed.
+    """
+    if config.format == "npz":
+        yield partial(write_npz, Path(config.out))
+        return
+    from embodied_rl.datasets.lerobot import collected  # pyarrow and PyAV, for those who ask for them
+
+    with collected.new_dataset(Path(config.out), spec, config.sim.name) as writer:
+        yield lambda record: {"episode": collected.write(writer, record)}
+
+
+def write_npz(out: Path, record: Record) -> dict[str, object]:
+    """Write one episode's file; says which."""
     file = f"episode_{record.episode.index:06d}.npz"
     np.savez_compressed(out / file, allow_pickle=False, **record.arrays())
+    return {"file": file}
+
+
+def described(record: Record, task: str) -> dict[str, object]:
+    """An episode's line of the index, but for where it is."""
     return {
-        "file": file, "task": task, "instruction": record.instruction, "seed": record.episode.seed,
+        "task": task, "instruction": record.instruction, "seed": record.episode.seed,
         "split": record.episode.split, "success": any(record.success), "steps": len(record.actions),
     }  # fmt: skip
 
@@ -115,3 +143,4 @@ def _note(records: list[Record], active: Array, before: Observation, result: Ste
         record.actions.append(result.executed[row, 0].copy())
         record.reward.append(float(result.reward[row, 0]))
         record.success.append(bool(result.success[row, 0]))
+        record.source.append(int(result.source[row, 0]))

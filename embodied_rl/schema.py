@@ -346,6 +346,8 @@ class CollectConfig:
     """Only this task, or this family; null for all."""
     out: str = "demonstrations"
     """Folder the episodes are written to."""
+    format: Literal["npz", "lerobot"] = "npz"
+    """npz: one file an episode; lerobot: a LeRobotDataset v3.0, which needs the extra embodied-rl[lerobot]."""
     plan: Plan = field(default_factory=Plan)
     """Which process does what."""
 

@@ -1,6 +1,8 @@
 """`embodied-rl collect`: one file an episode, which another simulator can play back to the bit."""
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +11,8 @@ import pytest
 from embodied_rl import collect
 from embodied_rl.actors.scripted import RandomActor
 from embodied_rl.collect import AT_ONCE, run
+from embodied_rl.datasets.lerobot.info import DatasetError
+from embodied_rl.datasets.lerobot.reader import Dataset
 from embodied_rl.interfaces.policy import Decision, NoiseKeys
 from embodied_rl.interfaces.sim import Array, Episode, Observation
 from embodied_rl.rollout.episodes import episode_seed
@@ -46,6 +50,54 @@ def test_another_simulator_plays_the_files_back(tmp_path, capsys) -> None:
         assert len(result.ended) == 1
         assert line["success"] == bool(file["success"].any())
     assert np.mean([line["success"] for line in index]) > 0.8
+
+
+def test_a_dataset_holds_what_the_files_hold(tmp_path, capsys) -> None:
+    """The same episodes in both formats: numbers to the bit, pictures as far as a video goes."""
+    index, files = collected(tmp_path / "npz", episodes=3)
+    sim = SimNode("tabletop", options=OPTIONS)
+    run(CollectConfig(sim, episodes=3, format="lerobot", out=str(tmp_path / "set")))
+    assert "3 episodes" in capsys.readouterr().out.splitlines()[-1]
+    dataset, spec = Dataset(tmp_path / "set"), Tabletop.spec_of(TabletopConfig(**OPTIONS))
+    assert (dataset.info.fps, dataset.info.robot_type) == (spec.control_hz, "tabletop")
+    assert dataset.info.features["action"].names == list(spec.action_names)
+    assert dataset.info.features["observation.state"].names == list(spec.state_names)
+    lines = [json.loads(line) for line in (tmp_path / "set/index.jsonl").read_text().splitlines()]
+    assert [{**line, "episode": None} for line in lines] == [
+        {**{name: value for name, value in line.items() if name != "file"}, "episode": None} for line in index
+    ]
+    for episode, file in zip(dataset.episodes, files, strict=True):
+        samples = dataset.read(range(episode.start, episode.stop))
+        np.testing.assert_array_equal(samples.observation.state, file["state"])
+        np.testing.assert_array_equal(samples.actions[:, 0], file["actions"])
+        np.testing.assert_array_equal(samples.extra["next.reward"].ravel(), file["reward"])
+        np.testing.assert_array_equal(samples.extra["next.success"].ravel(), file["success"])
+        assert samples.extra["next.done"].ravel().tolist() == [False] * (len(samples) - 1) + [True]
+        assert not samples.extra["source"].any()
+        assert episode.tasks == (lines[episode.index]["instruction"],)
+        error = samples.observation.images["front"].astype(int) - file["images/front"]
+        assert abs(error).mean() < 12  # half the colours of an 8 x 8 picture are lost to any video
+
+
+def test_a_dataset_is_not_collected_into_twice(tmp_path) -> None:
+    pytest.importorskip("av")
+
+    config = CollectConfig(
+        SimNode("tabletop", options=OPTIONS), "random", episodes=1, format="lerobot", out=str(tmp_path)
+    )
+    run(config)
+    with pytest.raises(DatasetError, match="holds a dataset already"):
+        run(config)
+
+
+def test_a_missing_package_is_named_with_its_extra(tmp_path) -> None:
+    """Before anything is built; in a process of its own, since the package is asked for once."""
+    program = "import sys; sys.modules['av'] = None; from embodied_rl.cli import main; sys.exit(main())"
+    words = ["collect", "episodes=1", "format=lerobot", f"out={tmp_path / 'out'}"]
+    done = subprocess.run([sys.executable, "-c", program, *words], capture_output=True, text=True, cwd=tmp_path)
+    assert done.returncode == 1
+    assert "pip install 'embodied-rl[lerobot]'" in done.stderr
+    assert "Traceback" not in done.stderr
 
 
 def test_tasks_and_splits_are_those_that_were_asked_for(tmp_path) -> None:

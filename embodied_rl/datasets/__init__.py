@@ -1,0 +1,1 @@
+"""Recorded episodes in the formats of other projects (docs/datasets.md)."""

@@ -1,0 +1,92 @@
+"""Frames of a video by time."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import av
+import numpy as np
+from av.error import FFmpegError
+from av.video.reformatter import VideoReformatter
+
+from embodied_rl.datasets.lerobot.info import DatasetError
+from embodied_rl.interfaces.sim import Array
+
+
+class Decoder:
+    """Frames of a file by time. Frames that follow each other are decoded one after another; others are sought.
+
+    Args:
+        path: the file.
+
+    Raises:
+        DatasetError: it is missing or damaged.
+    """
+
+    def __init__(self, path: Path):
+        self._path = path
+        try:
+            self._container = av.open(str(path))
+            self._stream: Any = self._container.streams.video[0]
+            packets = [p for p in self._container.demux(self._stream) if p.size and p.pts is not None]
+        except (OSError, IndexError, FFmpegError) as error:
+            raise DatasetError(f"{path} is missing or damaged ({error})") from error
+        self._pts = np.sort(np.array([packet.pts for packet in packets], np.int64))
+        self._keys = np.sort(np.array([packet.pts for packet in packets if packet.is_keyframe], np.int64))
+        self._unit = float(self._stream.time_base)
+        self._converter = VideoReformatter()  # one thread: to start more takes longer than the work
+        self._coming: Iterator[Any] = iter(())
+        self._next = len(self._pts)
+
+    def frames(self, seconds: Array, tolerance: float) -> Array:
+        """The pictures shown at some times, uint8 [n, h, w, 3].
+
+        Args:
+            seconds: float64 [n], from the start of the file.
+            tolerance: how far the nearest frame may be.
+
+        Raises:
+            DatasetError: the file shows nothing at such a time, or is damaged.
+        """
+        numbers = self._numbers(np.asarray(seconds, np.float64), tolerance)
+        found = {int(number): self._frame(int(number)) for number in np.unique(numbers)}
+        return np.stack([found[number] for number in numbers.tolist()])
+
+    def close(self) -> None:
+        """Close the file."""
+        self._container.close()
+
+    def _numbers(self, seconds: Array, tolerance: float) -> Array:
+        times = self._pts * self._unit
+        after = np.clip(np.searchsorted(times, seconds), 0, len(times) - 1)
+        before = np.maximum(after - 1, 0)
+        nearest = np.where(seconds - times[before] <= times[after] - seconds, before, after)
+        far = np.abs(times[nearest] - seconds)
+        if len(far) and far.max() > tolerance:
+            worst = far.argmax()
+            raise DatasetError(
+                f"{self._path} shows no frame at {seconds[worst]:.4f} s: the nearest is at "
+                f"{times[nearest[worst]]:.4f} s. The video is shorter than its episodes, or damaged; copy it again."
+            )
+        return nearest
+
+    def _frame(self, number: int) -> Array:
+        wanted = int(self._pts[number])
+        key = int(self._keys[max(0, np.searchsorted(self._keys, wanted, "right") - 1)])
+        if number < self._next or self._next >= len(self._pts) or self._pts[self._next] < key:
+            self._seek(key)
+        try:
+            for frame in self._coming:
+                self._next = int(np.searchsorted(self._pts, frame.pts)) + 1
+                if frame.pts == wanted:
+                    return self._converter.reformat(frame, format="rgb24", threads=1).to_ndarray()
+                if frame.pts > wanted:
+                    break
+        except FFmpegError as error:
+            raise DatasetError(f"{self._path} is damaged at frame {number} ({error})") from error
+        raise DatasetError(f"{self._path} is damaged: frame {number} cannot be decoded; copy it again.")
+
+    def _seek(self, pts: int) -> None:
+        self._container.seek(pts, stream=self._stream)
+        self._coming = self._container.decode(self._stream)
+        self._next = int(np.searchsorted(self._pts, pts))

@@ -1,0 +1,71 @@
+"""Files of a dataset that appear whole or not at all, and one writer at a time."""
+
+import fcntl
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from embodied_rl.datasets.lerobot.info import DatasetError, Place
+from embodied_rl.runs.storage import explained, make_folder, sync_folder
+
+KEY = "the dataset's folder"
+"""What the user sets to another path, in errors."""
+
+TEMPORARY = ".tmp-"
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """Another path to write; it takes the place of `path` in one step when the block ends without an error.
+
+    Raises:
+        StorageError: the disk is full or the folder refuses the write.
+    """
+    temporary = path.with_name(f"{TEMPORARY}{path.name}-{os.getpid()}")  # no reader looks for such a suffix
+    make_folder(path.parent, KEY)
+    with explained(path, KEY):
+        try:
+            yield temporary
+            settle(temporary, path)
+        finally:
+            temporary.unlink(missing_ok=True)
+
+
+def settle(temporary: Path, path: Path) -> None:
+    """Move a written file to its place, for good."""
+    make_folder(path.parent, KEY)
+    with temporary.open("rb") as file:
+        os.fsync(file.fileno())
+    temporary.replace(path)
+    sync_folder(path.parent)
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Alone with the folder; the lock ends with the process, however it ends.
+
+    Raises:
+        DatasetError: another process writes to it.
+    """
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise DatasetError(
+                f"{folder}: another writer has this dataset open. Give each process a folder of its own."
+            ) from None
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def remove_beyond(folder: Path, last: Place | None, suffix: str) -> None:
+    """Remove what a writer that was killed left in a folder of chunks: unfinished files, and files after `last`."""
+    for path in folder.glob(f"chunk-*/{TEMPORARY}*"):
+        path.unlink()
+    for path in folder.glob(f"chunk-*/file-*{suffix}"):
+        place = Place(int(path.parent.name.removeprefix("chunk-")), int(path.stem.removeprefix("file-")))
+        if last is None or place > last:
+            path.unlink()

@@ -1,0 +1,298 @@
+"""What a dataset says of itself, meta/info.json: its features, sizes, and where its files lie."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
+from fractions import Fraction
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+
+from embodied_rl.interfaces.sim import SimulatorSpec
+
+VERSION = "v3.0"
+INFO, STATISTICS, TASKS = "meta/info.json", "meta/stats.json", "meta/tasks.parquet"
+EPISODES = "meta/episodes/chunk-{chunk_index:03d}/file-{file_index:03d}.parquet"
+DATA = "data/chunk-{chunk_index:03d}/file-{file_index:03d}.parquet"
+VIDEO = "videos/{video_key}/chunk-{chunk_index:03d}/file-{file_index:03d}.mp4"
+
+STATE, ACTION, IMAGES = "observation.state", "action", "observation.images."
+REWARD, SUCCESS, DONE, SOURCE = "next.reward", "next.success", "next.done", "source"
+
+
+class DatasetError(ValueError):
+    """A dataset that cannot be used as asked; the message names it, says why, and what to do."""
+
+
+class Place(NamedTuple):
+    """Which file: its number, and that of its folder."""
+
+    chunk: int
+    file: int
+
+    def following(self, chunks_size: int) -> "Place":
+        """The next file, where a folder holds `chunks_size` of them."""
+        return Place(self.chunk + 1, 0) if self.file >= chunks_size - 1 else Place(self.chunk, self.file + 1)
+
+
+@dataclass(frozen=True)
+class Feature:
+    """What every frame has under one name.
+
+    Attributes:
+        dtype: a NumPy dtype by name, "string", "image" (a PNG in the table) or "video".
+        shape: of one frame's value; (1,) for a single number, (height, width, 3) for pictures, which other programs
+            also describe as (3, height, width).
+        names: of the entries.
+        info: of a video: its codec, pixel format and size.
+    """
+
+    dtype: str
+    shape: tuple[int, ...]
+    names: Any = None
+    info: dict[str, Any] | None = None
+
+    @property
+    def pictured(self) -> bool:
+        return self.dtype in ("image", "video")
+
+    @property
+    def numeric(self) -> bool:
+        return _is_number(self.dtype)
+
+    @property
+    def held(self) -> tuple[int, ...]:
+        """The shape of one frame's value in memory: pictures are [height, width, 3]."""
+        turned = self.pictured and len(self.shape) == 3 and self.shape[0] == 3 != self.shape[2]
+        return (*self.shape[1:], 3) if turned else self.shape
+
+    @staticmethod
+    def from_json(entry: Mapping[str, Any]) -> "Feature":
+        """Read an entry of `features`; raises KeyError or TypeError where it is none."""
+        info = entry.get("info") or entry.get("video_info")
+        return Feature(entry["dtype"], tuple(map(int, entry["shape"])), entry.get("names"), info)
+
+    def to_json(self) -> dict[str, Any]:
+        """An entry of `features`."""
+        entry = {"dtype": self.dtype, "shape": list(self.shape), "names": self.names}
+        return entry if self.info is None else entry | {"info": self.info}
+
+
+BOOKKEEPING = {
+    "timestamp": Feature("float32", (1,)),
+    "frame_index": Feature("int64", (1,)),
+    "episode_index": Feature("int64", (1,)),
+    "index": Feature("int64", (1,)),
+    "task_index": Feature("int64", (1,)),
+}
+"""Features that every dataset has and that follow from the order of its frames; `timestamp` in seconds."""
+
+
+def features_of(spec: SimulatorSpec, images: Literal["video", "png"] = "video") -> dict[str, Feature]:
+    """What is recorded of a simulator, control step by control step.
+
+    A picture of each camera and the state before the step, the action executed in it, and what came of it: the reward,
+    whether the goal holds after it, whether it was the episode's last, and who chose the action, a `Source`.
+    """
+    dtype = "video" if images == "video" else "image"
+    seen = {
+        f"{IMAGES}{camera.name}": Feature(dtype, (camera.height, camera.width, 3), ["height", "width", "channels"])
+        for camera in spec.cameras
+    }
+    return {
+        **seen,
+        STATE: Feature("float32", (len(spec.state_names),), list(spec.state_names)),
+        ACTION: Feature("float32", (spec.action_dim,), list(spec.action_names)),
+        REWARD: Feature("float32", (1,)),
+        SUCCESS: Feature("bool", (1,)),
+        DONE: Feature("bool", (1,)),
+        SOURCE: Feature("uint8", (1,)),
+    }
+
+
+@dataclass(frozen=True)
+class Info:
+    """meta/info.json.
+
+    Attributes:
+        fps: frames a second.
+        features: by name, `BOOKKEEPING` among them.
+        robot_type: what was controlled.
+        total_episodes, total_frames, total_tasks: what the dataset holds. What files hold beyond that is not in it.
+        chunks_size: files in a folder.
+        data_files_size_in_mb, video_files_size_in_mb: a file that would become larger is followed by another.
+        splits: names of ranges of episodes.
+        data_path, video_path: patterns of file names.
+        other: further keys, kept as they are.
+    """
+
+    fps: float
+    features: dict[str, Feature]
+    robot_type: str | None = None
+    total_episodes: int = 0
+    total_frames: int = 0
+    total_tasks: int = 0
+    chunks_size: int = 1000
+    data_files_size_in_mb: float = 100
+    video_files_size_in_mb: float = 200
+    splits: dict[str, str] = field(default_factory=dict)
+    data_path: str = DATA
+    video_path: str | None = VIDEO
+    other: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def rate(self) -> Fraction:
+        """Frames a second, as videos count them."""
+        return Fraction(self.fps).limit_denominator(10_000)
+
+    @property
+    def videos(self) -> list[str]:
+        """Names of the features that are videos."""
+        return [name for name, feature in self.features.items() if feature.dtype == "video"]
+
+    def data_file(self, place: Place) -> str:
+        """Of frames, relative to the dataset's folder."""
+        return self.data_path.format(chunk_index=place.chunk, file_index=place.file)
+
+    def video_file(self, key: str, place: Place) -> str:
+        """Of one camera, relative to the dataset's folder."""
+        return (self.video_path or VIDEO).format(video_key=key, chunk_index=place.chunk, file_index=place.file)
+
+    def grown(self, frames: int, tasks: int) -> "Info":
+        """With one more episode of so many frames; `tasks` in all."""
+        episodes = self.total_episodes + 1
+        return replace(
+            self,
+            total_episodes=episodes,
+            total_frames=self.total_frames + frames,
+            total_tasks=tasks,
+            splits={"train": f"0:{episodes}"},
+        )
+
+    def to_json(self) -> str:
+        """The file's text."""
+        entries = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "other"}
+        entries["features"] = {name: feature.to_json() for name, feature in self.features.items()}
+        entries["fps"] = int(self.fps) if self.fps == int(self.fps) else self.fps
+        return json.dumps({"codebase_version": VERSION, **entries, **self.other}, indent=4, ensure_ascii=False)
+
+    @staticmethod
+    def from_json(text: str, where: str) -> "Info":
+        """Read `to_json`.
+
+        Raises:
+            DatasetError: it is something else, or of another version.
+        """
+        try:
+            found = json.loads(text)
+            version = found.pop("codebase_version")
+        except (ValueError, KeyError, AttributeError) as error:
+            raise DatasetError(f"{where} does not describe a LeRobotDataset ({error!r}).") from error
+        _check_version(str(version), where)
+        try:
+            found["features"] = {name: Feature.from_json(entry) for name, entry in found["features"].items()}
+            names = {f.name for f in fields(Info)} - {"other"}
+            known = {name: found.pop(name) for name in names & set(found)}
+            return Info(**known, other=found)
+        except (TypeError, KeyError, ValueError, AttributeError) as error:
+            raise DatasetError(f"{where} is damaged ({error!r}).") from error
+
+
+def read_info(folder: Path) -> Info:
+    """Of an existing dataset.
+
+    Raises:
+        DatasetError: the folder holds none, or one of another version.
+    """
+    path = folder / INFO
+    try:
+        text = path.read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise DatasetError(f"{folder} holds no LeRobotDataset: {path} cannot be read ({error}).") from error
+    return Info.from_json(text, str(path))
+
+
+def new_info(
+    features: Mapping[str, Feature],
+    fps: float,
+    robot_type: str | None,
+    codec: str,
+    chunks_size: int,
+    data_files_size_in_mb: float,
+    video_files_size_in_mb: float,
+) -> Info:
+    """Of a dataset that holds nothing yet.
+
+    Raises:
+        DatasetError: a feature, the frame rate or a limit cannot be.
+    """
+    if min(fps, chunks_size, data_files_size_in_mb, video_files_size_in_mb) <= 0:
+        raise DatasetError("fps, chunks_size, data_files_size_in_mb and video_files_size_in_mb must be positive")
+    for name, feature in features.items():
+        _check_feature(name, feature)
+    described = {name: _described(feature, fps, codec) for name, feature in features.items()}
+    return Info(
+        fps=fps,
+        features={**described, **BOOKKEEPING},
+        robot_type=robot_type,
+        chunks_size=chunks_size,
+        data_files_size_in_mb=data_files_size_in_mb,
+        video_files_size_in_mb=video_files_size_in_mb,
+        video_path=VIDEO if any(feature.dtype == "video" for feature in features.values()) else None,
+    )
+
+
+def _check_version(version: str, where: str) -> None:
+    if version == VERSION:
+        return
+    if version.startswith("v2"):
+        remedy = (
+            "Convert it with lerobot: python -m lerobot.scripts.convert_dataset_v21_to_v30 --repo-id=<name> "
+            "(a dataset of v2.0 to v2.1 first)."
+        )
+    else:
+        remedy = "Use the version of lerobot that wrote it to convert it."
+    raise DatasetError(f"{where}: a LeRobotDataset of {version}, and this program reads {VERSION}. {remedy}")
+
+
+def _check_feature(name: str, feature: Feature) -> None:
+    if name in BOOKKEEPING or "/" in name or not name:
+        raise DatasetError(f"feature '{name}': the name must hold no '/', and not be one of {', '.join(BOOKKEEPING)}")
+    if not feature.shape or min(feature.shape) < 1:
+        raise DatasetError(f"feature '{name}': shape {feature.shape} must have one size at least, all positive")
+    if feature.pictured and (len(feature.shape) != 3 or feature.shape[2] != 3):
+        raise DatasetError(f"feature '{name}': a picture's shape is (height, width, 3), got {feature.shape}")
+    if feature.dtype == "video" and (feature.shape[0] % 2 or feature.shape[1] % 2):
+        raise DatasetError(
+            f"feature '{name}': videos need an even height and width, got {feature.shape}; keep pictures as PNG instead"
+        )
+    if not (feature.numeric or feature.pictured or feature.dtype == "string"):
+        raise DatasetError(
+            f"feature '{name}': dtype '{feature.dtype}' is none of video, image, string, bool, integers and floats"
+        )
+
+
+def _is_number(dtype: str) -> bool:
+    try:
+        return np.dtype(dtype).kind in "biuf"
+    except TypeError:
+        return False
+
+
+def _described(feature: Feature, fps: float, codec: str) -> Feature:
+    if feature.dtype != "video":
+        return feature
+    height, width, channels = feature.shape
+    info = {
+        "video.height": height,
+        "video.width": width,
+        "video.codec": "av1" if "av1" in codec else codec,
+        "video.pix_fmt": "yuv420p",
+        "video.is_depth_map": False,
+        "video.fps": int(fps),
+        "video.channels": channels,
+        "has_audio": False,
+        "is_depth_map": False,
+    }
+    return replace(feature, info=info)

@@ -1,0 +1,156 @@
+"""A dataset in batches, shuffled, with a place to continue from."""
+
+import zlib
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from embodied_rl.datasets.lerobot.info import DatasetError
+from embodied_rl.datasets.lerobot.reader import Dataset
+from embodied_rl.datasets.lerobot.samples import Samples
+from embodied_rl.interfaces.sim import Array
+
+
+@dataclass(frozen=True)
+class Shuffle:
+    """How frames are mixed: a function of the seed and the epoch alone.
+
+    Runs of frames that follow each other are drawn in random order and read at once, so videos are decoded forwards;
+    then the frames of as many runs as fill the buffer are mixed.
+
+    Attributes:
+        seed: fixes the order.
+        run: frames of a run; 1 mixes the whole dataset evenly, and seeks in the video for each frame.
+        buffer: frames in memory that are mixed, with their pictures.
+        ordered: do not mix at all.
+    """
+
+    seed: int = 0
+    run: int = 32
+    buffer: int = 1024
+    ordered: bool = False
+
+
+class Stream(Iterator[Samples]):
+    """Batches of frames without end, epoch after epoch, unless `epochs` says when.
+
+    Args:
+        dataset: to read.
+        batch: frames in a batch; it may span two epochs. The very last one may be smaller.
+        horizon: H, actions of a chunk.
+        shuffle: how frames are mixed.
+        episodes: only these, by index; None takes all.
+        epochs: how often each frame comes.
+        cursor: continue where another stream was, which `cursor` of it tells.
+
+    Raises:
+        DatasetError: nothing to read, or the cursor is of another dataset, order or choice of episodes.
+    """
+
+    def __init__(
+        self,
+        dataset: Dataset,
+        batch: int,
+        horizon: int = 1,
+        shuffle: Shuffle | None = None,
+        episodes: Sequence[int] | None = None,
+        epochs: int | None = None,
+        cursor: dict[str, Any] | None = None,
+    ):
+        self._dataset, self._batch, self._horizon = dataset, batch, horizon
+        self._shuffle, self._epochs = shuffle or Shuffle(), epochs
+        if min(batch, horizon, self._shuffle.run, self._shuffle.buffer) < 1:
+            raise DatasetError("batch, horizon, run and buffer must be at least 1")
+        self._runs = _runs(dataset, episodes, self._shuffle.run)
+        chosen = zlib.crc32(self._runs.tobytes())
+        self._identity = {"version": 1, **asdict(self._shuffle), "frames": len(dataset), "chosen": chosen}
+        self._frames = int((self._runs[:, 1] - self._runs[:, 0]).sum())
+        self._epoch, self._position = self._found(cursor)
+        self._pool: tuple[int, int, int] = (-1, 0, 0)  # the epoch and the positions that it holds
+        self._held: Samples | None = None
+        self._mixed: Array = np.zeros(0, np.int64)
+
+    @property
+    def cursor(self) -> dict[str, Any]:
+        """What continues behind the last batch, as JSON can hold it."""
+        return self._identity | {"epoch": self._epoch, "position": self._position}
+
+    def __next__(self) -> Samples:
+        parts: list[Samples] = []
+        missing = self._batch
+        while missing and (self._epochs is None or self._epoch < self._epochs):
+            parts.append(self._take(missing))
+            missing -= len(parts[-1])
+        if not parts:
+            raise StopIteration
+        return Samples.concatenate(parts)
+
+    def _take(self, most: int) -> Samples:
+        """Up to so many frames of the pool that the position lies in."""
+        epoch, start, stop = self._pool
+        if epoch != self._epoch or not start <= self._position < stop:
+            self._fill()
+            _, start, stop = self._pool
+        assert self._held is not None
+        taken = min(most, stop - self._position)
+        first = self._position - start
+        samples = self._held.select(self._mixed[first : first + taken])
+        self._position += taken
+        if self._position == self._frames:
+            self._epoch, self._position = self._epoch + 1, 0
+        return samples
+
+    def _fill(self) -> None:
+        """Read the pool that the position lies in."""
+        pools = self._pools(self._epoch)
+        stops = np.cumsum([len(rows) for rows in pools])
+        number = int(np.searchsorted(stops, self._position, "right"))
+        rows = pools[number]
+        self._held = None  # before the next one takes as much memory
+        self._held = self._dataset.read(rows, self._horizon)
+        self._mixed = self._mix(number, len(rows))
+        self._pool = (self._epoch, int(stops[number]) - len(rows), int(stops[number]))
+
+    def _mix(self, number: int, length: int) -> Array:
+        """In which order the frames of a pool come."""
+        if self._shuffle.ordered:
+            return np.arange(length)
+        return np.random.default_rng([self._shuffle.seed, self._epoch, 1 + number]).permutation(length)
+
+    def _pools(self, epoch: int) -> list[Array]:
+        """Frames by number, pool by pool."""
+        runs = self._runs
+        if not self._shuffle.ordered:
+            runs = runs[np.random.default_rng([self._shuffle.seed, epoch, 0]).permutation(len(runs))]
+        lengths = runs[:, 1] - runs[:, 0]
+        pool = (np.cumsum(lengths) - lengths) // self._shuffle.buffer
+        frames = np.repeat(runs[:, 0] - (np.cumsum(lengths) - lengths), lengths) + np.arange(self._frames)
+        return np.split(frames, np.flatnonzero(np.diff(np.repeat(pool, lengths))) + 1)
+
+    def _found(self, cursor: dict[str, Any] | None) -> tuple[int, int]:
+        if cursor is None:
+            return 0, 0
+        for name, value in self._identity.items():
+            if cursor.get(name) != value:
+                raise DatasetError(
+                    f"{self._dataset.folder}: the cursor does not fit: '{name}' was {cursor.get(name)} and is {value} "
+                    "now. Continue with the same dataset, episodes and shuffle, or start anew."
+                )
+        return int(cursor["epoch"]), int(cursor["position"])
+
+
+def _runs(dataset: Dataset, episodes: Sequence[int] | None, length: int) -> Array:
+    """First and last frame of each run, int64 [m, 2]; none spans two episodes."""
+    chosen = np.arange(len(dataset.episodes)) if episodes is None else np.asarray(episodes, np.int64)
+    if len(chosen) and not 0 <= chosen.min() <= chosen.max() < len(dataset.episodes):
+        raise DatasetError(f"{dataset.folder} holds {len(dataset.episodes)} episodes; there is no {chosen.max()}")
+    runs = [
+        (start, min(start + length, int(dataset.stops[episode])))
+        for episode in chosen.tolist()
+        for start in range(int(dataset.starts[episode]), int(dataset.stops[episode]), length)
+    ]
+    if not runs:
+        raise DatasetError(f"{dataset.folder}: there is no episode to read")
+    return np.array(runs, np.int64)

@@ -1,0 +1,131 @@
+"""Frames as Arrow tables, with the column types that lerobot gives its features, and the files they are kept in."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from embodied_rl.datasets.lerobot.files import remove_beyond, replacing
+from embodied_rl.datasets.lerobot.info import DatasetError, Feature, Info, Place
+from embodied_rl.interfaces.sim import Array
+
+ROWS_OF_PICTURES = 64
+"""In one group of a file that holds pictures, so that one of them is found without reading all."""
+
+MEGABYTE = 1 << 20
+
+
+def table_of(features: Mapping[str, Feature], values: Mapping[str, Any]) -> pa.Table:
+    """Frames by feature, videos left out: arrays [n, *shape], lists of texts, or lists of PNG files as bytes."""
+    kept = {name: feature for name, feature in features.items() if feature.dtype != "video"}
+    return pa.table({name: column_of(feature, values[name]) for name, feature in kept.items()})
+
+
+def column_of(feature: Feature, values: Any) -> pa.Array:
+    """One feature of n frames."""
+    if feature.dtype == "string":
+        return pa.array(list(values), pa.string())
+    if feature.dtype == "image":
+        pictures = pa.array(list(values), pa.binary())
+        return pa.StructArray.from_arrays([pictures, pa.nulls(len(pictures), pa.string())], ["bytes", "path"])
+    array = np.ascontiguousarray(values, np.dtype(feature.dtype)).reshape(-1, *feature.shape)
+    column = pa.array(array.ravel())
+    if feature.shape == (1,):
+        return column
+    if len(feature.shape) == 1:
+        return pa.FixedSizeListArray.from_arrays(column, feature.shape[0])
+    for size in reversed(feature.shape):
+        column = pa.ListArray.from_arrays(pa.array(np.arange(0, len(column) + 1, size, dtype=np.int32)), column)
+    return column
+
+
+def numbers(column: pa.ChunkedArray | pa.Array, feature: Feature, where: str) -> Array:
+    """A numeric column as an array [n, *shape].
+
+    Raises:
+        DatasetError: values are missing, or of another shape.
+    """
+    array = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+    length = len(array)
+    if isinstance(array, pa.ExtensionArray):
+        array = array.storage
+    while pa.types.is_list(array.type) or pa.types.is_fixed_size_list(array.type) or pa.types.is_large_list(array.type):
+        array = array.flatten()
+    if array.null_count or len(array) != length * int(np.prod(feature.shape)):
+        raise DatasetError(f"{where}: values are missing, or not of the shape {feature.shape} that meta/info.json says")
+    flat = array.to_numpy(zero_copy_only=False)
+    return flat.astype(np.dtype(feature.dtype), copy=False).reshape(length, *feature.shape)
+
+
+def write_table(table: pa.Table, path: Path) -> None:
+    """Replace a file of frames or episodes."""
+    pictured = any(pa.types.is_struct(entry.type) for entry in table.schema)
+    with replacing(path) as temporary:
+        pq.write_table(
+            table, temporary, compression="snappy", use_dictionary=False,
+            row_group_size=ROWS_OF_PICTURES if pictured else None,
+        )  # fmt: skip
+
+
+def open_file(path: Path) -> pq.ParquetFile:
+    """Raises `DatasetError` where it is missing or damaged."""
+    try:
+        return pq.ParquetFile(path)
+    except (OSError, pa.ArrowInvalid) as error:
+        raise DatasetError(f"{path} is missing or damaged ({error})") from error
+
+
+def read_file(path: Path, columns: Sequence[str] | None = None) -> pa.Table:
+    """Raises `DatasetError` where it is missing, damaged or has no such columns."""
+    with open_file(path) as file:
+        if missing := set(columns or ()) - set(file.schema_arrow.names):
+            raise DatasetError(f"{path} has no column '{min(missing)}', of which meta/info.json speaks")
+        try:
+            return file.read(columns=columns)
+        except (OSError, pa.ArrowInvalid) as error:
+            raise DatasetError(f"{path} is damaged ({error})") from error
+
+
+class DataFiles:
+    """The files of frames, while they are written: the last one is in memory and is written anew with each episode.
+
+    Args:
+        folder: of the dataset.
+        info: of it.
+        last: the last file that holds frames, or None.
+        rows: how many of its rows count; a writer that was killed may have left more.
+    """
+
+    def __init__(self, folder: Path, info: Info, last: Place | None, rows: int):
+        self._folder, self._info, self._place = folder, info, last
+        self._table, self._size = None, 0
+        remove_beyond(folder / "data", last, ".parquet")
+        if last is not None:
+            self._reopen(folder / info.data_file(last), rows)
+
+    def append(self, table: pa.Table) -> Place:
+        """Write the frames of one episode; says where."""
+        if self._place is None:
+            self._place = Place(0, 0)
+        elif self._table is None or self._size + table.nbytes >= self._info.data_files_size_in_mb * MEGABYTE:
+            self._place, self._table = self._place.following(self._info.chunks_size), None
+        self._table = table if self._table is None else pa.concat_tables([self._table, table])
+        path = self._folder / self._info.data_file(self._place)
+        write_table(self._table, path)
+        self._size = path.stat().st_size
+        return self._place
+
+    def _reopen(self, path: Path, rows: int) -> None:
+        table = read_file(path)
+        if len(table) < rows:
+            raise DatasetError(f"{path} holds {len(table)} frames, and the episodes need {rows} of it")
+        wanted = table_of(self._info.features, dict.fromkeys(self._info.features, ())).schema
+        if table.schema.remove_metadata() != wanted:
+            return  # another program wrote it: the next episode starts a file of its own
+        if len(table) > rows:
+            table = table.slice(0, rows)
+            write_table(table, path)
+        self._table, self._size = table, path.stat().st_size

@@ -1,0 +1,330 @@
+"""Reading LeRobotDataset v3.0, of this program and of lerobot itself, and what is said where that cannot be."""
+
+import json
+import shutil
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import av
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+sys.path.insert(0, str(Path(__file__).parents[1] / "parity"))
+
+import recipe
+from making import FPS, NUMBERS, PNG, VIDEO, assert_grey, frame, grey, length, made, task, where
+
+from embodied_rl.datasets.lerobot import reader, statistics
+from embodied_rl.datasets.lerobot.decoder import Decoder
+from embodied_rl.datasets.lerobot.episodes import read_statistics
+from embodied_rl.datasets.lerobot.info import DatasetError, Feature
+from embodied_rl.datasets.lerobot.reader import Dataset
+from embodied_rl.datasets.lerobot.writer import Writer
+
+THEIRS = Path(__file__).parent / "data/lerobot_044"
+"""Written by lerobot 0.4.4: tests/parity/lerobot_dataset.py, which says what its values are."""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    """Nine episodes in several files of each kind."""
+    path = tmp_path_factory.mktemp("read") / "data"
+    return made(path, 9, chunks_size=2, data_files_size_in_mb=0.2, video_files_size_in_mb=0.006)
+
+
+@pytest.fixture
+def dataset(folder) -> Dataset:
+    return Dataset(folder)
+
+
+def test_a_dataset_of_lerobot_is_read() -> None:
+    dataset = Dataset(THEIRS)
+    assert (len(dataset), len(dataset.episodes), dataset.info.fps, dataset.info.robot_type) == (12, 2, 10, "toy")
+    assert dataset.info.features["observation.images.front"].info["video.codec"] == "av1"
+    samples = dataset.read(range(12), 2)
+    for row, (episode, number) in enumerate(where(dataset)):
+        name = f"dataset/{episode}/{number}"
+        np.testing.assert_array_equal(samples.observation.state[row], recipe.normal(f"{name}/state", (3,)))
+        np.testing.assert_array_equal(samples.actions[row, 0], recipe.normal(f"{name}/action", (2,)))
+        np.testing.assert_array_equal(samples.extra["forces"][row], recipe.normal(f"{name}/forces", (2, 3)))
+        assert samples.extra["source"][row] == number % 3
+        assert samples.extra["next.done"][row] == (number == len(dataset.episodes[episode]) - 1)
+        front, wrist = (samples.observation.images[camera][row] for camera in ("front", "wrist"))
+        assert abs(front[:, :28].astype(int) - (10 + 20 * number)).max() <= 3
+        assert abs(front[:, 36:].astype(int) - (200, 60, 20)).max() <= 3
+        assert (wrist[:, :32] == 15 + 20 * number).all() and (wrist[:, 32:] == (200, 60, 20)).all()
+    texts = ("push the block", "open the drawer – slowly")
+    assert samples.observation.instruction == tuple(texts[episode] for episode in samples.episode)
+
+
+def test_statistics_are_those_of_lerobot() -> None:
+    """Mean, std and bounds to the precision of float32; quantiles to a bin of its histogram, (max - min) / 5000."""
+    dataset = Dataset(THEIRS)
+    for episode, theirs in zip(dataset.episodes, read_statistics(THEIRS, 2), strict=True):
+        for key in ("observation.state", "action", "forces", "timestamp", "frame_index", "source", "index"):
+            rows = dataset.column(key, range(episode.start, episode.stop))
+            ours = statistics.of_values(rows)
+            assert {name: array.shape for name, array in ours.items()} == {
+                name: array.shape for name, array in theirs[key].items()
+            }
+            for name in ("mean", "std", "min", "max", "count"):
+                np.testing.assert_allclose(ours[name], theirs[key][name], atol=2e-6)
+            width = (ours["max"] - ours["min"]) / 5000
+            for name in statistics.QUANTILES:
+                assert (abs(ours[name] - theirs[key][name]) <= width + 1e-6).all()
+
+
+def test_statistics_of_pictures_are_those_of_lerobot() -> None:
+    """But for std: lerobot 0.4.4 squares uint8 without widening it; later versions do not."""
+    dataset = Dataset(THEIRS)
+    for episode, theirs in zip(dataset.episodes, read_statistics(THEIRS, 2), strict=True):
+        colours = statistics.Colours()
+        for picture in dataset.images("wrist", range(episode.start, episode.stop)):
+            colours.add(picture)
+        ours, wanted = colours.summary(), theirs["observation.images.wrist"]
+        for name, array in wanted.items():
+            assert ours[name].shape == array.shape
+            if name != "std":
+                np.testing.assert_allclose(ours[name], array, atol=2 / 5000)
+
+
+def test_frames_come_in_the_order_that_is_asked_for(dataset) -> None:
+    """Forwards, backwards, across files and twice: every frame has its own numbers and its own picture."""
+    rng = np.random.default_rng(0)
+    places = where(dataset)
+    for rows in (np.arange(len(dataset)), np.arange(len(dataset))[::-1], rng.integers(0, len(dataset), 200)):
+        samples = dataset.read(rows)
+        for position, row in enumerate(rows.tolist()):
+            episode, number = places[row]
+            wanted = frame(episode, number)
+            assert_grey(samples.observation.images["front"][position], grey(episode, number))
+            np.testing.assert_array_equal(
+                samples.observation.images["wrist"][position], wanted["observation.images.wrist"]
+            )
+            np.testing.assert_array_equal(samples.observation.state[position], wanted["observation.state"])
+            assert samples.observation.instruction[position] == task(episode)
+
+
+def test_little_memory_gives_the_same_frames(folder, dataset, monkeypatch) -> None:
+    """Nothing is kept between two reads, and no two files stay open."""
+    monkeypatch.setattr(reader, "OPEN_FILES", 1)
+    rows = np.random.default_rng(1).permutation(len(dataset))[:40]
+    poor, rich = Dataset(folder, cache_mb=0).read(rows), dataset.read(rows)
+    for camera in ("front", "wrist"):
+        np.testing.assert_array_equal(poor.observation.images[camera], rich.observation.images[camera])
+    np.testing.assert_array_equal(poor.actions, rich.actions)
+
+
+def test_chunks_end_with_their_episode(dataset) -> None:
+    horizon, rows = 4, range(len(dataset))
+    samples = dataset.read(rows, horizon)
+    assert samples.actions.shape == (len(dataset), horizon, 2)
+    for row, (episode, number) in enumerate(where(dataset)):
+        last = length(episode) - 1
+        for step in range(horizon):
+            wanted = frame(episode, min(number + step, last))["action"]
+            np.testing.assert_array_equal(samples.actions[row, step], wanted)
+            assert samples.padding[row, step] == (number + step > last)
+
+
+def test_any_number_is_read_ahead(dataset) -> None:
+    """Such as who chose the actions of a chunk: for learning from those of a human alone."""
+    source, padding = dataset.ahead("source", range(len(dataset)), 3)
+    assert source.shape == (len(dataset), 3, 1) and source.dtype == np.uint8
+    for row, (episode, number) in enumerate(where(dataset)):
+        steps = [min(number + step, length(episode) - 1) for step in range(3)]
+        assert source[row].ravel().tolist() == [step % 5 for step in steps]
+    np.testing.assert_array_equal(padding, dataset.read(range(len(dataset)), 3).padding)
+
+
+def test_pictures_may_be_described_with_colours_first(tmp_path) -> None:
+    """As some programs do; the pictures are the same."""
+    path = shutil.copytree(THEIRS, tmp_path / "data") / "meta/info.json"
+    info = json.loads(path.read_text())
+    for camera in ("front", "wrist"):
+        info["features"][f"observation.images.{camera}"] |= {
+            "shape": [3, 48, 64],
+            "names": ["channels", "height", "width"],
+        }
+    path.write_text(json.dumps(info))
+    turned, plain = Dataset(tmp_path / "data").read(range(12)), Dataset(THEIRS).read(range(12))
+    for camera, image in plain.observation.images.items():
+        np.testing.assert_array_equal(turned.observation.images[camera], image)
+
+
+def test_observations_are_those_of_the_interface(dataset) -> None:
+    observation = dataset.read([3, 1]).observation
+    assert set(observation.images) == {"front", "wrist"}
+    assert all(image.dtype == np.uint8 and image.shape == (2, 48, 64, 3) for image in observation.images.values())
+    assert observation.state.dtype == np.float32 and observation.state.shape == (2, 3)
+    assert observation.privileged is None
+
+
+def test_statistics_are_those_of_the_frames(dataset) -> None:
+    """NumPy's; quantiles, `inverted_cdf`, to half a bin of (max - min) / 5000."""
+    rows = range(len(dataset))
+    for key in ("observation.state", "action", "next.reward", "source", "next.done", "timestamp"):
+        values, found = dataset.column(key, rows).astype(np.float64), dataset.statistics[key]
+        np.testing.assert_allclose(found["mean"], values.mean(0), rtol=1e-9)
+        np.testing.assert_allclose(found["std"], values.std(0), rtol=1e-9)
+        np.testing.assert_array_equal(found["min"], values.min(0))
+        np.testing.assert_array_equal(found["max"], values.max(0))
+        assert found["count"] == len(dataset)
+        for name, share in statistics.QUANTILES.items():
+            wanted = np.quantile(values, share, axis=0, method="inverted_cdf")
+            assert (abs(found[name] - wanted) <= 0.5001 * (values.max(0) - values.min(0)) / 5000).all()
+
+
+def test_statistics_of_pictures_are_those_of_the_pictures(dataset) -> None:
+    """Per channel, in [0, 1]; for videos, those of the pictures before they were encoded."""
+    pictures = dataset.images("wrist", range(len(dataset))) / 255
+    found = dataset.statistics["observation.images.wrist"]
+    assert all(array.shape == ((1,) if name == "count" else (3, 1, 1)) for name, array in found.items())
+    np.testing.assert_allclose(found["mean"].ravel(), pictures.mean((0, 1, 2)), rtol=1e-9)
+    np.testing.assert_allclose(found["std"].ravel(), pictures.std((0, 1, 2)), rtol=1e-9)
+    first = statistics.Colours()
+    for picture in dataset.images("wrist", range(5)):
+        first.add(picture)
+    for name, share in statistics.QUANTILES.items():
+        wanted = np.quantile(pictures[:5].reshape(-1, 3), share, axis=0, method="inverted_cdf")
+        np.testing.assert_allclose(first.summary()[name].ravel(), wanted, rtol=1e-9)
+    greys = [grey(episode, number) / 255 for episode, number in where(dataset)]
+    video = dataset.statistics["observation.images.front"]
+    np.testing.assert_allclose(video["mean"].ravel(), np.mean(greys), rtol=1e-9)
+    np.testing.assert_allclose(video["std"].ravel(), np.std(greys), rtol=1e-9)
+
+
+def test_large_pictures_are_thinned_out_for_statistics() -> None:
+    """As lerobot does from 300 pixels on: every n-th row and column, so that about 150 are left."""
+    picture = np.zeros((480, 640, 3), np.uint8)
+    picture[::4, ::4] = 255
+    colours = statistics.Colours()
+    colours.add(picture)
+    assert (colours.summary()["mean"] == 1).all()
+
+
+def test_statistics_that_are_not_there_are_those_of_the_episodes(folder, tmp_path) -> None:
+    shutil.copytree(folder, tmp_path / "data")
+    (tmp_path / "data/meta/stats.json").unlink()
+    found, wanted = Dataset(tmp_path / "data").statistics["action"], Dataset(folder).statistics["action"]
+    for name in ("mean", "std", "min", "max", "count"):
+        np.testing.assert_allclose(found[name], wanted[name], rtol=1e-9)
+
+
+@pytest.mark.parametrize(("between", "group"), [(2, 12), (1, 2), (3, 250), (0, 250)])
+def test_frames_of_any_encoder_are_found(tmp_path, between, group) -> None:
+    """Far from key frames, and of streams whose frames are not stored in the order of time."""
+    count, path = 60, tmp_path / "video.mp4"
+    with av.open(str(path), "w") as output:
+        stream = output.add_stream("h264", rate=FPS, options={"bf": f"{between}", "g": f"{group}"})
+        stream.width, stream.height, stream.pix_fmt = 64, 48, "yuv420p"
+        for number in range(count):
+            picture = av.VideoFrame.from_ndarray(np.full((48, 64, 3), 4 * number, np.uint8), format="rgb24")
+            output.mux(stream.encode(picture))
+        output.mux(stream.encode(None))
+    decoder = Decoder(path)
+    rng = np.random.default_rng(0)
+    for numbers in (
+        np.arange(count),
+        np.arange(count)[::-1],
+        rng.integers(0, count, 50),
+        np.array([59]),
+        np.array([0]),
+    ):
+        pictures = decoder.frames(numbers / FPS, 0.5 / FPS)
+        assert abs(pictures.mean((1, 2, 3)) - 4 * numbers).max() < 2
+    for number in rng.integers(0, count, 30).tolist():
+        assert abs(decoder.frames(np.array([number / FPS]), 0.5 / FPS).mean() - 4 * number) < 2
+    with pytest.raises(DatasetError, match=r"shows no frame at 3\.0500 s: the nearest is at 2\.9500 s"):
+        decoder.frames(np.array([(count + 1) / FPS]), 0.5 / FPS)
+
+
+def edited(key: str, value: object) -> Callable[[Path], None]:
+    def edit(folder: Path) -> None:
+        path = folder / "meta/info.json"
+        path.write_text(json.dumps(json.loads(path.read_text()) | {key: value}))
+
+    return edit
+
+
+def without(pattern: str) -> Callable[[Path], None]:
+    return lambda folder: sorted(folder.glob(pattern))[-1].unlink()
+
+
+def cut(pattern: str) -> Callable[[Path], None]:
+    def edit(folder: Path) -> None:
+        path = sorted(folder.glob(pattern))[-1]
+        path.write_bytes(path.read_bytes()[:100])
+
+    return edit
+
+
+def shortened(folder: Path) -> None:
+    """The video of the first file takes the place of the last one's, which should show more."""
+    first, *_, last = sorted(folder.glob("videos/*/*/*.mp4"), key=lambda path: path.stat().st_size)
+    shutil.copy(first, last)
+
+
+def narrowed(folder: Path) -> None:
+    path = min(folder.glob("data/*/*.parquet"))
+    pq.write_table(pq.read_table(path).drop_columns(["source"]), path)
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (
+            edited("codebase_version", "v2.1"),
+            "of v2.1, and this program reads v3.0. Convert it .*convert_dataset_v21_to_v30",
+        ),
+        (edited("codebase_version", "v4.0"), "of v4.0, and this program reads v3.0"),
+        (edited("total_frames", 1000), "speaks of 9 episodes and 1000 frames"),
+        (edited("total_episodes", 10), "speaks of 10 episodes"),
+        (edited("features", {"x": 1}), "info.json is damaged"),
+        (without("meta/info.json"), "holds no LeRobotDataset"),
+        (without("meta/tasks.parquet"), "tasks.parquet is missing or damaged"),
+        (without("meta/episodes/*/*"), "speaks of 9 episodes"),
+        (without("data/*/*"), r"data/.*\.parquet is missing or damaged"),
+        (without("videos/*/*/*"), r"videos/.*\.mp4 is missing or damaged"),
+        (cut("data/*/*"), r"data/.*\.parquet is missing or damaged"),
+        (cut("videos/*/*/*"), r"videos/.*\.mp4 is missing or damaged"),
+        (cut("meta/info.json"), "does not describe a LeRobotDataset"),
+        (cut("meta/stats.json"), "stats.json is damaged"),
+        (shortened, r"mp4 is .* s long, and its episodes are .* s"),
+        (narrowed, "has no column 'source', of which meta/info.json speaks"),
+    ],
+)
+def test_what_is_wrong_is_said_when_a_dataset_is_opened(folder, tmp_path, damage, message) -> None:
+    damage(shutil.copytree(folder, tmp_path / "data"))
+    with pytest.raises(DatasetError, match=message):
+        Dataset(tmp_path / "data")
+
+
+def test_what_is_not_there_is_said(dataset, tmp_path) -> None:
+    with pytest.raises(DatasetError, match="holds no LeRobotDataset"):
+        Dataset(tmp_path)
+    with pytest.raises(DatasetError, match="there is no frame 72"):
+        dataset.read([0, 72])
+    with pytest.raises(DatasetError, match="holds 72 frames"):
+        dataset.read([-1])
+    with pytest.raises(DatasetError, match="no camera 'top'; there are front, wrist"):
+        dataset.images("top", [0])
+    with pytest.raises(DatasetError, match="no feature 'speed'; it has action, "):
+        dataset.column("speed", [0])
+    with pytest.raises(DatasetError, match=r"'observation\.images\.front' is no number, but video"):
+        dataset.column("observation.images.front", [0])
+    features = {"action": Feature("float32", (1,))}
+    with Writer(tmp_path / "blind", features, FPS) as writer:
+        writer.add_episode([{"action": 1.0}, {"action": 2.0}], "count")
+    with pytest.raises(DatasetError, match=r"has no feature 'observation\.state'"):
+        Dataset(tmp_path / "blind").read([0])
+    assert Dataset(tmp_path / "blind").column("action", [1, 0]).ravel().tolist() == [2, 1]
+
+
+def test_an_empty_dataset_is_one(tmp_path) -> None:
+    Writer(tmp_path / "data", NUMBERS | VIDEO | PNG, FPS).close()
+    dataset = Dataset(tmp_path / "data")
+    assert (len(dataset), dataset.episodes, dataset.tasks, dataset.statistics) == (0, [], (), {})

@@ -1,0 +1,302 @@
+"""Writing LeRobotDataset v3.0: what is read again, and what is there when the writer ends at any moment."""
+
+import errno
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from making import FEATURES, FPS, NUMBERS, PNG, VIDEO, assert_holds, frame, frames, length, made, record, task
+
+from embodied_rl.datasets.lerobot import episodes as listing
+from embodied_rl.datasets.lerobot.info import DatasetError, Feature
+from embodied_rl.datasets.lerobot.reader import Dataset
+from embodied_rl.datasets.lerobot.statistics import combine
+from embodied_rl.datasets.lerobot.writer import Writer
+from embodied_rl.runs.storage import StorageError
+
+
+@pytest.mark.parametrize("codec", ["h264", "libsvtav1"])
+def test_what_is_written_is_read(tmp_path, codec) -> None:
+    dataset = Dataset(made(tmp_path / "data", 4, codec=codec))
+    assert_holds(dataset, 4)
+    assert (dataset.info.fps, dataset.info.robot_type) == (FPS, "toy")
+    assert dataset.info.features["action"].names == ["x", "y"]
+
+
+@pytest.mark.parametrize("features", [NUMBERS, NUMBERS | PNG, NUMBERS | VIDEO], ids=["numbers", "png", "video"])
+def test_pictures_are_a_choice(tmp_path, features) -> None:
+    assert_holds(Dataset(made(tmp_path / "data", 2, features)), 2, features)
+    assert (tmp_path / "data/videos").exists() == (features == NUMBERS | VIDEO)
+
+
+def test_frame_rates_need_not_be_whole(tmp_path) -> None:
+    """Timestamps of a video and of its frames agree."""
+    features = NUMBERS | VIDEO
+    for fps in (12.5, 33.3, 500 / 15):
+        with Writer(tmp_path / f"{fps}", features, fps) as writer:
+            record(writer, range(4), features)
+        dataset = Dataset(tmp_path / f"{fps}")
+        assert_holds(dataset, 4, features)
+        numbers, times = (dataset.column(name, range(len(dataset))) for name in ("frame_index", "timestamp"))
+        np.testing.assert_allclose(times, numbers / fps, rtol=1e-6)
+
+
+def test_numbers_of_a_frame_follow_from_its_place(tmp_path) -> None:
+    dataset = Dataset(made(tmp_path / "data", 3, NUMBERS))
+    rows = range(len(dataset))
+    numbers = [number for episode in range(3) for number in range(length(episode))]
+    assert dataset.column("frame_index", rows).ravel().tolist() == numbers
+    assert dataset.column("index", rows).ravel().tolist() == list(rows)
+    assert dataset.column("timestamp", rows).ravel().tolist() == [np.float32(number / FPS) for number in numbers]
+    assert dataset.column("episode_index", rows).ravel().tolist() == [0] * 5 + [1] * 8 + [2] * 11
+
+
+def test_the_files_are_those_of_the_format(tmp_path) -> None:
+    """Names and entries as in lerobot's src/lerobot/datasets."""
+    folder = made(tmp_path / "data", 3)
+    found = {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
+    assert found == {
+        "meta/info.json", "meta/stats.json", "meta/tasks.parquet", "meta/episodes/chunk-000/file-000.parquet",
+        "data/chunk-000/file-000.parquet", "videos/observation.images.front/chunk-000/file-000.mp4",
+    }  # fmt: skip
+    info = json.loads((folder / "meta/info.json").read_text())
+    assert info["codebase_version"] == "v3.0"
+    assert (info["total_episodes"], info["total_frames"], info["total_tasks"]) == (3, 24, 3)
+    assert info["splits"] == {"train": "0:3"}
+    assert info["fps"] == 20 and isinstance(info["fps"], int)
+    columns = pq.read_schema(folder / "data/chunk-000/file-000.parquet")
+    assert str(columns.field("action").type) == "fixed_size_list<element: float>[2]"
+    assert str(columns.field("observation.images.wrist").type) == "struct<bytes: binary, path: string>"
+    assert str(columns.field("source").type) == "uint8"
+    listed = pq.read_table(folder / "meta/episodes/chunk-000/file-000.parquet").to_pylist()
+    assert [row["tasks"] for row in listed] == [[task(episode)] for episode in range(3)]
+    assert [row["videos/observation.images.front/from_timestamp"] for row in listed] == [0, 5 / FPS, 13 / FPS]
+    assert [row["videos/observation.images.front/to_timestamp"] for row in listed] == [5 / FPS, 13 / FPS, 24 / FPS]
+    assert [len(row["stats/observation.images.front/mean"]) for row in listed] == [3, 3, 3]
+
+
+def test_files_roll_over_at_their_limits(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(listing, "AT_MOST", 2)
+    folder = made(tmp_path / "data", 9, chunks_size=2, data_files_size_in_mb=0.15, video_files_size_in_mb=0.005)
+    limits = {"data": 0.15, "videos": 0.005}
+    for kind, megabytes in limits.items():
+        sizes = [path.stat().st_size for path in sorted((folder / kind).rglob("file-*"))]
+        assert len(sizes) > 2
+        assert max(sizes) < megabytes * 2**20
+    assert [path.parent.name + "/" + path.name for path in sorted((folder / "meta/episodes").rglob("file-*"))] == [
+        f"chunk-00{chunk}/file-00{file}.parquet" for chunk, file in ((0, 0), (0, 1), (1, 0), (1, 1), (2, 0))
+    ]
+    assert_holds(Dataset(folder), 9)
+
+
+@pytest.mark.parametrize("limits", [{}, {"data_files_size_in_mb": 0.1, "video_files_size_in_mb": 0.003}])
+def test_a_dataset_is_continued(tmp_path, limits) -> None:
+    """In parts, it is the dataset that it is in one go."""
+    for start in range(0, 6, 2):
+        with Writer(tmp_path / "parts", FEATURES, FPS, "toy", **limits) as writer:
+            record(writer, range(start, start + 2))
+    made(tmp_path / "whole", 6, **limits)
+    assert_holds(Dataset(tmp_path / "parts"), 6)
+    left, right = (Dataset(tmp_path / name) for name in ("parts", "whole"))
+    assert (left.info, left.episodes, left.tasks) == (right.info, right.episodes, right.tasks)
+    for key, summary in right.statistics.items():
+        for name, array in summary.items():
+            np.testing.assert_allclose(left.statistics[key][name], array, rtol=1e-12)
+
+
+def test_resume_takes_everything_from_the_folder(tmp_path) -> None:
+    made(tmp_path / "data", 2)
+    with Writer.resume(tmp_path / "data") as writer:
+        record(writer, range(2, 4))
+    assert_holds(Dataset(tmp_path / "data"), 4)
+    with pytest.raises(DatasetError, match="holds no LeRobotDataset"):
+        Writer.resume(tmp_path / "elsewhere")
+
+
+def test_videos_of_another_encoder_get_files_of_their_own(tmp_path) -> None:
+    made(tmp_path / "data", 2)
+    with Writer.resume(tmp_path / "data", codec="libsvtav1") as writer:
+        record(writer, range(2, 4))
+    assert len(list((tmp_path / "data/videos").rglob("*.mp4"))) == 2
+    assert_holds(Dataset(tmp_path / "data"), 4)
+
+
+@pytest.mark.parametrize(("episodes", "more"), [(0, 3), (3, 0), (3, 4)])
+def test_a_killed_writer_leaves_its_episodes(tmp_path, episodes, more) -> None:
+    """Before the first, between two, and in the middle of one; and another writer continues."""
+    command = [
+        sys.executable,
+        Path(__file__).with_name("killed_writer.py"),
+        tmp_path / "data",
+        f"{episodes}",
+        f"{more}",
+    ]
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert process.stdout is not None and process.stdout.readline() == b"ready\n"
+    process.kill()
+    process.communicate(timeout=30)
+    assert_holds(Dataset(tmp_path / "data"), episodes)
+    with Writer.resume(tmp_path / "data") as writer:
+        record(writer, range(episodes, episodes + 2))
+    assert_holds(Dataset(tmp_path / "data"), episodes + 2)
+    assert not list((tmp_path / "data").rglob(".tmp-*"))
+
+
+@pytest.mark.parametrize("limits", [{}, {"data_files_size_in_mb": 0.01, "video_files_size_in_mb": 0.002}])
+def test_every_step_of_keeping_an_episode_may_be_the_last(tmp_path, monkeypatch, limits) -> None:
+    """Whatever file was replaced last: the episodes before are there, and another writer continues from them."""
+    folder, left = tmp_path / "data", []
+    replace = Path.replace
+
+    def replaced(self: Path, target: Path) -> Path:
+        result = replace(self, target)
+        left.append(shutil.copytree(folder, tmp_path / f"left{len(left)}"))
+        return result
+
+    with Writer(folder, FEATURES, FPS, "toy", **limits) as writer:
+        record(writer, range(1))
+        monkeypatch.setattr(Path, "replace", replaced)
+        record(writer, range(1, 2))
+        monkeypatch.setattr(Path, "replace", replace)
+    assert len(left) == 6  # numbers, video, tasks, list of episodes, statistics, info
+    for step, copy in enumerate(left):
+        kept = 2 if step == 5 else 1
+        assert_holds(Dataset(copy), kept)
+        with Writer.resume(copy) as writer:
+            rows = sum(pq.read_metadata(path).num_rows for path in (copy / "data").rglob("*.parquet"))
+            assert rows == writer.info.total_frames  # lerobot reads all that lies in the folder
+            record(writer, range(kept, 4))
+        assert_holds(Dataset(copy), 4)
+        assert not list(copy.rglob(".tmp-*"))
+        assert limits or len(list(copy.rglob("*.mp4"))) == 1
+
+
+def test_a_full_disk_keeps_what_was_there(tmp_path, monkeypatch) -> None:
+    made(tmp_path / "data", 2)
+    replace = Path.replace
+
+    def full(self: Path, target: Path) -> Path:
+        if "meta/episodes" in str(target):
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return replace(self, target)
+
+    with Writer.resume(tmp_path / "data") as writer:
+        monkeypatch.setattr(Path, "replace", full)
+        with pytest.raises(StorageError, match="The disk is full"):
+            record(writer, range(2, 3))
+        with pytest.raises(DatasetError, match="has failed; open the dataset again"):
+            record(writer, range(2, 3))
+        monkeypatch.setattr(Path, "replace", replace)
+    assert_holds(Dataset(tmp_path / "data"), 2)
+    assert not list((tmp_path / "data").rglob(".tmp-*"))
+    with Writer.resume(tmp_path / "data") as writer:
+        record(writer, range(2, 4))
+    assert_holds(Dataset(tmp_path / "data"), 4)
+
+
+def test_an_episode_that_is_refused_or_discarded_is_not_there(tmp_path) -> None:
+    with Writer(tmp_path / "data", FEATURES, FPS, "toy") as writer:
+        record(writer, range(1))
+        broken = [frame(7, 0), frame(7, 1) | {"action": np.full(2, np.nan, np.float32)}]
+        with pytest.raises(DatasetError, match="'action' holds numbers that are not finite"):
+            writer.add_episode(broken, "no")
+        record(writer, range(1, 2))
+        writer.add(frame(7, 0), "no")
+        writer.discard_episode()
+        record(writer, range(2, 3))
+        writer.add(frame(7, 0), "no")
+    assert_holds(Dataset(tmp_path / "data"), 3)
+
+
+def test_an_episode_may_have_several_tasks(tmp_path) -> None:
+    with Writer(tmp_path / "data", NUMBERS, FPS) as writer:
+        for number, text in enumerate(["first", "first", "second"]):
+            writer.add(frame(0, number, NUMBERS), text)
+        writer.save_episode()
+    dataset = Dataset(tmp_path / "data")
+    assert dataset.episodes[0].tasks == ("first", "second")
+    assert dataset.read([2, 0]).observation.instruction == ("second", "first")
+
+
+def test_one_writer_at_a_time(tmp_path) -> None:
+    with Writer(tmp_path / "data", NUMBERS, FPS), pytest.raises(DatasetError, match="another writer"):
+        Writer(tmp_path / "data", NUMBERS, FPS)
+    Writer(tmp_path / "data", NUMBERS, FPS).close()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"action": np.zeros(3, np.float32)}, r"'action' is float32 \[3\], and the dataset has float32 \[2\]"),
+        ({"action": None}, "the feature 'action' is missing"),
+        ({"speed": np.zeros(1)}, "unknown feature 'speed'"),
+        ({"source": 256}, "'source' is int64"),
+        ({"source": 0.5}, "'source' is float64"),
+        ({"observation.images.front": np.zeros((48, 64, 3))}, "float64.*and the dataset has uint8"),
+        ({"observation.images.front": np.zeros((64, 48, 3), np.uint8)}, r"\[64, 48, 3\], and the dataset has"),
+    ],
+)
+def test_frames_are_checked(tmp_path, change, message) -> None:
+    broken = {name: value for name, value in (frame(0, 0) | change).items() if value is not None}
+    with Writer(tmp_path / "data", FEATURES, FPS) as writer, pytest.raises(DatasetError, match=message):
+        writer.add(broken, "task")
+
+
+@pytest.mark.parametrize(
+    ("features", "settings", "message"),
+    [
+        ({"a/b": Feature("float32", (1,))}, {}, "no '/'"),
+        ({"index": Feature("int64", (1,))}, {}, "not be one of timestamp"),
+        ({"x": Feature("float", (0,))}, {}, "all positive"),
+        ({"x": Feature("complex64", (1,))}, {}, "dtype 'complex64' is none of"),
+        ({"x": Feature("video", (48, 63, 3))}, {}, "even height and width"),
+        ({"x": Feature("image", (48, 63))}, {}, r"\(height, width, 3\)"),
+        (NUMBERS, {"codec": "vp9"}, "codec 'vp9' is unknown; there are h264, libsvtav1"),
+        (NUMBERS, {"chunks_size": 0}, "must be positive"),
+    ],
+)
+def test_a_dataset_that_cannot_be_is_refused(tmp_path, features, settings, message) -> None:
+    with pytest.raises(DatasetError, match=message):
+        Writer(tmp_path / "data", features, FPS, **settings)
+    assert not (tmp_path / "data/meta").exists()
+
+
+def test_other_folders_are_left_alone(tmp_path) -> None:
+    (tmp_path / "letters").mkdir()
+    (tmp_path / "letters/dear.txt").write_text("you")
+    with pytest.raises(DatasetError, match="holds other files"):
+        Writer(tmp_path / "letters", NUMBERS, FPS)
+    made(tmp_path / "data", 1, NUMBERS)
+    with pytest.raises(DatasetError, match=r"'observation.images.wrist' is absent there, and \('image', .*\) here"):
+        Writer(tmp_path / "data", NUMBERS | PNG, FPS)
+    with pytest.raises(DatasetError, match="20 frames a second, not 30"):
+        Writer(tmp_path / "data", NUMBERS, 30)
+
+
+def test_an_episode_needs_a_frame(tmp_path) -> None:
+    with Writer(tmp_path / "data", NUMBERS, FPS) as writer, pytest.raises(DatasetError, match="add a frame first"):
+        writer.save_episode()
+    with pytest.raises(DatasetError, match="closed"):
+        writer.add(frame(0, 0, NUMBERS), "late")
+
+
+def test_statistics_of_a_killed_writer_bound_the_quantiles(tmp_path) -> None:
+    """What is known without reading all again: the exact ones come with `close`."""
+    writer = Writer(tmp_path / "data", NUMBERS, FPS)
+    record(writer, range(3), NUMBERS)
+    before = Dataset(tmp_path / "data").statistics["action"]
+    writer.close()
+    after = Dataset(tmp_path / "data").statistics["action"]
+    parts = [statistics["action"] for statistics in listing.read_statistics(tmp_path / "data", 3)]
+    for name, wanted in combine(parts).items():
+        np.testing.assert_allclose(before[name], wanted, rtol=1e-12)
+    assert (before["q01"] <= after["q01"]).all() and (before["q99"] >= after["q99"]).all()
+    assert list(frames(0, NUMBERS))
