@@ -67,8 +67,12 @@ class Normalisation:
         return Normalisation("mean_std", _floats(mean), _floats(np.where(std < SMALLEST_STD, 1.0, std)))
 
     def normalise(self, values: Tensor) -> Tensor:
-        """Values [..., entries] in the robot's units → float32, the network's numbers."""
-        return ((values - values.new_tensor(self.center)) / values.new_tensor(self.scale)).float()
+        """Values [..., entries] in the robot's units → float32, the network's numbers.
+
+        In double precision, since the scale of an entry that never moved is smaller than float32 tells values apart.
+        """
+        wide = values.double()
+        return ((wide - wide.new_tensor(self.center)) / wide.new_tensor(self.scale)).float()
 
     def restore(self, values: NDArray[Any]) -> NDArray[np.float32]:
         """The inverse of `normalise`, for arrays [..., entries]."""
