@@ -13,6 +13,8 @@ from embodied_rl.formats.foreign import Foreign, Statistics
 from embodied_rl.interfaces.sim import SimulatorSpec
 from embodied_rl.learning.checkpoint import CheckpointError
 
+STILL = 1e-5
+"""Largest centre and scale of what only fills a vector up: the projects add up to 1e-6 to a spread of nothing."""
 KINDS = {"STATE": lerobot.STATE, "ACTION": lerobot.ACTION}
 
 
@@ -62,8 +64,8 @@ def statistics(found: Foreign, spec: SimulatorSpec, file: str | None) -> tuple[N
     """
     known = found.statistics if file is None else _of_file(Path(file), found)
     return (
-        _checked(known.state, "state", len(spec.state_names), known.where),
-        _checked(known.action, "action", len(spec.action_names), known.where),
+        _checked(known.state, "state", len(spec.state_names), known.where, known.problem),
+        _checked(known.action, "action", len(spec.action_names), known.where, known.problem),
     )
 
 
@@ -108,7 +110,8 @@ def _with(
     tokenizer: str,
 ) -> Embodiment:
     entries = range(len(plain.action_names))
-    kept = [any(part.lower() in name.lower() for part in found.exceptions) for name in plain.action_names]
+    names = found.action_names if len(found.action_names) == len(entries) else plain.action_names
+    kept = [any(part.lower() in name.lower() for part in found.exceptions) for name in names]
     relative = tuple(-1 if kept[entry] else entry for entry in entries) if found.relative else ()
     return replace(
         plain, views=tuple(seen), state=known[0], action=known[1], relative=relative, tokenizer=tokenizer, vocabulary=()
@@ -140,10 +143,11 @@ def _mode(found: Foreign, key: str) -> str:
     return str(found.config.get("normalization_mapping", {}).get(key, default))
 
 
-def _checked(known: Normalisation | None, name: str, entries: int, where: str) -> Normalisation:
+def _checked(known: Normalisation | None, name: str, entries: int, where: str, problem: str) -> Normalisation:
     if known is None:
         raise CheckpointError(
-            f"{where} has no statistics of the {name}, and without them the policy would act in wrong units: give "
+            problem
+            or f"{where} has no statistics of the {name}, and without them the policy would act in wrong units: give "
             "policy.statistics=<LeRobotDataset folder, or norm_stats.json>."
         )
     if len(known) > entries and _padded(known, entries):
@@ -158,4 +162,4 @@ def _checked(known: Normalisation | None, name: str, entries: int, where: str) -
 
 def _padded(known: Normalisation, entries: int) -> bool:
     """Whether all entries beyond the robot's never moved, as those of a padded vector."""
-    return max(known.scale[entries:]) <= 1e-5 and not any(map(abs, known.center[entries:]))
+    return max(map(abs, (*known.scale[entries:], *known.center[entries:]))) <= STILL

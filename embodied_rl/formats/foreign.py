@@ -16,11 +16,13 @@ class Statistics:
     Attributes:
         state, action: statistics of the robot's state and actions.
         where: the file they were read from, for messages.
+        problem: why there are none, and what to do, where there is more to say than that.
     """
 
     state: Normalisation | None
     action: Normalisation | None
     where: str
+    problem: str = ""
 
 
 @dataclass(frozen=True)
@@ -38,6 +40,7 @@ class Foreign:
         executed: actions of a chunk that it executes, where it says so.
         denoise_steps: K, where it says so.
         relative: whether its actions are relative to the state; exceptions: parts of names of those that are not.
+        action_names: names of the action's entries, where it says them.
         tokenizer: what its tokenizer.json holds; empty where it brings none.
         texts: its small files, name → content, for the way back.
         blobs: its small binary files.
@@ -54,6 +57,7 @@ class Foreign:
     denoise_steps: int | None = None
     relative: bool = False
     exceptions: tuple[str, ...] = ()
+    action_names: tuple[str, ...] = ()
     tokenizer: str = field(default="", repr=False)
     texts: Mapping[str, str] = field(default_factory=dict, repr=False)
     blobs: Mapping[str, bytes] = field(default_factory=dict, repr=False)

@@ -71,8 +71,10 @@ def foreign(found: Foreign) -> Iterator[Row]:
 
 def missing(found: Foreign) -> Iterator[str]:
     """What would keep it from being trained, and the key or file that mends it."""
+    if found.statistics.problem:
+        yield found.statistics.problem
     for name in ("state", "action"):
-        if getattr(found.statistics, name) is None:
+        if getattr(found.statistics, name) is None and not found.statistics.problem:
             yield f"statistics of the {name}; policy.statistics=<LeRobotDataset folder, or norm_stats.json>"
     if not found.tokenizer:
         yield "the tokenizer; policy.tokenizer=<tokenizer.json, or its folder>"

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file
 
 from embodied_rl.actors.normalisation import Normalisation
@@ -36,17 +37,20 @@ def read(folder: Path, asset: str | None = None) -> Foreign:
 
     Args:
         folder: of a policy.
-        asset: unused; the format holds one embodiment.
+        asset: none can be chosen, for the format holds one embodiment.
 
     Raises:
-        CheckpointError: a file that is missing or damaged, or statistics of a kind that is not known.
+        CheckpointError: a file that is missing or damaged, statistics of a kind that is not known, or an asset.
     """
+    if asset is not None:
+        raise CheckpointError(f"policy.statistics={asset}: there is no such file or folder.")
     config = parsed(folder / CONFIG)
     steps = _steps(folder / BEFORE)
     texts = {file.name: file.read_text(encoding="utf-8") for file in sorted(folder.glob("*.json"))}
     texts |= {f"{file.parent.name}/{file.name}": file.read_text(encoding="utf-8") for file in _tokenizer_files(folder)}
     blobs = {file.name: file.read_bytes() for file in sorted(folder.glob("policy_*.safetensors"))}
     relative = steps.get("relative_actions_processor", {}).get("config", {})
+    names = tuple(relative.get("action_names") or ())
     return Foreign(
         format="lerobot",
         folder=folder,
@@ -62,7 +66,8 @@ def read(folder: Path, asset: str | None = None) -> Foreign:
         executed=config.get("n_action_steps"),
         denoise_steps=config.get("num_inference_steps", config.get("num_steps")),
         relative=bool(relative.get("enabled", False)),
-        exceptions=tuple(relative.get("exclude_joints") or ()),
+        exceptions=tuple(relative.get("exclude_joints") or ()) if names else (),  # without names it excludes nothing
+        action_names=names,
         tokenizer=_tokenizer(folder),
         texts=texts,
         blobs=blobs,
@@ -99,14 +104,29 @@ def _statistics(folder: Path, config: Mapping[str, Any], steps: Mapping[str, Map
     file = folder / Path(step["state_file"]).name
     if not file.is_file():
         raise CheckpointError(f"{folder / BEFORE} names {file.name}, which is missing.")
-    values = load_file(file)
-    kinds = step["config"].get("norm_map") or config.get("normalization_mapping", {})
-    epsilon = float(step["config"].get("eps", 1e-8))
-    return Statistics(
-        normalisation(values, STATE, kinds.get("STATE", "IDENTITY"), epsilon, file),
-        normalisation(values, ACTION, kinds.get("ACTION", "IDENTITY"), epsilon, file),
-        str(file),
+    values, told = _tensors(file), step.get("config", {})
+    kinds = told.get("norm_map") or config.get("normalization_mapping", {})
+    epsilon, features = float(told.get("eps", 1e-8)), _features(config)
+    both = (
+        Normalisation.identity(features[name])
+        if kinds.get(key, "IDENTITY") == "IDENTITY" and name in features
+        else normalisation(values, name, kinds.get(key, "IDENTITY"), epsilon, file)
+        for key, name in (("STATE", STATE), ("ACTION", ACTION))
     )
+    return Statistics(*both, where=str(file))
+
+
+def _tensors(file: Path) -> dict[str, torch.Tensor]:
+    try:
+        return load_file(file)
+    except SafetensorError as error:
+        raise CheckpointError(f"{file} is damaged, or no safetensors file: {error}.") from error
+
+
+def _features(config: Mapping[str, Any]) -> dict[str, int]:
+    """Entries of each vector that the policy takes or gives."""
+    listed = {**config.get("input_features", {}), **config.get("output_features", {})}
+    return {name: int(entry["shape"][0]) for name, entry in listed.items() if len(entry.get("shape", ())) == 1}
 
 
 def normalisation(

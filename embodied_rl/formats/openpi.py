@@ -35,7 +35,7 @@ def read(folder: Path, asset: str | None = None) -> Foreign:
         asset: whose statistics to take, where there are several.
 
     Raises:
-        CheckpointError: a file that is missing or damaged, or statistics of several assets and none chosen.
+        CheckpointError: a file that is missing or damaged, or no such asset.
     """
     found = tensors.find(folder)
     policy = "pi05" if any(name.endswith("time_mlp_in.weight") and "action" not in name for name in found) else "pi0"
@@ -59,15 +59,15 @@ def _statistics(folder: Path, asset: str | None, kind: str) -> Statistics:
     files = {
         str(file.parent.relative_to(folder / "assets")): file for file in sorted(folder.glob(f"assets/**/{STATS}"))
     }
+    if asset is not None and asset not in files:
+        listed = ", ".join(files) or "none"
+        raise CheckpointError(f"policy.statistics={asset}: no such file, and {folder / 'assets'} has {listed}.")
     if not files:
         return Statistics(None, None, str(folder / "assets"))
-    if asset is not None and asset not in files:
-        raise CheckpointError(f"policy.statistics={asset}: {folder / 'assets'} has {', '.join(files)}.")
     if asset is None and len(files) > 1:
-        raise CheckpointError(
-            f"{folder / 'assets'} has statistics of several robots: choose one with policy.statistics=<asset>, "
-            f"of {', '.join(files)}."
-        )
+        listed = ", ".join(files)
+        problem = f"has statistics of several robots: choose one with policy.statistics=<asset>, of {listed}."
+        return Statistics(None, None, str(folder / "assets"), f"{folder / 'assets'} {problem}")
     return statistics_of(files[asset or next(iter(files))], kind)
 
 
