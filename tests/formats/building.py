@@ -1,6 +1,6 @@
 """Small checkpoints in the formats of lerobot and openpi, written here file by file as these projects write them.
 
-Names, shapes and types of tensors come from the recorded lists of what the projects store (`parity/golden/keys_*.json`),
+Names, shapes and types of tensors come from the recorded lists of what the projects store, `parity/golden/keys_*.json`,
 the weights from `recipe`, so that the recorded tensors of `parity/golden` are those of these very checkpoints.
 """
 
@@ -98,7 +98,7 @@ def _small(name: str, shape: Sequence[int]) -> list[int]:
 
 
 def statistics() -> dict[str, dict[str, np.ndarray]]:
-    """"state" and "action" → mean, std, min, max, q01 and q99; the last entry of each never moved."""
+    """ "state" and "action" → mean, std, min, max, q01 and q99; the last entry of each never moved."""
     return {key: sizes.statistics(*arguments) for key, arguments in STATISTICS.items()}
 
 

@@ -24,7 +24,7 @@ def attach(
     folder: Path, family: str, spec: SimulatorSpec | None = None, options: dict[str, Any] | None = None, **node: Any
 ) -> Attached:
     """The network of a folder, for the simulator of `building`; openpi says neither horizon nor tokenizer by itself."""
-    told = {"cameras": CAMERAS} | node
+    told: dict[str, Any] = {"cameras": CAMERAS} | node
     chosen = PolicyNode(family, checkpoint=str(folder), options=OPTIONS | (options or {}), **told)
     return build.backbone(chosen, spec or simulator())
 
