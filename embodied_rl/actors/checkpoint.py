@@ -2,7 +2,7 @@
 
 The file's header carries JSON under the key "embodied_rl": format, policy name, its configuration, the names of its
 auxiliary targets, the embodiment, adapters, where it came from, and whatever else the writer adds. Nothing in it is
-ever executed. A tokenizer, being long, is a tensor of bytes.
+ever executed. A tokenizer and other files, being long, are tensors of bytes.
 """
 
 import json
@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
@@ -29,7 +30,7 @@ from embodied_rl.schema import LoraNode
 FORMATS = (1, 2)
 """Those that are read; the last one is written."""
 HEADER = "embodied_rl"
-BACKBONE, TOKENIZER, CARRIED = "backbone.", "tokenizer", "carried/"
+BACKBONE, TOKENIZER, CARRIED, FILE = "backbone.", "tokenizer", "carried/", "file/"
 PICKLE_STARTS = (b"PK\x03\x04", b"\x80")
 
 
@@ -191,8 +192,9 @@ def _write(path: Path, state: Mapping[str, Tensor], metadata: PolicyMetadata, dt
     }
     if metadata.source is not None:
         tensors |= {CARRIED + name: value for name, value in metadata.source.carried.items()}
+        tensors |= {FILE + name: _as_tensor(content) for name, content in metadata.source.files.items()}
     if metadata.embodiment.tokenizer:
-        tensors[TOKENIZER] = torch.frombuffer(bytearray(metadata.embodiment.tokenizer.encode()), dtype=torch.uint8)
+        tensors[TOKENIZER] = _as_tensor(metadata.embodiment.tokenizer.encode())
     temporary = path.with_name(f".tmp-{path.name}-{os.getpid()}")
     with explained(path):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -213,7 +215,7 @@ def _read(path: Path, weights: bool = True) -> tuple[PolicyMetadata, dict[str, T
     try:
         with safe_open(path, "pt") as opened:
             header = (opened.metadata() or {}).get(HEADER)
-            names = [name for name in opened.keys() if weights or name == TOKENIZER]  # noqa: SIM118
+            names = [name for name in opened.keys() if weights or name.startswith((TOKENIZER, FILE))]  # noqa: SIM118
             tensors = {name: opened.get_tensor(name) for name in names}
     except SafetensorError as error:
         # Told apart only now: a sound safetensors file may start with the same bytes as a pickle.
@@ -224,12 +226,22 @@ def _read(path: Path, weights: bool = True) -> tuple[PolicyMetadata, dict[str, T
         raise CheckpointError(f"{path} is damaged, or no safetensors file: {error}.") from error
     metadata = _parsed(path, header)
     if TOKENIZER in tensors:
-        text = tensors.pop(TOKENIZER).numpy().tobytes().decode()
+        text = _as_bytes(tensors.pop(TOKENIZER)).decode()
         metadata = replace(metadata, embodiment=replace(metadata.embodiment, tokenizer=text))
     if metadata.source is not None:
         carried = [name for name in tensors if name.startswith(CARRIED)]
         metadata.source.carried |= {name.removeprefix(CARRIED): tensors.pop(name) for name in carried}
+        files = [name for name in tensors if name.startswith(FILE)]
+        metadata.source.files |= {name.removeprefix(FILE): _as_bytes(tensors.pop(name)) for name in files}
     return metadata, tensors
+
+
+def _as_tensor(content: bytes) -> Tensor:
+    return torch.from_numpy(np.frombuffer(content, np.uint8).copy())
+
+
+def _as_bytes(tensor: Tensor) -> bytes:
+    return tensor.numpy().tobytes()
 
 
 def _parsed(path: Path, header: str | None) -> PolicyMetadata:

@@ -10,6 +10,8 @@ from torch import Tensor
 
 KINDS = ("identity", "mean_std", "quantiles", "min_max", "limits")
 SMALLEST_STD = 1e-4
+LARGEST_PAD = 1e-5
+"""Largest centre and scale of what only fills a vector up: openpi adds 1e-6 to a spread of nothing."""
 Bounds = Sequence[float] | NDArray[Any]
 
 
@@ -65,6 +67,13 @@ class Normalisation:
             return Normalisation.between(kind, np.where(still, low - 1, low), np.where(still, high + 1, high))
         mean, std = values.mean(axis=0, dtype=np.float64), values.std(axis=0, dtype=np.float64)
         return Normalisation("mean_std", _floats(mean), _floats(np.where(std < SMALLEST_STD, 1.0, std)))
+
+    def unpadded(self, entries: int) -> "Normalisation":
+        """The first entries, where the others only fill up, as openpi's may; the same otherwise."""
+        beyond = self.center[entries:] + self.scale[entries:]
+        if not beyond or max(map(abs, beyond)) > LARGEST_PAD:
+            return self
+        return Normalisation(self.kind, self.center[:entries], self.scale[:entries])
 
     def normalise(self, values: Tensor) -> Tensor:
         """Values [..., entries] in the robot's units → float32, the network's numbers.

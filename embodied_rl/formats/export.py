@@ -1,6 +1,7 @@
 """`embodied-rl export`: a policy of ours as a checkpoint of lerobot's or openpi's, for who loads it there."""
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 from safetensors.torch import save_file
@@ -31,6 +32,17 @@ def run(config: ExportConfig) -> None:
     steps = int(metadata.extra.get("denoise_steps", DENOISE_STEPS))
     write(out, network, robot, policy=metadata.policy, form=config.format, steps=steps)
     print(f"{config.format} checkpoint of {metadata.policy} in {out}")
+    for note in untold(robot, config.format):
+        print(f"Not in it, for the format has no place for it: {note}")
+
+
+def untold(robot: Embodiment, form: str) -> Iterator[str]:
+    """What the policy is used with here that a folder of `form` does not say."""
+    if form == "openpi" and any(source >= 0 for source in robot.relative):
+        names = [name for name, source in zip(robot.action_names, robot.relative, strict=True) if source >= 0]
+        yield f"actions relative to the state: {', '.join(names)} (openpi's training configuration says that)"
+    if robot.gripper != "same":
+        yield f"gripper actions of the convention policy.gripper={robot.gripper}"
 
 
 def check(config: ExportConfig) -> tuple[Path, Path]:
@@ -59,7 +71,7 @@ def write(out: Path, network: FlowBackbone, robot: Embodiment, *, policy: str, f
         out.mkdir(parents=True, exist_ok=True)
         partial = out / f".tmp-{SINGLE}-{os.getpid()}"
         with failed_writes(partial):
-            save_file(tensors, partial, weights.header(network, tensors))
+            save_file(tensors, partial, weights.header(network, tensors, form))
         for name, content in contents.items():
             lerobot_files.folder_of(name, out).write_bytes(content)
         partial.replace(out / SINGLE)  # last: a folder with weights is whole
@@ -70,4 +82,6 @@ def _files(network: FlowBackbone, robot: Embodiment, policy: str, form: str, ste
     if source is None or source.format != form:
         files = lerobot_files if form == "lerobot" else openpi_files
         return files.made(network, robot, policy, steps)
-    return lerobot_files.kept(source, robot) if form == "lerobot" else openpi_files.kept(source, robot, policy)
+    if form == "lerobot":
+        return lerobot_files.kept(network, source, robot, policy, steps)
+    return openpi_files.kept(source, robot, policy)

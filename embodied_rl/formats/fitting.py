@@ -13,8 +13,6 @@ from embodied_rl.formats.foreign import Foreign, Statistics
 from embodied_rl.interfaces.sim import SimulatorSpec
 from embodied_rl.learning.checkpoint import CheckpointError
 
-STILL = 1e-5
-"""Largest centre and scale of what only fills a vector up: the projects add up to 1e-6 to a spread of nothing."""
 KINDS = {"STATE": lerobot.STATE, "ACTION": lerobot.ACTION}
 
 
@@ -150,16 +148,10 @@ def _checked(known: Normalisation | None, name: str, entries: int, where: str, p
             or f"{where} has no statistics of the {name}, and without them the policy would act in wrong units: give "
             "policy.statistics=<LeRobotDataset folder, or norm_stats.json>."
         )
-    if len(known) > entries and _padded(known, entries):
-        return Normalisation(known.kind, known.center[:entries], known.scale[:entries])
+    known = known.unpadded(entries)
     if len(known) != entries:
         raise CheckpointError(
             f"{where} holds statistics of {len(known)} {name} entries, the simulator has {entries}: choose the "
             "simulator's settings that the policy was trained with, or give policy.statistics=<of this robot>."
         )
     return known
-
-
-def _padded(known: Normalisation, entries: int) -> bool:
-    """Whether all entries beyond the robot's never moved, as those of a padded vector."""
-    return max(map(abs, (*known.scale[entries:], *known.center[entries:]))) <= STILL

@@ -42,8 +42,7 @@ class Foreign:
         relative: whether its actions are relative to the state; exceptions: parts of names of those that are not.
         action_names: names of the action's entries, where it says them.
         tokenizer: what its tokenizer.json holds; empty where it brings none.
-        texts: its small files, name → content, for the way back.
-        blobs: its small binary files.
+        files: its small files, name → content, for the way back.
     """
 
     format: str
@@ -59,5 +58,4 @@ class Foreign:
     exceptions: tuple[str, ...] = ()
     action_names: tuple[str, ...] = ()
     tokenizer: str = field(default="", repr=False)
-    texts: Mapping[str, str] = field(default_factory=dict, repr=False)
-    blobs: Mapping[str, bytes] = field(default_factory=dict, repr=False)
+    files: Mapping[str, bytes] = field(default_factory=dict, repr=False)

@@ -5,7 +5,6 @@ same weight (`CHECKPOINT_COPIES`), and which tensors its own forward pass never 
 """
 
 import re
-from base64 import b64decode, b64encode
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from difflib import get_close_matches
@@ -32,30 +31,37 @@ class Source:
         names: their name → ours; a second copy has the same; empty for what is carried.
         dtypes: their name → how it was stored.
         carried: their name → tensor, of what the network does not have.
-        texts, blobs: small files, name → content.
-        state, action: the statistics that these files hold.
+        files: small files, name → content.
+        header: what the header of the weights' file said.
+        state, action: the statistics that these files hold; where: which of them, empty where none does.
     """
 
     format: str
     names: dict[str, str]
     dtypes: dict[str, torch.dtype]
     carried: dict[str, Tensor] = field(default_factory=dict, repr=False)
-    texts: dict[str, str] = field(default_factory=dict, repr=False)
-    blobs: dict[str, bytes] = field(default_factory=dict, repr=False)
+    files: dict[str, bytes] = field(default_factory=dict, repr=False)
+    header: dict[str, str] = field(default_factory=dict)
     state: Normalisation | None = None
     action: Normalisation | None = None
+    where: str = ""
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything but the carried tensors, as plain JSON values."""
+        """Everything but the carried tensors and the small files, as plain JSON values."""
         return {
             "format": self.format,
             "names": self.names,
             "dtypes": {name: str(dtype).removeprefix("torch.") for name, dtype in self.dtypes.items()},
-            "texts": self.texts,
-            "blobs": {name: b64encode(content).decode() for name, content in self.blobs.items()},
+            "header": self.header,
             "state": None if self.state is None else asdict(self.state),
             "action": None if self.action is None else asdict(self.action),
+            "where": self.where,
         }
+
+    def holds(self, state: Normalisation, action: Normalisation) -> bool:
+        """Whether its files say these statistics, padded or not."""
+        pairs = (self.state, state), (self.action, action)
+        return all(mine is not None and mine.unpadded(len(today)) == today for mine, today in pairs)
 
     @staticmethod
     def from_dict(data: Mapping[str, Any]) -> "Source":
@@ -64,10 +70,10 @@ class Source:
             format=data["format"],
             names=data["names"],
             dtypes={name: getattr(torch, dtype) for name, dtype in data["dtypes"].items()},
-            texts=data["texts"],
-            blobs={name: b64decode(content) for name, content in data["blobs"].items()},
+            header=data["header"],
             state=_statistics(data["state"]),
             action=_statistics(data["action"]),
+            where=data["where"],
         )
 
 
@@ -134,11 +140,17 @@ def source(cls: type[FlowBackbone], found: Foreign, network: FlowBackbone) -> So
         names={name: "" if name in carried else mine for name, mine in names.items()},
         dtypes={name: entry.dtype for name, entry in found.tensors.items()},
         carried={name: found.tensors.load(name) for name in carried},
-        texts=dict(found.texts),
-        blobs=dict(found.blobs),
+        files=dict(found.files),
+        header=dict(found.tensors.metadata),
         state=found.statistics.state,
         action=found.statistics.action,
+        where=_place(found),
     )
+
+
+def _place(found: Foreign) -> str:
+    """Which of the small files holds the statistics."""
+    return next((name for name in found.files if str(found.folder / name) == found.statistics.where), "")
 
 
 def load(found: Foreign, fitted: Source, network: FlowBackbone, dtype: torch.dtype = torch.float32) -> None:

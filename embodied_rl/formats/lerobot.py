@@ -46,9 +46,6 @@ def read(folder: Path, asset: str | None = None) -> Foreign:
         raise CheckpointError(f"policy.statistics={asset}: there is no such file or folder.")
     config = parsed(folder / CONFIG)
     steps = _steps(folder / BEFORE)
-    texts = {file.name: file.read_text(encoding="utf-8") for file in sorted(folder.glob("*.json"))}
-    texts |= {f"{file.parent.name}/{file.name}": file.read_text(encoding="utf-8") for file in _tokenizer_files(folder)}
-    blobs = {file.name: file.read_bytes() for file in sorted(folder.glob("policy_*.safetensors"))}
     relative = steps.get("relative_actions_processor", {}).get("config", {})
     names = tuple(relative.get("action_names") or ())
     return Foreign(
@@ -69,8 +66,7 @@ def read(folder: Path, asset: str | None = None) -> Foreign:
         exceptions=tuple(relative.get("exclude_joints") or ()) if names else (),  # without names it excludes nothing
         action_names=names,
         tokenizer=_tokenizer(folder),
-        texts=texts,
-        blobs=blobs,
+        files=tensors.contents(folder, _small_files(folder)),
     )
 
 
@@ -165,8 +161,9 @@ def _of(name: str, feature: str) -> bool:
     return name.rpartition(".")[0] == feature
 
 
-def _tokenizer_files(folder: Path) -> list[Path]:
-    return [file for file in sorted(folder.glob("*/*.json")) if file.name.startswith(("tokenizer", "special_tokens"))]
+def _small_files(folder: Path) -> list[Path]:
+    below = [file for file in folder.glob("*/*.json") if file.name.startswith(("tokenizer", "special_tokens"))]
+    return [*folder.glob("*.json"), *folder.glob("policy_*.safetensors"), *below]
 
 
 def _tokenizer(folder: Path) -> str:

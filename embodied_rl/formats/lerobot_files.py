@@ -6,6 +6,7 @@ configuration keys that it does not know, so no more are written than every vers
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -55,13 +56,45 @@ def made(network: FlowBackbone, robot: Embodiment, policy: str, steps: int) -> d
     return written | {"tokenizer/tokenizer.json": robot.tokenizer.encode(), BEFORE_STATE: known, AFTER_STATE: known}
 
 
-def kept(source: Source, robot: Embodiment) -> dict[str, bytes]:
-    """The files a network came with; statistics that are others today are written into them."""
-    files = {name: text.encode() for name, text in source.texts.items()} | dict(source.blobs)
-    if robot.state == source.state and robot.action == source.action:
+def kept(network: FlowBackbone, source: Source, robot: Embodiment, policy: str, steps: int) -> dict[str, bytes]:
+    """The files a network came with, and in them what is other today: statistics, and how many actions are executed.
+
+    Where its processors hold no statistics, or cannot hold today's, they are made anew.
+    """
+    files = source.files | _executed(source, network.spec.horizon, robot.executed)
+    if not any(name.endswith("tokenizer.json") for name in files):
+        files["tokenizer/tokenizer.json"] = robot.tokenizer.encode()
+    if source.holds(robot.state, robot.action):
         return files
-    today = statistics(robot)
-    return files | {name: save(load(blob) | today) for name, blob in source.blobs.items()}
+    if (told := _in_words_of(source, robot)) is None:
+        others = {name: content for name, content in files.items() if not name.startswith("policy_")}
+        return others | made(network, robot, policy, steps)
+    return files | {name: _replaced(files[name], told) for name in files if name.endswith(".safetensors")}
+
+
+def _executed(source: Source, horizon: int, executed: int) -> dict[str, bytes]:
+    """config.json with another number of executed actions, where it is another."""
+    config = json.loads(source.files[CONFIG])
+    if min(config.get("n_action_steps") or horizon, horizon) == executed:
+        return {}
+    return {CONFIG: json.dumps(config | {"n_action_steps": executed}, indent=4).encode()}
+
+
+def _in_words_of(source: Source, robot: Embodiment) -> dict[str, Tensor] | None:
+    """Today's statistics, each of the kind that the files say they are; None where they cannot be."""
+    if not source.where or source.state is None or source.action is None:
+        return None
+    pairs = {STATE: (robot.state, source.state.kind), ACTION: (robot.action, source.action.kind)}
+    if any(kind == "identity" and known.kind != "identity" for known, kind in pairs.values()):
+        return None
+    entries = (_entries(feature, replace(known, kind=kind)) for feature, (known, kind) in pairs.items())
+    return {name: value for found in entries for name, value in found.items()}
+
+
+def _replaced(blob: bytes, told: Mapping[str, Tensor]) -> bytes:
+    """A file of statistics with others of state and action; what else it holds stays."""
+    others = {name: value for name, value in load(blob).items() if name.rpartition(".")[0] not in (STATE, ACTION)}
+    return save(others | dict(told))
 
 
 def configuration(network: FlowBackbone, robot: Embodiment, policy: str, steps: int) -> dict[str, Any]:
@@ -126,7 +159,13 @@ def _after(robot: Embodiment, config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _relative(robot: Embodiment) -> dict[str, Any]:
-    absolute = [name for name, source in zip(robot.action_names, robot.relative, strict=False) if source < 0]
+    pairs = list(zip(robot.action_names, robot.relative, strict=False))
+    absolute = [name for name, source in pairs if source < 0]
+    for name, source in pairs:
+        if source >= 0 and any(part.lower() in name.lower() for part in absolute):
+            raise ValueError(
+                f"lerobot tells absolute actions by parts of their names, and {name!r} has one in its own."
+            )
     return {"enabled": bool(robot.relative), "exclude_joints": absolute, "action_names": list(robot.action_names)}
 
 

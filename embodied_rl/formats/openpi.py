@@ -40,7 +40,6 @@ def read(folder: Path, asset: str | None = None) -> Foreign:
     found = tensors.find(folder)
     policy = "pi05" if any(name.endswith("time_mlp_in.weight") and "action" not in name for name in found) else "pi0"
     config = parsed(folder / "config.json") if (folder / "config.json").is_file() else {}
-    kept = [*sorted(folder.glob("*.json")), *sorted(folder.glob("assets/**/*.json"))]
     tokenizer = folder / "tokenizer.json"
     return Foreign(
         format="openpi",
@@ -51,7 +50,7 @@ def read(folder: Path, asset: str | None = None) -> Foreign:
         statistics=_statistics(folder, asset, "quantiles" if policy == "pi05" else "mean_std"),
         cameras=CAMERAS,
         tokenizer=tokenizer.read_text(encoding="utf-8") if tokenizer.is_file() else "",
-        texts={str(file.relative_to(folder)): file.read_text(encoding="utf-8") for file in kept if file != tokenizer},
+        files=tensors.contents(folder, [*folder.glob("*.json"), *folder.glob("assets/**/*.json")]),
     )
 
 

@@ -29,13 +29,10 @@ def made(network: FlowBackbone, robot: Embodiment, policy: str, steps: int) -> d
 
 def kept(source: Source, robot: Embodiment, policy: str) -> dict[str, bytes]:
     """The files a network came with; statistics that are others today take the place of the old ones."""
-    files = {name: text.encode() for name, text in source.texts.items()}
-    if robot.tokenizer:
-        files["tokenizer.json"] = robot.tokenizer.encode()
-    if robot.state == source.state and robot.action == source.action:
+    files = ({"tokenizer.json": robot.tokenizer.encode()} if robot.tokenizer else {}) | source.files
+    if source.holds(robot.state, robot.action):
         return files
-    old = [name for name in files if name.endswith(STATS)] or [f"assets/{ASSET}/{STATS}"]
-    return files | dict.fromkeys(old, _stats(robot, policy))
+    return files | {source.where or f"assets/{ASSET}/{STATS}": _stats(robot, policy)}
 
 
 def _stats(robot: Embodiment, policy: str) -> bytes:

@@ -2,7 +2,7 @@
 
 import json
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -31,10 +31,14 @@ class Entry:
 
 
 class TensorFiles(Mapping[str, Entry]):
-    """name → where a tensor lies; `load` reads it."""
+    """name → where a tensor lies; `load` reads it.
 
-    def __init__(self, entries: Mapping[str, Entry]) -> None:
-        self._entries = dict(entries)
+    Attributes:
+        metadata: what the header of a single file says beside names.
+    """
+
+    def __init__(self, entries: Mapping[str, Entry], metadata: Mapping[str, str] | None = None) -> None:
+        self._entries, self.metadata = dict(entries), dict(metadata or {})
 
     def __getitem__(self, name: str) -> Entry:
         return self._entries[name]
@@ -64,6 +68,12 @@ class TensorFiles(Mapping[str, Entry]):
         return sum(entry.dtype.itemsize * _product(entry.shape) for entry in self._entries.values())
 
 
+def contents(folder: Path, files: Iterable[Path]) -> dict[str, bytes]:
+    """Small files, by their place in a folder; without an index of weights, which goes with its shards alone."""
+    kept = sorted(file for file in files if file.is_file() and file.name != INDEX)
+    return {file.relative_to(folder).as_posix(): file.read_bytes() for file in kept}
+
+
 def find(folder: Path) -> TensorFiles:
     """The weights of a checkpoint folder.
 
@@ -73,7 +83,7 @@ def find(folder: Path) -> TensorFiles:
     if (folder / INDEX).is_file():
         return _sharded(folder)
     if (folder / SINGLE).is_file():
-        return TensorFiles(_entries(folder / SINGLE))
+        return TensorFiles(*_header(folder / SINGLE))
     if pickled := [name for name in PICKLES if (folder / name).exists()]:
         raise CheckpointError(
             f"{folder / pickled[0]} is a pickle, which can run any code when opened, and is not read: store it as "
@@ -92,27 +102,25 @@ def _sharded(folder: Path) -> TensorFiles:
         file = folder / Path(name).name
         if not file.is_file():
             raise CheckpointError(f"{folder / INDEX} names {name}, which is missing.")
-        entries |= _entries(file)
+        entries |= _header(file)[0]
     if absent := sorted(set(listed) - set(entries)):
         raise CheckpointError(f"{folder / INDEX} names {absent[0]}, which no file holds.")
     return TensorFiles(entries)
 
 
-def _entries(file: Path) -> dict[str, Entry]:
-    """Names, types and shapes from a file's header alone."""
+def _header(file: Path) -> tuple[dict[str, Entry], dict[str, str]]:
+    """Names, types and shapes, and what else a file's header says."""
     try:
         with file.open("rb") as opened:
             (length,) = struct.unpack("<Q", opened.read(8))
             if length > LARGEST_HEADER:
                 raise CheckpointError(f"{file} is no safetensors file, or damaged: its header is too long.")
             header = json.loads(opened.read(length))
-        return {
-            name: Entry(file, DTYPES[entry["dtype"]], tuple(entry["shape"]))
-            for name, entry in header.items()
-            if name != "__metadata__"
-        }
-    except (struct.error, UnicodeDecodeError, json.JSONDecodeError, KeyError, TypeError) as error:
+        metadata = header.pop("__metadata__", {})
+        found = {name: Entry(file, DTYPES[said["dtype"]], tuple(said["shape"])) for name, said in header.items()}
+    except (struct.error, UnicodeDecodeError, json.JSONDecodeError, KeyError, TypeError, AttributeError) as error:
         raise CheckpointError(f"{file} is no safetensors file, or damaged: {error}.") from error
+    return found, metadata
 
 
 def _product(shape: tuple[int, ...]) -> int:

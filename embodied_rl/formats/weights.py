@@ -28,8 +28,11 @@ def named(network: FlowBackbone, form: str) -> dict[str, Tensor]:
     return separate({PREFIX + name: value for name, value in plain.items()})
 
 
-def header(network: FlowBackbone, tensors: Mapping[str, Tensor]) -> dict[str, str]:
-    """What a safetensors file says of weights that have two names and are stored once."""
+def header(network: FlowBackbone, tensors: Mapping[str, Tensor], form: str) -> dict[str, str]:
+    """What a safetensors file says: what it said, or which weights have two names and are stored once."""
+    source: Source | None = network.source
+    if source is not None and source.format == form and source.header:
+        return source.header
     copies = type(network).CHECKPOINT_COPIES.items()
     return {"format": "pt"} | {first: copy for copy, first in copies if copy in tensors and first not in tensors}
 
