@@ -1,0 +1,67 @@
+"""From a folder through everything to a robot's actions: what lerobot's own policy and processors gave."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+
+pytest.importorskip("transformers")
+
+import pi_inputs
+import pi_sizes as sizes
+from building import FAMILIES, GOLDEN, OPTIONS, lerobot, simulator
+from torch import Tensor
+
+from embodied_rl import build
+from embodied_rl.actors.flow import FlowActor
+from embodied_rl.flow import sampler
+from embodied_rl.interfaces.policy import NoiseKeys
+from embodied_rl.interfaces.sim import Observation
+from embodied_rl.schema import PolicyNode, SamplerNode
+from embodied_rl_policies.images import prepare
+from embodied_rl_policies.pi import network
+
+ROWS = {"pi0": [2], "pi05": [0, 1, 2]}
+"""openpi, which the prompts follow, writes underscores as spaces and strips; for π0, lerobot does neither."""
+
+
+def observation(rows: list[int]) -> Observation:
+    """Rows of lerobot's; a picture says in its colours of which camera and row it is, since sizes may not differ."""
+    images = {}
+    for index, camera in enumerate(sizes.CAMERAS):
+        images[camera] = np.zeros((len(rows), 8, 8, 3), np.uint8)
+        images[camera][..., 0], images[camera][..., 1] = index, np.array(rows)[:, None, None]
+    return Observation(images, sizes.state()[rows], tuple(sizes.TASKS[row] for row in rows))
+
+
+def taken(images: Tensor, size: int) -> Tensor:
+    """What was recorded with, prepared as ever."""
+    camera = list(sizes.CAMERAS)[int(images[0, 0, 0, 0])]
+    return prepare(torch.from_numpy(sizes.taken_images(camera)[images[:, 0, 0, 1].numpy()]), size)
+
+
+@pytest.mark.parametrize("relative", [False, True])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_actions_are_those_of_lerobot(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, family: str, relative: bool
+) -> None:
+    """Prompt, tokens, normalisation, network, four Euler steps, and the way back into the robot's units."""
+    rows = ROWS[family]
+    monkeypatch.setattr(network, "prepare", taken)
+    monkeypatch.setattr(sampler, "as_normal", lambda words: pi_inputs.chunk("noise")[rows].flatten(1))
+    told: dict[str, Any] = {"relative": relative, "action_names": sizes.ACTION_NAMES} if relative else {}
+    folder = lerobot(tmp_path / "folder", family, n_action_steps=sizes.CHUNK, **told)
+    node, spec = PolicyNode(family, checkpoint=str(folder), options=OPTIONS), simulator(tuple(sizes.CAMERAS), (8, 8))
+    backbone, robot = build.backbone(node, spec)
+    actor = FlowActor(backbone, build.sampler(SamplerNode(denoise_steps=sizes.STEPS), backbone), None, robot)
+    seen, recorded = observation(rows), load_file(GOLDEN / f"{family}_lerobot.safetensors")
+    inputs = robot.inputs(seen, backbone)
+    assert torch.equal(inputs.tokens, (recorded["policy.tokens"] * recorded["policy.token_mask"])[rows])
+    torch.testing.assert_close(inputs.state[:, : sizes.STATE_DIM], recorded["policy.state"][rows], rtol=0, atol=1e-5)
+    moved = np.array([1, 1, 1, 1, 0], np.float32) * relative
+    expected = recorded["policy.actions"][rows].numpy() + sizes.state()[rows, None, : sizes.ACTION_DIM] * moved
+    keys = NoiseKeys(0, np.arange(len(rows)), np.zeros(len(rows), np.int64))
+    np.testing.assert_allclose(actor.act(seen, keys, explore=False).actions, expected, rtol=0, atol=1e-4)
