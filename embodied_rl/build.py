@@ -7,7 +7,7 @@ from typing import Any
 
 from embodied_rl import assets, plugins
 from embodied_rl.actors import tokenizer
-from embodied_rl.actors.checkpoint import PolicyMetadata, check_config, load_parts
+from embodied_rl.actors.checkpoint import PolicyMetadata, check_config, load_parts, read_metadata
 from embodied_rl.actors.embodiment import Embodiment
 from embodied_rl.actors.flow import FlowActor, Keep
 from embodied_rl.config import freeze
@@ -101,6 +101,23 @@ def backbone(node: PolicyNode, spec: SimulatorSpec) -> tuple[FlowBackbone, Embod
     network, embodiment = stored_backbone(policy_file(node.checkpoint), node)
     check_fit(embodiment, spec)
     return network, configured(embodiment, node)
+
+
+def sizes(node: PolicyNode) -> Any:
+    """The configuration of the network that `backbone` would build: the checkpoint's sizes, or those that were given.
+
+    Raises:
+        ValueError: no such policy, or a checkpoint that is damaged or of another one.
+    """
+    cls, options = plugins.configure("policies", node, "policy")
+    if node.checkpoint is None:
+        return options
+    path = assets.resolve(node.checkpoint)
+    if finding.of(path) is not None:
+        return attach.sizes_of(finding.read(path, attach.asset(node)), cls, node.options)
+    metadata = read_metadata(policy_file(node.checkpoint))
+    check_config(path, metadata, node.name, node.options)
+    return freeze(cls.Config, metadata.config, "policy")
 
 
 def stored_backbone(path: Path, node: PolicyNode | None = None) -> tuple[FlowBackbone, Embodiment]:

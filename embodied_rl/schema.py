@@ -297,11 +297,13 @@ class CompareConfig:
 @dataclass(frozen=True)
 class SftConfig:
     sim: SimNode
-    """The simulator that the demonstrations are collected in."""
+    """The simulator that the policy is evaluated in, and, without a dataset, that demonstrations are collected in."""
     policy: PolicyNode
     """The policy."""
     algo: AlgoNode
     """Supervised fine-tuning: its demonstrations, stages, learning rates and steps."""
+    dataset: str | None = None
+    """Folder of a LeRobotDataset v3.0 to clone; null records the simulator's operator."""
     seed: int = at_least(0, 0)
     """Fixes every random choice."""
     run: RunConfig = field(default_factory=RunConfig)

@@ -1,14 +1,16 @@
 """`embodied-rl sft`: behaviour cloning of a scripted operator, perception first. Makes the base checkpoint."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-from embodied_rl import build, plugins
+from embodied_rl import build, lessons, plugins
 from embodied_rl import config as configuration
 from embodied_rl.actors.checkpoint import save_backbone
 from embodied_rl.actors.embodiment import Embodiment
@@ -21,6 +23,7 @@ from embodied_rl.evaluate.report import Report
 from embodied_rl.flow.sampler import FlowSDE
 from embodied_rl.interfaces.policy import FlowBackbone
 from embodied_rl.interfaces.sim import Operated, SimulatorSpec
+from embodied_rl.learning import trainable
 from embodied_rl.rollout.episodes import EpisodeSampler
 from embodied_rl.runs import provenance
 from embodied_rl.runs.folder import RunFolder
@@ -46,47 +49,53 @@ def run(config: SftConfig) -> None:
     folder.write_config(configuration.to_yaml(config), config.run.overrides)
     provenance.write(folder.path)
     kind = SimulatorKind.of(config.sim)
-    simulator = kind.build(config.sim.num_envs)
-    if not isinstance(simulator, Operated):
-        raise ValueError(  # noqa: TRY004 - the user chose the simulator
-            f"sim.name={config.sim.name} has no scripted operator to learn from; `expert` is missing."
-        )
-    try:
-        backbone, embodiment = fit(config, simulator)
-    finally:
-        simulator.close()
+    backbone, embodiment = follow(config, kind.spec) if config.dataset is not None else _operated(config, kind)
     found = report(config, kind, backbone, embodiment, folder)
     _save(folder.path / build.POLICY, backbone, embodiment, config, found, torch.float32)
     if config.export is not None:
         _save(Path(config.export), backbone, embodiment, config, found, torch.float16)
 
 
+def _operated(config: SftConfig, kind: SimulatorKind) -> tuple[FlowBackbone, Embodiment]:
+    simulator = kind.build(config.sim.num_envs)
+    try:
+        if not isinstance(simulator, Operated):
+            raise ValueError(  # noqa: TRY004 - the user chose the simulator
+                f"sim.name={config.sim.name} has no scripted operator to learn from; `expert` is missing. "
+                "Give dataset=<LeRobotDataset folder>, or another simulator."
+            )
+        return fit(config, simulator)
+    finally:
+        simulator.close()
+
+
 def check(config: SftConfig) -> None:
     """Find what cannot be cloned, or with what, before the run's folder is made.
 
     Raises:
-        ValueError: an algorithm that learns from rollouts, or rows and chunks of different lengths.
+        ValueError: an algorithm that learns from rollouts, or a dataset that cannot be cloned.
     """
     algorithm, options = plugins.configure("algorithms", config.algo, "algo")
     if hasattr(algorithm, "update"):
         name = config.algo.name
         raise ValueError(f"algo.name={name} learns from rollouts; `embodied-rl train` is the command for it.")
-    _, policy = plugins.configure("policies", config.policy, "policy")
-    if options.chunk != (horizon := getattr(policy, "horizon", options.chunk)):
-        raise ValueError(f"algo.chunk={options.chunk} actions are recorded with a row, but policy.horizon={horizon}.")
+    build.sizes(config.policy)
+    if config.dataset is not None:
+        lessons.check(config, options)
 
 
 def fit(config: SftConfig, simulator: Operated) -> tuple[FlowBackbone, Embodiment]:
     """The network after both stages, and what it is attached to."""
     _, options = plugins.configure("algorithms", config.algo, "algo")
     seen, shown = range(options.frames), range(options.frames, options.frames + options.demonstrations)
-    frames = _record(simulator, config.seed, seen, options, WANDERING, faulty=False)
+    chunk = build.sizes(config.policy).horizon
+    frames = _record(simulator, config.seed, seen, options, WANDERING, faulty=False, chunk=chunk)
     faulty = options.operator == "faulty"
     upset = Disturbance(options.noise, options.drift, options.drift_share, options.slip, keep=False)
-    demonstrations = _record(simulator, config.seed, shown, options, upset, faulty=faulty)
+    demonstrations = _record(simulator, config.seed, shown, options, upset, faulty=faulty, chunk=chunk)
     share = demonstrations.success.mean()
     print(f"{len(frames)} frames, {len(demonstrations)} demonstrated steps ({share:.1%} in successful episodes)")
-    backbone, embodiment = _network(config, options, simulator.spec, demonstrations)
+    backbone, embodiment = network(config, simulator.spec, demonstrations.observation.state, options.auxiliary_names)
     method = SFT(options, backbone, config.seed, _say)
     if options.frames:
         method.localise(embodiment.inputs(frames.observation, backbone), _targets(frames, options, simulator.spec))
@@ -94,6 +103,17 @@ def fit(config: SftConfig, simulator: Operated) -> tuple[FlowBackbone, Embodimen
     state = demonstrations.observation.state
     actions = embodiment.model_actions(demonstrations.actions, state, backbone.spec.action_dim)
     method.clone(embodiment.inputs(demonstrations.observation, backbone), actions)
+    return backbone, embodiment
+
+
+def follow(config: SftConfig, spec: SimulatorSpec) -> tuple[FlowBackbone, Embodiment]:
+    """The network after cloning a dataset, streamed from disk, and what it is attached to."""
+    _, options = plugins.configure("algorithms", config.algo, "algo")
+    with lessons.opened(str(config.dataset)) as dataset:
+        backbone, embodiment = network(config, spec, lessons.states(dataset), ())
+        told = lessons.stream(dataset, embodiment, backbone, options.batch, config.seed)
+        print(f"{len(dataset)} demonstrated steps in {len(dataset.episodes)} episodes of {config.dataset}")
+        SFT(options, backbone, config.seed, _say).follow(told)
     return backbone, embodiment
 
 
@@ -125,26 +145,28 @@ def _record(
     disturbance: Disturbance,
     *,
     faulty: bool,
+    chunk: int,
 ) -> Demonstrations:
     """Demonstrations of the training episodes with these indices; one at least."""
     sampler = EpisodeSampler(simulator.spec, seed)
     episodes = [sampler.episode(index) for index in indices or range(1)]
     longest = min(options.longest, simulator.spec.horizon)
-    return record(
-        simulator, episodes, chunk=options.chunk, disturbance=disturbance, seed=seed, faulty=faulty, longest=longest
-    )
+    return record(simulator, episodes, chunk=chunk, disturbance=disturbance, seed=seed, faulty=faulty, longest=longest)
 
 
-def _network(
-    config: SftConfig, options: SFTConfig, spec: SimulatorSpec, demonstrations: Demonstrations
+def network(
+    config: SftConfig, spec: SimulatorSpec, state: NDArray[Any], auxiliary_names: Sequence[str]
 ) -> tuple[FlowBackbone, Embodiment]:
-    """The network to start from; with new weights, states are normalised by the demonstrations'."""
+    """The network to start from; with new weights, states are normalised as those demonstrated, [m, S], ask for."""
     if config.policy.checkpoint is not None:
-        return build.backbone(config.policy, spec)
-    policy, policy_options = plugins.configure("policies", config.policy, "policy")
-    embodiment = build.new_embodiment(spec, policy_options, config.policy, policy)
-    embodiment = embodiment.with_statistics(demonstrations.observation.state, kind=policy.STATISTICS)
-    return build.backbone_maker(policy, policy_options)(embodiment, options.auxiliary_names), embodiment
+        backbone, embodiment = build.backbone(config.policy, spec)
+    else:
+        policy, sizes = plugins.configure("policies", config.policy, "policy")
+        embodiment = build.new_embodiment(spec, sizes, config.policy, policy)
+        embodiment = embodiment.with_statistics(state, kind=policy.STATISTICS)
+        backbone = build.backbone_maker(policy, sizes)(embodiment, tuple(auxiliary_names))
+    trainable.choose(backbone, config.policy.train, config.policy.lora)
+    return backbone, embodiment
 
 
 def _targets(frames: Demonstrations, options: SFTConfig, spec: SimulatorSpec) -> Tensor:

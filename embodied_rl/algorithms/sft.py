@@ -7,7 +7,7 @@ conventions are openpi's: t ~ Beta(1.5, 1) · 0.999 + 0.001, x_t = t·noise + (1
 """
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from statistics import fmean
 from typing import Literal
@@ -37,7 +37,6 @@ class SFTConfig:
         operator: "careful", or "faulty" for the operator with systematic faults.
         noise, drift, drift_share, slip: how the operator is disturbed, so that it is seen to recover: see
             `embodied_rl.demonstrations.Disturbance`. Rows whose chunk meets a drift or a slip are left out.
-        chunk: H, actions recorded with each row; the policy's horizon.
         longest: control steps after which a demonstration is cut.
         steps: optimiser steps of the cloning stage.
         lr: its peak learning rate.
@@ -59,7 +58,6 @@ class SFTConfig:
     drift: float = 0.0
     drift_share: float = 0.2
     slip: float = 0.0
-    chunk: int = 5
     longest: int = 30
     steps: int = 4000
     lr: float = 1.5e-3
@@ -79,15 +77,41 @@ def flow_times(rows: int, generator: torch.Generator) -> Tensor:
     return torch.rand(rows, generator=generator) ** (1 / 1.5) * 0.999 + 0.001
 
 
+@dataclass(frozen=True)
+class Lesson:
+    """What is cloned in one step.
+
+    Attributes:
+        inputs: n rows.
+        actions: float32 [n, H, D] in the model's units.
+        padding: bool [n, H], actions that only repeat the last one and are not learned; None for none.
+    """
+
+    inputs: PolicyInput
+    actions: Tensor
+    padding: Tensor | None = None
+
+
 def conditional_flow_matching_loss(
-    backbone: FlowBackbone, inputs: PolicyInput, actions: Tensor, generator: torch.Generator
+    backbone: FlowBackbone,
+    inputs: PolicyInput,
+    actions: Tensor,
+    generator: torch.Generator,
+    padding: Tensor | None = None,
 ) -> Tensor:
-    """Mean squared error of the velocity, for actions [n, H, D] in the model's units (pi0, arXiv:2410.24164, eq. 1)."""
+    """Mean squared error of the velocity, for actions [n, H, D] in the model's units (pi0, arXiv:2410.24164, eq. 1).
+
+    Actions where `padding`, bool [n, H], is set are left out of the mean.
+    """
     time = flow_times(len(actions), generator)
     noise = torch.randn(actions.shape, generator=generator)
     t = time[:, None, None]
     velocity, _ = backbone.velocity(t * noise + (1 - t) * actions, time, backbone.encode(inputs))
-    return F.mse_loss(velocity, noise - actions)
+    error = (velocity - (noise - actions)).square()
+    if padding is None:
+        return error.mean()
+    wanted = ~padding[..., None].expand_as(error)
+    return (error * wanted).sum() / wanted.sum().clamp_min(1)
 
 
 class SFT:
@@ -118,19 +142,29 @@ class SFT:
         frozen = {id(parameter) for parameter in self.backbone.perception_parameters()}
         others = [parameter for parameter in self.backbone.parameters() if id(parameter) not in frozen]
         if config.steps:
-            self._clone(with_features(self.backbone, inputs), actions, others, config.steps, config.lr)
-        self._clone(inputs, actions, list(self.backbone.parameters()), config.finetune_steps, config.finetune_lr)
+            self._clone(self._drawn(with_features(self.backbone, inputs), actions), others, config.steps, config.lr)
+        self.follow(self._drawn(inputs, actions))
 
-    def _clone(
-        self, inputs: PolicyInput, actions: Tensor, parameters: list[torch.nn.Parameter], steps: int, lr: float
-    ) -> None:
+    def follow(self, lessons: Iterator[Lesson]) -> None:
+        """`finetune_steps` steps on what is shown, with everything learning that may."""
+        parameters = list(self.backbone.parameters())
+        self._clone(lessons, parameters, self.config.finetune_steps, self.config.finetune_lr)
+
+    def _drawn(self, inputs: PolicyInput, actions: Tensor) -> Iterator[Lesson]:
+        """Random rows, without end."""
+        while True:
+            rows = torch.randint(len(actions), (self.config.batch,), generator=self._generator)
+            yield Lesson(select(inputs, rows), actions[rows])
+
+    def _clone(self, lessons: Iterator[Lesson], parameters: list[torch.nn.Parameter], steps: int, lr: float) -> None:
         config, losses = self.config, deque[float](maxlen=REPORT_EVERY)
+        parameters = [parameter for parameter in parameters if parameter.requires_grad]
         optimiser = torch.optim.AdamW(parameters, lr, weight_decay=config.weight_decay)
         for step in range(steps):
             _schedule(optimiser, lr, step, steps)
-            rows = torch.randint(len(actions), (config.batch,), generator=self._generator)
-            batch = _shaken(select(inputs, rows), config.feature_noise, self._generator)
-            loss = conditional_flow_matching_loss(self.backbone, batch, actions[rows], self._generator)
+            lesson = next(lessons)
+            batch = _shaken(lesson.inputs, config.feature_noise, self._generator)
+            loss = conditional_flow_matching_loss(self.backbone, batch, lesson.actions, self._generator, lesson.padding)
             _descend(optimiser, parameters, loss)
             losses.append(loss.item())
             if (step + 1) % REPORT_EVERY == 0:

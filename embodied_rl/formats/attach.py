@@ -33,7 +33,7 @@ def network(
     Raises:
         ValueError: something that does not fit, is missing, or must be chosen, with the key to set.
     """
-    found = finding.read(path, _asset(node))
+    found = finding.read(path, asset(node))
     if found.policy not in (None, node.name):
         raise CheckpointError(f"{path} holds policy {found.policy!r}, not {node.name!r}: set policy={found.policy}.")
     options = sizes_of(found, cls, node.options)
@@ -54,7 +54,7 @@ def _loaded(found: Foreign, build: Callable[[], FlowBackbone]) -> FlowBackbone:
 def _embodiment(found: Foreign, node: PolicyNode, spec: SimulatorSpec, options: Any) -> Embodiment:
     _check_dimensions(spec, options)
     seen = fitting.views(found, spec, node.cameras)
-    known = fitting.statistics(found, spec, None if _asset(node) else node.statistics)
+    known = fitting.statistics(found, spec, None if asset(node) else node.statistics)
     attached = fitting.embodiment(
         found, spec, seen, known,
         horizon=options.horizon, token_length=options.token_length, tokenizer=_tokenizer(found, node),
@@ -74,7 +74,7 @@ def _check_dimensions(spec: SimulatorSpec, options: Any) -> None:
             )
 
 
-def _asset(node: PolicyNode) -> str | None:
+def asset(node: PolicyNode) -> str | None:
     """`policy.statistics` where it names an asset inside the checkpoint, not a file."""
     return node.statistics if node.statistics is not None and not Path(node.statistics).exists() else None
 

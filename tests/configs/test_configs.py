@@ -13,7 +13,12 @@ from embodied_rl.composition import compose, experiments, root
 
 FILES = sorted(root().rglob("*.yaml"))
 EXPERIMENTS = {item.name: item for item in experiments()}
-REQUIRED = {"eval": ["checkpoint=runs/x"], "compare": ["runs=[a,b]"]}
+REQUIRED = {
+    "eval": ["checkpoint=runs/x"],
+    "compare": ["runs=[a,b]"],
+    "export": ["checkpoint=runs/x"],
+    "inspect": ["checkpoint=runs/x"],
+}
 
 
 def frozen(command: str, *overrides: str):

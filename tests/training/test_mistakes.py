@@ -82,11 +82,6 @@ def test_supervised_fine_tuning_is_a_command_of_its_own(typed: Callable[..., Any
     refused(typed("train", *plain, "algo=sft"), "algo.name=sft does not learn from rollouts", "`embodied-rl sft`")
 
 
-def test_recorded_chunks_must_be_as_long_as_the_policy_s(typed: Callable[..., Any]) -> None:
-    result = typed("sft", "policy.horizon=2", "algo.chunk=3", "algo.frames=1", "algo.demonstrations=1")
-    refused(result, "algo.chunk=3", "policy.horizon=2")
-
-
 def test_a_simulator_that_says_nan_is_named(typed: Callable[..., Any]) -> None:
     result = typed("train", *settings({"sim.nan_episode": "5"}))
     refused(result, "NaN or infinity in the simulator's state: environment 5, decision 1 of episode 5")
