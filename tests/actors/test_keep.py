@@ -1,0 +1,163 @@
+"""What a frozen part of a network gives may be kept instead of images: the same decisions, and nothing stale."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+pytest.importorskip("transformers")
+
+from embodied_rl import build
+from embodied_rl.actors.flow import FlowActor
+from embodied_rl.interfaces.policy import NoiseKeys
+from embodied_rl.interfaces.sim import Observation, SimulatorSpec
+from embodied_rl.schema import LoraNode, PolicyNode, SamplerNode
+from embodied_rl.testing.policy_contract import check_actor
+
+TINY = {
+    "width": 32, "layers": 2, "hidden": 40, "heads": 2, "head_dim": 8, "vocabulary": None, "expert_width": 24,
+    "expert_hidden": 32, "vision_width": 16, "vision_layers": 1, "vision_hidden": 24, "vision_heads": 2, "patch": 8,
+    "resolution": 32, "horizon": 4, "action_dim": 5, "state_dim": 4, "token_length": 16,
+}  # fmt: skip
+SAMPLERS = {
+    "hybrid": SamplerNode(denoise_steps=3),
+    "full": SamplerNode(denoise_steps=3, layers="full"),
+    "noise": SamplerNode("flow_noise", denoise_steps=3),
+}
+KEPT = ("images", "features", "prefix")
+each = pytest.mark.parametrize
+every_combination = [
+    each("family", ["pi0", "pi05"]),
+    each("sampler", SAMPLERS),
+    each("keep", KEPT),
+]
+
+Make = Callable[..., FlowActor]
+
+
+@pytest.fixture
+def make(simulator_spec: SimulatorSpec) -> Make:
+    """Family, sampler, what is kept and further settings → an actor none of whose weights is zero."""
+
+    def made(family: str = "pi0", sampler: str = "hybrid", keep: str = "images", **node: Any) -> FlowActor:
+        torch.manual_seed(0)
+        told = {"train": "expert", "critic": "expert"} | node
+        actor = build.actor(
+            PolicyNode(family, options=TINY, executed=2, **told), SAMPLERS[sampler], simulator_spec, True
+        )
+        with torch.no_grad():
+            for parameter in actor.parameters():
+                parameter.add_(0.05 * torch.randn_like(parameter))
+        actor.keep = keep  # pyright: ignore[reportAttributeAccessIssue]
+        return actor
+
+    return made
+
+
+def everywhere(test: Callable[..., None]) -> Callable[..., None]:
+    """For each policy, sampler and kept part."""
+    for mark in every_combination:
+        test = mark(test)
+    return test
+
+
+@everywhere
+def test_the_contract_of_an_actor(make: Make, simulator_spec: SimulatorSpec, family: str, sampler: str, keep: str):
+    check_actor(lambda: make(family, sampler, keep), simulator_spec)
+
+
+@everywhere
+def test_a_decision_is_recomputed_to_the_bit(make: Make, observe, keys, family: str, sampler: str, keep: str) -> None:
+    """In its own batch exactly; in another one within 1e-5. The value is the same, too."""
+    actor = make(family, sampler, keep)
+    decision = actor.act(observe(6), keys(6), explore=True)
+    again = actor.evaluate(decision.trace)
+    assert torch.equal(again.log_prob, decision.log_prob) and torch.equal(again.value, decision.value)
+    assert again.log_prob.requires_grad
+    rows = torch.tensor([4, 1, 3])
+    some = actor.evaluate({name: value[rows] for name, value in decision.trace.items()})
+    torch.testing.assert_close(some.log_prob, decision.log_prob[rows], rtol=0, atol=1e-5)
+    torch.testing.assert_close(some.value, decision.value[rows], rtol=0, atol=1e-5)
+
+
+@each("family", ["pi0", "pi05"])
+@each("sampler", SAMPLERS)
+def test_what_is_kept_changes_nothing_but_the_trace(make: Make, observe, keys, family: str, sampler: str) -> None:
+    """Actions, log-probabilities and gradients; images are in the trace only where nothing else is."""
+    gradients, decisions = [], []
+    for keep in KEPT:
+        actor = make(family, sampler, keep)
+        decisions.append(actor.act(observe(3), keys(3), explore=True))
+        actor.evaluate(decisions[-1].trace).log_prob.sum().backward()
+        gradients.append({name: p.grad for name, p in actor.named_parameters() if p.grad is not None})
+    for keep, decision, found in zip(KEPT, decisions, gradients, strict=True):
+        kinds = {name.split("/")[1] for name in decision.trace if name.startswith("input/")}
+        assert kinds == {"tokens", "state", {"images": "image"}.get(keep, keep)}
+        assert np.array_equal(decision.actions, decisions[0].actions)
+        assert torch.equal(decision.log_prob, decisions[0].log_prob)
+        assert found.keys() == gradients[0].keys() and len(found) > 10
+        for name, value in gradients[0].items():
+            torch.testing.assert_close(found[name], value, rtol=1e-5, atol=1e-6)
+
+
+@each("family", ["pi0", "pi05"])
+@each("keep", KEPT)
+def test_a_buffer_fits_what_is_kept(make: Make, observe, keys, family: str, keep: str) -> None:
+    actor = make(family, keep=keep)
+    trace = actor.act(observe(2), keys(2), explore=True).trace
+    assert {name: (tuple(value.shape[1:]), value.dtype) for name, value in trace.items()} == actor.trace_spec()
+
+
+def bytes_of(actor: FlowActor, observation: Observation, keys: NoiseKeys) -> int:
+    """Of one row of a trace."""
+    trace = actor.act(observation, keys, explore=True).trace
+    return sum(value.nbytes for value in trace.values()) // len(observation)
+
+
+def test_what_saves_most_is_kept_where_it_fits(make: Make, observe, keys) -> None:
+    """To the byte, for any number of rows."""
+    actor = make()
+    sizes = {}
+    for keep in KEPT:
+        actor.keep = keep
+        sizes[keep] = bytes_of(actor, observe(2), keys(2))
+    assert sizes["prefix"] > sizes["features"] != sizes["images"]
+    for rows in (1, 7):
+        assert actor.keep_within(rows, rows * sizes["prefix"]) == actor.keep == "prefix"
+        assert actor.keep_within(rows, rows * sizes["prefix"] - 1) == actor.keep == "features"
+        assert actor.keep_within(rows, rows * sizes["features"]) == actor.keep == "features"
+        assert actor.keep_within(rows, rows * sizes["features"] - 1) == actor.keep == "images"
+        assert actor.keep_within(rows, 0) == actor.keep == "images"
+
+
+@each(
+    ("node", "expected"),
+    [
+        ({"train": "expert"}, ["prefix", "features", "images"]),
+        ({"train": "lora", "lora": LoraNode(2)}, ["features", "images"]),
+        ({"train": "full"}, ["images"]),
+        ({"train": "full", "freeze_perception": True}, ["features", "images"]),
+    ],
+)
+def test_what_learns_is_never_kept(make: Make, node: dict[str, Any], expected: list[str]) -> None:
+    if node["train"] == "lora":
+        pytest.importorskip("peft")
+    actor = make(**node)
+    assert actor.keepable() == expected
+    assert actor.keep_within(5, float("inf")) == expected[0]
+
+
+def test_one_parameter_that_learns_is_enough(make: Make) -> None:
+    """Of the language model: its images are frozen still; of the vision tower: nothing is."""
+    actor = make()
+    next(actor.backbone.language.parameters()).requires_grad_(True)
+    assert actor.keepable() == ["features", "images"]
+    next(actor.backbone.vision.parameters()).requires_grad_(True)
+    assert actor.keepable() == ["images"]
+
+
+def test_a_policy_without_a_prefix_keeps_images_or_features(make_actor) -> None:
+    assert make_actor(freeze_perception=False).keepable() == ["images"]
+    assert make_actor(freeze_perception=True).keepable() == ["features", "images"]
