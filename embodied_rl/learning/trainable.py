@@ -21,13 +21,14 @@ def choose(network: FlowBackbone, train: str, lora: LoraNode) -> None:
         lora: of the adapters.
 
     Raises:
-        ValueError: the network has no part that can be frozen apart, or is not made for adapters.
+        ValueError: the network has no part that can be frozen apart, is not made for adapters, or has others.
     """
     if train == "expert":
         _freeze_prefix(network)
     if train == "lora":
         if not any(adapters(network)):
             adapt(network, lora)
+        _check_settings(network, lora)
         wanted = {id(parameter) for parameter in (*adapter_parameters(network), *network.head_parameters())}
         for parameter in network.parameters():
             parameter.requires_grad_(id(parameter) in wanted)
@@ -44,8 +45,7 @@ def adapt(network: FlowBackbone, lora: LoraNode) -> None:
     if not names:
         raise ValueError("policy.train=lora: this policy is not made for adapters; use policy.train=full.")
     peft = _peft()
-    scale = lora.rank if lora.alpha is None else lora.alpha
-    settings = peft.LoraConfig(r=lora.rank, lora_alpha=scale, lora_dropout=0.0, target_modules=names)
+    settings = peft.LoraConfig(r=lora.rank, lora_alpha=_alpha(lora), lora_dropout=0.0, target_modules=names)
     peft.inject_adapter_in_model(settings, network)
     adapted = [name for name, _ in adapters(network)]
     assert sorted(adapted) == sorted(names), f"adapted {set(adapted) ^ set(names)} otherwise than asked for"
@@ -74,6 +74,20 @@ def merge(network: nn.Module) -> None:
         module.merge()
         parent, _, last = name.rpartition(".")
         setattr(network.get_submodule(parent), last, module.get_base_layer())
+
+
+def _check_settings(network: FlowBackbone, lora: LoraNode) -> None:
+    there = adapter_settings(network)
+    assert there is not None
+    if (there.rank, there.alpha) != (lora.rank, _alpha(lora)):
+        raise ValueError(
+            f"policy.lora.rank={lora.rank} with alpha {_alpha(lora):g}, but the checkpoint's adapters have rank "
+            f"{there.rank} and alpha {there.alpha:g}: set policy.lora.rank={there.rank} policy.lora.alpha={there.alpha:g}."
+        )
+
+
+def _alpha(lora: LoraNode) -> float:
+    return lora.rank if lora.alpha is None else lora.alpha
 
 
 def _freeze_prefix(network: FlowBackbone) -> None:
