@@ -91,6 +91,11 @@ class Embodiment:
             raise ValueError(f"embodiment.views must have {len(self.cameras)} entries, one for each camera.")
         if self.relative and len(self.relative) != len(self.action_names):
             raise ValueError(f"embodiment.relative must have {len(self.action_names)} entries, one for each action.")
+        if max(self.relative, default=-1) >= len(self.state_names):
+            raise ValueError(
+                f"embodiment.relative names state entry {max(self.relative)}, and the state has "
+                f"{len(self.state_names)} entries: actions that are relative to the state need as many entries there."
+            )
 
     @staticmethod
     def of(spec: SimulatorSpec, executed: int, token_length: int) -> "Embodiment":

@@ -59,6 +59,7 @@ def _embodiment(found: Foreign, node: PolicyNode, spec: SimulatorSpec, options: 
         found, spec, seen, known,
         horizon=options.horizon, token_length=options.token_length, tokenizer=_tokenizer(found, node),
     )  # fmt: skip
+    _check_tokenizer(attached, options)
     return replace(attached, gripper=node.gripper)
 
 
@@ -72,6 +73,15 @@ def _check_dimensions(spec: SimulatorSpec, options: Any) -> None:
                 f"The simulator has {robot} {name} entries, the checkpoint's network at most {most}: choose a "
                 f"simulator (or a setting of it) with {most} or fewer, or another checkpoint."
             )
+
+
+def _check_tokenizer(attached: Embodiment, options: Any) -> None:
+    tokens, known = attached.vocabulary_size, options.vocabulary
+    if tokens > known:
+        raise ValueError(
+            f"The tokenizer has {tokens} tokens, the checkpoint's network knows {known}: give policy.tokenizer=<file "
+            "or folder>, that of the language model the policy was made from."
+        )
 
 
 def asset(node: PolicyNode) -> str | None:

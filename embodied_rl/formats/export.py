@@ -6,10 +6,10 @@ from pathlib import Path
 
 from safetensors.torch import save_file
 
-from embodied_rl import build
+from embodied_rl import assets, build
 from embodied_rl.actors.checkpoint import read_metadata
 from embodied_rl.actors.embodiment import Embodiment
-from embodied_rl.formats import lerobot_files, openpi_files, weights
+from embodied_rl.formats import finding, lerobot_files, openpi_files, weights
 from embodied_rl.formats.tensors import SINGLE
 from embodied_rl.interfaces.policy import FlowBackbone
 from embodied_rl.learning.checkpoint import failed_writes
@@ -51,6 +51,12 @@ def check(config: ExportConfig) -> tuple[Path, Path]:
     Raises:
         ValueError: see `run`.
     """
+    given = assets.resolve(config.checkpoint)
+    if (form := finding.of(given)) is not None:
+        raise ValueError(
+            f"checkpoint={given} is a folder of {form}'s: what is exported is a run, or a policy file of a run, which "
+            f"knows its robot. Start one with policy.checkpoint={given}."
+        )
     file, out = build.policy_file(config.checkpoint), Path(config.out or f"{config.format}_checkpoint")
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise ValueError(f"out={out} is there already and not empty; give another folder.")

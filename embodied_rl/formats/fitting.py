@@ -10,6 +10,7 @@ from embodied_rl.actors.embodiment import Embodiment
 from embodied_rl.actors.normalisation import Normalisation
 from embodied_rl.formats import lerobot, openpi
 from embodied_rl.formats.foreign import Foreign, Statistics
+from embodied_rl.formats.tensors import parsed
 from embodied_rl.interfaces.sim import SimulatorSpec
 from embodied_rl.learning.checkpoint import CheckpointError
 
@@ -123,11 +124,11 @@ def _of_file(path: Path, found: Foreign) -> Statistics:
         raise ValueError(
             f"policy.statistics={path}: there are no statistics; give a LeRobotDataset or a norm_stats.json."
         )
-    if "norm_stats" in lerobot.parsed(file):
+    if "norm_stats" in parsed(file):
         return openpi.statistics_of(file, kind)
     values = {
         f"{feature}.{name}": torch.tensor(value, dtype=torch.float64)
-        for feature, entries in lerobot.parsed(file).items()
+        for feature, entries in parsed(file).items()
         if feature in KINDS.values()
         for name, value in entries.items()
     }

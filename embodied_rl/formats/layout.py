@@ -19,6 +19,7 @@ from embodied_rl.interfaces.policy import FlowBackbone
 from embodied_rl.learning.checkpoint import CheckpointError
 
 PREFIX = "model."
+BEFORE_PROCESSORS = ("normalize_inputs.", "normalize_targets.", "unnormalize_outputs.")
 SHOWN = 6
 
 
@@ -179,6 +180,11 @@ def _refuse(found: Foreign, missing: list[str], extra: list[str]) -> None:
     if not missing and not extra:
         return
     known = list(found.tensors)
+    if any(name.startswith(BEFORE_PROCESSORS) for name in extra):
+        raise CheckpointError(
+            f"{found.folder} holds its statistics among its weights, as lerobot stored them before version 0.4: "
+            "migrate it there with lerobot.processor.migrate_policy_normalization."
+        )
     lines = [f"{found.folder} is not a checkpoint of this network."]
     lines += [f"  missing: {name}{_nearest(name, extra or known)}" for name in missing[:SHOWN]]
     lines += [f"  … and {len(missing) - SHOWN} more are missing" for _ in range(len(missing) > SHOWN)]

@@ -5,7 +5,6 @@ A processor file lists steps; a normaliser's statistics lie in a safetensors fil
 statistics among the weights; lerobot brings a script that migrates them.
 """
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -29,7 +28,7 @@ BOUNDS = {"min_max": ("min", "max"), "quantiles": ("q01", "q99")}
 
 def recognises(folder: Path) -> bool:
     """Whether a folder is of this format."""
-    return (folder / CONFIG).is_file() and '"input_features"' in (folder / CONFIG).read_text(encoding="utf-8")
+    return (folder / CONFIG).is_file() and '"input_features"' in (folder / CONFIG).read_text("utf-8", "replace")
 
 
 def read(folder: Path, asset: str | None = None) -> Foreign:
@@ -44,7 +43,7 @@ def read(folder: Path, asset: str | None = None) -> Foreign:
     """
     if asset is not None:
         raise CheckpointError(f"policy.statistics={asset}: there is no such file or folder.")
-    config = parsed(folder / CONFIG)
+    config = tensors.parsed(folder / CONFIG)
     steps = _steps(folder / BEFORE)
     relative = steps.get("relative_actions_processor", {}).get("config", {})
     names = tuple(relative.get("action_names") or ())
@@ -70,26 +69,13 @@ def read(folder: Path, asset: str | None = None) -> Foreign:
     )
 
 
-def parsed(file: Path) -> dict[str, Any]:
-    """A JSON file that holds a mapping.
-
-    Raises:
-        CheckpointError: it is damaged.
-    """
-    try:
-        data = json.loads(file.read_text(encoding="utf-8"))
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise CheckpointError(f"{file} is damaged: {error}.") from error
-    if not isinstance(data, dict):
-        raise CheckpointError(f"{file} is damaged: it should hold a mapping.")
-    return data
-
-
 def _steps(file: Path) -> dict[str, dict[str, Any]]:
     """Processor steps by their registered name."""
     if not file.is_file():
         return {}
-    listed = parsed(file).get("steps", [])
+    listed = tensors.parsed(file).get("steps")
+    if not isinstance(listed, list) or not all(isinstance(step, dict) for step in listed):
+        raise CheckpointError(f"{file} is damaged: its 'steps' should be a list of mappings.")
     return {str(step.get("registry_name", step.get("class"))): step for step in listed}
 
 

@@ -13,7 +13,6 @@ import numpy as np
 from embodied_rl.actors.normalisation import Normalisation
 from embodied_rl.formats import tensors
 from embodied_rl.formats.foreign import Foreign, Statistics
-from embodied_rl.formats.lerobot import parsed
 from embodied_rl.learning.checkpoint import CheckpointError
 
 CAMERAS = ("base_0_rgb", "left_wrist_0_rgb", "right_wrist_0_rgb")
@@ -39,7 +38,7 @@ def read(folder: Path, asset: str | None = None) -> Foreign:
     """
     found = tensors.find(folder)
     policy = "pi05" if any(name.endswith("time_mlp_in.weight") and "action" not in name for name in found) else "pi0"
-    config = parsed(folder / "config.json") if (folder / "config.json").is_file() else {}
+    config = tensors.parsed(folder / "config.json") if (folder / "config.json").is_file() else {}
     tokenizer = folder / "tokenizer.json"
     return Foreign(
         format="openpi",
@@ -76,9 +75,9 @@ def statistics_of(file: Path, kind: str) -> Statistics:
     Raises:
         CheckpointError: it is damaged, or lacks what the kind needs.
     """
-    data = parsed(file).get("norm_stats")
-    if not isinstance(data, dict):
-        raise CheckpointError(f"{file} is damaged: it has no 'norm_stats'.")
+    data = tensors.parsed(file).get("norm_stats")
+    if not isinstance(data, dict) or not all(isinstance(entry, dict) for entry in data.values()):
+        raise CheckpointError(f"{file} is damaged: its 'norm_stats' should be a mapping of mappings.")
     return Statistics(
         *(_normalisation(data[name], name, kind, file) if name in data else None for name in ("state", "actions")),
         where=str(file),

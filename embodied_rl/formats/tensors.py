@@ -5,6 +5,7 @@ import struct
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -74,6 +75,21 @@ def contents(folder: Path, files: Iterable[Path]) -> dict[str, bytes]:
     return {file.relative_to(folder).as_posix(): file.read_bytes() for file in kept}
 
 
+def parsed(file: Path) -> dict[str, Any]:
+    """A JSON file that holds a mapping.
+
+    Raises:
+        CheckpointError: it is damaged.
+    """
+    try:
+        data = json.loads(file.read_text(encoding="utf-8"))
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise CheckpointError(f"{file} is damaged: {error}.") from error
+    if not isinstance(data, dict):
+        raise CheckpointError(f"{file} is damaged: it should hold a mapping.")
+    return data
+
+
 def find(folder: Path) -> TensorFiles:
     """The weights of a checkpoint folder.
 
@@ -93,10 +109,9 @@ def find(folder: Path) -> TensorFiles:
 
 
 def _sharded(folder: Path) -> TensorFiles:
-    try:
-        listed: dict[str, str] = json.loads((folder / INDEX).read_text(encoding="utf-8"))["weight_map"]
-    except (json.JSONDecodeError, KeyError, TypeError) as error:
-        raise CheckpointError(f"{folder / INDEX} is damaged: {error}.") from error
+    listed = parsed(folder / INDEX).get("weight_map")
+    if not isinstance(listed, dict):
+        raise CheckpointError(f"{folder / INDEX} is damaged: it has no 'weight_map'.")
     entries: dict[str, Entry] = {}
     for name in sorted(set(listed.values())):
         file = folder / Path(name).name

@@ -79,10 +79,11 @@ def merge(network: nn.Module) -> None:
 def _check_settings(network: FlowBackbone, lora: LoraNode) -> None:
     there = adapter_settings(network)
     assert there is not None
-    if (there.rank, there.alpha) != (lora.rank, _alpha(lora)):
+    if there != LoraNode(lora.rank, _alpha(lora)):
+        told = f"policy.lora.rank={there.rank} policy.lora.alpha={there.alpha:g}"
         raise ValueError(
             f"policy.lora.rank={lora.rank} with alpha {_alpha(lora):g}, but the checkpoint's adapters have rank "
-            f"{there.rank} and alpha {there.alpha:g}: set policy.lora.rank={there.rank} policy.lora.alpha={there.alpha:g}."
+            f"{there.rank} and alpha {there.alpha:g}: set {told}."
         )
 
 
