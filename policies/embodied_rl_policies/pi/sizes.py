@@ -47,9 +47,10 @@ def read(shapes: Shapes, config: Mapping[str, Any], given: Mapping[str, Any]) ->
         value = next((config[name] for name in names if config.get(name) is not None), None)
         if value is not None and not (key in FREE and key in given):
             found[key] = value
-    for key, meaning in UNTOLD.items():
-        if key not in found and key not in given:
-            raise ValueError(f"The checkpoint does not say {meaning}: give policy.{key}=<number>.")
+    untold = [key for key in UNTOLD if key not in found and key not in given]
+    if untold:
+        listed = ", nor ".join(f"{UNTOLD[key]}: give policy.{key}=<number>" for key in untold)
+        raise ValueError(f"The checkpoint does not say {listed}.")
     return found
 
 
