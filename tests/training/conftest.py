@@ -9,6 +9,7 @@ import pytest
 import torch
 
 sys.path.insert(0, str(Path(__file__).parent))  # for `running`, and for the plug-in `reaching`
+sys.path.extend(str(Path(__file__).parents[1] / name) for name in ("formats", "parity"))  # for small checkpoints
 
 from running import SMALL, TABLETOP, complete, with_plan
 

@@ -1,0 +1,142 @@
+"""A checkpoint of lerobot's from the command line: looked at, trained, evaluated, resumed, and written back."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+
+pytest.importorskip("transformers")
+
+import building
+from building import EMBEDDING, HEAD, lerobot, openpi
+from running import REACHING, SMALL, assert_same
+from using import attach, save
+
+from embodied_rl.actors.checkpoint import read_metadata
+from embodied_rl.trainer import Trainer
+
+Typed = Callable[..., tuple[int, str, str]]
+CAMERAS = "policy.cameras={base_0_rgb: top, left_wrist_0_rgb: null, right_wrist_0_rgb: null}"
+ATTACHED = (CAMERAS, "policy.vision_heads=2")
+OURS = ("policy.", "train.iterations", "train.eval_every", "algo.critic_warmup", "checkpoint.every")
+RUN = (
+    "train", *REACHING, *(word for word in SMALL if not word.startswith(OURS)), "sim.num_envs=4", "sim.horizon=6",
+    "train.iterations=2", "train.decisions=2", "train.eval_every=0", "checkpoint.every=1", "algo.critic_warmup=0",
+    "plan=sync", "policy.executed=3",
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """π0 for the robot of the simulator "reaching": three state entries, two actions, one of three cameras."""
+    known = {name: building.sizes.statistics(name, dims) for name, dims in (("state", 3), ("action", 2))}
+    for values in known.values():
+        for key in values:
+            values[key][-1] = {"mean": 0.0, "std": 1.0}.get(key, 0.0)
+    return lerobot(tmp_path_factory.mktemp("formats") / "folder", "pi0", stats=known)
+
+
+@pytest.mark.parametrize("train", ["expert", "lora"])
+def test_train_resume_evaluate_and_write_back(
+    typed: Typed, tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch, train: str
+) -> None:
+    """A resumed run ends as an unbroken one; what is frozen comes back to the bit, what learned does not."""
+    if train == "lora":
+        pytest.importorskip("peft")
+    settings = (*RUN, "policy=pi0", f"policy.checkpoint={folder}", *ATTACHED, f"policy.train={train}")
+    settings = (*settings, "policy.lora.rank=2", "policy.cache_gigabytes=1")
+    step = Trainer.step
+
+    def interrupted(trainer: Trainer) -> dict[str, float]:
+        if trainer.iteration == 1:
+            raise KeyboardInterrupt
+        return step(trainer)
+
+    assert succeeded(typed(*settings, "run.root=straight"))
+    with monkeypatch.context() as patch:
+        patch.setattr(Trainer, "step", interrupted)
+        assert typed(*settings, "run.root=stopped")[0] == 130
+    assert succeeded(typed("train", "resume=last", "run.root=stopped"))
+    run, stopped = (next((tmp_path / root).glob("*/*")) for root in ("straight", "stopped"))
+    assert_same(stopped, run)
+
+    said = read_metadata(run / "policy.safetensors")
+    assert (said.adapters is not None) == (train == "lora")
+    assert succeeded(typed("eval", f"policy={run}", "episodes=2", "video.episodes=0", "plan=sync"))
+    told = succeeded(typed("inspect", str(run)))
+    assert "made from lerobot's" in told and ("adapters of rank 2" in told) == (train == "lora")
+
+    assert "lerobot checkpoint of pi0 in back" in succeeded(typed("export", f"checkpoint={run}", "out=back"))
+    old, new = load_file(folder / "model.safetensors"), load_file(tmp_path / "back/model.safetensors")
+    assert old.keys() == new.keys()
+    changed = {name.removeprefix("model.") for name in old if not torch.equal(old[name], new[name])}
+    assert "action_in_proj.weight" in changed and any("gemma_expert" in name for name in changed)
+    assert not any("vision_tower" in name or "projector" in name or name in (EMBEDDING, HEAD) for name in changed)
+    assert any("language_model" in name for name in changed) == (train == "lora")
+    same = {file.name for file in folder.iterdir() if file.is_file()} - {"model.safetensors", "config.json"}
+    assert all((folder / name).read_bytes() == (tmp_path / "back" / name).read_bytes() for name in same)
+    written = json.loads((tmp_path / "back/config.json").read_text())
+    assert written == json.loads((folder / "config.json").read_text()) | {"n_action_steps": 3}
+
+
+def succeeded(result: tuple[int, str, str]) -> str:
+    """What a command said, on one line."""
+    code, out, err = result
+    assert code == 0, err
+    return " ".join(out.split())
+
+
+def test_what_a_format_cannot_say_is_printed(typed: Typed, tmp_path: Path) -> None:
+    """openpi's folder knows nothing of relative actions, and neither knows conventions of grippers."""
+    source = lerobot(tmp_path / "source", "pi0", relative=True, action_names=building.sizes.ACTION_NAMES)
+    network, robot = attach(source, "pi0", gripper="zero_one")
+    save(tmp_path / "policy.safetensors", "pi0", network, robot)
+    for form in ("openpi", "lerobot"):
+        told = succeeded(typed("export", "checkpoint=policy.safetensors", f"format={form}", f"out={form}"))
+        assert ("actions relative to the state: x, y, z, yaw" in told) == (form == "openpi")
+        assert "policy.gripper=zero_one" in told
+
+
+@pytest.mark.parametrize("form", ["lerobot", "openpi"])
+def test_inspect_says_what_is_there_and_what_is_missing(typed: Typed, tmp_path: Path, folder: Path, form: str) -> None:
+    found = folder if form == "lerobot" else openpi(tmp_path / "openpi", "pi05")
+    code, out, err = typed("inspect", str(found))
+    text = " ".join(out.split())
+    assert code == 0, err
+    assert form in text and "base_0_rgb, left_wrist_0_rgb, right_wrist_0_rgb" in text
+    if form == "lerobot":
+        assert "pi0" in text and "108, 0.001 GB: 108 float32" in text and "3 entries, mean_std" in text
+        assert "denoise steps 4" in text and "tokenizer inside" in text and "executed 5" in text
+        assert "how many attention heads its vision tower has: give policy.vision_heads=<number>" in text
+    else:
+        assert "pi05" in text and "6 entries, quantiles" in text and "not inside" in text
+        assert "missing: the tokenizer; policy.tokenizer=" in text and "policy.vision_heads=<number>" in text
+
+
+def test_inspect_names_the_robots_to_choose_from(typed: Typed, tmp_path: Path) -> None:
+    known = building.statistics()
+    openpi(tmp_path / "openpi", "pi0", assets={"one": known, "two": known})
+    code, out, _ = typed("inspect", "openpi")
+    assert code == 0 and "policy.statistics=<asset>, of one, two" in " ".join(out.split())
+
+
+def test_mistakes_end_in_one_line(typed: Typed, tmp_path: Path, folder: Path) -> None:
+    """Through every layer of the command line, without a traceback."""
+    attached = (*RUN, "policy=pi0", f"policy.checkpoint={folder}")
+    for words, message in (
+        ((*attached, "policy.vision_heads=2"), "Say which is which"),
+        ((*attached, CAMERAS), "give policy.vision_heads=<number>"),
+        ((*attached, *ATTACHED, "policy.horizon=9"), "leave policy.horizon out"),
+        ((*RUN, "policy=pi05", f"policy.checkpoint={folder}", *ATTACHED), "set policy=pi0"),
+        (("inspect", "nowhere"), "nowhere"),
+        (("export", f"checkpoint={folder}", "out=back"), "is a folder of lerobot's"),
+        (("export", "checkpoint=nowhere", "out=back"), "nowhere"),
+    ):
+        code, _, err = typed(*words)
+        assert code == 2 and message in err and "Traceback" not in err, (words, err)
+    assert not (tmp_path / "back").exists()
+    assert np.isfinite(load_file(folder / "model.safetensors")["model.action_in_proj.bias"]).all()
