@@ -8,6 +8,7 @@ from pathlib import Path
 
 import av
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
@@ -273,6 +274,13 @@ def narrowed(folder: Path) -> None:
     pq.write_table(pq.read_table(path).drop_columns(["source"]), path)
 
 
+def shifted(folder: Path) -> None:
+    path = min(folder.glob("meta/episodes/*/*"))
+    rows = pq.read_table(path).to_pylist()
+    rows[3]["dataset_from_index"] -= 1
+    pq.write_table(pa.Table.from_pylist(rows), path)
+
+
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
@@ -294,6 +302,7 @@ def narrowed(folder: Path) -> None:
         (cut("meta/info.json"), "does not describe a LeRobotDataset"),
         (cut("meta/stats.json"), "stats.json is damaged"),
         (shortened, r"mp4 is .* s long, and its episodes are .* s"),
+        (shifted, "episode 3 does not follow the one before"),
         (narrowed, "has no column 'source', of which meta/info.json speaks"),
     ],
 )

@@ -19,6 +19,7 @@ from embodied_rl.datasets.lerobot import episodes as listing
 from embodied_rl.datasets.lerobot.info import DatasetError, Feature
 from embodied_rl.datasets.lerobot.reader import Dataset
 from embodied_rl.datasets.lerobot.statistics import combine
+from embodied_rl.datasets.lerobot.video import Encoder
 from embodied_rl.datasets.lerobot.writer import Writer
 from embodied_rl.runs.storage import StorageError
 
@@ -198,6 +199,19 @@ def test_a_full_disk_keeps_what_was_there(tmp_path, monkeypatch) -> None:
     assert_holds(Dataset(tmp_path / "data"), 2)
     assert not list((tmp_path / "data").rglob(".tmp-*"))
     with Writer.resume(tmp_path / "data") as writer:
+        record(writer, range(2, 4))
+    assert_holds(Dataset(tmp_path / "data"), 4)
+
+
+def test_a_disk_that_fills_up_in_an_episode_keeps_what_was_there(tmp_path, monkeypatch) -> None:
+    def full(*_) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with Writer(tmp_path / "data", FEATURES, FPS, "toy") as writer:
+        record(writer, range(2))
+        with monkeypatch.context() as patch, pytest.raises(StorageError, match="The disk is full"):
+            patch.setattr(Encoder, "add", full)
+            record(writer, range(2, 3))
         record(writer, range(2, 4))
     assert_holds(Dataset(tmp_path / "data"), 4)
 
