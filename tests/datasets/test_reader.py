@@ -154,6 +154,20 @@ def test_pictures_may_be_described_with_colours_first(tmp_path) -> None:
     turned, plain = Dataset(tmp_path / "data").read(range(12)), Dataset(THEIRS).read(range(12))
     for camera, image in plain.observation.images.items():
         np.testing.assert_array_equal(turned.observation.images[camera], image)
+    added = {
+        "observation.images.front": plain.observation.images["front"][0],
+        "observation.images.wrist": plain.observation.images["wrist"][0],
+        "observation.state": np.zeros(3),
+        "action": np.zeros(2),
+        "next.done": True,
+        "source": 1,
+        "forces": np.ones((2, 3)),
+    }
+    with Writer.resume(tmp_path / "data") as writer:
+        writer.add_episode([added], "more")
+    continued = Dataset(tmp_path / "data").read([12, 0]).observation
+    np.testing.assert_array_equal(continued.images["wrist"][0], continued.images["wrist"][1])
+    assert abs(continued.images["front"][0].astype(int) - continued.images["front"][1]).mean() < 3
 
 
 def test_observations_are_those_of_the_interface(dataset) -> None:

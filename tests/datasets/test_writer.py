@@ -288,6 +288,7 @@ def test_other_folders_are_left_alone(tmp_path) -> None:
     (tmp_path / "letters/dear.txt").write_text("you")
     with pytest.raises(DatasetError, match="holds other files"):
         Writer(tmp_path / "letters", NUMBERS, FPS)
+    (tmp_path / "data/meta").mkdir(parents=True)  # as far as a writer was that is gone
     made(tmp_path / "data", 1, NUMBERS)
     with pytest.raises(DatasetError, match=r"'observation.images.wrist' is absent there, and \('image', .*\) here"):
         Writer(tmp_path / "data", NUMBERS | PNG, FPS)

@@ -160,7 +160,7 @@ class Writer:
 
     def _begin(self, wanted: Info) -> Info:
         if not (self.folder / INFO).exists():
-            if any(self.folder.iterdir()):
+            if any(path.name != "meta" for path in self.folder.iterdir()):  # which a writer may not have got beyond
                 raise DatasetError(f"{self.folder} holds other files, and no LeRobotDataset. Give an empty folder.")
             make_folder(self.folder / "meta", KEY)
             write_text(self.folder / INFO, wanted.to_json())
