@@ -273,8 +273,9 @@ def test_micro_batches_give_the_gradient_and_the_figures_of_the_whole(level: str
         found.append(({name: p.grad for name, p in actor.named_parameters() if p.grad is not None}, figures))
     whole, figures = found[0]
     assert figures["clip_share"] > 0
+    largest = max(gradient.abs().max() for gradient in whole.values())
     for gradients, others in found[1:]:
         assert gradients.keys() == whole.keys()
         assert others == pytest.approx(figures, rel=1e-4, abs=1e-6)
         for name, gradient in whole.items():
-            torch.testing.assert_close(gradients[name], gradient, rtol=1e-3, atol=1e-5)
+            assert (gradients[name] - gradient).abs().max() <= 1e-3 * gradient.abs().max() + 1e-5 * largest
