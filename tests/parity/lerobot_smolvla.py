@@ -177,12 +177,16 @@ def tiny_policy(every: int, framed: bool) -> SmolVLAPolicy:
     return policy
 
 
-def batch(cameras: list[str]) -> dict[str, torch.Tensor]:
-    """The recipe's observation, as lerobot's processors would hand it over; cameras take the pictures in order."""
+def batch(config: SmolVLAConfig) -> dict[str, torch.Tensor]:
+    """The recipe's observation, as lerobot's processors would hand it over, for the features of a configuration.
+
+    Cameras take the pictures in order, and a shorter state the first values.
+    """
     tokens = torch.from_numpy(recipe.words("tokens", sizes.ROWS, sizes.TOKEN_LENGTH, sizes.IMAGE_START_TOKENS[1]))
     given = {"observation.language.tokens": tokens, "observation.language.attention_mask": tokens != 0}
-    given["observation.state"] = torch.from_numpy(recipe.normal("state", (sizes.ROWS, sizes.STATE_DIM)))
-    for key, (camera, size) in zip(cameras, sizes.PICTURES.items(), strict=False):
+    state = torch.from_numpy(recipe.normal("state", (sizes.ROWS, sizes.STATE_DIM)))
+    given["observation.state"] = state[:, : config.robot_state_feature.shape[0]]
+    for key, (camera, size) in zip(config.image_features, sizes.PICTURES.items(), strict=False):
         picture = torch.from_numpy(recipe.picture(camera, sizes.ROWS, *size))
         given[key] = picture.permute(0, 3, 1, 2).float() / 255
     return given
@@ -222,7 +226,7 @@ def golden() -> dict[str, torch.Tensor]:
     tensors = {}
     for name, (every, framed) in sizes.VARIANTS.items():
         policy = tiny_policy(every, framed)
-        given = batch(list(policy.config.image_features))
+        given = batch(policy.config)
         for index, velocity in enumerate(velocities(policy, given)):
             tensors[f"{name}/velocity/{index}"] = velocity
         tensors[f"{name}/actions"] = policy.predict_action_chunk(given, noise=noise())
@@ -262,7 +266,7 @@ def load(folder: str) -> dict[str, object]:
     if any((*report.values(), wrong)):
         return {**report, "wrong_shapes": wrong}
     policy = SmolVLAPolicy.from_pretrained(folder, config=config, strict=True)
-    actions = policy.predict_action_chunk(batch(list(config.image_features)), noise=noise())
+    actions = policy.predict_action_chunk(batch(config), noise=noise())
     return {**report, "actions": actions.tolist()}
 
 
