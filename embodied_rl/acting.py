@@ -1,14 +1,12 @@
 """Who acts, from a word on the command line: `expert`, `random`, or a checkpoint."""
 
-from dataclasses import asdict
 from difflib import get_close_matches
 from pathlib import Path
 
-from embodied_rl import build, plugins
-from embodied_rl.actors.checkpoint import load_parts, read_metadata
+from embodied_rl import build
+from embodied_rl.actors.checkpoint import read_metadata
 from embodied_rl.actors.flow import FlowActor
 from embodied_rl.actors.scripted import OperatorActor, RandomActor
-from embodied_rl.config import freeze
 from embodied_rl.flow.sampler import FlowSDE
 from embodied_rl.interfaces.policy import Actor
 from embodied_rl.interfaces.sim import Operated, Simulator
@@ -29,9 +27,7 @@ def deployed(text: str) -> FlowActor:
     """
     path = build.policy_file(text)
     metadata = read_metadata(path)
-    policy = plugins.find("policies", metadata.policy)
-    options = freeze(policy.Config, metadata.config, "policy")
-    backbone, embodiment = load_parts(path, metadata.policy, asdict(options), build.backbone_maker(policy, options))
+    backbone, embodiment = build.stored_backbone(path)
     steps = int(metadata.extra.get("denoise_steps", DENOISE_STEPS))
     return FlowActor(backbone, FlowSDE(steps, 1.0, None, "hybrid"), None, embodiment).eval()
 

@@ -1,20 +1,23 @@
 """From a frozen configuration to actor and curriculum. Names become classes here and nowhere else."""
 
 from collections.abc import Callable
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from embodied_rl import assets, plugins
-from embodied_rl.actors.checkpoint import load_parts
+from embodied_rl.actors import tokenizer
+from embodied_rl.actors.checkpoint import PolicyMetadata, check_config, load_parts
 from embodied_rl.actors.embodiment import Embodiment
 from embodied_rl.actors.flow import FlowActor
+from embodied_rl.config import freeze
 from embodied_rl.critics import make_critic
 from embodied_rl.flow.sampler import FlowNoise, FlowSDE, Sampler
+from embodied_rl.formats import attach, finding
 from embodied_rl.interfaces.curriculum import Curriculum
 from embodied_rl.interfaces.policy import FlowBackbone
 from embodied_rl.interfaces.sim import SimulatorSpec
-from embodied_rl.learning import checkpoint
+from embodied_rl.learning import checkpoint, trainable
 from embodied_rl.roles import PolicyWorker, RemotePolicy
 from embodied_rl.runtime.local import ProcessHandle
 from embodied_rl.schema import EpisodesNode, Plan, PolicyNode, SamplerNode, SimNode
@@ -78,13 +81,34 @@ def backbone(node: PolicyNode, spec: SimulatorSpec) -> tuple[FlowBackbone, Embod
         ValueError: a checkpoint that is damaged, or of another network.
     """
     cls, options = plugins.configure("policies", node, "policy")
-    make = backbone_maker(cls, options)
-    if node.checkpoint is not None:
-        network, embodiment = load_parts(policy_file(node.checkpoint), node.name, asdict(options), make)
-        check_fit(embodiment, spec)
+    if node.checkpoint is None:
+        embodiment = new_embodiment(spec, options, node, cls)
+        return backbone_maker(cls, options)(embodiment, ()), embodiment
+    path = assets.resolve(node.checkpoint)
+    if finding.of(path) is not None:
+        network, embodiment = attach.network(path, node, cls, spec, backbone_maker)
         return network, configured(embodiment, node)
-    embodiment = new_embodiment(spec, options.horizon, node)
-    return make(embodiment, ()), embodiment
+    network, embodiment = stored_backbone(policy_file(node.checkpoint), node)
+    check_fit(embodiment, spec)
+    return network, configured(embodiment, node)
+
+
+def stored_backbone(path: Path, node: PolicyNode | None = None) -> tuple[FlowBackbone, Embodiment]:
+    """The network of a policy file, of the sizes the file says; adapters stay where `node` trains them.
+
+    Raises:
+        CheckpointError: a file that is damaged, of another policy or of other sizes than `node` gives.
+        ValueError: a policy that is not installed, or a file of a version that knew other sizes.
+    """
+
+    def make(metadata: PolicyMetadata) -> FlowBackbone:
+        if node is not None:
+            check_config(path, metadata, node.name, node.options)
+        cls = plugins.find("policies", metadata.policy)
+        options = freeze(cls.Config, metadata.config, "policy")
+        return backbone_maker(cls, options)(metadata.embodiment, metadata.auxiliary_names)
+
+    return load_parts(path, make, merged=node is None or node.train != "lora")
 
 
 def check_fit(embodiment: Embodiment, spec: SimulatorSpec) -> None:
@@ -100,9 +124,12 @@ def check_fit(embodiment: Embodiment, spec: SimulatorSpec) -> None:
         raise ValueError(f"policy.checkpoint: {error} Give one that fits: {others}.") from None
 
 
-def new_embodiment(spec: SimulatorSpec, horizon: int, node: PolicyNode) -> Embodiment:
-    """What a policy with new weights is attached to."""
-    return configured(Embodiment.of(spec, horizon, max(TOKEN_LENGTH, spec.instruction_length)), node)
+def new_embodiment(spec: SimulatorSpec, options: Any, node: PolicyNode, cls: type[Any]) -> Embodiment:
+    """What a policy of this class, with new weights, is attached to."""
+    if cls.PROMPT_WORDS is None:
+        return configured(Embodiment.of(spec, options.horizon, max(TOKEN_LENGTH, spec.instruction_length)), node)
+    made = tokenizer.of_words([*spec.words, *cls.PROMPT_WORDS])
+    return configured(replace(Embodiment.of(spec, options.horizon, options.token_length), tokenizer=made), node)
 
 
 def configured(embodiment: Embodiment, node: PolicyNode) -> Embodiment:
@@ -128,9 +155,9 @@ def backbone_maker(cls: type[Any], options: Any) -> Callable[[Embodiment, tuple[
             options,
             action_dim=len(embodiment.action_names),
             state_dim=len(embodiment.state_names),
-            cameras=embodiment.cameras,
+            cameras=embodiment.seen_as,
             image_size=embodiment.image_size,
-            vocabulary_size=len(embodiment.vocabulary),
+            vocabulary_size=embodiment.vocabulary_size,
             token_length=embodiment.token_length,
             auxiliary_names=auxiliary_names,
         )
@@ -146,6 +173,7 @@ def policy_extra(sim: SimNode, sampling: SamplerNode) -> dict[str, Any]:
 def actor(node: PolicyNode, sampling: SamplerNode, spec: SimulatorSpec, needs_critic: bool) -> FlowActor:
     """Network, sampler and critic as one actor."""
     network, embodiment = backbone(node, spec)
+    trainable.choose(network, node.train, node.lora)
     critic = make_critic(
         node.critic if needs_critic else "none",
         privileged_dim=len(spec.privileged_names),

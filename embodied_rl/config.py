@@ -135,7 +135,8 @@ def key_paths(kind: type[DataclassInstance], where: str = "") -> list[str]:
 
 def _unknown_key(kind: type[DataclassInstance], key: str, where: str) -> str:
     siblings = [join(where, item.name) for item in fields(kind)]
-    below = {path.rpartition(".")[2]: path for path in reversed(key_paths(kind, where))}
+    deepest_first = sorted(reversed(key_paths(kind, where)), key=lambda path: -path.count("."))
+    below = {path.rpartition(".")[2]: path for path in deepest_first}
     close = get_close_matches(key, list(below), n=1)
     elsewhere = f" Did you mean '{below[close[0]]}'?" if close else ""
     return f"unknown key '{join(where, key)}'.{elsewhere or did_you_mean(join(where, key), siblings)}"

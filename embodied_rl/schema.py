@@ -69,18 +69,45 @@ class BenchmarkNode:
 
 
 @dataclass(frozen=True)
+class LoraNode:
+    rank: int = at_least(1, 32)
+    """Rank of the low-rank adapters (arXiv:2106.09685)."""
+    alpha: float | None = at_least(0.0, None)
+    """Adapters are scaled by alpha / rank; null takes the rank."""
+
+
+@dataclass(frozen=True)
 class PolicyNode:
     kind: ClassVar[str] = "policies"
     name: str
     """Policy; `embodied-rl list policies` shows them."""
     checkpoint: str | None = None
-    """Weights to start from: a run folder, a file, or asset:<name>; null draws new ones."""
+    """Weights to start from: a run folder, a file, asset:<name>, or a folder of lerobot's or openpi's; null draws new
+    ones."""
+    cameras: dict[str, str | None] = field(default_factory=dict)
+    """For a checkpoint of another project: its view → the simulator's camera, null for a view that stays empty; views
+    and cameras of the same name need no entry."""
+    statistics: str | None = None
+    """For a checkpoint of another project: whose statistics normalise, where it has none or those of several robots: a
+    LeRobotDataset's folder, a norm_stats.json, or the name of an openpi asset; null takes the checkpoint's."""
+    tokenizer: str | None = None
+    """For a checkpoint of another project: a tokenizer.json, or its folder; null takes the checkpoint's own."""
+    gripper: Literal["same", "inverted", "zero_one", "one_zero"] = "same"
+    """For a checkpoint of another project: how its gripper actions relate to the simulator's -1 … 1; zero_one and
+    one_zero are policies whose gripper runs from 0 to 1."""
     executed: int | None = at_least(1, None)
     """Actions of a chunk that are executed before the policy is asked again; null executes all."""
     blind: Literal["none", "image", "instruction"] | None = None
     """An input the policy never gets, for controls; null keeps the checkpoint's, or gives all."""
     freeze_perception: bool = False
     """Keep what sees fixed, and compute it once a decision."""
+    train: Literal["full", "expert", "lora"] = "full"
+    """What learns: everything; the action expert alone, on a frozen vision-language model; or low-rank adapters."""
+    lora: LoraNode = field(default_factory=LoraNode)
+    """Adapters, for train=lora."""
+    cache_gigabytes: float = at_least(0.0, 4.0)
+    """Memory of each rank for what a frozen part of the network computed in a rollout, so that no epoch computes it
+    again: keys and values of a frozen prefix, or else image features; 0 for none."""
     critic: Literal["privileged", "prefix", "expert"] = "privileged"
     """What the value is read from: simulator truth, the policy's prefix, or the action expert's features."""
     options: dict[str, Any] = rest()

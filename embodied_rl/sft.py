@@ -89,10 +89,11 @@ def fit(config: SftConfig, simulator: Operated) -> tuple[FlowBackbone, Embodimen
     backbone, embodiment = _network(config, options, simulator.spec, demonstrations)
     method = SFT(options, backbone, config.seed, _say)
     if options.frames:
-        method.localise(embodiment.inputs(frames.observation), _targets(frames, options, simulator.spec))
+        method.localise(embodiment.inputs(frames.observation, backbone), _targets(frames, options, simulator.spec))
     del frames
-    actions = embodiment.model_actions(demonstrations.actions, backbone.spec.action_dim)
-    method.clone(embodiment.inputs(demonstrations.observation), actions)
+    state = demonstrations.observation.state
+    actions = embodiment.model_actions(demonstrations.actions, state, backbone.spec.action_dim)
+    method.clone(embodiment.inputs(demonstrations.observation, backbone), actions)
     return backbone, embodiment
 
 
@@ -141,8 +142,8 @@ def _network(
     if config.policy.checkpoint is not None:
         return build.backbone(config.policy, spec)
     policy, policy_options = plugins.configure("policies", config.policy, "policy")
-    embodiment = build.new_embodiment(spec, policy_options.horizon, config.policy)
-    embodiment = embodiment.with_statistics(demonstrations.observation.state)
+    embodiment = build.new_embodiment(spec, policy_options, config.policy, policy)
+    embodiment = embodiment.with_statistics(demonstrations.observation.state, kind=policy.STATISTICS)
     return build.backbone_maker(policy, policy_options)(embodiment, options.auxiliary_names), embodiment
 
 

@@ -1,13 +1,14 @@
 """Policies as files: one safetensors file holds weights, embodiment and how the network was configured.
 
 The file's header carries JSON under the key "embodied_rl": format, policy name, its configuration, the names of its
-auxiliary targets, the embodiment, and whatever else the writer adds. Nothing in it is ever executed.
+auxiliary targets, the embodiment, adapters, where it came from, and whatever else the writer adds. Nothing in it is
+ever executed. A tokenizer, being long, is a tensor of bytes.
 """
 
 import json
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +19,17 @@ from torch import Tensor, nn
 
 from embodied_rl.actors.embodiment import Embodiment
 from embodied_rl.actors.flow import FlowActor
+from embodied_rl.formats.layout import Source, empty
 from embodied_rl.interfaces.policy import FlowBackbone
 from embodied_rl.learning.checkpoint import CheckpointError, failed_writes
+from embodied_rl.learning.trainable import adapt, adapter_settings, merge
 from embodied_rl.runs.storage import explained, sync_folder
+from embodied_rl.schema import LoraNode
 
-FORMAT = 1
+FORMATS = (1, 2)
+"""Those that are read; the last one is written."""
 HEADER = "embodied_rl"
-BACKBONE = "backbone."
+BACKBONE, TOKENIZER, CARRIED = "backbone.", "tokenizer", "carried/"
 PICKLE_STARTS = (b"PK\x03\x04", b"\x80")
 
 
@@ -38,6 +43,8 @@ class PolicyMetadata:
         embodiment: robot, statistics and vocabulary it was trained with.
         auxiliary_names: what its auxiliary head predicts.
         extra: anything else of JSON, such as where it comes from and how it scored.
+        adapters: settings of its adapters, or None without any.
+        source: the checkpoint of another project it was made from, or None.
     """
 
     policy: str
@@ -45,16 +52,20 @@ class PolicyMetadata:
     embodiment: Embodiment
     auxiliary_names: tuple[str, ...] = ()
     extra: Mapping[str, Any] = field(default_factory=dict)
+    adapters: LoraNode | None = None
+    source: Source | None = None
 
     def to_json(self) -> str:
         """The header's text."""
         data = {
-            "format": FORMAT,
+            "format": FORMATS[-1],
             "policy": self.policy,
             "config": dict(self.config),
-            "embodiment": self.embodiment.to_dict(),
+            "embodiment": self.embodiment.to_dict() | {"tokenizer": ""},
             "auxiliary_names": list(self.auxiliary_names),
             "extra": dict(self.extra),
+            "adapters": None if self.adapters is None else asdict(self.adapters),
+            "source": None if self.source is None else self.source.to_dict(),
         }
         return json.dumps(data, sort_keys=True)
 
@@ -67,14 +78,14 @@ def save_backbone(
     config: Mapping[str, Any],
     *,
     extra: Mapping[str, Any] | None = None,
-    dtype: torch.dtype = torch.float32,
+    dtype: torch.dtype | None = None,
 ) -> None:
     """Write a network without sampler and critic, such as a base checkpoint; `dtype` float16 halves the file.
 
     Raises:
         StorageError: the disk is full or the folder cannot be written; an earlier file is untouched.
     """
-    metadata = PolicyMetadata(policy, config, embodiment, backbone.spec.auxiliary_names, extra or {})
+    metadata = _described(backbone, embodiment, policy, config, extra)
     _write(path, {BACKBONE + name: value for name, value in backbone.state_dict().items()}, metadata, dtype)
 
 
@@ -85,15 +96,14 @@ def save_actor(
     config: Mapping[str, Any],
     *,
     extra: Mapping[str, Any] | None = None,
-    dtype: torch.dtype = torch.float32,
+    dtype: torch.dtype | None = None,
 ) -> None:
     """Write a network with its sampler and critic; `dtype` float16 halves the file.
 
     Raises:
         StorageError: the disk is full or the folder cannot be written; an earlier file is untouched.
     """
-    names = actor.backbone.spec.auxiliary_names
-    _write(path, actor.state_dict(), PolicyMetadata(policy, config, actor.embodiment, names, extra or {}), dtype)
+    _write(path, actor.state_dict(), _described(actor.backbone, actor.embodiment, policy, config, extra), dtype)
 
 
 def read_metadata(path: Path) -> PolicyMetadata:
@@ -102,32 +112,50 @@ def read_metadata(path: Path) -> PolicyMetadata:
     Raises:
         CheckpointError: missing, damaged, pickled, or no policy file of this format.
     """
-    return _read(path)[0]
+    return _read(path, weights=False)[0]
 
 
 def load_parts(
-    path: Path,
-    policy: str,
-    config: Mapping[str, Any],
-    make: Callable[[Embodiment, tuple[str, ...]], FlowBackbone],
+    path: Path, make: Callable[[PolicyMetadata], FlowBackbone], *, merged: bool = True
 ) -> tuple[FlowBackbone, Embodiment]:
     """Build the network a file holds, with its weights as float32; sampler and critic in the file are left alone.
 
     Args:
         path: a policy file.
-        policy: name of the configured policy plug-in.
-        config: its configuration.
-        make: embodiment and auxiliary names → a network of that configuration.
+        make: what the file says of itself → a network, which may refuse it; see `check_config`.
+        merged: whether adapters become part of the weights they adapt, or stay.
 
     Raises:
-        CheckpointError: missing, damaged or pickled; or another network, naming the configuration key that differs.
+        CheckpointError: missing, damaged or pickled; or its tensors are of another network.
     """
     metadata, tensors = _read(path)
-    _check_config(path, metadata, policy, config)
-    backbone = make(metadata.embodiment, metadata.auxiliary_names)
+    backbone = empty(lambda: make(metadata))
+    if metadata.adapters is not None:
+        adapt(backbone, metadata.adapters)
     own = {name.removeprefix(BACKBONE): value for name, value in tensors.items() if name.startswith(BACKBONE)}
     _load(path, backbone, own, BACKBONE)
+    backbone.restore_buffers()
+    backbone.source = metadata.source
+    if merged:
+        merge(backbone)
     return backbone, metadata.embodiment
+
+
+def check_config(path: Path, metadata: PolicyMetadata, policy: str, given: Mapping[str, Any]) -> None:
+    """Refuse a file of another policy, or of other sizes than those that were given.
+
+    Raises:
+        CheckpointError: naming the key that differs.
+    """
+    if metadata.policy != policy:
+        raise CheckpointError(f"{path} holds policy {metadata.policy!r}, not {policy!r}: set policy={metadata.policy}.")
+    plain = json.loads(json.dumps(dict(given)))
+    for key, value in plain.items():
+        if key in metadata.config and metadata.config[key] != value:
+            stored = metadata.config[key]
+            raise CheckpointError(
+                f"{path} was made with policy.{key}={stored}, not {value}: leave policy.{key} out, it is in the file."
+            )
 
 
 def load_actor(path: Path, actor: FlowActor) -> PolicyMetadata:
@@ -145,11 +173,26 @@ def load_actor(path: Path, actor: FlowActor) -> PolicyMetadata:
     return metadata
 
 
-def _write(path: Path, state: Mapping[str, Tensor], metadata: PolicyMetadata, dtype: torch.dtype) -> None:
+def _described(
+    backbone: FlowBackbone,
+    embodiment: Embodiment,
+    policy: str,
+    config: Mapping[str, Any],
+    extra: Mapping[str, Any] | None,
+) -> PolicyMetadata:
+    names = backbone.spec.auxiliary_names
+    return PolicyMetadata(policy, config, embodiment, names, extra or {}, adapter_settings(backbone), backbone.source)
+
+
+def _write(path: Path, state: Mapping[str, Tensor], metadata: PolicyMetadata, dtype: torch.dtype | None) -> None:
     tensors = {
-        name: (value.to(dtype) if value.is_floating_point() else value).detach().cpu().contiguous()
+        name: (value.to(dtype) if dtype and value.is_floating_point() else value).detach().cpu().contiguous()
         for name, value in state.items()
     }
+    if metadata.source is not None:
+        tensors |= {CARRIED + name: value for name, value in metadata.source.carried.items()}
+    if metadata.embodiment.tokenizer:
+        tensors[TOKENIZER] = torch.frombuffer(bytearray(metadata.embodiment.tokenizer.encode()), dtype=torch.uint8)
     temporary = path.with_name(f".tmp-{path.name}-{os.getpid()}")
     with explained(path):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -164,13 +207,14 @@ def _write(path: Path, state: Mapping[str, Tensor], metadata: PolicyMetadata, dt
         sync_folder(path.parent)
 
 
-def _read(path: Path) -> tuple[PolicyMetadata, dict[str, Tensor]]:
+def _read(path: Path, weights: bool = True) -> tuple[PolicyMetadata, dict[str, Tensor]]:
     if not path.is_file():
         raise CheckpointError(f"There is no policy file {path}.")
     try:
         with safe_open(path, "pt") as opened:
             header = (opened.metadata() or {}).get(HEADER)
-            tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118
+            names = [name for name in opened.keys() if weights or name == TOKENIZER]  # noqa: SIM118
+            tensors = {name: opened.get_tensor(name) for name in names}
     except SafetensorError as error:
         # Told apart only now: a sound safetensors file may start with the same bytes as a pickle.
         with path.open("rb") as raw:
@@ -178,7 +222,14 @@ def _read(path: Path) -> tuple[PolicyMetadata, dict[str, Tensor]]:
                 message = f"{path} is a pickle, which can run any code when opened; policies are safetensors files."
                 raise CheckpointError(message) from error
         raise CheckpointError(f"{path} is damaged, or no safetensors file: {error}.") from error
-    return _parsed(path, header), tensors
+    metadata = _parsed(path, header)
+    if TOKENIZER in tensors:
+        text = tensors.pop(TOKENIZER).numpy().tobytes().decode()
+        metadata = replace(metadata, embodiment=replace(metadata.embodiment, tokenizer=text))
+    if metadata.source is not None:
+        carried = [name for name in tensors if name.startswith(CARRIED)]
+        metadata.source.carried |= {name.removeprefix(CARRIED): tensors.pop(name) for name in carried}
+    return metadata, tensors
 
 
 def _parsed(path: Path, header: str | None) -> PolicyMetadata:
@@ -188,29 +239,20 @@ def _parsed(path: Path, header: str | None) -> PolicyMetadata:
         )
     try:
         data = json.loads(header)
-        if data["format"] != FORMAT:
-            raise CheckpointError(f"{path} has format {data['format']}; this version reads format {FORMAT}.")
+        if data["format"] not in FORMATS:
+            known = ", ".join(map(str, FORMATS))
+            raise CheckpointError(f"{path} has format {data['format']}; this version reads formats {known}.")
         return PolicyMetadata(
             policy=data["policy"],
             config=data["config"],
             embodiment=Embodiment.from_dict(data["embodiment"]),
             auxiliary_names=tuple(data["auxiliary_names"]),
             extra=data["extra"],
+            adapters=LoraNode(**data["adapters"]) if data.get("adapters") else None,
+            source=Source.from_dict(data["source"]) if data.get("source") else None,
         )
     except (json.JSONDecodeError, KeyError, TypeError) as error:
         raise CheckpointError(f"{path} has a damaged {HEADER} header: {error}.") from error
-
-
-def _check_config(path: Path, metadata: PolicyMetadata, policy: str, config: Mapping[str, Any]) -> None:
-    if metadata.policy != policy:
-        raise CheckpointError(f"{path} holds policy {metadata.policy!r}, not {policy!r}: set policy={metadata.policy}.")
-    plain = json.loads(json.dumps(dict(config)))
-    for key, stored in metadata.config.items():
-        if key not in plain:
-            raise CheckpointError(f"{path} was made with policy.{key}={stored}, which this version does not know.")
-        if plain[key] != stored:
-            message = f"{path} was made with policy.{key}={stored}, not {plain[key]}: set policy.{key}={stored}."
-            raise CheckpointError(message)
 
 
 def _load(path: Path, module: nn.Module, tensors: Mapping[str, Tensor], prefix: str) -> None:
@@ -229,4 +271,5 @@ def _load(path: Path, module: nn.Module, tensors: Mapping[str, Tensor], prefix: 
         raise CheckpointError(
             f"{path} is a checkpoint of another network: {listed}{more}. Check policy.* and sim.name."
         )
-    module.load_state_dict(tensors)
+    on_meta = any(value.is_meta for value in own.values())
+    module.load_state_dict({name: value.to(own[name].dtype) for name, value in tensors.items()}, assign=on_meta)

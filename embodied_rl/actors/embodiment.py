@@ -1,20 +1,23 @@
 """What ties a network to one robot: the only place that normalises, the same in training, evaluation and deployment."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
-from functools import cached_property
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.nn.functional import pad
 
-from embodied_rl.interfaces.policy import PolicyInput
+from embodied_rl.actors import tokenizer
+from embodied_rl.actors.normalisation import Normalisation
+from embodied_rl.interfaces.policy import FlowBackbone, PolicyInput
 from embodied_rl.interfaces.sim import Observation, SimulatorSpec
 
 BLIND = ("none", "image", "instruction")
-SMALLEST_STD = 1e-4
+GRIPPERS = {"same": (1.0, 0.0), "inverted": (-1.0, 0.0), "zero_one": (2.0, -1.0), "one_zero": (-2.0, 1.0)}
+"""Convention of the policy's gripper entries → (factor, offset) that turn them into the simulator's [-1, 1]."""
 
 
 @dataclass(frozen=True)
@@ -22,26 +25,31 @@ class Embodiment:
     """Names, statistics and limits of one robot and its tasks; saved in every checkpoint.
 
     Attributes:
-        cameras: names of the cameras the policy sees, in order.
+        cameras: names of the simulator's cameras the policy sees, in order.
         image_size: (height, width) of their images in pixels.
-        state_names: the S entries of the state; state_mean, state_std: their statistics, SI units.
+        state_names: the S entries of the state; state: their statistics, SI units.
         action_names: the A entries of an action; action_low, action_high: the simulator's limits.
-        vocabulary: words by id; entry 0 is the pad.
-        token_length: L, the longest instruction in words.
+        action: statistics of the policy's actions; of kind "limits" where -1 and 1 are the simulator's limits.
+        vocabulary: words by id; entry 0 is the pad. Unused where there is a tokenizer.
+        token_length: L, the longest prompt in words, or in the tokenizer's tokens.
         executed: Hx, actions of a chunk that are executed.
         blind: an input that the policy never gets: "none", "image" or "instruction"; for controls that show whether a
             task needs it.
         privileged_names: entries of the privileged state with known statistics privileged_mean, privileged_std.
+        views: the policy's own names of `cameras`; the same names where empty.
+        relative: for each action entry the state entry that it is relative to, or -1; all absolute where empty.
+        gripper: convention of the policy's entries named gripper, a key of `GRIPPERS`.
+        tokenizer: what the tokenizer.json of the policy's language model holds; empty where ids are words.
     """
 
     cameras: tuple[str, ...]
     image_size: tuple[int, int]
     state_names: tuple[str, ...]
-    state_mean: tuple[float, ...]
-    state_std: tuple[float, ...]
+    state: Normalisation
     action_names: tuple[str, ...]
     action_low: tuple[float, ...]
     action_high: tuple[float, ...]
+    action: Normalisation
     vocabulary: tuple[str, ...]
     token_length: int
     executed: int
@@ -49,6 +57,10 @@ class Embodiment:
     privileged_names: tuple[str, ...] = ()
     privileged_mean: tuple[float, ...] = ()
     privileged_std: tuple[float, ...] = ()
+    views: tuple[str, ...] = ()
+    relative: tuple[int, ...] = ()
+    gripper: str = "same"
+    tokenizer: str = field(default="", repr=False)
 
     def __post_init__(self) -> None:
         """Refuse what could only fail later.
@@ -56,20 +68,29 @@ class Embodiment:
         Raises:
             ValueError: for lengths that differ, limits without a finite range, or statistics without spread.
         """
-        for prefix, parts in (("state", ("mean", "std")), ("action", ("low", "high")), ("privileged", ("mean", "std"))):
-            names = getattr(self, f"{prefix}_names")
-            for part in parts:
-                if len(getattr(self, f"{prefix}_{part}")) != len(names):
-                    raise ValueError(f"embodiment.{prefix}_{part} must have {len(names)} entries, one for each name.")
+        self._check_lengths()
         for name, low, high in zip(self.action_names, self.action_low, self.action_high, strict=True):
             if not (np.isfinite([low, high]).all() and low < high):
                 raise ValueError(f"Action {name!r} needs finite limits with low < high, not [{low}, {high}].")
-        if min((*self.state_std, *self.privileged_std, 1.0)) <= 0:
-            raise ValueError("embodiment.state_std and privileged_std must be positive.")
+        if min((*self.privileged_std, 1.0)) <= 0:
+            raise ValueError("embodiment.privileged_std must be positive.")
         if self.executed < 1:
             raise ValueError(f"policy.executed={self.executed} must be at least 1.")
         if self.blind not in BLIND:
             raise ValueError(f"policy.blind={self.blind!r} is not one of {', '.join(BLIND)}.")
+        if self.gripper not in GRIPPERS:
+            raise ValueError(f"policy.gripper={self.gripper!r} is not one of {', '.join(GRIPPERS)}.")
+
+    def _check_lengths(self) -> None:
+        for prefix, parts in (("state", ("",)), ("action", ("", "_low", "_high")), ("privileged", ("_mean", "_std"))):
+            names = getattr(self, f"{prefix}_names")
+            for part in parts:
+                if len(getattr(self, f"{prefix}{part}")) != len(names):
+                    raise ValueError(f"embodiment.{prefix}{part} must have {len(names)} entries, one for each name.")
+        if self.views and len(self.views) != len(self.cameras):
+            raise ValueError(f"embodiment.views must have {len(self.cameras)} entries, one for each camera.")
+        if self.relative and len(self.relative) != len(self.action_names):
+            raise ValueError(f"embodiment.relative must have {len(self.action_names)} entries, one for each action.")
 
     @staticmethod
     def of(spec: SimulatorSpec, executed: int, token_length: int) -> "Embodiment":
@@ -87,11 +108,11 @@ class Embodiment:
             cameras=tuple(camera.name for camera in cameras),
             image_size=sizes.pop() if sizes else (0, 0),
             state_names=spec.state_names,
-            state_mean=(0.0,) * states,
-            state_std=(1.0,) * states,
+            state=Normalisation.identity(states),
             action_names=spec.action_names,
             action_low=spec.action_low,
             action_high=spec.action_high,
+            action=Normalisation.between("limits", spec.action_low, spec.action_high),
             vocabulary=("", *sorted({word.lower() for word in spec.words})),
             token_length=token_length,
             executed=executed,
@@ -114,56 +135,56 @@ class Embodiment:
             mine, other = getattr(self, entry), tuple(getattr(spec, entry))
             if mine != other:
                 raise ValueError(f"The policy was made for another robot: its {entry} are {mine}, here {other}.")
-        if unknown := sorted({word.lower() for word in spec.words} - self.word_ids.keys()):
+        unknown = sorted({word.lower() for word in spec.words} - set(self.vocabulary))
+        if unknown and not self.tokenizer:
             raise ValueError(f"The policy was trained without the words {', '.join(unknown)} of this simulator.")
 
-    def with_statistics(self, state: NDArray[Any], privileged: NDArray[Any] | None = None) -> "Embodiment":
-        """The same with means and deviations of recorded state [m, S] and, where given, privileged state [m, P]."""
-        mean, std = _statistics(state)
-        changed = replace(self, state_mean=mean, state_std=std)
+    def with_statistics(
+        self, state: NDArray[Any], privileged: NDArray[Any] | None = None, kind: str = "mean_std"
+    ) -> "Embodiment":
+        """The same with statistics of recorded state [m, S] and, where given, privileged state [m, P]."""
+        changed = replace(self, state=Normalisation.of(state, kind))
         if privileged is None:
             return changed
-        mean, std = _statistics(privileged)
-        return replace(changed, privileged_mean=mean, privileged_std=std)
+        truth = Normalisation.of(privileged)
+        return replace(changed, privileged_mean=truth.center, privileged_std=truth.scale)
 
-    @cached_property
-    def word_ids(self) -> dict[str, int]:
-        """word → id, without the pad."""
-        return {word: index for index, word in enumerate(self.vocabulary) if index}
-
-    def tokens(self, instructions: Sequence[str]) -> Tensor:
-        """n instructions → word ids int64 [n, L], 0 where padded.
+    def tokens(self, prompts: Sequence[str]) -> Tensor:
+        """n prompts → token ids int64 [n, L], 0 where padded.
 
         Raises:
-            ValueError: for an unknown word, by name, or an instruction of more than L words.
+            ValueError: for an unknown word, by name, or a prompt of more than L tokens.
         """
-        ids = np.zeros((len(instructions), self.token_length), np.int64)
-        for row, text in enumerate(instructions):
-            words = text.lower().split()
-            if unknown := [word for word in words if word not in self.word_ids]:
-                known = ", ".join(self.word_ids)
-                raise ValueError(f"The policy does not know the word {unknown[0]!r} of {text!r}; it knows {known}.")
-            if len(words) > self.token_length:
-                raise ValueError(f"{text!r} has {len(words)} words; the policy reads at most {self.token_length}.")
-            ids[row, : len(words)] = [self.word_ids[word] for word in words]
-        return torch.from_numpy(ids)
+        if self.tokenizer:
+            return torch.from_numpy(tokenizer.by_model(prompts, self.tokenizer, self.token_length))
+        return torch.from_numpy(tokenizer.by_words(prompts, self.vocabulary, self.token_length))
 
-    def inputs(self, observation: Observation) -> PolicyInput:
+    def inputs(self, observation: Observation, network: FlowBackbone) -> PolicyInput:
         """An observation as the network takes it, on the device it lives on. Privileged state is left behind.
 
         Raises:
             ValueError: for a missing camera, an image or a state of another size, or an unknown word.
         """
-        images = {name: self._image(observation, name) for name in self.cameras}
+        images = {view: self._image(observation, name) for view, name in zip(self.seen_as, self.cameras, strict=True)}
         state = torch.as_tensor(observation.state)
         if state.shape[1:] != (len(self.state_names),):
             raise ValueError(f"The policy takes {len(self.state_names)} state entries, not {tuple(state.shape[1:])}.")
-        tokens = self.tokens(observation.instruction)
+        normal = self.state.normalise(state)
+        told = [""] * len(state) if self.blind == "instruction" else observation.instruction
+        tokens = self.tokens(network.prompts(told, normal))
         if self.blind == "image":
             images = {name: torch.zeros_like(image) for name, image in images.items()}
-        if self.blind == "instruction":
-            tokens = torch.zeros_like(tokens)
-        return PolicyInput(images, self.normalise_state(state), tokens)
+        return PolicyInput(images, pad(normal, (0, network.spec.state_dim - normal.shape[1])), tokens)
+
+    @property
+    def seen_as(self) -> tuple[str, ...]:
+        """The policy's own names of its cameras."""
+        return self.views or self.cameras
+
+    @property
+    def vocabulary_size(self) -> int:
+        """Number of token ids."""
+        return tokenizer.size(self.tokenizer) if self.tokenizer else len(self.vocabulary)
 
     def _image(self, observation: Observation, name: str) -> Tensor:
         if name not in observation.images:
@@ -176,11 +197,6 @@ class Embodiment:
             )
         return image
 
-    def normalise_state(self, state: Tensor) -> Tensor:
-        """Proprioception [n, S] in SI units → float32 [n, S]."""
-        mean, std = state.new_tensor(self.state_mean), state.new_tensor(self.state_std)
-        return ((state - mean) / std).float()
-
     def normalise_privileged(self, privileged: NDArray[Any] | Tensor, names: Sequence[str]) -> Tensor:
         """Privileged state [n, P] whose columns are `names` → float32 [n, P]; unknown names keep their units."""
         known = {
@@ -191,42 +207,74 @@ class Embodiment:
         values = torch.as_tensor(privileged)
         return ((values - values.new_tensor([p[0] for p in pairs])) / values.new_tensor([p[1] for p in pairs])).float()
 
-    def actions(self, x: Tensor) -> NDArray[np.float32]:
+    def actions(self, x: Tensor, state: NDArray[Any] | Tensor) -> NDArray[np.float32]:
         """Model actions [n, H, D] → simulator actions float32 [n, Hx, A]; here and only here they are clipped.
 
-        -1 and 1 are the simulator's limits. NaN stays NaN, for whoever sends the action to find and name.
+        `state` [n, S] in SI units is what relative actions are relative to. NaN stays NaN, for whoever sends the action
+        to find and name.
         """
         low, high = np.array(self.action_low, np.float32), np.array(self.action_high, np.float32)
-        unit = x[:, : self.executed, : len(low)].detach().cpu().numpy()
-        return np.clip(low + (unit + 1) * ((high - low) / 2), low, high).astype(np.float32)
+        unit = x[:, : self.executed, : len(low)].detach().float().cpu().numpy()
+        if self.action.kind == "limits":
+            return np.clip(low + (unit + 1) * ((high - low) / 2), low, high).astype(np.float32)
+        absolute = self.action.restore(unit) + self._origin(state)
+        factor, offset = self._gripper_map()
+        return np.clip(absolute * factor + offset, low, high).astype(np.float32)
 
-    def model_actions(self, actions: NDArray[Any] | Tensor, action_dim: int) -> Tensor:
+    def model_actions(self, actions: NDArray[Any] | Tensor, state: NDArray[Any] | Tensor, action_dim: int) -> Tensor:
         """Simulator actions [n, H, A] → float32 [n, H, D], zeros beyond A: the inverse of `actions` within limits."""
         values = torch.as_tensor(actions).float()
-        low, high = values.new_tensor(self.action_low), values.new_tensor(self.action_high)
-        unit = (values - low) * (2 / (high - low)) - 1
-        return torch.nn.functional.pad(unit, (0, action_dim - len(self.action_low)))
+        if self.action.kind == "limits":
+            low, high = values.new_tensor(self.action_low), values.new_tensor(self.action_high)
+            unit = (values - low) * (2 / (high - low)) - 1
+        else:
+            factor, offset = self._gripper_map()
+            policy = (values - values.new_tensor(offset)) / values.new_tensor(factor)
+            unit = self.action.normalise(policy - values.new_tensor(self._origin(state)))
+        return pad(unit, (0, action_dim - len(self.action_low)))
+
+    def _origin(self, state: NDArray[Any] | Tensor) -> NDArray[np.float32]:
+        """What each action entry is relative to, [n, 1, A]; 0 where it is absolute."""
+        values = torch.as_tensor(state).detach().float().cpu().numpy()
+        origin = np.zeros((len(values), 1, len(self.action_names)), np.float32)
+        for entry, source in enumerate(self.relative):
+            if source >= 0:
+                origin[:, 0, entry] = values[:, source]
+        return origin
+
+    def _gripper_map(self) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        """Factor and offset [A] from the policy's convention to the simulator's; 1 and 0 but for grippers."""
+        pairs = [GRIPPERS[self.gripper] if "gripper" in name else (1.0, 0.0) for name in self.action_names]
+        return np.array([pair[0] for pair in pairs], np.float32), np.array([pair[1] for pair in pairs], np.float32)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain lists, numbers and strings, for JSON."""
-        return {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(self).items()}
+        return asdict(self)
 
     @staticmethod
     def from_dict(data: Mapping[str, Any]) -> "Embodiment":
-        """The inverse of `to_dict`.
+        """The inverse of `to_dict`, after JSON, too.
 
         Raises:
             ValueError: naming entries that are missing or unknown.
         """
         names = {field.name for field in fields(Embodiment)}
+        data = _upgraded(data)
         if wrong := sorted(names ^ set(data)):
             raise ValueError(f"The stored embodiment does not fit this version: entries {', '.join(wrong)}.")
         plain: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in data.items()}
+        for name in ("state", "action"):
+            kept = plain[name]
+            plain[name] = Normalisation(kept["kind"], tuple(kept["center"]), tuple(kept["scale"]))
         return Embodiment(**plain)
 
 
-def _statistics(values: NDArray[Any]) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Mean and standard deviation of each column; a column that never moves gets 1, so that it stays readable."""
-    mean, std = values.mean(axis=0, dtype=np.float64), values.std(axis=0, dtype=np.float64)
-    std = np.where(std < SMALLEST_STD, 1.0, std)
-    return tuple(map(float, mean)), tuple(map(float, std))
+def _upgraded(data: Mapping[str, Any]) -> Mapping[str, Any]:
+    """An embodiment as the first version stored it, in today's form."""
+    if "state_mean" not in data:
+        return data
+    changed = dict(data)
+    mean, std = changed.pop("state_mean"), changed.pop("state_std")
+    limits = Normalisation.between("limits", data["action_low"], data["action_high"])
+    added = {"state": asdict(Normalisation("mean_std", tuple(mean), tuple(std))), "action": asdict(limits)}
+    return {**changed, **added, "views": [], "relative": [], "gripper": "same", "tokenizer": ""}

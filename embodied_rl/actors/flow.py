@@ -7,9 +7,9 @@ Shapes: `n` rows, `H` predicted and `Hx` executed actions, `D` model and `A` sim
 dimensions x stochastic denoise steps, `P` privileged entries, `G` of them predicted.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -30,7 +30,8 @@ from embodied_rl.interfaces.policy import (
 )
 from embodied_rl.interfaces.sim import Observation
 
-IMAGE, FEATURES, FLOW = "input/image/", "input/features/", "flow/"
+Keep = Literal["images", "features", "prefix"]
+IMAGE, FEATURES, PREFIX, FLOW = "input/image/", "input/features/", "input/prefix/", "flow/"
 TOKENS, STATE, PRIVILEGED, INITIAL = "input/tokens", "input/state", "input/privileged", "critic/initial"
 
 
@@ -52,6 +53,7 @@ class FlowActor(Actor):
         *,
         privileged_names: Sequence[str] = (),
         freeze_perception: bool = False,
+        keep: Keep | None = None,
     ) -> None:
         """Put the parts together.
 
@@ -61,18 +63,36 @@ class FlowActor(Actor):
             critic: the value head, or None for methods without one (values are then 0).
             embodiment: names, statistics and limits.
             privileged_names: the columns of `Observation.privileged` of the simulator at hand.
-            freeze_perception: keep what `perceive` uses as it is, and keep its features in place of images.
+            freeze_perception: leave what `perceive` uses as it is.
+            keep: what a trace holds of an observation: its images, or what a frozen part of the network made of them;
+                by default the features of a perception that is frozen here, else images.
 
         Raises:
             ValueError: where backbone and embodiment do not fit, naming the entry.
         """
         super().__init__()
         _check_fit(backbone, embodiment, freeze_perception)
+        if freeze_perception:
+            freeze(backbone.perception_parameters())
         self.backbone, self.sampler, self.embodiment = backbone, sampler, embodiment
         self.critic = critic
         self.privileged_names, self.freeze_perception = tuple(privileged_names), freeze_perception
-        for parameter in backbone.perception_parameters():
-            parameter.requires_grad_(not freeze_perception)
+        self.keep: Keep = keep or ("features" if freeze_perception else "images")
+
+    def keepable(self) -> list[Keep]:
+        """What a trace may hold, the part that saves most first: what is frozen need not be computed again."""
+        prefix, perception = self.backbone.prefix_parameters(), self.backbone.perception_parameters()
+        found: list[Keep] = ["prefix"] if prefix and is_frozen(prefix) else []
+        return [*found, *(["features"] if perception and is_frozen(perception) else []), "images"]
+
+    def keep_within(self, rows: int, budget: float) -> Keep:
+        """Let traces hold the most useful part of which `rows` fit into `budget` bytes; returns which that is."""
+        for part in self.keepable():
+            self.keep = part
+            sizes = (torch.Size(shape).numel() * dtype.itemsize for shape, dtype in self.trace_spec().values())
+            if part == "images" or rows * sum(sizes) <= budget:
+                break
+        return self.keep
 
     def exploration(self) -> dict[str, float]:
         """What an algorithm sets from outside while it trains, besides weights: the strength of the noise."""
@@ -105,7 +125,7 @@ class FlowActor(Actor):
         trace = self._input_trace(inputs) | {FLOW + name: value for name, value in sample.trace.items()}
         trace |= self._critic_trace(observation, keys, required=explore)
         return Decision(
-            actions=self.embodiment.actions(sample.actions),
+            actions=self.embodiment.actions(sample.actions, observation.state),
             trace=trace,
             log_prob=self._executed(sample.log_prob),
             value=self._value(trace, context, len(inputs)),
@@ -125,30 +145,33 @@ class FlowActor(Actor):
         return self._value(trace, context, len(observation))
 
     def evaluate(self, trace: Trace) -> Evaluation:
-        """Recompute decisions with gradients, from the tensors `act` recorded."""
+        """Recompute decisions with gradients, from the tensors `act` recorded; the result lies on the host."""
+        trace = {name: value.to(self.device) for name, value in trace.items()}
         context = self.backbone.encode(self._recorded_inputs(trace))
         flow = {name.removeprefix(FLOW): value for name, value in trace.items() if name.startswith(FLOW)}
         again = self.sampler.evaluate(self._velocity(context), flow)
         target = self._auxiliary_target(trace)
+        auxiliary = None if target is None else context.auxiliary
         return Evaluation(
-            log_prob=self._executed(again.log_prob),
-            entropy=self._executed(again.entropy),
-            value=self._value(trace, context, len(context)),
-            auxiliary=None if target is None else context.auxiliary,
-            auxiliary_target=target,
+            log_prob=self._executed(again.log_prob).cpu(),
+            entropy=self._executed(again.entropy).cpu(),
+            value=self._value(trace, context, len(context)).cpu(),
+            auxiliary=None if auxiliary is None else auxiliary.cpu(),
+            auxiliary_target=None if target is None else target.cpu(),
         )
 
     def critic_value(self, privileged: Tensor) -> Tensor:
         """float32 [B] with gradients, from recorded privileged state [B, P]: a privileged critic by itself."""
         assert self.critic is not None, "this actor has no critic"
-        return self.critic(privileged, None, None).float()
+        return self.critic(privileged.to(self.device), None, None).float().cpu()
 
     def trace_spec(self) -> TensorSpec:
         """Shapes and types of one row of `Decision.trace`."""
         spec, size = self.backbone.spec, self.backbone.spec.image_size
         rows: TensorSpec = {TOKENS: ((spec.token_length,), torch.int64), STATE: ((spec.state_dim,), torch.float32)}
-        if self.freeze_perception:
-            rows |= {FEATURES + name: (tuple(value.shape[1:]), value.dtype) for name, value in self._example().items()}
+        if self.keep != "images":
+            start = FEATURES if self.keep == "features" else PREFIX
+            rows |= {start + name: (tuple(value.shape[1:]), value.dtype) for name, value in self._example().items()}
         else:
             rows |= {IMAGE + name: ((*size, 3), torch.uint8) for name in spec.cameras}
         if self._keeps_privileged:
@@ -166,33 +189,37 @@ class FlowActor(Actor):
 
     def parameter_groups(self) -> Mapping[str, list[nn.Parameter]]:
         """Trainable parameters: "actor" (with a learned sampler's), "critic", and "perception" unless it is frozen."""
-        perception = self.backbone.perception_parameters()
+        perception = learning(self.backbone.perception_parameters())
         seen = {id(parameter) for parameter in perception}
-        actor = [parameter for parameter in self.backbone.parameters() if id(parameter) not in seen]
+        actor = [parameter for parameter in learning(self.backbone.parameters()) if id(parameter) not in seen]
         if isinstance(self.sampler, nn.Module):
             actor += self.sampler.parameters()
         groups = {"actor": actor, "critic": [] if self.critic is None else list(self.critic.parameters())}
-        return groups if self.freeze_perception or not perception else groups | {"perception": perception}
+        return groups | {"perception": perception} if perception else groups
 
     def observation_inputs(self, observation: Observation) -> PolicyInput:
         """An observation on the network's device, as images whether or not perception is frozen."""
-        return _moved(self.embodiment.inputs(observation), self.device)
+        return _moved(self.embodiment.inputs(observation, self.backbone), self.device)
 
     def _inputs(self, observation: Observation) -> PolicyInput:
         inputs = self.observation_inputs(observation)
-        if not self.freeze_perception:
+        if self.keep == "images":
             return inputs
-        return replace(inputs, images={}, features=self.backbone.perceive(inputs))
+        if self.keep == "features":
+            return replace(inputs, images={}, features=self.backbone.perceive(inputs))
+        return replace(inputs, images={}, prefix=self.backbone.encode_prefix(inputs))
 
     def _input_trace(self, inputs: PolicyInput) -> Trace:
         trace = {TOKENS: inputs.tokens, STATE: inputs.state}
         trace |= {IMAGE + name: image for name, image in inputs.images.items()}
-        return trace | {FEATURES + name: value for name, value in (inputs.features or {}).items()}
+        trace |= {FEATURES + name: value for name, value in (inputs.features or {}).items()}
+        return trace | {PREFIX + name: value for name, value in (inputs.prefix or {}).items()}
 
     def _recorded_inputs(self, trace: Trace) -> PolicyInput:
         images = {name.removeprefix(IMAGE): value for name, value in trace.items() if name.startswith(IMAGE)}
         features = {name.removeprefix(FEATURES): value for name, value in trace.items() if name.startswith(FEATURES)}
-        return PolicyInput(images, trace[STATE], trace[TOKENS], features or None)
+        prefix = {name.removeprefix(PREFIX): value for name, value in trace.items() if name.startswith(PREFIX)}
+        return PolicyInput(images, trace[STATE], trace[TOKENS], features or None, prefix or None)
 
     def _critic_trace(self, observation: Observation, keys: NoiseKeys, required: bool) -> Trace:
         """What the critic and the auxiliary loss read beyond the policy's inputs."""
@@ -262,12 +289,29 @@ class FlowActor(Actor):
 
     @torch.no_grad()
     def _example(self) -> dict[str, Tensor]:
-        """What `perceive` gives for one blank row, for its shapes."""
+        """What the kept part gives for one blank row, for its shapes."""
         spec, device = self.backbone.spec, self.device
         blank = torch.zeros(1, *spec.image_size, 3, dtype=torch.uint8, device=device)
         tokens = torch.zeros(1, spec.token_length, dtype=torch.int64, device=device)
         inputs = PolicyInput(dict.fromkeys(spec.cameras, blank), torch.zeros(1, spec.state_dim, device=device), tokens)
-        return self.backbone.perceive(inputs) or {}
+        part = self.backbone.perceive if self.keep == "features" else self.backbone.encode_prefix
+        return part(inputs) or {}
+
+
+def freeze(parameters: Iterable[nn.Parameter]) -> None:
+    """Let nothing learn them."""
+    for parameter in parameters:
+        parameter.requires_grad_(False)
+
+
+def learning(parameters: Iterable[nn.Parameter]) -> list[nn.Parameter]:
+    """Those that learn."""
+    return [parameter for parameter in parameters if parameter.requires_grad]
+
+
+def is_frozen(parameters: Iterable[nn.Parameter]) -> bool:
+    """Whether none of them learns."""
+    return not learning(parameters)
 
 
 def _moved(inputs: PolicyInput, device: torch.device) -> PolicyInput:
@@ -278,14 +322,15 @@ def _moved(inputs: PolicyInput, device: torch.device) -> PolicyInput:
 def _check_fit(backbone: FlowBackbone, embodiment: Embodiment, freeze_perception: bool) -> None:
     spec = backbone.spec
     pairs = {
-        "cameras": (spec.cameras, embodiment.cameras),
+        "cameras": (spec.cameras, embodiment.seen_as),
         "image size": (spec.image_size, embodiment.image_size),
-        "state entries": (spec.state_dim, len(embodiment.state_names)),
         "instruction tokens": (spec.token_length, embodiment.token_length),
     }
     for name, (network, robot) in pairs.items():
         if network != robot:
             raise ValueError(f"The policy has {network} {name}, the embodiment {robot}: build both from one simulator.")
+    if (states := len(embodiment.state_names)) > spec.state_dim:
+        raise ValueError(f"The policy has {spec.state_dim} state entries, the robot {states}.")
     if embodiment.executed > spec.horizon:
         raise ValueError(f"policy.executed={embodiment.executed} exceeds the {spec.horizon} actions of a chunk.")
     if (robot_dim := len(embodiment.action_names)) > spec.action_dim:

@@ -117,7 +117,8 @@ class SFT:
         config = self.config
         frozen = {id(parameter) for parameter in self.backbone.perception_parameters()}
         others = [parameter for parameter in self.backbone.parameters() if id(parameter) not in frozen]
-        self._clone(with_features(self.backbone, inputs), actions, others, config.steps, config.lr)
+        if config.steps:
+            self._clone(with_features(self.backbone, inputs), actions, others, config.steps, config.lr)
         self._clone(inputs, actions, list(self.backbone.parameters()), config.finetune_steps, config.finetune_lr)
 
     def _clone(

@@ -72,7 +72,8 @@ def find_plugins(config: Any) -> tuple[Any, Plugins]:
         node = getattr(config, item.name)
         if isinstance(node, SimNode | PolicyNode | AlgoNode | EpisodesNode):
             found[item.name], own = plugins.configure(node.kind, node, item.name)
-            config = replace(config, **{item.name: replace(node, options=thaw(own))})
+            if getattr(node, "checkpoint", None) is None:  # a checkpoint says the sizes of its network itself
+                config = replace(config, **{item.name: replace(node, options=thaw(own))})
     return config, found
 
 

@@ -6,7 +6,7 @@ model, `A` ≤ D of the simulator, `S` state dimensions, `L` instruction tokens,
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 import torch
@@ -23,16 +23,18 @@ class PolicyInput:
     """An observation as a network takes it. Never holds privileged state.
 
     Attributes:
-        images: camera → uint8 [n, h, w, 3]; scaling is the backbone's.
-        state: float32 [n, S], normalised by the embodiment.
-        tokens: int64 [n, L] instruction tokens, 0 where padded.
+        images: camera → uint8 [n, h, w, 3]; scaling and resizing are the backbone's.
+        state: float32 [n, S], normalised by the embodiment, zeros beyond the robot's entries.
+        tokens: int64 [n, L] prompt tokens, 0 where padded.
         features: what `FlowBackbone.perceive` gave earlier, where it is frozen; replaces `images`.
+        prefix: what `FlowBackbone.encode_prefix` gave earlier, where it is frozen; replaces `images` and `features`.
     """
 
     images: dict[str, Tensor]
     state: Tensor
     tokens: Tensor
     features: dict[str, Tensor] | None = None
+    prefix: dict[str, Tensor] | None = None
 
     def __len__(self) -> int:
         return len(self.state)
@@ -82,7 +84,7 @@ class PolicySpec:
         action_dim: D, action dimensions of the model.
         state_dim: S.
         cameras: names of the cameras it sees, in order.
-        image_size: (height, width) it expects.
+        image_size: (height, width) of the images it is given.
         token_length: L.
         feature_dim: F of `velocity`'s features.
         context_dim: F of `Context.pooled`.
@@ -106,10 +108,44 @@ class FlowBackbone(nn.Module):
     Attributes:
         spec: its fixed sizes.
         config: the plug-in's `Config`, a dataclass, which policy files keep.
+        source: where it came from, where that is a checkpoint of another project.
+        CAN_BE_EMPTY: whether it may be laid out on the meta device, since `restore_buffers` fills what no checkpoint
+            holds.
+        STATISTICS: how states are normalised where they are measured anew: "mean_std" or "quantiles".
+        PROMPT_WORDS: what a prompt holds beside the words of its instruction, for networks with new weights; None where
+            instructions are read word by word, without a tokenizer.
+        CHECKPOINT_NAMES: for checkpoints of other projects, start of our parameter names → how theirs start; the first
+            is how it is written. A leading "model." is not part of them.
+        CHECKPOINT_COPIES: their names of second copies of a weight → the name of the first.
+        CHECKPOINT_UNREAD: patterns of their names that this network never reads, and that are carried along.
     """
+
+    CAN_BE_EMPTY: ClassVar[bool] = False
+    STATISTICS: ClassVar[str] = "mean_std"
+    PROMPT_WORDS: ClassVar[tuple[str, ...] | None] = None
+    CHECKPOINT_NAMES: ClassVar[Mapping[str, tuple[str, ...]]] = {}
+    CHECKPOINT_COPIES: ClassVar[Mapping[str, str]] = {}
+    CHECKPOINT_UNREAD: ClassVar[tuple[str, ...]] = ()
 
     spec: PolicySpec
     config: Any
+    source: Any = None
+
+    @classmethod
+    def checkpoint_sizes(
+        cls, shapes: Mapping[str, tuple[int, ...]], config: Mapping[str, Any], given: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        """Keys of `Config` that a checkpoint of another project decides.
+
+        Args:
+            shapes: its tensors' shapes, by this network's names.
+            config: its configuration file.
+            given: keys that the user gave.
+
+        Raises:
+            ValueError: this network takes no such checkpoints, or the checkpoint says too little.
+        """
+        raise ValueError(f"{cls.__name__} reads checkpoints of this library only.")
 
     def perceive(self, inputs: PolicyInput) -> dict[str, Tensor] | None:
         """The part of `encode` that may be frozen and cached across epochs; None where there is no such part."""
@@ -119,12 +155,41 @@ class FlowBackbone(nn.Module):
         """The parameters `perceive` uses."""
         return []
 
+    def encode_prefix(self, inputs: PolicyInput) -> dict[str, Tensor] | None:
+        """The part of `encode` that `prefix_parameters` alone decide, and that may be cached while they are frozen.
+
+        Batch-first tensors; `inputs.features` replace images where given. None where there is no such part.
+        """
+        return None
+
+    def prefix_parameters(self) -> list[nn.Parameter]:
+        """The parameters `encode_prefix` uses, those of `perceive` among them."""
+        return []
+
+    def adapted_modules(self) -> list[str]:
+        """Names of the linear maps that LoRA adapts; empty where this policy is not made for it."""
+        return []
+
+    def head_parameters(self) -> list[nn.Parameter]:
+        """What learns in full beside adapters: projections of state, actions and time, say."""
+        return []
+
+    def prompts(self, instructions: Sequence[str], state: Tensor) -> Sequence[str]:
+        """The texts to tokenize for n instructions and the robot's normalised states [n, entries]."""
+        return instructions
+
+    def restore_buffers(self) -> None:
+        """Fill buffers that no checkpoint holds, after the network was laid out on the meta device and then loaded."""
+
     def predict_auxiliary(self, features: dict[str, Tensor]) -> Tensor:
         """What `perceive` gave → float32 [n, G], the privileged entries `spec.auxiliary_names`."""
         raise NotImplementedError
 
     def encode(self, inputs: PolicyInput) -> Context:
-        """Once a decision: the prefix and its keys and values. Uses `inputs.features` instead of images where given."""
+        """Once a decision: the prefix and its keys and values.
+
+        Uses `inputs.prefix`, or else `inputs.features`, instead of images where given.
+        """
         raise NotImplementedError
 
     def velocity(self, x: Tensor, t: Tensor, context: Context) -> tuple[Tensor, Tensor]:

@@ -1,3 +1,7 @@
 """Flow policies that train out of the box. `POLICIES` is what the entry point shows: name → "module:Class"."""
 
-POLICIES = {"pocket": "embodied_rl_policies.pocket:Pocket"}
+POLICIES = {
+    "pocket": "embodied_rl_policies.pocket:Pocket",
+    "pi0": "embodied_rl_policies.pi.pi0:Pi0",
+    "pi05": "embodied_rl_policies.pi.pi05:Pi05",
+}

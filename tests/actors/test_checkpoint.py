@@ -9,7 +9,8 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
 
-from embodied_rl.actors.checkpoint import load_actor, load_parts, read_metadata, save_actor, save_backbone
+from embodied_rl.actors.checkpoint import check_config, load_actor, load_parts, read_metadata, save_actor, save_backbone
+from embodied_rl.build import stored_backbone
 from embodied_rl.learning.checkpoint import CheckpointError
 from embodied_rl_policies.pocket import Pocket
 
@@ -23,7 +24,8 @@ def small(make_actor):
 def build(config):
     """What makes a pocket network of a configuration for four model dimensions."""
 
-    def make(embodiment, auxiliary_names):
+    def make(metadata):
+        embodiment, auxiliary_names = metadata.embodiment, metadata.auxiliary_names
         words, size = len(embodiment.vocabulary), embodiment.image_size
         length, states = embodiment.token_length, len(embodiment.state_names)
         return Pocket(Pocket.Config(**config), 4, states, embodiment.cameras, size, words, length, auxiliary_names)
@@ -49,7 +51,7 @@ def test_the_network_can_be_built_from_the_file(tmp_path, make_actor, observe, e
     """float32 is exact; float16 halves the file, loads as float32 and stays within its own rounding."""
     path, backbone = tmp_path / "base.safetensors", make_actor().backbone
     save_backbone(path, backbone, embodiment, "pocket", small, dtype=dtype)
-    loaded, stored = load_parts(path, "pocket", small, build(small))
+    loaded, stored = load_parts(path, build(small))
     assert stored == embodiment
     assert loaded.spec == backbone.spec
     for name, value in backbone.state_dict().items():
@@ -63,7 +65,7 @@ def test_sampler_and_critic_are_left_alone_when_only_the_network_is_wanted(tmp_p
     """A run's file serves as a base for another sampler and critic."""
     path, actor = tmp_path / "actor.safetensors", make_actor("noise", "expert")
     save_actor(path, actor, "pocket", small)
-    loaded, _ = load_parts(path, "pocket", small, build(small))
+    loaded, _ = load_parts(path, build(small))
     assert torch.equal(loaded.words.weight, actor.backbone.words.weight)
 
 
@@ -81,15 +83,17 @@ def test_another_network_is_refused_by_key(tmp_path, make_actor, embodiment, sma
     """A different policy, a different configuration, and shapes the configuration does not explain."""
     path, backbone = tmp_path / "base.safetensors", make_actor().backbone
     save_backbone(path, backbone, embodiment, "pocket", small)
+    metadata, wide = read_metadata(path), small | {"width": 64}
+    check_config(path, metadata, "pocket", {"width": 32})
     with pytest.raises(CheckpointError, match="set policy=pocket"):
-        load_parts(path, "pi0", small, build(small))
-    wide = small | {"width": 64}
-    with pytest.raises(CheckpointError, match=r"policy\.width=32, not 64: set policy\.width=32"):
-        load_parts(path, "pocket", wide, build(wide))
+        check_config(path, metadata, "pi0", {})
+    with pytest.raises(CheckpointError, match=r"policy\.width=32, not 64: leave policy\.width out"):
+        check_config(path, metadata, "pocket", wide)
     with pytest.raises(CheckpointError, match=r"backbone\.action_in\.bias is \(32,\), expected \(64,\).*more"):
-        load_parts(path, "pocket", small, build(wide))
-    with pytest.raises(CheckpointError, match=r"policy\.\w+=\d+, which this version does not know"):
-        load_parts(path, "pocket", {}, build(small))
+        load_parts(path, build(wide))
+    save_backbone(path, backbone, embodiment, "pocket", small | {"heights": 3})
+    with pytest.raises(ValueError, match=r"policy\.heights"):
+        stored_backbone(path)
 
 
 def test_a_refused_file_changes_nothing(tmp_path, make_actor, embodiment, small) -> None:
@@ -126,7 +130,7 @@ def test_damaged_foreign_and_pickled_files_are_refused(tmp_path, make_actor, emb
 
 @pytest.mark.parametrize(
     ("change", "message"),
-    [({"format": 2}, "this version reads format 1"), ({"config": None}, None), ({"embodiment": {}}, "entries")],
+    [({"format": 3}, "this version reads formats 1, 2"), ({"config": None}, None), ({"embodiment": {}}, "entries")],
 )
 def test_headers_of_another_version_are_refused(tmp_path, make_actor, embodiment, small, change, message) -> None:
     """A newer format, a missing entry, an embodiment with other fields."""

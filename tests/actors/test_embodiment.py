@@ -8,12 +8,13 @@ import pytest
 import torch
 
 from embodied_rl.actors.embodiment import Embodiment
+from embodied_rl.actors.normalisation import Normalisation
 
 
 def test_limits_are_minus_one_and_one(embodiment) -> None:
     """-1, 0 and 1 are the lower limit, the middle and the upper limit; more is clipped; D and H are cut to A and Hx."""
     x = torch.tensor([-1.0, 0.0, 1.0, 7.0, -7.0])[:, None, None].expand(5, 4, 4)
-    actions = embodiment.actions(x)
+    actions = embodiment.actions(x, np.zeros((5, 2)))
     low, middle, high = [-0.5, -2.0, 0.0], [0.0, -0.5, 0.05], [0.5, 1.0, 0.1]
     assert actions.dtype == np.float32
     assert np.allclose(actions[:, 1], [low, middle, high, high, low])
@@ -24,14 +25,15 @@ def test_limits_are_minus_one_and_one(embodiment) -> None:
 def test_model_actions_invert_actions(embodiment) -> None:
     """Within limits nothing is lost; dimensions the robot lacks are 0."""
     x = 2 * torch.rand(6, 2, 4, generator=torch.Generator().manual_seed(0)) - 1
-    back = embodiment.model_actions(embodiment.actions(x), action_dim=4)
+    state = np.zeros((6, 2))
+    back = embodiment.model_actions(embodiment.actions(x, state), state, action_dim=4)
     assert torch.allclose(back[..., :3], x[..., :3], atol=1e-6)
     assert (back[..., 3] == 0).all()
 
 
 def test_nan_is_passed_on(embodiment) -> None:
     """Whoever executes the action must be able to see that it is not a number."""
-    assert np.isnan(embodiment.actions(torch.full((1, 4, 4), torch.nan))).all()
+    assert np.isnan(embodiment.actions(torch.full((1, 4, 4), torch.nan), np.zeros((1, 2)))).all()
 
 
 def test_state_is_normalised_by_recorded_statistics(embodiment, observe) -> None:
@@ -39,7 +41,7 @@ def test_state_is_normalised_by_recorded_statistics(embodiment, observe) -> None
     random = np.random.default_rng(0)
     state = np.stack([random.normal(5, 3, 500), np.full(500, 2.5)], axis=1).astype(np.float32)
     fitted = embodiment.with_statistics(state, privileged=random.normal(-4, 2, (500, 4)))
-    normal = fitted.normalise_state(torch.from_numpy(state))
+    normal = fitted.state.normalise(torch.from_numpy(state))
     assert torch.allclose(normal.mean(dim=0), torch.zeros(2), atol=1e-5)
     assert torch.allclose(normal.std(dim=0), torch.tensor([1.0, 0.0]), atol=2e-3)
     truth = torch.full((1, 2), -4.0)
@@ -57,17 +59,18 @@ def test_words_become_ids_and_pads(embodiment) -> None:
     assert [embodiment.vocabulary[i] for i in tokens[0, :4]] == ["reach", "the", "red", "cube"]
 
 
-def test_inputs_never_hold_privileged_state(embodiment, observe) -> None:
+def test_inputs_never_hold_privileged_state(embodiment, observe, make_actor) -> None:
     """The network's input is the same with and without it."""
-    inputs = embodiment.inputs(observe(3))
-    blind = embodiment.inputs(observe(3).without_privileged())
-    assert set(vars(inputs)) == {"images", "state", "tokens", "features"}
+    network = make_actor().backbone
+    inputs = embodiment.inputs(observe(3), network)
+    blind = embodiment.inputs(observe(3).without_privileged(), network)
+    assert set(vars(inputs)) == {"images", "state", "tokens", "features", "prefix"}
     assert torch.equal(inputs.state, blind.state)
 
 
-def test_unusable_observations_are_named(embodiment, observe) -> None:
+def test_unusable_observations_are_named(embodiment, observe, make_actor) -> None:
     """Unknown word, long instruction, missing camera, image of another size or type, state of another length."""
-    good = observe(1)
+    good, network = observe(1), make_actor().backbone
     for change, message in [
         ({"instruction": ("reach the purple cube",)}, "'purple'"),
         ({"instruction": ("the red red red red red cube",)}, "7 words"),
@@ -77,7 +80,7 @@ def test_unusable_observations_are_named(embodiment, observe) -> None:
         ({"state": np.zeros((1, 3), np.float32)}, "2 state entries"),
     ]:
         with pytest.raises(ValueError, match=message):
-            embodiment.inputs(replace(good, **change))
+            embodiment.inputs(replace(good, **change), network)
 
 
 def test_json_there_and_back(embodiment) -> None:
@@ -105,8 +108,11 @@ def test_impossible_embodiments_are_refused(embodiment, simulator_spec) -> None:
     """Limits without range, statistics without spread or of the wrong length, cameras of two sizes."""
     for change, message in [
         ({"action_high": (0.5, np.inf, 0.1)}, "'dy'"),
-        ({"state_std": (1.0, 0.0)}, "positive"),
-        ({"state_mean": (0.0,)}, "state_mean must have 2"),
+        ({"privileged_std": (1.0, 0.0, 1.0, 1.0)}, "positive"),
+        ({"state": Normalisation.identity(1)}, "state must have 2"),
+        ({"views": ("a", "b")}, "views must have 1"),
+        ({"relative": (0,)}, "relative must have 3"),
+        ({"gripper": "odd"}, r"policy\.gripper='odd'"),
         ({"executed": 0}, r"policy\.executed=0"),
     ]:
         with pytest.raises(ValueError, match=message):
@@ -114,3 +120,27 @@ def test_impossible_embodiments_are_refused(embodiment, simulator_spec) -> None:
     both = tuple(replace(camera, role="policy") for camera in simulator_spec.cameras)
     with pytest.raises(ValueError, match="one size"):
         Embodiment.of(replace(simulator_spec, cameras=both), 2, 6)
+
+
+def test_statistics_of_a_dataset_take_the_place_of_limits(embodiment) -> None:
+    """Quantiles become -1 and 1, relative entries are added to the state, the gripper's convention is turned."""
+    statistics = Normalisation.between("quantiles", [-0.2, -1.0, 0.0], [0.2, 0.5, 1.0])
+    robot = replace(embodiment, action=statistics, relative=(-1, 0, -1), gripper="zero_one", action_low=(-1.0,) * 3)
+    robot = replace(robot, action_high=(1.0,) * 3)
+    state = np.array([[0.3, 9.0]])
+    actions = robot.actions(torch.tensor([[[-1.0, 1.0, 1.0, 0.0], [1.0, -1.0, -1.0, 0.0]]]), state)
+    assert np.allclose(actions, [[[-0.2, 0.8, 1.0], [0.2, -0.7, -1.0]]])
+    back = robot.model_actions(actions, state, action_dim=4)
+    assert torch.allclose(back, torch.tensor([[[-1.0, 1.0, 1.0, 0.0], [1.0, -1.0, -1.0, 0.0]]]), atol=1e-6)
+
+
+def test_an_embodiment_of_the_first_version_is_read(embodiment) -> None:
+    """Means and deviations stood beside the names; actions were always the simulator's limits."""
+    data = embodiment.with_statistics(np.array([[1.0, 2.0], [3.0, 8.0]])).to_dict()
+    for name in ("action", "views", "relative", "gripper", "tokenizer"):
+        del data[name]
+    state = data.pop("state")
+    old = json.loads(json.dumps(data | {"state_mean": state["center"], "state_std": state["scale"]}))
+    read = Embodiment.from_dict(old)
+    assert read.state == Normalisation("mean_std", (2.0, 5.0), (1.0, 3.0))
+    assert replace(read, state=embodiment.state) == embodiment

@@ -64,9 +64,9 @@ def test_the_deployed_policy_is_the_ode(make_actor, observe, keys, sampler, embo
     """explore=False equals Euler steps from the keys' x_1 to the bit, for every sampler."""
     actor, observation, key = make_actor(sampler), observe(6), keys(6)
     with torch.no_grad():
-        context = actor.backbone.encode(embodiment.inputs(observation))
+        context = actor.backbone.encode(embodiment.inputs(observation, actor.backbone))
         x = ode_sample(lambda x, t: actor.backbone.velocity(x, t, context), normal(key, Stream.INITIAL, (4, 4)), 3)
-    assert np.array_equal(actor.act(observation, key, explore=False).actions, embodiment.actions(x))
+    assert np.array_equal(actor.act(observation, key, explore=False).actions, embodiment.actions(x, observation.state))
 
 
 def test_a_deployed_policy_needs_no_privileged_state(make_actor, observe, keys) -> None:

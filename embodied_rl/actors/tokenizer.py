@@ -1,0 +1,94 @@
+"""Texts → token ids: by the tasks' own words, or by the tokenizer of a language model."""
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Ids = NDArray[np.int64]
+
+
+def by_words(texts: Sequence[str], vocabulary: Sequence[str], length: int) -> Ids:
+    """Each word's place in the vocabulary, int64 [n, length], 0 where padded.
+
+    Raises:
+        ValueError: for an unknown word, by name, or a text of more than `length` words.
+    """
+    known = {word: index for index, word in enumerate(vocabulary) if index}
+    rows: list[list[int]] = []
+    for text in texts:
+        words = text.lower().split()
+        if unknown := [word for word in words if word not in known]:
+            listed = ", ".join(known)
+            raise ValueError(f"The policy does not know the word {unknown[0]!r} of {text!r}; it knows {listed}.")
+        if len(words) > length:
+            raise ValueError(f"{text!r} has {len(words)} words; the policy reads at most {length}.")
+        rows.append([known[word] for word in words])
+    return _padded(rows, length)
+
+
+def by_model(texts: Sequence[str], tokenizer: str, length: int) -> Ids:
+    """Ids of a tokenizer's pieces, int64 [n, length], 0 where padded; a start token leads where the tokenizer has one.
+
+    Args:
+        texts: the prompts.
+        tokenizer: what its tokenizer.json holds.
+        length: L.
+
+    Raises:
+        ValueError: for a prompt of more than `length` tokens.
+    """
+    loaded = load(tokenizer)
+    start = loaded.token_to_id("<bos>")
+    rows = [_led(encoding.ids, start) for encoding in loaded.encode_batch(list(texts))]
+    for text, row in zip(texts, rows, strict=True):
+        if len(row) > length:
+            raise ValueError(
+                f"The prompt {text!r} has {len(row)} tokens; the policy reads at most {length}. "
+                "Shorten the instruction, or raise policy.token_length."
+            )
+    return _padded(rows, length)
+
+
+def size(tokenizer: str) -> int:
+    """Number of ids of a tokenizer, given by what its tokenizer.json holds."""
+    return load(tokenizer).get_vocab_size()
+
+
+@lru_cache(maxsize=4)
+def load(tokenizer: str) -> Any:
+    """A `tokenizers.Tokenizer` from what its tokenizer.json holds.
+
+    Raises:
+        ValueError: it is damaged, or no tokenizer.
+    """
+    from tokenizers import Tokenizer
+
+    try:
+        return Tokenizer.from_str(tokenizer)
+    except Exception as error:  # noqa: BLE001 - the library raises plain exceptions
+        raise ValueError(f"The tokenizer is damaged, or no tokenizer.json: {error}") from None
+
+
+def of_words(words: Sequence[str]) -> str:
+    """The tokenizer.json of a tokenizer by words, whose case does not matter, for a network that starts without one."""
+    from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers
+
+    listed = ["<pad>", "<unk>", *sorted({word.lower() for word in words} - {"<pad>", "<unk>"})]
+    made = Tokenizer(models.WordLevel({word: index for index, word in enumerate(listed)}, unk_token="<unk>"))
+    made.normalizer = normalizers.Lowercase()
+    made.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s,;:]+"), "removed")
+    return made.to_str()
+
+
+def _led(ids: list[int], start: int | None) -> list[int]:
+    return ids if start is None or ids[:1] == [start] else [start, *ids]
+
+
+def _padded(rows: Sequence[Sequence[int]], length: int) -> Ids:
+    ids = np.zeros((len(rows), length), np.int64)
+    for row, values in enumerate(rows):
+        ids[row, : len(values)] = values
+    return ids

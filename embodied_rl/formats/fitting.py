@@ -1,0 +1,161 @@
+"""From a checkpoint's statistics and views, and a simulator, to an embodiment. What does not fit is never guessed."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+
+from embodied_rl.actors.embodiment import Embodiment
+from embodied_rl.actors.normalisation import Normalisation
+from embodied_rl.formats import lerobot, openpi
+from embodied_rl.formats.foreign import Foreign, Statistics
+from embodied_rl.interfaces.sim import SimulatorSpec
+from embodied_rl.learning.checkpoint import CheckpointError
+
+KINDS = {"STATE": lerobot.STATE, "ACTION": lerobot.ACTION}
+
+
+def views(found: Foreign, spec: SimulatorSpec, given: Mapping[str, str | None]) -> dict[str, str]:
+    """view of the policy → camera of the simulator, without the views that stay empty.
+
+    Args:
+        found: the checkpoint.
+        spec: of the simulator.
+        given: `policy.cameras`, view → camera, or null for none.
+
+    Raises:
+        ValueError: a view that nobody said anything of, or a name that neither side knows; with the key to set.
+    """
+    cameras = [camera.name for camera in spec.cameras if camera.role == "policy"]
+    known = f"The policy sees {', '.join(found.cameras)}; the simulator shows {', '.join(cameras) or 'nothing'}."
+    for view, camera in given.items():
+        if view not in found.cameras:
+            raise ValueError(f"policy.cameras: the policy has no view {view!r}. {known}")
+        if camera is not None and camera not in cameras:
+            raise ValueError(f"policy.cameras.{view}={camera}: the simulator has no such camera. {known}")
+    chosen = {view: given.get(view, view if view in cameras else None) for view in found.cameras}
+    undecided = [view for view in found.cameras if view not in given and view not in cameras]
+    if undecided:
+        free = [camera for camera in cameras if camera not in chosen.values()]
+        guess = {view: chosen[view] or (free.pop(0) if free else "null") for view in found.cameras}
+        typed = ", ".join(f"{view}: {camera}" for view, camera in guess.items())
+        raise ValueError(
+            f"{known} Say which is which (null for a view that stays empty), such as policy.cameras='{{{typed}}}'."
+        )
+    seen = {view: camera for view, camera in chosen.items() if camera is not None}
+    if not seen:
+        raise ValueError(f"policy.cameras leaves the policy without any view. {known}")
+    return seen
+
+
+def statistics(found: Foreign, spec: SimulatorSpec, file: str | None) -> tuple[Normalisation, Normalisation]:
+    """Statistics of the simulator's state and actions: the checkpoint's, or those of a file.
+
+    Args:
+        found: the checkpoint.
+        spec: of the simulator.
+        file: a norm_stats.json, a LeRobotDataset's folder or its meta/stats.json; None for the checkpoint's own.
+
+    Raises:
+        ValueError: there are none, or they are of another embodiment.
+    """
+    known = found.statistics if file is None else _of_file(Path(file), found)
+    return (
+        _checked(known.state, "state", len(spec.state_names), known.where),
+        _checked(known.action, "action", len(spec.action_names), known.where),
+    )
+
+
+def embodiment(
+    found: Foreign,
+    spec: SimulatorSpec,
+    seen: Mapping[str, str],
+    known: tuple[Normalisation, Normalisation],
+    *,
+    horizon: int,
+    token_length: int,
+    tokenizer: str,
+) -> Embodiment:
+    """What a checkpoint is attached to.
+
+    Raises:
+        ValueError: no tokenizer, or cameras of different sizes.
+    """
+    if not tokenizer:
+        raise ValueError(
+            f"{found.folder} brings no tokenizer.json: give policy.tokenizer=<file or folder>, that of the language "
+            "model the policy was made from."
+        )
+    cameras = {camera.name: camera for camera in spec.cameras}
+    sizes = {(cameras[name].height, cameras[name].width) for name in seen.values()}
+    if len(sizes) > 1:
+        raise ValueError(f"The cameras a policy sees must share one size, here {sorted(sizes)}.")
+    plain = Embodiment.of(_showing(spec, seen), min(found.executed or horizon, horizon), token_length)
+    return _with(plain, found, seen, known, tokenizer)
+
+
+def _showing(spec: SimulatorSpec, seen: Mapping[str, str]) -> SimulatorSpec:
+    cameras = {camera.name: camera for camera in spec.cameras}
+    return replace(spec, cameras=tuple(cameras[name] for name in seen.values()))
+
+
+def _with(
+    plain: Embodiment,
+    found: Foreign,
+    seen: Mapping[str, str],
+    known: tuple[Normalisation, Normalisation],
+    tokenizer: str,
+) -> Embodiment:
+    entries = range(len(plain.action_names))
+    kept = [any(part.lower() in name.lower() for part in found.exceptions) for name in plain.action_names]
+    relative = tuple(-1 if kept[entry] else entry for entry in entries) if found.relative else ()
+    return replace(
+        plain, views=tuple(seen), state=known[0], action=known[1], relative=relative, tokenizer=tokenizer, vocabulary=()
+    )
+
+
+def _of_file(path: Path, found: Foreign) -> Statistics:
+    kind = "quantiles" if _mode(found, "ACTION") == "QUANTILES" else "mean_std"
+    file = next((place for place in (path / "meta/stats.json", path / openpi.STATS, path) if place.is_file()), None)
+    if file is None:
+        raise ValueError(
+            f"policy.statistics={path}: there are no statistics; give a LeRobotDataset or a norm_stats.json."
+        )
+    if "norm_stats" in lerobot.parsed(file):
+        return openpi.statistics_of(file, kind)
+    values = {
+        f"{feature}.{name}": torch.tensor(value, dtype=torch.float64)
+        for feature, entries in lerobot.parsed(file).items()
+        if feature in KINDS.values()
+        for name, value in entries.items()
+    }
+    both = (lerobot.normalisation(values, name, _mode(found, key), 1e-8, file) for key, name in KINDS.items())
+    return Statistics(*both, where=str(file))
+
+
+def _mode(found: Foreign, key: str) -> str:
+    """How the policy is normalised, in lerobot's words."""
+    default = "QUANTILES" if found.policy == "pi05" else "MEAN_STD"
+    return str(found.config.get("normalization_mapping", {}).get(key, default))
+
+
+def _checked(known: Normalisation | None, name: str, entries: int, where: str) -> Normalisation:
+    if known is None:
+        raise CheckpointError(
+            f"{where} has no statistics of the {name}, and without them the policy would act in wrong units: give "
+            "policy.statistics=<LeRobotDataset folder, or norm_stats.json>."
+        )
+    if len(known) > entries and _padded(known, entries):
+        return Normalisation(known.kind, known.center[:entries], known.scale[:entries])
+    if len(known) != entries:
+        raise CheckpointError(
+            f"{where} holds statistics of {len(known)} {name} entries, the simulator has {entries}: choose the "
+            "simulator's settings that the policy was trained with, or give policy.statistics=<of this robot>."
+        )
+    return known
+
+
+def _padded(known: Normalisation, entries: int) -> bool:
+    """Whether all entries beyond the robot's never moved, as those of a padded vector."""
+    return max(known.scale[entries:]) <= 1e-5 and not any(map(abs, known.center[entries:]))

@@ -1,0 +1,92 @@
+"""Which parameters of a network learn: all, the action expert's, or low-rank adapters (LoRA, arXiv:2106.09685)."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import nn
+
+from embodied_rl.interfaces.policy import FlowBackbone
+from embodied_rl.schema import LoraNode
+
+ADAPTER = "default"
+
+
+def choose(network: FlowBackbone, train: str, lora: LoraNode) -> None:
+    """Freeze what shall not learn.
+
+    Args:
+        network: changed in place; adapters that are there already stay.
+        train: "full", "expert" or "lora".
+        lora: of the adapters.
+
+    Raises:
+        ValueError: the network has no part that can be frozen apart, or is not made for adapters.
+    """
+    if train == "expert":
+        _freeze_prefix(network)
+    if train == "lora":
+        if not any(adapters(network)):
+            adapt(network, lora)
+        wanted = {id(parameter) for parameter in (*adapter_parameters(network), *network.head_parameters())}
+        for parameter in network.parameters():
+            parameter.requires_grad_(id(parameter) in wanted)
+
+
+def adapt(network: FlowBackbone, lora: LoraNode) -> None:
+    """Give each of `network.adapted_modules()` an adapter that changes nothing yet.
+
+    Raises:
+        ValueError: the network names none, or peft is not installed.
+        AssertionError: what was adapted is not what the network named.
+    """
+    names = network.adapted_modules()
+    if not names:
+        raise ValueError("policy.train=lora: this policy is not made for adapters; use policy.train=full.")
+    peft = _peft()
+    scale = lora.rank if lora.alpha is None else lora.alpha
+    settings = peft.LoraConfig(r=lora.rank, lora_alpha=scale, lora_dropout=0.0, target_modules=names)
+    peft.inject_adapter_in_model(settings, network)
+    adapted = [name for name, _ in adapters(network)]
+    assert sorted(adapted) == sorted(names), f"adapted {set(adapted) ^ set(names)} otherwise than asked for"
+
+
+def adapters(network: nn.Module) -> Iterator[tuple[str, Any]]:
+    """Names and modules of the adapted linear maps."""
+    return ((name, module) for name, module in network.named_modules() if hasattr(module, "lora_A"))
+
+
+def adapter_parameters(network: nn.Module) -> list[nn.Parameter]:
+    """The parameters of all adapters."""
+    return [parameter for name, parameter in network.named_parameters() if ".lora_" in name]
+
+
+def adapter_settings(network: nn.Module) -> LoraNode | None:
+    """The settings of a network's adapters, which all have the same; None without any."""
+    module = next((module for _, module in adapters(network)), None)
+    return None if module is None else LoraNode(module.r[ADAPTER], module.lora_alpha[ADAPTER])
+
+
+@torch.no_grad()
+def merge(network: nn.Module) -> None:
+    """Add each adapter's map to the weight it adapts, and take the adapters away."""
+    for name, module in list(adapters(network)):
+        module.merge()
+        parent, _, last = name.rpartition(".")
+        setattr(network.get_submodule(parent), last, module.get_base_layer())
+
+
+def _freeze_prefix(network: FlowBackbone) -> None:
+    prefix = network.prefix_parameters()
+    if not prefix:
+        raise ValueError("policy.train=expert: this policy has no prefix that can be frozen apart; use train=full.")
+    for parameter in prefix:
+        parameter.requires_grad_(False)
+
+
+def _peft() -> Any:
+    try:
+        import peft
+    except ModuleNotFoundError as error:
+        raise ValueError("policy.train=lora needs peft: pip install 'embodied-rl[lora]'.") from error
+    return peft

@@ -1,0 +1,77 @@
+"""One pass of tokens through the layers of a Gemma decoder, against keys and values that were kept.
+
+Shapes: `n` rows, `t` tokens that ask, `s` tokens that were seen before, `W` width, `h` heads, `d` head dimension.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+ROTARY_BASE = 10_000.0
+
+
+def rotary(positions: Tensor, head_dim: int) -> tuple[Tensor, Tensor]:
+    """Rotary angles of positions int64 [n, t] (arXiv:2104.09864): cosine and sine float32 [n, 1, t, d]."""
+    exponent = torch.arange(0, head_dim, 2, device=positions.device, dtype=torch.float32) / head_dim
+    angle = positions[:, None, :, None].float() / ROTARY_BASE**exponent
+    angle = torch.cat([angle, angle], dim=-1)
+    return angle.cos(), angle.sin()
+
+
+def rotated(x: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
+    """x [n, h, t, d] turned by its position's angles; the first half of d pairs with the second."""
+    first, second = x.chunk(2, dim=-1)
+    return x * cosine.to(x.dtype) + torch.cat([-second, first], dim=-1) * sine.to(x.dtype)
+
+
+def key_value(layer: Any, normed: Tensor, angles: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+    """Keys, turned, and values [n, 1, t, d] of normed tokens [n, t, W]."""
+    attention = layer.self_attn
+    key = rotated(_split(attention.k_proj(normed), attention.head_dim), *angles)
+    return key, _split(attention.v_proj(normed), attention.head_dim)
+
+
+def attend(
+    layer: Any, normed: Tensor, key: Tensor, value: Tensor, mask: Tensor, angles: tuple[Tensor, Tensor]
+) -> Tensor:
+    """Attention of normed tokens [n, t, W] to key and value [n, 1, s, d] where mask bool [n, 1, t, s] allows."""
+    attention = layer.self_attn
+    query = rotated(_split(attention.q_proj(normed), attention.head_dim), *angles)
+    heads = query.shape[1]
+    shared = key.expand(-1, heads, -1, -1), value.expand(-1, heads, -1, -1)
+    mixed = F.scaled_dot_product_attention(query, *shared, attn_mask=mask)
+    return attention.o_proj(mixed.transpose(1, 2).flatten(2))
+
+
+def remember_less(function: Callable[..., Any], wanted: bool, *args: Any) -> Any:
+    """Call a function; where `wanted` and gradients are taken, its insides are computed again when they are needed."""
+    if wanted and torch.is_grad_enabled():
+        return checkpoint(function, *args, use_reentrant=False, preserve_rng_state=False)
+    return function(*args)
+
+
+class AdaptiveNorm(nn.Module):
+    """π0.5's adaRMS: an RMS norm whose scale, shift and gate are a linear map of the flow time's embedding."""
+
+    def __init__(self, width: int, epsilon: float = 1e-6) -> None:
+        super().__init__()
+        self.epsilon = epsilon
+        self.dense = nn.Linear(width, 3 * width)
+        nn.init.zeros_(self.dense.weight)
+        nn.init.zeros_(self.dense.bias)
+
+    def forward(self, x: Tensor, condition: Tensor) -> tuple[Tensor, Tensor]:
+        """x [n, t, W], condition [n, W] → normed [n, t, W], gate [n, 1, W]."""
+        scale, shift, gate = self.dense(condition)[:, None].chunk(3, dim=-1)
+        wide = x.float()
+        normed = wide * torch.rsqrt(wide.square().mean(dim=-1, keepdim=True) + self.epsilon)
+        return (normed * (1 + scale.float()) + shift.float()).to(x.dtype), gate.to(x.dtype)
+
+
+def _split(projected: Tensor, head_dim: int) -> Tensor:
+    """[n, t, h·d] → [n, h, t, d]."""
+    return projected.unflatten(-1, (-1, head_dim)).transpose(1, 2)

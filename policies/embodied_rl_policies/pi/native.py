@@ -1,0 +1,43 @@
+"""All that π0 and π0.5 take from transformers: modules that hold the parameters. What runs through them is ours.
+
+Of a `GemmaModel` the token embedding, which scales by √width, and the parts of its layers are used: two norms, the
+projections of its attention, and its feed-forward network. Its own forward pass, caches and masks are not.
+"""
+
+from transformers import GemmaConfig, GemmaModel, SiglipVisionConfig, SiglipVisionModel
+
+__all__ = ["gemma", "vision_tower"]
+
+
+def gemma(*, width: int, layers: int, hidden: int, heads: int, head_dim: int, vocabulary: int) -> GemmaModel:
+    """A Gemma decoder with one key-value head, as all that openpi uses have."""
+    return GemmaModel(
+        GemmaConfig(
+            hidden_size=width,
+            num_hidden_layers=layers,
+            intermediate_size=hidden,
+            num_attention_heads=heads,
+            num_key_value_heads=1,
+            head_dim=head_dim,
+            vocab_size=vocabulary,
+            hidden_act="gelu_pytorch_tanh",
+            pad_token_id=0,
+            bos_token_id=None,
+            eos_token_id=None,
+        )
+    )
+
+
+def vision_tower(*, width: int, layers: int, hidden: int, heads: int, patch: int, image_size: int) -> SiglipVisionModel:
+    """A SigLIP vision transformer without its pooling head."""
+    return SiglipVisionModel(
+        SiglipVisionConfig(
+            hidden_size=width,
+            num_hidden_layers=layers,
+            intermediate_size=hidden,
+            num_attention_heads=heads,
+            patch_size=patch,
+            image_size=image_size,
+            vision_use_head=False,
+        )
+    )

@@ -1,0 +1,254 @@
+"""What π0 (arXiv:2410.24164) and π0.5 (arXiv:2504.16054) share: PaliGemma as prefix, a Gemma action expert on top.
+
+Images and words attend to one another and give keys and values once a decision; at each denoise step the expert's
+tokens attend to these and to themselves. The conventions are openpi's: t = 1 is noise, image features are not scaled,
+words are by √width.
+
+Shapes: `n` rows, `C` cameras, `P` patches of one camera, `L` prompt tokens, `T` = C·P + L prefix tokens, `W` width,
+`H` actions, `D` action dimensions, `E` the expert's width, `d` head dimension, `N` layers.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from embodied_rl.interfaces.policy import Context, FlowBackbone, PolicyInput, PolicySpec
+from embodied_rl_policies.images import prepare
+from embodied_rl_policies.pi import native, sizes
+from embodied_rl_policies.pi.attention import attend, key_value, remember_less, rotary
+from embodied_rl_policies.pi.config import PiConfig
+
+MIN_PERIOD, MAX_PERIOD = 4e-3, 4.0
+PALIGEMMA = "paligemma_with_expert.paligemma.model."
+
+
+class Projector(nn.Module):
+    """From the vision tower's width to the language model's."""
+
+    def __init__(self, inputs: int, outputs: int) -> None:
+        super().__init__()
+        self.linear = nn.Linear(inputs, outputs)
+
+
+class Pi(FlowBackbone):
+    """The prefix, and the frame of the action expert; π0 and π0.5 say what the expert's tokens are."""
+
+    CAN_BE_EMPTY = True
+    CHECKPOINT_NAMES: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        "vision.": (f"{PALIGEMMA}vision_tower.vision_model.", f"{PALIGEMMA}vision_tower."),
+        "projector.": (f"{PALIGEMMA}multi_modal_projector.",),
+        "language.": (f"{PALIGEMMA}language_model.",),
+        "expert.": ("paligemma_with_expert.gemma_expert.model.",),
+    }
+    CHECKPOINT_COPIES: ClassVar[Mapping[str, str]] = {
+        "paligemma_with_expert.paligemma.lm_head.weight": f"{PALIGEMMA}language_model.embed_tokens.weight",
+    }
+    CHECKPOINT_UNREAD: ClassVar[tuple[str, ...]] = (
+        r"paligemma_with_expert\.paligemma\.model\.language_model\.norm\.weight$",
+        r"paligemma_with_expert\.paligemma\.model\.language_model\.layers\.\d+\.(mlp|post_attention_layernorm)\.",
+        r"paligemma_with_expert\.paligemma\.model\.language_model\.layers\.\d+\.self_attn\.[qo]_proj\.",
+        r"paligemma_with_expert\.gemma_expert\.lm_head\.weight$",
+        r"paligemma_with_expert\.gemma_expert\.model\.embed_tokens\.weight$",
+        r"paligemma_with_expert\.paligemma\.model\.vision_tower\.(vision_model\.)?head\.",
+    )
+
+    config: PiConfig
+    vision: Any
+    language: Any
+    expert: Any
+
+    def __init__(
+        self,
+        config: PiConfig,
+        action_dim: int,
+        state_dim: int,
+        cameras: Sequence[str],
+        image_size: tuple[int, int],
+        vocabulary_size: int,
+        token_length: int,
+        auxiliary_names: Sequence[str] = (),
+    ) -> None:
+        """Build the network with fresh weights from torch's global generator.
+
+        Args:
+            config: sizes of the network.
+            action_dim, state_dim: of the robot; the network's own are those of `config`.
+            cameras: names of the cameras, in order.
+            image_size: (height, width) in pixels of what they show; any.
+            vocabulary_size: of the tokenizer, where `config` leaves it open.
+            token_length: L, where it exceeds that of `config`.
+            auxiliary_names: none: there is no auxiliary head.
+
+        Raises:
+            ValueError: for a robot with more dimensions than the network, no camera, or auxiliary names.
+        """
+        super().__init__()
+        _check_robot(config, action_dim, state_dim, cameras, auxiliary_names)
+        self.config = config
+        self.spec = PolicySpec(
+            horizon=config.horizon,
+            action_dim=config.action_dim,
+            state_dim=config.state_dim,
+            cameras=tuple(cameras),
+            image_size=(int(image_size[0]), int(image_size[1])),
+            token_length=token_length,
+            feature_dim=config.expert_width,
+            context_dim=config.width,
+        )
+        self.vision = native.vision_tower(
+            width=config.vision_width, layers=config.vision_layers, hidden=config.vision_hidden,
+            heads=config.vision_heads, patch=config.patch, image_size=config.resolution,
+        )  # fmt: skip
+        self.projector = Projector(config.vision_width, config.width)
+        heads = {"layers": config.layers, "heads": config.heads, "head_dim": config.head_dim}
+        vocabulary = config.vocabulary or vocabulary_size
+        self.language = native.gemma(width=config.width, hidden=config.hidden, vocabulary=vocabulary, **heads)
+        self.expert = native.gemma(width=config.expert_width, hidden=config.expert_hidden, vocabulary=1, **heads)
+        self._drop_unread()
+        self.action_in_proj = nn.Linear(config.action_dim, config.expert_width)
+        self.action_out_proj = nn.Linear(config.expert_width, config.action_dim)
+
+    def _drop_unread(self) -> None:
+        """Of the language model's last layer, keys and values are all that anything reads; the expert has no words."""
+        last = self.language.layers[-1]
+        del last.self_attn.q_proj, last.self_attn.o_proj, last.mlp, last.post_attention_layernorm, self.language.norm
+        del self.expert.embed_tokens, self.expert.rotary_emb, self.language.rotary_emb
+
+    @classmethod
+    def checkpoint_sizes(
+        cls, shapes: Mapping[str, tuple[int, ...]], config: Mapping[str, Any], given: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        """Sizes from tensors where these say it, else from openpi's or lerobot's configuration.
+
+        Raises:
+            ValueError: tensors that the sizes hang on are missing, or nobody says what no tensor tells.
+        """
+        return sizes.read(shapes, config, given)
+
+    def perception_parameters(self) -> list[nn.Parameter]:
+        """The vision tower and its projection."""
+        return [*self.vision.parameters(), *self.projector.parameters()]
+
+    def prefix_parameters(self) -> list[nn.Parameter]:
+        """Vision and language."""
+        return [*self.perception_parameters(), *self.language.parameters()]
+
+    def adapted_modules(self) -> list[str]:
+        """Attention and feed-forward of language model and expert, where something reads what they give."""
+        parts = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj")
+        parts += ("mlp.gate_proj", "mlp.up_proj", "mlp.down_proj")
+        last = self.config.layers - 1
+        language = [f"language.layers.{index}.{part}" for index in range(last) for part in parts]
+        read = [f"language.layers.{last}.{part}" for part in ("self_attn.k_proj", "self_attn.v_proj")]
+        return [*language, *read, *(f"expert.layers.{index}.{part}" for index in range(last + 1) for part in parts)]
+
+    def head_parameters(self) -> list[nn.Parameter]:
+        """The projections of state, actions and time."""
+        towers = ("vision.", "projector.", "language.", "expert.")
+        return [parameter for name, parameter in self.named_parameters() if not name.startswith(towers)]
+
+    def restore_buffers(self) -> None:
+        """Fill the one buffer that no checkpoint holds, for a network that was laid out on the meta device."""
+        embeddings = self.vision.embeddings
+        count = embeddings.position_embedding.weight.shape[0]
+        embeddings.position_ids = torch.arange(count, device=embeddings.position_embedding.weight.device)[None]
+
+    def perceive(self, inputs: PolicyInput) -> dict[str, Tensor]:
+        """Image features [n, C, P, W]."""
+        images = [prepare(inputs.images[name], self.config.resolution) for name in self.spec.cameras]
+        pixels = torch.cat(images).to(self.projector.linear.weight.dtype)
+        features = self.projector.linear(self.vision(pixels).last_hidden_state)
+        return {"image": features.unflatten(0, (len(self.spec.cameras), -1)).transpose(0, 1)}
+
+    def encode_prefix(self, inputs: PolicyInput) -> dict[str, Tensor]:
+        """Keys and values [n, N, 2, 1, T, d], which tokens exist, bool [n, T], and the pooled prefix [n, W]."""
+        features = inputs.features if inputs.features is not None else self.perceive(inputs)
+        tokens = torch.cat([features["image"].flatten(1, 2), self.language.embed_tokens(inputs.tokens)], dim=1)
+        always = inputs.tokens.new_ones(len(tokens), tokens.shape[1] - inputs.tokens.shape[1], dtype=torch.bool)
+        mask = torch.cat([always, inputs.tokens != 0], dim=1)
+        angles = rotary(mask.cumsum(dim=1) - 1, self.config.head_dim)
+        kept: list[Tensor] = []
+        for layer in self.language.layers[:-1]:
+            tokens, both = remember_less(_prefix_layer, self.config.gradient_checkpointing, layer, tokens, mask, angles)
+            kept.append(both)
+        last = self.language.layers[-1]
+        kept.append(torch.stack(key_value(last, last.input_layernorm(tokens), angles), dim=1))
+        weight = mask[..., None] / mask.sum(dim=1)[:, None, None]
+        return {"key_value": torch.stack(kept, dim=1), "mask": mask, "pooled": (tokens.float() * weight).sum(dim=1)}
+
+    def encode(self, inputs: PolicyInput) -> Context:
+        """The prefix, and what the expert needs of the state.
+
+        `pooled` is the mean of the tokens that exist as they enter the last layer, whose own output nothing else reads.
+        """
+        prefix = inputs.prefix if inputs.prefix is not None else self.encode_prefix(inputs)
+        tensors = {name: prefix[name] for name in ("key_value", "mask")} | self.expert_inputs(inputs)
+        return Context(tensors, prefix["pooled"].float())
+
+    def expert_inputs(self, inputs: PolicyInput) -> dict[str, Tensor]:
+        """What the expert reads of an observation besides the prefix; batch-first."""
+        return {}
+
+    def time_embedding(self, t: Tensor) -> Tensor:
+        """Flow times [n] → sines, then cosines, of periods from 4e-3 to 4: float32 [n, E]."""
+        half = self.config.expert_width // 2
+        fraction = torch.linspace(0, 1, half, dtype=torch.float64, device=t.device)
+        period = MIN_PERIOD * (MAX_PERIOD / MIN_PERIOD) ** fraction
+        angle = t[:, None].double() * (2 * math.pi / period)
+        return torch.cat([angle.sin(), angle.cos()], dim=1).float()
+
+
+def expert_attention(layer: Any, normed: Tensor, kept: Tensor, mask: Tensor, angles: tuple[Tensor, Tensor]) -> Tensor:
+    """The expert's normed tokens [n, t, E] attend to kept keys and values [n, 2, 1, T, d] and to themselves."""
+    key, value = key_value(layer, normed, angles)
+    kept = kept.to(key.dtype)
+    key, value = torch.cat([kept[:, 0], key], dim=2), torch.cat([kept[:, 1], value], dim=2)
+    return attend(layer, normed, key, value, mask, angles)
+
+
+def expert_mask(present: Tensor, tokens: int, first_alone: bool) -> Tensor:
+    """Who sees whom: bool [n, 1, t, T + t]. All see the prefix and each other; a state token sees no action.
+
+    Args:
+        present: bool [n, T], the prefix tokens that exist.
+        tokens: t of the expert.
+        first_alone: whether the first of them is the state.
+    """
+    own = torch.ones(tokens, tokens, dtype=torch.bool, device=present.device)
+    if first_alone:
+        own = own & ~torch.nn.functional.pad(own[:1, 1:], (1, 0, 0, tokens - 1))
+    rows = len(present)
+    seen = present[:, None, None].expand(-1, 1, tokens, -1)
+    return torch.cat([seen, own.expand(rows, 1, -1, -1)], dim=-1)
+
+
+def expert_angles(present: Tensor, tokens: int, head_dim: int) -> tuple[Tensor, Tensor]:
+    """Rotary angles of the expert's tokens, which follow the prefix."""
+    steps = torch.arange(tokens, device=present.device)
+    return rotary(present.sum(dim=1, keepdim=True) + steps, head_dim)
+
+
+def _prefix_layer(layer: Any, tokens: Tensor, mask: Tensor, angles: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+    """Tokens [n, T, W] → the next layer's tokens, and this one's keys and values [n, 2, 1, T, d]."""
+    normed = layer.input_layernorm(tokens)
+    key, value = key_value(layer, normed, angles)
+    tokens = tokens + attend(layer, normed, key, value, mask[:, None, None], angles)
+    return tokens + layer.mlp(layer.post_attention_layernorm(tokens)), torch.stack([key, value], dim=1)
+
+
+def _check_robot(
+    config: PiConfig, action_dim: int, state_dim: int, cameras: Sequence[str], auxiliary_names: Sequence[str]
+) -> None:
+    for name, robot, network in (("action", action_dim, config.action_dim), ("state", state_dim, config.state_dim)):
+        if robot > network:
+            raise ValueError(
+                f"The robot has {robot} {name} entries, the network takes {network}: choose a simulator with fewer, or "
+                f"a network with policy.{name}_dim={robot}."
+            )
+    if not cameras:
+        raise ValueError("policy.cameras: this policy needs one camera at least, and none is shown to it.")
+    if auxiliary_names:
+        raise ValueError("algo.auxiliary_names: this policy has no auxiliary head; give [] and algo.frames=0.")

@@ -1,0 +1,62 @@
+"""π0 (arXiv:2410.24164): the state is a token of the action expert, and time is mixed into every action token."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from embodied_rl.interfaces.policy import Context, PolicyInput
+from embodied_rl_policies.pi.attention import remember_less
+from embodied_rl_policies.pi.config import PiConfig
+from embodied_rl_policies.pi.network import Pi, expert_angles, expert_attention, expert_mask
+from embodied_rl_policies.pi.prompts import plain
+
+
+class Pi0(Pi):
+    """π0 as openpi and lerobot have it."""
+
+    Config = PiConfig
+    PROMPT_WORDS = ()
+
+    def __init__(self, config: PiConfig, *args: Any, **kwargs: Any) -> None:
+        """See `Pi.__init__`."""
+        super().__init__(config, *args, **kwargs)
+        width = config.expert_width
+        self.state_proj = nn.Linear(config.state_dim, width)
+        self.action_time_mlp_in = nn.Linear(2 * width, width)
+        self.action_time_mlp_out = nn.Linear(width, width)
+
+    def prompts(self, instructions: Sequence[str], state: Tensor) -> list[str]:
+        """Instructions, each on a line of its own."""
+        return plain(instructions)
+
+    def expert_inputs(self, inputs: PolicyInput) -> dict[str, Tensor]:
+        """The normalised state [n, S]."""
+        return {"state": inputs.state}
+
+    def velocity(self, x: Tensor, t: Tensor, context: Context) -> tuple[Tensor, Tensor]:
+        """The flow's velocity at x [n, H, D] and time t [n] (1 = noise), and the expert's features [n, H, E]."""
+        tokens, present = self._tokens(x, t, context.tensors["state"]), context.tensors["mask"]
+        count = tokens.shape[1]
+        mask = expert_mask(present, count, first_alone=True)
+        angles = expert_angles(present, count, self.config.head_dim)
+        for index, layer in enumerate(self.expert.layers):
+            kept = context.tensors["key_value"][:, index]
+            tokens = remember_less(_layer, self.config.gradient_checkpointing, layer, tokens, kept, mask, angles)
+        features = self.expert.norm(tokens[:, 1:]).to(self.action_out_proj.weight.dtype)
+        return self.action_out_proj(features).float(), features.float()
+
+    def _tokens(self, x: Tensor, t: Tensor, state: Tensor) -> Tensor:
+        """State and actions as the expert's tokens [n, 1 + H, E]."""
+        dtype = self.action_in_proj.weight.dtype
+        actions = self.action_in_proj(x.to(dtype))
+        time = self.time_embedding(t).to(dtype)[:, None].expand_as(actions)
+        mixed = F.silu(self.action_time_mlp_in(torch.cat([actions, time], dim=-1)))
+        return torch.cat([self.state_proj(state.to(dtype))[:, None], self.action_time_mlp_out(mixed)], dim=1)
+
+
+def _layer(layer: Any, tokens: Tensor, kept: Tensor, mask: Tensor, angles: tuple[Tensor, Tensor]) -> Tensor:
+    tokens = tokens + expert_attention(layer, layer.input_layernorm(tokens), kept, mask, angles)
+    return tokens + layer.mlp(layer.post_attention_layernorm(tokens))

@@ -1,0 +1,59 @@
+"""π0.5 (arXiv:2504.16054): the state is written into the prompt, and time reaches the expert through its norms."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from embodied_rl.interfaces.policy import Context
+from embodied_rl_policies.pi.attention import AdaptiveNorm, remember_less
+from embodied_rl_policies.pi.config import Pi05Config
+from embodied_rl_policies.pi.network import Pi, expert_angles, expert_attention, expert_mask
+from embodied_rl_policies.pi.prompts import BINS, with_state
+
+
+class Pi05(Pi):
+    """π0.5 as openpi and lerobot have it."""
+
+    Config = Pi05Config
+    STATISTICS = "quantiles"
+    PROMPT_WORDS = ("task", "state", "action", *map(str, range(-1, BINS)))
+
+    def __init__(self, config: Pi05Config, *args: Any, **kwargs: Any) -> None:
+        """See `Pi.__init__`."""
+        super().__init__(config, *args, **kwargs)
+        width = config.expert_width
+        for layer in self.expert.layers:
+            layer.input_layernorm, layer.post_attention_layernorm = AdaptiveNorm(width), AdaptiveNorm(width)
+        self.expert.norm = AdaptiveNorm(width)
+        self.time_mlp_in = nn.Linear(width, width)
+        self.time_mlp_out = nn.Linear(width, width)
+
+    def prompts(self, instructions: Sequence[str], state: Tensor) -> list[str]:
+        """Instructions with the normalised state [n, S] in 256 bins."""
+        return with_state(instructions, state)
+
+    def velocity(self, x: Tensor, t: Tensor, context: Context) -> tuple[Tensor, Tensor]:
+        """The flow's velocity at x [n, H, D] and time t [n] (1 = noise), and the expert's features [n, H, E]."""
+        dtype, present = self.action_in_proj.weight.dtype, context.tensors["mask"]
+        condition = F.silu(self.time_mlp_out(F.silu(self.time_mlp_in(self.time_embedding(t).to(dtype)))))
+        tokens = self.action_in_proj(x.to(dtype))
+        count = tokens.shape[1]
+        mask = expert_mask(present, count, first_alone=False)
+        angles = expert_angles(present, count, self.config.head_dim)
+        for index, layer in enumerate(self.expert.layers):
+            kept, less = context.tensors["key_value"][:, index], self.config.gradient_checkpointing
+            tokens = remember_less(_layer, less, layer, tokens, condition, kept, mask, angles)
+        features, _ = self.expert.norm(tokens, condition)
+        features = features.to(self.action_out_proj.weight.dtype)
+        return self.action_out_proj(features).float(), features.float()
+
+
+def _layer(
+    layer: Any, tokens: Tensor, condition: Tensor, kept: Tensor, mask: Tensor, angles: tuple[Tensor, Tensor]
+) -> Tensor:
+    normed, gate = layer.input_layernorm(tokens, condition)
+    tokens = tokens + gate * expert_attention(layer, normed, kept, mask, angles)
+    normed, gate = layer.post_attention_layernorm(tokens, condition)
+    return tokens + gate * layer.mlp(normed)

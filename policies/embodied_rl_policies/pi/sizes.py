@@ -1,0 +1,85 @@
+"""The sizes of π0 and π0.5, read off a checkpoint's tensors and configuration."""
+
+from collections.abc import Mapping
+from typing import Any
+
+Shapes = Mapping[str, tuple[int, ...]]
+
+VISION_HEADS = {1152: 16}
+"""Heads of the vision tower by its width: no tensor tells them apart. SigLIP So400m has 16."""
+
+CONFIGURED = {
+    "horizon": ("chunk_size", "action_horizon"),
+    "token_length": ("tokenizer_max_length", "max_token_len"),
+    "vision_heads": ("vision_heads",),
+}
+"""Our key → keys of lerobot's or openpi's configuration."""
+
+UNTOLD = {
+    "horizon": "how many actions it predicts at once (openpi's action_horizon)",
+    "vision_heads": "how many attention heads its vision tower has",
+}
+"""Key → its meaning, of what tensors do not tell."""
+
+
+def read(shapes: Shapes, config: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """Keys of `PiConfig` that tensors or configuration say.
+
+    One key-value head, as in every Gemma variant of openpi, tells the head dimension and so the number of heads.
+
+    Raises:
+        ValueError: a tensor that the sizes hang on is missing, or nobody says what no tensor tells.
+    """
+    try:
+        found = _language(shapes) | _expert(shapes) | _vision(shapes)
+    except KeyError as error:
+        raise ValueError(f"The checkpoint is not one of π0 or π0.5: {error.args[0]} is missing.") from None
+    if (width := found["vision_width"]) in VISION_HEADS:
+        found["vision_heads"] = VISION_HEADS[width]
+    for key, names in CONFIGURED.items():
+        value = next((config[name] for name in names if config.get(name) is not None), None)
+        if value is not None:
+            found[key] = value
+    for key, meaning in UNTOLD.items():
+        if key not in found and key not in given:
+            raise ValueError(f"The checkpoint does not say {meaning}: give policy.{key}=<number>.")
+    return found
+
+
+def _language(shapes: Shapes) -> dict[str, int]:
+    head_dim = shapes["language.layers.0.self_attn.k_proj.weight"][0]
+    return {
+        "vocabulary": shapes["language.embed_tokens.weight"][0],
+        "width": shapes["language.embed_tokens.weight"][1],
+        "layers": _count(shapes, "language.layers."),
+        "hidden": shapes["language.layers.0.mlp.up_proj.weight"][0],
+        "head_dim": head_dim,
+        "heads": shapes["language.layers.0.self_attn.q_proj.weight"][0] // head_dim,
+    }
+
+
+def _expert(shapes: Shapes) -> dict[str, int]:
+    found = {
+        "expert_width": shapes["action_in_proj.weight"][0],
+        "expert_hidden": shapes["expert.layers.0.mlp.up_proj.weight"][0],
+        "action_dim": shapes["action_in_proj.weight"][1],
+    }
+    state = shapes.get("state_proj.weight")
+    return found | {"state_dim": state[1] if state else found["action_dim"]}
+
+
+def _vision(shapes: Shapes) -> dict[str, int]:
+    width, _, patch, _ = shapes["vision.embeddings.patch_embedding.weight"]
+    side = round(shapes["vision.embeddings.position_embedding.weight"][0] ** 0.5)
+    return {
+        "vision_width": width,
+        "vision_layers": _count(shapes, "vision.encoder.layers."),
+        "vision_hidden": shapes["vision.encoder.layers.0.mlp.fc1.weight"][0],
+        "patch": patch,
+        "resolution": patch * side,
+    }
+
+
+def _count(shapes: Shapes, start: str) -> int:
+    """Number of numbered modules below a name."""
+    return 1 + max((int(name[len(start) :].split(".")[0]) for name in shapes if name.startswith(start)), default=-1)
