@@ -154,8 +154,9 @@ def policy_config(every: int = 2, framed: bool = False) -> SmolVLAConfig:
 
 def stay_offline(config: SmolVLMConfig) -> None:
     """Answer what lerobot asks the hub: a configuration, two token ids, a language model in half precision."""
-    start, _ = sizes.IMAGE_START_TOKENS, sizes.IMAGE_END_TOKEN
-    tokenizer = SimpleNamespace(fake_image_token_id=start[0], global_image_token_id=start[1])
+    tokenizer = SimpleNamespace(
+        fake_image_token_id=sizes.FAKE_IMAGE_TOKEN, global_image_token_id=sizes.GLOBAL_IMAGE_TOKEN
+    )
 
     def half_precision(*_: object, **__: object) -> SmolVLMForConditionalGeneration:
         config.text_config.torch_dtype = torch.bfloat16
@@ -182,7 +183,7 @@ def batch(config: SmolVLAConfig) -> dict[str, torch.Tensor]:
 
     Cameras take the pictures in order, and a shorter state the first values.
     """
-    tokens = torch.from_numpy(recipe.words("tokens", sizes.ROWS, sizes.TOKEN_LENGTH, sizes.IMAGE_START_TOKENS[1]))
+    tokens = torch.from_numpy(recipe.words("tokens", sizes.ROWS, sizes.TOKEN_LENGTH, sizes.GLOBAL_IMAGE_TOKEN))
     given = {"observation.language.tokens": tokens, "observation.language.attention_mask": tokens != 0}
     state = torch.from_numpy(recipe.normal("state", (sizes.ROWS, sizes.STATE_DIM)))
     given["observation.state"] = state[:, : config.robot_state_feature.shape[0]]
