@@ -315,6 +315,22 @@ class SftConfig:
 
 
 @dataclass(frozen=True)
+class ExportConfig:
+    checkpoint: str
+    """What to export: a run folder, or a policy file."""
+    format: Literal["lerobot", "openpi"] = "lerobot"
+    """Whose checkpoint it becomes."""
+    out: str | None = None
+    """Folder it is written to, new or empty; null takes <format>_checkpoint here."""
+
+
+@dataclass(frozen=True)
+class InspectConfig:
+    checkpoint: str
+    """What to look at, given as a plain word: a run folder, a policy file, or a folder of lerobot's or openpi's."""
+
+
+@dataclass(frozen=True)
 class CollectConfig:
     sim: SimNode
     """The simulator."""

@@ -103,6 +103,22 @@ _ALL = (
         check="embodied_rl.sft:check",
     ),
     Command(
+        "export",
+        "Write a policy as a checkpoint of lerobot or openpi.",
+        "ExportConfig",
+        "embodied_rl.formats.export:run",
+        ("checkpoint=runs/train/<time>_s0 format=lerobot out=my_policy",),
+        check="embodied_rl.formats.export:check",
+    ),
+    Command(
+        "inspect",
+        "Say what a checkpoint holds: network, sizes, statistics, cameras, and what would be missing.",
+        "InspectConfig",
+        "embodied_rl.formats.inspection:run",
+        ("runs/train/<time>_s0", "<folder of lerobot's or openpi's>"),
+        words=Words("checkpoint", "checkpoint"),
+    ),
+    Command(
         "collect",
         "Write demonstrations or rollouts to disk.",
         "CollectConfig",

@@ -118,6 +118,7 @@ class FlowBackbone(nn.Module):
             is how it is written. A leading "model." is not part of them.
         CHECKPOINT_COPIES: their names of second copies of a weight → the name of the first.
         CHECKPOINT_UNREAD: patterns of their names that this network never reads, and that are carried along.
+        LEROBOT_PROMPT: lerobot's name of the step that writes its prompts.
     """
 
     CAN_BE_EMPTY: ClassVar[bool] = False
@@ -126,6 +127,7 @@ class FlowBackbone(nn.Module):
     CHECKPOINT_NAMES: ClassVar[Mapping[str, tuple[str, ...]]] = {}
     CHECKPOINT_COPIES: ClassVar[Mapping[str, str]] = {}
     CHECKPOINT_UNREAD: ClassVar[tuple[str, ...]] = ()
+    LEROBOT_PROMPT: ClassVar[str] = ""
 
     spec: PolicySpec
     config: Any
@@ -146,6 +148,14 @@ class FlowBackbone(nn.Module):
             ValueError: this network takes no such checkpoints, or the checkpoint says too little.
         """
         raise ValueError(f"{cls.__name__} reads checkpoints of this library only.")
+
+    def unread_shapes(self) -> Mapping[str, tuple[int, ...]]:
+        """Their names → shapes of tensors that loaders of other projects ask for and no forward pass reads."""
+        return {}
+
+    def checkpoint_config(self, form: str, steps: int) -> dict[str, Any]:
+        """What the configuration file of format `form` says of this network alone; `steps`: K, denoise steps."""
+        return {}
 
     def perceive(self, inputs: PolicyInput) -> dict[str, Tensor] | None:
         """The part of `encode` that may be frozen and cached across epochs; None where there is no such part."""

@@ -249,7 +249,7 @@ def _write(
     folder.mkdir()
     file = folder / TENSORS
     with failed_writes(file):
-        save_file(_separate(tensors), file)
+        save_file(separate(tensors), file)
     _sync(file)
     for name, write in files.items():
         write(folder / name)
@@ -259,7 +259,7 @@ def _write(
     write_text(folder / STATE, json.dumps(state, indent=1) + "\n")
 
 
-def _separate(tensors: Mapping[str, Tensor | np.ndarray]) -> dict[str, Tensor]:
+def separate(tensors: Mapping[str, Tensor | np.ndarray]) -> dict[str, Tensor]:
     """Contiguous CPU tensors without shared storage, as safetensors wants them."""
     separate: dict[str, Tensor] = {}
     seen: set[int] = set()

@@ -39,7 +39,7 @@ def test_a_checkpoint_of_another_network(
         setting for setting in (*ALONE, *TABLETOP) if "width" not in setting and "policy.checkpoint" not in setting
     ]
     result = typed("train", *other, f"policy.checkpoint={policy}", "policy.width=32")
-    refused(result, "was made with policy.width=16, not 32: set policy.width=16")
+    refused(result, "was made with policy.width=16, not 32: leave policy.width out")
     assert not (tmp_path / "runs").exists(), "nothing was started"
 
 

@@ -128,6 +128,18 @@ class Pi(FlowBackbone):
         """
         return sizes.read(shapes, config, given)
 
+    def unread_shapes(self) -> dict[str, tuple[int, ...]]:
+        """The end of the language model, and the expert's output layer."""
+        return sizes.unread(self.config, self.language.embed_tokens.weight.shape[0])
+
+    def checkpoint_config(self, form: str, steps: int) -> dict[str, Any]:
+        """The variants are the published ones; neither project can name others."""
+        variants = {"paligemma_variant": "gemma_2b", "action_expert_variant": "gemma_300m"}
+        if form == "openpi":
+            return variants | {"precision": "float32"}
+        side = self.config.resolution
+        return variants | {"dtype": "float32", "num_inference_steps": steps, "image_resolution": [side, side]}
+
     def perception_parameters(self) -> list[nn.Parameter]:
         """The vision tower and its projection."""
         return [*self.vision.parameters(), *self.projector.parameters()]

@@ -19,6 +19,7 @@ class Pi0(Pi):
 
     Config = PiConfig
     PROMPT_WORDS = ()
+    LEROBOT_PROMPT = "pi0_new_line_processor"
 
     def __init__(self, config: PiConfig, *args: Any, **kwargs: Any) -> None:
         """See `Pi.__init__`."""

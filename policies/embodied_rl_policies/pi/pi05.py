@@ -18,6 +18,7 @@ class Pi05(Pi):
 
     Config = Pi05Config
     STATISTICS = "quantiles"
+    LEROBOT_PROMPT = "pi05_prepare_state_tokenizer_processor_step"
     PROMPT_WORDS = ("task", "state", "action", *map(str, range(-1, BINS)))
 
     def __init__(self, config: Pi05Config, *args: Any, **kwargs: Any) -> None:

@@ -3,7 +3,11 @@
 from collections.abc import Mapping
 from typing import Any
 
+from embodied_rl_policies.pi.config import PiConfig
+
 Shapes = Mapping[str, tuple[int, ...]]
+
+LANGUAGE = "paligemma_with_expert.paligemma.model.language_model."
 
 VISION_HEADS = {1152: 16}
 """Heads of the vision tower by its width: no tensor tells them apart. SigLIP So400m has 16."""
@@ -83,3 +87,19 @@ def _vision(shapes: Shapes) -> dict[str, int]:
 def _count(shapes: Shapes, start: str) -> int:
     """Number of numbered modules below a name."""
     return 1 + max((int(name[len(start) :].split(".")[0]) for name in shapes if name.startswith(start)), default=-1)
+
+
+def unread(config: PiConfig, vocabulary: int) -> dict[str, tuple[int, ...]]:
+    """Their names → shapes of what both projects store and no forward pass reads."""
+    last = f"{LANGUAGE}layers.{config.layers - 1}."
+    inner = config.heads * config.head_dim
+    return {
+        f"{LANGUAGE}norm.weight": (config.width,),
+        f"{last}post_attention_layernorm.weight": (config.width,),
+        f"{last}self_attn.q_proj.weight": (inner, config.width),
+        f"{last}self_attn.o_proj.weight": (config.width, inner),
+        f"{last}mlp.gate_proj.weight": (config.hidden, config.width),
+        f"{last}mlp.up_proj.weight": (config.hidden, config.width),
+        f"{last}mlp.down_proj.weight": (config.width, config.hidden),
+        "paligemma_with_expert.gemma_expert.lm_head.weight": (vocabulary, config.expert_width),
+    }

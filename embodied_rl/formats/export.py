@@ -1,0 +1,73 @@
+"""`embodied-rl export`: a policy of ours as a checkpoint of lerobot's or openpi's, for who loads it there."""
+
+import os
+from pathlib import Path
+
+from safetensors.torch import save_file
+
+from embodied_rl import build
+from embodied_rl.actors.checkpoint import read_metadata
+from embodied_rl.actors.embodiment import Embodiment
+from embodied_rl.formats import lerobot_files, openpi_files, weights
+from embodied_rl.formats.tensors import SINGLE
+from embodied_rl.interfaces.policy import FlowBackbone
+from embodied_rl.learning.checkpoint import failed_writes
+from embodied_rl.runs.storage import explained
+from embodied_rl.schema import ExportConfig
+
+DENOISE_STEPS = 10
+"""Where a policy file does not say: what both projects use."""
+
+
+def run(config: ExportConfig) -> None:
+    """Write the folder; adapters become part of the weights they adapt.
+
+    Raises:
+        ValueError: no such checkpoint, a policy without such a format, or a folder that is not empty.
+    """
+    file, out = check(config)
+    network, robot = build.stored_backbone(file)
+    metadata = read_metadata(file)
+    steps = int(metadata.extra.get("denoise_steps", DENOISE_STEPS))
+    write(out, network, robot, policy=metadata.policy, form=config.format, steps=steps)
+    print(f"{config.format} checkpoint of {metadata.policy} in {out}")
+
+
+def check(config: ExportConfig) -> tuple[Path, Path]:
+    """The policy file, and the folder it goes to.
+
+    Raises:
+        ValueError: see `run`.
+    """
+    file, out = build.policy_file(config.checkpoint), Path(config.out or f"{config.format}_checkpoint")
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise ValueError(f"out={out} is there already and not empty; give another folder.")
+    metadata = read_metadata(file)
+    if not metadata.embodiment.tokenizer:
+        raise ValueError(
+            f"{file} holds policy {metadata.policy!r}, which {config.format} does not know; it goes on with "
+            "embodied-rl alone."
+        )
+    return file, out
+
+
+def write(out: Path, network: FlowBackbone, robot: Embodiment, *, policy: str, form: str, steps: int) -> None:
+    """Write a network and what it is attached to as a checkpoint folder of `form`."""
+    tensors = weights.named(network, form)
+    contents = _files(network, robot, policy, form, steps)
+    with explained(out, "out"):
+        out.mkdir(parents=True, exist_ok=True)
+        partial = out / f".tmp-{SINGLE}-{os.getpid()}"
+        with failed_writes(partial):
+            save_file(tensors, partial, weights.header(network, tensors))
+        for name, content in contents.items():
+            lerobot_files.folder_of(name, out).write_bytes(content)
+        partial.replace(out / SINGLE)  # last: a folder with weights is whole
+
+
+def _files(network: FlowBackbone, robot: Embodiment, policy: str, form: str, steps: int) -> dict[str, bytes]:
+    source = network.source
+    if source is None or source.format != form:
+        files = lerobot_files if form == "lerobot" else openpi_files
+        return files.made(network, robot, policy, steps)
+    return lerobot_files.kept(source, robot) if form == "lerobot" else openpi_files.kept(source, robot, policy)
