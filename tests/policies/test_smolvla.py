@@ -190,6 +190,21 @@ def test_a_checkpoint_says_its_sizes() -> None:
         assert SmolVLA.checkpoint_sizes(shapes(), BASE | change, {})["self_attention_every"] == every
 
 
+@pytest.mark.parametrize("variant", sizes.VARIANTS)
+def test_an_exported_network_says_its_sizes(variant: str) -> None:
+    """What is written is read again, for every mixture of layers; openpi has no such network."""
+    smolvla = network(variant)
+    tensors = {name: tuple(value.shape) for name, value in smolvla.state_dict().items()}
+    told = smolvla.checkpoint_config("lerobot", 10) | {"chunk_size": sizes.HORIZON, "tokenizer_max_length": 9}
+    given = {"head_dim": sizes.HEAD_DIM, "vision_heads": sizes.VISION_HEADS}
+    special = {"fake_image_token": sizes.FAKE_IMAGE_TOKEN, "global_image_token": sizes.GLOBAL_IMAGE_TOKEN}
+    found = SmolVLA.checkpoint_sizes(tensors, told, given)
+    assert SmolVLA.Config(**found, **given, **special) == smolvla.config
+    assert int(sizes.WIDTH * told["expert_width_multiplier"]) == sizes.EXPERT_WIDTH
+    with pytest.raises(ValueError, match="format=lerobot"):
+        smolvla.checkpoint_config("openpi", 10)
+
+
 def test_what_no_tensor_tells_is_asked_for() -> None:
     """How wide a head is, for widths that are not SmolVLM2's."""
     other = shapes() | {"text_model.embed_tokens.weight": (100, 640)}

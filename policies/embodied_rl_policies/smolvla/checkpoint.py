@@ -169,3 +169,26 @@ def unread_shapes(config: SmolVLAConfig, vocabulary: int) -> dict[str, tuple[int
         f"{last}mlp.up_proj.weight": (config.hidden, config.width),
         f"{last}mlp.down_proj.weight": (config.width, config.hidden),
     }
+
+
+def configuration(config: SmolVLAConfig, steps: int) -> dict[str, Any]:
+    """What lerobot's config.json says of a SmolVLA beside what it says of every policy; `steps`: K.
+
+    `load_vlm_weights` is false, or lerobot would fetch SmolVLM2's weights first and round ours to bfloat16.
+    """
+    return {
+        "num_steps": steps,
+        "resize_imgs_with_padding": [config.resolution, config.resolution],
+        "num_vlm_layers": config.layers,
+        "num_expert_layers": 0,
+        "attention_mode": "cross_attn",
+        "self_attn_every_n_layers": config.self_attention_every,
+        "expert_width_multiplier": config.expert_width / config.width,
+        "add_image_special_tokens": config.image_special_tokens,
+        "min_period": config.min_period,
+        "max_period": config.max_period,
+        "vlm_model_name": "HuggingFaceTB/SmolVLM2-500M-Video-Instruct",
+        "load_vlm_weights": False,
+        "pad_language_to": "max_length",
+        "prefix_length": 0,
+    }

@@ -139,6 +139,16 @@ class SmolVLA(FlowBackbone):
         """The end of the language model."""
         return checkpoint.unread_shapes(self.config, self.text_model.embed_tokens.weight.shape[0])
 
+    def checkpoint_config(self, form: str, steps: int) -> dict[str, Any]:
+        """The settings of lerobot's SmolVLA.
+
+        Raises:
+            ValueError: openpi has no SmolVLA.
+        """
+        if form != "lerobot":
+            raise ValueError(f"{form} has no SmolVLA: give format=lerobot.")
+        return checkpoint.configuration(self.config, steps)
+
     def perception_parameters(self) -> list[nn.Parameter]:
         """Vision tower and connector."""
         return [*self.vision_model.parameters(), *self.connector.parameters()]
