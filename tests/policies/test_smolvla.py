@@ -2,6 +2,8 @@
 
 import json
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -310,18 +312,36 @@ def test_a_prompt_is_the_instruction_and_one_line_feed() -> None:
 
 
 def test_activations_that_are_computed_again_give_the_same_gradients() -> None:
-    """And far fewer of them are kept."""
+    """And the vision tower, the language model and the expert each keep far fewer of them."""
     kept, gradients = [], []
     for again in (False, True):
-        smolvla, sizes_kept = network(gradient_checkpointing=again), []
-        with torch.autograd.graph.saved_tensors_hooks(lambda t, to=sizes_kept: to.append(t.numel()) or t, lambda t: t):
-            loss = _loss(smolvla, observation())
+        smolvla, given = network(gradient_checkpointing=again), observation()
+        with counted() as seeing:
+            given.features = smolvla.perceive(given)
+        with counted() as reading:
+            given.prefix = smolvla.encode_prefix(given)
+        context = smolvla.encode(given)
+        with counted() as acting:
+            loss = smolvla.velocity(noise(), times(), context)[0].square().mean()
         loss.backward()
-        kept.append(sum(sizes_kept))
+        kept.append([sum(part) for part in (seeing, reading, acting)])
         gradients.append([parameter.grad for parameter in smolvla.parameters()])
-    assert kept[1] < 0.5 * kept[0]
+    assert all(less < 0.5 * more for more, less in zip(*kept, strict=True)), kept
     for one, other in zip(*gradients, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-7)
+
+
+@contextmanager
+def counted() -> Iterator[list[int]]:
+    """Numbers in each tensor that is kept for the backward pass."""
+    found: list[int] = []
+
+    def keep(tensor: Tensor) -> Tensor:
+        found.append(tensor.numel())
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        yield found
 
 
 @torch.no_grad()
