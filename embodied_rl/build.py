@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from embodied_rl import assets, plugins
-from embodied_rl.actors import tokenizer
+from embodied_rl.actors import placement, tokenizer
 from embodied_rl.actors.checkpoint import PolicyMetadata, check_config, load_parts, read_metadata
 from embodied_rl.actors.embodiment import Embodiment
 from embodied_rl.actors.flow import FlowActor, Keep
@@ -18,6 +18,7 @@ from embodied_rl.interfaces.curriculum import Curriculum
 from embodied_rl.interfaces.policy import FlowBackbone
 from embodied_rl.interfaces.sim import SimulatorSpec
 from embodied_rl.learning import checkpoint, trainable
+from embodied_rl.learning.checkpoint import CheckpointError
 from embodied_rl.roles import PolicyWorker, RemotePolicy
 from embodied_rl.runtime.local import ProcessHandle
 from embodied_rl.schema import EpisodesNode, Plan, PolicyNode, SamplerNode, SimNode
@@ -171,6 +172,11 @@ def policy_file(text: str) -> Path:
         CheckpointError: nothing of the kind is there.
     """
     path = assets.resolve(text)
+    if (form := finding.of(path)) is not None:
+        raise CheckpointError(
+            f"{path} is a checkpoint of {form}, attached to no simulator yet. This does it: embodied-rl import "
+            f"policy=<pi0|pi05|smolvla> policy.checkpoint={path} sim=<simulator> out=<file>"
+        )
     return path if path.suffix == ".safetensors" else checkpoint.resolve(path) / POLICY
 
 
@@ -207,7 +213,7 @@ def actor(node: PolicyNode, sampling: SamplerNode, spec: SimulatorSpec, needs_cr
         context_dim=network.spec.context_dim,
         feature_dim=network.spec.feature_dim,
     )
-    return FlowActor(
+    placed = FlowActor(
         network,
         sampler(sampling, network),
         critic,
@@ -215,3 +221,4 @@ def actor(node: PolicyNode, sampling: SamplerNode, spec: SimulatorSpec, needs_cr
         privileged_names=spec.privileged_names,
         freeze_perception=node.freeze_perception,
     )
+    return placement.place(placed, node)

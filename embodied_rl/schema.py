@@ -105,6 +105,14 @@ class PolicyNode:
     """What learns: everything; the action expert alone, on a frozen vision-language model; or low-rank adapters."""
     lora: LoraNode = field(default_factory=LoraNode)
     """Adapters, for train=lora."""
+    device: str = "cpu"
+    """Where the network lives: cpu, or cuda."""
+    precision: Literal["float32", "bfloat16"] = "float32"
+    """Type of the vision-language model's weights where these are frozen; bfloat16 halves them, and rounds those of a
+    checkpoint that stores more."""
+    compile: bool = False
+    """Compile the network for acting, with CUDA graphs on a GPU: minutes at the start, shorter decisions, and a rollout
+    whose log-probabilities the update meets within rounding."""
     cache_gigabytes: float = at_least(0.0, 4.0)
     """Memory of each rank for what a frozen part of the network computed in a rollout, so that no epoch computes it
     again: keys and values of a frozen prefix, or else image features; 0 for none."""
@@ -314,6 +322,16 @@ class SftConfig:
     """File that also receives the weights in half precision; null writes none."""
     plan: Plan = field(default_factory=Plan)
     """Which process does what."""
+
+
+@dataclass(frozen=True)
+class ImportConfig:
+    sim: SimNode
+    """The simulator that the policy is attached to."""
+    policy: PolicyNode
+    """The policy, and in `checkpoint` the folder of lerobot's or openpi's."""
+    out: str = "imported.safetensors"
+    """The policy file that is written."""
 
 
 @dataclass(frozen=True)

@@ -31,6 +31,8 @@ class ClippedConfig:
         warmup_updates: optimiser steps over which the policy's learning rates rise.
         epochs: passes over a rollout.
         minibatch: rows of a minibatch that may be learned from, over all ranks.
+        micro_batch: rows of a minibatch whose gradients are computed at once, on each rank; null for all. Fewer take
+            less memory, and change nothing but the last digits.
         level: what one ratio covers: "token", "action" or "chunk".
         clip_low: the ratio stays above 1 - clip_low.
         clip_high: the ratio stays below 1 + clip_high; more than clip_low is DAPO's clip-higher (arXiv:2503.14476).
@@ -49,6 +51,7 @@ class ClippedConfig:
     warmup_updates: int = at_least(0, 20)
     epochs: int = at_least(1, 3)
     minibatch: int = at_least(1, 512)
+    micro_batch: int | None = at_least(1, None)
     level: Literal["token", "action", "chunk"] = "action"
     clip_low: float = at_least(0, 0.2)
     clip_high: float = at_least(0, 0.2)
@@ -197,40 +200,51 @@ class ClippedUpdate:
         yield from order.tensor_split(parts)
 
     def _step(self, batch: Batch, critic: Optimiser | None) -> Tensor:
-        now = self.actor.evaluate(batch.trace)
-        loss, figures = self._loss(batch, now)
         self.updates += 1
         rise = min(1.0, self.updates / max(self.config.warmup_updates, 1))
         optimisers = [self.optimiser] if critic is None else [self.optimiser, critic]
         for optimiser in optimisers:
             optimiser.zero_grad()
-        loss.backward()
+        figures = self._descend(batch)
         ratios = float(batch.mask.any(dim=1).sum() if self.config.level == Level.CHUNK else batch.mask.sum())
         norm = self.optimiser.step(self.ranks, self.rate * rise, ratios)
         if critic is not None:
             critic.step(self.ranks, self.rate, float(len(batch.advantage)))
-        return torch.stack([*figures, torch.tensor(norm)])
+        return torch.cat([figures, torch.tensor([norm])])
 
-    def _loss(self, batch: Batch, now: Evaluation) -> tuple[Tensor, list[Tensor]]:
+    def _descend(self, batch: Batch) -> Tensor:
+        """Gradients of a minibatch's loss, some rows at a time; returns its figures, means over all of them."""
+        everything, found = torch.arange(len(batch.advantage)), []
+        for rows in everything.split(self.config.micro_batch or max(len(everything), 1)):
+            part = batch if len(rows) == len(everything) else batch.select(rows)
+            loss, figures = self._loss(part, self.actor.evaluate(part.trace), Shares.of(part, batch))
+            loss.backward()
+            found.append(torch.stack(figures))
+        return torch.cat([torch.stack(found)[:, :-1].sum(dim=0), torch.stack(found)[:, -1:].amax(dim=0)])
+
+    def _loss(self, batch: Batch, now: Evaluation, shares: "Shares") -> tuple[Tensor, list[Tensor]]:
+        """A part's share of the loss, and of the figures."""
         config, level = self.config, Level(self.config.level)
         log_ratio = reduce_log_prob(now.log_prob - batch.log_prob, batch.mask, level)
         mask = _level_mask(batch.mask, log_ratio)
+        ratios = shares.chunks if level == Level.CHUNK else shares.actions
         policy = clipped_policy_loss(log_ratio, batch.advantage, config.clip_low, config.clip_high, config.dual_clip)
-        policy = masked_mean(policy, mask)
+        policy = masked_mean(policy, mask) * ratios
         loss = policy
         if config.entropy:
-            loss = loss - config.entropy * masked_mean(now.entropy, batch.mask)
+            loss = loss - config.entropy * masked_mean(now.entropy, batch.mask) * shares.actions
         if config.auxiliary and now.auxiliary is not None and now.auxiliary_target is not None and len(now.value):
-            loss = loss + config.auxiliary * F.smooth_l1_loss(now.auxiliary, now.auxiliary_target, beta=0.1)
+            error = F.smooth_l1_loss(now.auxiliary, now.auxiliary_target, beta=0.1)
+            loss = loss + config.auxiliary * error * shares.rows
         error = torch.zeros(())
         if self.value_loss is not None and batch.returns is not None:
-            error = self.value_loss(batch, now.value)
+            error = self.value_loss(batch, now.value) * shares.rows
             loss = loss + error
         with torch.no_grad():
             chunk = reduce_log_prob(now.log_prob - batch.log_prob, batch.mask, Level.CHUNK)
-            _, kl = approximate_kl(chunk, batch.mask.any(dim=1))
-            clipped = clip_fraction(log_ratio, config.clip_low, config.clip_high, mask)
-            entropy = masked_mean(now.entropy, batch.mask)
+            kl = approximate_kl(chunk, batch.mask.any(dim=1))[1] * shares.chunks
+            clipped = clip_fraction(log_ratio, config.clip_low, config.clip_high, mask) * ratios
+            entropy = masked_mean(now.entropy, batch.mask) * shares.actions
             worst = (log_ratio.exp() - 1).abs().mul(mask).max() if mask.any() else torch.zeros(())
         return loss, [policy.detach(), error.detach(), kl, clipped, entropy, worst]
 
@@ -242,6 +256,28 @@ class ClippedUpdate:
         """The inverse of `state`."""
         self.updates = int(state["updates"])
         self.optimiser.load({name: value for name, value in state.items() if name != "updates"})
+
+
+@dataclass(frozen=True)
+class Shares:
+    """How much of a minibatch some of its rows are: in rows, in chunks that count, and in actions that count."""
+
+    rows: float
+    chunks: float
+    actions: float
+
+    @staticmethod
+    def of(part: Batch, whole: Batch) -> "Shares":
+        """The shares of a part of a minibatch; each is 1 for the whole of it."""
+        return Shares(
+            _share(len(part.advantage), len(whole.advantage)),
+            _share(int(part.mask.any(dim=1).sum()), int(whole.mask.any(dim=1).sum())),
+            _share(int(part.mask.sum()), int(whole.mask.sum())),
+        )
+
+
+def _share(part: int, whole: int) -> float:
+    return part / whole if whole else 1.0
 
 
 FIGURES = ("policy_loss", "value_loss", "kl", "clip_share", "entropy", "worst_ratio", "grad_norm")

@@ -103,6 +103,15 @@ _ALL = (
         check="embodied_rl.sft:check",
     ),
     Command(
+        "import",
+        "Attach a checkpoint of lerobot or openpi to a simulator: a policy file for eval, play and collect.",
+        "ImportConfig",
+        "embodied_rl.formats.importing:run",
+        ("policy=pi05 policy.checkpoint=<folder> sim=libero out=pi05_libero.safetensors",),
+        config="import",
+        check="embodied_rl.formats.importing:check",
+    ),
+    Command(
         "export",
         "Write a policy as a checkpoint of lerobot or openpi.",
         "ExportConfig",

@@ -59,4 +59,7 @@ class Optimiser:
         """The inverse of `state`."""
         for key, value in state.items():
             index, name = key.split("/")
-            self._adam.state[self.parameters[int(index)]][name] = value.clone()
+            parameter = self.parameters[int(index)]
+            self._adam.state[parameter][name] = (
+                value.clone() if name == "step" else value.to(parameter.device, copy=True)
+            )

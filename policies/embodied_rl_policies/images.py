@@ -1,4 +1,4 @@
-"""Pictures as PaliGemma and SmolVLA take them: undistorted, padded to a square, in [-1, 1], on the network's device."""
+"""Pictures as PaliGemma takes them: undistorted, padded to a square, in [-1, 1], on the network's device."""
 
 import torch.nn.functional as F
 from torch import Tensor

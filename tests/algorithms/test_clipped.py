@@ -250,3 +250,32 @@ def test_state_and_load_continue_to_the_bit() -> None:
     for update in (straight, resumed):
         update.run(batch, 2)
     assert changed(actors[1], weights(actors[0])) == set()
+
+
+@pytest.mark.parametrize("level", ["token", "action", "chunk"])
+@pytest.mark.parametrize("critic", ["privileged", "prefix"])
+def test_micro_batches_give_the_gradient_and_the_figures_of_the_whole(level: str, critic: str) -> None:
+    """Rows differ in how many actions count; learned noise has an entropy, and a critic on the prefix learns along."""
+    found = []
+    for micro_batch in (None, 3, 1):
+        actor = make_actor("noise", critic, auxiliary=True, detach=False)
+        rollout = make_rollout(actor)
+        returns = torch.linspace(-1, 1, rollout.value.numel()).reshape(rollout.value.shape)
+        advantage = torch.sin(torch.arange(rollout.value.numel()).reshape(rollout.value.shape) * 1.7)
+        batch = as_batch(rollout, advantage, value=rollout.value, returns=returns)
+        with torch.no_grad():  # so that ratios are not 1 and some are clipped
+            for parameter in actor.backbone.parameters():
+                parameter.add_(0.02 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(1)))
+        settings = {"level": level, "entropy": 0.01, "auxiliary": 0.5, "micro_batch": micro_batch}
+        update = make_update(actor, **settings)
+        update.value_loss = lambda part, value: (value - part.returns).square().mean()
+        figures = update.run(batch, 0, update.optimiser)
+        found.append(({name: p.grad for name, p in actor.named_parameters() if p.grad is not None}, figures))
+    whole, figures = found[0]
+    assert figures["clip_share"] > 0
+    largest = max(gradient.abs().max() for gradient in whole.values())
+    for gradients, others in found[1:]:
+        assert gradients.keys() == whole.keys()
+        assert others == pytest.approx(figures, rel=1e-4, abs=1e-6)
+        for name, gradient in whole.items():
+            assert (gradients[name] - gradient).abs().max() <= 1e-3 * gradient.abs().max() + 1e-5 * largest

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import av
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
@@ -153,6 +154,20 @@ def test_pictures_may_be_described_with_colours_first(tmp_path) -> None:
     turned, plain = Dataset(tmp_path / "data").read(range(12)), Dataset(THEIRS).read(range(12))
     for camera, image in plain.observation.images.items():
         np.testing.assert_array_equal(turned.observation.images[camera], image)
+    added = {
+        "observation.images.front": plain.observation.images["front"][0],
+        "observation.images.wrist": plain.observation.images["wrist"][0],
+        "observation.state": np.zeros(3),
+        "action": np.zeros(2),
+        "next.done": True,
+        "source": 1,
+        "forces": np.ones((2, 3)),
+    }
+    with Writer.resume(tmp_path / "data") as writer:
+        writer.add_episode([added], "more")
+    continued = Dataset(tmp_path / "data").read([12, 0]).observation
+    np.testing.assert_array_equal(continued.images["wrist"][0], continued.images["wrist"][1])
+    assert abs(continued.images["front"][0].astype(int) - continued.images["front"][1]).mean() < 3
 
 
 def test_observations_are_those_of_the_interface(dataset) -> None:
@@ -273,6 +288,13 @@ def narrowed(folder: Path) -> None:
     pq.write_table(pq.read_table(path).drop_columns(["source"]), path)
 
 
+def shifted(folder: Path) -> None:
+    path = min(folder.glob("meta/episodes/*/*"))
+    rows = pq.read_table(path).to_pylist()
+    rows[3]["dataset_from_index"] -= 1
+    pq.write_table(pa.Table.from_pylist(rows), path)
+
+
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
@@ -294,6 +316,7 @@ def narrowed(folder: Path) -> None:
         (cut("meta/info.json"), "does not describe a LeRobotDataset"),
         (cut("meta/stats.json"), "stats.json is damaged"),
         (shortened, r"mp4 is .* s long, and its episodes are .* s"),
+        (shifted, "episode 3 does not follow the one before"),
         (narrowed, "has no column 'source', of which meta/info.json speaks"),
     ],
 )

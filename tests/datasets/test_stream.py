@@ -71,6 +71,10 @@ def test_the_seed_fixes_the_order(dataset) -> None:
         rows(itertools.islice(Stream(dataset, 8, shuffle=Shuffle(seed, 4, 20)), 20)) for seed in (0, 0, 1)
     )
     assert same == again != other
+    for parts in (Shuffle(0, 100, 100), Shuffle(1, 100, 100)):  # a single run: all is in mixing the pool
+        orders = rows(Stream(dataset, 11, shuffle=parts, episodes=[2], epochs=2))
+        assert orders[:11] != orders[11:] and orders[:11] != other[:11]
+        other = orders
 
 
 def test_frames_are_mixed_over_the_dataset(dataset) -> None:

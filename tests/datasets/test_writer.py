@@ -19,6 +19,7 @@ from embodied_rl.datasets.lerobot import episodes as listing
 from embodied_rl.datasets.lerobot.info import DatasetError, Feature
 from embodied_rl.datasets.lerobot.reader import Dataset
 from embodied_rl.datasets.lerobot.statistics import combine
+from embodied_rl.datasets.lerobot.video import Encoder
 from embodied_rl.datasets.lerobot.writer import Writer
 from embodied_rl.runs.storage import StorageError
 
@@ -202,6 +203,19 @@ def test_a_full_disk_keeps_what_was_there(tmp_path, monkeypatch) -> None:
     assert_holds(Dataset(tmp_path / "data"), 4)
 
 
+def test_a_disk_that_fills_up_in_an_episode_keeps_what_was_there(tmp_path, monkeypatch) -> None:
+    def full(*_) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with Writer(tmp_path / "data", FEATURES, FPS, "toy") as writer:
+        record(writer, range(2))
+        with monkeypatch.context() as patch, pytest.raises(StorageError, match="The disk is full"):
+            patch.setattr(Encoder, "add", full)
+            record(writer, range(2, 3))
+        record(writer, range(2, 4))
+    assert_holds(Dataset(tmp_path / "data"), 4)
+
+
 def test_an_episode_that_is_refused_or_discarded_is_not_there(tmp_path) -> None:
     with Writer(tmp_path / "data", FEATURES, FPS, "toy") as writer:
         record(writer, range(1))
@@ -274,6 +288,7 @@ def test_other_folders_are_left_alone(tmp_path) -> None:
     (tmp_path / "letters/dear.txt").write_text("you")
     with pytest.raises(DatasetError, match="holds other files"):
         Writer(tmp_path / "letters", NUMBERS, FPS)
+    (tmp_path / "data/meta").mkdir(parents=True)  # as far as a writer was that is gone
     made(tmp_path / "data", 1, NUMBERS)
     with pytest.raises(DatasetError, match=r"'observation.images.wrist' is absent there, and \('image', .*\) here"):
         Writer(tmp_path / "data", NUMBERS | PNG, FPS)

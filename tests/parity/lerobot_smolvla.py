@@ -154,8 +154,9 @@ def policy_config(every: int = 2, framed: bool = False) -> SmolVLAConfig:
 
 def stay_offline(config: SmolVLMConfig) -> None:
     """Answer what lerobot asks the hub: a configuration, two token ids, a language model in half precision."""
-    start, _ = sizes.IMAGE_START_TOKENS, sizes.IMAGE_END_TOKEN
-    tokenizer = SimpleNamespace(fake_image_token_id=start[0], global_image_token_id=start[1])
+    tokenizer = SimpleNamespace(
+        fake_image_token_id=sizes.FAKE_IMAGE_TOKEN, global_image_token_id=sizes.GLOBAL_IMAGE_TOKEN
+    )
 
     def half_precision(*_: object, **__: object) -> SmolVLMForConditionalGeneration:
         config.text_config.torch_dtype = torch.bfloat16
@@ -177,12 +178,16 @@ def tiny_policy(every: int, framed: bool) -> SmolVLAPolicy:
     return policy
 
 
-def batch(cameras: list[str]) -> dict[str, torch.Tensor]:
-    """The recipe's observation, as lerobot's processors would hand it over; cameras take the pictures in order."""
-    tokens = torch.from_numpy(recipe.words("tokens", sizes.ROWS, sizes.TOKEN_LENGTH, sizes.IMAGE_START_TOKENS[1]))
+def batch(config: SmolVLAConfig) -> dict[str, torch.Tensor]:
+    """The recipe's observation, as lerobot's processors would hand it over, for the features of a configuration.
+
+    Cameras take the pictures in order, and a shorter state the first values.
+    """
+    tokens = torch.from_numpy(recipe.words("tokens", sizes.ROWS, sizes.TOKEN_LENGTH, sizes.GLOBAL_IMAGE_TOKEN))
     given = {"observation.language.tokens": tokens, "observation.language.attention_mask": tokens != 0}
-    given["observation.state"] = torch.from_numpy(recipe.normal("state", (sizes.ROWS, sizes.STATE_DIM)))
-    for key, (camera, size) in zip(cameras, sizes.PICTURES.items(), strict=False):
+    state = torch.from_numpy(recipe.normal("state", (sizes.ROWS, sizes.STATE_DIM)))
+    given["observation.state"] = state[:, : config.robot_state_feature.shape[0]]
+    for key, (camera, size) in zip(config.image_features, sizes.PICTURES.items(), strict=False):
         picture = torch.from_numpy(recipe.picture(camera, sizes.ROWS, *size))
         given[key] = picture.permute(0, 3, 1, 2).float() / 255
     return given
@@ -222,7 +227,7 @@ def golden() -> dict[str, torch.Tensor]:
     tensors = {}
     for name, (every, framed) in sizes.VARIANTS.items():
         policy = tiny_policy(every, framed)
-        given = batch(list(policy.config.image_features))
+        given = batch(policy.config)
         for index, velocity in enumerate(velocities(policy, given)):
             tensors[f"{name}/velocity/{index}"] = velocity
         tensors[f"{name}/actions"] = policy.predict_action_chunk(given, noise=noise())
@@ -262,7 +267,7 @@ def load(folder: str) -> dict[str, object]:
     if any((*report.values(), wrong)):
         return {**report, "wrong_shapes": wrong}
     policy = SmolVLAPolicy.from_pretrained(folder, config=config, strict=True)
-    actions = policy.predict_action_chunk(batch(list(config.image_features)), noise=noise())
+    actions = policy.predict_action_chunk(batch(config), noise=noise())
     return {**report, "actions": actions.tolist()}
 
 

@@ -18,8 +18,12 @@ TIMES = (1.0, 0.65, 0.05)
 """Of the rows; the golden velocities are taken at these times and at their rotations."""
 
 WIDTH, LAYERS, HIDDEN, HEADS, KEY_VALUE_HEADS, HEAD_DIM, VOCABULARY = 48, 4, 80, 6, 2, 8, 64
+EXPERT_WIDTH, EXPERT_HIDDEN = 36, 256
+"""What lerobot makes of WIDTH: three quarters of it, and its rule for hidden units, which are multiples of 256."""
+
 VISION_WIDTH, VISION_LAYERS, VISION_HIDDEN, VISION_HEADS, PATCH, RESOLUTION, PIXEL_SHUFFLE = 24, 2, 40, 3, 4, 32, 4
-IMAGE_START_TOKENS, IMAGE_END_TOKEN = (61, 60), 61
+FAKE_IMAGE_TOKEN, GLOBAL_IMAGE_TOKEN = 61, 60
+"""Prompts hold smaller ids."""
 
 VARIANTS = {
     "base": (2, False),

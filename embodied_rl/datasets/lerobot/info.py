@@ -261,9 +261,9 @@ def _check_feature(name: str, feature: Feature) -> None:
         raise DatasetError(f"feature '{name}': the name must hold no '/', and not be one of {', '.join(BOOKKEEPING)}")
     if not feature.shape or min(feature.shape) < 1:
         raise DatasetError(f"feature '{name}': shape {feature.shape} must have one size at least, all positive")
-    if feature.pictured and (len(feature.shape) != 3 or feature.shape[2] != 3):
+    if feature.pictured and (len(feature.shape) != 3 or feature.held[2] != 3):
         raise DatasetError(f"feature '{name}': a picture's shape is (height, width, 3), got {feature.shape}")
-    if feature.dtype == "video" and (feature.shape[0] % 2 or feature.shape[1] % 2):
+    if feature.dtype == "video" and (feature.held[0] % 2 or feature.held[1] % 2):
         raise DatasetError(
             f"feature '{name}': videos need an even height and width, got {feature.shape}; keep pictures as PNG instead"
         )
@@ -283,7 +283,7 @@ def _is_number(dtype: str) -> bool:
 def _described(feature: Feature, fps: float, codec: str) -> Feature:
     if feature.dtype != "video":
         return feature
-    height, width, channels = feature.shape
+    height, width, channels = feature.held
     info = {
         "video.height": height,
         "video.width": width,

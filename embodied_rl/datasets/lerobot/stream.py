@@ -71,6 +71,7 @@ class Stream(Iterator[Samples]):
         self._pool: tuple[int, int, int] = (-1, 0, 0)  # the epoch and the positions that it holds
         self._held: Samples | None = None
         self._mixed: Array = np.zeros(0, np.int64)
+        self._planned: tuple[int, list[Array], Array] = (-1, [], self._mixed)
 
     @property
     def cursor(self) -> dict[str, Any]:
@@ -104,8 +105,9 @@ class Stream(Iterator[Samples]):
 
     def _fill(self) -> None:
         """Read the pool that the position lies in."""
-        pools = self._pools(self._epoch)
-        stops = np.cumsum([len(rows) for rows in pools])
+        if self._planned[0] != self._epoch:
+            self._planned = (self._epoch, *self._plan(self._epoch))
+        _, pools, stops = self._planned
         number = int(np.searchsorted(stops, self._position, "right"))
         rows = pools[number]
         self._held = None  # before the next one takes as much memory
@@ -119,15 +121,16 @@ class Stream(Iterator[Samples]):
             return np.arange(length)
         return np.random.default_rng([self._shuffle.seed, self._epoch, 1 + number]).permutation(length)
 
-    def _pools(self, epoch: int) -> list[Array]:
-        """Frames by number, pool by pool."""
+    def _plan(self, epoch: int) -> tuple[list[Array], Array]:
+        """Frames by number, pool by pool, and how many have come with each pool."""
         runs = self._runs
         if not self._shuffle.ordered:
             runs = runs[np.random.default_rng([self._shuffle.seed, epoch, 0]).permutation(len(runs))]
         lengths = runs[:, 1] - runs[:, 0]
         pool = (np.cumsum(lengths) - lengths) // self._shuffle.buffer
         frames = np.repeat(runs[:, 0] - (np.cumsum(lengths) - lengths), lengths) + np.arange(self._frames)
-        return np.split(frames, np.flatnonzero(np.diff(np.repeat(pool, lengths))) + 1)
+        stops = np.cumsum(lengths)[np.append(np.diff(pool) != 0, True)]
+        return np.split(frames, stops[:-1]), stops
 
     def _found(self, cursor: dict[str, Any] | None) -> tuple[int, int]:
         if cursor is None:

@@ -5,6 +5,7 @@ so any frame is at most two steps of a decoder away.
 """
 
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
@@ -62,7 +63,8 @@ class Encoder:
 
     def discard(self) -> None:
         """Give up, and remove the file."""
-        self._output.close()
+        with suppress(OSError):  # what cannot be written, on a full disk, is not wanted either
+            self._output.close()
         self.path.unlink(missing_ok=True)
 
 

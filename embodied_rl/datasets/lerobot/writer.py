@@ -104,14 +104,16 @@ class Writer:
 
         Raises:
             DatasetError: a feature is missing, unknown, of another shape or dtype, or not finite.
+            StorageError: the disk is full; the episode in hand should be discarded.
         """
         self._check_usable()
         values = {name: checked(name, feature, frame) for name, feature in self._own_features().items()}
         if unknown := set(frame) - set(values):
             raise DatasetError(f"frame: unknown feature '{min(unknown)}'; the dataset has {', '.join(values)}")
-        if self._episode is None:
-            self._episode = EpisodeInHand(self.folder, self.info, self._codec)
-        self._episode.add(values, task)
+        with explained(self.folder, KEY):
+            if self._episode is None:
+                self._episode = EpisodeInHand(self.folder, self.info, self._codec)
+            self._episode.add(values, task)
 
     def save_episode(self) -> int:
         """The episode in hand is over, and kept for good; returns its index.
@@ -158,7 +160,7 @@ class Writer:
 
     def _begin(self, wanted: Info) -> Info:
         if not (self.folder / INFO).exists():
-            if any(self.folder.iterdir()):
+            if any(path.name != "meta" for path in self.folder.iterdir()):  # which a writer may not have got beyond
                 raise DatasetError(f"{self.folder} holds other files, and no LeRobotDataset. Give an empty folder.")
             make_folder(self.folder / "meta", KEY)
             write_text(self.folder / INFO, wanted.to_json())

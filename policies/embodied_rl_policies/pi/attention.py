@@ -63,6 +63,7 @@ class AdaptiveNorm(nn.Module):
         self.dense = nn.Linear(width, 3 * width)
         nn.init.zeros_(self.dense.weight)
         nn.init.zeros_(self.dense.bias)
+        nn.init.ones_(self.dense.bias[2 * width :])  # gates of 0 would let a network with new weights begin slowly
 
     def forward(self, x: Tensor, condition: Tensor) -> tuple[Tensor, Tensor]:
         """x [n, t, W], condition [n, W] → normed [n, t, W], gate [n, 1, W]."""

@@ -108,8 +108,20 @@ class Pi(FlowBackbone):
         self.language = native.gemma(width=config.width, hidden=config.hidden, vocabulary=vocabulary, **heads)
         self.expert = native.gemma(width=config.expert_width, hidden=config.expert_hidden, vocabulary=1, **heads)
         self._drop_unread()
+        self._initialise()
         self.action_in_proj = nn.Linear(config.action_dim, config.expert_width)
         self.action_out_proj = nn.Linear(config.expert_width, config.action_dim)
+
+    def _initialise(self) -> None:
+        """Sines and cosines tell where patches lie until it is learned: small networks do not find it out alone."""
+        places = self.vision.embeddings.position_embedding.weight
+        side = round(len(places) ** 0.5)
+        y, x = torch.meshgrid(*[torch.linspace(-1, 1, side)] * 2, indexing="ij")
+        frequency = torch.exp(torch.linspace(0, math.log(side), places.shape[1] // 4)) * math.pi / 2
+        angle = torch.cat([axis.flatten()[:, None] * frequency for axis in (x, y)], dim=1)
+        encoded = torch.cat([angle.sin(), angle.cos()], dim=1)
+        with torch.no_grad():
+            places[:, : encoded.shape[1]] = encoded.to(places.device)
 
     def _drop_unread(self) -> None:
         """Of the language model's last layer, keys and values are all that anything reads; the expert has no words."""

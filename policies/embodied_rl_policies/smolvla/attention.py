@@ -1,4 +1,4 @@
-"""Attention of a Llama layer to keys and values that are plain tensors.
+"""Attention of a Llama layer to keys and values that are plain tensors: "memory" [n, 2, G, s, d].
 
 Shapes: `n` rows, `t` tokens that ask, `s` tokens that are seen, `W` width, `G` key-value heads, `g` query heads that
 share one of them, `d` head dimension. Query head i belongs to key-value head i // g.
@@ -40,11 +40,11 @@ def join_heads(x: Tensor) -> Tensor:
     return x.transpose(1, 2).flatten(2)
 
 
-def own_key_value(layer: Any, normed: Tensor, angles: Angles) -> tuple[Tensor, Tensor]:
-    """Keys, turned, and values [n, G, t, d] of normed tokens [n, t, W]."""
+def remembered(layer: Any, normed: Tensor, angles: Angles) -> Tensor:
+    """Keys, turned, and values of normed tokens [n, t, W]: [n, 2, G, t, d]."""
     attention = layer.self_attn
     key = rotated(split_heads(attention.k_proj(normed), attention.head_dim), angles)
-    return key, split_heads(attention.v_proj(normed), attention.head_dim)
+    return torch.stack([key, split_heads(attention.v_proj(normed), attention.head_dim)], dim=1)
 
 
 def grouped(mask: Tensor, groups: int) -> Tensor:
@@ -52,15 +52,15 @@ def grouped(mask: Tensor, groups: int) -> Tensor:
     return (mask if mask.shape[1] == 1 else mask.repeat(1, groups, 1))[:, None]
 
 
-def attend(layer: Any, normed: Tensor, key: Tensor, value: Tensor, mask: Tensor, angles: Angles) -> Tensor:
-    """Attention of normed tokens [n, t, W] to key and value [n, G, s, d] where the `grouped` mask allows → [n, t, W].
+def attend(layer: Any, normed: Tensor, memory: Tensor, mask: Tensor, angles: Angles) -> Tensor:
+    """Attention of normed tokens [n, t, W] to a memory [n, 2, G, s, d] where the `grouped` mask allows → [n, t, W].
 
     The query heads of one key-value head are laid one behind the other as more tokens of it, so that keys and values
     are neither repeated in memory nor read twice.
     """
-    attention, (heads, tokens) = layer.self_attn, (key.shape[1], normed.shape[1])
+    attention, (key, value), tokens = layer.self_attn, memory.unbind(1), normed.shape[1]
     query = rotated(split_heads(attention.q_proj(normed), attention.head_dim), angles)
-    query = query.unflatten(1, (heads, -1)).flatten(2, 3)
+    query = query.unflatten(1, (key.shape[1], -1)).flatten(2, 3)
     mixed = F.scaled_dot_product_attention(query, key, value, attn_mask=mask)
     return attention.o_proj(join_heads(mixed.unflatten(2, (-1, tokens)).flatten(1, 2)))
 

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, fields
 
-EXPERT_HIDDEN_MULTIPLE = 256
+MAY_BE_ZERO = ("self_attention_every", "fake_image_token", "global_image_token")
 
 
 @dataclass(frozen=True)
@@ -12,19 +12,20 @@ class SmolVLAConfig:
     Attributes:
         width, layers, hidden: of the language model; a checkpoint keeps its first `layers` layers alone.
         heads, key_value_heads, head_dim: of its attention, and of the expert's.
-        vocabulary: token ids it knows.
-        expert_width_multiplier: width of the action expert in widths of the language model.
+        vocabulary: token ids; null takes as many as the tokenizer has.
+        expert_width, expert_hidden: of the action expert, which has as many layers as the language model.
         self_attention_every: the expert's layers 0, e, 2 e, … attend to the actions too, as joint attention does; the
             others attend to the prefix alone. 1 makes all of them joint, 0 none.
         vision_width, vision_layers, vision_hidden, vision_heads: of the vision tower.
         patch: pixels a side of a patch. resolution: pixels a side that images are brought to.
         pixel_shuffle: patches a side that become one prefix token.
         image_special_tokens: put the tokens of a prompt that frame an image around each camera's features.
-        image_start_tokens, image_end_token: the ids they have in SmolVLM2's vocabulary.
+        fake_image_token, global_image_token: their ids: fake, global, image, fake.
         horizon: H, actions predicted at once.
         action_dim, state_dim: D and S of the network; a robot's shorter vectors are padded with zeros.
         token_length: L, tokens of a prompt at most.
         min_period, max_period: of the sines and cosines that the flow time becomes.
+        gradient_checkpointing: compute activations again in the backward pass instead of keeping them.
     """
 
     width: int = 960
@@ -33,8 +34,9 @@ class SmolVLAConfig:
     heads: int = 15
     key_value_heads: int = 5
     head_dim: int = 64
-    vocabulary: int = 49_280
-    expert_width_multiplier: float = 0.75
+    vocabulary: int | None = 49_280
+    expert_width: int = 720
+    expert_hidden: int = 2048
     self_attention_every: int = 2
     vision_width: int = 768
     vision_layers: int = 12
@@ -44,30 +46,15 @@ class SmolVLAConfig:
     resolution: int = 512
     pixel_shuffle: int = 4
     image_special_tokens: bool = False
-    image_start_tokens: tuple[int, ...] = (49_189, 49_152)
-    image_end_token: int = 49_189
+    fake_image_token: int = 49_189
+    global_image_token: int = 49_152
     horizon: int = 50
     action_dim: int = 32
     state_dim: int = 32
     token_length: int = 48
     min_period: float = 4e-3
     max_period: float = 4.0
-
-    @property
-    def expert_width(self) -> int:
-        """Width of the action expert's tokens."""
-        return int(self.width * self.expert_width_multiplier)
-
-    @property
-    def expert_hidden(self) -> int:
-        """Hidden units of the expert's feed-forward layers: 8/3 widths, rounded up as lerobot's Llama rule does."""
-        wanted = 4 * int(2 * self.expert_width / 3)
-        return -(-wanted // EXPERT_HIDDEN_MULTIPLE) * EXPERT_HIDDEN_MULTIPLE
-
-    @property
-    def image_tokens(self) -> int:
-        """Prefix tokens that one camera's features become."""
-        return (self.resolution // self.patch // self.pixel_shuffle) ** 2
+    gradient_checkpointing: bool = False
 
     def attends_to_actions(self, layer: int) -> bool:
         """Whether the expert's layer attends to the actions beside the prefix."""
@@ -80,8 +67,8 @@ class SmolVLAConfig:
             ValueError: naming the key to change.
         """
         for entry in fields(self):
-            value, least = getattr(self, entry.name), 0 if entry.name == "self_attention_every" else 1
-            if entry.type is int and entry.name != "image_end_token" and value < least:
+            value, least = getattr(self, entry.name), 0 if entry.name in MAY_BE_ZERO else 1
+            if isinstance(value, int) and not isinstance(value, bool) and value < least:
                 raise ValueError(f"policy.{entry.name}={value} must be at least {least}.")
         self._check_attention()
         self._check_images()
@@ -95,11 +82,8 @@ class SmolVLAConfig:
             )
         if self.head_dim % 2:
             raise ValueError(f"policy.head_dim={self.head_dim} must be even: rotary positions turn pairs.")
-        if self.expert_width < 2 or self.expert_width % 2:
-            raise ValueError(
-                f"policy.expert_width_multiplier={self.expert_width_multiplier} gives an expert of "
-                f"{self.expert_width}; its width must be even, since time is sines and cosines."
-            )
+        if self.expert_width % 2:
+            raise ValueError(f"policy.expert_width={self.expert_width} must be even: time is sines and cosines.")
 
     def _check_images(self) -> None:
         if self.vision_width % self.vision_heads:
@@ -112,9 +96,10 @@ class SmolVLAConfig:
                 f"policy.resolution={self.resolution} must be a multiple of policy.patch={self.patch} times "
                 f"policy.pixel_shuffle={self.pixel_shuffle}."
             )
-        tokens = (*self.image_start_tokens, self.image_end_token)
-        if self.image_special_tokens and not all(0 <= token < self.vocabulary for token in tokens):
+        highest = max(self.fake_image_token, self.global_image_token)
+        if self.image_special_tokens and self.vocabulary is not None and highest >= self.vocabulary:
             raise ValueError(
-                f"policy.image_start_tokens and policy.image_end_token, {tokens}, must be below "
-                f"policy.vocabulary={self.vocabulary}, or policy.image_special_tokens false."
+                f"policy.fake_image_token={self.fake_image_token} and policy.global_image_token="
+                f"{self.global_image_token} must be below policy.vocabulary={self.vocabulary}, or "
+                "policy.image_special_tokens false."
             )

@@ -1,29 +1,30 @@
 """The language model and the action expert of SmolVLA: modules under lerobot's names, and one pass through each.
 
-Shapes: `n` rows, `T` prefix tokens, `H` actions, `W` width, `G` key-value heads, `d` head dimension.
+Shapes: `n` rows, `T` prefix tokens, `H` actions, `W` width, `N` layers, `G` key-value heads, `d` head dimension. A
+layer's memory are keys, turned by their positions, and values: [n, 2, G, T, d].
 """
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from embodied_rl_policies.pi.attention import remember_less
 from embodied_rl_policies.smolvla.attention import (
+    Angles,
     advance,
     attend,
     grouped,
     join_heads,
-    own_key_value,
+    remembered,
     rotary,
     split_heads,
 )
 from embodied_rl_policies.smolvla.config import SmolVLAConfig
 from embodied_rl_policies.smolvla.native import decoder_layer, rms_norm
-
-Memory = list[tuple[Tensor, Tensor]]
-"""Of each layer, keys (turned by their positions) and values [n, G, T, d]."""
 
 
 class LanguageModel(nn.Module):
@@ -31,52 +32,49 @@ class LanguageModel(nn.Module):
 
     layers: Any
 
-    def __init__(self, config: SmolVLAConfig) -> None:
+    def __init__(self, config: SmolVLAConfig, vocabulary: int) -> None:
         super().__init__()
-        self.head_dim, self.groups = config.head_dim, config.heads // config.key_value_heads
-        self.embed_tokens = nn.Embedding(config.vocabulary, config.width)
+        self.config, self.groups = config, config.heads // config.key_value_heads
+        self.embed_tokens = nn.Embedding(vocabulary, config.width)
         self.layers = nn.ModuleList(_layer(config, config.width, config.hidden) for _ in range(config.layers))
         last = self.layers[-1]
         del last.mlp, last.post_attention_layernorm
         del last.self_attn.q_proj, last.self_attn.o_proj
 
-    def forward(self, hidden: Tensor, mask: Tensor) -> tuple[Tensor, Memory]:
+    def forward(self, hidden: Tensor, mask: Tensor) -> tuple[Tensor, list[Tensor]]:
         """Tokens [n, T, W] that see one another where mask bool [n, T] is set.
 
         Returns:
-            What enters the last layer [n, T, W], and every layer's keys and values.
+            What enters the last layer [n, T, W], and every layer's memory of T tokens.
         """
-        angles = rotary(mask.cumsum(dim=1) - 1, self.head_dim)
-        seen = grouped(mask[:, None], self.groups)
-        memory: Memory = []
-        for layer in self.layers:
-            normed = layer.input_layernorm(hidden)
-            memory.append(own_key_value(layer, normed, angles))
-            if layer is not self.layers[-1]:
-                hidden = advance(layer, hidden, attend(layer, normed, *memory[-1], seen, angles))
-        return hidden, memory
+        angles = rotary(mask.cumsum(dim=1) - 1, self.config.head_dim)
+        seen, memory = grouped(mask[:, None], self.groups), []
+        for layer in self.layers[:-1]:
+            less = self.config.gradient_checkpointing
+            hidden, kept = remember_less(_language_layer, less, layer, hidden, seen, angles)
+            memory.append(kept)
+        last = self.layers[-1]
+        return hidden, [*memory, remembered(last, last.input_layernorm(hidden), angles)]
 
-    def append(self, hidden: Tensor, mask: Tensor, memory: Memory) -> tuple[Tensor, Memory]:
+    def append(self, hidden: Tensor, mask: Tensor, memory: Sequence[Tensor]) -> tuple[Tensor, list[Tensor]]:
         """One more token [n, 1, W], which sees the others and which none of them sees.
 
         Args:
             hidden: the token.
             mask: bool [n, T], which of the others exist.
-            memory: their keys and values.
+            memory: theirs, of each layer.
 
         Returns:
             What enters the last layer [n, 1, W], and the memory of T + 1 tokens.
         """
-        angles = rotary(mask.sum(dim=1, keepdim=True), self.head_dim)
-        seen = grouped(F.pad(mask, (0, 1), value=True)[:, None], self.groups)
-        extended: Memory = []
+        angles = rotary(mask.sum(dim=1, keepdim=True), self.config.head_dim)
+        seen, extended = grouped(F.pad(mask, (0, 1), value=True)[:, None], self.groups), []
         for layer, kept in zip(self.layers, memory, strict=True):
             normed = layer.input_layernorm(hidden)
-            own = own_key_value(layer, normed, angles)
-            key, value = (torch.cat([old, new], dim=2) for old, new in zip(kept, own, strict=True))
-            extended.append((key, value))
+            own = remembered(layer, normed, angles)
+            extended.append(torch.cat([kept.to(own.dtype), own], dim=3))
             if layer is not self.layers[-1]:
-                hidden = advance(layer, hidden, attend(layer, normed, key, value, seen, angles))
+                hidden = advance(layer, hidden, attend(layer, normed, extended[-1], seen, angles))
         return hidden, extended
 
 
@@ -87,7 +85,7 @@ class Expert(nn.Module):
 
     def __init__(self, config: SmolVLAConfig) -> None:
         super().__init__()
-        self.head_dim, self.groups = config.head_dim, config.heads // config.key_value_heads
+        self.config, self.groups = config, config.heads // config.key_value_heads
         self.joint = [config.attends_to_actions(index) for index in range(config.layers)]
         self.layers = nn.ModuleList(
             _layer(config, config.expert_width, config.expert_hidden) for _ in range(config.layers)
@@ -99,34 +97,27 @@ class Expert(nn.Module):
                 layer.self_attn.v_proj = nn.Linear(size, size, bias=False)
         self.norm = rms_norm(config.expert_width)
 
-    def project(self, memory: Memory) -> Memory:
-        """The language model's keys and values → what each layer of the expert attends to. No flow time enters it."""
-        return [
-            kept if joint else self._projected(layer, *kept)
-            for layer, joint, kept in zip(self.layers, self.joint, memory, strict=True)
-        ]
+    def project(self, memory: Sequence[Tensor]) -> list[Tensor]:
+        """The language model's memory → what each layer of the expert attends to. No flow time enters it."""
+        layers = zip(self.layers, self.joint, memory, strict=True)
+        return [kept if joint else self._projected(layer.self_attn, kept) for layer, joint, kept in layers]
 
-    def _projected(self, layer: Any, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
-        attention = layer.self_attn
-        key, value = attention.k_proj(join_heads(key)), attention.v_proj(join_heads(value))
-        return split_heads(key, self.head_dim), split_heads(value, self.head_dim)
+    def _projected(self, attention: Any, kept: Tensor) -> Tensor:
+        key, value = (join_heads(part) for part in kept.unbind(1))
+        projected = attention.k_proj(key), attention.v_proj(value)
+        return torch.stack([split_heads(part, self.config.head_dim) for part in projected], dim=1)
 
-    def forward(self, hidden: Tensor, mask: Tensor, memory: Memory) -> Tensor:
-        """Action tokens [n, H, W'] over a projected memory of T tokens, mask bool [n, T] → features [n, H, W']."""
-        steps = torch.arange(hidden.shape[1], device=hidden.device)[None]
-        joint_angles = rotary(mask.sum(dim=1, keepdim=True) + steps, self.head_dim)
-        cross_angles = rotary(steps, self.head_dim)
-        joint_mask = grouped(_causal(mask, hidden.shape[1]), self.groups)
-        cross_mask = grouped(mask[:, None], self.groups)
-        for layer, joint, (key, value) in zip(self.layers, self.joint, memory, strict=True):
-            normed = layer.input_layernorm(hidden)
-            if joint:
-                own = own_key_value(layer, normed, joint_angles)
-                key, value = torch.cat([key, own[0]], dim=2), torch.cat([value, own[1]], dim=2)
-                mixed = attend(layer, normed, key, value, joint_mask, joint_angles)
-            else:
-                mixed = attend(layer, normed, key, value, cross_mask, cross_angles)
-            hidden = advance(layer, hidden, mixed)
+    def forward(self, hidden: Tensor, mask: Tensor, memory: Sequence[Tensor]) -> Tensor:
+        """Action tokens [n, H, E] over a projected memory of T tokens, mask bool [n, T] → features [n, H, E]."""
+        actions, head_dim = hidden.shape[1], self.config.head_dim
+        steps = torch.arange(actions, device=hidden.device)[None]
+        joint = _joint_layer, grouped(_causal(mask, actions), self.groups), rotary(_after(mask) + steps, head_dim)
+        cross = _cross_layer, grouped(mask[:, None], self.groups), rotary(steps, head_dim)
+        for layer, is_joint, kept in zip(self.layers, self.joint, memory, strict=True):
+            function, seen, angles = joint if is_joint else cross
+            hidden = remember_less(
+                function, self.config.gradient_checkpointing, layer, hidden, kept.to(hidden.dtype), seen, angles
+            )
         return self.norm(hidden)
 
 
@@ -138,6 +129,30 @@ def _layer(config: SmolVLAConfig, width: int, hidden: int) -> Any:
         key_value_heads=config.key_value_heads,
         head_dim=config.head_dim,
     )
+
+
+def _language_layer(layer: Any, hidden: Tensor, seen: Tensor, angles: Angles) -> tuple[Tensor, Tensor]:
+    """Tokens [n, T, W] → the next layer's tokens, and this one's memory."""
+    normed = layer.input_layernorm(hidden)
+    memory = remembered(layer, normed, angles)
+    return advance(layer, hidden, attend(layer, normed, memory, seen, angles)), memory
+
+
+def _joint_layer(layer: Any, hidden: Tensor, kept: Tensor, seen: Tensor, angles: Angles) -> Tensor:
+    """Actions attend to the prefix, to the actions before them and to themselves."""
+    normed = layer.input_layernorm(hidden)
+    memory = torch.cat([kept, remembered(layer, normed, angles)], dim=3)
+    return advance(layer, hidden, attend(layer, normed, memory, seen, angles))
+
+
+def _cross_layer(layer: Any, hidden: Tensor, kept: Tensor, seen: Tensor, angles: Angles) -> Tensor:
+    """Actions attend to the prefix alone; their positions count from 0."""
+    return advance(layer, hidden, attend(layer, layer.input_layernorm(hidden), kept, seen, angles))
+
+
+def _after(mask: Tensor) -> Tensor:
+    """The position that follows the tokens of mask [n, T]: [n, 1]."""
+    return mask.sum(dim=1, keepdim=True)
 
 
 def _causal(mask: Tensor, actions: int) -> Tensor:

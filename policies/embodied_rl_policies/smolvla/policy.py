@@ -4,27 +4,31 @@ Cameras and words → image and word tokens, which see one another → the state
 values of every language layer are kept. Layer by layer, the expert's action tokens attend either to those and,
 causally, to one another ("joint"), or to projections of those alone ("cross").
 
-What is computed when, once an observation: `perceive` (vision tower and connector), `prefix` (image and word tokens
-through the language model), `context` (the state's token, and the projections of the cross layers). A denoise step
-computes action tokens alone. `prefix` depends on no parameter outside the vision-language model, so it can be kept
-across epochs where that is frozen; `context` depends on the state projection and the expert, which are trained.
+What is computed when, once an observation: `perceive` (vision tower and connector), `encode_prefix` (image and word
+tokens through the language model), `context` (the state's token, and the projections of the cross layers). A denoise
+step computes action tokens alone. `encode_prefix` depends on no parameter outside the vision-language model, so it can
+be kept across epochs where that is frozen; `context` depends on the state projection and the expert.
 
 Shapes: `n` rows, `C` cameras, `P` tokens of one camera, `L` prompt tokens, `T` image and prompt tokens, `H` actions,
-`D` action dimensions, `S` state dimensions, `W` width, `W'` the expert's, `G` key-value heads, `d` head dimension.
+`D` action dimensions, `S` state dimensions, `W` width, `E` the expert's, `N` layers, `G` key-value heads, `d` head
+dimension.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from embodied_rl.interfaces.policy import Context, FlowBackbone, PolicyInput, PolicySpec
+from embodied_rl_policies.pi.attention import remember_less
+from embodied_rl_policies.smolvla import checkpoint
 from embodied_rl_policies.smolvla.config import SmolVLAConfig
 from embodied_rl_policies.smolvla.images import prepare
 from embodied_rl_policies.smolvla.native import connector, vision_tower
-from embodied_rl_policies.smolvla.network import Expert, LanguageModel, Memory, time_embedding
+from embodied_rl_policies.smolvla.network import Expert, LanguageModel, time_embedding
 
 INITIAL_DEVIATION = 0.02
 
@@ -33,6 +37,13 @@ class SmolVLA(FlowBackbone):
     """SmolVLA as lerobot trains it, with fresh weights until a checkpoint is read."""
 
     Config = SmolVLAConfig
+    CAN_BE_EMPTY = True
+    PROMPT_WORDS = ()
+    LEROBOT_PROMPT = "smolvla_new_line_processor"
+    CHECKPOINT_NAMES = checkpoint.NAMES
+    CHECKPOINT_UNREAD = checkpoint.UNREAD
+
+    config: SmolVLAConfig
 
     def __init__(
         self,
@@ -53,7 +64,8 @@ class SmolVLA(FlowBackbone):
             state_dim: of the robot, at most `config.state_dim`, which the network keeps.
             cameras: names of the cameras, in order; at least one.
             image_size: (height, width) in pixels that they have; any.
-            vocabulary_size: token ids of the tokenizer, the pad 0 included; at most `config.vocabulary`.
+            vocabulary_size: token ids of the tokenizer, the pad 0 included: at most `config.vocabulary`, where that is
+                not open.
             token_length: L, the longest prompt in tokens.
             auxiliary_names: must be empty; there is no localisation head.
 
@@ -78,7 +90,7 @@ class SmolVLA(FlowBackbone):
             context_dim=config.width,
         )
         self._build_vision()
-        self._build_decoders()
+        self._build_decoders(config.vocabulary or vocabulary_size)
 
     def _build_vision(self) -> None:
         config = self.config
@@ -94,9 +106,9 @@ class SmolVLA(FlowBackbone):
             vision_width=config.vision_width, width=config.width, pixel_shuffle=config.pixel_shuffle
         )
 
-    def _build_decoders(self) -> None:
+    def _build_decoders(self, vocabulary: int) -> None:
         config, width = self.config, self.config.expert_width
-        self.text_model, self.expert = LanguageModel(config), Expert(config)
+        self.text_model, self.expert = LanguageModel(config, vocabulary), Expert(config)
         self.state_proj = nn.Linear(config.state_dim, config.width)
         self.action_in_proj = nn.Linear(config.action_dim, width)
         self.action_time_mlp_in = nn.Linear(2 * width, width)
@@ -111,9 +123,57 @@ class SmolVLA(FlowBackbone):
         """What the network computes in."""
         return self.action_in_proj.weight.dtype
 
+    @classmethod
+    def checkpoint_sizes(
+        cls, shapes: Mapping[str, tuple[int, ...]], config: Mapping[str, Any], given: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        """Sizes from tensors where these say it, else from lerobot's configuration.
+
+        Raises:
+            ValueError: tensors that the sizes hang on are missing, nobody says what no tensor tells, or the checkpoint
+                wants what this network does not do.
+        """
+        return checkpoint.read_sizes(shapes, config, given)
+
+    def unread_shapes(self) -> dict[str, tuple[int, ...]]:
+        """The end of the language model."""
+        return checkpoint.unread_shapes(self.config, self.text_model.embed_tokens.weight.shape[0])
+
+    def checkpoint_config(self, form: str, steps: int) -> dict[str, Any]:
+        """The settings of lerobot's SmolVLA.
+
+        Raises:
+            ValueError: openpi has no SmolVLA.
+        """
+        if form != "lerobot":
+            raise ValueError(f"{form} has no SmolVLA: give format=lerobot.")
+        return checkpoint.configuration(self.config, steps)
+
     def perception_parameters(self) -> list[nn.Parameter]:
         """Vision tower and connector."""
         return [*self.vision_model.parameters(), *self.connector.parameters()]
+
+    def prefix_parameters(self) -> list[nn.Parameter]:
+        """Vision and language; not the state's projection."""
+        return [*self.perception_parameters(), *self.text_model.parameters()]
+
+    def adapted_modules(self) -> list[str]:
+        """Attention and feed-forward of language model and expert, where something reads what they give."""
+        attention, forward = ("k_proj", "v_proj", "q_proj", "o_proj"), ("gate_proj", "up_proj", "down_proj")
+        parts = [*(f"self_attn.{name}" for name in attention), *(f"mlp.{name}" for name in forward)]
+        last = self.config.layers - 1
+        language = [f"text_model.layers.{index}.{part}" for index in range(last) for part in parts]
+        read = [f"text_model.layers.{last}.{part}" for part in parts[:2]]
+        return [*language, *read, *(f"expert.layers.{index}.{part}" for index in range(last + 1) for part in parts)]
+
+    def head_parameters(self) -> list[nn.Parameter]:
+        """The projections of state, actions and time."""
+        towers = ("vision_model.", "connector.", "text_model.", "expert.")
+        return [parameter for name, parameter in self.named_parameters() if not name.startswith(towers)]
+
+    def prompts(self, instructions: Sequence[str], state: Tensor) -> list[str]:
+        """Instructions, each with a line feed at its end."""
+        return [text if text.endswith("\n") else f"{text}\n" for text in instructions]
 
     def perceive(self, inputs: PolicyInput) -> dict[str, Tensor]:
         """Images → "image_features" [n, C, P, W], what the connector gives."""
@@ -123,22 +183,22 @@ class SmolVLA(FlowBackbone):
         patches = embeddings.patch_embedding(pixels).flatten(2).transpose(1, 2)
         hidden = patches + embeddings.position_embedding.weight
         for layer in self.vision_model.encoder.layers:
-            hidden = layer(hidden, None)
+            hidden = remember_less(layer, self.config.gradient_checkpointing, hidden, None)
         features = self.connector(self.vision_model.post_layernorm(hidden))
         return {"image_features": features.unflatten(0, (-1, len(images)))}
 
-    def prefix(self, inputs: PolicyInput) -> dict[str, Tensor]:
+    def encode_prefix(self, inputs: PolicyInput) -> dict[str, Tensor]:
         """What the language model keeps of cameras and words; the state does not enter it.
 
         Returns:
-            "mask" bool [n, T], which tokens exist; "key/i" and "value/i" [n, G, T, d] of layer i; "sum" float32
-            [n, W], the sum of the existing tokens that enter the last layer.
+            "mask" bool [n, T], which tokens exist; "key_value" [n, N, 2, G, T, d]; "sum" float32 [n, W], the sum of the
+            existing tokens that enter the last layer.
         """
         features = inputs.features if inputs.features is not None else self.perceive(inputs)
         tokens, mask = self._prefix_tokens(features["image_features"], inputs.tokens)
         hidden, memory = self.text_model(tokens, mask)
         total = (hidden.float() * mask[..., None]).sum(dim=1)
-        return {"mask": mask, "sum": total, **_named(memory)}
+        return {"mask": mask, "sum": total, "key_value": torch.stack(memory, dim=1)}
 
     def _prefix_tokens(self, images: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:
         """Image features [n, C, P, W] and prompt int64 [n, L] → tokens [n, T, W] and mask bool [n, T]."""
@@ -153,36 +213,38 @@ class SmolVLA(FlowBackbone):
 
     def _framed(self, images: Tensor) -> Tensor:
         """Each camera's tokens [n, C, P, W] between those that begin and end an image, which are not scaled."""
-        start, end = self.config.image_start_tokens, self.config.image_end_token
-        frame = self.text_model.embed_tokens(torch.tensor([*start, end], device=images.device))
+        fake, whole = self.config.fake_image_token, self.config.global_image_token
+        frame = self.text_model.embed_tokens(torch.tensor([fake, whole, fake], device=images.device))
         frame = frame.expand(*images.shape[:2], -1, -1)
-        return torch.cat([frame[:, :, : len(start)], images, frame[:, :, len(start) :]], dim=2)
+        return torch.cat([frame[:, :, :2], images, frame[:, :, 2:]], dim=2)
 
-    def context(self, prefix: dict[str, Tensor], state: Tensor) -> Context:
-        """`prefix` and state float32 [n, S] → what every denoise step reads.
+    def context(self, prefix: Mapping[str, Tensor], state: Tensor) -> Context:
+        """What `encode_prefix` gave, and state float32 [n, S] → what every denoise step reads.
 
         Returns:
-            "mask" bool [n, T + 1]; "key/i" and "value/i" [n, G, T + 1, d] as the expert's layer i takes them; pooled is
-            the mean of the existing tokens that enter the language model's last layer.
+            "mask" bool [n, T + 1]; "key_value/i" [n, 2, G, T + 1, d] as the expert's layer i takes them; pooled is the
+            mean of the existing tokens that enter the language model's last layer.
         """
         mask = prefix["mask"]
         token = self.state_proj(state.to(self.dtype))[:, None]
-        last, memory = self.text_model.append(token, mask, _memory(prefix, self.config.layers))
+        last, memory = self.text_model.append(token, mask, prefix["key_value"].unbind(1))
         pooled = (prefix["sum"] + last[:, 0].float()) / (mask.sum(dim=1, keepdim=True) + 1)
-        return Context({"mask": F.pad(mask, (0, 1), value=True), **_named(self.expert.project(memory))}, pooled)
+        kept = {f"key_value/{index}": layer for index, layer in enumerate(self.expert.project(memory))}
+        return Context({"mask": F.pad(mask, (0, 1), value=True), **kept}, pooled)
 
     def encode(self, inputs: PolicyInput) -> Context:
-        """`prefix` and `context` in one."""
-        return self.context(self.prefix(inputs), inputs.state)
+        """`encode_prefix`, where `inputs.prefix` is not it already, and `context`."""
+        prefix = inputs.prefix if inputs.prefix is not None else self.encode_prefix(inputs)
+        return self.context(prefix, inputs.state)
 
     def velocity(self, x: Tensor, t: Tensor, context: Context) -> tuple[Tensor, Tensor]:
-        """The flow's velocity at x [n, H, D] and time t [n] (1 = noise), and the expert's features [n, H, W']."""
+        """The flow's velocity at x [n, H, D] and time t [n] (1 = noise), and the expert's features [n, H, E]."""
         config, tensors = self.config, context.tensors
         actions = self.action_in_proj(x.to(self.dtype))
         time = time_embedding(t, config.expert_width, config.min_period, config.max_period).to(actions.dtype)
         both = torch.cat([actions, time[:, None].expand_as(actions)], dim=-1)
         tokens = self.action_time_mlp_out(F.silu(self.action_time_mlp_in(both)))
-        features = self.expert(tokens, tensors["mask"], _memory(tensors, config.layers))
+        features = self.expert(tokens, tensors["mask"], [tensors[f"key_value/{i}"] for i in range(config.layers)])
         return self.action_out_proj(features).float(), features.float()
 
 
@@ -194,14 +256,6 @@ def _check_fit(config: SmolVLAConfig, action_dim: int, state_dim: int, vocabular
         "token_length": token_length,
     }
     for name, value in needed.items():
-        if value > getattr(config, name):
-            raise ValueError(f"policy.{name}={getattr(config, name)} is less than the {value} that are needed.")
-
-
-def _named(memory: Memory) -> dict[str, Tensor]:
-    keys = {f"key/{index}": key for index, (key, _) in enumerate(memory)}
-    return keys | {f"value/{index}": value for index, (_, value) in enumerate(memory)}
-
-
-def _memory(tensors: dict[str, Tensor], layers: int) -> Memory:
-    return [(tensors[f"key/{index}"], tensors[f"value/{index}"]) for index in range(layers)]
+        limit = getattr(config, name)
+        if limit is not None and value > limit:
+            raise ValueError(f"policy.{name}={limit} is less than the {value} that are needed.")

@@ -1,0 +1,66 @@
+"""Where an actor's network lives, in which precision, and whether its acting is compiled."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from embodied_rl.actors.flow import FlowActor
+from embodied_rl.interfaces.policy import Context
+from embodied_rl.schema import PolicyNode
+
+
+def place(actor: FlowActor, node: PolicyNode) -> FlowActor:
+    """Put an actor where `node` says.
+
+    Raises:
+        ValueError: a device that is not there, or a precision in which what learns would not learn.
+    """
+    if node.precision == "bfloat16":
+        _halve(actor, node)
+    device = _device(node.device)
+    if node.compile:
+        compile_acting(actor, device)
+    return actor if device.type == "cpu" else actor.to(device)
+
+
+def compile_acting(actor: FlowActor, device: torch.device) -> None:
+    """Compile the velocity as it is asked for without gradients, as one graph, so that nothing falls back to Python."""
+    mode = "reduce-overhead" if device.type == "cuda" else "default"
+    plain = actor.backbone.velocity
+    fast: Callable[..., Any] = torch.compile(plain, fullgraph=True, mode=mode)
+
+    def velocity(x: Tensor, t: Tensor, context: Context) -> tuple[Tensor, Tensor]:
+        if torch.is_grad_enabled():
+            return plain(x, t, context)
+        if device.type == "cuda":  # a graph writes its results where it wrote them the last time
+            torch.compiler.cudagraph_mark_step_begin()
+            value, features = fast(x, t, context)
+            return value.clone(), features.clone()
+        return fast(x, t, context)
+
+    actor.backbone.velocity = velocity
+
+
+def _halve(actor: FlowActor, node: PolicyNode) -> None:
+    prefix = actor.backbone.prefix_parameters()
+    adapted = {id(parameter) for name, parameter in actor.backbone.named_parameters() if ".lora_" in name}
+    frozen = [parameter for parameter in prefix if id(parameter) not in adapted]
+    if not frozen or any(parameter.requires_grad for parameter in frozen):
+        raise ValueError(
+            f"policy.precision=bfloat16 is for a frozen vision-language model, and policy.train={node.train} lets it "
+            "learn, in steps that bfloat16 rounds away: use policy.train=expert or lora, or precision=float32."
+        )
+    for parameter in frozen:
+        parameter.data = parameter.data.to(torch.bfloat16)
+
+
+def _device(name: str) -> torch.device:
+    try:
+        device = torch.device(name)
+    except RuntimeError as error:
+        raise ValueError(f"policy.device={name} is no device: {error}") from None
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise ValueError(f"policy.device={name}: there is no CUDA device here, or this build of torch knows none.")
+    return device
