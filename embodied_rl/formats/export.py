@@ -54,8 +54,8 @@ def check(config: ExportConfig) -> tuple[Path, Path]:
     given = assets.resolve(config.checkpoint)
     if (form := finding.of(given)) is not None:
         raise ValueError(
-            f"checkpoint={given} is a folder of {form}'s: what is exported is a run, or a policy file of a run, which "
-            f"knows its robot. Start one with policy.checkpoint={given}."
+            f"checkpoint={given} is a folder of {form}'s: what is exported is a policy file of embodied-rl, which "
+            f"knows its robot. Make one with: embodied-rl import policy.checkpoint={given} sim=<simulator>"
         )
     file, out = build.policy_file(config.checkpoint), Path(config.out or f"{config.format}_checkpoint")
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
