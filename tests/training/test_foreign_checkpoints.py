@@ -138,3 +138,21 @@ def test_mistakes_end_in_one_line(typed: Typed, tmp_path: Path, folder: Path) ->
         code, _, err = typed(*words)
         assert code == 2 and message in err and "Traceback" not in err, (words, err)
     assert not (tmp_path / "back").exists()
+
+
+@pytest.mark.parametrize("form", ["lerobot", "openpi"])
+def test_what_is_imported_can_be_evaluated_and_exported_again(
+    typed: Typed, tmp_path: Path, folder: Path, form: str
+) -> None:
+    """Without a step of training, nothing is another than in the folder."""
+    words = ("policy=pi0", f"policy.checkpoint={folder}", *ATTACHED, *REACHING, "sim.horizon=6", "out=pi0.safetensors")
+    told = succeeded(typed("import", *words))
+    assert "lerobot checkpoint of pi0" in told and "pi0.safetensors" in told
+    assert read_metadata(tmp_path / "pi0.safetensors").extra["denoise_steps"] == building.sizes.STEPS
+    assert succeeded(typed("eval", "policy=pi0.safetensors", "episodes=2", "video.episodes=0", "plan=sync"))
+    succeeded(typed("export", "checkpoint=pi0.safetensors", f"format={form}", "out=back"))
+    found, wanted = load_file(tmp_path / "back/model.safetensors"), load_file(folder / "model.safetensors")
+    assert all(torch.equal(value, wanted[f"model.{name.removeprefix('model.')}"]) for name, value in found.items())
+    assert ((tmp_path / "back/config.json").read_bytes() == (folder / "config.json").read_bytes()) == (
+        form == "lerobot"
+    )
