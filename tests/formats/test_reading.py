@@ -1,5 +1,6 @@
 """What a checkpoint of another project says, and the network and embodiment that come of it."""
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -243,3 +244,23 @@ def test_a_safetensors_file_beside_the_weights_is_not_read(tmp_path: Path) -> No
     save_file({"x": torch.zeros(1)}, folder / "optimizer_state.safetensors")
     (folder / "metadata.pt").write_bytes(building.POISON)
     attach(folder, "pi0")
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("place", ["", "meta/stats.json"])
+def test_statistics_of_a_data_set_replace_those_of_the_checkpoint(tmp_path: Path, family: str, place: str) -> None:
+    """A LeRobotDataset's folder or its stats.json, by lerobot's formulas; what it says of pictures is passed over."""
+    shifted = {name: {k: v + (k != "std") for k, v in values.items()} for name, values in building.statistics().items()}
+    known = {name: {k: v.tolist() for k, v in values.items()} for name, values in shifted.items()}
+    pictures = {"observation.images.top": {"mean": [[[0.1]], [[0.2]], [[0.3]]], "count": [7]}}
+    file = tmp_path / "dataset/meta/stats.json"
+    file.parent.mkdir(parents=True)
+    file.write_text(json.dumps({"observation.state": known["state"], "action": known["action"], **pictures}))
+    chosen = str(tmp_path / "dataset" / place)
+    _, robot = attach(lerobot(tmp_path / "folder", family), family, statistics=chosen)
+    state = sizes.state()
+    expected = expected_state(family, "lerobot", state)
+    moving = slice(0, -1)
+    np.testing.assert_allclose(
+        robot.state.normalise(torch.from_numpy(state + 1))[:, moving], expected[:, moving], rtol=1e-5, atol=1e-5
+    )
