@@ -340,6 +340,8 @@ class ExportConfig:
     """What to export: a run folder, or a policy file."""
     format: Literal["lerobot", "openpi"] = "lerobot"
     """Whose checkpoint it becomes."""
+    dtype: Literal["source", "float32"] = "source"
+    """Type of the tensors: as in the checkpoint the policy came from, which rounds what was learned; or float32."""
     out: str | None = None
     """Folder it is written to, new or empty; null takes <format>_checkpoint here."""
 

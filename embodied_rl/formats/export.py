@@ -4,6 +4,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
+import torch
 from safetensors.torch import save_file
 
 from embodied_rl import assets, build
@@ -30,6 +31,8 @@ def run(config: ExportConfig) -> None:
     network, robot = build.stored_backbone(file)
     metadata = read_metadata(file)
     steps = int(metadata.extra.get("denoise_steps", DENOISE_STEPS))
+    if config.dtype == "float32" and network.source is not None:
+        network.source.dtypes = dict.fromkeys(network.source.dtypes, torch.float32)
     write(out, network, robot, policy=metadata.policy, form=config.format, steps=steps)
     print(f"{config.format} checkpoint of {metadata.policy} in {out}")
     for note in untold(robot, config.format):

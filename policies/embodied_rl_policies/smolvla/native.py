@@ -17,7 +17,7 @@ try:
     from transformers.models.smolvlm.configuration_smolvlm import SmolVLMVisionConfig
     from transformers.models.smolvlm.modeling_smolvlm import SmolVLMConnector, SmolVLMVisionTransformer
 except ImportError as error:
-    raise ImportError(f"SmolVLA needs transformers ({error}): pip install 'embodied-rl[vla]'") from error
+    raise ImportError(f"SmolVLA needs transformers 5.23 ({error}): pip install 'transformers>=5.23,<5.24'") from error
 
 RMS_EPSILON = 1e-5
 
