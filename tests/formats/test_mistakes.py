@@ -114,8 +114,9 @@ def test_a_pickle_under_the_name_of_weights(folder: Path, protocol: int) -> None
     refused(folder, "model.safetensors is no safetensors file, or damaged")
 
 
-def test_a_header_that_is_no_mapping(folder: Path) -> None:
-    (folder / "model.safetensors").write_bytes(struct.pack("<Q", 2) + b"[]")
+@pytest.mark.parametrize("header", [b"[]", b'"a"', b'{"x": 3}', b'{"x": {"dtype": "F99", "shape": []}}'])
+def test_a_header_that_is_none(folder: Path, header: bytes) -> None:
+    (folder / "model.safetensors").write_bytes(struct.pack("<Q", len(header)) + header)
     refused(folder, "model.safetensors is no safetensors file, or damaged")
 
 
