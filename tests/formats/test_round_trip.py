@@ -235,6 +235,19 @@ def test_trained_weights_go_back_in_the_types_they_came_in(tmp_path: Path) -> No
     assert_same_tensors(found, expected)
 
 
+def test_half_precision_goes_back_in_full_where_asked(tmp_path: Path) -> None:
+    """What was trained in float32 need not be rounded; what was stored in bfloat16 keeps its values."""
+    weights = prefixed(mixed("pi0", "lerobot", tensors("pi0")))
+    folder = lerobot(tmp_path / "folder", "pi0", weights=weights)
+    file = save(tmp_path / "policy.safetensors", "pi0", *attach(folder, "pi0"))
+    for form in ("lerobot", "openpi"):
+        found = stored(exported(file, form, tmp_path / form, dtype="float32") / "model.safetensors")
+        by_core = {name.removeprefix("model."): value for name, value in found.items()}
+        expected = {name.removeprefix("model."): value.float() for name, value in weights.items()}
+        assert_same_tensors(by_core, {name: expected[name] for name in by_core})
+        assert expected.keys() - by_core.keys() == ({EMBEDDING} if form == "openpi" else set())
+
+
 # between projects
 
 

@@ -35,9 +35,10 @@ def save(file: Path, policy: str, network: FlowBackbone, robot: Embodiment) -> P
     return file
 
 
-def exported(file: Path, form: str, out: Path) -> Path:
+def exported(file: Path, form: str, out: Path, **settings: Any) -> Path:
     """A policy file as a folder of another project."""
-    export.run(ExportConfig(str(file), form, str(out)))  # pyright: ignore[reportArgumentType]
+    told: dict[str, Any] = {"checkpoint": str(file), "format": form, "out": str(out)}
+    export.run(ExportConfig(**told, **settings))
     return out
 
 
