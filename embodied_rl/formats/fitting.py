@@ -88,10 +88,6 @@ def embodiment(
             f"{found.folder} brings no tokenizer.json: give policy.tokenizer=<file or folder>, that of the language "
             "model the policy was made from."
         )
-    cameras = {camera.name: camera for camera in spec.cameras}
-    sizes = {(cameras[name].height, cameras[name].width) for name in seen.values()}
-    if len(sizes) > 1:
-        raise ValueError(f"The cameras a policy sees must share one size, here {sorted(sizes)}.")
     plain = Embodiment.of(_showing(spec, seen), min(found.executed or horizon, horizon), token_length)
     return _with(plain, found, seen, known, tokenizer)
 
