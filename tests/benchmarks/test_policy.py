@@ -1,0 +1,132 @@
+"""That both sides of each comparison give the same, and that what is written says what was measured."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+pytest.importorskip("transformers")
+
+import pi_sizes
+
+from embodied_rl import bench
+from embodied_rl.benchmarks import networks, policy, stopwatch
+from embodied_rl.benchmarks.networks import TINY
+from embodied_rl.benchmarks.policy import Case
+from embodied_rl.schema import AlgoNode, BenchConfig, PolicyNode, SimNode
+
+LEAST = replace(
+    TINY, name="least", cameras=1, picture=28, tokens={"pi0": 4, "pi05": 5},
+    options={**TINY.options, "layers": 2, "width": 16, "resolution": 28, "horizon": 3},
+)  # fmt: skip
+
+
+def config(tmp_path: Path, what: str = "policy", **settings) -> BenchConfig:
+    sim = SimNode("tabletop", num_envs=2)
+    parts = sim, PolicyNode("pocket"), AlgoNode("ppo")
+    return BenchConfig(*parts, what=what, out=str(tmp_path / "out"), seconds=0.1, **settings)
+
+
+def actor(name: str, **settings):
+    return networks.filled(networks.lay_out(name, LEAST, **settings), "cpu")
+
+
+@pytest.mark.parametrize("name", networks.POLICIES)
+@torch.no_grad()
+def test_both_ways_to_denoise_and_the_compiled_one_give_the_same_actions(name: str) -> None:
+    network = actor(name).backbone
+    given = networks.inputs(actor(name), 2)
+    x = torch.randn(2, network.spec.horizon, network.spec.action_dim)
+    once = policy.cached(network, given, x, 3)
+    torch.testing.assert_close(policy.uncached(network, given, x, 3), once, rtol=0, atol=1e-6)
+    torch.testing.assert_close(policy.compiled(network, "eager")(given, x, 3), once, rtol=0, atol=1e-6)
+    other = networks.inputs(actor(name), 2, seed=1)
+    assert (policy.cached(network, other, x, 3) - once).abs().max() > 1e-3, "the prefix decides nothing"
+
+
+@pytest.mark.parametrize("name", networks.POLICIES)
+def test_every_kind_of_trace_gives_the_same_update(name: str) -> None:
+    """Log-probabilities, and the gradients that the expert learns from."""
+    learner = actor(name, train="expert")
+    traces = networks.traces(learner, networks.inputs(learner, 3))
+    found = {}
+    for keep, trace in traces.items():
+        learner.zero_grad()
+        score = learner.evaluate(trace).log_prob
+        score.sum().backward()
+        found[keep] = [score.detach(), *(p.grad for p in learner.parameters() if p.grad is not None)]
+    assert set(found) == set(networks.KEEPS)
+    for keep in ("images", "features"):
+        for mine, other in zip(found[keep], found["prefix"], strict=True):
+            torch.testing.assert_close(mine, other, rtol=0, atol=1e-5)
+    assert found["prefix"][0].abs().sum() > 0
+    assert set(traces["prefix"]) == set(learner.trace_spec())
+
+
+def test_what_does_not_learn_may_be_bfloat16() -> None:
+    """As on an accelerator: the prefix is half as large, the expert learns as before."""
+    learner = actor("pi0", train="expert", precision="mixed")
+    kinds = {parameter.requires_grad: parameter.dtype for parameter in learner.parameters()}
+    assert kinds == {True: torch.float32, False: torch.bfloat16}
+    trace = networks.traces(learner, networks.inputs(learner, 2))["prefix"]
+    assert trace["input/prefix/key_value"].dtype == torch.bfloat16
+    learner.evaluate(trace).log_prob.sum().backward()
+    assert all(parameter.grad is not None for parameter in learner.parameters() if parameter.requires_grad)
+
+
+def test_the_tiny_network_is_the_one_that_lerobot_is_timed_at() -> None:
+    theirs = {
+        "width": pi_sizes.LANGUAGE["width"], "layers": pi_sizes.LANGUAGE["depth"],
+        "hidden": pi_sizes.LANGUAGE["mlp_dim"], "heads": pi_sizes.LANGUAGE["num_heads"],
+        "head_dim": pi_sizes.LANGUAGE["head_dim"], "vocabulary": pi_sizes.VOCABULARY,
+        "expert_width": pi_sizes.EXPERT["width"], "expert_hidden": pi_sizes.EXPERT["mlp_dim"],
+        "vision_width": pi_sizes.VISION["hidden_size"], "vision_layers": pi_sizes.VISION["num_hidden_layers"],
+        "vision_hidden": pi_sizes.VISION["intermediate_size"], "vision_heads": pi_sizes.VISION["num_attention_heads"],
+        "patch": pi_sizes.VISION["patch_size"], "resolution": pi_sizes.IMAGE_SIZE, "horizon": pi_sizes.CHUNK,
+        "action_dim": pi_sizes.PADDED_DIM, "state_dim": pi_sizes.PADDED_DIM,
+    }  # fmt: skip
+    assert TINY.options == theirs and TINY.tokens == pi_sizes.PROMPT_LENGTH
+    assert (TINY.cameras, TINY.picture) == (len(pi_sizes.CAMERAS), pi_sizes.IMAGE_SIZE)
+    assert [case.asked for case in policy.HOST if case.size is TINY] == [pi_sizes.ROWS]
+
+
+def test_decisions_and_updates_are_measured_and_written(tmp_path, capsys, monkeypatch) -> None:
+    monkeypatch.setattr(policy, "HOST", (Case(LEAST, 2, 3),))
+    bench.run(config(tmp_path))
+    written = json.loads((tmp_path / "out" / "bench_policy.json").read_text())
+    assert [(each["policy"], each["steps"]) for each in written["decisions"]] == [
+        ("pi0", 4), ("pi0", 10), ("pi05", 4), ("pi05", 10),
+    ]  # fmt: skip
+    for each in written["decisions"]:
+        assert each["difference"] < 1e-5 and each["rounds"] >= stopwatch.MIN_ROUNDS
+        assert set(each["seconds"]) == {"cached", "uncached"} and each["ratio"] > 0
+    for each in written["updates"]:
+        assert each["difference"] < 1e-5 and each["rows"] == 3
+        assert set(each["decisions_per_second"]) == set(networks.KEEPS)
+        assert each["bytes_of_a_decision"]["images"] > 28 * 28 * 3
+    said = capsys.readouterr().out
+    assert "…" not in said and "pi05 least" in said and "horizon 3" in said
+
+
+def test_the_median_of_ratios_not_of_times_counts() -> None:
+    """Rounds of 1 and 2, 10 and 10, 4 and 12 seconds: a slow moment slows both sides of its round."""
+    found = stopwatch.Turns({"fast": (1.0, 10.0, 4.0), "slow": (2.0, 10.0, 12.0)}, {"fast": (2.0,), "slow": (5.0,)})
+    assert found.ratio("slow", "fast") == 2.0 and found.seconds("slow") == 10.0
+    assert found.processor_ratio("slow", "fast") == 2.5
+
+
+def test_pieces_of_work_take_turns() -> None:
+    done: list[str] = []
+    found = stopwatch.take_turns({"a": lambda: done.append("a"), "b": lambda: done.append("b")}, 0.0, "cpu")
+    rounds = stopwatch.WARM_UP + stopwatch.MIN_ROUNDS
+    assert "".join(done) == ("abba" * rounds)[: 2 * rounds]
+    assert len(found.wall["a"]) == len(found.processor["b"]) == stopwatch.MIN_ROUNDS
+
+
+@pytest.mark.parametrize("device", ["nonsense", "meta", "cuda"])
+def test_a_device_that_is_not_here_is_refused(tmp_path, device, monkeypatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(ValueError, match=f"device={device}"):
+        bench.run(config(tmp_path, device=device))
