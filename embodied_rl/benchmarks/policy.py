@@ -34,7 +34,7 @@ class Case:
     learned: int
 
 
-HOST = (Case(networks.SMALL, 8, 16), Case(networks.TINY, 3, 3))
+HOST = (Case(networks.SMALL, 4, 8), Case(networks.TINY, 3, 3))
 ACCELERATOR = (Case(networks.FULL, 1, 4), Case(networks.FULL, 32, 16))
 
 

@@ -144,7 +144,7 @@ _ALL = (
         "Measure a simulator, its overlap with inference, the planner's predictions, policies, or ablations.",
         "BenchConfig",
         "embodied_rl.bench:run",
-        ("tabletop", "overlap experiment=tabletop", "pipeline experiment=tabletop", "policy", "ablations"),
+        ("tabletop", "overlap experiment=tabletop", "pipeline experiment=tabletop", "policy", "memory", "ablations"),
         config="train",
         words=Words("what", "measurement"),
     ),

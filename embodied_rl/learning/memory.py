@@ -1,0 +1,160 @@
+"""Bytes that an update takes, counted from shapes: networks are laid out without weights, and nothing is computed.
+
+All sizes are in bytes; a row is a decision of a micro-batch.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+from torch.utils.weak import WeakIdKeyDictionary
+
+from embodied_rl.actors.flow import FlowActor
+from embodied_rl.interfaces.policy import TensorSpec, Trace
+
+FLOAT32 = torch.float32.itemsize
+ROWS = (32, 64)
+"""Micro-batches whose peaks differ by what a row takes."""
+
+
+@dataclass(frozen=True)
+class UpdateMemory:
+    """What an update of a policy takes where it learns, with gradients that add up over micro-batches.
+
+    Attributes:
+        weights: of the whole network. gradients: of what learns. moments: Adam's two of these, float32.
+        step: what Adam's step makes for a moment while no activations are there: one more copy of what learns.
+        fixed: of the peak of a micro-batch, what does not depend on its rows, such as weights in another precision.
+        row: of that peak, what each row adds: activations that wait for the backward pass, and what is made of them.
+        recorded: of a row of the trace.
+    """
+
+    weights: int
+    gradients: int
+    moments: int
+    step: int
+    fixed: int
+    row: int
+    recorded: int
+
+    @property
+    def held(self) -> int:
+        """What is there all the time."""
+        return self.weights + self.gradients + self.moments
+
+    def needed(self, rows: int) -> int:
+        """The peak of an update in micro-batches of so many rows."""
+        return self.held + max(self.step, self.fixed + rows * (self.row + self.recorded))
+
+    def most_rows(self, memory: float) -> int:
+        """The largest micro-batch that fits; 0 for none."""
+        if self.needed(0) > memory:
+            return 0
+        return int((memory - self.held - self.fixed) // (self.row + self.recorded))
+
+
+class LiveBytes(TorchDispatchMode):
+    """Watches tensors that are made while it is entered, on any device, fake ones too.
+
+    What a kernel needs for itself while it runs is not seen, nor what an allocator rounds up.
+
+    Attributes:
+        now: bytes of those that are alive. peak: the most there were.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now = self.peak = 0
+        self._known = WeakIdKeyDictionary()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        for tensor in _tensors((args, kwargs)):
+            self._known.setdefault(tensor.untyped_storage(), None)  # was there before, or has been counted
+        result = func(*args, **kwargs or {})
+        for tensor in _tensors(result):
+            self._count(tensor.untyped_storage())
+        return result
+
+    def _count(self, storage: torch.UntypedStorage) -> None:
+        if storage in self._known:
+            return
+        self._known[storage] = _Counted(self, storage.nbytes())
+        self.now += storage.nbytes()
+        self.peak = max(self.peak, self.now)
+
+
+class _Counted:
+    """Goes when the storage goes that it is the entry of."""
+
+    def __init__(self, live: LiveBytes, size: int) -> None:
+        self._live, self._size = live, size
+
+    def __del__(self) -> None:
+        self._live.now -= self._size
+
+
+def peak(work: Callable[[], object]) -> int:
+    """The most bytes of tensors that `work` made and that were alive at once."""
+    with LiveBytes() as live:
+        work()
+    return live.peak
+
+
+def without_memory() -> FakeTensorMode:
+    """Tensors made in this context have shapes and no values; modules laid out on the meta device come along."""
+    return FakeTensorMode(allow_non_fake_inputs=True)
+
+
+def of_update(actor: FlowActor, autocast: bool = False) -> UpdateMemory:
+    """What an update of an actor takes that was laid out on the meta device; afterwards it is of no other use.
+
+    Args:
+        actor: what it keeps of an observation is what the update starts from.
+        autocast: multiply in bfloat16, by `torch.autocast`.
+    """
+    with without_memory():
+        actor = actor.to_empty(device="cpu")
+        learning = [parameter for parameter in actor.parameters() if parameter.requires_grad]
+        for parameter in learning:
+            parameter.grad = torch.zeros_like(parameter)
+        spec = actor.trace_spec()
+        peaks = [peak(partial(learn, actor, blank(spec, rows), autocast)) for rows in ROWS]
+    row = (peaks[1] - peaks[0]) // (ROWS[1] - ROWS[0])
+    count = sum(parameter.numel() for parameter in learning)
+    return UpdateMemory(
+        weights=sum(parameter.nbytes for parameter in actor.parameters()),
+        gradients=sum(parameter.nbytes for parameter in learning),
+        moments=2 * FLOAT32 * count,
+        step=FLOAT32 * count,
+        fixed=peaks[0] - ROWS[0] * row,
+        row=row,
+        recorded=row_bytes(spec),
+    )
+
+
+def learn(actor: FlowActor, trace: Trace, autocast: bool = False) -> None:
+    """The heavy part of an update: decisions evaluated, and gradients of what they gave."""
+    with torch.autocast(actor.device.type, torch.bfloat16, enabled=autocast):
+        found = actor.evaluate(trace)
+        loss = found.log_prob.sum() + found.value.sum()
+    loss.backward()
+
+
+def blank(spec: TensorSpec, rows: int) -> Trace:
+    """A trace of zeros."""
+    return {name: torch.zeros(rows, *shape, dtype=dtype) for name, (shape, dtype) in spec.items()}
+
+
+def row_bytes(spec: TensorSpec) -> int:
+    """Of one row of a trace."""
+    return sum(torch.Size(shape).numel() * dtype.itemsize for shape, dtype in spec.values())
+
+
+def _tensors(tree: Any) -> list[Tensor]:
+    return [leaf for leaf in tree_leaves(tree) if isinstance(leaf, Tensor)]
