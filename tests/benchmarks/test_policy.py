@@ -12,7 +12,7 @@ pytest.importorskip("transformers")
 import pi_sizes
 
 from embodied_rl import bench
-from embodied_rl.benchmarks import networks, policy, stopwatch
+from embodied_rl.benchmarks import limit, networks, policy, stopwatch
 from embodied_rl.benchmarks.networks import TINY
 from embodied_rl.benchmarks.policy import Case
 from embodied_rl.schema import AlgoNode, BenchConfig, PolicyNode, SimNode
@@ -130,3 +130,45 @@ def test_a_device_that_is_not_here_is_refused(tmp_path, device, monkeypatch) -> 
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(ValueError, match=f"device={device}"):
         bench.run(config(tmp_path, device=device))
+
+
+def test_memory_is_counted_and_written(tmp_path, capsys, monkeypatch) -> None:
+    monkeypatch.setattr(networks, "FULL", LEAST)
+    bench.run(config(tmp_path, what="memory"))
+    written = json.loads((tmp_path / "out" / "bench_memory.json").read_text())
+    assert len(written["updates"]) == len(networks.POLICIES) * 3 * 2
+    for each in written["updates"]:
+        assert each["saving"]["row"] < each["plain"]["row"]
+        assert each["keep"] == {"full": "images", "expert": "prefix", "lora": "features"}[each["train"]]
+        assert min(each["rows_within"]["24GB"]) > 0
+    exact, half = (written["traces"][index] for index in (0, 1))
+    options = LEAST.options
+    tokens = options["resolution"] ** 2 // options["patch"] ** 2 + LEAST.tokens["pi0"]
+    key_value = options["layers"] * 2 * tokens * options["head_dim"]
+    assert exact["prefix"] - half["prefix"] == 2 * key_value
+    said = capsys.readouterr().out
+    assert all(title in said for title in ("float32", "mixed", "traces", "Not measured"))
+
+
+def test_the_limit_of_a_decision_is_that_of_its_products() -> None:
+    """Of the expert's matrices, each of its tokens makes 2 operations an entry; attention is counted apart."""
+    network = networks.lay_out("pi0", LEAST).backbone
+    found = limit.decision("pi0", LEAST, rows=2)
+    options, patches = LEAST.options, 4
+    horizon, actions, seen = options["horizon"], options["action_dim"], patches + LEAST.tokens["pi0"]
+    layers = sum(p.numel() for name, p in network.named_parameters() if name.startswith("expert.") and p.dim() == 2)
+    width = options["expert_width"]
+    once = width * options["state_dim"]
+    each = 2 * width * actions + 3 * width * width  # in and out; time is mixed in by two maps, the first twice as wide
+    attended = 2 * options["layers"] * options["heads"] * options["head_dim"] * (horizon + 1) * (seen + horizon + 1)
+    assert found.step.operations == 2 * 2 * ((horizon + 1) * layers + once + horizon * each + attended)
+    read = sum(p.numel() for name, p in network.named_parameters() if not name.startswith(("vision", "lang", "proj")))
+    key_value = options["layers"] * 2 * seen * options["head_dim"] * 2
+    rest = seen + 4 * options["state_dim"] + 4 * options["width"]  # mask, state, and the pooled prefix in float32
+    assert found.step.read == 2 * read + 2 * (key_value + rest)
+
+
+def test_a_limit_is_the_larger_of_reading_and_computing() -> None:
+    device = limit.Accelerator("toy", bandwidth=10.0, speed=100.0, source="")
+    found = limit.Decision("toy", 1, prefix=limit.Work(500.0, 20.0), step=limit.Work(50.0, 20.0))
+    assert found.seconds(device, steps=4) == 5.0 + 4 * 2.0
