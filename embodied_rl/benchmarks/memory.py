@@ -70,24 +70,34 @@ def recorded(size: Size) -> list[dict[str, Any]]:
     return found
 
 
-def accounts_table(found: Sequence[Account], precision: str) -> Table:
-    """Gigabytes that are held, megabytes of a row, and rows that fit."""
-    caption = (
-        "GB held all the time; MB of each row of a micro-batch, and rows that fit into so\n"
-        "many GB, as it is / with gradient checkpointing. 10⁹ bytes a GB, no allocator."
-    )
-    made = Table(title=f"bench memory: updates, {precision}", caption=caption, box=SIMPLE_HEAD)
+def held_table(found: Sequence[Account]) -> Table:
+    """Gigabytes that are there all the time."""
+    caption = "GB (10⁹ bytes) that are held all the time where a policy learns."
+    made = Table(title="bench memory: held", caption=caption, box=SIMPLE_HEAD)
     made.add_column("policy", no_wrap=True)
-    for heading in ("weights", "grads", "Adam", "MB a row", *(f"{size} GB" for size in MEMORIES)):
+    for heading in ("weights", "gradients", "Adam", "all"):
         made.add_column(heading, justify="right", no_wrap=True)
     for each in found:
-        if each.precision != precision:
-            continue
-        held = (f"{value / 1e9:.1f}" for value in (each.plain.weights, each.plain.gradients, each.plain.moments))
+        held = each.plain.weights, each.plain.gradients, each.plain.moments, each.plain.held
+        made.add_row(f"{each.policy} {each.train}, {each.precision}", *(f"{value / 1e9:.2f}" for value in held))
+    return made
+
+
+def rows_table(found: Sequence[Account]) -> Table:
+    """Megabytes of a row, and rows that fit."""
+    caption = (
+        "MB of each row of a micro-batch, and the most rows that fit into so many GB,\n"
+        "as it is/with gradient checkpointing; what an allocator wastes is not counted."
+    )
+    made = Table(title="bench memory: micro-batches", caption=caption, box=SIMPLE_HEAD)
+    made.add_column("policy", no_wrap=True)
+    for heading in ("MB a row", *(f"{size} GB" for size in MEMORIES)):
+        made.add_column(heading, justify="right", no_wrap=True)
+    for each in found:
         ways = each.plain, each.saving
-        rows = " / ".join(f"{(way.row + way.recorded) / 1e6:,.0f}" for way in ways)
+        rows = "/".join(f"{way.row / 1e6:.0f}" for way in ways)
         fits = ("/".join(str(way.most_rows(size * 1e9)) for way in ways) for size in MEMORIES)
-        made.add_row(f"{each.policy} {each.train}", *held, rows, *fits)
+        made.add_row(f"{each.policy} {each.train}, {each.precision}", rows, *fits)
     return made
 
 
@@ -108,10 +118,10 @@ def recorded_table(found: Sequence[dict[str, Any]]) -> Table:
 def measure(size: Size) -> tuple[list[Table], dict[str, Any]]:
     """All of it: tables, and the report."""
     updates, traces, least = accounts(size), recorded(size), limit.decisions(size)
-    tables = [accounts_table(updates, precision) for precision in PRECISIONS]
     sizes = {policy: size.text(policy) for policy in networks.POLICIES}
     sources = {each.name: each.source for each in limit.ACCELERATORS}
-    report = {"updates": [each.summary() for each in updates], "traces": traces, "sizes": sizes, "sources": sources}
-    return [*tables, recorded_table(traces), limit.table(least)], report | {
+    report: dict[str, Any] = {"updates": [each.summary() for each in updates], "traces": traces}
+    report |= {"sizes": sizes, "sources": sources}
+    return [held_table(updates), rows_table(updates), recorded_table(traces), limit.table(least)], report | {
         "limits": [each.summary() for each in least]
     }

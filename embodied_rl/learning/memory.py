@@ -3,9 +3,11 @@
 All sizes are in bytes; a row is a decision of a micro-batch.
 """
 
+from bisect import bisect_right
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -19,8 +21,10 @@ from embodied_rl.actors.flow import FlowActor
 from embodied_rl.interfaces.policy import TensorSpec, Trace
 
 FLOAT32 = torch.float32.itemsize
-ROWS = (32, 64)
-"""Micro-batches whose peaks differ by what a row takes."""
+ROWS = (1, 64, 2048)
+"""Micro-batches that are counted. A peak is the largest of several lines, so it lies below the chords between these."""
+MOST = 10**6
+"""Rows that nobody asks for."""
 
 
 @dataclass(frozen=True)
@@ -30,8 +34,8 @@ class UpdateMemory:
     Attributes:
         weights: of the whole network. gradients: of what learns. moments: Adam's two of these, float32.
         step: what Adam's step makes for a moment while no activations are there: one more copy of what learns.
-        fixed: of the peak of a micro-batch, what does not depend on its rows, such as weights in another precision.
-        row: of that peak, what each row adds: activations that wait for the backward pass, and what is made of them.
+        peaks: (rows, bytes) of micro-batches, ascending: activations that wait for the backward pass, what is made of
+            them, and copies of weights in another precision.
         recorded: of a row of the trace.
     """
 
@@ -39,8 +43,7 @@ class UpdateMemory:
     gradients: int
     moments: int
     step: int
-    fixed: int
-    row: int
+    peaks: tuple[tuple[int, int], ...]
     recorded: int
 
     @property
@@ -48,15 +51,24 @@ class UpdateMemory:
         """What is there all the time."""
         return self.weights + self.gradients + self.moments
 
-    def needed(self, rows: int) -> int:
-        """The peak of an update in micro-batches of so many rows."""
-        return self.held + max(self.step, self.fixed + rows * (self.row + self.recorded))
+    @property
+    def row(self) -> float:
+        """What each further row of a large micro-batch adds, its trace included."""
+        return _slope(*self.peaks[-2:]) + self.recorded
+
+    def peak(self, rows: int) -> float:
+        """Of a micro-batch: between the counted ones on the safe side, beyond them as between the last two."""
+        pairs = list(pairwise(self.peaks))
+        low, high = next((pair for pair in pairs if rows <= pair[1][0]), pairs[-1])
+        return low[1] + (rows - low[0]) * _slope(low, high)
+
+    def needed(self, rows: int) -> float:
+        """The most of an update in micro-batches of so many rows."""
+        return self.held + max(self.step, self.peak(rows) + rows * self.recorded)
 
     def most_rows(self, memory: float) -> int:
         """The largest micro-batch that fits; 0 for none."""
-        if self.needed(0) > memory:
-            return 0
-        return int((memory - self.held - self.fixed) // (self.row + self.recorded))
+        return max(0, bisect_right(range(MOST), memory, key=self.needed) - 1)
 
 
 class LiveBytes(TorchDispatchMode):
@@ -124,16 +136,14 @@ def of_update(actor: FlowActor, autocast: bool = False) -> UpdateMemory:
         for parameter in learning:
             parameter.grad = torch.zeros_like(parameter)
         spec = actor.trace_spec()
-        peaks = [peak(partial(learn, actor, blank(spec, rows), autocast)) for rows in ROWS]
-    row = (peaks[1] - peaks[0]) // (ROWS[1] - ROWS[0])
+        peaks = tuple((rows, peak(partial(learn, actor, blank(spec, rows), autocast))) for rows in ROWS)
     count = sum(parameter.numel() for parameter in learning)
     return UpdateMemory(
         weights=sum(parameter.nbytes for parameter in actor.parameters()),
         gradients=sum(parameter.nbytes for parameter in learning),
         moments=2 * FLOAT32 * count,
         step=FLOAT32 * count,
-        fixed=peaks[0] - ROWS[0] * row,
-        row=row,
+        peaks=peaks,
         recorded=row_bytes(spec),
     )
 
@@ -154,6 +164,10 @@ def blank(spec: TensorSpec, rows: int) -> Trace:
 def row_bytes(spec: TensorSpec) -> int:
     """Of one row of a trace."""
     return sum(torch.Size(shape).numel() * dtype.itemsize for shape, dtype in spec.values())
+
+
+def _slope(low: tuple[int, int], high: tuple[int, int]) -> float:
+    return (high[1] - low[1]) / (high[0] - low[0])
 
 
 def _tensors(tree: Any) -> list[Tensor]:

@@ -12,7 +12,7 @@ pytest.importorskip("transformers")
 import pi_sizes
 
 from embodied_rl import bench
-from embodied_rl.benchmarks import limit, networks, policy, stopwatch
+from embodied_rl.benchmarks import limit, memory, networks, policy, stopwatch
 from embodied_rl.benchmarks.networks import TINY
 from embodied_rl.benchmarks.policy import Case
 from embodied_rl.schema import AlgoNode, BenchConfig, PolicyNode, SimNode
@@ -134,12 +134,14 @@ def test_a_device_that_is_not_here_is_refused(tmp_path, device, monkeypatch) -> 
 
 def test_memory_is_counted_and_written(tmp_path, capsys, monkeypatch) -> None:
     monkeypatch.setattr(networks, "FULL", LEAST)
+    monkeypatch.setattr(networks, "POLICIES", ("pi0",))
+    monkeypatch.setattr(memory, "TRAIN", ("full", "expert"))
     bench.run(config(tmp_path, what="memory"))
     written = json.loads((tmp_path / "out" / "bench_memory.json").read_text())
-    assert len(written["updates"]) == len(networks.POLICIES) * 3 * 2
+    assert len(written["updates"]) == len(memory.TRAIN) * len(memory.PRECISIONS)
     for each in written["updates"]:
-        assert each["saving"]["row"] < each["plain"]["row"]
-        assert each["keep"] == {"full": "images", "expert": "prefix", "lora": "features"}[each["train"]]
+        assert each["saving"]["peaks"][-1] < each["plain"]["peaks"][-1]
+        assert each["keep"] == {"full": "images", "expert": "prefix"}[each["train"]]
         assert min(each["rows_within"]["24GB"]) > 0
     exact, half = (written["traces"][index] for index in (0, 1))
     options = LEAST.options
@@ -147,7 +149,7 @@ def test_memory_is_counted_and_written(tmp_path, capsys, monkeypatch) -> None:
     key_value = options["layers"] * 2 * tokens * options["head_dim"]
     assert exact["prefix"] - half["prefix"] == 2 * key_value
     said = capsys.readouterr().out
-    assert all(title in said for title in ("float32", "mixed", "traces", "Not measured"))
+    assert all(title in said for title in ("held", "micro-batches", "traces", "Not measured"))
 
 
 def test_the_limit_of_a_decision_is_that_of_its_products() -> None:
@@ -166,6 +168,10 @@ def test_the_limit_of_a_decision_is_that_of_its_products() -> None:
     key_value = options["layers"] * 2 * seen * options["head_dim"] * 2
     rest = seen + 4 * options["state_dim"] + 4 * options["width"]  # mask, state, and the pooled prefix in float32
     assert found.step.read == 2 * read + 2 * (key_value + rest)
+    looked_up = ("embed_tokens.weight", "position_embedding.weight")
+    prefix = [p.numel() for name, p in network.named_parameters() if name.startswith(("vision", "lang", "proj"))]
+    tables = [p.numel() for name, p in network.named_parameters() if name.endswith(looked_up)]
+    assert len(tables) == 2 and found.prefix.read == 2 * (sum(prefix) - sum(tables))
 
 
 def test_a_limit_is_the_larger_of_reading_and_computing() -> None:
