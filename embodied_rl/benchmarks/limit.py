@@ -105,7 +105,7 @@ def decisions(size: Size) -> list[Decision]:
 def table(found: Sequence[Decision]) -> Table:
     """Milliseconds of a decision at least."""
     caption = (
-        f"Not measured: milliseconds of a decision in bfloat16 at least, K = {STEPS[0]}/{STEPS[1]}:\n"
+        f"Not measured: milliseconds of a decision in bfloat16 at least, K = {STEPS[0]}/{STEPS[1]}: "
         "bytes read by bandwidth, or operations (10¹² of prefix + step) by peak speed."
     )
     made = Table(title="bench memory: limit of a decision", caption=caption, box=SIMPLE_HEAD)

@@ -86,7 +86,7 @@ def held_table(found: Sequence[Account]) -> Table:
 def rows_table(found: Sequence[Account]) -> Table:
     """Megabytes of a row, and rows that fit."""
     caption = (
-        "MB of each row of a micro-batch, and the most rows that fit into so many GB,\n"
+        "MB of each row of a micro-batch, and the most rows that fit into so many GB, "
         "as it is/with gradient checkpointing; what an allocator wastes is not counted."
     )
     made = Table(title="bench memory: micro-batches", caption=caption, box=SIMPLE_HEAD)

@@ -206,7 +206,7 @@ def _batch(trace: Trace, log_prob: Tensor) -> Batch:
 def denoising_table(found: Sequence[Denoising]) -> Table:
     """Milliseconds of whole decisions."""
     caption = (
-        "Milliseconds of a decision for so many rows, K denoise steps: prefix encoded\n"
+        "Milliseconds of a decision for so many rows, K denoise steps: prefix encoded "
         "once; with compiled steps; prefix encoded at every step. Actions differ by."
     )
     made = Table(title="bench policy: decisions", caption=caption, box=SIMPLE_HEAD)
@@ -225,7 +225,7 @@ def denoising_table(found: Sequence[Denoising]) -> Table:
 def update_table(found: Sequence[Update]) -> Table:
     """Decisions per second of an update."""
     caption = (
-        "Decisions per second of an update of the action expert alone, from images, image\n"
+        "Decisions per second of an update of the action expert alone, from images, image "
         "features, or the prefix's keys and values, of so many kB; log-probs differ by."
     )
     made = Table(title="bench policy: update", caption=caption, box=SIMPLE_HEAD)

@@ -111,6 +111,7 @@ def test_moments_and_gradients_are_those_of_the_optimiser() -> None:
     counted = of_update(networks.lay_out("pi0", TINY, train="expert"))
     optimiser = Optimiser(actor.parameter_groups(), {"actor": 1e-4, "critic": 1e-4}, grad_clip=1.0)
     memory.learn(actor, trace)
+    assert any(parameter.grad is not None and parameter.grad.any() for parameter in actor.parameters())
     optimiser.step(Ranks())
     moments = [value for name, value in optimiser.state().items() if "exp_avg" in name]
     assert counted.moments == sum(value.nbytes for value in moments)
