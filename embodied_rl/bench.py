@@ -1,4 +1,4 @@
-"""`embodied-rl bench`: a simulator's speed, overlap, the planner's predictions, or the demo's ablations."""
+"""`embodied-rl bench`: a simulator's speed, overlap, the planner's predictions, policies, or the demo's ablations."""
 
 import json
 from collections.abc import Mapping
@@ -17,7 +17,7 @@ from embodied_rl.runs.storage import make_folder, write_text
 from embodied_rl.schema import BenchConfig, Plan
 from embodied_rl.simulators.kind import SimulatorKind
 
-OVERLAP, PIPELINE, ABLATIONS = "overlap", "pipeline", "ablations"
+OVERLAP, PIPELINE, POLICY, MEMORY, ABLATIONS = "overlap", "pipeline", "policy", "memory", "ablations"
 SLICES = (1, 2)
 
 
@@ -33,6 +33,7 @@ def run(config: BenchConfig) -> None:
         run_ablations(config)
         return
     measures = {simulator: measure_simulator, OVERLAP: measure_overlap, PIPELINE: measure_pipeline}
+    measures |= {POLICY: measure_policy, MEMORY: count_memory}
     if what not in measures:
         hint = did_you_mean(what, [*measures, ABLATIONS])
         raise ValueError(f"bench: cannot measure '{what}'.{hint} Another simulator is chosen with sim=<name>.")
@@ -134,6 +135,29 @@ def measure_pipeline(config: BenchConfig) -> dict[str, Any]:
     found = {"cases": [case.summary() for case in cases], "live": [run.summary() for run in runs]}
     others = {"transport": [each.summary() for each in carried], "recovery": lost.summary()}
     return {"predicted": before, **found, **others}
+
+
+def measure_policy(config: BenchConfig) -> dict[str, Any]:
+    """What a cached prefix saves flow policies, in decisions and in updates: on one core, or on an accelerator."""
+    from embodied_rl.benchmarks import policy
+
+    decisions, updates = policy.measure(config)
+    console = Console()
+    console.print(policy.denoising_table(decisions))
+    console.print(policy.update_table(updates))
+    for line in policy.sizes(decisions):
+        print(line)
+    return {"decisions": [each.summary() for each in decisions], "updates": [each.summary() for each in updates]}
+
+
+def count_memory(config: BenchConfig) -> dict[str, Any]:
+    """What updates of flow policies at full size take, and the least time of their decisions, by arithmetic."""
+    from embodied_rl.benchmarks import memory, networks
+
+    tables, report = memory.measure(networks.FULL)
+    for each in tables:
+        Console().print(each)
+    return report
 
 
 def divisible(config: BenchConfig, slices: int) -> bool:

@@ -393,9 +393,13 @@ class PlayConfig:
 @dataclass(frozen=True)
 class BenchConfig(TrainConfig):
     what: str = "sim"
-    """What is measured, the first word after `bench`: a simulator, overlap, pipeline or ablations."""
+    """What is measured, the first word after `bench`: a simulator, overlap, pipeline, policy, memory or ablations."""
     seconds: float = at_least(0.1, 10.0)
     """Length of each measurement."""
+    device: str = "cpu"
+    """For `bench policy`: where the networks are; on a CUDA device they have their full size."""
+    compiled: bool = False
+    """For `bench policy`: also compile the denoise steps, which takes minutes."""
     out: str = "bench"
     """Folder of bench_<what>.json."""
 

@@ -166,10 +166,10 @@ _ALL = (
     ),
     Command(
         "bench",
-        "Measure a simulator, how far simulation and inference overlap, the planner's predictions, or ablations.",
+        "Measure a simulator, its overlap with inference, the planner's predictions, policies, or ablations.",
         "BenchConfig",
         "embodied_rl.bench:run",
-        ("tabletop", "overlap experiment=tabletop", "pipeline experiment=tabletop", "ablations"),
+        ("tabletop", "overlap experiment=tabletop", "pipeline experiment=tabletop", "policy", "memory", "ablations"),
         config="train",
         words=Words("what", "measurement"),
     ),

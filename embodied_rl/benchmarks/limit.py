@@ -1,0 +1,129 @@
+"""The least time that a decision can take on an accelerator: its products, or the weights that they read."""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from itertools import product
+from typing import Any
+
+import torch
+from rich.box import SIMPLE_HEAD
+from rich.table import Table
+from torch import nn
+from torch.utils.flop_counter import FlopCounterMode, sdpa_flop_count
+
+from embodied_rl.benchmarks import networks
+from embodied_rl.benchmarks.networks import Size
+from embodied_rl.interfaces.policy import PolicyInput
+from embodied_rl.learning.memory import without_memory
+
+ROWS, STEPS = (1, 32), (4, 10)
+
+
+@dataclass(frozen=True)
+class Accelerator:
+    """What its maker says of it.
+
+    Attributes:
+        name: of the product.
+        bandwidth: bytes per second of its memory.
+        speed: bfloat16 operations per second that add up in float32, without sparsity.
+        source: who says so.
+    """
+
+    name: str
+    bandwidth: float
+    speed: float
+    source: str
+
+
+ACCELERATORS = (
+    Accelerator("RTX 4090", 1.008e12, 165.2e12, "NVIDIA Ada GPU Architecture whitepaper, appendix A"),
+    Accelerator("H100 SXM", 3.35e12, 989.5e12, "NVIDIA H100 data sheet; half of its figure with sparsity"),
+    Accelerator("H200 SXM", 4.8e12, 989.5e12, "NVIDIA H200 data sheet; half of its figure with sparsity"),
+)
+
+
+@dataclass(frozen=True)
+class Work:
+    """Floating-point operations, and bytes of weights and of kept keys and values that are read."""
+
+    operations: float
+    read: float
+
+    def seconds(self, on: Accelerator) -> float:
+        """At least; reading and computing overlap at best."""
+        return max(self.operations / on.speed, self.read / on.bandwidth)
+
+
+@dataclass(frozen=True)
+class Decision:
+    """So many decisions at once: the prefix once, then each denoise step; all in bfloat16."""
+
+    policy: str
+    rows: int
+    prefix: Work
+    step: Work
+
+    def seconds(self, on: Accelerator, steps: int) -> float:
+        """At least."""
+        return self.prefix.seconds(on) + steps * self.step.seconds(on)
+
+    def summary(self) -> dict[str, Any]:
+        """For the report."""
+        least = {each.name: {f"K={steps}": self.seconds(each, steps) for steps in STEPS} for each in ACCELERATORS}
+        return asdict(self) | {"seconds_at_least": least}
+
+
+def decision(policy: str, size: Size, rows: int) -> Decision:
+    """Count operations and bytes of a policy from its shapes."""
+    actor = networks.lay_out(policy, size)
+    actor.bfloat16()
+    with without_memory(), torch.no_grad():
+        network = actor.to_empty(device="cpu").backbone
+        spec = network.spec
+        pixels = torch.zeros(rows, *spec.image_size, 3, dtype=torch.uint8)
+        tokens = torch.zeros(rows, spec.token_length, dtype=torch.int64)
+        given = PolicyInput(dict.fromkeys(spec.cameras, pixels), torch.zeros(rows, spec.state_dim), tokens)
+        x, t = torch.zeros(rows, spec.horizon, spec.action_dim), torch.ones(rows)
+        with _operations() as prefix:
+            context = network.encode(given)
+        with _operations() as step:
+            network.velocity(x, t, context)
+    seen = {id(parameter) for parameter in network.prefix_parameters()}
+    looked_up = sum(each.weight.nbytes for each in network.modules() if isinstance(each, nn.Embedding))
+    weights = sum(parameter.nbytes for parameter in network.prefix_parameters()) - looked_up
+    expert = sum(parameter.nbytes for parameter in network.parameters() if id(parameter) not in seen)
+    works = Work(prefix.get_total_flops(), weights), Work(step.get_total_flops(), expert + context.nbytes)
+    return Decision(policy, rows, *works)
+
+
+def decisions(size: Size) -> list[Decision]:
+    """Every policy, for one decision and for many at once."""
+    return [decision(policy, size, rows) for policy, rows in product(networks.POLICIES, ROWS)]
+
+
+def table(found: Sequence[Decision]) -> Table:
+    """Milliseconds of a decision at least."""
+    caption = (
+        f"Not measured: milliseconds of a decision in bfloat16 at least, K = {STEPS[0]}/{STEPS[1]}: "
+        "bytes read by bandwidth, or operations (10¹² of prefix + step) by peak speed."
+    )
+    made = Table(title="bench memory: limit of a decision", caption=caption, box=SIMPLE_HEAD)
+    made.add_column("policy", no_wrap=True)
+    for heading in ("rows", "operations", *(each.name for each in ACCELERATORS)):
+        made.add_column(heading, justify="right", no_wrap=True)
+    for each in found:
+        work = f"{each.prefix.operations / 1e12:.2f} + {each.step.operations / 1e12:.3f}"
+        least = ("/".join(f"{1e3 * each.seconds(on, steps):.1f}" for steps in STEPS) for on in ACCELERATORS)
+        made.add_row(each.policy, str(each.rows), work, *least)
+    return made
+
+
+def _operations() -> FlopCounterMode:
+    """torch's counter, which does not know the attention kernel of CPUs."""
+
+    def attention(query: Any, key: Any, value: Any, *rest: Any, **keywords: Any) -> int:
+        return sdpa_flop_count(query, key, value)
+
+    kernel = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
+    return FlopCounterMode(display=False, custom_mapping={kernel: attention})

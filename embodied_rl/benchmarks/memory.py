@@ -1,0 +1,127 @@
+"""Memory of flow policies at full size, by arithmetic: nothing of that size is allocated or computed."""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from itertools import product
+from typing import Any
+
+from rich.box import SIMPLE_HEAD
+from rich.table import Table
+
+from embodied_rl.actors.flow import Keep
+from embodied_rl.benchmarks import limit, networks
+from embodied_rl.benchmarks.networks import Size
+from embodied_rl.learning.memory import UpdateMemory, of_update, row_bytes, without_memory
+
+MEMORIES = (24, 80, 141)
+"""GB (10⁹ bytes) of an RTX 4090, an A100 or H100, and an H200."""
+TRAIN = ("full", "expert", "lora")
+PRECISIONS = ("float32", "mixed")
+KINDS = {"images": "images", "features": "image features", "prefix": "keys and values"}
+
+
+@dataclass(frozen=True)
+class Account:
+    """An update of one policy.
+
+    Attributes:
+        policy, train: what learns of which. keep: what it starts from.
+        precision: "float32"; or "mixed": what is frozen is stored in bfloat16, and products are taken in it.
+        plain: as it is. saving: with `gradient_checkpointing`.
+    """
+
+    policy: str
+    train: str
+    precision: str
+    keep: Keep
+    plain: UpdateMemory
+    saving: UpdateMemory
+
+    def summary(self) -> dict[str, Any]:
+        """For the report."""
+        fits = {f"{size}GB": [each.most_rows(size * 1e9) for each in (self.plain, self.saving)] for size in MEMORIES}
+        return asdict(self) | {"rows_within": fits}
+
+
+def account(policy: str, size: Size, train: str, precision: str) -> Account:
+    """Count what an update takes; adapters have the default rank."""
+    found: dict[bool, UpdateMemory] = {}
+    for saving in (False, True):
+        actor = networks.lay_out(policy, size, train=train, precision=precision, gradient_checkpointing=saving)
+        found[saving] = of_update(actor, autocast=precision == "mixed")
+    return Account(policy, train, precision, actor.keep, found[False], found[True])
+
+
+def accounts(size: Size) -> list[Account]:
+    """Every policy, precision, and part that learns."""
+    return [account(*chosen) for chosen in product(networks.POLICIES, (size,), TRAIN, PRECISIONS)]
+
+
+def recorded(size: Size) -> list[dict[str, Any]]:
+    """Bytes of one recorded decision of each policy, by precision of the prefix and by what the trace keeps."""
+    found = list[dict[str, Any]]()
+    for policy, precision in product(networks.POLICIES, PRECISIONS):
+        actor, kept = networks.lay_out(policy, size, train="expert", precision=precision), dict[str, int]()
+        with without_memory():
+            actor = actor.to_empty(device="cpu")
+            for actor.keep in networks.KEEPS:
+                kept[actor.keep] = row_bytes(actor.trace_spec())
+        found.append({"policy": policy, "precision": precision, **kept})
+    return found
+
+
+def held_table(found: Sequence[Account]) -> Table:
+    """Gigabytes that are there all the time."""
+    caption = "GB (10⁹ bytes) that are held all the time where a policy learns."
+    made = Table(title="bench memory: held", caption=caption, box=SIMPLE_HEAD)
+    made.add_column("policy", no_wrap=True)
+    for heading in ("weights", "gradients", "Adam", "all"):
+        made.add_column(heading, justify="right", no_wrap=True)
+    for each in found:
+        held = each.plain.weights, each.plain.gradients, each.plain.moments, each.plain.held
+        made.add_row(f"{each.policy} {each.train}, {each.precision}", *(f"{value / 1e9:.2f}" for value in held))
+    return made
+
+
+def rows_table(found: Sequence[Account]) -> Table:
+    """Megabytes of a row, and rows that fit."""
+    caption = (
+        "MB of each row of a micro-batch, and the most rows that fit into so many GB, "
+        "as it is/with gradient checkpointing; what an allocator wastes is not counted."
+    )
+    made = Table(title="bench memory: micro-batches", caption=caption, box=SIMPLE_HEAD)
+    made.add_column("policy", no_wrap=True)
+    for heading in ("MB a row", *(f"{size} GB" for size in MEMORIES)):
+        made.add_column(heading, justify="right", no_wrap=True)
+    for each in found:
+        ways = each.plain, each.saving
+        rows = "/".join(f"{way.row / 1e6:.0f}" for way in ways)
+        fits = ("/".join(str(way.most_rows(size * 1e9)) for way in ways) for size in MEMORIES)
+        made.add_row(f"{each.policy} {each.train}, {each.precision}", rows, *fits)
+    return made
+
+
+def recorded_table(found: Sequence[dict[str, Any]]) -> Table:
+    """Megabytes of a recorded decision."""
+    caption = "Megabytes that a trace holds of a decision, with what a frozen part of the network made of it."
+    made = Table(title="bench memory: traces", caption=caption, box=SIMPLE_HEAD)
+    made.add_column("policy", no_wrap=True)
+    for title in KINDS.values():
+        made.add_column(title, justify="right", no_wrap=True)
+    for each in found:
+        kept = (f"{each[keep] / 1e6:.2f}" for keep in KINDS)
+        stored = "bfloat16" if each["precision"] == "mixed" else "float32"
+        made.add_row(f"{each['policy']}, {stored} prefix", *kept)
+    return made
+
+
+def measure(size: Size) -> tuple[list[Table], dict[str, Any]]:
+    """All of it: tables, and the report."""
+    updates, traces, least = accounts(size), recorded(size), limit.decisions(size)
+    sizes = {policy: size.text(policy) for policy in networks.POLICIES}
+    sources = {each.name: each.source for each in limit.ACCELERATORS}
+    report: dict[str, Any] = {"updates": [each.summary() for each in updates], "traces": traces}
+    report |= {"sizes": sizes, "sources": sources}
+    return [held_table(updates), rows_table(updates), recorded_table(traces), limit.table(least)], report | {
+        "limits": [each.summary() for each in least]
+    }
