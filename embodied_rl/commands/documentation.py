@@ -50,8 +50,9 @@ def _locate(module: str) -> ModuleSpec | None:
 
 def schema_keys(name: str) -> list[Key]:
     """The keys of a dataclass in `embodied_rl.schema`."""
-    source = Source.of("embodied_rl.schema")
-    return _keys(source.classes[name], source, "")
+    source, node = _find_class("embodied_rl.schema", name)
+    assert node is not None, f"embodied_rl.schema has no {name}"
+    return _keys(node, source, "")
 
 
 def plugin_keys(path: str, where: str) -> list[Key]:
@@ -105,14 +106,21 @@ def _keys(node: ast.ClassDef, source: Source, where: str) -> list[Key]:
         if not isinstance(item, ast.AnnAssign) or not isinstance(item.target, ast.Name):
             continue
         name, annotation = item.target.id, ast.unparse(item.annotation)
-        nested = source.classes.get(annotation.partition(" |")[0])
+        around, nested = _nested(source, annotation.partition(" |")[0])
         if annotation.startswith("ClassVar") or (item.value and ast.unparse(item.value) == "rest()"):
             continue
         if nested:
-            result += _keys(nested, source, join(where, name))
+            result += _keys(nested, around, join(where, name))
         if not nested or "None" in annotation:
             result.append(Key(join(where, name), _default(item.value), _string(after) or listed.get(name, "")))
     return result
+
+
+def _nested(source: Source, name: str) -> tuple[Source, ast.ClassDef | None]:
+    """The class of a field that is a group of keys, if it is one: a class of this module, or of another one of ours."""
+    if name not in source.classes and not source.imported.get(name, "").startswith(f"{__name__.partition('.')[0]}."):
+        return source, None
+    return _follow(source, name)
 
 
 def _string(node: ast.stmt | None) -> str:
