@@ -14,6 +14,7 @@ from torch import Tensor
 from embodied_rl.config import at_least
 from embodied_rl.interfaces.policy import Actor, Evaluation, Trace
 from embodied_rl.interfaces.sim import Source
+from embodied_rl.learning import memory
 from embodied_rl.learning.optimiser import Optimiser
 from embodied_rl.objectives.clip import approximate_kl, clip_fraction, clipped_policy_loss
 from embodied_rl.objectives.reduce import Level, masked_mean, reduce_log_prob, step_mask
@@ -31,8 +32,8 @@ class ClippedConfig:
         warmup_updates: optimiser steps over which the policy's learning rates rise.
         epochs: passes over a rollout.
         minibatch: rows of a minibatch that may be learned from, over all ranks.
-        micro_batch: rows of a minibatch whose gradients are computed at once, on each rank; null for all. Fewer take
-            less memory, and change nothing but the last digits.
+        micro_batch: rows of a minibatch whose gradients are computed at once, on each rank; null for all, "auto" for as
+            many as memory allows, which is measured once. Fewer change nothing but the last digits.
         level: what one ratio covers: "token", "action" or "chunk".
         clip_low: the ratio stays above 1 - clip_low.
         clip_high: the ratio stays below 1 + clip_high; more than clip_low is DAPO's clip-higher (arXiv:2503.14476).
@@ -51,7 +52,7 @@ class ClippedConfig:
     warmup_updates: int = at_least(0, 20)
     epochs: int = at_least(1, 3)
     minibatch: int = at_least(1, 512)
-    micro_batch: int | None = at_least(1, None)
+    micro_batch: int | Literal["auto"] | None = None
     level: Literal["token", "action", "chunk"] = "action"
     clip_low: float = at_least(0, 0.2)
     clip_high: float = at_least(0, 0.2)
@@ -62,6 +63,15 @@ class ClippedConfig:
     grad_clip: float = at_least(0, 1.0)
     noise_final: float = at_least(0, 1.0)
     noise_decay_from: float = at_least(0, 0.5)
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be.
+
+        Raises:
+            ValueError: fewer than one row at once.
+        """
+        if isinstance(self.micro_batch, int) and self.micro_batch < 1:
+            raise ValueError(f"algo.micro_batch={self.micro_batch} must be at least 1, auto, or null.")
 
 
 @dataclass
@@ -159,6 +169,7 @@ class ClippedUpdate:
         self.optimiser = Optimiser({name: groups[name] for name in rates if name in groups}, rates, config.grad_clip)
         self.updates = 0
         self.rate = 1.0
+        self._at_once: int | None = config.micro_batch if isinstance(config.micro_batch, int) else None
         self._noise_level = getattr(getattr(actor, "sampler", None), "noise_level", None)
 
     def anneal(self, iteration: int) -> None:
@@ -200,6 +211,8 @@ class ClippedUpdate:
         yield from order.tensor_split(parts)
 
     def _step(self, batch: Batch, critic: Optimiser | None) -> Tensor:
+        if self.config.micro_batch == "auto" and self._at_once is None and len(batch.advantage):
+            self._at_once = self._affordable(batch)
         self.updates += 1
         rise = min(1.0, self.updates / max(self.config.warmup_updates, 1))
         optimisers = [self.optimiser] if critic is None else [self.optimiser, critic]
@@ -215,12 +228,24 @@ class ClippedUpdate:
     def _descend(self, batch: Batch) -> Tensor:
         """Gradients of a minibatch's loss, some rows at a time; returns its figures, means over all of them."""
         everything, found = torch.arange(len(batch.advantage)), []
-        for rows in everything.split(self.config.micro_batch or max(len(everything), 1)):
+        for rows in everything.split(self._at_once or max(len(everything), 1)):
             part = batch if len(rows) == len(everything) else batch.select(rows)
             loss, figures = self._loss(part, self.actor.evaluate(part.trace), Shares.of(part, batch))
             loss.backward()
             found.append(torch.stack(figures))
         return torch.cat([torch.stack(found)[:, :-1].sum(dim=0), torch.stack(found)[:, -1:].amax(dim=0)])
+
+    def _affordable(self, batch: Batch) -> int:
+        """Rows whose gradients fit into memory together; the gradients of the measurement are dropped."""
+
+        def work(rows: int) -> None:
+            part = batch.select(torch.arange(rows))
+            self._loss(part, self.actor.evaluate(part.trace), Shares.of(part, batch))[0].backward()
+
+        device = next(iter(self.optimiser.parameters)).device
+        found = memory.affordable(work, len(batch.advantage), memory.free(device, self.ranks.size))
+        self.actor.zero_grad()
+        return found
 
     def _loss(self, batch: Batch, now: Evaluation, shares: "Shares") -> tuple[Tensor, list[Tensor]]:
         """A part's share of the loss, and of the figures."""

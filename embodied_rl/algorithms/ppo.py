@@ -59,6 +59,7 @@ class PPOConfig(ClippedConfig):
     critic_replay: int = at_least(1, 6)
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if max(self.gamma, self.lam) > 1:
             raise ValueError(f"algo.gamma={self.gamma} and algo.lam={self.lam} may not exceed 1.")
 

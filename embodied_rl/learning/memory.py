@@ -10,6 +10,7 @@ from functools import partial
 from itertools import pairwise
 from typing import Any
 
+import psutil
 import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
@@ -23,6 +24,8 @@ from embodied_rl.interfaces.policy import TensorSpec, Trace
 FLOAT32 = torch.float32.itemsize
 ROWS = (1, 64, 2048)
 """Micro-batches that are counted. A peak is the largest of several lines, so it lies below the chords between these."""
+FEW = 8
+"""Rows of the second measurement of `affordable`."""
 MOST = 10**6
 """Rows that nobody asks for."""
 
@@ -116,6 +119,25 @@ def peak(work: Callable[[], object]) -> int:
     with LiveBytes() as live:
         work()
     return live.peak
+
+
+def affordable(work: Callable[[int], object], most: int, budget: float) -> int:
+    """How many rows may be worked on at once: 1 to `most`, so that what `work(rows)` takes stays within `budget` bytes.
+
+    Measured at one row and at a few: what a row adds is the difference.
+    """
+    few = min(most, FEW)
+    if few < 2:
+        return max(most, 1)
+    one, some = peak(partial(work, 1)), peak(partial(work, few))
+    row = max((some - one) / (few - 1), 1.0)
+    return int(min(most, max(1, 1 + (budget - one) // row)))
+
+
+def free(device: torch.device, sharing: int = 1) -> float:
+    """Bytes that one of `sharing` processes may take on a device: four fifths of what nobody uses now."""
+    unused = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else psutil.virtual_memory().available
+    return 0.8 * unused / sharing
 
 
 def without_memory() -> FakeTensorMode:

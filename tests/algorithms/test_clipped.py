@@ -257,7 +257,7 @@ def test_state_and_load_continue_to_the_bit() -> None:
 def test_micro_batches_give_the_gradient_and_the_figures_of_the_whole(level: str, critic: str) -> None:
     """Rows differ in how many actions count; learned noise has an entropy, and a critic on the prefix learns along."""
     found = []
-    for micro_batch in (None, 3, 1):
+    for micro_batch in (None, 3, 1, "auto"):
         actor = make_actor("noise", critic, auxiliary=True, detach=False)
         rollout = make_rollout(actor)
         returns = torch.linspace(-1, 1, rollout.value.numel()).reshape(rollout.value.shape)

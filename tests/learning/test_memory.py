@@ -159,3 +159,15 @@ def test_nothing_of_full_size_is_allocated() -> None:
 def buffers(actor: torch.nn.Module) -> int:
     state, named = actor.state_dict(), dict(actor.named_parameters())
     return sum(value.nbytes for name, value in state.items() if name not in named)
+
+
+def test_as_many_rows_as_memory_allows() -> None:
+    """A row takes 400 bytes beside 1,000 that are always there; nothing is asked for beyond the rows there are."""
+
+    def work(rows: int) -> list[torch.Tensor]:
+        return [torch.zeros(1000, dtype=torch.uint8), torch.zeros(rows, 100)]
+
+    assert memory.affordable(work, 50, budget=1000 + 400 * 20) == 20
+    assert memory.affordable(work, 50, budget=1e9) == 50
+    assert memory.affordable(work, 50, budget=0) == 1
+    assert memory.affordable(work, 1, budget=0) == 1
