@@ -21,6 +21,8 @@ TINY = {
     "expert_hidden": 32, "vision_width": 16, "vision_layers": 1, "vision_hidden": 24, "vision_heads": 2, "patch": 8,
     "resolution": 32, "horizon": 4, "action_dim": 5, "state_dim": 4, "token_length": 16,
 }  # fmt: skip
+GROUPED = TINY | {"key_value_heads": 1, "pixel_shuffle": 2}
+SIZES = {"pi0": TINY, "pi05": TINY, "smolvla": GROUPED}
 SAMPLERS = {
     "hybrid": SamplerNode(denoise_steps=3),
     "full": SamplerNode(denoise_steps=3, layers="full"),
@@ -29,7 +31,7 @@ SAMPLERS = {
 KEPT = ("images", "features", "prefix")
 each = pytest.mark.parametrize
 every_combination = [
-    each("family", ["pi0", "pi05"]),
+    each("family", SIZES),
     each("sampler", SAMPLERS),
     each("keep", KEPT),
 ]
@@ -45,7 +47,7 @@ def make(simulator_spec: SimulatorSpec) -> Make:
         torch.manual_seed(0)
         told = {"train": "expert", "critic": "expert"} | node
         actor = build.actor(
-            PolicyNode(family, options=TINY, executed=2, **told), SAMPLERS[sampler], simulator_spec, True
+            PolicyNode(family, options=SIZES[family], executed=2, **told), SAMPLERS[sampler], simulator_spec, True
         )
         with torch.no_grad():
             for parameter in actor.parameters():
@@ -82,7 +84,7 @@ def test_a_decision_is_recomputed_to_the_bit(make: Make, observe, keys, family: 
     torch.testing.assert_close(some.value, decision.value[rows], rtol=0, atol=1e-5)
 
 
-@each("family", ["pi0", "pi05"])
+@each("family", SIZES)
 @each("sampler", SAMPLERS)
 def test_what_is_kept_changes_nothing_but_the_trace(make: Make, observe, keys, family: str, sampler: str) -> None:
     """Actions, log-probabilities and gradients; images are in the trace only where nothing else is."""
@@ -102,7 +104,7 @@ def test_what_is_kept_changes_nothing_but_the_trace(make: Make, observe, keys, f
             torch.testing.assert_close(found[name], value, rtol=1e-5, atol=1e-6)
 
 
-@each("family", ["pi0", "pi05"])
+@each("family", SIZES)
 @each("keep", KEPT)
 def test_a_buffer_fits_what_is_kept(make: Make, observe, keys, family: str, keep: str) -> None:
     actor = make(family, keep=keep)
