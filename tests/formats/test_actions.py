@@ -21,8 +21,8 @@ from embodied_rl.flow import sampler
 from embodied_rl.interfaces.policy import NoiseKeys
 from embodied_rl.interfaces.sim import Observation
 from embodied_rl.schema import PolicyNode, SamplerNode
-from embodied_rl_policies.images import prepare
 from embodied_rl_policies.pi import network
+from embodied_rl_policies.pi.images import prepare
 
 ROWS = {"pi0": [2], "pi05": [0, 1, 2]}
 """openpi, which the prompts follow, writes underscores as spaces and strips; for π0, lerobot does neither."""

@@ -20,8 +20,8 @@ from embodied_rl.actors.normalisation import Normalisation
 from embodied_rl.formats import layout
 from embodied_rl.interfaces.policy import Context, PolicyInput
 from embodied_rl.testing.policy_contract import check_backbone
-from embodied_rl_policies.images import prepare
 from embodied_rl_policies.pi.config import Pi05Config, PiConfig
+from embodied_rl_policies.pi.images import prepare
 from embodied_rl_policies.pi.network import Pi
 from embodied_rl_policies.pi.pi0 import Pi0
 from embodied_rl_policies.pi.pi05 import Pi05

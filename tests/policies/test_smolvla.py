@@ -23,7 +23,6 @@ pytest.importorskip("transformers")
 import recipe
 import smolvla_sizes as sizes
 
-from embodied_rl_policies.smolvla.checkpoint import checkpoint_key
 from embodied_rl_policies.smolvla.images import prepare
 from embodied_rl_policies.smolvla.policy import SmolVLA
 
@@ -57,6 +56,11 @@ TINY = SmolVLA.Config(
     state_dim=sizes.STATE_DIM,
     token_length=sizes.TOKEN_LENGTH,
 )
+
+
+def checkpoint_key(name: str) -> str:
+    """lerobot's name of one of ours."""
+    return layout.PREFIX + layout.theirs(SmolVLA, name)
 
 
 def network(variant: str = "base", **changes: Any) -> SmolVLA:

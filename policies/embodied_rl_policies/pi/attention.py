@@ -3,13 +3,11 @@
 Shapes: `n` rows, `t` tokens that ask, `s` tokens that were seen before, `W` width, `h` heads, `d` head dimension.
 """
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
 
 ROTARY_BASE = 10_000.0
 
@@ -45,13 +43,6 @@ def attend(
     shared = key.expand(-1, heads, -1, -1), value.expand(-1, heads, -1, -1)
     mixed = F.scaled_dot_product_attention(query, *shared, attn_mask=mask)
     return attention.o_proj(mixed.transpose(1, 2).flatten(2))
-
-
-def remember_less(function: Callable[..., Any], wanted: bool, *args: Any) -> Any:
-    """Call a function; where `wanted` and gradients are taken, its insides are computed again when they are needed."""
-    if wanted and torch.is_grad_enabled():
-        return checkpoint(function, *args, use_reentrant=False, preserve_rng_state=False)
-    return function(*args)
 
 
 class AdaptiveNorm(nn.Module):

@@ -16,10 +16,11 @@ import torch
 from torch import Tensor, nn
 
 from embodied_rl.interfaces.policy import Context, FlowBackbone, PolicyInput, PolicySpec
-from embodied_rl_policies.images import prepare
 from embodied_rl_policies.pi import native, sizes
-from embodied_rl_policies.pi.attention import attend, key_value, remember_less, rotary
+from embodied_rl_policies.pi.attention import attend, key_value, rotary
 from embodied_rl_policies.pi.config import PiConfig
+from embodied_rl_policies.pi.images import prepare
+from embodied_rl_policies.recomputing import remember_less
 
 MIN_PERIOD, MAX_PERIOD = 4e-3, 4.0
 PALIGEMMA = "paligemma_with_expert.paligemma.model."

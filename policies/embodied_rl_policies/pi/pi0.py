@@ -8,10 +8,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from embodied_rl.interfaces.policy import Context, PolicyInput
-from embodied_rl_policies.pi.attention import remember_less
 from embodied_rl_policies.pi.config import PiConfig
 from embodied_rl_policies.pi.network import Pi, expert_angles, expert_attention, expert_mask
 from embodied_rl_policies.pi.prompts import plain
+from embodied_rl_policies.recomputing import remember_less
 
 
 class Pi0(Pi):

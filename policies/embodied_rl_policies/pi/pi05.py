@@ -7,10 +7,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from embodied_rl.interfaces.policy import Context
-from embodied_rl_policies.pi.attention import AdaptiveNorm, remember_less
+from embodied_rl_policies.pi.attention import AdaptiveNorm
 from embodied_rl_policies.pi.config import Pi05Config
 from embodied_rl_policies.pi.network import Pi, expert_angles, expert_attention, expert_mask
 from embodied_rl_policies.pi.prompts import BINS, with_state
+from embodied_rl_policies.recomputing import remember_less
 
 
 class Pi05(Pi):

@@ -47,14 +47,6 @@ CONFIGURED = {
 """Our key → lerobot's."""
 
 
-def checkpoint_key(own_name: str) -> str:
-    """A name in our state dict → its key in `model.safetensors` of a lerobot SmolVLA."""
-    for mine, theirs in NAMES.items():
-        if own_name.startswith(mine):
-            return f"model.{theirs[0]}{own_name.removeprefix(mine)}"
-    return f"model.{own_name}"
-
-
 def read_sizes(shapes: Shapes, config: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
     """Keys of `SmolVLAConfig` that a checkpoint says.
 

@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from embodied_rl_policies.pi.attention import remember_less
+from embodied_rl_policies.recomputing import remember_less
 from embodied_rl_policies.smolvla.attention import (
     Angles,
     advance,

@@ -23,7 +23,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from embodied_rl.interfaces.policy import Context, FlowBackbone, PolicyInput, PolicySpec
-from embodied_rl_policies.pi.attention import remember_less
+from embodied_rl_policies.recomputing import remember_less
 from embodied_rl_policies.smolvla import checkpoint
 from embodied_rl_policies.smolvla.config import SmolVLAConfig
 from embodied_rl_policies.smolvla.images import prepare

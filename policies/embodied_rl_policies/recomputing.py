@@ -1,0 +1,14 @@
+"""Gradient checkpointing, for every policy that has the key `gradient_checkpointing`."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.utils.checkpoint import checkpoint
+
+
+def remember_less(function: Callable[..., Any], wanted: bool, *args: Any) -> Any:
+    """Call a function; where `wanted` and gradients are taken, its insides are computed again when they are needed."""
+    if wanted and torch.is_grad_enabled():
+        return checkpoint(function, *args, use_reentrant=False, preserve_rng_state=False)
+    return function(*args)
