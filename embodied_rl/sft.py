@@ -3,6 +3,7 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from itertools import count, islice
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +19,11 @@ from embodied_rl.actors.flow import FlowActor
 from embodied_rl.algorithms.sft import SFT, SFTConfig
 from embodied_rl.demonstrations import Demonstrations, Disturbance, record
 from embodied_rl.evaluate.page import percent
-from embodied_rl.evaluate.protocol import enumerate_episodes, evaluate
+from embodied_rl.evaluate.protocol import chosen_tasks, enumerate_episodes, evaluate
 from embodied_rl.evaluate.report import Report
 from embodied_rl.flow.sampler import FlowSDE
 from embodied_rl.interfaces.policy import FlowBackbone
-from embodied_rl.interfaces.sim import Operated, SimulatorSpec
+from embodied_rl.interfaces.sim import Episode, Operated, SimulatorSpec
 from embodied_rl.learning import trainable
 from embodied_rl.rollout.episodes import EpisodeSampler
 from embodied_rl.runs import provenance
@@ -87,7 +88,8 @@ def check(config: SftConfig) -> None:
 def fit(config: SftConfig, simulator: Operated) -> tuple[FlowBackbone, Embodiment]:
     """The network after both stages, and what it is attached to."""
     _, options = plugins.configure("algorithms", config.algo, "algo")
-    seen, shown = range(options.frames), range(options.frames, options.frames + options.demonstrations)
+    episodes = drawn(simulator.spec, config.seed, config.task, max(options.frames + options.demonstrations, 1))
+    seen, shown = episodes[: options.frames] or episodes[:1], episodes[options.frames :]
     chunk = build.sizes(config.policy).horizon
     frames = _record(simulator, config.seed, seen, options, WANDERING, faulty=False, chunk=chunk)
     faulty = options.operator == "faulty"
@@ -104,6 +106,13 @@ def fit(config: SftConfig, simulator: Operated) -> tuple[FlowBackbone, Embodimen
     actions = embodiment.model_actions(demonstrations.actions, state, backbone.spec.action_dim)
     method.clone(embodiment.inputs(demonstrations.observation, backbone), actions)
     return backbone, embodiment
+
+
+def drawn(spec: SimulatorSpec, seed: int, task: str | None, number: int) -> list[Episode]:
+    """The first training episodes of the seed that are of this task or family, null for any."""
+    wanted = set(chosen_tasks(spec, task))
+    sampler = EpisodeSampler(spec, seed)
+    return list(islice((e for e in map(sampler.episode, count()) if e.task in wanted), number))
 
 
 def follow(config: SftConfig, spec: SimulatorSpec) -> tuple[FlowBackbone, Embodiment]:
@@ -123,7 +132,7 @@ def report(
     """The success of the cloned policy, printed and written to the run folder."""
     spec = kind.spec
     actor = FlowActor(backbone, FlowSDE(config.algo.sampler.denoise_steps, 1.0, None, "hybrid"), None, embodiment)
-    episodes = enumerate_episodes(spec, "eval", config.eval_episodes)
+    episodes = enumerate_episodes(spec, "eval", config.eval_episodes, config.task)
     envs = min(config.sim.num_envs, 64)
     handle = kind.inline(envs, "evaluation")
     try:
@@ -140,16 +149,13 @@ def report(
 def _record(
     simulator: Operated,
     seed: int,
-    indices: range,
+    episodes: Sequence[Episode],
     options: SFTConfig,
     disturbance: Disturbance,
     *,
     faulty: bool,
     chunk: int,
 ) -> Demonstrations:
-    """Demonstrations of the training episodes with these indices; one at least."""
-    sampler = EpisodeSampler(simulator.spec, seed)
-    episodes = [sampler.episode(index) for index in indices or range(1)]
     longest = min(options.longest, simulator.spec.horizon)
     return record(simulator, episodes, chunk=chunk, disturbance=disturbance, seed=seed, faulty=faulty, longest=longest)
 

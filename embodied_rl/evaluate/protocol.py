@@ -280,11 +280,20 @@ def smoothness(actions: Array) -> float:
     return float(np.mean(np.square(np.diff(actions, n=2, axis=0))))
 
 
-def _families(spec: SimulatorSpec, task: str | None) -> list[list[int]]:
-    """Task numbers of each family, restricted to one task or family where asked."""
+def chosen_tasks(spec: SimulatorSpec, task: str | None) -> list[int]:
+    """Numbers of the tasks of this name or family; of all for null.
+
+    Raises:
+        ValueError: unknown task.
+    """
     if task is not None and task not in (known := [*spec.families, *(item.name for item in spec.tasks)]):
         raise ValueError(f"task: unknown task '{task}'.{did_you_mean(task, known)}")
-    wanted = [number for number, item in enumerate(spec.tasks) if task in (None, item.name, item.family)]
+    return [number for number, item in enumerate(spec.tasks) if task in (None, item.name, item.family)]
+
+
+def _families(spec: SimulatorSpec, task: str | None) -> list[list[int]]:
+    """Task numbers of each family, restricted to one task or family where asked."""
+    wanted = chosen_tasks(spec, task)
     grouped = [[number for number in wanted if spec.tasks[number].family == family] for family in spec.families]
     return [family for family in grouped if family]
 

@@ -112,6 +112,8 @@ class SftConfig:
     """Supervised fine-tuning: its demonstrations, stages, learning rates and steps."""
     dataset: str | None = None
     """Folder of a LeRobotDataset v3.0 to clone; null records the simulator's operator."""
+    task: str | None = None
+    """Only this task, or this family, is demonstrated by the operator and evaluated; null for all."""
     seed: int = at_least(0, 0)
     """Fixes every random choice."""
     run: RunConfig = field(default_factory=RunConfig)
