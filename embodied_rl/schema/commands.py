@@ -33,6 +33,14 @@ class TrainConfig:
     """Fixes every random choice of the run."""
     resume: str | None = None
     """Continue a run: "last", or its folder."""
+    mode: Literal["sync", "async"] = "sync"
+    """sync: collect, then learn; async: rollout workers collect while the ranks learn, `staleness` versions ahead."""
+    staleness: int = at_least(0, 1)
+    """async: by how many versions the weights that decided may be older than those that learn from it; 0 is sync."""
+    runtime: Literal["local", "ray"] = "local"
+    """local: processes of this machine; ray: actors on a cluster, which needs the extra embodied-rl[ray]."""
+    cluster: str = "auto"
+    """ray: address of a cluster, such as 10.0.0.1:6379; auto: the one this machine belongs to, or one begun here."""
     run: RunConfig = field(default_factory=RunConfig)
     """Where the run lives."""
     train: TrainLoop = field(default_factory=TrainLoop)

@@ -194,6 +194,9 @@ class Plan:
     """Split: simulator processes of each slice."""
     order: Literal["exact", "ready"] = "exact"
     """Split: infer slices in turn, or whichever simulators are done; "ready" gives up reproducible bits."""
+    rollout_workers: int | None = at_least(0, None)
+    """Processes that collect beside the ranks, each with a policy and simulators of its own; 0: ranks collect. Null
+    takes 0, or with mode=async as many as there are ranks."""
     policy: Literal["shared", "process"] = "shared"
     """shared: a rank infers with the module that learns; process: a process beside it does, and is sent the weights."""
     start_timeout: float = at_least(1.0, 300.0)
