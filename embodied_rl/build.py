@@ -1,7 +1,7 @@
 """From a frozen configuration to actor and curriculum. Names become classes here and nowhere else."""
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -40,20 +40,51 @@ def curriculum(node: EpisodesNode, spec: SimulatorSpec) -> Curriculum:
     return found(options, spec)
 
 
-def policy(
-    learning: FlowActor, plan: Plan, node: PolicyNode, sampling: SamplerNode, spec: SimulatorSpec, needs_critic: bool
-) -> FlowActor | RemotePolicy:
-    """Who infers while experience is collected: the actor that learns, or a process that is sent its weights.
+@dataclass(frozen=True)
+class Blueprint:
+    """What makes an actor of the same shape as another one, wherever: nothing of it lies in a file.
 
-    The process makes an actor of the same network from the other arguments, which are those of `actor`, and keeps of an
-    observation what `learning` keeps.
+    Attributes:
+        node, sampling, spec: of the configuration, and of its simulator.
+        options, auxiliary_names: of the network. embodiment: of the actor.
+        critic: whether it has one.
+        keep: what its traces keep.
     """
+
+    node: PolicyNode
+    sampling: SamplerNode
+    spec: SimulatorSpec
+    options: Any
+    auxiliary_names: tuple[str, ...]
+    embodiment: Embodiment
+    critic: bool
+    keep: Keep
+
+    @staticmethod
+    def of(like: FlowActor, node: PolicyNode, sampling: SamplerNode, spec: SimulatorSpec) -> "Blueprint":
+        """Of an actor that was built from such nodes."""
+        network = like.backbone
+        names = tuple(network.spec.auxiliary_names)
+        return Blueprint(
+            node, sampling, spec, network.config, names, like.embodiment, like.critic is not None, like.keep
+        )
+
+    def build(self) -> FlowActor:
+        """An actor with new weights."""
+        cls = plugins.find("policies", self.node.name)
+        network = backbone_maker(cls, self.options)(self.embodiment, self.auxiliary_names)
+        built = assemble(network, self.embodiment, self.node, self.sampling, self.spec, self.critic)
+        built.keep = self.keep
+        return built
+
+
+def policy(learning: FlowActor, blueprint: Blueprint, plan: Plan) -> FlowActor | RemotePolicy:
+    """Who infers while experience is collected: the actor that learns, or a process that is sent its weights."""
     if plan.policy == "shared":
         return learning
-    parts = {"node": node, "sampling": sampling, "spec": spec, "needs_critic": needs_critic, "keep": learning.keep}
     handle = ProcessHandle(
         f"{__name__}:{policy_worker.__name__}",
-        parts,
+        {"blueprint": blueprint},
         name="policy worker",
         start_timeout=plan.start_timeout,
         call_timeout=plan.call_timeout,
@@ -61,13 +92,9 @@ def policy(
     return RemotePolicy(handle, learning)
 
 
-def policy_worker(
-    node: PolicyNode, sampling: SamplerNode, spec: SimulatorSpec, needs_critic: bool, keep: Keep
-) -> PolicyWorker:
-    """A policy worker whose weights are still to come; the arguments are those of `actor`, and `FlowActor.keep`."""
-    infers = actor(node, sampling, spec, needs_critic)
-    infers.keep = keep
-    return PolicyWorker(infers)
+def policy_worker(blueprint: Blueprint) -> PolicyWorker:
+    """A policy worker whose weights are still to come."""
+    return PolicyWorker(blueprint.build())
 
 
 def keep(learning: FlowActor, node: PolicyNode, rows: int) -> Keep:
@@ -205,7 +232,18 @@ def policy_extra(sim: SimNode, sampling: SamplerNode) -> dict[str, Any]:
 
 def actor(node: PolicyNode, sampling: SamplerNode, spec: SimulatorSpec, needs_critic: bool) -> FlowActor:
     """Network, sampler and critic as one actor."""
-    network, embodiment = backbone(node, spec)
+    return assemble(*backbone(node, spec), node, sampling, spec, needs_critic)
+
+
+def assemble(
+    network: FlowBackbone,
+    embodiment: Embodiment,
+    node: PolicyNode,
+    sampling: SamplerNode,
+    spec: SimulatorSpec,
+    needs_critic: bool,
+) -> FlowActor:
+    """An actor of a network."""
     trainable.choose(network, node.train, node.lora)
     critic = make_critic(
         node.critic if needs_critic else "none",

@@ -31,12 +31,12 @@ class Totals:
 
 @dataclass(frozen=True)
 class Share:
-    """One rank's part of an iteration.
+    """What a rank, or a rollout worker, did for an iteration.
 
     Attributes:
         control_steps, decisions: of this rollout.
-        restarts, lost_episodes: of workers, since the run began.
-        memory: resident bytes of the rank's process, and of its largest worker.
+        restarts, lost_episodes: of its processes, since the run began.
+        memory: resident bytes of its process, and of the largest of its simulators'.
         memory_total: resident bytes of them all.
     """
 
@@ -85,12 +85,19 @@ def counts(shares: Sequence[Share], totals: Totals) -> dict[str, float]:
 
 
 def times(
-    shares: Sequence[Share], seconds: Mapping[str, float], totals: Totals, *, cores: int, inline: bool
+    shares: Sequence[Share],
+    ranks: Sequence[Timeline],
+    seconds: Mapping[str, float],
+    totals: Totals,
+    *,
+    cores: int,
+    inline: bool,
 ) -> dict[str, float]:
     """What the clock says of an iteration, which is added to the totals.
 
     Args:
-        shares: of all ranks.
+        shares: of all who collected: the ranks, or rollout workers.
+        ranks: what each did.
         seconds: of the "iteration" and its parts, on this rank.
         totals: of the run.
         cores, inline: see `utilisation`.
@@ -101,7 +108,7 @@ def times(
         **seconds,
         **{name: float(np.mean([getattr(line, name) for line in lines])) for name in ("inference", "waiting")},
         "simulating": float(np.mean([line.simulating for line in lines])),
-        **utilisation(lines, cores, inline),
+        **utilisation(lines, ranks, cores, inline),
         "memory_bytes": sum(share.memory_total for share in shares),
         "memory/rank": max(share.memory[0] for share in shares),
         "memory/worker": max(share.memory[1] for share in shares),

@@ -12,9 +12,9 @@ from embodied_rl import build, figures, plugins, trace
 from embodied_rl.actors.checkpoint import load_actor, save_actor
 from embodied_rl.evaluate.protocol import EpisodeResult, enumerate_episodes, evaluate
 from embodied_rl.evaluate.statistics import as_good
+from embodied_rl.experience import OwnExperience, SharedExperience, Sizes, Workers
 from embodied_rl.interfaces.sim import SimulatorSpec
 from embodied_rl.learning import checkpoint
-from embodied_rl.roles import RemotePolicy
 from embodied_rl.rollout.buffer import Rollout
 from embodied_rl.rollout.collect import Collector
 from embodied_rl.rollout.episodes import EpisodeSampler, Purpose
@@ -23,6 +23,7 @@ from embodied_rl.runs import provenance
 from embodied_rl.runs.folder import RunFolder
 from embodied_rl.runtime.collective import Ranks
 from embodied_rl.runtime.memory import keep_freed_memory
+from embodied_rl.runtime.this_machine import ThisMachine
 from embodied_rl.schema import PolicyNode, TrainConfig
 from embodied_rl.simulators.kind import SimulatorKind, make_handles
 
@@ -42,27 +43,17 @@ class Trainer:
         self.spec: SimulatorSpec = self.kind.spec
         algorithm, options = plugins.configure("algorithms", config.algo, "algo")
         self._resumed = self._checkpoint()
-        parts = (self._policy(), config.algo.sampler, self.spec, algorithm.needs_critic)
-        self.actor = build.actor(*parts)
+        node = self._policy()
+        self.actor = build.actor(node, config.algo.sampler, self.spec, algorithm.needs_critic)
         self.algorithm = algorithm(options, self.actor, ranks, config.seed, config.train.iterations)
         self._episodes = self._sampler()
         envs = config.sim.num_envs // ranks.size
         self.kept = build.keep(self.actor, config.policy, self._decisions() * envs)
-        self.policy = build.policy(self.actor, config.plan, *parts)
-        self._handles = make_handles(self.kind, config.plan, envs, "training")
         self._evaluators = make_handles(self.kind, config.plan, self._evaluation_envs(), "evaluation")
-        self.collector = Collector(
-            self._handles,
-            self.spec,
-            envs // config.plan.slices,
-            self._episodes,
-            Rollout.allocate(self.actor, self._decisions(), envs),
-            config.seed,
-            env_offset=ranks.rank * envs,
-            env_total=config.sim.num_envs,
-            fresh=self.algorithm.fresh_episodes,
-            order=config.plan.order,
-        )
+        rollout = Rollout.allocate(self.actor, self._decisions(), envs)
+        self._blueprint = build.Blueprint.of(self.actor, node, config.algo.sampler, self.spec)
+        self._experience = self._shared(rollout) if config.plan.rollout_workers else self._own(rollout)
+        self._offered = -1
         self._cores = int(provenance.hardware()["cores"])
         self.timelines: list[Timeline] = []
         self.totals = figures.Totals()
@@ -84,6 +75,33 @@ class Trainer:
         curriculum, size = build.curriculum(self.config.episodes, self.spec), self.algorithm.group_size
         return EpisodeSampler(self.spec, self.config.seed, group_size=size, curriculum=curriculum)
 
+    def _own(self, rollout: Rollout) -> OwnExperience:
+        """This rank collects."""
+        config = self.config
+        handles = make_handles(self.kind, config.plan, rollout.num_envs, "training")
+        collector = Collector(
+            handles,
+            self.spec,
+            rollout.num_envs // config.plan.slices,
+            self._episodes,
+            rollout,
+            config.seed,
+            env_offset=self.ranks.rank * rollout.num_envs,
+            env_total=config.sim.num_envs,
+            fresh=self.algorithm.fresh_episodes,
+            order=config.plan.order,
+        )
+        policy = build.policy(self.actor, self._blueprint, config.plan)
+        return OwnExperience(policy, collector, self._episodes, handles)
+
+    def _shared(self, rollout: Rollout) -> SharedExperience:
+        """Rollout workers collect."""
+        workers = None
+        if self.ranks.rank == 0:
+            sizes = Sizes(rollout.decisions, self.algorithm.group_size, self.algorithm.fresh_episodes)
+            workers = Workers(self.config, ThisMachine(), self._blueprint, sizes)
+        return SharedExperience(self.actor, self.ranks, rollout, self._episodes, workers)
+
     def _decisions(self) -> int:
         """T; a method that needs whole episodes gets as many decisions as the longest takes."""
         if not self.algorithm.fresh_episodes:
@@ -99,20 +117,28 @@ class Trainer:
     def step(self) -> dict[str, float]:
         """One iteration: collect, learn; returns figures for the log, the same on every rank but for times."""
         began = time.perf_counter()
-        self.algorithm.prepare(self.iteration)
-        if isinstance(self.policy, RemotePolicy):
-            self.policy.refresh()
-        rollout = self.collector.collect(self.policy)
+        self._offer()
+        rollout = self._experience.collect()
         if self.config.train.time_limit == "terminal":
             rollout.end_at_time_limit()
         collected = time.perf_counter()
-        with self.collector.timeline.record(LEARN, int(rollout.valid.sum())):
+        with self._experience.timeline.record(LEARN, int(rollout.valid.sum())):
             update = self._means(self.algorithm.update(rollout, self.iteration))
         self.actor.version += 1
         self.iteration += 1
         now = time.perf_counter()
         seconds = {"iteration": now - began, "rollout": collected - began, "update": now - collected}
-        return self._figures(rollout, seconds) | {f"update/{name}": value for name, value in update.items()}
+        figures = self._figures(seconds) | {f"update/{name}": value for name, value in update.items()}
+        if self.config.mode == "async" and self.iteration < self.config.train.iterations:
+            self._offer()  # at once: evaluations and checkpoints need not hold up those who collect
+        return figures
+
+    def _offer(self) -> None:
+        """Let the present version collect, once."""
+        if self._offered < self.iteration:
+            self.algorithm.prepare(self.iteration)
+            self._experience.offer()
+            self._offered = self.iteration
 
     def _means(self, figures: Mapping[str, float]) -> dict[str, float]:
         """Over ranks, each of which has figures of its own rows."""
@@ -120,16 +146,17 @@ class Trainer:
         self.ranks.sum_([values])
         return dict(zip(figures, (values / self.ranks.size).tolist(), strict=True))
 
-    def _figures(self, rollout: Rollout, seconds: Mapping[str, float]) -> dict[str, float]:
-        restarts = self.policy.restarts if isinstance(self.policy, RemotePolicy) else 0
-        shares = self.ranks.gather(figures.Share.of(self.collector, rollout, restarts))
-        self.timelines = [share.timeline for share in shares]
+    def _figures(self, seconds: Mapping[str, float]) -> dict[str, float]:
+        experience = self._experience
+        everybody = self.ranks.gather((experience.timeline, experience.shares()))
+        ranks, shares = [line for line, _ in everybody], [share for _, parts in everybody for share in parts]
+        self.timelines = ranks if isinstance(experience, OwnExperience) else [*ranks, *(s.timeline for s in shares)]
         inline, finished = self.config.plan.allocation == "colocated", figures.finished(shares)
         drawn_by = self._episodes.figures()  # of this rollout; what it taught counts for the next
-        self._episodes.update(finished)
+        experience.tell(finished)
         return {
             **figures.counts(shares, self.totals),
-            **figures.times(shares, seconds, self.totals, cores=self._cores, inline=inline),
+            **figures.times(shares, ranks, seconds, self.totals, cores=self._cores, inline=inline),
             **drawn_by,
             **figures.outcomes(finished, self.spec),
         }
@@ -153,7 +180,7 @@ class Trainer:
     def save(self) -> None:
         """Write a checkpoint, with no slice in flight; the time it takes counts from the next one on."""
         began = time.perf_counter()
-        state = {f"collector/{name}": torch.as_tensor(value) for name, value in self.collector.state().items()}
+        state = {f"collector/{name}": torch.as_tensor(value) for name, value in self._experience.state().items()}
         state |= {f"algorithm/{name}": value for name, value in self.algorithm.state().items()}
         gathered = self.ranks.gather(state)
         if self.ranks.rank == 0:
@@ -189,8 +216,8 @@ class Trainer:
         load_actor(self.folder.checkpoints / f"{self.iteration:08d}" / build.POLICY, self.actor)
         mine = _part(tensors, f"rank/{self.ranks.rank}/")
         self.algorithm.load(_part(mine, "algorithm/"))
-        self.collector.load({name: value.numpy() for name, value in _part(mine, "collector/").items()})
         self.actor.version = metadata["version"]
+        self._experience.load({name: value.numpy() for name, value in _part(mine, "collector/").items()})
         self.totals = figures.Totals(**metadata["totals"])
         if self.ranks.rank == 0:
             self._point_at_best()  # a kill may have come between writing a checkpoint and marking it
@@ -207,8 +234,8 @@ class Trainer:
 
     def close(self) -> None:
         """End the simulators."""
-        policy = [self.policy.handle] if isinstance(self.policy, RemotePolicy) else []
-        for handle in (*self._handles, *self._evaluators, *policy):
+        self._experience.close()
+        for handle in self._evaluators:
             handle.close()
 
 

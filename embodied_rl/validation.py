@@ -1,5 +1,6 @@
 """What must hold between configuration keys, and outside them, before any worker starts."""
 
+import math
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -32,9 +33,8 @@ def validate(config: Any) -> None:
     sim, plan = getattr(config, "sim", None), getattr(config, "plan", None)
     if isinstance(plan, Plan) and plan.allocation == "auto" and not isinstance(config, TrainConfig):
         raise ValueError("plan=auto is for training; here choose plan=colocated or plan=split.")
-    trains = isinstance(config, TrainConfig) and not isinstance(config, BenchConfig)  # a benchmark has plans of its own
-    if trains and config.plan.allocation == "auto":
-        check_open(config.run.overrides)
+    if isinstance(config, TrainConfig) and not isinstance(config, BenchConfig):  # a benchmark has plans of its own
+        check_training(config)
     if isinstance(sim, SimNode) and isinstance(plan, Plan) and plan.allocation != "auto":
         check_division(sim, plan)
     if isinstance(plan, Plan):
@@ -62,13 +62,30 @@ def check_actor(config: EvalConfig) -> None:
 
 
 def check_division(sim: SimNode, plan: Plan) -> None:
-    """Every simulator gets the same number of environments."""
-    if sim.num_envs % plan.parts:
-        who = "plan.ranks" if plan.allocation == "colocated" else "plan.ranks × plan.workers"
-        nearest = max(plan.parts, round(sim.num_envs / plan.parts) * plan.parts)
+    """Every simulator gets the same number of environments, and every rank."""
+    if sim.num_envs % plan.parts or sim.num_envs % plan.ranks:
+        who = "plan.rollout_workers" if plan.rollout_workers else "plan.ranks"
+        who = f"{who} × plan.slices" if plan.allocation == "colocated" else f"{who} × plan.workers × plan.slices"
+        also = f", and over plan.ranks={plan.ranks}" if plan.rollout_workers else ""
+        whole = math.lcm(plan.parts, plan.ranks)
         raise ValueError(
-            f"sim.num_envs={sim.num_envs} cannot be divided evenly over {who} × plan.slices = {plan.parts}. "
-            f"Try sim.num_envs={nearest}."
+            f"sim.num_envs={sim.num_envs} cannot be divided evenly over {who} = {plan.parts}{also}. "
+            f"Try sim.num_envs={max(whole, round(sim.num_envs / whole) * whole)}."
+        )
+
+
+def check_training(config: TrainConfig) -> None:
+    """The plan of a run: who collects ahead of the learner is not the learner itself."""
+    plan = config.plan
+    if plan.allocation == "auto":
+        check_open(config.run.overrides)
+    if config.mode == "async" and plan.rollout_workers == 0 and plan.allocation != "auto":
+        raise ValueError(
+            "mode=async collects beside the ranks: plan.rollout_workers must be at least 1; null takes plan.ranks."
+        )
+    if plan.rollout_workers and plan.policy == "process":
+        raise ValueError(
+            "plan.policy=process has no meaning beside plan.rollout_workers, which infer themselves: drop one of them."
         )
 
 

@@ -46,7 +46,7 @@ def collector(actor: FlowActor) -> Collector:
 def remote() -> Any:
     """A policy worker in a process, for an actor of which it knows the shape alone."""
     actor = learner()
-    policy = build.policy(actor, Plan(policy="process"), *PARTS)
+    policy = build.policy(actor, build.Blueprint.of(actor, *PARTS[:3]), Plan(policy="process"))
     assert isinstance(policy, RemotePolicy)
     yield policy
     policy.handle.close()

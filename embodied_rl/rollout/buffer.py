@@ -102,7 +102,7 @@ class Rollout:
 
     def clear(self) -> None:
         """Invalidate all rows, so that nothing of an earlier round can be taken for this one's."""
-        for name, tensor in self._tensors().items():
+        for name, tensor in self.tensors().items():
             if not name.startswith("trace/"):
                 tensor.fill_(int(Source.HOLD) if name == "source" else 0)
         self.finished = []
@@ -152,13 +152,14 @@ class Rollout:
 
     def batch(self) -> dict[str, Tensor]:
         """Views of everything but `last_value` as [T·N, ...]; the trace's entries as "trace/<name>"."""
-        return {name: tensor.flatten(0, 1) for name, tensor in self._tensors().items() if name != "last_value"}
+        return {name: tensor.flatten(0, 1) for name, tensor in self.tensors().items() if name != "last_value"}
 
     def trace_rows(self, rows: Tensor) -> Trace:
         """The trace of some rows of `batch()`, for `Actor.evaluate`."""
         return {name: tensor.flatten(0, 1)[rows] for name, tensor in self.trace.items()}
 
-    def _tensors(self) -> dict[str, Tensor]:
+    def tensors(self) -> dict[str, Tensor]:
+        """All of them by name, the trace's as "trace/<name>"."""
         named = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in ("trace", "finished")}
         return named | {f"trace/{name}": tensor for name, tensor in self.trace.items()}
 

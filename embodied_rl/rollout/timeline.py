@@ -87,12 +87,13 @@ class Timeline:
         return self.seconds(SIMULATE)
 
 
-def utilisation(timelines: Sequence[Timeline], cores: int, inline: bool) -> dict[str, float]:
-    """What came of the time of one iteration, over all ranks.
+def utilisation(timelines: Sequence[Timeline], ranks: Sequence[Timeline], cores: int, inline: bool) -> dict[str, float]:
+    """What came of the time of one iteration.
 
     Args:
-        timelines: of the ranks.
-        cores: of the machine; ranks share them evenly.
+        timelines: of all who collect: the ranks themselves, or rollout workers.
+        ranks: of those who learn.
+        cores: of the machine; those who collect share them evenly.
         inline: whether simulators run in the ranks' own processes.
 
     Returns:
@@ -104,12 +105,12 @@ def utilisation(timelines: Sequence[Timeline], cores: int, inline: bool) -> dict
         batch_mean, batch_least: environments of an inference.
     """
     spans = [span for timeline in timelines for span in timeline.spans]
-    seconds = sum(_length(timeline) for timeline in timelines) / len(timelines)
+    seconds = sum(_length(timeline) for timeline in ranks) / len(ranks)
     simulators = len({(n, s.who) for n, t in enumerate(timelines) for s in t.spans if s.what == SIMULATE})
     shares = {
         "simulators": _sum(spans, SIMULATE) / max(1, simulators),
         "policy": _sum(spans, INFER, VALUE) / len(timelines),
-        "learner": _sum(spans, LEARN) / len(timelines),
+        "learner": sum(timeline.seconds(LEARN) for timeline in ranks) / len(ranks),
     }
     figures = {f"busy/{name}": share / seconds for name, share in shares.items()}
     each = max(1, cores // len(timelines))

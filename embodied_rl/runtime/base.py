@@ -60,7 +60,7 @@ class Board(Protocol):
         ...
 
     def close(self) -> None:
-        """Release it; readers fail from now on."""
+        """Release it. Nobody may count on reading the last message then."""
         ...
 
 

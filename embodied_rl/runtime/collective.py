@@ -43,6 +43,11 @@ class Ranks:
         """Everybody's value in order of ranks, on every rank. Values must be picklable."""
         return [value]
 
+    def scatter(self, values: Sequence[Any] | None) -> Any:
+        """Rank 0 has a value for each rank, the others None; gives each its own. Values must be picklable."""
+        assert values is not None, "rank 0 has them"
+        return values[self.rank]
+
     def broadcast(self, value: Any) -> Any:
         """The value of rank 0."""
         return self.gather(value if self.rank == 0 else None)[0]
@@ -102,13 +107,21 @@ class GlooRanks(Ranks):
             self._sum(tensor)
 
     def gather(self, value: Any) -> list[Any]:
-        data = torch.frombuffer(bytearray(pickle.dumps(value)), dtype=torch.uint8)
+        data = _packed(value)
         sizes = [torch.zeros(1, dtype=torch.int64) for _ in range(self.size)]
         self._gather(sizes, torch.tensor([len(data)]))
         longest = max(int(size) for size in sizes)
         parts = [torch.zeros(longest, dtype=torch.uint8) for _ in range(self.size)]
         self._gather(parts, torch.nn.functional.pad(data, (0, longest - len(data))))
         return [pickle.loads(part[: int(size)].numpy().tobytes()) for part, size in zip(parts, sizes, strict=True)]
+
+    def scatter(self, values: Sequence[Any] | None) -> Any:
+        data = [_packed(value) for value in values or ()]
+        sizes = self.gather([len(part) for part in data])[0]
+        longest = torch.zeros(max(sizes), dtype=torch.uint8)
+        padded = [torch.nn.functional.pad(part, (0, len(longest) - len(part))) for part in data]
+        self._wait(lambda: self._group.scatter([longest], [padded] if padded else [], _from_first()))
+        return pickle.loads(longest[: sizes[self.rank]].numpy().tobytes())
 
     def _sum(self, tensor: Tensor) -> None:
         self._wait(lambda: self._group.allreduce([tensor]))
@@ -121,3 +134,14 @@ class GlooRanks(Ranks):
             start().wait()
         except RuntimeError as error:
             raise PeerLost(f"rank {self.rank} lost the others (deadline {self._timeout:g} s): {error}") from error
+
+
+def _packed(value: Any) -> Tensor:
+    """uint8 [bytes]."""
+    return torch.frombuffer(bytearray(pickle.dumps(value)), dtype=torch.uint8)
+
+
+def _from_first() -> Any:
+    options = _torch.ScatterOptions()
+    options.rootRank = 0
+    return options

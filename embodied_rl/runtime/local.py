@@ -5,7 +5,7 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import IO, Any
@@ -130,6 +130,7 @@ class ProcessHandle:
             without a call that succeeded wait longer and longer, in the new worker, so that nobody here waits with it.
         interpreter: another Python environment that the worker runs in, with nothing of ours installed there.
         packages: what it imports from here nevertheless, by top-level name, besides the engine.
+        descriptors: that it inherits under the same numbers, of boards that it reads.
     """
 
     def __init__(
@@ -144,9 +145,10 @@ class ProcessHandle:
         max_restarts: int = 3,
         interpreter: Interpreter | None = None,
         packages: tuple[str, ...] = (),
+        descriptors: Sequence[int] = (),
     ):
         self.name = name
-        self._interpreter, self._packages = interpreter, packages
+        self._interpreter, self._packages, self._descriptors = interpreter, packages, descriptors
         self._factory, self._kwargs = factory, dict(kwargs)
         self._start_timeout, self._call_timeout = start_timeout, call_timeout
         self._restarts = Restarts(max_restarts)
@@ -254,7 +256,7 @@ class ProcessHandle:
             main,
             self._log,
             self._call_timeout,
-            [self._memory],
+            [self._memory, *self._descriptors],
             interpreter=self._interpreter,
             packages=self._packages,
         )

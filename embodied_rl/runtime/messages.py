@@ -57,11 +57,16 @@ class Lists:
 
 def send(connection: Connection, message: Any) -> None:
     """Plainly pickled: `Connection.send` would let torch pass its tensors by file descriptors that live too shortly."""
+    connection.send_bytes(pickled(message))
+
+
+def pickled(message: Any) -> memoryview:
+    """The bytes of a message, which any other NumPy understands."""
     file = io.BytesIO()
     pickler = pickle.Pickler(file, protocol=5)
     pickler.dispatch_table = {np.ndarray: reduce_array}
     pickler.dump(message)
-    connection.send_bytes(file.getbuffer())
+    return file.getbuffer()
 
 
 def reduce_array(array: Array) -> Any:

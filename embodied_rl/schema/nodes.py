@@ -205,9 +205,14 @@ class Plan:
     """Seconds in which a simulator process must have executed a chunk; then it counts as hung and is replaced."""
 
     @property
+    def collectors(self) -> int:
+        """How many processes collect: rollout workers, or the ranks themselves."""
+        return self.rollout_workers or self.ranks
+
+    @property
     def parts(self) -> int:
         """Into how many simulators the environments are divided."""
-        return self.ranks * self.slices * (1 if self.allocation == "colocated" else self.workers)
+        return self.collectors * self.slices * (1 if self.allocation == "colocated" else self.workers)
 
 
 @dataclass(frozen=True)

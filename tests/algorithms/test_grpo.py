@@ -105,9 +105,9 @@ def test_a_broken_episode_harms_nobody(how: str) -> None:
 def test_a_rollout_is_left_as_it_was() -> None:
     """Whoever counts its steps afterwards must find all of them."""
     actor, rollout = episodes([0, 0, 1, 0], [2, 3, 4, 5])
-    before = deepcopy(rollout._tensors())
+    before = deepcopy(rollout.tensors())
     gradients(actor, rollout)
-    for name, tensor in rollout._tensors().items():
+    for name, tensor in rollout.tensors().items():
         assert torch.equal(tensor, before[name]), name
 
 

@@ -82,7 +82,7 @@ def test_normalised_advantages_have_mean_0_and_deviation_1_over_valid_rows() -> 
 
 def split(rollout: Rollout, parts: list[slice]) -> list[Rollout]:
     """The environments of each rank."""
-    fields = {name: tensor for name, tensor in rollout._tensors().items() if not name.startswith("trace/")}
+    fields = {name: tensor for name, tensor in rollout.tensors().items() if not name.startswith("trace/")}
     return [
         dataclasses.replace(
             deepcopy(rollout),

@@ -1,0 +1,280 @@
+"""Where a rank's rollouts come from: it collects them itself, or rollout workers do, and rank 0 shares them out.
+
+Rollouts are numbered as the weights' versions are: number i is what version i learns from.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+
+from embodied_rl import build
+from embodied_rl.actors.flow import FlowActor
+from embodied_rl.figures import Share
+from embodied_rl.interfaces.curriculum import EpisodeRecord
+from embodied_rl.interfaces.policy import Policy
+from embodied_rl.interfaces.sim import Array
+from embodied_rl.learning.weights import Weights, publish
+from embodied_rl.roles import PolicyWorker, RemotePolicy
+from embodied_rl.rollout.buffer import Rollout
+from embodied_rl.rollout.collect import Collector
+from embodied_rl.rollout.dispatch import Dispatcher
+from embodied_rl.rollout.episodes import EpisodeSampler
+from embodied_rl.rollout.shares import fill, shared_out
+from embodied_rl.rollout.timeline import WAIT, Timeline
+from embodied_rl.rollout.worker import Beginning, Collected, Published, RolloutWorker
+from embodied_rl.runtime.base import BoardReader, Deadlines, Runtime
+from embodied_rl.runtime.base import Share as NodeShare
+from embodied_rl.runtime.collective import Ranks
+from embodied_rl.runtime.handle import Handle
+from embodied_rl.schema import TrainConfig
+from embodied_rl.simulators.kind import SimulatorKind, make_handles
+
+
+class Experience(Protocol):
+    """One rank's source of rollouts.
+
+    Attributes:
+        timeline: of the present iteration of this rank, for what it does besides.
+    """
+
+    timeline: Timeline
+
+    def offer(self) -> None:
+        """The actor has new weights, and how to explore with them: collect with them from now on."""
+        ...
+
+    def collect(self) -> Rollout:
+        """This rank's part of the rollout that the present version learns from; it stays until the next call."""
+        ...
+
+    def shares(self) -> list[Share]:
+        """What was done for it, by those who collected and whose report this rank has."""
+        ...
+
+    def tell(self, finished: Sequence[EpisodeRecord]) -> None:
+        """Episodes that ended in it, on all ranks: what curricula learn from."""
+        ...
+
+    def state(self) -> dict[str, Array]:
+        """Everything `load` needs, after the last rollout."""
+        ...
+
+    def load(self, state: Mapping[str, Array]) -> None:
+        """Go on as `state` says; the actor has the weights that belong to it."""
+        ...
+
+    def close(self) -> None:
+        """End every process."""
+        ...
+
+
+class OwnExperience:
+    """A rank collects its rollouts itself.
+
+    Args:
+        policy: infers: the actor that learns, or who stands for it.
+        collector: of the rank.
+        sampler: the collector's.
+        handles: the collector's simulators.
+    """
+
+    def __init__(
+        self, policy: Policy, collector: Collector, sampler: EpisodeSampler, handles: Sequence[Handle]
+    ) -> None:
+        self.timeline = collector.timeline
+        self._policy, self._collector, self._sampler, self._handles = policy, collector, sampler, handles
+
+    def offer(self) -> None:
+        """Nothing has to be sent where the actor itself infers."""
+        if isinstance(self._policy, RemotePolicy):
+            self._policy.refresh()
+
+    def collect(self) -> Rollout:
+        rollout = self._collector.collect(self._policy)
+        self.timeline = self._collector.timeline
+        return rollout
+
+    def shares(self) -> list[Share]:
+        restarts = self._policy.restarts if isinstance(self._policy, RemotePolicy) else 0
+        return [Share.of(self._collector, self._collector.rollout, restarts)]
+
+    def tell(self, finished: Sequence[EpisodeRecord]) -> None:
+        self._sampler.update(finished)
+
+    def state(self) -> dict[str, Array]:
+        return self._collector.state()
+
+    def load(self, state: Mapping[str, Array]) -> None:
+        self._collector.load(dict(state))
+
+    def close(self) -> None:
+        policy = [self._policy.handle] if isinstance(self._policy, RemotePolicy) else []
+        for handle in (*self._handles, *policy):
+            handle.close()
+
+
+class SharedExperience:
+    """Rollout workers collect; rank 0 knows them and shares out what they make. All ranks call alike.
+
+    Args:
+        actor: what learns; its weights are published.
+        ranks: that learn together.
+        rollout: this rank's part, filled again and again.
+        sampler: an episode sampler of all environments, for its curriculum.
+        workers: the rollout workers, on rank 0; None on others.
+    """
+
+    def __init__(
+        self, actor: FlowActor, ranks: Ranks, rollout: Rollout, sampler: EpisodeSampler, workers: "Workers | None"
+    ) -> None:
+        self.timeline = Timeline()
+        self._actor, self._ranks, self._rollout = actor, ranks, rollout
+        self._sampler, self._workers = sampler, workers
+        self._last: list[Collected] = []
+
+    def offer(self) -> None:
+        if self._workers is not None:
+            self._workers.offer(self._actor)
+
+    def collect(self) -> Rollout:
+        self.timeline, parts = Timeline(), None
+        with self.timeline.record(WAIT):
+            if self._workers is not None:
+                self._last = self._workers.dispatcher.take(self._actor.version)
+                shares = shared_out([made.arrays for made in self._last], self._ranks.size)
+                ended = [made.share.finished for made in self._last] if self._ranks.size == len(self._last) else None
+                parts = [(share, ended[rank] if ended else ()) for rank, share in enumerate(shares)]
+            arrays, finished = self._ranks.scatter(parts)
+        fill(self._rollout, arrays)
+        self._rollout.finished = list(finished)
+        self.timeline.finish()
+        return self._rollout
+
+    def shares(self) -> list[Share]:
+        return [made.share for made in self._last]
+
+    def tell(self, finished: Sequence[EpisodeRecord]) -> None:
+        self._sampler.update(finished)
+        if self._workers is not None:
+            self._workers.dispatcher.tell(finished)
+
+    def state(self) -> dict[str, Array]:
+        own = self._sampler.state()
+        workers = {
+            f"worker/{n}/{name}": array for n, made in enumerate(self._last) for name, array in made.state.items()
+        }
+        return own | workers
+
+    def load(self, state: Mapping[str, Array]) -> None:
+        self._sampler.load(state)
+        if self._workers is not None:
+            learned = {name: array for name, array in state.items() if name.startswith("episodes/curriculum/")}
+            self._workers.load(self._actor.version, state, learned)
+
+    def close(self) -> None:
+        if self._workers is not None:
+            self._workers.close()
+
+
+class Workers:
+    """The rollout workers of a run, and what rank 0 tells them.
+
+    Args:
+        config: of the run.
+        runtime: starts them.
+        blueprint: of their actors.
+        sizes: of their rollouts.
+    """
+
+    def __init__(self, config: TrainConfig, runtime: Runtime, blueprint: build.Blueprint, sizes: "Sizes") -> None:
+        self._board = runtime.board()
+        self._everything: Weights | None = None
+        count = int(config.plan.rollout_workers or 0)
+        patience = sizes.decisions * config.plan.call_timeout + config.plan.start_timeout
+        self.dispatcher = Dispatcher(
+            [
+                runtime.worker(
+                    f"{__name__}:{rollout_worker.__name__}",
+                    {
+                        "config": config,
+                        "blueprint": blueprint,
+                        "sizes": sizes,
+                        "number": number,
+                        "board": self._board.reader(),
+                    },
+                    name=f"rollout worker {number}",
+                    deadlines=Deadlines(config.plan.start_timeout, patience),
+                    share=NodeShare(gpus=float(config.policy.device != "cpu")),
+                )
+                for number in range(count)
+            ],
+            config.staleness if config.mode == "async" else 0,
+        )
+        self._count = count
+
+    def offer(self, actor: FlowActor) -> None:
+        """Publish what has been learned, and let the workers begin what it allows."""
+        learned, exploration = publish(actor, actor.version), actor.exploration()
+        self._board.publish(actor.version, Published(learned, exploration))
+        if self._everything is None:
+            self._everything = publish(actor, actor.version, everything=True)
+        self.dispatcher.offer(actor.version, Beginning(self._everything, Published(learned, exploration)))
+
+    def load(self, number: int, state: Mapping[str, Array], learned: Mapping[str, Array]) -> None:
+        """Go on with a rollout from a `SharedExperience.state`, and what curricula have learned by then."""
+        parts = [_part(state, f"worker/{worker}/") | dict(learned) for worker in range(self._count)]
+        self.dispatcher.load(number, parts)
+
+    def close(self) -> None:
+        """End them."""
+        self.dispatcher.close()
+        self._board.close()
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """What an algorithm wants of a rollout.
+
+    Attributes:
+        decisions: T.
+        group_size: episodes that start alike.
+        fresh: whether rollouts hold whole episodes.
+    """
+
+    decisions: int
+    group_size: int
+    fresh: bool
+
+
+def rollout_worker(
+    config: TrainConfig, blueprint: build.Blueprint, sizes: Sizes, number: int, board: BoardReader
+) -> RolloutWorker:
+    """The rollout worker `number` of a run, whose weights are still to come."""
+    torch.manual_seed(config.seed)
+    torch.set_num_threads(1)
+    kind = SimulatorKind.of(config.sim)
+    actor = blueprint.build()
+    actor.version = -1
+    envs = config.sim.num_envs // int(config.plan.rollout_workers or 1)
+    curriculum = build.curriculum(config.episodes, kind.spec)
+    sampler = EpisodeSampler(kind.spec, config.seed, group_size=sizes.group_size, curriculum=curriculum)
+    handles = make_handles(kind, config.plan, envs, f"worker {number}'s")
+    collector = Collector(
+        handles,
+        kind.spec,
+        envs // config.plan.slices,
+        sampler,
+        Rollout.allocate(actor, sizes.decisions, envs),
+        config.seed,
+        env_offset=number * envs,
+        env_total=config.sim.num_envs,
+        fresh=sizes.fresh,
+        order=config.plan.order,
+    )
+    return RolloutWorker(PolicyWorker(actor), board, collector, sampler, handles)
+
+
+def _part(state: Mapping[str, Array], prefix: str) -> dict[str, Any]:
+    return {name.removeprefix(prefix): array for name, array in state.items() if name.startswith(prefix)}

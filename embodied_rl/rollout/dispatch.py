@@ -1,0 +1,191 @@
+"""Keeping rollout workers at work: each makes its part of one rollout after another, as far ahead as it may."""
+
+import logging
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
+from typing import Any, cast
+
+from embodied_rl.interfaces.curriculum import EpisodeRecord
+from embodied_rl.interfaces.sim import Array
+from embodied_rl.rollout.worker import Beginning, Collected, Order
+from embodied_rl.runtime.handle import Future, Handle, WorkerDied, respawn, wait_for_any
+
+log = logging.getLogger(__name__)
+
+POLL = 1.0
+"""Seconds after which whoever waits for a rollout looks whether somebody still makes it."""
+
+
+@dataclass
+class _Worker:
+    """A rollout worker as its dispatcher knows it.
+
+    Attributes:
+        following: the rollout it makes a part of next, or now.
+        future: of the part it makes now.
+        state: where it stood after its last part; what another one goes on from, should it die.
+        begun: whether this life of it has been told where to begin.
+        news: episodes that ended and that its curriculum has not heard of.
+        made: by rollout, what nobody has taken yet.
+    """
+
+    handle: Handle
+    following: int = 0
+    future: Future | None = None
+    state: dict[str, Array] | None = None
+    begun: bool = False
+    news: list[EpisodeRecord] = field(default_factory=list)
+    told: tuple[EpisodeRecord, ...] = ()
+    made: dict[int, Collected] = field(default_factory=dict)
+
+
+class Dispatcher:
+    """Hands out rollouts, numbered as the weights' versions are: number i is what version i learns from.
+
+    A worker may begin number i once version i - staleness is there. What version i meets is then at most `staleness`
+    older than itself, and nobody collects what will be thrown away (the capacity rule of AReaL, arXiv:2505.24298, for
+    each worker's part).
+
+    A worker that dies is replaced, and the new one goes on where the old one stood before the part it was making, so
+    that nothing but time is lost. A thread waits for the workers, so that they go on while the ranks learn.
+
+    Args:
+        handles: of `embodied_rl.rollout.worker.RolloutWorker`s, in the order of their environments.
+        staleness: see above; 0 collects when everything has been learned.
+
+    Attributes:
+        restarts: workers replaced so far.
+    """
+
+    def __init__(self, handles: Sequence[Handle], staleness: int) -> None:
+        self.restarts = 0
+        self._workers = [_Worker(handle) for handle in handles]
+        self._staleness = staleness
+        self._version = -1
+        self._beginning: Beginning | None = None
+        self._changed = threading.Condition()
+        self._failure: BaseException | None = None
+        self._closing = False
+        self._bell = _Bell()
+        self._thread = threading.Thread(target=self._run, name="dispatcher", daemon=True)
+
+    def load(self, number: int, states: Sequence[dict[str, Array]]) -> None:
+        """Go on with a rollout, from where the workers stood before it; only before the first `offer`."""
+        for worker, state in zip(self._workers, states, strict=True):
+            worker.following, worker.state = number, state
+
+    def offer(self, version: int, beginning: Beginning) -> None:
+        """A version is on the board; `beginning` is what a new worker starts from, and must not change any more."""
+        with self._changed:
+            self._version, self._beginning = version, beginning
+        if not self._thread.is_alive():
+            self._thread.start()
+        self._bell.ring()
+
+    def tell(self, finished: Sequence[EpisodeRecord]) -> None:
+        """Episodes that ended in rollouts that were taken; curricula hear of them with the next rollout."""
+        with self._changed:
+            for worker in self._workers:
+                worker.news.extend(finished)
+
+    def take(self, number: int) -> list[Collected]:
+        """The parts of a rollout, in the order of workers; waits until it is made.
+
+        Raises:
+            GaveUp: a worker died more often than its budget of restarts allows.
+            WorkerError: a worker raised an exception.
+        """
+        with self._changed:
+            while any(number not in worker.made for worker in self._workers):
+                if self._failure is not None:
+                    raise self._failure
+                self._changed.wait(POLL)
+            return [worker.made.pop(number) for worker in self._workers]
+
+    def close(self) -> None:
+        """End the workers."""
+        self._closing = True
+        self._bell.ring()
+        if self._thread.is_alive():
+            self._thread.join(timeout=10.0)
+        for worker in self._workers:
+            worker.handle.close()
+
+    def _run(self) -> None:
+        try:
+            while not self._closing:
+                self._hand_out()
+                wait_for_any([self._bell, *(worker.future for worker in self._workers if worker.future is not None)])
+                self._bell.silence()
+                self._collect()
+        except BaseException as error:  # noqa: BLE001  a thread's border: `take` raises it
+            with self._changed:
+                self._failure = error
+                self._changed.notify_all()
+
+    def _hand_out(self) -> None:
+        with self._changed:
+            for worker in self._workers:
+                if worker.future is None and worker.following <= self._version + self._staleness:
+                    self._order(worker)
+
+    def _order(self, worker: _Worker) -> None:
+        beginning = self._beginning
+        assert beginning is not None, "nothing is handed out before the first offer"
+        beginning = None if worker.begun else beginning.going_on(worker.state)
+        worker.told, worker.news, worker.begun = (*worker.told, *worker.news), [], True
+        least = worker.following - self._staleness
+        worker.future = worker.handle.submit("collect", Order(worker.following, least, worker.told, beginning))
+
+    def _collect(self) -> None:
+        for worker in self._workers:
+            if worker.future is None or not worker.future.done():
+                continue
+            future, worker.future = worker.future, None
+            try:
+                made: Collected = future.result()
+            except WorkerDied as death:
+                self._replace(worker, death)
+            else:
+                self._put(worker, made)
+
+    def _put(self, worker: _Worker, made: Collected) -> None:
+        with self._changed:
+            worker.made[worker.following] = made
+            worker.state, worker.told = made.state, ()
+            worker.following += 1
+            self._changed.notify_all()
+
+    def _replace(self, worker: _Worker, death: WorkerDied) -> None:
+        log.warning("%s\nA new worker collects its part of rollout %d again.", death, worker.following)
+        self.restarts += respawn(worker.handle)
+        worker.begun = False
+
+
+class _Bell:
+    """Wakes whoever waits for futures, in the guise of one."""
+
+    began = seconds = 0.0
+
+    def __init__(self) -> None:
+        readable, self._rope = Pipe(duplex=False)
+        self._ear = cast("Connection", readable)
+
+    def ring(self) -> None:
+        self._rope.send_bytes(b"!")
+
+    def silence(self) -> None:
+        while self._ear.poll(0):
+            self._ear.recv_bytes()
+
+    def done(self) -> bool:
+        return self._ear.poll(0)
+
+    def wait_on(self) -> tuple[Connection | None, float]:
+        return (None, 0.0) if self.done() else (self._ear, 3600.0)
+
+    def result(self, timeout: float | None = None) -> Any:
+        return None
