@@ -11,7 +11,7 @@ from embodied_rl.evaluate.statistics import wilson
 from embodied_rl.finish import PAGE, finish, report
 from embodied_rl.interfaces.sim import SimulatorSpec
 from embodied_rl.learning import checkpoint
-from embodied_rl.planner import auto, stored
+from embodied_rl.planner import auto, choice, stored
 from embodied_rl.planner.drift import Forecast
 from embodied_rl.rollout.episodes import EpisodeSampler
 from embodied_rl.runs import provenance
@@ -64,13 +64,6 @@ def patience(plan: Plan, foreign: bool = False) -> float:
     return max(300.0, hung)
 
 
-def with_workers(plan: Plan, mode: str) -> Plan:
-    """The plan with a number of rollout workers: by default as many as ranks where they collect ahead, else none."""
-    if plan.rollout_workers is not None:
-        return plan
-    return replace(plan, rollout_workers=plan.ranks if mode == "async" else 0)
-
-
 def check_start(config: TrainConfig) -> None:
     """Find what would keep a run from starting, or from going on; nothing is made.
 
@@ -88,7 +81,7 @@ def start_or_resume(config: TrainConfig) -> tuple[TrainConfig, RunFolder]:
     if config.resume is None:
         check(config)
         config, plan = auto.resolve(config)
-        config = replace(config, plan=with_workers(config.plan, config.mode))
+        config = replace(config, plan=replace(config.plan, rollout_workers=choice.rollout_workers(config)))
         folder = RunFolder.create(config.run.root, config.run.experiment, config.seed)
         folder.write_config(configuration.to_yaml(config), config.run.overrides)
         provenance.write(folder.path)

@@ -91,7 +91,7 @@ def check_training(config: TrainConfig) -> None:
 
 def check_open(overrides: Sequence[str]) -> None:
     """What `plan=auto` chooses cannot be set as well."""
-    chosen = ("plan.ranks", "plan.slices", "plan.workers")
+    chosen = ("plan.ranks", "plan.slices", "plan.workers", "plan.rollout_workers")
     for override in overrides:
         if override.lstrip("+~").partition("=")[0] in chosen:
             raise ValueError(

@@ -1,6 +1,6 @@
 """An allocation: which devices or processes simulate, infer and learn, in how many slices, in which order."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 Mode = Literal["colocated", "split", "hybrid"]
@@ -20,6 +20,8 @@ class Allocation:
 
     Attributes:
         mode, ranks, workers: see above; `workers` is 0 where colocated.
+        rollout_workers: on cores, processes that collect beside the ranks, which then only learn, and have the
+            simulators that ranks would have; 0 where ranks collect.
         slices: sets of environments of a rank; one is inferred while the others simulate.
         order: "exact" infers slices in turn; "ready" takes whichever simulators are done, a slice's worth at most.
     """
@@ -29,11 +31,22 @@ class Allocation:
     workers: int = 0
     slices: int = 1
     order: Order = "exact"
+    rollout_workers: int = 0
+
+    @property
+    def collectors(self) -> int:
+        """Who collects: rollout workers, or the ranks."""
+        return self.rollout_workers or self.ranks
+
+    @property
+    def collecting(self) -> "Allocation":
+        """The same with those who collect for ranks: what a rollout depends on."""
+        return replace(self, ranks=self.collectors, rollout_workers=0)
 
     @property
     def processes(self) -> int:
         """Processes of an allocation on cores."""
-        return self.ranks * (1 + self.slices * self.workers)
+        return (self.ranks if self.rollout_workers else 0) + self.collectors * (1 + self.slices * self.workers)
 
     @property
     def simplicity(self) -> tuple[bool, bool, int, int]:
@@ -43,7 +56,8 @@ class Allocation:
     def __str__(self) -> str:
         beside = f", {self.workers} simulating" if self.workers else ""
         order = f", {self.order} order" if self.workers and self.slices > 1 else ""
-        return f"{self.mode}, {_count(self.ranks, 'rank')}{beside}, {_count(self.slices, 'slice')}{order}"
+        also = f", {_count(self.rollout_workers, 'rollout worker')}" if self.rollout_workers else ""
+        return f"{self.mode}, {_count(self.ranks, 'rank')}{also}{beside}, {_count(self.slices, 'slice')}{order}"
 
 
 def _count(number: int, noun: str) -> str:

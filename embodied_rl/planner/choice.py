@@ -74,7 +74,7 @@ def configured(config: TrainConfig, measured: CostFile, resources: Resources) ->
     if plan.allocation == "auto" or resources.devices:
         return None
     workers = plan.workers if plan.allocation == "split" else 0
-    allocation = Allocation(plan.allocation, plan.ranks, workers, plan.slices, plan.order)
+    allocation = Allocation(plan.allocation, plan.ranks, workers, plan.slices, plan.order, rollout_workers(config))
     return candidate(measured.costs, allocation, resources, workload(config))
 
 
@@ -88,17 +88,25 @@ def to_plan(chosen: Allocation, asked: Plan) -> Plan:
         slices=chosen.slices,
         workers=max(1, chosen.workers),
         order=chosen.order,
+        rollout_workers=chosen.rollout_workers or asked.rollout_workers,
     )
 
 
+def rollout_workers(config: TrainConfig) -> int:
+    """How many there are: by default as many as ranks where they collect ahead, else none."""
+    asked = config.plan.rollout_workers
+    return asked if asked is not None else config.plan.ranks if config.mode == "async" else 0
+
+
 def workload(config: TrainConfig) -> Workload:
-    """N environments, and T decisions of each in a rollout."""
+    """N environments, T decisions of each in a rollout, and how far who collects may be ahead."""
     algorithm, _ = plugins.configure("algorithms", config.algo, "algo")
+    staleness = config.staleness if config.mode == "async" else 0
     if not algorithm.fresh_episodes:
-        return Workload(config.sim.num_envs, config.train.decisions)
+        return Workload(config.sim.num_envs, config.train.decisions, staleness)
     spec = SimulatorKind.of(config.sim).spec
     _, embodiment = build.backbone(config.policy, spec)
-    return Workload(config.sim.num_envs, -(-spec.horizon // embodiment.executed))
+    return Workload(config.sim.num_envs, -(-spec.horizon // embodiment.executed), staleness)
 
 
 def group_size(config: TrainConfig) -> int:

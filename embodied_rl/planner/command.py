@@ -64,12 +64,13 @@ def table(made: Choice, forced: Candidate | None) -> Table:
     """The choice, the runners-up, and the configured plan."""
     marks = "→ chosen" if forced is None else "→ chosen, * as configured"
     caption = (
-        f"{marks}. sims: simulator processes of a slice, or accelerators that simulate; d/s: decisions per second."
+        f"{marks}. collect: rollout workers; sims: simulator processes of a slice, or accelerators that simulate; "
+        "d/s: decisions per second."
     )
     found = Table(title="plan", caption=caption, box=SIMPLE_HEAD, pad_edge=False)
     found.add_column("")
     found.add_column("mode", no_wrap=True)
-    for heading in ("ranks", "sims", "slices", "d/s", "iteration", "bubble", "GB", ""):
+    for heading in ("ranks", "collect", "sims", "slices", "d/s", "iteration", "bubble", "GB", ""):
         found.add_column(heading, justify="right", no_wrap=True)
     rows = [("→", made.best), *(("", item) for item in made.others[: SHOWN - 1])]
     if forced is not None:
@@ -84,7 +85,7 @@ def cells(item: Candidate, best: Candidate) -> list[str]:
     plan, found, fastest = item.allocation, item.prediction, best.prediction
     assert fastest is not None
     slices = f"{plan.slices} {plan.order}" if plan.order == "ready" else str(plan.slices)
-    shape = [plan.mode, str(plan.ranks), str(plan.workers or "–"), slices]
+    shape = [plan.mode, str(plan.ranks), str(plan.rollout_workers or "–"), str(plan.workers or "–"), slices]
     gigabytes = f"{item.memory / 1e9:.1f}"
     if found is None:
         return [*shape, "–", "–", "–", gigabytes, "no room"]

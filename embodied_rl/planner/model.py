@@ -28,10 +28,16 @@ _CORE, _RANK = "core", "rank"
 
 @dataclass(frozen=True)
 class Workload:
-    """What an iteration has to do: N environments, T decisions of each."""
+    """What an iteration has to do: N environments, T decisions of each.
+
+    Attributes:
+        envs, decisions: N and T.
+        staleness: versions that those who collect may be ahead of the learner; 0 for none.
+    """
 
     envs: int
     decisions: int
+    staleness: int = 0
 
     @property
     def rows(self) -> int:
@@ -74,7 +80,9 @@ class Prediction:
 
 
 def iteration(costs: Costs, plan: Allocation, resources: Resources, workload: Workload) -> Prediction:
-    """Predict one iteration: rollout, then update. With jitter it is the median of some draws."""
+    """Predict one iteration: rollout, then update; or both at once, where rollout workers may be ahead and have cores
+    of their own. With jitter it is the median of some draws.
+    """
     rounds = min(workload.decisions, SETTLED)
     short = replace(workload, decisions=rounds)
     draws = [rollout(costs, plan, resources, short, seed) for seed in range(DRAWS if costs.jitter else 1)]
@@ -83,7 +91,10 @@ def iteration(costs: Costs, plan: Allocation, resources: Resources, workload: Wo
     update = costs.update(workload.rows / learners(plan))
     extra = costs.switch if plan.mode != "split" else 0.0
     extra += costs.synchronise if plan.mode != "colocated" else 0.0
-    total = seconds + update + extra
+    if plan.rollout_workers:
+        extra = costs.synchronise
+    ahead = plan.rollout_workers and workload.staleness and resources.cores > plan.ranks
+    total = max(seconds, update) + extra if ahead else seconds + update + extra
     return Prediction(total, seconds, update, middle.busy, middle.bubble, workload.rows / total)
 
 
@@ -98,7 +109,9 @@ def rollout(costs: Costs, plan: Allocation, resources: Resources, workload: Work
     Ranks are alike, so that one stands for all.
     """
     place = _on_devices if resources.devices else _on_cores
-    rank = place(costs, plan, resources, workload, random.Random(seed))
+    if plan.rollout_workers:
+        resources = replace(resources, cores=max(1, resources.cores - (plan.ranks if workload.staleness else 0)))
+    rank = place(costs, plan.collecting, resources, workload, random.Random(seed))
     rank.begin()
     rank.clock.run()
     clock = rank.clock

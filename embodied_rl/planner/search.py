@@ -68,7 +68,11 @@ def allocations(
 ) -> Iterator[Allocation]:
     """Every allocation of the resources whose sizes fit the environments."""
     plans = _on_devices(resources.devices) if resources.devices else _on_cores(resources.cores)
+    if workload.staleness and not resources.devices:
+        plans = _ahead(resources.cores)
     for plan in plans:
+        if workload.envs % plan.ranks:
+            continue
         parts = _simulators(plan, bool(resources.devices))
         if workload.envs % parts or workload.envs // parts % group_size:
             continue
@@ -89,9 +93,12 @@ def candidate(costs: Costs, plan: Allocation, resources: Resources, workload: Wo
 def memory(costs: Costs, plan: Allocation, resources: Resources, workload: Workload) -> float:
     """Bytes: on cores of all processes together, on accelerators of the fullest one."""
     if not resources.devices:
-        simulators = plan.ranks * max(1, plan.slices * plan.workers)
+        simulators = plan.collectors * max(1, plan.slices * plan.workers)
         simulator = costs.simulator_memory(workload.envs / simulators)
-        return simulators * simulator + plan.ranks * costs.policy_memory(workload.rows / plan.ranks)
+        policies = plan.ranks * costs.policy_memory(workload.rows / plan.ranks)
+        if plan.rollout_workers:
+            policies += plan.rollout_workers * costs.policy_memory(workload.rows / plan.rollout_workers)
+        return simulators * simulator + policies
     policy = costs.policy_memory(workload.rows / learners(plan))
     if plan.mode == "colocated":
         return costs.simulator_memory(workload.envs / plan.ranks) + policy
@@ -115,6 +122,13 @@ def _on_cores(cores: int) -> Iterator[Allocation]:
                 yield Allocation("split", ranks, workers, slices)
 
 
+def _ahead(cores: int) -> Iterator[Allocation]:
+    """Some cores learn while others collect ahead of them; one core does both in turn."""
+    for ranks in _counts(max(1, cores - 1)):
+        for plan in _on_cores(max(1, cores - ranks)):
+            yield replace(plan, ranks=ranks, rollout_workers=plan.ranks)
+
+
 def _on_devices(devices: int) -> Iterator[Allocation]:
     for slices in SLICES:
         for ranks in _counts(devices):
@@ -134,7 +148,7 @@ def _simulators(plan: Allocation, devices: bool) -> int:
     """Into how many parts the environments are divided."""
     if devices:
         return plan.slices * (plan.workers or plan.ranks)
-    return plan.ranks * plan.slices * max(1, plan.workers)
+    return plan.collectors * plan.slices * max(1, plan.workers)
 
 
 def _seconds(item: Candidate) -> float:

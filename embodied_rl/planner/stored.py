@@ -46,6 +46,8 @@ def to_words(allocation: Mapping[str, Any]) -> list[str]:
     words = [f"plan={allocation['mode']}", f"plan.ranks={allocation['ranks']}", f"plan.slices={allocation['slices']}"]
     if allocation["workers"]:
         words += [f"plan.workers={allocation['workers']}", f"plan.order={allocation['order']}"]
+    if ahead := allocation.get("rollout_workers"):  # plans of earlier versions do not know them
+        words.append(f"plan.rollout_workers={ahead}")
     return words
 
 
