@@ -1,24 +1,24 @@
 """The clipped policy update that PPO and GRPO share: minibatches, ratios, gradients, learning rates.
 
-Shapes: T decisions, N environments, B = T·N rows, Hx executed actions, D' scored entries of an action.
+Shapes: B rows, Hx executed actions, D' scored entries of an action.
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from embodied_rl.algorithms.batch import Batch
+from embodied_rl.algorithms.proximal import decouple, level_mask, stale_rows
 from embodied_rl.config import at_least
-from embodied_rl.interfaces.policy import Actor, Evaluation, Trace
-from embodied_rl.interfaces.sim import Source
+from embodied_rl.interfaces.policy import Actor, Evaluation
 from embodied_rl.learning import memory
 from embodied_rl.learning.optimiser import Optimiser
 from embodied_rl.objectives.clip import approximate_kl, clip_fraction, clipped_policy_loss
-from embodied_rl.objectives.reduce import Level, masked_mean, reduce_log_prob, step_mask
-from embodied_rl.rollout.buffer import Rollout
+from embodied_rl.objectives.reduce import Level, masked_mean, reduce_log_prob
 from embodied_rl.runtime.collective import Ranks
 
 
@@ -38,6 +38,9 @@ class ClippedConfig:
         clip_low: the ratio stays above 1 - clip_low.
         clip_high: the ratio stays below 1 + clip_high; more than clip_low is DAPO's clip-higher (arXiv:2503.14476).
         dual_clip: bounds the loss of bad actions at that multiple of the advantage (arXiv:1912.09729); null for none.
+        decoupled: where earlier weights decided, the ratio is to the policy at the start of the update, and a weight
+            corrects for the one that decided (decoupled PPO, arXiv:2505.24298); otherwise to that one.
+        importance_cap: those weights are truncated there, which is at least 1; null for not at all.
         target_kl: an epoch whose mean KL of a chunk exceeds it is the last; null for no limit.
         entropy: weight of the entropy bonus, where the noise is learned.
         auxiliary: weight of the backbone's auxiliary loss, such as localisation.
@@ -57,6 +60,8 @@ class ClippedConfig:
     clip_low: float = at_least(0, 0.2)
     clip_high: float = at_least(0, 0.2)
     dual_clip: float | None = at_least(1, None)
+    decoupled: bool = True
+    importance_cap: float | None = at_least(1, 2.0)
     target_kl: float | None = at_least(0, 0.3)
     entropy: float = at_least(0, 0.0)
     auxiliary: float = at_least(0, 0.0)
@@ -74,71 +79,7 @@ class ClippedConfig:
             raise ValueError(f"algo.micro_batch={self.micro_batch} must be at least 1, auto, or null.")
 
 
-@dataclass
-class Batch:
-    """A rollout as rows.
-
-    Attributes:
-        trace: [B, ...], what the actor recorded. log_prob: float32 [B, Hx, D'] under the rollout's weights.
-        mask: bool [B, Hx], the executed actions that the policy chose itself.
-        advantage: float32 [B].
-        value, returns: float32 [B], for a critic that learns with the policy; None for none.
-        rows: int64 [R], the rows that may be learned from.
-    """
-
-    trace: Trace
-    log_prob: Tensor
-    mask: Tensor
-    advantage: Tensor
-    rows: Tensor
-    value: Tensor | None = None
-    returns: Tensor | None = None
-
-    def select(self, rows: Tensor) -> "Batch":
-        """Some rows, all of them valid."""
-        return replace(
-            self,
-            trace={name: tensor[rows] for name, tensor in self.trace.items()},
-            log_prob=self.log_prob[rows],
-            mask=self.mask[rows],
-            advantage=self.advantage[rows],
-            rows=torch.arange(len(rows)),
-            value=None if self.value is None else self.value[rows],
-            returns=None if self.returns is None else self.returns[rows],
-        )
-
-
 ValueLoss = Callable[[Batch, Tensor], Tensor]
-
-
-def as_batch(
-    rollout: Rollout,
-    advantage: Tensor,
-    learnable: Tensor | None = None,
-    *,
-    value: Tensor | None = None,
-    returns: Tensor | None = None,
-) -> Batch:
-    """A rollout's tensors [T, N, ...] as rows.
-
-    Args:
-        rollout: what was collected; left as it is.
-        advantage: float32 [T, N].
-        learnable: bool [T, N], the rows to learn from; by default all that are valid.
-        value, returns: float32 [T, N], for a critic that learns with the policy.
-    """
-    executed = step_mask(rollout.steps, rollout.reward.shape[-1])
-    mask = executed & (rollout.source == int(Source.POLICY))
-    learnable = rollout.valid if learnable is None else learnable
-    return Batch(
-        trace={name: tensor.flatten(0, 1) for name, tensor in rollout.trace.items()},
-        log_prob=rollout.log_prob.flatten(0, 1),
-        mask=mask.flatten(0, 1),
-        advantage=advantage.flatten(),
-        rows=learnable.flatten().nonzero().squeeze(1),
-        value=None if value is None else value.flatten(),
-        returns=None if returns is None else returns.flatten(),
-    )
 
 
 class ClippedUpdate:
@@ -180,6 +121,20 @@ class ClippedUpdate:
             late = max(0.0, (done - self.config.noise_decay_from) / max(1 - self.config.noise_decay_from, 1e-9))
             self.actor.sampler.noise_level = self._noise_level * (1 - (1 - self.config.noise_final) * late)  # type: ignore[union-attr]
 
+    def proximal(self, batch: Batch) -> tuple[Batch, dict[str, float]]:
+        """What to `run` and to fit a critic on where rows may be stale, and figures on them; see `proximal.decouple`.
+
+        A batch without a stale row on any rank comes back as it is.
+        """
+        if not self.config.decoupled:
+            return batch, {}
+        stale = stale_rows(batch, self.actor.version)
+        most = max(1, self.config.minibatch // self.ranks.size)
+        self._measure(batch.select(stale[:most]))
+        level, at_once = Level(self.config.level), min(most, self._at_once or most)
+        cap, evaluate = self.config.importance_cap, self.actor.evaluate
+        return decouple(batch, stale, evaluate, self.ranks, level=level, cap=cap, at_once=at_once)
+
     def run(self, batch: Batch, iteration: int, critic: Optimiser | None = None) -> dict[str, float]:
         """All epochs; returns means of the last one, over all ranks."""
         figures: dict[str, float] = {}
@@ -211,8 +166,7 @@ class ClippedUpdate:
         yield from order.tensor_split(parts)
 
     def _step(self, batch: Batch, critic: Optimiser | None) -> Tensor:
-        if self.config.micro_batch == "auto" and self._at_once is None and len(batch.advantage):
-            self._at_once = self._affordable(batch)
+        self._measure(batch)
         self.updates += 1
         rise = min(1.0, self.updates / max(self.config.warmup_updates, 1))
         optimisers = [self.optimiser] if critic is None else [self.optimiser, critic]
@@ -235,6 +189,11 @@ class ClippedUpdate:
             found.append(torch.stack(figures))
         return torch.cat([torch.stack(found)[:, :-1].sum(dim=0), torch.stack(found)[:, -1:].amax(dim=0)])
 
+    def _measure(self, batch: Batch) -> None:
+        """Find out how many rows to work on at once, where it is asked for and has not been."""
+        if self.config.micro_batch == "auto" and self._at_once is None and len(batch.advantage):
+            self._at_once = self._affordable(batch)
+
     def _affordable(self, batch: Batch) -> int:
         """Rows whose gradients fit into memory together; the gradients of the measurement are dropped."""
 
@@ -251,9 +210,10 @@ class ClippedUpdate:
         """A part's share of the loss, and of the figures."""
         config, level = self.config, Level(self.config.level)
         log_ratio = reduce_log_prob(now.log_prob - batch.log_prob, batch.mask, level)
-        mask = _level_mask(batch.mask, log_ratio)
+        mask = level_mask(batch.mask, log_ratio)
         ratios = shares.chunks if level == Level.CHUNK else shares.actions
         policy = clipped_policy_loss(log_ratio, batch.advantage, config.clip_low, config.clip_high, config.dual_clip)
+        policy = policy if batch.weight is None else batch.weight * policy
         policy = masked_mean(policy, mask) * ratios
         loss = policy
         if config.entropy:
@@ -306,10 +266,3 @@ def _share(part: int, whole: int) -> float:
 
 
 FIGURES = ("policy_loss", "value_loss", "kl", "clip_share", "entropy", "worst_ratio", "grad_norm")
-
-
-def _level_mask(mask: Tensor, log_ratio: Tensor) -> Tensor:
-    """bool of the ratios' shape: which of them mean something; mask is bool [B, Hx]."""
-    if log_ratio.dim() == 1:
-        return mask.any(dim=1)
-    return mask if log_ratio.dim() == 2 else mask[..., None].expand_as(log_ratio)

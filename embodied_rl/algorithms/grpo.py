@@ -15,7 +15,8 @@ import torch
 from torch import Tensor
 
 from embodied_rl.actors.flow import FlowActor
-from embodied_rl.algorithms.clipped import Batch, ClippedConfig, ClippedUpdate, as_batch
+from embodied_rl.algorithms.batch import Batch, as_batch
+from embodied_rl.algorithms.clipped import ClippedConfig, ClippedUpdate
 from embodied_rl.objectives.gae import discounted_reward
 from embodied_rl.objectives.group import group_advantage
 from embodied_rl.objectives.reduce import Level
@@ -64,7 +65,8 @@ class GRPO:
         advantage, kept = group_advantage(returns, group, self.config.success_low, self.config.success_high)
         batch = as_batch(rollout, advantage.expand_as(rollout.valid), rollout.valid & kept & whole)
         batch.advantage = batch.advantage * self._by_length(batch, len(whole))
-        return {"kept_share": float(kept.float().mean()), **self.policy.run(batch, iteration)}
+        batch, importance = self.policy.proximal(batch)
+        return {"kept_share": float(kept.float().mean()), **importance, **self.policy.run(batch, iteration)}
 
     def _by_length(self, batch: Batch, episodes: int) -> Tensor:
         """float32 [B]: weights that make each episode's ratios add up to as many as the mean one has, on all ranks."""

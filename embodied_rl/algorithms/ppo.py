@@ -16,7 +16,8 @@ import torch
 from torch import Tensor
 
 from embodied_rl.actors.flow import PRIVILEGED, FlowActor
-from embodied_rl.algorithms.clipped import Batch, ClippedConfig, ClippedUpdate, as_batch
+from embodied_rl.algorithms.batch import Batch, as_batch
+from embodied_rl.algorithms.clipped import ClippedConfig, ClippedUpdate
 from embodied_rl.config import at_least
 from embodied_rl.critics import Need
 from embodied_rl.learning.optimiser import Optimiser
@@ -40,7 +41,7 @@ class PPOConfig(ClippedConfig):
         lam: lambda of generalised advantage estimation, per decision.
         normalise: advantages to mean 0 and deviation 1 over all ranks.
         critic_lr: learning rate of the critic.
-        value_clip: clipping around the value that was recorded; null for none.
+        value_clip: clipping around the value before the update; null for none.
         value_huber: Huber threshold of the value loss; null for squares.
         critic_warmup: iterations that fit the critic alone.
         critic_steps: minibatches an iteration of a critic on privileged state; `minibatch` rows on each rank.
@@ -97,6 +98,8 @@ class PPO:
         assert batch.returns is not None and batch.value is not None
         rows = batch.rows
         figures = {"explained_variance": float(explained_variance(batch.value[rows], batch.returns[rows]))}
+        batch, importance = self.policy.proximal(batch)
+        figures |= importance
         learning = iteration >= self.config.critic_warmup
         if self._apart:
             figures["value_loss"] = self._fit_critic(batch, iteration, 1 if learning else 4)

@@ -12,7 +12,8 @@ from rich.table import Table
 from torch import Tensor
 
 from embodied_rl.actors.flow import FlowActor
-from embodied_rl.algorithms.clipped import Batch, ClippedConfig, ClippedUpdate
+from embodied_rl.algorithms.batch import Batch
+from embodied_rl.algorithms.clipped import ClippedConfig, ClippedUpdate
 from embodied_rl.benchmarks import networks
 from embodied_rl.benchmarks.networks import Size
 from embodied_rl.benchmarks.stopwatch import Turns, one_thread, take_turns

@@ -11,7 +11,8 @@ from torch import Tensor, nn
 
 from embodied_rl.actors.embodiment import Embodiment
 from embodied_rl.actors.flow import FlowActor
-from embodied_rl.algorithms.clipped import Batch, ClippedConfig, ClippedUpdate
+from embodied_rl.algorithms.batch import Batch
+from embodied_rl.algorithms.clipped import ClippedConfig, ClippedUpdate
 from embodied_rl.critics import make_critic
 from embodied_rl.flow.sampler import FlowNoise, FlowSDE, Sampler
 from embodied_rl.interfaces.policy import Actor, Evaluation, NoiseKeys, Trace

@@ -17,7 +17,8 @@ from experience import (
     weights,
 )
 
-from embodied_rl.algorithms.clipped import FIGURES, as_batch
+from embodied_rl.algorithms.batch import as_batch
+from embodied_rl.algorithms.clipped import FIGURES
 
 
 def single(ratio: float, advantage: float, **settings) -> float:
