@@ -18,6 +18,7 @@ from embodied_rl.learning import checkpoint
 from embodied_rl.rollout.buffer import Rollout
 from embodied_rl.rollout.collect import Collector
 from embodied_rl.rollout.episodes import EpisodeSampler, Purpose
+from embodied_rl.rollout.staleness import mask_older, staleness
 from embodied_rl.rollout.timeline import LEARN, Timeline
 from embodied_rl.runs import provenance
 from embodied_rl.runs.folder import RunFolder
@@ -110,7 +111,7 @@ class Trainer:
 
     def _evaluation_envs(self) -> int:
         """As many as train, at most: some simulators take hundreds of megabytes for each."""
-        parts = self.config.plan.parts // self.ranks.size
+        parts = self.config.plan.simulators
         most = min(EVALUATION_ENVS, self.config.sim.num_envs // self.ranks.size)
         return most // parts * parts or parts
 
@@ -119,6 +120,7 @@ class Trainer:
         began = time.perf_counter()
         self._offer()
         rollout = self._experience.collect()
+        ages = self._ages(rollout)
         if self.config.train.time_limit == "terminal":
             rollout.end_at_time_limit()
         collected = time.perf_counter()
@@ -128,7 +130,7 @@ class Trainer:
         self.iteration += 1
         now = time.perf_counter()
         seconds = {"iteration": now - began, "rollout": collected - began, "update": now - collected}
-        figures = self._figures(seconds) | {f"update/{name}": value for name, value in update.items()}
+        figures = self._figures(seconds) | ages | {f"update/{name}": value for name, value in update.items()}
         if self.config.mode == "async" and self.iteration < self.config.train.iterations:
             self._offer()  # at once: evaluations and checkpoints need not hold up those who collect
         return figures
@@ -139,6 +141,16 @@ class Trainer:
             self.algorithm.prepare(self.iteration)
             self._experience.offer()
             self._offered = self.iteration
+
+    def _ages(self, rollout: Rollout) -> dict[str, float]:
+        """How old the decisions are that are to be learned from; those beyond the bound are left out, and counted."""
+        if self.config.mode != "async":
+            return {}
+        bound, now = self.config.staleness, self.actor.version
+        masked = torch.tensor(float(mask_older(rollout.version, rollout.valid, now, bound)))
+        self.ranks.sum_([masked])
+        found = self._means(staleness(rollout.version, rollout.valid, now, bound))
+        return found | {"staleness/masked": float(masked)}
 
     def _means(self, figures: Mapping[str, float]) -> dict[str, float]:
         """Over ranks, each of which has figures of its own rows."""

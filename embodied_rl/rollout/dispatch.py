@@ -10,6 +10,7 @@ from typing import Any, cast
 
 from embodied_rl.interfaces.curriculum import EpisodeRecord
 from embodied_rl.interfaces.sim import Array
+from embodied_rl.rollout.staleness import Gate
 from embodied_rl.rollout.worker import Beginning, Collected, Order
 from embodied_rl.runtime.handle import Future, Handle, WorkerDied, respawn, wait_for_any
 
@@ -24,6 +25,7 @@ class _Worker:
     """A rollout worker as its dispatcher knows it.
 
     Attributes:
+        gate: lets its parts in, one for each version.
         following: the rollout it makes a part of next, or now.
         future: of the part it makes now.
         state: where it stood after its last part; what another one goes on from, should it die.
@@ -33,6 +35,7 @@ class _Worker:
     """
 
     handle: Handle
+    gate: Gate
     following: int = 0
     future: Future | None = None
     state: dict[str, Array] | None = None
@@ -45,9 +48,9 @@ class _Worker:
 class Dispatcher:
     """Hands out rollouts, numbered as the weights' versions are: number i is what version i learns from.
 
-    A worker may begin number i once version i - staleness is there. What version i meets is then at most `staleness`
-    older than itself, and nobody collects what will be thrown away (the capacity rule of AReaL, arXiv:2505.24298, for
-    each worker's part).
+    A worker may begin number i once version i - staleness is there: each has a `Gate` of its own, so that a fast one
+    does not take what a slow one may. What version i meets is then at most `staleness` older than itself, and nobody
+    collects what will be thrown away.
 
     A worker that dies is replaced, and the new one goes on where the old one stood before the part it was making, so
     that nothing but time is lost. A thread waits for the workers, so that they go on while the ranks learn.
@@ -62,9 +65,8 @@ class Dispatcher:
 
     def __init__(self, handles: Sequence[Handle], staleness: int) -> None:
         self.restarts = 0
-        self._workers = [_Worker(handle) for handle in handles]
+        self._workers = [_Worker(handle, Gate(staleness, rows=1)) for handle in handles]
         self._staleness = staleness
-        self._version = -1
         self._beginning: Beginning | None = None
         self._changed = threading.Condition()
         self._failure: BaseException | None = None
@@ -76,11 +78,14 @@ class Dispatcher:
         """Go on with a rollout, from where the workers stood before it; only before the first `offer`."""
         for worker, state in zip(self._workers, states, strict=True):
             worker.following, worker.state = number, state
+            worker.gate.recover(number)
 
     def offer(self, version: int, beginning: Beginning) -> None:
         """A version is on the board; `beginning` is what a new worker starts from, and must not change any more."""
         with self._changed:
-            self._version, self._beginning = version, beginning
+            self._beginning = beginning
+            for worker in self._workers:
+                worker.gate.publish(version)
         if not self._thread.is_alive():
             self._thread.start()
         self._bell.ring()
@@ -129,7 +134,8 @@ class Dispatcher:
     def _hand_out(self) -> None:
         with self._changed:
             for worker in self._workers:
-                if worker.future is None and worker.following <= self._version + self._staleness:
+                if worker.future is None and worker.gate.may_start(1):
+                    worker.gate.start(1)
                     self._order(worker)
 
     def _order(self, worker: _Worker) -> None:
@@ -154,6 +160,7 @@ class Dispatcher:
 
     def _put(self, worker: _Worker, made: Collected) -> None:
         with self._changed:
+            worker.gate.finish(1)
             worker.made[worker.following] = made
             worker.state, worker.told = made.state, ()
             worker.following += 1
@@ -161,6 +168,7 @@ class Dispatcher:
 
     def _replace(self, worker: _Worker, death: WorkerDied) -> None:
         log.warning("%s\nA new worker collects its part of rollout %d again.", death, worker.following)
+        worker.gate.lose(1)
         self.restarts += respawn(worker.handle)
         worker.begun = False
 

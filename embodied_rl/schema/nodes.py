@@ -212,7 +212,12 @@ class Plan:
     @property
     def parts(self) -> int:
         """Into how many simulators the environments are divided."""
-        return self.collectors * self.slices * (1 if self.allocation == "colocated" else self.workers)
+        return self.collectors * self.simulators
+
+    @property
+    def simulators(self) -> int:
+        """Of each process that collects."""
+        return self.slices * (1 if self.allocation == "colocated" else self.workers)
 
 
 @dataclass(frozen=True)
