@@ -20,7 +20,7 @@ from embodied_rl.interfaces.sim import SimulatorSpec
 from embodied_rl.learning import checkpoint, trainable
 from embodied_rl.learning.checkpoint import CheckpointError
 from embodied_rl.roles import PolicyWorker, RemotePolicy
-from embodied_rl.runtime.local import ProcessHandle
+from embodied_rl.runtime.base import Deadlines, Runtime, Share
 from embodied_rl.schema import EpisodesNode, Plan, PolicyNode, SamplerNode, SimNode
 
 POLICY = "policy.safetensors"
@@ -78,16 +78,16 @@ class Blueprint:
         return built
 
 
-def policy(learning: FlowActor, blueprint: Blueprint, plan: Plan) -> FlowActor | RemotePolicy:
+def policy(learning: FlowActor, blueprint: Blueprint, plan: Plan, runtime: Runtime) -> FlowActor | RemotePolicy:
     """Who infers while experience is collected: the actor that learns, or a process that is sent its weights."""
     if plan.policy == "shared":
         return learning
-    handle = ProcessHandle(
+    handle = runtime.worker(
         f"{__name__}:{policy_worker.__name__}",
         {"blueprint": blueprint},
         name="policy worker",
-        start_timeout=plan.start_timeout,
-        call_timeout=plan.call_timeout,
+        deadlines=Deadlines(plan.start_timeout, plan.call_timeout),
+        share=Share(gpus=float(blueprint.node.device != "cpu")),
     )
     return RemotePolicy(handle, learning)
 

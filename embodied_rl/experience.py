@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 import torch
 
-from embodied_rl import build
+from embodied_rl import build, runtimes
 from embodied_rl.actors.flow import FlowActor
 from embodied_rl.figures import Share
 from embodied_rl.interfaces.curriculum import EpisodeRecord
@@ -260,7 +260,7 @@ def rollout_worker(
     envs = config.sim.num_envs // int(config.plan.rollout_workers or 1)
     curriculum = build.curriculum(config.episodes, kind.spec)
     sampler = EpisodeSampler(kind.spec, config.seed, group_size=sizes.group_size, curriculum=curriculum)
-    handles = make_handles(kind, config.plan, envs, f"worker {number}'s")
+    handles = make_handles(kind, config.plan, envs, f"worker {number}'s", runtimes.of(config))
     collector = Collector(
         handles,
         kind.spec,

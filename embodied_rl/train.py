@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 
-from embodied_rl import build, plugins
+from embodied_rl import build, plugins, runtimes
 from embodied_rl import config as configuration
 from embodied_rl.evaluate.protocol import EpisodeResult
 from embodied_rl.evaluate.statistics import wilson
@@ -20,7 +20,7 @@ from embodied_rl.runs.log import open_log
 from embodied_rl.runs.storage import write_text
 from embodied_rl.runtime.collective import Ranks
 from embodied_rl.runtime.handle import RunFailed
-from embodied_rl.runtime.ranks import Stopped, launch, raise_on_signals, stop_on_signals
+from embodied_rl.runtime.ranks import Stopped, raise_on_signals, stop_on_signals
 from embodied_rl.schema import Plan, TrainConfig
 from embodied_rl.simulators import environments
 from embodied_rl.simulators.kind import SimulatorKind
@@ -38,12 +38,8 @@ def run(config: TrainConfig) -> None:
     if config.resume is not None and (note := stored.moved(folder.path / provenance.FILE)):
         print(note)
     try:
-        launch(
-            train,
-            (config, folder),
-            config.plan.ranks,
-            timeout=patience(config.plan, environments.interpreter(config.sim) is not None),
-        )
+        foreign = environments.interpreter(config.sim) is not None
+        runtimes.launch(config, train, (config, folder), patience(config.plan, foreign))
     except Stopped:
         print(f"Stopped; every iteration so far is saved. Continue with: embodied-rl train resume={folder.path}")
     except FloatingPointError as error:

@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from embodied_rl import build, figures, plugins, trace
+from embodied_rl import build, figures, plugins, runtimes, trace
 from embodied_rl.actors.checkpoint import load_actor, save_actor
 from embodied_rl.evaluate.protocol import EpisodeResult, enumerate_episodes, evaluate
 from embodied_rl.evaluate.statistics import as_good
@@ -24,7 +24,6 @@ from embodied_rl.runs import provenance
 from embodied_rl.runs.folder import RunFolder
 from embodied_rl.runtime.collective import Ranks
 from embodied_rl.runtime.memory import keep_freed_memory
-from embodied_rl.runtime.this_machine import ThisMachine
 from embodied_rl.schema import PolicyNode, TrainConfig
 from embodied_rl.simulators.kind import SimulatorKind, make_handles
 
@@ -40,6 +39,7 @@ class Trainer:
         torch.set_num_threads(1)
         torch.manual_seed(config.seed)
         self.config, self.folder, self.ranks = config, folder, ranks
+        self._runtime = runtimes.of(config)
         self.kind = SimulatorKind.of(config.sim)
         self.spec: SimulatorSpec = self.kind.spec
         algorithm, options = plugins.configure("algorithms", config.algo, "algo")
@@ -50,7 +50,7 @@ class Trainer:
         self._episodes = self._sampler()
         envs = config.sim.num_envs // ranks.size
         self.kept = build.keep(self.actor, config.policy, self._decisions() * envs)
-        self._evaluators = make_handles(self.kind, config.plan, self._evaluation_envs(), "evaluation")
+        self._evaluators = make_handles(self.kind, config.plan, self._evaluation_envs(), "evaluation", self._runtime)
         rollout = Rollout.allocate(self.actor, self._decisions(), envs)
         self._blueprint = build.Blueprint.of(self.actor, node, config.algo.sampler, self.spec)
         self._experience = self._shared(rollout) if config.plan.rollout_workers else self._own(rollout)
@@ -79,7 +79,7 @@ class Trainer:
     def _own(self, rollout: Rollout) -> OwnExperience:
         """This rank collects."""
         config = self.config
-        handles = make_handles(self.kind, config.plan, rollout.num_envs, "training")
+        handles = make_handles(self.kind, config.plan, rollout.num_envs, "training", self._runtime)
         collector = Collector(
             handles,
             self.spec,
@@ -92,7 +92,7 @@ class Trainer:
             fresh=self.algorithm.fresh_episodes,
             order=config.plan.order,
         )
-        policy = build.policy(self.actor, self._blueprint, config.plan)
+        policy = build.policy(self.actor, self._blueprint, config.plan, self._runtime)
         return OwnExperience(policy, collector, self._episodes, handles)
 
     def _shared(self, rollout: Rollout) -> SharedExperience:
@@ -100,7 +100,7 @@ class Trainer:
         workers = None
         if self.ranks.rank == 0:
             sizes = Sizes(rollout.decisions, self.algorithm.group_size, self.algorithm.fresh_episodes)
-            workers = Workers(self.config, ThisMachine(), self._blueprint, sizes)
+            workers = Workers(self.config, self._runtime, self._blueprint, sizes)
         return SharedExperience(self.actor, self.ranks, rollout, self._episodes, workers)
 
     def _decisions(self) -> int:

@@ -18,6 +18,7 @@ from embodied_rl.rollout.collect import Collector
 from embodied_rl.rollout.episodes import EpisodeSampler
 from embodied_rl.runtime.handle import GaveUp, NoAnswer, WorkerError
 from embodied_rl.runtime.local import ProcessHandle
+from embodied_rl.runtime.this_machine import ThisMachine
 from embodied_rl.runtime.thread import ThreadHandle
 from embodied_rl.schema import Plan, PolicyNode, SamplerNode, SimNode
 from embodied_rl.simulators.kind import SimulatorKind
@@ -46,7 +47,7 @@ def collector(actor: FlowActor) -> Collector:
 def remote() -> Any:
     """A policy worker in a process, for an actor of which it knows the shape alone."""
     actor = learner()
-    policy = build.policy(actor, build.Blueprint.of(actor, *PARTS[:3]), Plan(policy="process"))
+    policy = build.policy(actor, build.Blueprint.of(actor, *PARTS[:3]), Plan(policy="process"), ThisMachine())
     assert isinstance(policy, RemotePolicy)
     yield policy
     policy.handle.close()

@@ -1,15 +1,11 @@
 """Where roles run. Whoever needs a process asks a `Runtime`, and gets a handle; the rest does not know which it is."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol
 
-from embodied_rl.runtime.collective import Ranks
 from embodied_rl.runtime.handle import Handle
 from embodied_rl.runtime.interpreter import Interpreter
-
-Config = TypeVar("Config")
-Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
@@ -66,16 +62,6 @@ class Board(Protocol):
 
 class Runtime(Protocol):
     """Starts processes, and ends them with whoever started them, however that ends."""
-
-    def launch(
-        self, function: Callable[[Config, Ranks], Result], config: Config, size: int, *, timeout: float, share: Share
-    ) -> Result:
-        """Run `function(config, ranks)` on so many ranks; see `embodied_rl.runtime.ranks.launch`.
-
-        Raises:
-            RankFailed: a rank failed, the first of them.
-        """
-        ...
 
     def worker(
         self,

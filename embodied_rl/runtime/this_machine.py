@@ -1,12 +1,10 @@
 """The runtime of one machine: processes that talk through pipes and shared memory."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
-from embodied_rl.runtime import ranks
-from embodied_rl.runtime.base import Config, Deadlines, Result, Share
+from embodied_rl.runtime.base import Deadlines, Share
 from embodied_rl.runtime.board import SharedBoard
-from embodied_rl.runtime.collective import Ranks
 from embodied_rl.runtime.interpreter import Interpreter
 from embodied_rl.runtime.local import ProcessHandle
 
@@ -16,12 +14,6 @@ class ThisMachine:
 
     def __init__(self) -> None:
         self._boards: list[SharedBoard] = []
-
-    def launch(
-        self, function: Callable[[Config, Ranks], Result], config: Config, size: int, *, timeout: float, share: Share
-    ) -> Result:
-        """See `Runtime.launch`; rank 0 is this process."""
-        return ranks.launch(function, config, size, timeout=timeout)
 
     def worker(
         self,

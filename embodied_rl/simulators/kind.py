@@ -1,15 +1,18 @@
 """From a configuration's `sim` node to simulators, in this process or in a worker, in this environment or another."""
 
+from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 from embodied_rl import plugins
 from embodied_rl.interfaces.sim import Simulator, SimulatorSpec, Unavailable
+from embodied_rl.runtime.base import Deadlines, Runtime, Share
 from embodied_rl.runtime.handle import Handle
 from embodied_rl.runtime.interpreter import Interpreter
-from embodied_rl.runtime.local import InlineHandle, ProcessHandle
+from embodied_rl.runtime.local import InlineHandle
 from embodied_rl.runtime.remote import RemoteSimulator
+from embodied_rl.runtime.this_machine import ThisMachine
 from embodied_rl.schema import Plan, SimNode
 from embodied_rl.simulators import environments
 
@@ -72,7 +75,7 @@ class SimulatorKind:
         if self.interpreter is not None:
             described = {"factory": plugins.path("sims", self.node.name)}
             name = f"simulator '{self.node.name}'"
-            with self._process(DESCRIBED, described, name, PATIENT) as handle:
+            with closing(self._process(DESCRIBED, described, name, PATIENT)) as handle:
                 return handle.submit("ask", method, self.options).result()
         try:
             return getattr(self.simulator, method)(self.options)
@@ -92,10 +95,10 @@ class SimulatorKind:
             return self.worker(num_envs, name, plan or PATIENT)
         return InlineHandle(partial(self._here, num_envs), name)
 
-    def worker(self, num_envs: int, name: str, plan: Plan) -> Handle:
-        """Behind a handle, in a process of its own, with the deadlines of a plan."""
+    def worker(self, num_envs: int, name: str, plan: Plan, runtime: Runtime | None = None) -> Handle:
+        """Behind a handle, in a process of its own, with the deadlines of a plan; by default on this machine."""
         factory = plugins.path("sims", self.node.name)
-        return self._process(factory, {"config": self.options, "num_envs": num_envs}, name, plan)
+        return self._process(factory, {"config": self.options, "num_envs": num_envs}, name, plan, runtime)
 
     def _here(self, num_envs: int) -> Simulator:
         try:
@@ -103,14 +106,16 @@ class SimulatorKind:
         except ModuleNotFoundError as error:
             raise self._missing(error) from None
 
-    def _process(self, factory: str, kwargs: dict[str, Any], name: str, plan: Plan) -> ProcessHandle:
+    def _process(
+        self, factory: str, kwargs: dict[str, Any], name: str, plan: Plan, runtime: Runtime | None = None
+    ) -> Handle:
         own = plugins.path("sims", self.node.name).partition(":")[0].partition(".")[0]
-        return ProcessHandle(
+        return (runtime or ThisMachine()).worker(
             factory,
             kwargs,
             name=name,
-            start_timeout=plan.start_timeout,
-            call_timeout=plan.call_timeout,
+            deadlines=Deadlines(plan.start_timeout, plan.call_timeout),
+            share=Share(),
             interpreter=self.interpreter,
             packages=(own,),
         )
@@ -120,8 +125,10 @@ class SimulatorKind:
         return Unavailable(f"{where} {environments.remedy(self.node.name)}")
 
 
-def make_handles(kind: SimulatorKind, plan: Plan, num_envs: int, purpose: str) -> list[Handle]:
-    """The simulators of one rank, slice by slice; `num_envs` are those of this rank.
+def make_handles(
+    kind: SimulatorKind, plan: Plan, num_envs: int, purpose: str, runtime: Runtime | None = None
+) -> list[Handle]:
+    """The simulators of who collects, slice by slice; `num_envs` are those of it, `runtime` starts processes.
 
     Colocated: one simulator a slice, in this process, or in one of its own where it lives in another environment.
     Split: each slice is spread over the workers.
@@ -130,4 +137,4 @@ def make_handles(kind: SimulatorKind, plan: Plan, num_envs: int, purpose: str) -
         each = num_envs // plan.slices
         return [kind.inline(each, f"{purpose} simulator {part}", plan) for part in range(plan.slices)]
     count = plan.slices * plan.workers
-    return [kind.worker(num_envs // count, f"{purpose} simulator {part}", plan) for part in range(count)]
+    return [kind.worker(num_envs // count, f"{purpose} simulator {part}", plan, runtime) for part in range(count)]

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from embodied_rl import plugins
+from embodied_rl.runtime import this_machine
 from embodied_rl.schema import Plan, SimNode
-from embodied_rl.simulators import kind as kind_module
 from embodied_rl.simulators.kind import SimulatorKind, make_handles
 from embodied_rl.testing.fake_simulator import FakeSimulator
 
@@ -17,7 +17,7 @@ def test_simulator_processes_have_the_deadlines_of_the_plan(
 ) -> None:
     made: list[dict[str, Any]] = []
     monkeypatch.setattr(
-        kind_module, "ProcessHandle", lambda factory, kwargs, **options: made.append({**kwargs, **options})
+        this_machine, "ProcessHandle", lambda factory, kwargs, **options: made.append({**kwargs, **options})
     )
     monkeypatch.setattr(plugins, "path", lambda group, name: f"{name}:Simulator")
     kind = SimulatorKind(SimNode("fake"), FakeSimulator, FakeSimulator.Config())
