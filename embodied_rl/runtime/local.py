@@ -323,6 +323,10 @@ class ProcessHandle:
     def _worker_error(self, method: str, failure: Failure) -> Exception:
         if failure.row is not None:
             return NotFinite(failure.summary, failure.row)
+        if failure.told:
+            return WorkerError(failure.summary)
+        if failure.not_finite:
+            return FloatingPointError(failure.summary)
         if failure.refused:
             return ValueError(failure.summary)
         if failure.unavailable:

@@ -25,6 +25,7 @@ from typing import Any
 import numpy as np
 
 from embodied_rl.interfaces.sim import Array, Camera, NotFinite, Observation, StepResult, Unavailable
+from embodied_rl.runtime.handle import RunFailed
 from embodied_rl.runtime.messages import Lists, greet, receive, send
 
 SLOTS = 2
@@ -49,6 +50,8 @@ class Failure:
         unavailable: whether something is missing on this machine, so that `summary` says all there is to say.
         missing: the package that could not be imported.
         refused: whether our own code, or a plug-in's, refused what it was given, so that `summary` is for the user.
+        told: whether `summary` tells the failure of a worker of this worker, with all there is to say.
+        not_finite: whether a role of ours met a number that is none, and `summary` says where.
     """
 
     summary: str
@@ -57,6 +60,8 @@ class Failure:
     unavailable: bool = False
     missing: str = ""
     refused: bool = False
+    told: bool = False
+    not_finite: bool = False
 
 
 class ImageSlots:
@@ -248,10 +253,14 @@ def _attempt(function: Callable[..., Any], *args: Any) -> Reply | Failure:
         return Failure(str(error), traceback.format_exc(), error.row)
     except Unavailable as error:
         return Failure(str(error), traceback.format_exc(), unavailable=True)
+    except RunFailed as error:
+        return Failure(str(error), "", told=True)
     except ModuleNotFoundError as error:
         return Failure(f"{type(error).__name__}: {error}", traceback.format_exc(), missing=error.name or "")
+    except FloatingPointError as error:
+        return Failure(str(error), traceback.format_exc(), not_finite=is_ours(error))
     except ValueError as error:
-        if not is_refusal(error):
+        if not is_ours(error):
             return Failure(f"{type(error).__name__}: {error}", traceback.format_exc())
         return Failure(str(error), traceback.format_exc(), refused=True)
     except Exception as error:  # noqa: BLE001  a process border: whatever it is, the parent has to hear of it
@@ -259,7 +268,7 @@ def _attempt(function: Callable[..., Any], *args: Any) -> Reply | Failure:
     return Reply(value, began, time.monotonic() - began, 0)
 
 
-def is_refusal(error: ValueError) -> bool:
+def is_ours(error: Exception) -> bool:
     """Whether one of our own modules raised it; what NumPy or a simulator raises is no word for the user."""
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:

@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 from running import REACHING, SMALL, Process, started
 
-PLANS = {"colocated": (), "split": ("plan=split", "plan.ranks=2", "plan.workers=2")}
-DESCENDANTS = {"colocated": 1, "split": 1 + 2 * (2 + 2)}
-"""The other rank; and each rank's simulators, those of evaluations too."""
+AHEAD = ("mode=async", "plan=split", "plan.ranks=1", "plan.rollout_workers=2", "plan.workers=1")
+PLANS = {"colocated": (), "split": ("plan=split", "plan.ranks=2", "plan.workers=2"), "ahead": AHEAD}
+DESCENDANTS = {"colocated": 1, "split": 1 + 2 * (2 + 2), "ahead": 2 * 2 + 1}
+"""The other rank; each rank's simulators, those of evaluations too; rollout workers with their simulators."""
 
 SHORT = {"train.eval_every": "0", "train.eval_episodes": "2", "train.final_episodes": "2", "train.iterations": "400"}
 
@@ -70,7 +71,7 @@ def test_after_the_driver_was_killed(plan: str, plugin_path: str, tmp_path: Path
     """While every simulator is in a chunk that takes an hour: nobody can read that the other end is gone."""
     hanging = {"sim__fault": "hang", "sim__fault_call": "8", "sim__marks": str(tmp_path)}
     with started(tmp_path, *training(plan, **hanging), PYTHONPATH=plugin_path) as process:
-        simulators = {"colocated": 2, "split": 4}[plan]
+        simulators = {"colocated": 2, "split": 4, "ahead": 2}[plan]
         assert process.wait_until(lambda: len(in_chunk(tmp_path, 9)) == simulators), process.output()
         assert len(process.children()) == DESCENDANTS[plan]
         process.kill()
