@@ -304,6 +304,26 @@ def test_an_update_of_stale_data_starts_at_ratio_one(sampler: str) -> None:
     assert 0 < importance["importance_capped"] < 1
 
 
+@pytest.mark.parametrize("method", ["ppo", "grpo"])
+def test_distances_are_those_to_the_policy_at_the_start(method: str) -> None:
+    """In one epoch of one minibatch they are 0; with ratios to the one that decided they are not."""
+
+    def figures(**settings: Any) -> dict[str, float]:
+        actor, rollout = stale_rollout(make_actor(), decisions=4, num_envs=6, group_size=2)
+        rollout.truncated[-1] = True
+        settings |= {"epochs": 1, "minibatch": 10**6, "lr": 1e-4}
+        if method == "ppo":
+            return make_ppo(actor, **settings).update(rollout, 0)
+        return make_grpo(actor, success_low=-9, success_high=9, **settings).update(rollout, 0)
+
+    decoupled, plain = figures(), figures(decoupled=False)
+    assert decoupled["worst_ratio"] < 1e-4 and decoupled["kl"] < 1e-6
+    assert plain["worst_ratio"] > 1e-3 and plain["kl"] > 1e-5
+    assert decoupled.keys() - plain.keys() == {"importance", "importance_capped"}
+    unweighted = figures(importance_cap=1.0)["policy_loss"]
+    assert unweighted != decoupled["policy_loss"]
+
+
 @pytest.mark.parametrize(("micro_batch", "calls"), [(None, [8, 8, 2]), (5, [5, 5, 5, 3])])
 def test_stale_rows_alone_are_evaluated_and_fresh_ones_stay_to_the_bit(micro_batch: Any, calls: list[int]) -> None:
     """Of 20 stale rows two are lost; no more at once than an update takes."""
