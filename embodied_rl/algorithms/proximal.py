@@ -23,7 +23,7 @@ from torch import Tensor
 from embodied_rl.algorithms.batch import Batch
 from embodied_rl.interfaces.policy import Evaluation, Trace
 from embodied_rl.objectives.importance import truncated_importance_weight
-from embodied_rl.objectives.reduce import Level, align, reduce_log_prob
+from embodied_rl.objectives.reduce import Level, reduce_log_prob
 from embodied_rl.runtime.collective import Ranks
 
 Evaluate = Callable[[Trace], Evaluation]
@@ -59,9 +59,6 @@ def decouple(
         return batch, {}
     log_prob, value = _recomputed(batch, stale, evaluate, at_once, passes)
     log_weight = reduce_log_prob(log_prob - batch.log_prob, batch.mask, level)
-    moved = torch.zeros(len(log_prob), dtype=torch.bool)
-    moved[stale] = True  # others may hold anything, such as what a lost worker left there
-    log_weight = torch.where(align(moved, log_weight), log_weight, 0)
     weight = truncated_importance_weight(log_weight, cap)
     return replace(batch, log_prob=log_prob, value=value, weight=weight), _figures(batch, log_weight, weight, ranks)
 

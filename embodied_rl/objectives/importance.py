@@ -22,4 +22,5 @@ def truncated_importance_weight(log_weight: Tensor, cap: float | None = None) ->
     """
     if cap is not None and cap < 1:
         raise ValueError(f"the cap of importance weights must be at least 1, got {cap}")
-    return log_weight.detach().exp().clamp(max=cap)
+    weight = log_weight.detach().exp()
+    return weight if cap is None else weight.clamp(max=cap)

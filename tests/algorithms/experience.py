@@ -1,5 +1,6 @@
 """Actors and rollouts small enough to follow: a table of log-probabilities, and a pocket network of a few thousand."""
 
+import dataclasses
 import threading
 from collections.abc import Callable, Sequence
 from copy import deepcopy
@@ -147,6 +148,19 @@ def _result(n: int, random: np.random.Generator) -> StepResult:
         truncated=truncated,
         observation=observe(n, random),
     )
+
+
+def split(rollout: Rollout, parts: list[slice]) -> list[Rollout]:
+    """The environments of each rank."""
+    fields = {name: tensor for name, tensor in rollout.tensors().items() if not name.startswith("trace/")}
+    return [
+        dataclasses.replace(
+            deepcopy(rollout),
+            trace={name: tensor[:, part].clone() for name, tensor in rollout.trace.items()},
+            **{name: tensor[part] if name == "last_value" else tensor[:, part] for name, tensor in fields.items()},
+        )
+        for part in parts
+    ]
 
 
 class ThreadRanks(Ranks):

@@ -1,12 +1,11 @@
 """PPO: advantages by hand, what may move when, and what must never reach a gradient."""
 
-import dataclasses
 from copy import deepcopy
 from typing import Any
 
 import pytest
 import torch
-from experience import Table, ThreadRanks, changed, make_actor, make_rollout, on_ranks, weights
+from experience import Table, ThreadRanks, changed, make_actor, make_rollout, on_ranks, split, weights
 from torch import Tensor
 
 from embodied_rl.actors.flow import PRIVILEGED
@@ -78,19 +77,6 @@ def test_normalised_advantages_have_mean_0_and_deviation_1_over_valid_rows() -> 
     rollout = hand_rollout(valid=[[True], [False], [True]])
     ppo = make_ppo(make_actor(), gamma=0.5, lam=0.5)
     assert ppo._advantages(rollout).advantage[[0, 2]].tolist() == pytest.approx([1, -1], abs=1e-4)
-
-
-def split(rollout: Rollout, parts: list[slice]) -> list[Rollout]:
-    """The environments of each rank."""
-    fields = {name: tensor for name, tensor in rollout.tensors().items() if not name.startswith("trace/")}
-    return [
-        dataclasses.replace(
-            deepcopy(rollout),
-            trace={name: tensor[:, part].clone() for name, tensor in rollout.trace.items()},
-            **{name: tensor[part] if name == "last_value" else tensor[:, part] for name, tensor in fields.items()},
-        )
-        for part in parts
-    ]
 
 
 @pytest.mark.parametrize("level", ["action", "chunk"])

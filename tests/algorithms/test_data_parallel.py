@@ -1,0 +1,24 @@
+"""Data-parallel learning in processes: ranks with a share of the rows each learn what one with all of them learns."""
+
+import pytest
+import rank_learning
+import torch
+from experience import make_actor, weights
+
+from embodied_rl.runtime.collective import Ranks
+from embodied_rl.runtime.ranks import launch
+
+
+@pytest.mark.parametrize(
+    ("sampler", "critic", "stale", "micro_batch"),
+    [("hybrid", "prefix", 0, None), ("hybrid", "prefix", 1, 3), ("noise", "privileged", 1, None)],
+)
+def test_two_ranks_arrive_where_one_arrives(sampler: str, critic: str, stale: int, micro_batch: int | None) -> None:
+    """Four epochs of one minibatch each, so that the order of rows does not matter; they hold different numbers."""
+    config = {"sampler": sampler, "critic": critic, "stale": stale, "micro_batch": None}
+    expected = rank_learning.learn(config, Ranks())
+    start = weights(make_actor(sampler, critic, freeze_perception=True))
+    assert max(float((value - start[name]).abs().max()) for name, value in expected.items()) > 1e-3
+    found = launch(rank_learning.learn, config | {"micro_batch": micro_batch}, 2, timeout=60, threads=1)
+    for name, value in expected.items():
+        torch.testing.assert_close(found[name], value, rtol=0, atol=1e-5, msg=name)
