@@ -49,7 +49,7 @@ def stale_rollout(actor: Any, fresh: int = 0, **options: Any) -> tuple[Any, Roll
         newest = make_rollout(later, **options)
         names = [name for name in rollout.tensors() if name not in ("last_value", "valid", "terminated")]
         for name in names:
-            rollout.tensors()[name][-fresh:] = newest._tensors()[name][-fresh:]
+            rollout.tensors()[name][-fresh:] = newest.tensors()[name][-fresh:]
     return later, rollout
 
 
