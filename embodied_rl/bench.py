@@ -18,6 +18,7 @@ from embodied_rl.schema import BenchConfig, Plan
 from embodied_rl.simulators.kind import SimulatorKind
 
 OVERLAP, PIPELINE, POLICY, MEMORY, ABLATIONS = "overlap", "pipeline", "policy", "memory", "ablations"
+ASYNC = "async"
 SLICES = (1, 2)
 
 
@@ -33,7 +34,7 @@ def run(config: BenchConfig) -> None:
         run_ablations(config)
         return
     measures = {simulator: measure_simulator, OVERLAP: measure_overlap, PIPELINE: measure_pipeline}
-    measures |= {POLICY: measure_policy, MEMORY: count_memory}
+    measures |= {POLICY: measure_policy, MEMORY: count_memory, ASYNC: measure_async}
     if what not in measures:
         hint = did_you_mean(what, [*measures, ABLATIONS])
         raise ValueError(f"bench: cannot measure '{what}'.{hint} Another simulator is chosen with sim=<name>.")
@@ -135,6 +136,16 @@ def measure_pipeline(config: BenchConfig) -> dict[str, Any]:
     found = {"cases": [case.summary() for case in cases], "live": [run.summary() for run in runs]}
     others = {"transport": [each.summary() for each in carried], "recovery": lost.summary()}
     return {"predicted": before, **found, **others}
+
+
+def measure_async(config: BenchConfig) -> dict[str, Any]:
+    """Rollout workers that may be ahead of the learner, against collecting and learning in turn, and the prediction."""
+    from embodied_rl.benchmarks import ahead
+
+    extra = ahead.overhead()
+    found = [ahead.run(case, extra) for case in ahead.CASES]
+    Console().print(ahead.table(found))
+    return {"overhead": extra, "cases": [each.summary() for each in found]}
 
 
 def measure_policy(config: BenchConfig) -> dict[str, Any]:

@@ -10,10 +10,9 @@ from typing import Any, Protocol
 import torch
 
 from embodied_rl import build, runtimes
-from embodied_rl.actors.flow import FlowActor
 from embodied_rl.figures import Share
 from embodied_rl.interfaces.curriculum import EpisodeRecord
-from embodied_rl.interfaces.policy import Policy
+from embodied_rl.interfaces.policy import Actor, Policy
 from embodied_rl.interfaces.sim import Array
 from embodied_rl.learning.weights import Weights, publish
 from embodied_rl.roles import PolicyWorker, RemotePolicy
@@ -24,7 +23,7 @@ from embodied_rl.rollout.episodes import EpisodeSampler
 from embodied_rl.rollout.shares import fill, shared_out
 from embodied_rl.rollout.timeline import WAIT, Timeline
 from embodied_rl.rollout.worker import Beginning, Collected, Published, RolloutWorker
-from embodied_rl.runtime.base import BoardReader, Deadlines, Runtime
+from embodied_rl.runtime.base import Board, BoardReader, Deadlines, Runtime
 from embodied_rl.runtime.base import Share as NodeShare
 from embodied_rl.runtime.collective import Ranks
 from embodied_rl.runtime.handle import Handle
@@ -127,7 +126,7 @@ class SharedExperience:
     """
 
     def __init__(
-        self, actor: FlowActor, ranks: Ranks, rollout: Rollout, sampler: EpisodeSampler, workers: "Workers | None"
+        self, actor: Actor, ranks: Ranks, rollout: Rollout, sampler: EpisodeSampler, workers: "Workers | None"
     ) -> None:
         self.timeline = Timeline()
         self._actor, self._ranks, self._rollout = actor, ranks, rollout
@@ -182,39 +181,42 @@ class Workers:
     """The rollout workers of a run, and what rank 0 tells them.
 
     Args:
-        config: of the run.
-        runtime: starts them.
-        blueprint: of their actors.
-        sizes: of their rollouts.
+        board: that they read weights from.
+        handles: of them, in the order of their environments.
+        staleness: versions that they may be ahead.
     """
 
-    def __init__(self, config: TrainConfig, runtime: Runtime, blueprint: build.Blueprint, sizes: "Sizes") -> None:
-        self._board = runtime.board()
+    def __init__(self, board: Board, handles: Sequence[Handle], staleness: int) -> None:
+        self.dispatcher = Dispatcher(handles, staleness)
+        self._board, self._count = board, len(handles)
         self._everything: Weights | None = None
-        count = int(config.plan.rollout_workers or 0)
-        patience = sizes.decisions * config.plan.call_timeout + config.plan.start_timeout
-        self.dispatcher = Dispatcher(
-            [
-                runtime.worker(
-                    f"{__name__}:{rollout_worker.__name__}",
-                    {
-                        "config": config,
-                        "blueprint": blueprint,
-                        "sizes": sizes,
-                        "number": number,
-                        "board": self._board.reader(),
-                    },
-                    name=f"rollout worker {number}",
-                    deadlines=Deadlines(config.plan.start_timeout, patience),
-                    share=NodeShare(gpus=float(config.policy.device != "cpu")),
-                )
-                for number in range(count)
-            ],
-            config.staleness if config.mode == "async" else 0,
-        )
-        self._count = count
 
-    def offer(self, actor: FlowActor) -> None:
+    @staticmethod
+    def start(config: TrainConfig, runtime: Runtime, blueprint: build.Blueprint, sizes: "Sizes") -> "Workers":
+        """Those of a run.
+
+        Args:
+            config: of the run.
+            runtime: starts them.
+            blueprint: of their actors.
+            sizes: of their rollouts.
+        """
+        board = runtime.board()
+        patience = sizes.decisions * config.plan.call_timeout + config.plan.start_timeout
+        given = {"config": config, "blueprint": blueprint, "sizes": sizes, "board": board.reader()}
+        handles = [
+            runtime.worker(
+                f"{__name__}:{rollout_worker.__name__}",
+                given | {"number": number},
+                name=f"rollout worker {number}",
+                deadlines=Deadlines(config.plan.start_timeout, patience),
+                share=NodeShare(gpus=float(config.policy.device != "cpu")),
+            )
+            for number in range(int(config.plan.rollout_workers or 0))
+        ]
+        return Workers(board, handles, config.staleness if config.mode == "async" else 0)
+
+    def offer(self, actor: Actor) -> None:
         """Publish what has been learned, and let the workers begin what it allows."""
         learned, exploration = publish(actor, actor.version), actor.exploration()
         self._board.publish(actor.version, Published(learned, exploration))

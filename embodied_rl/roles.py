@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from embodied_rl.actors.flow import FlowActor
-from embodied_rl.interfaces.policy import Decision, NoiseKeys
+from embodied_rl.interfaces.policy import Actor, Decision, NoiseKeys
 from embodied_rl.interfaces.sim import Observation
 from embodied_rl.learning.weights import Weights, load, publish
 from embodied_rl.runtime.handle import Handle, WorkerDied, respawn
@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 class PolicyWorker:
     """Infers with the weights it was given last."""
 
-    def __init__(self, actor: FlowActor) -> None:
+    def __init__(self, actor: Actor) -> None:
         torch.set_num_threads(1)
         self.actor = actor.eval()
 

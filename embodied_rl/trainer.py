@@ -100,7 +100,7 @@ class Trainer:
         workers = None
         if self.ranks.rank == 0:
             sizes = Sizes(rollout.decisions, self.algorithm.group_size, self.algorithm.fresh_episodes)
-            workers = Workers(self.config, self._runtime, self._blueprint, sizes)
+            workers = Workers.start(self.config, self._runtime, self._blueprint, sizes)
         return SharedExperience(self.actor, self.ranks, rollout, self._episodes, workers)
 
     def _decisions(self) -> int:

@@ -95,7 +95,7 @@ class FlowActor(Actor):
         return self.keep
 
     def exploration(self) -> dict[str, float]:
-        """What an algorithm sets from outside while it trains, besides weights: the strength of the noise."""
+        """The strength of the noise."""
         level = getattr(self.sampler, "noise_level", None)
         return {} if level is None else {"noise_level": float(level)}
 

@@ -304,6 +304,13 @@ class Actor(nn.Module):
         """(Hx, D'): the shape of one row of `Decision.log_prob`."""
         raise NotImplementedError
 
+    def exploration(self) -> dict[str, float]:
+        """What an algorithm sets from outside while it trains, besides weights: the strength of the noise, say."""
+        return {}
+
+    def explore_with(self, settings: Mapping[str, float]) -> None:
+        """Take over what another actor's `exploration` said."""
+
     def parameter_groups(self) -> Mapping[str, list[nn.Parameter]]:
         """Trainable parameters: "actor", "critic", and "perception" where it learns at its own rate."""
         raise NotImplementedError

@@ -1,0 +1,172 @@
+"""Collecting ahead of the learner, where it pays and where it does not, beside the planner's prediction.
+
+Stages sleep for a known time and move real pictures. The learner, the rollout workers' processes, boards, gates and
+everything between them are those of training; `update` is a sleep.
+"""
+
+import statistics
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from rich.box import SIMPLE_HEAD
+from rich.table import Table
+
+from embodied_rl.benchmarks.sleeping import SleepingActor, SleepingConfig, SleepingSimulator
+from embodied_rl.experience import SharedExperience, Workers
+from embodied_rl.planner.allocation import Allocation
+from embodied_rl.planner.costs import Costs, Line
+from embodied_rl.planner.model import Workload, iteration
+from embodied_rl.planner.resources import Resources
+from embodied_rl.roles import PolicyWorker
+from embodied_rl.rollout.buffer import Rollout
+from embodied_rl.rollout.collect import Collector
+from embodied_rl.rollout.episodes import EpisodeSampler
+from embodied_rl.rollout.worker import RolloutWorker
+from embodied_rl.runtime.base import BoardReader, Deadlines, Runtime, Share
+from embodied_rl.runtime.collective import Ranks
+from embodied_rl.runtime.local import InlineHandle
+from embodied_rl.runtime.this_machine import ThisMachine
+
+DECISIONS, ENVS = 16, 16
+WARM, MEASURED = 2, 8
+"""Iterations that are left out, and that are measured."""
+_MANY = Resources(cores=1024)  # who sleeps needs no core
+
+
+@dataclass(frozen=True)
+class Case:
+    """Stage times and how far workers may be ahead.
+
+    Attributes:
+        name: for the table.
+        simulate, infer: seconds of a worker's chunk, and of a call of its policy.
+        update: seconds.
+        staleness: versions; 0 collects and learns in turn.
+        workers: rollout workers.
+    """
+
+    name: str
+    simulate: float
+    infer: float
+    update: float
+    staleness: int
+    workers: int = 1
+
+
+_ROLLOUT = {"simulate": 0.05, "infer": 0.02, "update": 0.6}
+_UPDATE = {"simulate": 0.02, "infer": 0.01, "update": 1.0}
+CASES = (
+    Case("rollout-bound, in turn", **_ROLLOUT, staleness=0),
+    Case("rollout-bound, one ahead", **_ROLLOUT, staleness=1),
+    Case("train-bound, in turn", **_UPDATE, staleness=0),
+    Case("train-bound, one ahead", **_UPDATE, staleness=1),
+    Case("train-bound, two workers ahead", **_UPDATE, staleness=1, workers=2),
+)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Median seconds of an iteration as predicted and measured, and the share of decisions older than the learner."""
+
+    case: Case
+    predicted: float
+    measured: float
+    behind: float
+
+    @property
+    def share(self) -> float:
+        """Throughput, of what was predicted."""
+        return self.predicted / self.measured
+
+    def summary(self) -> dict[str, Any]:
+        """For the report."""
+        return asdict(self) | {"share": self.share}
+
+
+def overhead() -> float:
+    """Seconds of an iteration in which nothing sleeps: weights to the worker, a rollout to the learner."""
+    return measure(Case("nothing", 0.0, 0.0, 0.0, 0), ThisMachine())[0]
+
+
+def predict(case: Case, extra: float) -> float:
+    """Seconds of an iteration by the planner's model."""
+    costs = Costs(step=Line(case.simulate), inference=Line(case.infer), update=Line(case.update), synchronise=extra)
+    plan = Allocation("colocated", 1, rollout_workers=case.workers)
+    return iteration(costs, plan, _MANY, Workload(ENVS, DECISIONS, case.staleness)).seconds
+
+
+def measure(case: Case, runtime: Runtime) -> tuple[float, float]:
+    """Median seconds of an iteration, and the share of decisions made with weights older than those that learn."""
+    seconds, behind = list[float](), list[float]()
+    actor = SleepingActor(SleepingSimulator.spec_of(SleepingConfig()), 0.0, 0.0)
+    with experience(case, runtime, actor) as source:
+        source.offer()
+        for _ in range(WARM + MEASURED):
+            began = time.perf_counter()
+            rollout = source.collect()
+            behind.append(float((rollout.version < actor.version).float().mean()))
+            time.sleep(case.update)
+            actor.version += 1
+            source.offer()
+            seconds.append(time.perf_counter() - began)
+    return statistics.median(seconds[WARM:]), statistics.mean(behind[WARM:])
+
+
+@contextmanager
+def experience(case: Case, runtime: Runtime, actor: SleepingActor) -> Iterator[SharedExperience]:
+    """What the rollout workers of a case make, for one rank."""
+    board = runtime.board()
+    handles = [
+        runtime.worker(
+            f"{__name__}:{sleeping_worker.__name__}",
+            {"case": case, "number": number, "board": board.reader()},
+            name=f"rollout worker {number}",
+            deadlines=Deadlines(),
+            share=Share(),
+        )
+        for number in range(case.workers)
+    ]
+    spec = SleepingSimulator.spec_of(SleepingConfig())
+    workers = Workers(board, handles, case.staleness)
+    rollout = Rollout.allocate(actor, DECISIONS, ENVS)
+    source = SharedExperience(actor, Ranks(), rollout, EpisodeSampler(spec, 0), workers)
+    try:
+        yield source
+    finally:
+        source.close()
+
+
+def sleeping_worker(case: Case, number: int, board: BoardReader) -> RolloutWorker:
+    """A rollout worker whose stages sleep."""
+    config, envs = SleepingConfig(case.simulate), ENVS // case.workers
+    spec = SleepingSimulator.spec_of(config)
+    actor, sampler = SleepingActor(spec, case.infer, 0.0), EpisodeSampler(spec, 0)
+    actor.version = -1
+    handles = [InlineHandle(lambda: SleepingSimulator(config, envs))]
+    rollout = Rollout.allocate(actor, DECISIONS, envs)
+    collector = Collector(
+        handles, spec, envs, sampler, rollout, 0, env_offset=number * envs, env_total=ENVS
+    )  # fmt: skip
+    return RolloutWorker(PolicyWorker(actor), board, collector, sampler, handles)
+
+
+def run(case: Case, extra: float) -> Outcome:
+    """Predict a case, then measure it here."""
+    predicted = predict(case, extra)
+    return Outcome(case, predicted, *measure(case, ThisMachine()))
+
+
+def table(outcomes: Sequence[Outcome]) -> Table:
+    """Each case beside its prediction."""
+    caption = f"Seconds of an iteration of {ENVS} × {DECISIONS} decisions, medians of {MEASURED}."
+    found = Table(title="collecting ahead, stages that sleep", caption=caption, box=SIMPLE_HEAD)
+    found.add_column("case")
+    for heading in ("predicted", "measured", "of predicted", "lag ≥ 1"):
+        found.add_column(heading, justify="right", no_wrap=True)
+    for each in outcomes:
+        times = (f"{each.predicted:.2f} s", f"{each.measured:.2f} s")
+        found.add_row(each.case.name, *times, f"{each.share:.1%}", f"{each.behind:.0%}")
+    return found
