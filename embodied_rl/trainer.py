@@ -147,10 +147,9 @@ class Trainer:
         if self.config.mode != "async":
             return {}
         bound, now = self.config.staleness, self.actor.version
-        masked = torch.tensor(float(mask_older(rollout.version, rollout.valid, now, bound)))
-        self.ranks.sum_([masked])
-        found = self._means(staleness(rollout.version, rollout.valid, now, bound))
-        return found | {"staleness/masked": float(masked)}
+        masked = mask_older(rollout.version, rollout.valid, now, bound)
+        versions, valid, older = zip(*self.ranks.gather((rollout.version, rollout.valid, masked)), strict=True)
+        return staleness(torch.cat(versions, 1), torch.cat(valid, 1), now, bound) | {"staleness/masked": sum(older)}
 
     def _means(self, figures: Mapping[str, float]) -> dict[str, float]:
         """Over ranks, each of which has figures of its own rows."""

@@ -56,14 +56,14 @@ class Case:
     workers: int = 1
 
 
-_ROLLOUT = {"simulate": 0.05, "infer": 0.02, "update": 0.6}
-_UPDATE = {"simulate": 0.02, "infer": 0.01, "update": 1.0}
+_ROLLOUT = (0.05, 0.02, 0.6)
+_UPDATE = (0.02, 0.01, 1.0)
 CASES = (
-    Case("rollout-bound, in turn", **_ROLLOUT, staleness=0),
-    Case("rollout-bound, one ahead", **_ROLLOUT, staleness=1),
-    Case("train-bound, in turn", **_UPDATE, staleness=0),
-    Case("train-bound, one ahead", **_UPDATE, staleness=1),
-    Case("train-bound, two workers ahead", **_UPDATE, staleness=1, workers=2),
+    Case("rollout-bound, in turn", *_ROLLOUT, staleness=0),
+    Case("rollout-bound, one ahead", *_ROLLOUT, staleness=1),
+    Case("train-bound, in turn", *_UPDATE, staleness=0),
+    Case("train-bound, one ahead", *_UPDATE, staleness=1),
+    Case("train-bound, two workers ahead", *_UPDATE, staleness=1, workers=2),
 )
 
 
