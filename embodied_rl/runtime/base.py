@@ -2,11 +2,13 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from embodied_rl.runtime.collective import Ranks
 from embodied_rl.runtime.handle import Handle
 from embodied_rl.runtime.interpreter import Interpreter
+
+if TYPE_CHECKING:  # it imports torch, which a simulator's process does without
+    from embodied_rl.runtime.collective import Ranks
 
 Config = TypeVar("Config")
 Result = TypeVar("Result")
@@ -68,7 +70,7 @@ class Runtime(Protocol):
     """Starts processes, and ends them with whoever started them, however that ends."""
 
     def launch(
-        self, function: Callable[[Config, Ranks], Result], config: Config, size: int, *, timeout: float, share: Share
+        self, function: "Callable[[Config, Ranks], Result]", config: Config, size: int, *, timeout: float, share: Share
     ) -> Result:
         """Run `function(config, ranks)` on so many ranks; see `embodied_rl.runtime.ranks.launch`.
 

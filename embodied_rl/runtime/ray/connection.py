@@ -1,0 +1,115 @@
+"""Getting into a cluster: one that is there, or one begun here, which ends with this process."""
+
+import os
+import socket
+import sys
+import sysconfig
+import threading
+import time
+from dataclasses import dataclass
+
+from embodied_rl.runtime.handle import RunFailed
+from embodied_rl.runtime.ray import cluster
+
+DEADLINE = 20.0
+
+
+class NoCluster(RunFailed):
+    """Nobody answers at the address of a cluster, or whoever does will not have us; the message says what to do."""
+
+
+@dataclass(frozen=True)
+class Connection:
+    """To a cluster. `begun`: whether it was begun here, for this process alone."""
+
+    address: str
+    begun: bool
+
+    def close(self) -> None:
+        """Leave it, and end it where it was begun here."""
+        cluster.leave()
+
+
+def connect(address: str, cpus: float, deadline: float = DEADLINE) -> Connection:
+    """Join a cluster, unless this process is in one already.
+
+    Args:
+        address: "host:port" of its head node; "auto" takes RAY_ADDRESS, else the cluster that `ray start` made this
+            machine part of, else begins one on this machine alone.
+        cpus: cores that one begun here pretends to have: a plan may share the real ones.
+        deadline: seconds until an address must have answered.
+
+    Raises:
+        NoCluster: nobody answers, or another version of Ray or Python does, or the token is another.
+    """
+    if cluster.is_joined():
+        return Connection(cluster.address(), False)
+    where = address if address != "auto" else os.environ.get("RAY_ADDRESS", "")
+    if where in ("", "auto", "local"):
+        where = "" if where == "local" else cluster.of_this_machine()
+        if not where or not _listens(where, 1.0):  # what ended without a word leaves its address behind
+            cluster.begin(cpus)
+            return Connection(cluster.address(), True)
+    _check(where, deadline)
+    try:
+        cluster.join(where)
+    except cluster.Refused as error:
+        raise NoCluster(f"The cluster at {where} refused this process: {error}") from None
+    return Connection(where, False)
+
+
+def _check(address: str, deadline: float) -> None:
+    """Find out whether a cluster answers: Ray itself would try for minutes, and then end this process."""
+    if "://" in address or not address.rpartition(":")[2].isdigit():
+        raise NoCluster(f"plan.cluster={address} is no address of a cluster: give host:port, as `ray start` prints it.")
+    until = time.monotonic() + deadline
+    while not _listens(address, 1.0):
+        if time.monotonic() > until:
+            raise NoCluster(f"Nobody answers at plan.cluster={address} within {deadline:g} s. {_REMEDY}")
+        time.sleep(0.2)
+    outcome: list[Exception | None] = []
+    ended = threading.Event()
+
+    def knock() -> None:
+        try:
+            cluster.knock(address)
+            outcome.append(None)
+        except cluster.Refused as error:
+            outcome.append(error)
+        ended.set()
+
+    threading.Thread(target=knock, name="knock", daemon=True).start()
+    if not ended.wait(max(1.0, until - time.monotonic())):
+        raise NoCluster(f"What listens at plan.cluster={address} is no Ray cluster, or does not answer. {_REMEDY}")
+    if outcome[0] is not None:
+        raise NoCluster(f"The cluster at {address} refused this process: {outcome[0]}")
+
+
+_REMEDY = (
+    "Start one there with `ray start --head`, see `ray status` for its address, or leave plan.cluster=auto to begin one "
+    "on this machine."
+)
+
+
+def _listens(address: str, seconds: float) -> bool:
+    host, _, port = address.rpartition(":")
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), seconds).close()
+    except OSError:
+        return False
+    return True
+
+
+def own_path() -> dict[str, str]:
+    """PYTHONPATH for actors: what this process imports from besides what is installed, before what the node has.
+
+    Paths that are not there on another node do no harm; nothing is sent.
+    """
+    installed = {os.path.realpath(path) for path in (*sysconfig.get_paths().values(), sys.prefix, sys.base_prefix)}
+    own = [entry or os.getcwd() for entry in sys.path]
+    kept = [
+        entry
+        for entry in own
+        if not any(os.path.realpath(entry).startswith(root) for root in installed) and not entry.endswith(".zip")
+    ]
+    return {"PYTHONPATH": os.pathsep.join([*dict.fromkeys(kept), "${PYTHONPATH}"])} if kept else {}
