@@ -281,16 +281,26 @@ def of_this_machine() -> str:
     return read_ray_address() or ""
 
 
-def begin(cpus: float) -> None:
-    """Begin a cluster of this machine alone. It ends with this process, however that ends."""
+def is_actor() -> bool:
+    """Whether this process is an actor; what it starts inherits its environment."""
+    return ray.get_runtime_context().get_actor_id() is not None
+
+
+def begin(cpus: float, variables: Mapping[str, str]) -> None:
+    """Begin a cluster of this machine alone. It ends with this process, however that ends.
+
+    Args:
+        cpus: cores that it pretends to have.
+        variables: of the environment of all actors.
+    """
     # Ray would start a process for every core before anybody asks, and the plan's share these two or four.
     idle = {"prestart_worker_first_driver": False}
-    _join(address="local", num_cpus=max(1, math.ceil(cpus)), include_dashboard=False, _system_config=idle)
+    _join(address="local", num_cpus=max(1, math.ceil(cpus)), include_dashboard=False, _system_config=idle, variables=variables)
 
 
-def join(address: str) -> None:
+def join(address: str, variables: Mapping[str, str]) -> None:
     """Become part of a cluster. Raises `Refused`."""
-    _join(address=address)
+    _join(address=address, variables=variables)
 
 
 def knock(address: str) -> None:
@@ -308,9 +318,12 @@ def leave() -> None:
     ray.shutdown()
 
 
-def _join(**options: Any) -> None:
+def _join(variables: Mapping[str, str], **options: Any) -> None:
+    # Of the whole job, not of each actor: Ray keeps processes ready for the former alone.
+    environment = {"env_vars": dict(variables)}
+    quiet = {"log_to_driver": False, "logging_level": "ERROR", "configure_logging": False}
     try:
-        ray.init(log_to_driver=False, logging_level="ERROR", configure_logging=False, **options)
+        ray.init(runtime_env=environment, **quiet, **options)
     except (RayError, RuntimeError, ConnectionError) as error:
         raise Refused(_why(error)) from None
     # What Ray would print of workers that died is raised by whoever waits for them, in words.

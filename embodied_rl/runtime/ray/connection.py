@@ -6,7 +6,9 @@ import sys
 import sysconfig
 import threading
 import time
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
 
 from embodied_rl.runtime.handle import RunFailed
 from embodied_rl.runtime.ray import cluster
@@ -20,14 +22,24 @@ class NoCluster(RunFailed):
 
 @dataclass(frozen=True)
 class Connection:
-    """To a cluster. `begun`: whether it was begun here, for this process alone."""
+    """To a cluster.
+
+    Attributes:
+        address: host:port.
+        begun: whether it was begun here, for this process alone.
+        joined: whether it was joined here, or by somebody before us.
+        variables: of the environment of actors, where they do not inherit them.
+    """
 
     address: str
-    begun: bool
+    begun: bool = False
+    joined: bool = True
+    variables: Mapping[str, str] = field(default_factory=dict)
 
     def close(self) -> None:
-        """Leave it, and end it where it was begun here."""
-        cluster.leave()
+        """Leave it, and end it where it was begun here; nothing where somebody else joined it."""
+        if self.joined:
+            cluster.leave()
 
 
 def connect(address: str, cpus: float, deadline: float = DEADLINE) -> Connection:
@@ -43,19 +55,19 @@ def connect(address: str, cpus: float, deadline: float = DEADLINE) -> Connection
         NoCluster: nobody answers, or another version of Ray or Python does, or the token is another.
     """
     if cluster.is_joined():
-        return Connection(cluster.address(), False)
+        return Connection(cluster.address(), joined=False, variables={} if cluster.is_actor() else own_path())
     where = address if address != "auto" else os.environ.get("RAY_ADDRESS", "")
     if where in ("", "auto", "local"):
         where = "" if where == "local" else cluster.of_this_machine()
         if not where or not _listens(where, 1.0):  # what ended without a word leaves its address behind
-            cluster.begin(cpus)
-            return Connection(cluster.address(), True)
+            cluster.begin(cpus, own_path())
+            return Connection(cluster.address(), begun=True)
     _check(where, deadline)
     try:
-        cluster.join(where)
+        cluster.join(where, own_path())
     except cluster.Refused as error:
         raise NoCluster(f"The cluster at {where} refused this process: {error}") from None
-    return Connection(where, False)
+    return Connection(where)
 
 
 def _check(address: str, deadline: float) -> None:
@@ -105,11 +117,7 @@ def own_path() -> dict[str, str]:
 
     Paths that are not there on another node do no harm; nothing is sent.
     """
-    installed = {os.path.realpath(path) for path in (*sysconfig.get_paths().values(), sys.prefix, sys.base_prefix)}
-    own = [entry or os.getcwd() for entry in sys.path]
-    kept = [
-        entry
-        for entry in own
-        if not any(os.path.realpath(entry).startswith(root) for root in installed) and not entry.endswith(".zip")
-    ]
+    installed = [Path(path).resolve() for path in {*sysconfig.get_paths().values(), sys.prefix, sys.base_prefix}]
+    own = [Path(entry or ".").resolve() for entry in sys.path]
+    kept = [str(path) for path in own if path.is_dir() and not any(path.is_relative_to(root) for root in installed)]
     return {"PYTHONPATH": os.pathsep.join([*dict.fromkeys(kept), "${PYTHONPATH}"])} if kept else {}

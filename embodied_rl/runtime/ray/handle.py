@@ -24,6 +24,8 @@ from embodied_rl.runtime.restarts import Restarts
 from embodied_rl.runtime.worker import Failure
 
 LOG_LINES = 30
+_OF_RAY = (":job_id:", ":actor_name:", ":task_name:")
+"""How lines of a log begin that are Ray's own marks."""
 
 
 class RayCall:
@@ -255,7 +257,8 @@ class RayHandle:
             return ""
         if not path.is_file():
             return f" Its log is {path} there."
-        text = "\n".join(path.read_text(errors="replace").splitlines()[-LOG_LINES:])
+        said = [line for line in path.read_text(errors="replace").splitlines() if not line.startswith(_OF_RAY)]
+        text = "\n".join(said[-LOG_LINES:])
         return f"\nThe last lines of its log, {path}:\n{text}" if text else ""
 
     def _remaining(self) -> float:

@@ -8,7 +8,7 @@ from embodied_rl.runtime.handle import RunFailed
 from embodied_rl.runtime.interpreter import Interpreter
 from embodied_rl.runtime.ray import cluster, hosting
 from embodied_rl.runtime.ray.cluster import NoTime, Where
-from embodied_rl.runtime.ray.connection import DEADLINE, connect, own_path
+from embodied_rl.runtime.ray.connection import DEADLINE, connect
 from embodied_rl.runtime.ray.handle import RayHandle
 from embodied_rl.runtime.ray.room import none_for
 
@@ -36,7 +36,6 @@ class RayRuntime:
         self.connection = connect(address, cpus, deadline)
         self._where = hosting.PLACE[0] if hosting.PLACE else None
         self._taken: dict[int, Share] = {}
-        self._variables = own_path()
 
     def reserve(self, bundles: Sequence[Share], strategy: str = "PACK", timeout: float = 60.0) -> None:
         """Set aside, before anything starts, what a plan needs; all of it or nothing.
@@ -79,7 +78,7 @@ class RayRuntime:
             where=self._bundle_for(share),
             interpreter=interpreter,
             packages=packages,
-            variables=self._variables,
+            variables=self.connection.variables,
         )
 
     def close(self) -> None:
