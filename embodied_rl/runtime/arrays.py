@@ -53,7 +53,8 @@ class _Pickler(pickle.Pickler):
         if torch is not None and isinstance(value, torch.Tensor):
             return _reduce_tensor(value)
         if type(value) is np.ndarray and not value.dtype.hasobject:
-            return restore_array, (pickle.PickleBuffer(np.ascontiguousarray(value)), value.dtype, value.shape)
+            whole: Any = np.ascontiguousarray(value)
+            return restore_array, (pickle.PickleBuffer(whole), value.dtype, value.shape)
         return NotImplemented
 
 

@@ -9,9 +9,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import pytest
-
-
 # Ray reads these once, when it is first imported. A token of our own: nothing of the user's is read or written.
 os.environ.update(RAY_AUTH_MODE="token", RAY_AUTH_TOKEN=secrets.token_hex(32))
 os.environ.pop("RAY_ADDRESS", None)
@@ -23,7 +20,8 @@ def two_nodes() -> Iterator[Any]:
     from ray.cluster_utils import Cluster
 
     before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
-    head = {"num_cpus": 2, "object_store_memory": 100 << 20, "include_dashboard": False, "_system_config": {"prestart_worker_first_driver": False}}
+    plain = {"prestart_worker_first_driver": False, "worker_niceness": 0}
+    head = {"num_cpus": 2, "object_store_memory": 100 << 20, "include_dashboard": False, "_system_config": plain}
     cluster = Cluster(initialize_head=True, head_node_args=head)
     try:
         cluster.add_node(num_cpus=3, object_store_memory=100 << 20)
@@ -32,11 +30,6 @@ def two_nodes() -> Iterator[Any]:
         cluster.shutdown()
         for number, handler in before.items():
             signal.signal(number, handler)
-
-
-def needs_ray() -> None:
-    """Leave a module of tests out where Ray is not installed."""
-    pytest.importorskip("ray", reason="needs the extra 'ray'")
 
 
 def gone(pid: int) -> bool:

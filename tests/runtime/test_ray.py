@@ -10,13 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from ray_nodes import gone, needs_ray, two_nodes, wait_for
-
-needs_ray()
+from ray_nodes import gone, two_nodes, wait_for
 
 import embodied_rl
 from embodied_rl.interfaces.sim import Episode, NotFinite, Unavailable
@@ -51,9 +50,8 @@ def started(runtime: RayRuntime) -> Iterator[Any]:
     """Starts workers of the cluster, and closes them."""
     handles: list[RayHandle] = []
 
-    def start(factory: str = FAKE, deadlines: Deadlines | None = None, share: Share | None = None, **kwargs: Any) -> Any:
+    def start(factory: str = FAKE, deadlines=Deadlines(60, 60), share=Share(0.5), **kwargs: Any) -> Any:  # noqa: B008
         outside = {name: kwargs.pop(name) for name in ("interpreter", "packages") if name in kwargs}
-        deadlines, share = deadlines or Deadlines(60, 60), share or Share(0.5)
         kwargs = {"num_envs": 3} | kwargs
         handles.append(runtime.worker(factory, kwargs, name="simulator 7", deadlines=deadlines, share=share, **outside))
         return handles[-1]
@@ -120,7 +118,7 @@ def test_what_a_simulator_raises_is_raised_here(started) -> None:
 @pytest.mark.parametrize(
     ("factory", "kwargs", "error", "message"),
     [
-        (FAKE, {"config": FakeSimulator.Config(fault="not_finite", fault_row=2)}, NotFinite, "finite"),
+        (FAKE, {"config": FakeSimulator.Config(fault="physics", fault_row=2)}, NotFinite, "came to nothing"),
         ("guests:NeedsAsset", {}, Unavailable, "simulator 7: the bowl is missing"),
         ("guests:Refuses", {"stumble": False}, ValueError, "no_such_package"),
         ("guests:Refuses", {"stumble": True}, WorkerError, "invalid literal"),
@@ -165,8 +163,8 @@ def test_an_actor_that_is_silent_is_killed_at_the_deadline(started) -> None:
 
 
 def test_an_actor_that_never_comes_up_is_named_with_the_remedy(started, tmp_path: Path) -> None:
-    handle = started("faulty_simulator:WaitForFile", Deadlines(3.0, 60), gate=tmp_path / "gate")
-    with pytest.raises(GaveUp, match=r"simulator 7 .*within 3 s and was killed during 'start'.*plan\.start_timeout"):
+    handle = started("faulty_simulator:WaitForFile", Deadlines(5.0, 60), gate=tmp_path / "gate")
+    with pytest.raises(GaveUp, match=r"simulator 7 .*(within|after) 5 s.*plan\.start_timeout"):
         _ = handle.spec
     with pytest.raises(GaveUp):
         handle.restart()
@@ -198,13 +196,11 @@ def test_a_simulator_of_another_environment_lives_beside_its_actor(started) -> N
     handle = started("guests:Nosy", interpreter=foreign, packages=("guests",))
     assert_same(handle.submit("reset", EPISODES).result(), FakeSimulator(3).reset(EPISODES), "reset")
     kept = handle.submit("expert").result()
-    assert handle.submit("kept", kept.number).result().shape == (3, 4, 2) or True
+    assert handle.submit("kept", kept.number).result().shape == (3, 2)
     with pytest.raises(WorkerError, match="no attribute 'fly'"):
         handle.submit("fly").result()
-    children = Path(f"/proc/{handle.pid}/task/{handle.pid}/children")
-    workers = [int(pid) for task in Path(f"/proc/{handle.pid}/task").iterdir() for pid in (task / "children").read_text().split()]
-    assert workers and children.exists()
-    os.kill(workers[0], signal.SIGKILL)
+    [worker] = psutil.Process(handle.pid).children()
+    worker.kill()
     with pytest.raises(WorkerDied, match=r"On node .*simulator 7 \(pid \d+\) was killed by SIGKILL"):
         handle.submit("reset", EPISODES).result()
     revive(handle, EPISODES)
@@ -232,5 +228,43 @@ def test_a_lost_node_fails_the_call_and_another_one_takes_over(cluster: Any, sta
 
 
 def test_a_plan_that_the_cluster_has_no_room_for_is_refused(runtime: RayRuntime) -> None:
-    with pytest.raises(NoRoom, match=r"within 1 s. Asked for.*: 2 × 1 core, 1 × 1 core and 2 GPUs\. Free are: .*cores of"):
+    with pytest.raises(NoRoom, match=r"1 s. Asked for.*: 2 × 1 core, 1 × 1 core and 2 GPUs\. Free are: .*cores of"):
         runtime.reserve([Share(1), Share(1), Share(1, 2)], timeout=1)
+
+
+def test_processes_go_into_their_bundle_and_what_has_no_room_there_goes_beside(runtime: RayRuntime, started) -> None:
+    """Of this process, which is in none: into those that belong to no rank, in order."""
+    runtime.reserve([Share(1), Share(1)], "STRICT_SPREAD")
+    try:
+        handles = [started(share=Share(0.5)) for _ in range(4)]
+        assert [handle._where.bundle for handle in handles] == [0, 0, 1, 1]
+        for handle in handles:
+            handle.submit("reset", EPISODES).result()
+        beyond = started(share=Share(0.25))
+        assert beyond._where is None and beyond.spec.action_dim
+        handles[1].close()
+        assert started(share=Share(0.5))._where.bundle == 0
+    finally:
+        runtime.release()
+
+
+def test_what_is_newest_is_read_anywhere_and_whole(runtime: RayRuntime, started) -> None:
+    """Here and in an actor; a message is tensors and arrays, and the reader's own."""
+    import torch
+
+    board = runtime.board()
+    reader = pickle.loads(pickle.dumps(board.reader()))
+    assert reader.newest() is None
+    weights = {"w": torch.randn(300, 400).bfloat16(), "steps": np.arange(5)}
+    board.publish(3, weights)
+    version, message = reader.newest()
+    assert version == 3 and torch.equal(message["w"], weights["w"]) and message["w"].dtype == torch.bfloat16
+    message["w"].zero_()
+    assert torch.equal(reader.newest(2)[1]["w"], weights["w"]) and reader.newest(3) is None
+    board.publish(4, {"w": weights["w"] + 1})
+    there = started("rank_functions:Reads", reader=board.reader())
+    assert there.submit("total", 3).result() == (4, float((weights["w"] + 1).float().sum()))
+    board.close()
+    with pytest.raises(WorkerDied, match="published"):
+        reader.newest()
+    reader.close()

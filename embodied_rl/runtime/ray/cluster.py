@@ -9,7 +9,7 @@ import re
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from typing import Any, cast
@@ -61,12 +61,14 @@ class Where:
         bundle: its index.
         bundles: the shares of all of them.
         ranks: so many of the first belong to ranks, and to what these start.
+        used: what the process itself has of it.
     """
 
     group: Any
     bundle: int
     bundles: tuple[Share, ...]
     ranks: int = 0
+    used: Share = field(default_factory=lambda: Share(0.0))
 
 
 class Answer:
@@ -135,18 +137,22 @@ class Actor:
         options: dict[str, Any] = {"num_cpus": share.cpus, "num_gpus": share.gpus, "max_restarts": 0, "name": name}
         if variables:
             options["runtime_env"] = {"env_vars": dict(variables)}
-        if groups:
-            options["concurrency_groups"] = dict(groups)
-        self._handle = ray.remote(kind).options(scheduling_strategy=_strategy(where), **options).remote(*args)
+        # Ray's stubs know no concurrency_groups here
+        remote = cast("Any", ray.remote)(concurrency_groups=dict(groups or {}))(kind)
+        self._handle = remote.options(scheduling_strategy=_strategy(where), **options).remote(*args)
 
     @staticmethod
     def named(name: str) -> "Actor":
         """An actor that somebody else of this job started. Raises `Lost`: there is none."""
-        actor = object.__new__(Actor)
         try:
-            actor._handle = ray.get_actor(name)
+            return Actor._of(ray.get_actor(name))
         except ValueError:
             raise Lost("is gone, with whoever started it") from None
+
+    @staticmethod
+    def _of(handle: Any) -> "Actor":
+        actor = object.__new__(Actor)
+        actor._handle = handle
         return actor
 
     def call(self, method: str, *args: Any) -> Answer:
@@ -155,18 +161,20 @@ class Actor:
 
     def kill(self) -> None:
         """End its process at once."""
-        ray.kill(self._handle, no_restart=True)
+        ray.kill(cast("Any", self._handle), no_restart=True)
 
 
 def beside(group: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Decorates a method that is answered by a thread of its own, while another method runs."""
-    return ray.method(concurrency_group=group)
+    return cast("Any", ray.method(concurrency_group=group))
 
 
 def _strategy(where: Where | None) -> Any:
     if where is not None:
         return PlacementGroupSchedulingStrategy(where.group, placement_group_bundle_index=where.bundle)
-    return NodeAffinitySchedulingStrategy(here(), soft=True)
+    if not is_actor():
+        return "DEFAULT"
+    return NodeAffinitySchedulingStrategy(here(), soft=True, _spill_on_unavailable=True)
 
 
 def here() -> str:
@@ -238,7 +246,7 @@ def get(reference: Any, timeout: float) -> Any:
 _WORDS = (
     (r"killed by `?ray\.kill", "was ended by this run"),
     (r"out of memory|OutOfMemory|memory monitor|low on memory", "was ended by Ray, because its node ran out of memory"),
-    (r"node has died|node died|node (?:is|was) (?:dead|lost)|NodeDied|missed too many heartbeats", "was lost with its node"),
+    (r"node (?:has )?died|node (?:is|was) (?:dead|lost)|NodeDied|too many heartbeats", "was lost with its node"),
     (r"owner has (?:died|exited)|owner died|OwnerDied", "was ended with whoever started it"),
     (r"failed to import|No module named", "cannot import embodied-rl there: install it on every node"),
     (r"worker process has died|unexpectedly exits|EOF|End of file", "was killed, or crashed"),
@@ -293,22 +301,23 @@ def begin(cpus: float, variables: Mapping[str, str]) -> None:
         cpus: cores that it pretends to have.
         variables: of the environment of all actors.
     """
-    # Ray would start a process for every core before anybody asks, and the plan's share these two or four.
-    idle = {"prestart_worker_first_driver": False}
-    _join(address="local", num_cpus=max(1, math.ceil(cpus)), include_dashboard=False, _system_config=idle, variables=variables)
+    # By default Ray starts a process for every core before anybody asks, and runs all of them at the lowest priority.
+    plain = {"prestart_worker_first_driver": False, "worker_niceness": 0}
+    cores = max(1, math.ceil(cpus))
+    _join(variables, address="local", num_cpus=cores, include_dashboard=False, _system_config=plain)
 
 
 def join(address: str, variables: Mapping[str, str]) -> None:
     """Become part of a cluster. Raises `Refused`."""
-    _join(address=address, variables=variables)
+    _join(variables, address=address)
 
 
 def knock(address: str) -> None:
     """Ask whether there is a cluster; returns where there is. Raises `Refused`. It may take minutes: see `connect`."""
-    from ray._raylet import GcsClient
+    from ray import _raylet
 
     try:
-        GcsClient(address=address)
+        cast("Any", _raylet).GcsClient(address=address)
     except RayError as error:
         raise Refused(_why(error)) from None
 

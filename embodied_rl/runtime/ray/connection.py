@@ -98,8 +98,8 @@ def _check(address: str, deadline: float) -> None:
 
 
 _REMEDY = (
-    "Start one there with `ray start --head`, see `ray status` for its address, or leave plan.cluster=auto to begin one "
-    "on this machine."
+    "Start one there with `ray start --head`, see `ray status` for its address, or leave plan.cluster=auto to begin "
+    "one on this machine."
 )
 
 

@@ -117,6 +117,11 @@ class RayHandle:
         return not self._closed and not self._dead
 
     @property
+    def closed(self) -> bool:
+        """Whether it was closed, so that its share is free again."""
+        return self._closed
+
+    @property
     def pid(self) -> int:
         """Of its process, on its node; waits until that is up."""
         self._greet()

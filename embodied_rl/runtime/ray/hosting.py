@@ -89,7 +89,7 @@ class Host:
 
 
 class Beside:
-    """A simulator that lives in another Python environment: a worker process on this node, and calls passed on to it."""
+    """A simulator that lives in another Python environment: in a worker process on this node, to which calls go on."""
 
     def __init__(self, order: Order):
         self._handle = ProcessHandle(

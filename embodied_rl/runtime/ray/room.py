@@ -24,8 +24,8 @@ def free_in_words() -> str:
 def waits_for(share: Share, where: Where | None) -> str:
     """Why a process may not have started: no room, or room and nobody there."""
     if where is not None:
-        asked = f"it asks for {in_words(share)} of bundle {where.bundle}, which has {in_words(where.bundles[where.bundle])}"
-        return f"{asked}, and others in it."
+        whole = in_words(where.bundles[where.bundle])
+        return f"it waits for {in_words(share)} of bundle {where.bundle} ({whole}) of those reserved. {free_in_words()}"
     if any(node.has_room(share) for node in cluster.nodes()):
         return "there is room for it, but it has not come up."
     return f"it waits for {in_words(share)}, which no node has free. {free_in_words()}"

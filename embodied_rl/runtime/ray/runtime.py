@@ -1,16 +1,23 @@
 """The runtime of a cluster: see `embodied_rl.runtime.base.Runtime`, and docs/cluster.md."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, TypeVar
 
 from embodied_rl.runtime.base import Deadlines, Share
+from embodied_rl.runtime.collective import Ranks
 from embodied_rl.runtime.handle import RunFailed
 from embodied_rl.runtime.interpreter import Interpreter
 from embodied_rl.runtime.ray import cluster, hosting
+from embodied_rl.runtime.ray.board import RayBoard
 from embodied_rl.runtime.ray.cluster import NoTime, Where
 from embodied_rl.runtime.ray.connection import DEADLINE, connect
 from embodied_rl.runtime.ray.handle import RayHandle
+from embodied_rl.runtime.ray.launch import launch
 from embodied_rl.runtime.ray.room import none_for
+
+Config = TypeVar("Config")
+Result = TypeVar("Result")
 
 
 class NoRoom(RunFailed):
@@ -35,7 +42,7 @@ class RayRuntime:
     def __init__(self, address: str = "auto", *, cpus: float = 1.0, deadline: float = DEADLINE):
         self.connection = connect(address, cpus, deadline)
         self._where = hosting.PLACE[0] if hosting.PLACE else None
-        self._taken: dict[int, Share] = {}
+        self._held: list[tuple[int, Share, RayHandle]] = []
 
     def reserve(self, bundles: Sequence[Share], strategy: str = "PACK", timeout: float = 60.0) -> None:
         """Set aside, before anything starts, what a plan needs; all of it or nothing.
@@ -57,6 +64,12 @@ class RayRuntime:
             raise NoRoom(none_for(bundles, timeout)) from None
         self._where = Where(group, -1, tuple(bundles))
 
+    def release(self) -> None:
+        """Give up what was reserved, and end what runs there."""
+        if self._where is not None:
+            cluster.release(self._where.group)
+            self._where = None
+
     def worker(
         self,
         factory: str,
@@ -69,17 +82,32 @@ class RayRuntime:
         packages: tuple[str, ...] = (),
     ) -> RayHandle:
         """See `Runtime.worker`."""
-        return RayHandle(
+        where = self._bundle_for(share)
+        handle = RayHandle(
             factory,
             kwargs,
             name=name,
             deadlines=deadlines,
             share=share,
-            where=self._bundle_for(share),
+            where=where,
             interpreter=interpreter,
             packages=packages,
             variables=self.connection.variables,
         )
+        if where is not None:
+            self._held = [entry for entry in self._held if not entry[2].closed] + [(where.bundle, share, handle)]
+        return handle
+
+    def launch(
+        self, function: Callable[[Config, Ranks], Result], config: Config, size: int, *, timeout: float, share: Share
+    ) -> Result:
+        """See `Runtime.launch` and `launch.launch`."""
+        places = [self._place(rank, size, share) for rank in range(size)]
+        return launch(function, config, places, timeout, share, self.connection.variables)
+
+    def board(self) -> RayBoard:
+        """See `Runtime.board`."""
+        return RayBoard(self.connection.variables)
 
     def close(self) -> None:
         """Leave the cluster; everything that was started from here ends."""
@@ -91,5 +119,27 @@ class RayRuntime:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    def _place(self, rank: int, size: int, share: Share) -> Where | None:
+        if self._where is None:
+            return None
+        assert size <= len(self._where.bundles), "a reservation holds a bundle for each rank"
+        return replace(self._where, bundle=rank, ranks=size, used=share)
+
     def _bundle_for(self, share: Share) -> Where | None:
+        """Where there is room for a process in the reservation: this one's own bundle, or one that is nobody's."""
+        if self._where is None:
+            return None
+        own, ranks = self._where.bundle, self._where.ranks
+        spare = range(ranks, len(self._where.bundles)) if own <= 0 else ()
+        for bundle in (*([own] if own >= 0 else []), *spare):
+            free = self._free(bundle)
+            if free.cpus >= share.cpus - 1e-9 and free.gpus >= share.gpus - 1e-9:
+                return replace(self._where, bundle=bundle, used=share)
         return None
+
+    def _free(self, bundle: int) -> Share:
+        assert self._where is not None
+        whole = self._where.bundles[bundle]
+        used = [share for where, share, handle in self._held if where == bundle and not handle.closed]
+        used += [self._where.used] if bundle == self._where.bundle else []
+        return Share(whole.cpus - sum(share.cpus for share in used), whole.gpus - sum(share.gpus for share in used))
