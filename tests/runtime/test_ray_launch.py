@@ -1,7 +1,9 @@
 """Ranks on a Ray cluster of two nodes on this machine: what they do together, and how they end."""
 
 import os
+import re
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -20,7 +22,6 @@ from ray_nodes import gone, two_nodes, wait_for
 from embodied_rl.runtime.base import Share
 from embodied_rl.runtime.collective import LOOPBACK, meeting_point
 from embodied_rl.runtime.ranks import RankFailed
-from embodied_rl.runtime.ray.connection import NoCluster
 from embodied_rl.runtime.ray.runtime import RayRuntime
 
 
@@ -113,7 +114,7 @@ if __name__ == "__main__":
 """
 
 
-def drive(function: str, folder: Path, address: str = "auto") -> subprocess.Popen[str]:
+def drive(function: str, folder: Path, address: str) -> subprocess.Popen[str]:
     """Ranks of another driver; returns when they are running."""
     (folder / "driver.py").write_text(DRIVER)
     path = os.pathsep.join([str(Path(__file__).parent), *sys.path])
@@ -138,7 +139,7 @@ def of(process: subprocess.Popen[str], folder: Path) -> list[int]:
 
 
 def test_nothing_outlives_a_killed_driver_and_its_cluster(tmp_path: Path) -> None:
-    process = drive("start_beside", tmp_path)
+    process = drive("start_beside", tmp_path, "local")
     everybody = of(process, tmp_path)
     assert len(everybody) >= 7
     process.kill()
@@ -154,10 +155,11 @@ def test_nothing_outlives_a_killed_driver_in_a_cluster_of_others(runtime: RayRun
     wait_for(lambda: all(gone(pid) for pid in everybody), 30)
 
 
-def test_a_signal_stops_all_ranks_after_the_same_iteration(runtime: RayRuntime, tmp_path: Path) -> None:
-    process = drive("loop_until_stopped", tmp_path, runtime.connection.address)
+def test_a_signal_to_everybody_stops_all_ranks_after_the_same_iteration(tmp_path: Path) -> None:
+    """As from a scheduler; the cluster that was begun for the run lives until that has stopped."""
+    process = drive("loop_until_stopped", tmp_path, "local")
     everybody = of(process, tmp_path)
-    process.send_signal(signal.SIGTERM)
+    os.killpg(process.pid, signal.SIGTERM)
     assert process.wait(60) == 0, (tmp_path / "log").read_text()
     assert (tmp_path / "0.left").read_text() == (tmp_path / "1.left").read_text()
     assert "Stopping after this iteration" in (tmp_path / "log").read_text()
@@ -187,12 +189,29 @@ def test_a_second_signal_leaves_at_once(runtime: RayRuntime, tmp_path: Path) -> 
     ],
 )
 def test_an_address_where_nobody_answers_is_named(address: str, message: str) -> None:
-    code = f"from embodied_rl.runtime.ray.connection import connect; connect({address!r}, 1, deadline=1)"
-    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=own_environment())
-    import re
-
-    assert NoCluster.__name__ in result.stderr and re.search(message, result.stderr), result.stderr
+    assert re.search(f"NoCluster: {message}", connecting(address))
 
 
-def own_environment() -> dict[str, str]:
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+def test_who_listens_and_says_nothing_is_no_cluster() -> None:
+    """Ray itself would wait for minutes."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+        assert f"NoCluster: What listens at plan.cluster={address} is no Ray cluster" in connecting(address)
+
+
+def test_another_token_is_refused_and_said(runtime: RayRuntime) -> None:
+    said = connecting(runtime.connection.address, 20, RAY_AUTH_TOKEN="0" * 64)
+    assert re.search(r"NoCluster: The cluster at \S+ refused this process: the token is missing here or another", said)
+
+
+def test_another_version_of_ray_is_refused_and_said(runtime: RayRuntime) -> None:
+    said = connecting(runtime.connection.address, 20, before="import ray; ray.__version__ = '2.50.1'")
+    assert re.search(r"NoCluster: The cluster at \S+ refused .*another version runs there(.|\n)*2\.50\.1", said)
+
+
+def connecting(address: str, deadline: float = 1, before: str = "", **variables: str) -> str:
+    """What a process says that wants to join."""
+    code = f"{before}\nfrom embodied_rl.runtime.ray.connection import connect; connect({address!r}, 1, {deadline})"
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), **variables}
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, timeout=120)
+    return result.stderr

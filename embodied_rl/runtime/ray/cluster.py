@@ -8,8 +8,10 @@ import math
 import re
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from typing import Any, cast
@@ -19,6 +21,7 @@ from embodied_rl.runtime.base import Share
 
 try:
     import ray
+    import ray._private.services
     import ray._private.worker
     from ray.exceptions import AuthenticationError, GetTimeoutError, RayActorError, RayError, RayTaskError
     from ray.util import get_node_ip_address, placement_group, remove_placement_group
@@ -304,7 +307,20 @@ def begin(cpus: float, variables: Mapping[str, str]) -> None:
     # By default Ray starts a process for every core before anybody asks, and runs all of them at the lowest priority.
     plain = {"prestart_worker_first_driver": False, "worker_niceness": 0}
     cores = max(1, math.ceil(cpus))
-    _join(variables, address="local", num_cpus=cores, include_dashboard=False, _system_config=plain)
+    with _own_groups():
+        _join(variables, address="local", num_cpus=cores, include_dashboard=False, _system_config=plain)
+
+
+@contextmanager
+def _own_groups() -> Iterator[None]:
+    """Ray's processes start outside our process group: a scheduler's SIGTERM to that is for the run to hear, first."""
+    services: Any = ray._private.services
+    before = services.ConsolePopen
+    services.ConsolePopen = partial(before, process_group=0)
+    try:
+        yield
+    finally:
+        services.ConsolePopen = before
 
 
 def join(address: str, variables: Mapping[str, str]) -> None:
