@@ -1,13 +1,16 @@
-"""The runtime that a configuration names."""
+"""The runtime that a configuration names, and what its processes take of a cluster."""
 
 from collections.abc import Callable
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from embodied_rl.runtime import ranks
 from embodied_rl.runtime.base import Runtime, Share
 from embodied_rl.runtime.collective import Ranks
 from embodied_rl.runtime.this_machine import ThisMachine
-from embodied_rl.schema import TrainConfig
+from embodied_rl.schema import Plan, TrainConfig
+
+if TYPE_CHECKING:
+    from embodied_rl.runtime.ray.runtime import RayRuntime
 
 Job = TypeVar("Job")
 
@@ -16,20 +19,41 @@ def of(config: TrainConfig) -> Runtime:
     """Where the processes of a run live.
 
     Raises:
-        ValueError: Ray is not installed, or there is no such cluster.
+        Unavailable: Ray is not installed. NoCluster: nobody answers at its address.
     """
-    if config.runtime == "local":
-        return ThisMachine()
-    from embodied_rl.runtime.ray import RayRuntime  # takes a second to import, and is an extra
-
-    return RayRuntime(config.cluster)
+    return ThisMachine() if config.runtime == "local" else _cluster(config)
 
 
 def launch(config: TrainConfig, function: Callable[[Job, Ranks], None], job: Job, timeout: float) -> None:
-    """Run `function(job, ranks)` on every rank of a run; see `embodied_rl.runtime.ranks.launch`."""
+    """Run `function(job, ranks)` on every rank of a run; see `embodied_rl.runtime.ranks.launch`.
+
+    Raises:
+        NoRoom: a cluster has less than the plan asks for.
+    """
     if config.runtime == "local":
         return ranks.launch(function, job, config.plan.ranks, timeout=timeout)
-    from embodied_rl.runtime.ray import RayRuntime
+    with _cluster(config) as runtime:
+        runtime.reserve(bundles(config.plan, config.policy.device))
+        share = Share(gpus=_gpus(config.policy.device))
+        return runtime.launch(function, job, config.plan.ranks, timeout=timeout, share=share)
 
-    share = Share(gpus=float(config.policy.device != "cpu"))
-    return RayRuntime(config.cluster).launch(function, job, config.plan.ranks, timeout=timeout, share=share)
+
+def bundles(plan: Plan, device: str) -> list[Share]:
+    """What each rank, then each rollout worker, takes of its node, with the simulators and policies that it starts."""
+    apart = 0 if plan.allocation == "colocated" else plan.simulators
+    gpus = _gpus(device)
+    if plan.rollout_workers:
+        return [Share(1.0, gpus)] * plan.ranks + [Share(1.0 + apart, gpus)] * plan.rollout_workers
+    policy = 1 if plan.policy == "process" else 0
+    return [Share(1.0 + apart + policy, gpus * (1 + policy))] * plan.ranks
+
+
+def _gpus(device: str) -> float:
+    return 0.0 if device == "cpu" else 1.0
+
+
+def _cluster(config: TrainConfig) -> "RayRuntime":
+    from embodied_rl.runtime.ray.runtime import RayRuntime  # takes a second to import, and is an extra
+
+    asked = sum(share.cpus for share in bundles(config.plan, config.policy.device))
+    return RayRuntime(config.cluster, cpus=asked)

@@ -2,7 +2,9 @@
 
 import pickle
 import socket
-from collections.abc import Callable, Iterable, Sequence
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
 
@@ -28,6 +30,8 @@ class Ranks:
 
     rank = 0
     size = 1
+    stops: "StopRequests | None" = None
+    """Where rank 0 hears that it is to stop, where signals reach another process instead."""
 
     def average_gradients(self, parameters: Iterable[nn.Parameter], weight: float = 1.0) -> None:
         """Replace gradients by their mean over ranks, weighted by `weight`, in one flat reduction.
@@ -61,32 +65,60 @@ class Ranks:
         return any(self.gather(bool(flag)))
 
 
-def meeting_point(size: int, timeout: float, port: int = 0) -> Any:
+class StopRequests:
+    """Requests to stop that another process passes on to rank 0, which answers what becomes of them."""
+
+    def __init__(self) -> None:
+        self._requested = threading.Event()
+        self._heard = ""
+
+    def requested(self) -> bool:
+        """Whether somebody asked while a flag was what became of it."""
+        return self._requested.is_set()
+
+    def request(self) -> str:
+        """Ask; returns how it is heard: as a "flag", looked at in time; as something to "raise"; or not at all."""
+        if self._heard == "flag":
+            self._requested.set()
+        return self._heard
+
+    @contextmanager
+    def hearing(self, how: str) -> Iterator[None]:
+        """Requests are heard like this meanwhile."""
+        before, self._heard = self._heard, how
+        try:
+            yield
+        finally:
+            self._heard = before
+
+
+def meeting_point(size: int, timeout: float, port: int = 0, address: str = LOOPBACK) -> Any:
     """The store over which ranks find each other: hosted here, on a free `.port`, or another process's by its port.
 
-    Only this machine can reach it: left to itself a store listens to every network.
+    Only this machine can reach it, unless it is told another of its addresses: left to itself a store listens to every
+    network.
     """
     common = {"timeout": timedelta(seconds=timeout), "wait_for_workers": False}
     if port:
-        return _torch.TCPStore(LOOPBACK, port, size, is_master=False, **common)
-    server = socket.create_server((LOOPBACK, 0))
-    address = server.getsockname()
-    return _torch.TCPStore(*address, size, is_master=True, master_listen_fd=server.detach(), **common)
+        return _torch.TCPStore(address, port, size, is_master=False, **common)
+    server = socket.create_server((address, 0))
+    return _torch.TCPStore(*server.getsockname()[:2], size, is_master=True, master_listen_fd=server.detach(), **common)
 
 
 class GlooRanks(Ranks):
-    """One of several ranks on this machine, over the loopback interface; no global process group.
+    """One of several ranks, on this machine over the loopback interface; no global process group.
 
     Args:
         rank, size: which of how many.
         store: from `meeting_point`.
         timeout: seconds after which an operation fails.
+        address: of this machine, at which the others reach it.
     """
 
-    def __init__(self, rank: int, size: int, store: Any, timeout: float):
+    def __init__(self, rank: int, size: int, store: Any, timeout: float, address: str = LOOPBACK):
         self.rank, self.size, self._timeout = rank, size, timeout
         options = _torch.ProcessGroupGloo._Options()
-        options._devices = [_torch.ProcessGroupGloo.create_device(hostname=LOOPBACK)]
+        options._devices = [_torch.ProcessGroupGloo.create_device(hostname=address)]
         options._timeout = timedelta(seconds=timeout)
         self._group = _torch.ProcessGroupGloo(store, rank, size, options)
 

@@ -321,16 +321,8 @@ class ProcessHandle:
         call.fail(error)
 
     def _worker_error(self, method: str, failure: Failure) -> Exception:
-        if failure.row is not None:
-            return NotFinite(failure.summary, failure.row)
-        if failure.told:
-            return WorkerError(failure.summary)
-        if failure.not_finite:
-            return FloatingPointError(failure.summary)
-        if failure.refused:
-            return ValueError(failure.summary)
-        if failure.unavailable:
-            return Unavailable(f"{self.name}: {failure.summary}")
+        if (said := said_in_full(self.name, failure)) is not None:
+            return said
         if failure.missing and self._interpreter is not None:
             where = f"the package '{failure.missing}' is not installed in {self._interpreter.python}"
             return Unavailable(f"{self.name}: {where}. {self._interpreter.remedy}".rstrip())
@@ -338,6 +330,19 @@ class ProcessHandle:
             f"{self.name}: '{method}' raised {failure.summary}\n"
             f"--- traceback in the worker ---\n{failure.traceback}--- end of it ---"
         )
+
+
+def said_in_full(name: str, failure: Failure) -> Exception | None:
+    """What a worker's failure is raised as where its summary is all there is to say; None where it is not."""
+    if failure.row is not None:
+        return NotFinite(failure.summary, failure.row)
+    if failure.told:
+        return WorkerError(failure.summary)
+    if failure.not_finite:
+        return FloatingPointError(failure.summary)
+    if failure.refused:
+        return ValueError(failure.summary)
+    return Unavailable(f"{name}: {failure.summary}") if failure.unavailable else None
 
 
 def protocol_problem(spoken: object) -> str:

@@ -9,7 +9,7 @@ import tempfile
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
@@ -30,6 +30,7 @@ Config = TypeVar("Config")
 Result = TypeVar("Result")
 START_TIMEOUT = 120.0
 GRACE = 10.0
+STOPPING = b"\nStopping after this iteration; a second signal leaves at once, without saving.\n"
 
 
 class RankFailed(RunFailed):
@@ -111,6 +112,10 @@ def stop_on_signals(ranks: Ranks) -> Iterator[Callable[[], bool]]:
 
     A second signal acts as usual, for the impatient. Ranks agree with `ranks.any_(stop_requested())`.
     """
+    if ranks.stops is not None:
+        with ranks.stops.hearing("flag"):
+            yield ranks.stops.requested
+        return
     requested = threading.Event()
     if ranks.rank > 0 or threading.current_thread() is not threading.main_thread():
         yield requested.is_set
@@ -119,7 +124,7 @@ def stop_on_signals(ranks: Ranks) -> Iterator[Callable[[], bool]]:
     def request(*_: object) -> None:
         requested.set()
         restore()
-        os.write(2, b"\nStopping after this iteration; a second signal leaves at once, without saving.\n")
+        os.write(2, STOPPING)
 
     def restore() -> None:
         for number, handler in before.items():
@@ -139,6 +144,10 @@ class Stopped(KeyboardInterrupt):
 @contextmanager
 def raise_on_signals(ranks: Ranks) -> Iterator[None]:
     """SIGINT and SIGTERM raise `Stopped` on rank 0, which ends the others."""
+    if ranks.stops is not None:
+        with ranks.stops.hearing("raise"):
+            yield
+        return
     if ranks.rank > 0 or threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -164,7 +173,7 @@ def run_rank() -> None:
         try:
             function(config, rendezvous.join())
         except Exception as error:  # noqa: BLE001  a process border
-            failure = _failure(rendezvous.rank, error)
+            failure = failure_of(rendezvous.rank, error)
         send(pipe, failure)
         if failure is None:  # stay until rank 0 closes the pipe, or is gone: it may still read from here
             pipe.poll(None)
@@ -190,7 +199,7 @@ def _lead(
     try:
         result = function(config, place.join(store))
     except Exception as error:
-        mine = _failure(0, error)
+        mine = failure_of(0, error)
         # A mistake in the configuration shows on every rank; here it is raised as it is, whoever was first.
         first = mine if isinstance(error, ValueError) else first_cause(mine, children)
         if first is mine:
@@ -213,7 +222,8 @@ def _outcome(rank: int, child: ChildProcess, seconds: float) -> Failure | None:
         return Failure(rank, time.monotonic(), False, str(death))
 
 
-def _failure(rank: int, error: Exception) -> Failure:
+def failure_of(rank: int, error: Exception) -> Failure:
+    """How a rank failed that raised this."""
     ours = isinstance(error, ValueError) and type(error).__module__.startswith(__name__.partition(".")[0])
     said = error if ours or isinstance(error, FloatingPointError | Unavailable) else None
     text = str(error) if isinstance(error, RunFailed | Unavailable) else "".join(traceback.format_exception(error))
@@ -229,5 +239,9 @@ def first_cause(mine: Failure, children: list[ChildProcess]) -> Failure:
             continue
         failure = _outcome(rank, child, max(0.1, until - time.monotonic()))
         failures += [failure] if failure is not None else []
-    causes = [failure for failure in failures if not failure.cascade]
-    return min(causes, key=lambda failure: failure.time, default=mine)
+    return earliest_cause(failures) or mine
+
+
+def earliest_cause(failures: Iterable[Failure]) -> Failure | None:
+    """The first of them that is not the consequence of another; None where all are."""
+    return min((failure for failure in failures if not failure.cascade), key=lambda failure: failure.time, default=None)

@@ -223,7 +223,7 @@ def serve(connection: Connection, memory: int) -> None:
     greet(connection)
     factory, kwargs, delay = receive(connection)
     time.sleep(delay)
-    built = _attempt(build, factory, kwargs)
+    built = attempt(build, factory, kwargs)
     if isinstance(built, Failure):
         return send(connection, built)
     role = built.value
@@ -235,7 +235,7 @@ def serve(connection: Connection, memory: int) -> None:
         method, args = receive(connection)
         args = lists.restore(method, args)
         following = (slot + 1) % SLOTS
-        reply = _attempt(_call, hosted, method, args, slots, following)
+        reply = attempt(_call, hosted, method, args, slots, following)
         if isinstance(reply, Reply) and isinstance(reply.value, Observation | StepResult):
             reply.slot = slot = following
         send(connection, reply)
@@ -245,7 +245,8 @@ def _call(hosted: Hosted, method: str, args: tuple[Any, ...], slots: ImageSlots,
     return slots.put(to_host(hosted.call(method, args)), slot)
 
 
-def _attempt(function: Callable[..., Any], *args: Any) -> Reply | Failure:
+def attempt(function: Callable[..., Any], *args: Any) -> Reply | Failure:
+    """What a call gave, or raised, for the other side of a border between processes."""
     began = time.monotonic()
     try:
         value = function(*args)

@@ -95,10 +95,12 @@ class SimulatorKind:
             return self.worker(num_envs, name, plan or PATIENT)
         return InlineHandle(partial(self._here, num_envs), name)
 
-    def worker(self, num_envs: int, name: str, plan: Plan, runtime: Runtime | None = None) -> Handle:
+    def worker(
+        self, num_envs: int, name: str, plan: Plan, runtime: Runtime | None = None, share: Share | None = None
+    ) -> Handle:
         """Behind a handle, in a process of its own, with the deadlines of a plan; by default on this machine."""
         factory = plugins.path("sims", self.node.name)
-        return self._process(factory, {"config": self.options, "num_envs": num_envs}, name, plan, runtime)
+        return self._process(factory, {"config": self.options, "num_envs": num_envs}, name, plan, runtime, share)
 
     def _here(self, num_envs: int) -> Simulator:
         try:
@@ -107,7 +109,13 @@ class SimulatorKind:
             raise self._missing(error) from None
 
     def _process(
-        self, factory: str, kwargs: dict[str, Any], name: str, plan: Plan, runtime: Runtime | None = None
+        self,
+        factory: str,
+        kwargs: dict[str, Any],
+        name: str,
+        plan: Plan,
+        runtime: Runtime | None = None,
+        share: Share | None = None,
     ) -> Handle:
         own = plugins.path("sims", self.node.name).partition(":")[0].partition(".")[0]
         return (runtime or ThisMachine()).worker(
@@ -115,7 +123,7 @@ class SimulatorKind:
             kwargs,
             name=name,
             deadlines=Deadlines(plan.start_timeout, plan.call_timeout),
-            share=Share(),
+            share=share or Share(),
             interpreter=self.interpreter,
             packages=(own,),
         )
@@ -126,7 +134,12 @@ class SimulatorKind:
 
 
 def make_handles(
-    kind: SimulatorKind, plan: Plan, num_envs: int, purpose: str, runtime: Runtime | None = None
+    kind: SimulatorKind,
+    plan: Plan,
+    num_envs: int,
+    purpose: str,
+    runtime: Runtime | None = None,
+    share: Share | None = None,
 ) -> list[Handle]:
     """The simulators of who collects, slice by slice; `num_envs` are those of it, `runtime` starts processes.
 
@@ -137,4 +150,5 @@ def make_handles(
         each = num_envs // plan.slices
         return [kind.inline(each, f"{purpose} simulator {part}", plan) for part in range(plan.slices)]
     count = plan.slices * plan.workers
-    return [kind.worker(num_envs // count, f"{purpose} simulator {part}", plan, runtime) for part in range(count)]
+    each = num_envs // count
+    return [kind.worker(each, f"{purpose} simulator {part}", plan, runtime, share) for part in range(count)]

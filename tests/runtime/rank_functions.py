@@ -1,12 +1,15 @@
 """What the ranks of the tests run; a module of its own because child processes import it."""
 
 import os
+import sys
 import time
 from pathlib import Path
 
 import torch
 
-from embodied_rl.runtime.ranks import Ranks, stop_on_signals
+from embodied_rl.runtime.base import BoardReader
+from embodied_rl.runtime.interpreter import folder_of
+from embodied_rl.runtime.ranks import Ranks, raise_on_signals, stop_on_signals
 
 
 def average(config: dict, ranks: Ranks) -> list[torch.Tensor | None]:
@@ -101,3 +104,63 @@ def loop_until_stopped(config: str, ranks: Ranks) -> int:
     assert len(set(counts)) == 1
     Path(config, f"{ranks.rank}.left").write_text(str(iterations))
     return iterations
+
+
+class Reads:
+    """A role that reads a board."""
+
+    def __init__(self, num_envs: int, reader: BoardReader):
+        self.reader = reader
+
+    def total(self, above: int) -> tuple[int, float]:
+        found = self.reader.newest(above)
+        assert found is not None
+        return found[0], float(found[1]["w"].float().sum())
+
+
+def talk(config: str, ranks: Ranks) -> str:
+    """Says something, and goes on once somebody has seen it."""
+    print(f"rank {ranks.rank} speaks", flush=True)
+    while not Path(config, "heard").exists():
+        time.sleep(0.02)
+    print("to the user", file=sys.stderr)
+    return "said"
+
+
+def refuse(config: object, ranks: Ranks) -> None:
+    """As a configuration does that cannot work."""
+    if ranks.rank == 1:
+        folder_of("no_such_package")
+    ranks.barrier()
+
+
+def stop_at_once(config: str, ranks: Ranks) -> None:
+    """Where all is saved, and nothing is worth waiting for."""
+    with raise_on_signals(ranks):
+        Path(config, f"{ranks.rank}.pid").write_text(str(os.getpid()))
+        time.sleep(60)
+
+
+def start_beside(config: str, ranks: Ranks) -> list[tuple[int, bool]]:
+    """Each rank has a role of its own beside it, in its bundle."""
+    from embodied_rl.runtime.base import Deadlines, Share
+    from embodied_rl.runtime.ray import cluster
+    from embodied_rl.runtime.ray.runtime import RayRuntime
+
+    deadlines = Deadlines(60, 60)
+    handle = RayRuntime().worker("rank_functions:Place", {}, name="beside", deadlines=deadlines, share=Share(0.5))
+    there = handle.submit("node").result()
+    if config:
+        Path(config, f"{ranks.rank}.tmp").write_text(f"{os.getpid()} {handle.pid}")
+        Path(config, f"{ranks.rank}.tmp").rename(Path(config, f"{ranks.rank}.pid"))
+        time.sleep(60)
+    return ranks.gather((handle._where.bundle if handle._where else -1, there == cluster.here()))
+
+
+class Place:
+    """A role that says where it is."""
+
+    def node(self) -> str:
+        from embodied_rl.runtime.ray import cluster
+
+        return cluster.here()

@@ -1,0 +1,101 @@
+"""A `Board` in a cluster: the message lies in Ray's object store, once a node; an actor knows where."""
+
+import os
+import secrets
+from collections.abc import Mapping
+from typing import Any
+
+from embodied_rl.runtime.arrays import Packed, pack, unpack
+from embodied_rl.runtime.base import Share
+from embodied_rl.runtime.handle import NoAnswer, WorkerDied
+from embodied_rl.runtime.ray import cluster
+from embodied_rl.runtime.ray.cluster import Actor, Lost, NoTime
+
+DEADLINE = 60.0
+
+
+class Keeper:
+    """Knows the newest version and where it lies: a list of a reference, which Ray would else replace by the value."""
+
+    def __init__(self) -> None:
+        self._version, self._where = -1, list[Any]()
+
+    def put(self, version: int, where: list[Any]) -> None:
+        """Replace what is known."""
+        self._version, self._where = version, where
+
+    def newest(self, above: int) -> tuple[int, list[Any]] | None:
+        """What is known, where its version is above this."""
+        return (self._version, self._where) if self._version > above else None
+
+
+class RayBoard:
+    """See `embodied_rl.runtime.base.Board`. It ends with the process that made it.
+
+    Args:
+        variables: of the environment of its actor.
+        deadline: seconds in which it answers.
+    """
+
+    def __init__(self, variables: Mapping[str, str], deadline: float = DEADLINE):
+        self._name, self._deadline = f"board {os.getpid()} {secrets.token_hex(8)}", deadline
+        self._keeper = Actor(Keeper, share=Share(0.0), name=self._name, variables=variables)
+        self._put: Any = None
+
+    def publish(self, version: int, message: Any) -> None:
+        """Lay a message down once; tensors in it become bytes on their way."""
+        where = cluster.put(pack(message))
+        _answer(self._keeper, self._deadline, "put", version, [where])
+        self._put = where
+
+    def reader(self) -> "RayBoardReader":
+        """Holds a name alone: it can be pickled in whatever way."""
+        return RayBoardReader(self._name, self._deadline)
+
+    def close(self) -> None:
+        """End the actor, and let go of the message."""
+        self._keeper.kill()
+        self._put = None
+
+
+class RayBoardReader:
+    """See `embodied_rl.runtime.base.BoardReader`; of whatever process of the same job.
+
+    Args:
+        name: of the actor. deadline: seconds in which it answers, and in which a message must be here.
+    """
+
+    def __init__(self, name: str, deadline: float):
+        self._name, self._deadline = name, deadline
+        self._keeper: Actor | None = None
+
+    def newest(self, above: int = -1) -> tuple[int, Any] | None:
+        """See `BoardReader.newest`. Arrays and tensors are the reader's own."""
+        try:
+            self._keeper = self._keeper or Actor.named(self._name)
+            found = _answer(self._keeper, self._deadline, "newest", above)
+            if found is None:
+                return None
+            version, [where] = found
+            packed: Packed = cluster.get(where, self._deadline)
+        except Lost as lost:
+            raise WorkerDied(f"Whoever published weights {lost}.") from None
+        except NoTime:
+            raise NoAnswer(f"What was published did not arrive within {self._deadline:g} s.") from None
+        return version, unpack(packed)
+
+    def close(self) -> None:
+        """Let go of it."""
+        self._keeper = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"_name": self._name, "_deadline": self._deadline, "_keeper": None}
+
+
+def _answer(keeper: Actor, deadline: float, method: str, *args: Any) -> Any:
+    try:
+        return keeper.call(method, *args).take(deadline)
+    except Lost as lost:
+        raise WorkerDied(f"The board: whoever published {lost}.") from None
+    except NoTime:
+        raise NoAnswer(f"The board gave no answer within {deadline:g} s during '{method}'.") from None

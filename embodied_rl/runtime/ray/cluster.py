@@ -1,0 +1,364 @@
+"""What we use of Ray: processes on other machines ("actors") and the answers to their calls, and nothing else of it.
+
+No other module imports Ray, and no error of Ray's leaves this one: an actor that is gone is `Lost`, in words.
+"""
+
+import logging
+import math
+import re
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
+from typing import Any, cast
+
+from embodied_rl.interfaces.sim import Unavailable
+from embodied_rl.runtime.base import Share
+
+try:
+    import ray
+    import ray._private.services
+    import ray._private.worker
+    from ray.exceptions import AuthenticationError, GetTimeoutError, RayActorError, RayError, RayTaskError
+    from ray.util import get_node_ip_address, placement_group, remove_placement_group
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
+except ModuleNotFoundError as error:
+    raise Unavailable(f"A cluster needs Ray, which cannot be imported here ({error}): pip install 'embodied-rl[ray]'")  # noqa: B904
+
+log = logging.getLogger(__name__)
+
+
+class Lost(Exception):  # noqa: N818  it says what happened
+    """An actor is gone; the message is how, to follow its name: "was killed …"."""
+
+
+class NoTime(Exception):  # noqa: N818
+    """An answer did not come in time."""
+
+
+@dataclass(frozen=True)
+class Node:
+    """A machine of the cluster, and what is free on it."""
+
+    name: str
+    address: str
+    cpus: float
+    gpus: float
+    free: Share
+
+    def has_room(self, share: Share) -> bool:
+        """Whether a process with this share could start there now."""
+        return self.free.cpus >= share.cpus and self.free.gpus >= share.gpus
+
+
+@dataclass(frozen=True)
+class Where:
+    """The bundle of a reservation that a process goes into, or that it is in.
+
+    Attributes:
+        group: Ray's placement group.
+        bundle: its index.
+        bundles: the shares of all of them.
+        ranks: so many of the first belong to ranks, and to what these start.
+        used: what the process itself has of it.
+    """
+
+    group: Any
+    bundle: int
+    bundles: tuple[Share, ...]
+    ranks: int = 0
+    used: Share = field(default_factory=lambda: Share(0.0))
+
+
+class Answer:
+    """What a call of an actor gives, some day.
+
+    Attributes:
+        readable: becomes readable (closed at the other end) when it is there.
+        arrived: when it came, on the clock `time.monotonic`.
+    """
+
+    def __init__(self, reference: Any):
+        readable, self._signal = Pipe(duplex=False)
+        self.readable, self.arrived = cast("Connection", readable), 0.0
+        self._ended = threading.Event()
+        self._future = reference.future()
+        self._future.add_done_callback(self._arrive)
+
+    def done(self) -> bool:
+        """Whether `take` would not wait."""
+        return self._ended.is_set()
+
+    def take(self, timeout: float) -> Any:
+        """The answer.
+
+        Raises:
+            NoTime: it is not there after so many seconds.
+            Lost: the actor is gone.
+        """
+        if not self._ended.wait(timeout):
+            raise NoTime
+        try:
+            return self._future.result()
+        except RayError as error:
+            raise Lost(in_words(error)) from None
+
+    def _arrive(self, _: object) -> None:
+        self.arrived = time.monotonic()
+        self._ended.set()
+        self._signal.close()
+
+
+class Actor:
+    """A process somewhere in the cluster, that hosts an object. It ends with whoever started it.
+
+    Args:
+        kind: the object's class, importable there.
+        args: for its constructor: plain values, which any version of ours can read.
+        share: what it takes of its node.
+        where: its place in a reservation; without one, the node of this process where there is room.
+        name: to be found by, within this job.
+        variables: of its environment.
+        groups: threads for methods that are answered beside a running one, by group; see `beside`.
+    """
+
+    def __init__(
+        self,
+        kind: type[Any],
+        args: Sequence[Any] = (),
+        *,
+        share: Share,
+        where: Where | None = None,
+        name: str | None = None,
+        variables: Mapping[str, str] | None = None,
+        groups: Mapping[str, int] | None = None,
+    ):
+        options: dict[str, Any] = {"num_cpus": share.cpus, "num_gpus": share.gpus, "max_restarts": 0, "name": name}
+        if variables:
+            options["runtime_env"] = {"env_vars": dict(variables)}
+        # Ray's stubs know no concurrency_groups here
+        remote = cast("Any", ray.remote)(concurrency_groups=dict(groups or {}))(kind)
+        self._handle = remote.options(scheduling_strategy=_strategy(where), **options).remote(*args)
+
+    @staticmethod
+    def named(name: str) -> "Actor":
+        """An actor that somebody else of this job started. Raises `Lost`: there is none."""
+        try:
+            return Actor._of(ray.get_actor(name))
+        except ValueError:
+            raise Lost("is gone, with whoever started it") from None
+
+    @staticmethod
+    def _of(handle: Any) -> "Actor":
+        actor = object.__new__(Actor)
+        actor._handle = handle
+        return actor
+
+    def call(self, method: str, *args: Any) -> Answer:
+        """Call a method. Calls are answered in turn."""
+        return Answer(getattr(self._handle, method).remote(*args))
+
+    def kill(self) -> None:
+        """End its process at once."""
+        ray.kill(cast("Any", self._handle), no_restart=True)
+
+
+def beside(group: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Decorates a method that is answered by a thread of its own, while another method runs."""
+    return cast("Any", ray.method(concurrency_group=group))
+
+
+def _strategy(where: Where | None) -> Any:
+    if where is not None:
+        return PlacementGroupSchedulingStrategy(where.group, placement_group_bundle_index=where.bundle)
+    if not is_actor():
+        return "DEFAULT"
+    return NodeAffinitySchedulingStrategy(here(), soft=True, _spill_on_unavailable=True)
+
+
+def here() -> str:
+    """The name of the node that this process is on."""
+    return ray.get_runtime_context().get_node_id()
+
+
+def own_address() -> str:
+    """The address at which the other nodes reach this one."""
+    return get_node_ip_address()
+
+
+def nodes() -> list[Node]:
+    """The living machines of the cluster."""
+    from ray._private.state import available_resources_per_node  # Ray tells nobody else what is free where
+
+    free = available_resources_per_node()
+    return [
+        Node(
+            node["NodeID"],
+            node["NodeManagerAddress"],
+            node["Resources"].get("CPU", 0.0),
+            node["Resources"].get("GPU", 0.0),
+            Share(free.get(node["NodeID"], {}).get("CPU", 0.0), free.get(node["NodeID"], {}).get("GPU", 0.0)),
+        )
+        for node in ray.nodes()
+        if node["Alive"]
+    ]
+
+
+def reserve(bundles: Sequence[Share], strategy: str, timeout: float) -> Any:
+    """Set bundles aside, all or none. Returns a placement group.
+
+    Raises:
+        NoTime: there was no room for all of them after so many seconds; none is held.
+    """
+    group = placement_group([_resources(share) for share in bundles], strategy)
+    if not group.wait(timeout):
+        remove_placement_group(group)
+        raise NoTime
+    return group
+
+
+def release(group: Any) -> None:
+    """Give up what was reserved, and end what runs there."""
+    remove_placement_group(group)
+
+
+def _resources(share: Share) -> dict[str, float]:
+    asked = {"CPU": share.cpus, "GPU": share.gpus}
+    return {name: amount for name, amount in asked.items() if amount > 0} or {"CPU": 0.001}
+
+
+def put(value: Any) -> Any:
+    """Lay a value down on this node, for any process to `get` by what is returned."""
+    return ray.put(value)
+
+
+def get(reference: Any, timeout: float) -> Any:
+    """The counterpart of `put`. Raises `NoTime`, or `Lost`: whoever had put it is gone."""
+    try:
+        return ray.get(reference, timeout=timeout)
+    except GetTimeoutError:
+        raise NoTime from None
+    except RayError as error:
+        raise Lost(in_words(error)) from None
+
+
+_WORDS = (
+    (r"killed by `?ray\.kill", "was ended by this run"),
+    (r"out of memory|OutOfMemory|memory monitor|low on memory", "was ended by Ray, because its node ran out of memory"),
+    (r"node (?:has )?died|node (?:is|was) (?:dead|lost)|NodeDied|too many heartbeats", "was lost with its node"),
+    (r"owner has (?:died|exited)|owner died|OwnerDied", "was ended with whoever started it"),
+    (r"failed to import|No module named", "cannot import embodied-rl there: install it on every node"),
+    (r"worker process has died|unexpectedly exits|EOF|End of file", "was killed, or crashed"),
+    (r"placement group.*removed|PlacementGroupRemoved", "was ended with its reservation"),
+)
+
+
+def in_words(error: Exception) -> str:
+    """How an actor ended, to follow its name."""
+    if isinstance(error, RayTaskError):
+        return f"failed within Ray: {error}"
+    text = str(error)
+    # Ray lists what may have been the cause, too: memory, say. What it knows stands before that.
+    known = re.split(r"Some common causes|may be caused by", text)[0]
+    for pattern, words in _WORDS:
+        if re.search(pattern, known, re.IGNORECASE):
+            return words
+    kind = "is out of reach" if isinstance(error, RayActorError) else f"is gone ({type(error).__name__})"
+    return f"{kind}: {text.strip()}"
+
+
+class Refused(Exception):  # noqa: N818
+    """A cluster does not let this process in; the message says why."""
+
+
+def is_joined() -> bool:
+    """Whether this process is part of a cluster, as an actor is from birth."""
+    return ray.is_initialized()
+
+
+def address() -> str:
+    """host:port of the cluster that this process is part of."""
+    return ray.get_runtime_context().gcs_address
+
+
+def of_this_machine() -> str:
+    """The address of the cluster that `ray start` made this machine part of; empty where there is none."""
+    from ray._private.utils import read_ray_address
+
+    return read_ray_address() or ""
+
+
+def is_actor() -> bool:
+    """Whether this process is an actor; what it starts inherits its environment."""
+    return ray.get_runtime_context().get_actor_id() is not None
+
+
+def begin(cpus: float, variables: Mapping[str, str]) -> None:
+    """Begin a cluster of this machine alone. It ends with this process, however that ends.
+
+    Args:
+        cpus: cores that it pretends to have.
+        variables: of the environment of all actors.
+    """
+    # By default Ray starts a process for every core before anybody asks, and runs all of them at the lowest priority.
+    plain = {"prestart_worker_first_driver": False, "worker_niceness": 0}
+    cores = max(1, math.ceil(cpus))
+    with _own_groups():
+        _join(variables, address="local", num_cpus=cores, include_dashboard=False, _system_config=plain)
+
+
+@contextmanager
+def _own_groups() -> Iterator[None]:
+    """Ray's processes start outside our process group: a scheduler's SIGTERM to that is for the run to hear, first."""
+    services: Any = ray._private.services
+    before = services.ConsolePopen
+    services.ConsolePopen = partial(before, process_group=0)
+    try:
+        yield
+    finally:
+        services.ConsolePopen = before
+
+
+def join(address: str, variables: Mapping[str, str]) -> None:
+    """Become part of a cluster. Raises `Refused`."""
+    _join(variables, address=address)
+
+
+def knock(address: str) -> None:
+    """Ask whether there is a cluster; returns where there is. Raises `Refused`. It may take minutes: see `connect`."""
+    from ray import _raylet
+
+    try:
+        cast("Any", _raylet).GcsClient(address=address)
+    except RayError as error:
+        raise Refused(_why(error)) from None
+
+
+def leave() -> None:
+    """Leave the cluster; what this process started there ends."""
+    ray.shutdown()
+
+
+def _join(variables: Mapping[str, str], **options: Any) -> None:
+    # Of the whole job, not of each actor: Ray keeps processes ready for the former alone.
+    environment = {"env_vars": dict(variables)}
+    quiet = {"log_to_driver": False, "logging_level": "ERROR", "configure_logging": False}
+    try:
+        ray.init(runtime_env=environment, **quiet, **options)
+    except (RayError, RuntimeError, ConnectionError) as error:
+        raise Refused(_why(error)) from None
+    # What Ray would print of workers that died is raised by whoever waits for them, in words.
+    ray._private.worker.print_to_stdstream = lambda said, **_: log.debug("%s", "\n".join(said["lines"]))
+
+
+def _why(error: Exception) -> str:
+    text = str(error).strip()
+    if isinstance(error, AuthenticationError):
+        return f"the token is missing here or another: docs/cluster.md says where it lies. Ray says: {text}"
+    if "Version mismatch" in text:
+        return f"another version runs there. Install the same on every machine. Ray says: {text}"
+    return text

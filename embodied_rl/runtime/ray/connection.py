@@ -1,0 +1,123 @@
+"""Getting into a cluster: one that is there, or one begun here, which ends with this process."""
+
+import os
+import socket
+import sys
+import sysconfig
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from embodied_rl.runtime.handle import RunFailed
+from embodied_rl.runtime.ray import cluster
+
+DEADLINE = 20.0
+
+
+class NoCluster(RunFailed):
+    """Nobody answers at the address of a cluster, or whoever does will not have us; the message says what to do."""
+
+
+@dataclass(frozen=True)
+class Connection:
+    """To a cluster.
+
+    Attributes:
+        address: host:port.
+        begun: whether it was begun here, for this process alone.
+        joined: whether it was joined here, or by somebody before us.
+        variables: of the environment of actors, where they do not inherit them.
+    """
+
+    address: str
+    begun: bool = False
+    joined: bool = True
+    variables: Mapping[str, str] = field(default_factory=dict)
+
+    def close(self) -> None:
+        """Leave it, and end it where it was begun here; nothing where somebody else joined it."""
+        if self.joined:
+            cluster.leave()
+
+
+def connect(address: str, cpus: float, deadline: float = DEADLINE) -> Connection:
+    """Join a cluster, unless this process is in one already.
+
+    Args:
+        address: "host:port" of its head node; "auto" takes RAY_ADDRESS, else the cluster that `ray start` made this
+            machine part of, else begins one on this machine alone.
+        cpus: cores that one begun here pretends to have: a plan may share the real ones.
+        deadline: seconds until an address must have answered.
+
+    Raises:
+        NoCluster: nobody answers, or another version of Ray or Python does, or the token is another.
+    """
+    if cluster.is_joined():
+        return Connection(cluster.address(), joined=False, variables={} if cluster.is_actor() else own_path())
+    where = address if address != "auto" else os.environ.get("RAY_ADDRESS", "")
+    if where in ("", "auto", "local"):
+        where = "" if where == "local" else cluster.of_this_machine()
+        if not where or not _listens(where, 1.0):  # what ended without a word leaves its address behind
+            cluster.begin(cpus, own_path())
+            return Connection(cluster.address(), begun=True)
+    _check(where, deadline)
+    try:
+        cluster.join(where, own_path())
+    except cluster.Refused as error:
+        raise NoCluster(f"The cluster at {where} refused this process: {error}") from None
+    return Connection(where)
+
+
+def _check(address: str, deadline: float) -> None:
+    """Find out whether a cluster answers: Ray itself would try for minutes, and then end this process."""
+    if "://" in address or not address.rpartition(":")[2].isdigit():
+        raise NoCluster(f"plan.cluster={address} is no address of a cluster: give host:port, as `ray start` prints it.")
+    until = time.monotonic() + deadline
+    while not _listens(address, 1.0):
+        if time.monotonic() > until:
+            raise NoCluster(f"Nobody answers at plan.cluster={address} within {deadline:g} s. {_REMEDY}")
+        time.sleep(0.2)
+    outcome: list[Exception | None] = []
+    ended = threading.Event()
+
+    def knock() -> None:
+        try:
+            cluster.knock(address)
+            outcome.append(None)
+        except cluster.Refused as error:
+            outcome.append(error)
+        ended.set()
+
+    threading.Thread(target=knock, name="knock", daemon=True).start()
+    if not ended.wait(max(1.0, until - time.monotonic())):
+        raise NoCluster(f"What listens at plan.cluster={address} is no Ray cluster, or does not answer. {_REMEDY}")
+    if outcome[0] is not None:
+        raise NoCluster(f"The cluster at {address} refused this process: {outcome[0]}")
+
+
+_REMEDY = (
+    "Start one there with `ray start --head`, see `ray status` for its address, or leave plan.cluster=auto to begin "
+    "one on this machine."
+)
+
+
+def _listens(address: str, seconds: float) -> bool:
+    host, _, port = address.rpartition(":")
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), seconds).close()
+    except OSError:
+        return False
+    return True
+
+
+def own_path() -> dict[str, str]:
+    """PYTHONPATH for actors: what this process imports from besides what is installed, before what the node has.
+
+    Paths that are not there on another node do no harm; nothing is sent.
+    """
+    installed = [Path(path).resolve() for path in {*sysconfig.get_paths().values(), sys.prefix, sys.base_prefix}]
+    own = [Path(entry or ".").resolve() for entry in sys.path]
+    kept = [str(path) for path in own if path.is_dir() and not any(path.is_relative_to(root) for root in installed)]
+    return {"PYTHONPATH": os.pathsep.join([*dict.fromkeys(kept), "${PYTHONPATH}"])} if kept else {}

@@ -1,0 +1,305 @@
+"""A handle on a role in an actor, on whichever node of the cluster has room."""
+
+import contextlib
+import platform
+import time
+from collections.abc import Mapping
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import embodied_rl
+from embodied_rl.interfaces.sim import SimulatorSpec
+from embodied_rl.runtime.arrays import pack, unpack
+from embodied_rl.runtime.base import Deadlines, Share
+from embodied_rl.runtime.handle import GaveUp, NoAnswer, WorkerDied, WorkerError
+from embodied_rl.runtime.interpreter import Interpreter
+from embodied_rl.runtime.local import CALL_REMEDY, START_REMEDY, said_in_full
+from embodied_rl.runtime.messages import PROTOCOL
+from embodied_rl.runtime.ray import cluster
+from embodied_rl.runtime.ray.cluster import Answer, Lost, NoTime, Where
+from embodied_rl.runtime.ray.hosting import Host, Order, Raised
+from embodied_rl.runtime.ray.room import waits_for
+from embodied_rl.runtime.restarts import Restarts
+from embodied_rl.runtime.worker import Failure
+
+LOG_LINES = 30
+_OF_RAY = (":job_id:", ":actor_name:", ":task_name:")
+"""How lines of a log begin that are Ray's own marks."""
+
+
+class RayCall:
+    """A future whose answer comes from an actor."""
+
+    def __init__(self, handle: "RayHandle", method: str, answer: Answer):
+        self.method, self.answer, self.finished = method, answer, False
+        self.began, self.seconds = time.monotonic(), 0.0
+        self._handle, self._submitted = handle, self.began
+        self._value: Any = None
+        self._error: Exception | None = None
+
+    def done(self) -> bool:
+        return self.finished or self._handle.answered(self)
+
+    def wait_on(self) -> tuple[Connection | None, float]:
+        return (None, 0.0) if self.done() else self._handle.wait_on(self)
+
+    def result(self, timeout: float | None = None) -> Any:
+        if not self.finished:
+            self._handle.collect(self, timeout)
+        if self._error is not None:
+            raise self._error
+        return self._value
+
+    def left(self, up_since: float, seconds: float) -> float:
+        """Of so many seconds that count from `submit`, or from when the actor was up; for the handle alone."""
+        return max(0.0, max(self._submitted, up_since) + seconds - time.monotonic())
+
+    def finish(self, value: Any, seconds: float) -> None:
+        """Set the answer; for the handle alone. The clocks of nodes differ, so it counts back from its arrival."""
+        self._value, self.began, self.seconds = value, self.answer.arrived - seconds, seconds
+        self.finished = True
+
+    def fail(self, error: Exception) -> None:
+        """Set what went wrong; for the handle alone."""
+        self._error, self.finished = error, True
+
+
+class RayHandle:
+    """A role in an actor, which starts at once, in parallel with others; see `Handle`.
+
+    The actor ends with the process that made it. Arrays in answers are the caller's own: they can be written, and
+    stay as they are.
+
+    Args:
+        factory: "module:Class" of the role, importable on every node.
+        kwargs: its keyword arguments, picklable.
+        name: for messages.
+        deadlines: of its start, which includes the wait for a node with room, and of its calls.
+        share: of its node.
+        where: its bundle, where there is a reservation.
+        interpreter, packages: as in `ProcessHandle`: the actor then passes calls on to a worker process beside it.
+        variables: of its environment.
+    """
+
+    def __init__(
+        self,
+        factory: str,
+        kwargs: Mapping[str, Any],
+        *,
+        name: str = "worker",
+        deadlines: Deadlines | None = None,
+        share: Share | None = None,
+        where: Where | None = None,
+        interpreter: Interpreter | None = None,
+        packages: tuple[str, ...] = (),
+        variables: Mapping[str, str] | None = None,
+    ):
+        self.name = name
+        self._deadlines, self._share = deadlines or Deadlines(), share or Share()
+        self._where, self._variables = where, variables
+        self._order = (name, factory, dict(kwargs)), (self._deadlines, interpreter, packages)
+        self._restarts = Restarts(self._deadlines.restarts)
+        self._last_death = self._hopeless = ""
+        self._spec: SimulatorSpec | None = None
+        self._closed, self._memory = False, 0
+        self._launch()
+
+    @property
+    def spec(self) -> SimulatorSpec:
+        if self._spec is None:
+            self._finish_start()
+        assert self._spec is not None, f"{self.name} is no simulator: it has no spec"
+        return self._spec
+
+    @property
+    def alive(self) -> bool:
+        return not self._closed and not self._dead
+
+    @property
+    def closed(self) -> bool:
+        """Whether it was closed, so that its share is free again."""
+        return self._closed
+
+    @property
+    def pid(self) -> int:
+        """Of its process, on its node; waits until that is up."""
+        self._greet()
+        return self._told["pid"]
+
+    def submit(self, method: str, *args: Any) -> RayCall:
+        assert not self._closed, f"{self.name} is closed"
+        assert self._pending is None, f"{self.name}: '{method}' submitted before the last call was collected"
+        self._pending = RayCall(self, method, self._actor.call("call", pack((method, args))))
+        return self._pending
+
+    def restart(self) -> None:
+        if self._hopeless:
+            raise GaveUp(self._hopeless)
+        delay = self._restarts.next_delay()
+        if delay is None:
+            times = f"{self.name} was restarted {self._restarts.budget} times within an hour; giving up."
+            raise GaveUp(f"{times}{self._last_death}")
+        self._actor.kill()
+        self._launch(delay)
+
+    def memory(self) -> int:
+        return self._memory if self.alive else 0
+
+    def close(self) -> None:
+        if self._closed:
+            return
+        if self.alive and self._pending is None and not self._starting:
+            with contextlib.suppress(WorkerDied, WorkerError):  # it is on its way out anyway
+                self.submit("close").result(timeout=5.0)
+        self._actor.kill()
+        self._closed = True
+
+    def __enter__(self) -> "RayHandle":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def answered(self, call: RayCall) -> bool:
+        """Whether a call has its answer, or never will, or is too late; for `RayCall` alone."""
+        if self._starting and self._started.done():
+            try:
+                self._finish_start()
+            except Exception as error:  # noqa: BLE001  raised by `result`
+                self._fail(call, error)
+        return call.finished or (call.answer.done() and not self._starting) or self._left(call) == 0.0
+
+    def wait_on(self, call: RayCall) -> tuple[Connection, float]:
+        """What becomes readable with what a call waits for, and the seconds left for it; for `RayCall` alone."""
+        return (self._started if self._starting else call.answer).readable, self._left(call)
+
+    def collect(self, call: RayCall, timeout: float | None) -> None:
+        """Finish a call; for `RayCall` alone."""
+        assert call is self._pending, f"{self.name}: '{call.method}' was given up"
+        try:
+            if self._starting:
+                self._finish_start()
+            seconds = self._left(call) if timeout is None else timeout
+            reply = self._take(call.answer, seconds, call.method, CALL_REMEDY, timeout or self._deadlines.call)
+        except Exception as error:  # noqa: BLE001  raised by `result`, each time
+            return self._fail(call, error)
+        self._pending = None
+        self._restarts.succeeded()
+        call.finish(reply.value, reply.seconds)
+
+    def _launch(self, delay: float = 0.0) -> None:
+        self._dead, self._starting, self._pending = False, True, None
+        self._told: dict[str, Any] = {}
+        self._answer_by, self._up_since = time.monotonic() + delay + self._deadlines.start, 0.0
+        self._actor = cluster.Actor(
+            Host, [self._where], share=self._share, where=self._where, variables=self._variables
+        )
+        self._greeted = self._actor.call("hello")
+        first, last = self._order
+        self._started = self._actor.call("start", pack(Order(*first, delay, *last)))
+
+    def _finish_start(self) -> None:
+        if self._hopeless:
+            raise GaveUp(self._hopeless)
+        try:
+            self._greet()
+            reply = self._take(self._started, self._remaining(), "start", START_REMEDY, self._deadlines.start)
+        except NoAnswer as death:
+            if self._up_since > 0 or self._spec is not None:
+                raise
+            self._hopeless = str(death)  # what never came up once would hang again
+            raise GaveUp(self._hopeless) from None
+        self._starting, self._up_since = False, self._started.arrived
+        self._spec = reply.value
+
+    def _greet(self) -> None:
+        """Hear who speaks, before anything is unpickled."""
+        if self._told:
+            return
+        try:
+            told = self._greeted.take(self._remaining())
+        except Lost as lost:
+            raise self._death(f"{self.name} {lost} during 'start'.") from None
+        except NoTime:
+            why = waits_for(self._share, self._where)
+            message = f"{self.name} has no process after {self._deadlines.start:g} s: {why} {START_REMEDY}"
+            raise self._death(message, NoAnswer) from None
+        problem = version_problem(told["speaks"])
+        if problem:
+            self._hopeless = f"{self.name} cannot run on node {told['node']}: {problem}."
+            raise self._death(self._hopeless, GaveUp)
+        self._told = told
+
+    def _take(self, answer: Answer, seconds: float, doing: str, remedy: str, deadline: float) -> Any:
+        """The `Reply` of a call; raises what it raised."""
+        try:
+            packed, self._memory = answer.take(seconds)
+        except Lost as lost:
+            raise self._death(f"{self._who()} {lost} during '{doing}'.") from None
+        except NoTime:
+            late = f"{self._who()} gave no answer within {deadline:g} s and was killed during '{doing}'. {remedy}"
+            raise self._death(late, NoAnswer) from None
+        reply = unpack(packed)
+        if isinstance(reply, Failure):
+            raise self._worker_error(doing, reply)
+        if isinstance(reply.value, Raised):
+            raise self._passed_on(reply.value.error)
+        return reply
+
+    def _who(self) -> str:
+        return f"{self.name} (pid {self._told['pid']} on node {self._told['node']})"
+
+    def _death(self, message: str, kind: type[WorkerDied] = WorkerDied) -> WorkerDied:
+        self._actor.kill()
+        self._dead = True
+        return kind(f"{message}{self._log()}")
+
+    def _log(self) -> str:
+        """Where its log is, and its last lines where that is on this machine."""
+        path = Path(self._told.get("log", ""))
+        if path.suffix not in (".err", ".out"):
+            return ""
+        if not path.is_file():
+            return f" Its log is {path} there."
+        said = [line for line in path.read_text(errors="replace").splitlines() if not line.startswith(_OF_RAY)]
+        text = "\n".join(said[-LOG_LINES:])
+        return f"\nThe last lines of its log, {path}:\n{text}" if text else ""
+
+    def _remaining(self) -> float:
+        return max(0.0, self._answer_by - time.monotonic())
+
+    def _left(self, call: RayCall) -> float:
+        return self._remaining() if self._starting else call.left(self._up_since, self._deadlines.call)
+
+    def _fail(self, call: RayCall, error: Exception) -> None:
+        self._pending = None
+        if isinstance(error, WorkerDied):
+            self._last_death = f" The last time: {error}"
+        call.fail(error)
+
+    def _passed_on(self, error: Exception) -> Exception:
+        """What the worker beside the actor died of, or raised."""
+        if isinstance(error, WorkerDied):
+            self._death("")
+            return type(error)(f"On node {self._told['node']}: {error}")
+        return error
+
+    def _worker_error(self, method: str, failure: Failure) -> Exception:
+        if (said := said_in_full(self.name, failure)) is not None:
+            return said
+        return WorkerError(
+            f"{self.name}: '{method}' raised {failure.summary} on node {self._told['node']}\n"
+            f"--- traceback in the worker ---\n{failure.traceback}--- end of it ---"
+        )
+
+
+def version_problem(spoken: Mapping[str, Any]) -> str:
+    """What is wrong with a process that speaks these versions; empty where nothing is. Python's patch may differ."""
+    here = {"embodied-rl": embodied_rl.__version__, "protocol": PROTOCOL, "Python": platform.python_version()}
+    minor = lambda version: str(version).rpartition(".")[0]  # noqa: E731
+    for what, ours in here.items():
+        theirs = spoken.get(what)
+        if (minor(theirs) != minor(ours)) if what == "Python" else (theirs != ours):
+            return f"{what} {theirs} runs there, {what} {ours} here. Install the same version on every node"
+    return ""

@@ -1,0 +1,131 @@
+"""What runs in an actor: it says who it is, before anything is unpickled, then builds a role and answers calls."""
+
+import os
+import platform
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import embodied_rl
+from embodied_rl.runtime.arrays import Packed, pack, unpack
+from embodied_rl.runtime.base import Deadlines
+from embodied_rl.runtime.handle import RunFailed
+from embodied_rl.runtime.interpreter import Interpreter
+from embodied_rl.runtime.local import ProcessHandle
+from embodied_rl.runtime.messages import PROTOCOL
+from embodied_rl.runtime.process import resident_bytes
+from embodied_rl.runtime.ray import cluster
+from embodied_rl.runtime.worker import Failure, Hosted, attempt, build, to_host
+
+PLACE: list[cluster.Where] = []
+"""The bundle that this process is in, where it is in one; set once, before anything else is asked of it."""
+
+
+@dataclass(frozen=True)
+class Order:
+    """A role to be built: as in `ProcessHandle`, `delay` seconds from now."""
+
+    name: str
+    factory: str
+    kwargs: Mapping[str, Any]
+    delay: float
+    deadlines: Deadlines
+    interpreter: Interpreter | None
+    packages: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Raised:
+    """One of our own errors that says all there is to say, to be raised on the other side as it is."""
+
+    error: RunFailed
+
+
+def greeting() -> dict[str, Any]:
+    """Who speaks here; plain values, so that any version of ours can read them."""
+    spoken = {"embodied-rl": embodied_rl.__version__, "protocol": PROTOCOL, "Python": platform.python_version()}
+    log = os.path.realpath("/proc/self/fd/2")
+    return {"speaks": spoken, "pid": os.getpid(), "node": cluster.own_address(), "log": log}
+
+
+class Host:
+    """Hosts a role for a `RayHandle`. Everything that it is given and gives is plain, or `Packed`.
+
+    Args:
+        place: of this process in a reservation.
+    """
+
+    def __init__(self, place: cluster.Where | None):
+        PLACE[:] = [] if place is None else [place]
+        self._hosted: Hosted | Beside | None = None
+
+    def hello(self) -> dict[str, Any]:
+        """See `greeting`."""
+        return greeting()
+
+    def start(self, packed: Packed) -> tuple[Packed, int]:
+        """Build the role that an `Order` names; replies with a simulator's spec, or None, and the resident bytes."""
+        return answer(lambda: self._start(unpack(packed))), resident_bytes(os.getpid())
+
+    def call(self, packed: Packed) -> tuple[Packed, int]:
+        """Call a method: its name and its arguments, packed; replies likewise."""
+        reply = answer(lambda: self._call(*unpack(packed)))
+        return reply, resident_bytes(os.getpid()) + getattr(self._hosted, "memory", lambda: 0)()
+
+    def _start(self, order: Order) -> Any:
+        time.sleep(order.delay)
+        if order.interpreter is not None:
+            self._hosted = beside = Beside(order)
+            return beside.spec()
+        role = build(order.factory, order.kwargs)
+        self._hosted = Hosted(role)
+        spec = getattr(role, "spec", None)
+        return None if spec is None else replace(spec, device="cpu")
+
+    def _call(self, method: str, args: tuple[Any, ...]) -> Any:
+        assert self._hosted is not None, "called before it was built"
+        return to_host(self._hosted.call(method, args))
+
+
+class Beside:
+    """A simulator that lives in another Python environment: in a worker process on this node, to which calls go on."""
+
+    def __init__(self, order: Order):
+        self._handle = ProcessHandle(
+            order.factory,
+            order.kwargs,
+            name=order.name,
+            start_timeout=order.deadlines.start,
+            call_timeout=order.deadlines.call,
+            interpreter=order.interpreter,
+            packages=order.packages,
+        )
+
+    def spec(self) -> Any:
+        """Waits until the simulator is built."""
+        return self._handle.spec
+
+    def call(self, method: str, args: tuple[Any, ...]) -> Any:
+        """What the simulator gives, or raises."""
+        if method == "close":
+            return self._handle.close()
+        return self._handle.submit(method, *args).result()
+
+    def memory(self) -> int:
+        """Resident bytes of the worker."""
+        return self._handle.memory()
+
+
+def answer(call: Callable[[], Any]) -> Packed:
+    """What a call gave or raised, packed: a `Reply` or a `Failure`."""
+    reply = attempt(_passing_on, call)
+    packed = attempt(pack, reply)
+    return pack(packed) if isinstance(packed, Failure) else packed.value
+
+
+def _passing_on(call: Callable[[], Any]) -> Any:
+    try:
+        return call()
+    except RunFailed as error:
+        return Raised(error)

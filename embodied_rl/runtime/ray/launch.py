@@ -1,0 +1,239 @@
+"""Ranks in actors: started, watched, and ended together, by a driver that is none of them."""
+
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from multiprocessing.connection import wait
+from typing import Any
+
+from embodied_rl.runtime.arrays import pack, unpack
+from embodied_rl.runtime.base import Share
+from embodied_rl.runtime.process import STOP_SIGNALS
+from embodied_rl.runtime.ranks import GRACE, START_TIMEOUT, STOPPING, Failure, RankFailed, Stopped, earliest_cause
+from embodied_rl.runtime.ray.cluster import Actor, Answer, Lost, NoTime, Where
+from embodied_rl.runtime.ray.handle import version_problem
+from embodied_rl.runtime.ray.rank import Job, Meeting, Outcome, RankHost
+from embodied_rl.runtime.ray.room import waits_for
+
+POLL = 0.2
+DESK_PATIENCE = 5.0
+
+
+class Rank:
+    """The driver's side of one rank, which starts at once.
+
+    Args:
+        number: of the rank.
+        share: of its node. where: its bundle. variables: of its environment.
+    """
+
+    def __init__(self, number: int, share: Share, where: Where | None, variables: Mapping[str, str]):
+        self.name, self._share, self._where = f"rank {number}", share, where
+        groups = {"desk": 2}
+        self.actor = Actor(RankHost, [where], share=share, where=where, variables=variables, groups=groups)
+        self._greeted = self.actor.call("hello")
+        self.node = ""
+
+    def greet(self, until: float) -> None:
+        """Hear who it is.
+
+        Raises:
+            RankFailed: it does not come up, or is another version.
+        """
+        try:
+            told = self._greeted.take(max(0.0, until - time.monotonic()))
+        except Lost as lost:
+            raise RankFailed(f"{self.name} {lost} while it started.") from None
+        except NoTime:
+            raise RankFailed(f"{self.name} has no process: {waits_for(self._share, self._where)}") from None
+        problem = version_problem(told["speaks"])
+        if problem:
+            raise RankFailed(f"{self.name} cannot run on node {told['node']}: {problem}.")
+        self.node = told["node"]
+        self.name += f" (pid {told['pid']} on node {told['node']})"
+
+    def ask(self, method: str, *args: Any) -> Any:
+        """Call a method and wait for it. Raises `RankFailed`: there was no answer."""
+        try:
+            return self.actor.call(method, *args).take(START_TIMEOUT)
+        except Lost as lost:
+            raise RankFailed(f"{self.name} {lost} while it started.") from None
+        except NoTime:
+            raise RankFailed(f"{self.name} gave no answer within {START_TIMEOUT:g} s while it started.") from None
+
+
+def launch(
+    function: Callable[[Any, Any], Any],
+    config: Any,
+    places: Sequence[Where | None],
+    timeout: float,
+    share: Share,
+    variables: Mapping[str, str],
+) -> Any:
+    """Run `function(config, ranks)` on as many ranks as there are places, each in an actor; see `ranks.launch`.
+
+    What rank 0 writes appears here. SIGINT and SIGTERM are passed on to it; a second one acts as usual. Ranks on one
+    node meet on its loopback interface, otherwise at the nodes' addresses: whoever reaches these ports can run code
+    there, so the cluster's network has to be one that is trusted.
+
+    Args:
+        function: importable by name from its module, on every node.
+        config: picklable.
+        places: of the ranks in a reservation.
+        timeout: seconds that ranks wait for each other.
+        share: of a rank; torch uses so many threads as it has cores.
+        variables: of their environment.
+
+    Raises:
+        RankFailed: a rank failed, the first of them.
+        Stopped: it was asked to, where all is saved.
+        Exception: what a rank raised, where that says all there is to say.
+    """
+    ranks = [Rank(number, share, where, variables) for number, where in enumerate(places)]
+    try:
+        until = time.monotonic() + START_TIMEOUT
+        for rank in ranks:
+            rank.greet(until)
+        loopback = len({rank.node for rank in ranks}) == 1
+        address, port = ranks[0].ask("meet", len(ranks), timeout, loopback)
+        meeting = Meeting(len(ranks), timeout, loopback, address, port)
+        threads = max(1, int(share.cpus))
+        jobs = [Job(function, config, number, meeting, threads) for number in range(len(ranks))]
+        runs = [rank.actor.call("run", pack(job)) for rank, job in zip(ranks, jobs, strict=True)]
+        with passed_on(ranks[0]) as signals:
+            return _watch(ranks, runs, timeout, signals)
+    finally:
+        for rank in ranks:
+            rank.actor.kill()
+
+
+class Signals:
+    """SIGINT and SIGTERM, on their way to rank 0."""
+
+    def __init__(self, rank: Rank):
+        self._rank, self._number, self._answer = rank, 0, None
+
+    def note(self, number: int) -> None:
+        """One came."""
+        self._number = number
+
+    def look(self) -> None:
+        """Pass it on; act as usual where rank 0 does not hear. Raises `Stopped`: it is to stop at once."""
+        if not self._number:
+            return
+        if self._answer is None:
+            self._answer = self._rank.actor.call("stop")
+        if not self._answer.done():
+            return
+        number, self._number = self._number, 0
+        with suppress(Lost):  # told by what it was running
+            heard = self._answer.take(0)
+            if heard == "raise":
+                raise Stopped
+            if heard == "flag":
+                sys.stderr.write(STOPPING.decode())
+            else:
+                signal.raise_signal(number)
+
+
+@contextmanager
+def passed_on(rank: Rank) -> Iterator[Signals]:
+    """The first SIGINT or SIGTERM is noted, for the rank; the next acts as usual."""
+    signals = Signals(rank)
+    if threading.current_thread() is not threading.main_thread():
+        yield signals
+        return
+
+    def note(number: int, _: object) -> None:
+        signals.note(number)
+        restore()
+
+    def restore() -> None:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+    before = {number: signal.signal(number, note) for number in STOP_SIGNALS}
+    try:
+        yield signals
+    finally:
+        restore()
+
+
+class Echo:
+    """Writes here what rank 0 writes there."""
+
+    def __init__(self, rank: Rank):
+        self._rank = rank
+        self._asked: Answer = rank.actor.call("said")
+
+    def look(self, wait: float = 0.0) -> None:
+        """Write what came, and ask for more. What a lost rank had still to say stands in its log."""
+        with suppress(Lost, NoTime):
+            for stream, text in self._asked.take(wait):
+                (sys.stdout if stream == 1 else sys.stderr).write(text)
+            sys.stdout.flush()
+            sys.stderr.flush()
+            self._asked = self._rank.actor.call("said")
+
+    def finish(self) -> None:
+        """Write all that it has written so far."""
+        self.look(DESK_PATIENCE)
+        self.look(DESK_PATIENCE)
+
+
+def _watch(ranks: list[Rank], runs: list[Answer], timeout: float, signals: Signals) -> Any:
+    echo, ended, late = Echo(ranks[0]), dict[int, Outcome](), None
+    try:
+        while len(ended) < len(runs):
+            wait([run.readable for number, run in enumerate(runs) if number not in ended], POLL)
+            echo.look()
+            signals.look()
+            for number, run in enumerate(runs):
+                if number not in ended and run.done():
+                    ended[number] = _outcome(number, ranks[number], run)
+            _raise_first_cause(ended)
+            late = late or _deadline(ended, timeout)
+            if late is not None and time.monotonic() > late:
+                raise _overdue(ranks, ended)
+    finally:
+        echo.finish()
+    if ended[0].stopped:
+        raise Stopped
+    return ended[0].result
+
+
+def _outcome(number: int, rank: Rank, run: Answer) -> Outcome:
+    """How a rank ended. The clocks of nodes differ, so failures have the time at which they were heard of."""
+    try:
+        outcome: Outcome = unpack(run.take(0))
+    except Lost as lost:
+        return Outcome(failure=Failure(number, run.arrived, False, f"{rank.name} {lost}."))
+    if outcome.failure is None:
+        return outcome
+    failure = outcome.failure
+    return Outcome(failure=Failure(number, run.arrived, failure.cascade, failure.message, failure.error))
+
+
+def _raise_first_cause(ended: Mapping[int, Outcome]) -> None:
+    first = earliest_cause(outcome.failure for outcome in ended.values() if outcome.failure is not None)
+    if first is None:
+        return
+    if first.error is not None:
+        raise first.error from None
+    raise RankFailed(f"rank {first.rank} failed first:\n{first.message}")
+
+
+def _deadline(ended: Mapping[int, Outcome], timeout: float) -> float | None:
+    """Until when the others may run on, once rank 0 has ended, or one that had lost another; None before."""
+    if any(outcome.failure is not None for outcome in ended.values()):
+        return time.monotonic() + GRACE
+    return time.monotonic() + timeout if 0 in ended else None
+
+
+def _overdue(ranks: list[Rank], ended: Mapping[int, Outcome]) -> RankFailed:
+    silent = [rank.name for number, rank in enumerate(ranks) if number not in ended]
+    said = [outcome.failure.message for outcome in ended.values() if outcome.failure is not None]
+    return RankFailed(f"{' and '.join(silent)} did not follow the others, and did not end.\n{''.join(said)}".rstrip())

@@ -1,0 +1,166 @@
+"""One rank in an actor: it runs a function in one thread, and tells the driver what it says in another."""
+
+import io
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from embodied_rl.runtime.arrays import Packed, pack, unpack
+from embodied_rl.runtime.collective import LOOPBACK, GlooRanks, Ranks, StopRequests, meeting_point
+from embodied_rl.runtime.ranks import Failure, Stopped, failure_of
+from embodied_rl.runtime.ray import cluster, hosting
+from embodied_rl.runtime.worker import is_refusal
+
+
+@dataclass(frozen=True)
+class Meeting:
+    """Where ranks find each other: the address and port of rank 0's store; `loopback` where all are on one node."""
+
+    size: int
+    timeout: float
+    loopback: bool
+    address: str = ""
+    port: int = 0
+
+
+@dataclass(frozen=True)
+class Job:
+    """What a rank is to run, with so many threads of torch."""
+
+    function: Callable[[Any, Ranks], Any]
+    config: Any
+    rank: int
+    meeting: Meeting
+    threads: int
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a rank ended: what its function returned, or how it failed, or that it stopped as it was asked to."""
+
+    result: Any = None
+    failure: Failure | None = None
+    stopped: bool = False
+
+
+class RankHost:
+    """Hosts a rank for `launch`.
+
+    Args:
+        place: of this process in a reservation.
+    """
+
+    def __init__(self, place: cluster.Where | None):
+        hosting.PLACE[:] = [] if place is None else [place]
+        self._stops, self._said = StopRequests(), Said()
+        self._store: Any = None
+
+    def hello(self) -> dict[str, Any]:
+        """See `hosting.greeting`."""
+        return hosting.greeting()
+
+    def meet(self, size: int, timeout: float, loopback: bool) -> tuple[str, int]:
+        """On rank 0: host the store over which ranks find each other; returns where."""
+        address = LOOPBACK if loopback else cluster.own_address()
+        self._store = meeting_point(size, timeout, address=address)
+        return address, self._store.port
+
+    def run(self, packed: Packed) -> Packed:
+        """Run a `Job`; returns its `Outcome`."""
+        outcome = self._run(packed)
+        try:
+            return pack(outcome)
+        except Exception as error:  # noqa: BLE001  a process border
+            return pack(Outcome(failure=failure_of(0, error)))
+
+    @cluster.beside("desk")
+    def said(self) -> list[tuple[int, str]]:
+        """What was written since the last call: 1 for standard output or 2 for standard error, and the text."""
+        return self._said.take()
+
+    @cluster.beside("desk")
+    def stop(self) -> str:
+        """Ask rank 0 to stop; see `StopRequests.request`."""
+        return self._stops.request()
+
+    def _run(self, packed: Packed) -> Outcome:
+        rank = 0
+        try:
+            job: Job = unpack(packed)
+            rank = job.rank
+            torch.set_num_threads(job.threads)
+            ranks = self._join(job)
+            with self._said.heard(rank == 0):
+                return Outcome(job.function(job.config, ranks))
+        except Stopped:
+            return Outcome(stopped=True)
+        except Exception as error:  # noqa: BLE001  a process border
+            failure = failure_of(rank, error)
+            refused = isinstance(error, ValueError) and is_refusal(
+                error
+            )  # a word for the user, and all there is to say
+            return Outcome(failure=replace(failure, error=error) if refused else failure)
+
+    def _join(self, job: Job) -> Ranks:
+        meeting = job.meeting
+        if meeting.size == 1:
+            ranks = Ranks()
+        else:
+            own = LOOPBACK if meeting.loopback else cluster.own_address()
+            store = self._store or meeting_point(meeting.size, meeting.timeout, meeting.port, meeting.address)
+            ranks = GlooRanks(job.rank, meeting.size, store, meeting.timeout, own)
+        ranks.stops = self._stops
+        return ranks
+
+
+class Said:
+    """What a process writes, to be fetched; it still goes where it went."""
+
+    def __init__(self) -> None:
+        self._lock, self._texts = threading.Lock(), list[tuple[int, str]]()
+
+    def take(self) -> list[tuple[int, str]]:
+        """All that was not taken before."""
+        with self._lock:
+            taken, self._texts = self._texts, []
+        return taken
+
+    def note(self, stream: int, text: str) -> None:
+        """Keep a text."""
+        with self._lock:
+            self._texts.append((stream, text))
+
+    @contextmanager
+    def heard(self, whether: bool) -> Iterator[None]:
+        """Keep what is written meanwhile."""
+        before = sys.stdout, sys.stderr
+        if whether:
+            sys.stdout, sys.stderr = _Heard(self, 1, sys.stdout), _Heard(self, 2, sys.stderr)
+        try:
+            yield
+        finally:
+            sys.stdout, sys.stderr = before
+
+
+class _Heard(io.TextIOBase):
+    def __init__(self, said: Said, stream: int, beyond: Any):
+        self._kept, self._stream, self._beyond = said, stream, beyond
+
+    @property
+    def encoding(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return "utf-8"
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, text: str) -> int:  # pyright: ignore[reportIncompatibleMethodOverride]
+        self._kept.note(self._stream, text)
+        return self._beyond.write(text)
+
+    def flush(self) -> None:
+        self._beyond.flush()

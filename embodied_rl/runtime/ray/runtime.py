@@ -1,0 +1,145 @@
+"""The runtime of a cluster: see `embodied_rl.runtime.base.Runtime`, and docs/cluster.md."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, TypeVar
+
+from embodied_rl.runtime.base import Deadlines, Share
+from embodied_rl.runtime.collective import Ranks
+from embodied_rl.runtime.handle import RunFailed
+from embodied_rl.runtime.interpreter import Interpreter
+from embodied_rl.runtime.ray import cluster, hosting
+from embodied_rl.runtime.ray.board import RayBoard
+from embodied_rl.runtime.ray.cluster import NoTime, Where
+from embodied_rl.runtime.ray.connection import DEADLINE, connect
+from embodied_rl.runtime.ray.handle import RayHandle
+from embodied_rl.runtime.ray.launch import launch
+from embodied_rl.runtime.ray.room import none_for
+
+Config = TypeVar("Config")
+Result = TypeVar("Result")
+
+
+class NoRoom(RunFailed):
+    """The cluster has less than a plan asks for; the message says what, and what is free where."""
+
+
+class RayRuntime:
+    """Starts processes anywhere in a Ray cluster.
+
+    In an actor, the cluster is the one that the actor is in, and its processes go into its own bundle of the
+    reservation as long as there is room, so that a rank's simulators run beside it.
+
+    Args:
+        address: "auto", or "host:port"; see `connection.connect`.
+        cpus: cores that a cluster begun here pretends to have: the sum of all shares of the plan.
+        deadline: seconds until an address must have answered.
+
+    Raises:
+        NoCluster: nobody answers there, or refuses.
+    """
+
+    def __init__(self, address: str = "auto", *, cpus: float = 1.0, deadline: float = DEADLINE):
+        self.connection = connect(address, cpus, deadline)
+        self._where = hosting.PLACE[0] if hosting.PLACE else None
+        self._held: list[tuple[int, Share, RayHandle]] = []
+
+    def reserve(self, bundles: Sequence[Share], strategy: str = "PACK", timeout: float = 60.0) -> None:
+        """Set aside, before anything starts, what a plan needs; all of it or nothing.
+
+        The first bundles belong to the ranks of the next `launch`, one each, with room for the processes that a rank
+        starts itself. What this process, or rank 0, starts beyond its own bundle goes into the others, in order.
+
+        Args:
+            bundles: each on one node.
+            strategy: Ray's: "PACK" on as few nodes as can be, "SPREAD" over many, or their STRICT_ forms.
+            timeout: seconds to wait for room.
+
+        Raises:
+            NoRoom: there is less; the message says what was asked for and what is free where.
+        """
+        try:
+            group = cluster.reserve(bundles, strategy, timeout)
+        except NoTime:
+            raise NoRoom(none_for(bundles, timeout)) from None
+        self._where = Where(group, -1, tuple(bundles))
+
+    def release(self) -> None:
+        """Give up what was reserved, and end what runs there."""
+        if self._where is not None:
+            cluster.release(self._where.group)
+            self._where = None
+
+    def worker(
+        self,
+        factory: str,
+        kwargs: Mapping[str, Any],
+        *,
+        name: str,
+        deadlines: Deadlines,
+        share: Share,
+        interpreter: Interpreter | None = None,
+        packages: tuple[str, ...] = (),
+    ) -> RayHandle:
+        """See `Runtime.worker`."""
+        where = self._bundle_for(share)
+        handle = RayHandle(
+            factory,
+            kwargs,
+            name=name,
+            deadlines=deadlines,
+            share=share,
+            where=where,
+            interpreter=interpreter,
+            packages=packages,
+            variables=self.connection.variables,
+        )
+        if where is not None:
+            self._held = [entry for entry in self._held if not entry[2].closed] + [(where.bundle, share, handle)]
+        return handle
+
+    def launch(
+        self, function: Callable[[Config, Ranks], Result], config: Config, size: int, *, timeout: float, share: Share
+    ) -> Result:
+        """See `Runtime.launch` and `launch.launch`."""
+        places = [self._place(rank, size, share) for rank in range(size)]
+        return launch(function, config, places, timeout, share, self.connection.variables)
+
+    def board(self) -> RayBoard:
+        """See `Runtime.board`."""
+        return RayBoard(self.connection.variables)
+
+    def close(self) -> None:
+        """Leave the cluster; everything that was started from here ends."""
+        self.connection.close()
+
+    def __enter__(self) -> "RayRuntime":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _place(self, rank: int, size: int, share: Share) -> Where | None:
+        if self._where is None:
+            return None
+        assert size <= len(self._where.bundles), "a reservation holds a bundle for each rank"
+        return replace(self._where, bundle=rank, ranks=size, used=share)
+
+    def _bundle_for(self, share: Share) -> Where | None:
+        """Where there is room for a process in the reservation: this one's own bundle, or one that is nobody's."""
+        if self._where is None:
+            return None
+        own, ranks = self._where.bundle, self._where.ranks
+        spare = range(ranks, len(self._where.bundles)) if own <= 0 else ()
+        for bundle in (*([own] if own >= 0 else []), *spare):
+            free = self._free(bundle)
+            if free.cpus >= share.cpus - 1e-9 and free.gpus >= share.gpus - 1e-9:
+                return replace(self._where, bundle=bundle, used=share)
+        return None
+
+    def _free(self, bundle: int) -> Share:
+        assert self._where is not None
+        whole = self._where.bundles[bundle]
+        used = [share for where, share, handle in self._held if where == bundle and not handle.closed]
+        used += [self._where.used] if bundle == self._where.bundle else []
+        return Share(whole.cpus - sum(share.cpus for share in used), whole.gpus - sum(share.gpus for share in used))

@@ -1,0 +1,270 @@
+"""Handles, reservations and boards on a Ray cluster of two nodes on this machine."""
+
+import os
+import pickle
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from ray_nodes import gone, two_nodes, wait_for
+
+import embodied_rl
+from embodied_rl.interfaces.sim import Episode, NotFinite, Unavailable
+from embodied_rl.runtime.base import Deadlines, Share
+from embodied_rl.runtime.handle import GaveUp, Handle, NoAnswer, WorkerDied, WorkerError, revive, wait_for_any
+from embodied_rl.runtime.interpreter import Interpreter
+from embodied_rl.runtime.local import InlineHandle, ProcessHandle
+from embodied_rl.runtime.ray.handle import RayHandle
+from embodied_rl.runtime.ray.runtime import NoRoom, RayRuntime
+from embodied_rl.testing.comparison import assert_same
+from embodied_rl.testing.fake_simulator import FakeSimulator
+
+FAKE = "embodied_rl.testing.fake_simulator:FakeSimulator"
+EPISODES = [Episode(index, index % 2, seed=index) for index in range(3)]
+NEXT = [Episode(index, index % 2, seed=index) for index in range(6, 9)]
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Any]:
+    with two_nodes() as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="module")
+def runtime(cluster: Any) -> Iterator[RayRuntime]:
+    with RayRuntime(cluster.address) as runtime:
+        yield runtime
+
+
+@pytest.fixture
+def started(runtime: RayRuntime) -> Iterator[Any]:
+    """Starts workers of the cluster, and closes them."""
+    handles: list[RayHandle] = []
+
+    def start(factory: str = FAKE, deadlines=Deadlines(60, 60), share=Share(0.5), **kwargs: Any) -> Any:  # noqa: B008
+        outside = {name: kwargs.pop(name) for name in ("interpreter", "packages") if name in kwargs}
+        kwargs = {"num_envs": 3} | kwargs
+        handles.append(runtime.worker(factory, kwargs, name="simulator 7", deadlines=deadlines, share=share, **outside))
+        return handles[-1]
+
+    yield start
+    for handle in handles:
+        handle.close()
+
+
+def actions(chunk: int) -> np.ndarray:
+    return np.random.default_rng(chunk).uniform(-1, 1, (3, 4, 2)).astype(np.float32)
+
+
+def test_an_actor_gives_what_other_handles_give(started) -> None:
+    """To the bit: results, snapshots and images, of episodes that ended, too; as arrays that are the caller's own."""
+    actor = started()
+    assert isinstance(actor, Handle)
+    with ProcessHandle(FAKE, {"num_envs": 3}) as process:
+        handles = (InlineHandle(lambda: FakeSimulator(3)), process, actor)
+        assert handles[0].spec == actor.spec == process.spec
+
+        def ask(what: str, method: str, *args: Any) -> Any:
+            futures = [handle.submit(method, *args) for handle in handles]
+            wait_for_any([futures[2]])
+            before = time.monotonic()
+            values = [future.result() for future in futures]
+            assert before - 60 < futures[2].began <= before and 0 < futures[2].seconds < 60
+            assert_same(*values[:2], what)
+            assert_same(*values[1:], what)
+            return values[2]
+
+        seen = ask("reset", "reset", EPISODES)
+        for chunk in range(12):
+            seen = ask(f"chunk {chunk}", "step", actions(chunk), NEXT).observation
+        saved = ask("snapshot", "snapshot")
+        ask("restore", "restore", saved)
+        seen.state[:] = 0
+        seen.images["top"][:] = 0
+        assert actor.memory() > 10**7
+
+
+def test_functions_stay_in_the_actor(started) -> None:
+    handle = started("guests:Nosy")
+    handle.submit("reset", EPISODES).result()
+    kept = handle.submit("expert").result()
+    here = InlineHandle(lambda: __import__("guests").Nosy(3))
+    here.submit("reset", EPISODES)
+    expected = here.submit("expert").result()()
+    np.testing.assert_array_equal(handle.submit("kept", kept.number).result(), expected)
+
+
+def test_what_a_simulator_raises_is_raised_here(started) -> None:
+    """With its traceback, where it is no word for the user; and the actor lives on."""
+    handle = started(config=FakeSimulator.Config(fault="raise", fault_row=1))
+    handle.submit("reset", EPISODES).result()
+    with pytest.raises(WorkerError, match=r"simulator 7: 'step' raised RuntimeError(.|\n)*in _misbehave"):
+        handle.submit("step", actions(0), NEXT).result()
+    handle.submit("step", actions(1), NEXT).result()
+    with pytest.raises(WorkerError, match="no attribute 'fly'"):
+        handle.submit("fly").result()
+    assert handle.alive
+
+
+@pytest.mark.parametrize(
+    ("factory", "kwargs", "error", "message"),
+    [
+        (FAKE, {"config": FakeSimulator.Config(fault="physics", fault_row=2)}, NotFinite, "came to nothing"),
+        ("guests:NeedsAsset", {}, Unavailable, "simulator 7: the bowl is missing"),
+        ("guests:Refuses", {"stumble": False}, ValueError, "no_such_package"),
+        ("guests:Refuses", {"stumble": True}, WorkerError, "invalid literal"),
+    ],
+)
+def test_refusals_keep_their_kind(started, factory: str, kwargs: dict, error: type[Exception], message: str) -> None:
+    handle = started(factory, **kwargs)
+    with pytest.raises(error, match=message):
+        handle.submit("reset", EPISODES).result()
+        handle.submit("step", actions(0), NEXT).result()
+
+
+def test_a_killed_actor_is_noticed_at_once_named_and_replaced(started) -> None:
+    handle = started(config=FakeSimulator.Config(seconds=1.0))
+    handle.submit("reset", EPISODES).result()
+    pid = handle.pid
+    future = handle.submit("step", actions(0), NEXT)
+    time.sleep(0.1)
+    os.kill(pid, signal.SIGKILL)
+    began = time.monotonic()
+    wait_for_any([future])
+    with pytest.raises(WorkerDied, match=rf"simulator 7 \(pid {pid} on node [\d.]+\) was killed, or crashed.*'step'"):
+        future.result()
+    assert time.monotonic() - began < 2  # the chunk takes 4
+    assert not handle.alive and not isinstance(future._error, NoAnswer)
+    observation, restarts = revive(handle, EPISODES)
+    assert_same(observation, FakeSimulator(3).reset(EPISODES), "after the restart")
+    assert restarts == 1 and handle.pid != pid and handle.alive
+
+
+def test_an_actor_that_is_silent_is_killed_at_the_deadline(started) -> None:
+    handle = started(config=FakeSimulator.Config(fault="hang"), deadlines=Deadlines(60, 0.5, restarts=1))
+    handle.submit("reset", EPISODES).result()
+    pid = handle.pid
+    with pytest.raises(NoAnswer, match=r"pid \d+ on node .*within 0\.5 s and was killed during 'step'.*plan\.call_tim"):
+        handle.submit("step", actions(0), NEXT).result()
+    wait_for(lambda: gone(pid))
+    handle.restart()
+    handle.submit("reset", EPISODES).result(30)
+    with pytest.raises(GaveUp, match=r"restarted 1 times within an hour.*The last time: .*within 0\.5 s"):
+        handle.restart()
+
+
+def test_an_actor_that_never_comes_up_is_named_with_the_remedy(started, tmp_path: Path) -> None:
+    handle = started("faulty_simulator:WaitForFile", Deadlines(5.0, 60), gate=tmp_path / "gate")
+    with pytest.raises(GaveUp, match=r"simulator 7 .*(within|after) 5 s.*plan\.start_timeout"):
+        _ = handle.spec
+    with pytest.raises(GaveUp):
+        handle.restart()
+
+
+def test_an_actor_that_leaves_while_it_starts_shows_its_log(started) -> None:
+    handle = started("faulty_simulator:Crash")
+    with pytest.raises(WorkerDied, match=r"'start'(.|\n)*the disk is on fire"):
+        _ = handle.spec
+
+
+def test_who_waits_for_what_when_no_node_has_room(started) -> None:
+    handle = started(deadlines=Deadlines(1.5, 60), share=Share(4))
+    with pytest.raises(GaveUp, match=r"simulator 7 .*1\.5 s: it waits for 4 cores, which no node.*Free are: .* of 3 c"):
+        handle.submit("reset", EPISODES).result()
+
+
+def test_another_version_on_the_nodes_is_named_before_anything_is_unpickled(started, monkeypatch) -> None:
+    there = embodied_rl.__version__
+    monkeypatch.setattr(embodied_rl, "__version__", "77.0")
+    handle = started()
+    with pytest.raises(GaveUp, match=rf"on node .*embodied-rl {there} runs there, embodied-rl 77\.0 here. Install"):
+        handle.submit("reset", EPISODES).result()
+
+
+def test_a_simulator_of_another_environment_lives_beside_its_actor(started) -> None:
+    """Its worker's death is the actor role's."""
+    foreign = Interpreter.of(sys.executable)
+    handle = started("guests:Nosy", interpreter=foreign, packages=("guests",))
+    assert_same(handle.submit("reset", EPISODES).result(), FakeSimulator(3).reset(EPISODES), "reset")
+    kept = handle.submit("expert").result()
+    assert handle.submit("kept", kept.number).result().shape == (3, 2)
+    with pytest.raises(WorkerError, match="no attribute 'fly'"):
+        handle.submit("fly").result()
+    [worker] = psutil.Process(handle.pid).children()
+    worker.kill()
+    with pytest.raises(WorkerDied, match=r"On node .*simulator 7 \(pid \d+\) was killed by SIGKILL"):
+        handle.submit("reset", EPISODES).result()
+    revive(handle, EPISODES)
+    pid = handle.pid
+    handle.close()
+    wait_for(lambda: gone(pid))
+
+
+def test_a_lost_node_fails_the_call_and_another_one_takes_over(cluster: Any, started) -> None:
+    extra = cluster.add_node(num_cpus=8, object_store_memory=100 << 20)
+    handle = started(share=Share(6), deadlines=Deadlines(60, 60))
+    handle.submit("reset", EPISODES).result()
+    future = handle.submit("step", actions(0), NEXT)
+    future.result()
+    began = time.monotonic()
+    cluster.remove_node(extra, allow_graceful=False)
+    with pytest.raises(WorkerDied, match="simulator 7"):
+        while time.monotonic() - began < 60:
+            handle.submit("step", actions(0), NEXT).result()
+    print(f"node lost: noticed after {time.monotonic() - began:.1f} s")
+    began = time.monotonic()
+    cluster.add_node(num_cpus=8, object_store_memory=100 << 20)
+    revive(handle, EPISODES)
+    print(f"node replaced: simulating again after {time.monotonic() - began:.1f} s")
+
+
+def test_a_plan_that_the_cluster_has_no_room_for_is_refused(runtime: RayRuntime) -> None:
+    with pytest.raises(NoRoom, match=r"1 s. Asked for.*: 2 × 1 core, 1 × 1 core and 2 GPUs\. Free are: .*cores of"):
+        runtime.reserve([Share(1), Share(1), Share(1, 2)], timeout=1)
+
+
+def test_processes_go_into_their_bundle_and_what_has_no_room_there_goes_beside(runtime: RayRuntime, started) -> None:
+    """Of this process, which is in none: into those that belong to no rank, in order."""
+    runtime.reserve([Share(1), Share(1)], "STRICT_SPREAD")
+    try:
+        handles = [started(share=Share(0.5)) for _ in range(4)]
+        assert [handle._where.bundle for handle in handles] == [0, 0, 1, 1]
+        for handle in handles:
+            handle.submit("reset", EPISODES).result()
+        beyond = started(share=Share(0.25))
+        assert beyond._where is None and beyond.spec.action_dim
+        handles[1].close()
+        assert started(share=Share(0.5))._where.bundle == 0
+    finally:
+        runtime.release()
+
+
+def test_what_is_newest_is_read_anywhere_and_whole(runtime: RayRuntime, started) -> None:
+    """Here and in an actor; a message is tensors and arrays, and the reader's own."""
+    import torch
+
+    board = runtime.board()
+    reader = pickle.loads(pickle.dumps(board.reader()))
+    assert reader.newest() is None
+    weights = {"w": torch.randn(300, 400).bfloat16(), "steps": np.arange(5)}
+    board.publish(3, weights)
+    version, message = reader.newest()
+    assert version == 3 and torch.equal(message["w"], weights["w"]) and message["w"].dtype == torch.bfloat16
+    message["w"].zero_()
+    assert torch.equal(reader.newest(2)[1]["w"], weights["w"]) and reader.newest(3) is None
+    board.publish(4, {"w": weights["w"] + 1})
+    there = started("rank_functions:Reads", reader=board.reader())
+    assert there.submit("total", 3).result() == (4, float((weights["w"] + 1).float().sum()))
+    board.close()
+    with pytest.raises(WorkerDied, match="published"):
+        reader.newest()
+    reader.close()

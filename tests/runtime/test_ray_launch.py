@@ -1,0 +1,217 @@
+"""Ranks on a Ray cluster of two nodes on this machine: what they do together, and how they end."""
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+import rank_functions
+from ray_nodes import gone, two_nodes, wait_for
+
+from embodied_rl.runtime.base import Share
+from embodied_rl.runtime.collective import LOOPBACK, meeting_point
+from embodied_rl.runtime.ranks import RankFailed
+from embodied_rl.runtime.ray.runtime import RayRuntime
+
+
+@pytest.fixture(scope="module")
+def runtime() -> Iterator[RayRuntime]:
+    with two_nodes() as cluster, RayRuntime(cluster.address) as runtime:
+        yield runtime
+
+
+def launch(runtime: RayRuntime, function: Any, config: Any, size: int = 2, timeout: float = 60) -> Any:
+    return runtime.launch(function, config, size, timeout=timeout, share=Share(1))
+
+
+def test_two_ranks_on_two_nodes_sum_and_gather(runtime: RayRuntime) -> None:
+    """Each in its bundle, with its simulator beside it."""
+    runtime.reserve([Share(1.5), Share(1.5)], "STRICT_SPREAD")
+    try:
+        result = launch(runtime, rank_functions.operations, None)
+        assert (result["sum"], result["any"], result["broadcast"]) == (3.0, True, ("from", 0))
+        assert launch(runtime, rank_functions.start_beside, "") == [(0, True), (1, True)]
+    finally:
+        runtime.release()
+
+
+def test_ranks_meet_at_an_address_of_their_own() -> None:
+    """The one that is named, and no other."""
+    [address] = {found.address for found in psutil.net_if_addrs()["eth0"] if "." in found.address} or {LOOPBACK}
+    before = {(c.laddr.ip, c.laddr.port) for c in psutil.Process().net_connections() if c.status == "LISTEN"}
+    store = meeting_point(2, 5.0, address=address)
+    after = {(c.laddr.ip, c.laddr.port) for c in psutil.Process().net_connections() if c.status == "LISTEN"}
+    assert after - before == {(address, store.port)}
+    meeting_point(2, 5.0, store.port, address).set("here", "yes")
+    assert store.get("here") == b"yes"
+
+
+def test_the_first_cause_is_what_the_user_sees(runtime: RayRuntime) -> None:
+    with pytest.raises(RankFailed, match=r"rank 1 failed first(.|\n)*KeyError: 'the first cause'") as caught:
+        launch(runtime, rank_functions.fail, {"rank": 1, "how": "raise"})
+    assert "PeerLost" not in str(caught.value)
+
+
+def test_a_refusal_is_raised_as_it_is(runtime: RayRuntime) -> None:
+    with pytest.raises(ValueError, match="the package 'no_such_package' cannot be found here"):
+        launch(runtime, rank_functions.refuse, None)
+
+
+def test_a_killed_rank_is_named_with_its_node(runtime: RayRuntime) -> None:
+    began = time.monotonic()
+    with pytest.raises(RankFailed, match=r"rank 1 \(pid \d+ on node [\d.]+\) was killed, or crashed"):
+        launch(runtime, rank_functions.fail, {"rank": 1, "how": "kill"})
+    assert time.monotonic() - began < 60
+
+
+def test_a_rank_that_stalls_is_named(runtime: RayRuntime, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("embodied_rl.runtime.ray.launch.GRACE", 0.5)
+    with pytest.raises(RankFailed, match=r"rank 1 \(pid.* did not follow(.|\n)*rank 0 lost the others"):
+        launch(runtime, rank_functions.stall, None, timeout=2)
+
+
+def test_what_rank_0_says_appears_while_it_runs(runtime: RayRuntime, tmp_path: Path, capfd, monkeypatch) -> None:
+    """On the stream that it said it on."""
+    written: list[str] = []
+
+    def write(text: str) -> int:
+        written.append(text)
+        if "speaks" in "".join(written):
+            (tmp_path / "heard").touch()
+        return len(text)
+
+    monkeypatch.setattr(sys.stdout, "write", write)
+    assert launch(runtime, rank_functions.talk, str(tmp_path), 1) == "said"
+    assert "".join(written) == "rank 0 speaks\n"
+    assert "to the user" in capfd.readouterr().err
+
+
+DRIVER = """
+import sys
+from embodied_rl.runtime.base import Share
+from embodied_rl.runtime.ranks import Stopped
+from embodied_rl.runtime.ray.runtime import RayRuntime
+import rank_functions
+
+if __name__ == "__main__":
+    runtime = RayRuntime(sys.argv[3], cpus=4)
+    print("in", runtime.connection.address, flush=True)
+    try:
+        runtime.launch(getattr(rank_functions, sys.argv[1]), sys.argv[2], 2, timeout=60, share=Share(1))
+    except Stopped:
+        print("stopped", flush=True)
+"""
+
+
+def drive(function: str, folder: Path, address: str) -> subprocess.Popen[str]:
+    """Ranks of another driver; returns when they are running."""
+    (folder / "driver.py").write_text(DRIVER)
+    path = os.pathsep.join([str(Path(__file__).parent), *sys.path])
+    command = [sys.executable, str(folder / "driver.py"), function, str(folder), address]
+    log = (folder / "log").open("w")
+    process = subprocess.Popen(
+        command, env={**os.environ, "PYTHONPATH": path}, text=True, stdout=log, stderr=log, start_new_session=True
+    )
+    until = time.monotonic() + 90
+    while not all((folder / f"{rank}.pid").exists() for rank in range(2)):
+        if process.poll() is not None or time.monotonic() > until:
+            process.kill()
+            pytest.fail((folder / "log").read_text())
+        time.sleep(0.05)
+    return process
+
+
+def of(process: subprocess.Popen[str], folder: Path) -> list[int]:
+    """All processes of a driver: its cluster's, and its ranks and what they started."""
+    named = [int(pid) for path in folder.glob("*.pid") for pid in path.read_text().split()]
+    return [*named, *(child.pid for child in psutil.Process(process.pid).children(recursive=True))]
+
+
+def test_nothing_outlives_a_killed_driver_and_its_cluster(tmp_path: Path) -> None:
+    process = drive("start_beside", tmp_path, "local")
+    everybody = of(process, tmp_path)
+    assert len(everybody) >= 7
+    process.kill()
+    process.wait()
+    wait_for(lambda: all(gone(pid) for pid in everybody), 30)
+
+
+def test_nothing_outlives_a_killed_driver_in_a_cluster_of_others(runtime: RayRuntime, tmp_path: Path) -> None:
+    process = drive("start_beside", tmp_path, runtime.connection.address)
+    everybody = of(process, tmp_path)
+    process.kill()
+    process.wait()
+    wait_for(lambda: all(gone(pid) for pid in everybody), 30)
+
+
+def test_a_signal_to_everybody_stops_all_ranks_after_the_same_iteration(tmp_path: Path) -> None:
+    """As from a scheduler; the cluster that was begun for the run lives until that has stopped."""
+    process = drive("loop_until_stopped", tmp_path, "local")
+    everybody = of(process, tmp_path)
+    os.killpg(process.pid, signal.SIGTERM)
+    assert process.wait(60) == 0, (tmp_path / "log").read_text()
+    assert (tmp_path / "0.left").read_text() == (tmp_path / "1.left").read_text()
+    assert "Stopping after this iteration" in (tmp_path / "log").read_text()
+    wait_for(lambda: all(gone(pid) for pid in everybody), 30)
+
+
+def test_a_signal_where_all_is_saved_stops_at_once(runtime: RayRuntime, tmp_path: Path) -> None:
+    process = drive("stop_at_once", tmp_path, runtime.connection.address)
+    process.send_signal(signal.SIGINT)
+    assert process.wait(30) == 0 and "stopped" in (tmp_path / "log").read_text()
+
+
+def test_a_second_signal_leaves_at_once(runtime: RayRuntime, tmp_path: Path) -> None:
+    """As does the first, where nobody listens."""
+    process = drive("report_and_wait", tmp_path, runtime.connection.address)
+    everybody = of(process, tmp_path)
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(30) != 0
+    wait_for(lambda: all(gone(pid) for pid in everybody), 30)
+
+
+@pytest.mark.parametrize(
+    ("address", "message"),
+    [
+        ("127.0.0.1:1", r"Nobody answers at plan\.cluster=127\.0\.0\.1:1 within 1 s.*ray start --head"),
+        ("the.cluster", r"plan\.cluster=the\.cluster is no address of a cluster: give host:port"),
+    ],
+)
+def test_an_address_where_nobody_answers_is_named(address: str, message: str) -> None:
+    assert re.search(f"NoCluster: {message}", connecting(address))
+
+
+def test_who_listens_and_says_nothing_is_no_cluster() -> None:
+    """Ray itself would wait for minutes."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+        assert f"NoCluster: What listens at plan.cluster={address} is no Ray cluster" in connecting(address)
+
+
+def test_another_token_is_refused_and_said(runtime: RayRuntime) -> None:
+    said = connecting(runtime.connection.address, 20, RAY_AUTH_TOKEN="0" * 64)
+    assert re.search(r"NoCluster: The cluster at \S+ refused this process: the token is missing here or another", said)
+
+
+def test_another_version_of_ray_is_refused_and_said(runtime: RayRuntime) -> None:
+    said = connecting(runtime.connection.address, 20, before="import ray; ray.__version__ = '2.50.1'")
+    assert re.search(r"NoCluster: The cluster at \S+ refused .*another version runs there(.|\n)*2\.50\.1", said)
+
+
+def connecting(address: str, deadline: float = 1, before: str = "", **variables: str) -> str:
+    """What a process says that wants to join."""
+    code = f"{before}\nfrom embodied_rl.runtime.ray.connection import connect; connect({address!r}, 1, {deadline})"
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), **variables}
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, timeout=120)
+    return result.stderr
