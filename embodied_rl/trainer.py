@@ -22,6 +22,7 @@ from embodied_rl.rollout.staleness import mask_older, staleness
 from embodied_rl.rollout.timeline import LEARN, Timeline
 from embodied_rl.runs import provenance
 from embodied_rl.runs.folder import RunFolder
+from embodied_rl.runtime.base import Share
 from embodied_rl.runtime.collective import Ranks
 from embodied_rl.runtime.memory import keep_freed_memory
 from embodied_rl.schema import PolicyNode, TrainConfig
@@ -50,7 +51,10 @@ class Trainer:
         self._episodes = self._sampler()
         envs = config.sim.num_envs // ranks.size
         self.kept = build.keep(self.actor, config.policy, self._decisions() * envs)
-        self._evaluators = make_handles(self.kind, config.plan, self._evaluation_envs(), "evaluation", self._runtime)
+        least = Share(cpus=0.0)  # they work while those of training rest
+        self._evaluators = make_handles(
+            self.kind, config.plan, self._evaluation_envs(), "evaluation", self._runtime, least
+        )
         rollout = Rollout.allocate(self.actor, self._decisions(), envs)
         self._blueprint = build.Blueprint.of(self.actor, node, config.algo.sampler, self.spec)
         self._experience = self._shared(rollout) if config.plan.rollout_workers else self._own(rollout)

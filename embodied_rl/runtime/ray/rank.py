@@ -14,7 +14,7 @@ from embodied_rl.runtime.arrays import Packed, pack, unpack
 from embodied_rl.runtime.collective import LOOPBACK, GlooRanks, Ranks, StopRequests, meeting_point
 from embodied_rl.runtime.ranks import Failure, Stopped, failure_of
 from embodied_rl.runtime.ray import cluster, hosting
-from embodied_rl.runtime.worker import is_refusal
+from embodied_rl.runtime.worker import is_ours
 
 
 @dataclass(frozen=True)
@@ -101,9 +101,7 @@ class RankHost:
             return Outcome(stopped=True)
         except Exception as error:  # noqa: BLE001  a process border
             failure = failure_of(rank, error)
-            refused = isinstance(error, ValueError) and is_refusal(
-                error
-            )  # a word for the user, and all there is to say
+            refused = isinstance(error, ValueError) and is_ours(error)  # a word for the user, and all there is to say
             return Outcome(failure=replace(failure, error=error) if refused else failure)
 
     def _join(self, job: Job) -> Ranks:
