@@ -48,7 +48,8 @@ class RayRuntime:
         """Set aside, before anything starts, what a plan needs; all of it or nothing.
 
         The first bundles belong to the ranks of the next `launch`, one each, with room for the processes that a rank
-        starts itself. What this process, or rank 0, starts beyond its own bundle goes into the others, in order.
+        starts itself. What this process, or rank 0, starts beyond its own bundle goes into the others, those first
+        that nobody is in.
 
         Args:
             bundles: each on one node.
@@ -130,12 +131,16 @@ class RayRuntime:
         if self._where is None:
             return None
         own, ranks = self._where.bundle, self._where.ranks
-        spare = range(ranks, len(self._where.bundles)) if own <= 0 else ()
+        # Those without anybody come first: whoever moves in will start processes of its own there.
+        spare = sorted(range(ranks, len(self._where.bundles)), key=self._is_taken) if own <= 0 else ()
         for bundle in (*([own] if own >= 0 else []), *spare):
             free = self._free(bundle)
             if free.cpus >= share.cpus - 1e-9 and free.gpus >= share.gpus - 1e-9:
                 return replace(self._where, bundle=bundle, used=share)
         return None
+
+    def _is_taken(self, bundle: int) -> bool:
+        return any(where == bundle and not handle.closed for where, _, handle in self._held)
 
     def _free(self, bundle: int) -> Share:
         assert self._where is not None
