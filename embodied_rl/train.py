@@ -20,7 +20,8 @@ from embodied_rl.runs.log import open_log
 from embodied_rl.runs.storage import write_text
 from embodied_rl.runtime.collective import Ranks
 from embodied_rl.runtime.handle import RunFailed
-from embodied_rl.runtime.ranks import Stopped, launch, raise_on_signals, stop_on_signals
+from embodied_rl.runtime.ranks import Stopped, raise_on_signals, stop_on_signals
+from embodied_rl.runtime.torchrun import launcher
 from embodied_rl.schema import Plan, TrainConfig
 from embodied_rl.simulators import environments
 from embodied_rl.simulators.kind import SimulatorKind
@@ -38,7 +39,7 @@ def run(config: TrainConfig) -> None:
     if config.resume is not None and (note := stored.moved(folder.path / provenance.FILE)):
         print(note)
     try:
-        launch(
+        launcher()(
             train,
             (config, folder),
             config.plan.ranks,

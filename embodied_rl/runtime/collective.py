@@ -70,18 +70,19 @@ def meeting_point(size: int, timeout: float, port: int = 0) -> Any:
 
 
 class GlooRanks(Ranks):
-    """One of several ranks on this machine, over the loopback interface; no global process group.
+    """One of several ranks, by default on this machine, over the loopback interface; no global process group.
 
     Args:
         rank, size: which of how many.
         store: from `meeting_point`.
         timeout: seconds after which an operation fails.
+        address: of this process, at which the others reach it.
     """
 
-    def __init__(self, rank: int, size: int, store: Any, timeout: float):
+    def __init__(self, rank: int, size: int, store: Any, timeout: float, address: str = LOOPBACK):
         self.rank, self.size, self._timeout = rank, size, timeout
         options = _torch.ProcessGroupGloo._Options()
-        options._devices = [_torch.ProcessGroupGloo.create_device(hostname=LOOPBACK)]
+        options._devices = [_torch.ProcessGroupGloo.create_device(hostname=address)]
         options._timeout = timedelta(seconds=timeout)
         self._group = _torch.ProcessGroupGloo(store, rank, size, options)
 
@@ -109,6 +110,10 @@ class GlooRanks(Ranks):
         parts = [torch.zeros(longest, dtype=torch.uint8) for _ in range(self.size)]
         self._gather(parts, torch.nn.functional.pad(data, (0, longest - len(data))))
         return [pickle.loads(part[: int(size)].numpy().tobytes()) for part, size in zip(parts, sizes, strict=True)]
+
+    def leave(self) -> None:
+        """Close the connections: whoever waits for this rank finds out at once."""
+        del self._group
 
     def _sum(self, tensor: Tensor) -> None:
         self._wait(lambda: self._group.allreduce([tensor]))

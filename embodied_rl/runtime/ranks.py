@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 import torch
 
@@ -64,6 +64,17 @@ class _Rendezvous:
         return GlooRanks(self.rank, self.size, store, self.timeout)
 
 
+class Place(Protocol):
+    """Where rank 0 meets the others, and the seconds that they wait for each other."""
+
+    @property
+    def timeout(self) -> float: ...
+
+    def join(self, store: object = None) -> Ranks:
+        """Connect with them."""
+        ...
+
+
 def launch(
     function: Callable[[Config, Ranks], Result],
     config: Config,
@@ -102,7 +113,7 @@ def launch(
             stack.callback(child.stop)
             children.append(child)
         _start(children, function, config, [_Rendezvous(r, size, store.port, timeout, threads) for r in range(1, size)])
-        return _lead(function, config, _Rendezvous(0, size, store.port, timeout, threads), store, children)
+        return lead(function, config, _Rendezvous(0, size, store.port, timeout, threads), store, children)
 
 
 @contextmanager
@@ -164,7 +175,7 @@ def run_rank() -> None:
         try:
             function(config, rendezvous.join())
         except Exception as error:  # noqa: BLE001  a process border
-            failure = _failure(rendezvous.rank, error)
+            failure = failure_of(rendezvous.rank, error)
         send(pipe, failure)
         if failure is None:  # stay until rank 0 closes the pipe, or is gone: it may still read from here
             pipe.poll(None)
@@ -180,17 +191,18 @@ def _start(children: list[ChildProcess], function: object, config: object, place
         raise RankFailed(str(death)) from None
 
 
-def _lead(
+def lead(
     function: Callable[[Config, Ranks], Result],
     config: Config,
-    place: _Rendezvous,
+    place: Place,
     store: object,
     children: list[ChildProcess],
 ) -> Result:
+    """Run `function(config, ranks)` on rank 0 and ask after the others: their reports say how they fared."""
     try:
         result = function(config, place.join(store))
     except Exception as error:
-        mine = _failure(0, error)
+        mine = failure_of(0, error)
         # A mistake in the configuration shows on every rank; here it is raised as it is, whoever was first.
         first = mine if isinstance(error, ValueError) else first_cause(mine, children)
         if first is mine:
@@ -213,7 +225,8 @@ def _outcome(rank: int, child: ChildProcess, seconds: float) -> Failure | None:
         return Failure(rank, time.monotonic(), False, str(death))
 
 
-def _failure(rank: int, error: Exception) -> Failure:
+def failure_of(rank: int, error: Exception) -> Failure:
+    """What is reported of an exception."""
     ours = isinstance(error, ValueError) and type(error).__module__.startswith(__name__.partition(".")[0])
     said = error if ours or isinstance(error, FloatingPointError | Unavailable) else None
     text = str(error) if isinstance(error, RunFailed | Unavailable) else "".join(traceback.format_exception(error))
