@@ -13,7 +13,7 @@ from embodied_rl.actors.checkpoint import load_actor, save_actor
 from embodied_rl.evaluate.protocol import EpisodeResult, enumerate_episodes, evaluate
 from embodied_rl.evaluate.statistics import as_good
 from embodied_rl.interfaces.sim import SimulatorSpec
-from embodied_rl.learning import checkpoint
+from embodied_rl.learning import checkpoint, sharded, shards
 from embodied_rl.roles import RemotePolicy
 from embodied_rl.rollout.buffer import Rollout
 from embodied_rl.rollout.collect import Collector
@@ -44,6 +44,7 @@ class Trainer:
         self._resumed = self._checkpoint()
         parts = (self._policy(), config.algo.sampler, self.spec, algorithm.needs_critic)
         self.actor = build.actor(*parts)
+        self.sharding = sharded.spread(self.actor.backbone, config.plan.learner, ranks)
         self.algorithm = algorithm(options, self.actor, ranks, config.seed, config.train.iterations)
         self._episodes = self._sampler()
         envs = config.sim.num_envs // ranks.size
@@ -156,11 +157,12 @@ class Trainer:
         state = {f"collector/{name}": torch.as_tensor(value) for name, value in self.collector.state().items()}
         state |= {f"algorithm/{name}": value for name, value in self.algorithm.state().items()}
         gathered = self.ranks.gather(state)
+        spread = shards.write(self.folder.checkpoints, self.sharding, self.ranks)
         if self.ranks.rank == 0:
             tensors = {f"rank/{rank}/{name}": part[name] for rank, part in enumerate(gathered) for name in part}
             metadata = {"version": self.actor.version, "ranks": self.ranks.size, "totals": asdict(self.totals)}
             folder, keep = self.folder.checkpoints, self.config.checkpoint.keep
-            checkpoint.save(folder, self.iteration, tensors, metadata, keep, {build.POLICY: self.export})
+            checkpoint.save(folder, self.iteration, tensors, metadata, keep, {build.POLICY: self.export, **spread})
             self._point_at_best()
             if self.timelines:
                 trace.keep(self.folder.path, self.iteration, self.timelines)
@@ -189,6 +191,7 @@ class Trainer:
         load_actor(self.folder.checkpoints / f"{self.iteration:08d}" / build.POLICY, self.actor)
         mine = _part(tensors, f"rank/{self.ranks.rank}/")
         self.algorithm.load(_part(mine, "algorithm/"))
+        shards.read(self.folder.checkpoints / f"{self.iteration:08d}", self.sharding)
         self.collector.load({name: value.numpy() for name, value in _part(mine, "collector/").items()})
         self.actor.version = metadata["version"]
         self.totals = figures.Totals(**metadata["totals"])
@@ -210,6 +213,7 @@ class Trainer:
         policy = [self.policy.handle] if isinstance(self.policy, RemotePolicy) else []
         for handle in (*self._handles, *self._evaluators, *policy):
             handle.close()
+        sharded.leave()
 
 
 def _part(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:

@@ -80,7 +80,8 @@ class GlooRanks(Ranks):
     """
 
     def __init__(self, rank: int, size: int, store: Any, timeout: float, address: str = LOOPBACK):
-        self.rank, self.size, self._timeout = rank, size, timeout
+        self.rank, self.size, self.timeout = rank, size, timeout
+        self.store, self.address = store, address
         options = _torch.ProcessGroupGloo._Options()
         options._devices = [_torch.ProcessGroupGloo.create_device(hostname=address)]
         options._timeout = timedelta(seconds=timeout)
@@ -125,4 +126,4 @@ class GlooRanks(Ranks):
         try:
             start().wait()
         except RuntimeError as error:
-            raise PeerLost(f"rank {self.rank} lost the others (deadline {self._timeout:g} s): {error}") from error
+            raise PeerLost(f"rank {self.rank} lost the others (deadline {self.timeout:g} s): {error}") from error

@@ -197,6 +197,8 @@ class Plan:
     rollout_workers: int | None = at_least(0, None)
     """Processes that collect beside the ranks, each with a policy and simulators of its own; 0: ranks collect. Null
     takes 0, or with mode=async as many as there are ranks."""
+    learner: Literal["replicated", "sharded"] = "replicated"
+    """replicated: each rank has the whole optimiser; sharded: a share of weights, gradients and moments (FSDP2)."""
     policy: Literal["shared", "process"] = "shared"
     """shared: a rank infers with the module that learns; process: a process beside it does, and is sent the weights."""
     start_timeout: float = at_least(1.0, 300.0)
