@@ -106,6 +106,8 @@ class PolicyNode:
     precision: Literal["float32", "bfloat16"] = "float32"
     """Type of the vision-language model's weights where these are frozen; bfloat16 halves them, and rounds those of a
     checkpoint that stores more."""
+    autocast: bool = False
+    """Act and learn with matrix products in bfloat16; weights, their gradients and sums stay float32."""
     compile: bool = False
     """Compile the network for acting, with CUDA graphs on a GPU: minutes at the start, shorter decisions, and a rollout
     whose log-probabilities the update meets within rounding."""
