@@ -12,6 +12,7 @@ Parameters outside of the network (a critic's, a noise head's) stay whole, and a
 """
 
 import os
+import platform
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -42,8 +43,22 @@ def blocks(network: nn.Module) -> list[nn.Module]:
 
 
 def spread(network: nn.Module, learner: str, ranks: Ranks) -> "Sharding | None":
-    """Shard a network where `plan.learner` says so and there is anybody to share it with."""
-    return Sharding(network, ranks) if learner == "sharded" and isinstance(ranks, GlooRanks) else None
+    """Shard a network where `plan.learner` says so and there is anybody to share it with.
+
+    Raises:
+        ValueError: ranks share a GPU, which PyTorch's communication between GPUs does not know.
+    """
+    if not isinstance(ranks, GlooRanks):
+        return None
+    device = next(network.parameters()).device
+    alone = device.type == "cpu" or _has_its_own(device, ranks)
+    if learner == "sharded" and not alone:
+        raise ValueError(
+            "plan.learner=sharded needs a GPU for each rank: start them with torchrun --nproc-per-node <number of GPUs>"
+        )
+    if alone and (learner == "sharded" or device.type != "cpu"):
+        connect(ranks, device)
+    return Sharding(network, ranks) if learner == "sharded" else None
 
 
 def of(module: nn.Module) -> "Sharding | None":
@@ -161,7 +176,6 @@ def _shard(network: nn.Module, ranks: GlooRanks) -> tuple[Any, list[Any]]:
 
     warnings.filterwarnings("ignore", "FSDP2-wrapped module .* returned a view")  # it gathers nothing there
     device = next(network.parameters()).device
-    _join(ranks, device)
     mesh = init_device_mesh(device.type, (ranks.size,))
     for module in (*blocks(network), network):
         fully_shard(module, mesh=mesh, reshard_after_forward=False)
@@ -182,7 +196,14 @@ def leave() -> None:
         distributed.destroy_process_group()
 
 
-def _join(ranks: GlooRanks, device: torch.device) -> None:
+def _has_its_own(device: torch.device, ranks: Ranks) -> bool:
+    """Whether no two ranks compute on one accelerator."""
+    index = torch.cuda.current_device() if device.index is None else device.index
+    taken = ranks.gather((platform.node(), os.environ.get("CUDA_VISIBLE_DEVICES"), index))
+    return len(set(taken)) == len(taken)
+
+
+def connect(ranks: GlooRanks, device: torch.device) -> None:
     """PyTorch's process group of all ranks, on the interface on which they met."""
     if distributed.is_initialized():
         return

@@ -12,6 +12,7 @@ from torch import Tensor, distributed, nn
 from embodied_rl.runtime.handle import RunFailed
 
 LOOPBACK = "127.0.0.1"
+LOCAL = torch.device("cpu")
 _torch: Any = distributed  # its type stubs lack TCPStore and all of ProcessGroupGloo
 
 
@@ -31,6 +32,11 @@ class Ranks:
 
     def average_gradients(self, parameters: Iterable[nn.Parameter], weight: float = 1.0) -> None:
         """Replace gradients by their mean over ranks, weighted by `weight`, in one flat reduction.
+
+        It is ours and not the reducer of torch's DistributedDataParallel, which hides the transfer behind a backward
+        pass: that wants as many passes on every rank, through a module's `forward`, and each rank to count the same.
+        Micro-batches differ in number, ranks in rows. On GPUs it goes through NCCL where each rank has one of its own
+        (`embodied_rl.learning.sharded.connect`).
 
         Where `weight` is the number of rows that a rank's mean loss was taken over, the result is the gradient of the
         mean over the rows of all ranks. A parameter that has no gradient on any rank keeps none.
@@ -89,9 +95,11 @@ class GlooRanks(Ranks):
 
     def average_gradients(self, parameters: Iterable[nn.Parameter], weight: float = 1.0) -> None:
         learned = [parameter for parameter in parameters if parameter.requires_grad]
+        weights = torch.tensor([weight])
         present = torch.tensor([parameter.grad is not None for parameter in learned], dtype=torch.float32)
-        gradients = [weight * (torch.zeros_like(p) if p.grad is None else p.grad).flatten().cpu() for p in learned]
-        flat = torch.cat([*gradients, present, torch.tensor([weight])])
+        gradients = [weight * (torch.zeros_like(p) if p.grad is None else p.grad).flatten() for p in learned]
+        device = gradients[0].device if gradients and _torch.is_initialized() else LOCAL
+        flat = torch.cat([*(gradient.to(device) for gradient in gradients), present.to(device), weights.to(device)])
         self._sum(flat)
         sizes = [parameter.numel() for parameter in learned]
         *sums, anywhere, total = flat.split([*sizes, len(learned), 1])
@@ -117,7 +125,10 @@ class GlooRanks(Ranks):
         del self._group
 
     def _sum(self, tensor: Tensor) -> None:
-        self._wait(lambda: self._group.allreduce([tensor]))
+        if tensor.is_cuda:
+            self._wait(lambda: _torch.all_reduce(tensor, async_op=True))
+        else:
+            self._wait(lambda: self._group.allreduce([tensor]))
 
     def _gather(self, outputs: list[Tensor], tensor: Tensor) -> None:
         self._wait(lambda: self._group.allgather([outputs], [tensor]))

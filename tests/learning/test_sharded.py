@@ -1,5 +1,7 @@
 """A learner spread over ranks: the same updates, whole weights for all who ask, checkpoints for any number of ranks."""
 
+import os
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -12,8 +14,9 @@ sys.path.insert(0, str(Path(__file__).parent))  # for `spreading`
 
 import spreading
 
-from embodied_rl.learning import checkpoint
+from embodied_rl.learning import checkpoint, sharded
 from embodied_rl.learning.checkpoint import CheckpointError
+from embodied_rl.runtime.collective import GlooRanks
 from embodied_rl.runtime.ranks import Ranks, launch
 
 State = dict[str, Tensor]
@@ -96,3 +99,44 @@ def test_what_one_process_wrote_is_spread_over_two(tmp_path: Path) -> None:
     two = launch(spreading.taken_up, str(tmp_path), 2, timeout=60, threads=1)
     assert_equal(two["weights"], spreading.copied(run["actor"]))
     assert_equal(two["moments"], spreading.moments(run))
+
+
+class Two(GlooRanks):
+    """Rank 0 of two, of which the other says what it is told to."""
+
+    def __init__(self, other: int) -> None:
+        self.rank, self.size, self._other = 0, 2, other
+
+    def gather(self, value: Any) -> list[Any]:
+        return [value, (*value[:2], self._other)]
+
+
+def test_ranks_that_share_a_gpu_are_told_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    """NCCL connects GPUs, not processes; gradients of replicas go through the host then."""
+    connected = []
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    monkeypatch.setattr(sharded, "connect", lambda ranks, device: connected.append(device.type))
+    network = torch.nn.Linear(2, 2, device="meta")  # the nearest thing to another device
+    with pytest.raises(ValueError, match=r"plan\.learner=sharded needs a GPU for each rank.* torchrun"):
+        sharded.spread(network, "sharded", Two(0))
+    assert sharded.spread(network, "replicated", Two(0)) is None and not connected
+    assert sharded.spread(network, "replicated", Two(1)) is None and connected == ["meta"]
+    assert sharded.spread(torch.nn.Linear(2, 2), "replicated", Two(1)) is None and connected == ["meta"]
+    assert sharded.spread(network, "sharded", Ranks()) is None, "a single process shares with nobody"
+
+
+def test_a_single_process_needs_no_process_group(tmp_path: Path) -> None:
+    """Neither to learn nor to write and read checkpoints of its own."""
+    code = (
+        "import sys; sys.path.insert(0, sys.argv[1]); import spreading;"
+        "from pathlib import Path; from torch import distributed;"
+        "from embodied_rl.runtime.ranks import Ranks;"
+        "run = spreading.learned('full', Ranks(), True, spreading.rollouts_of(0)[:2]);"
+        "spreading.save(Path(sys.argv[2]), 2, run, Ranks()); spreading.resumed(Path(sys.argv[2]), 2, Ranks(), [], 0);"
+        "assert not distributed.is_initialized();"
+        "print([name for name in sys.modules if name.startswith('torch.distributed.checkpoint')])"
+    )
+    command = [sys.executable, "-c", code, str(Path(__file__).parent), str(tmp_path)]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
+    assert (ended.returncode, ended.stdout.strip()) == (0, "[]"), ended.stderr
