@@ -20,16 +20,15 @@ from datetime import timedelta
 from types import MethodType
 from typing import TYPE_CHECKING, Any
 
-import psutil
 import torch
 from torch import Tensor, distributed, nn
 
+from embodied_rl.runtime.addresses import INTERFACE, interface_of
 from embodied_rl.runtime.collective import GlooRanks, PeerLost, Ranks
 
 if TYPE_CHECKING:
     from embodied_rl.learning.optimiser import Optimiser
 
-INTERFACE = "GLOO_SOCKET_IFNAME"
 _torch: Any = distributed  # its type stubs lack stores
 
 
@@ -208,7 +207,7 @@ def connect(ranks: GlooRanks, device: torch.device) -> None:
     if distributed.is_initialized():
         return
     before = os.environ.get(INTERFACE)
-    os.environ[INTERFACE] = before or _interface(ranks.address)
+    os.environ[INTERFACE] = before or interface_of(ranks.address)
     try:
         store = _torch.PrefixStore("sharded", ranks.store)
         backend = "gloo" if device.type == "cpu" else f"cpu:gloo,{device.type}:nccl"
@@ -217,9 +216,3 @@ def connect(ranks: GlooRanks, device: torch.device) -> None:
     finally:
         if before is None:
             del os.environ[INTERFACE]
-
-
-def _interface(address: str) -> str:
-    """Name of the network interface that has an address."""
-    known = psutil.net_if_addrs()
-    return next(name for name, entries in known.items() if any(entry.address == address for entry in entries))

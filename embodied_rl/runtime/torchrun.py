@@ -15,23 +15,22 @@ import logging
 import os
 import pickle
 import signal
-import socket
 import sys
 import time
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, redirect_stdout
+from contextlib import contextmanager, redirect_stdout, suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import cache, partial
 from itertools import count
 from typing import Any, TypeVar
 
-import psutil
 import torch
 from torch import distributed
 
 from embodied_rl.commands.torchrun import FAILED, Place
+from embodied_rl.runtime import addresses
 from embodied_rl.runtime import ranks as local
 from embodied_rl.runtime.collective import GlooRanks, PeerLost, Ranks
 from embodied_rl.runtime.handle import WorkerDied
@@ -40,8 +39,8 @@ from embodied_rl.runtime.ranks import GRACE, Failure, RankFailed
 
 Config = TypeVar("Config")
 Result = TypeVar("Result")
-INTERFACE = "GLOO_SOCKET_IFNAME"
-"""Names the network interface to use where the one that leads to MASTER_ADDR is not the right one, as elsewhere."""
+AGENT = "TORCHELASTIC_USE_AGENT_STORE"
+"""Whether torchrun's agent hosts the store; otherwise rank 0 does, such as where variables were set by hand."""
 LATER = 0.5
 """Seconds by which others end after rank 0 where something failed: torchrun calls who ends first the root cause."""
 _POLL = 0.05
@@ -169,7 +168,16 @@ def run(place: Place, lead: Callable[[], int]) -> int:
         code = lead()
     finally:
         there.tell(_order(there.jobs), _End(code))
+        if os.environ.get(AGENT) != "True":  # the store ends with this process
+            _wait_for_all(there)
     return code
+
+
+def _wait_for_all(there: Meeting) -> None:
+    until = time.monotonic() + GRACE
+    for rank in range(1, there.place.size):
+        with suppress(TimeoutError):
+            there.ask(f"left/{rank}", max(0.0, until - time.monotonic()))
 
 
 def launcher() -> Callable[..., Any]:
@@ -240,16 +248,18 @@ def _follow(there: Meeting) -> int:
     for _ in count():
         try:
             order = there.ask(_order(there.jobs), None if failure is None else GRACE)
-        except TimeoutError:  # rank 0 is gone, and cannot tell
-            assert failure is not None
-            print("" if failure.cascade else failure.message, file=sys.stderr)
+        except (TimeoutError, RuntimeError):  # rank 0 is gone and cannot tell, or the store with it
+            if failure is not None and not failure.cascade:
+                print(failure.message, file=sys.stderr)
             return FAILED
         if isinstance(order, _End):
+            there.tell(f"left/{there.place.rank}", None)
             time.sleep(LATER if order.code else 0.0)
             return order.code
         with _silent(), _deaf():
             failure = _take_part(there, order)
-        there.tell(_report(there.jobs, there.place.rank), failure)
+        with suppress(RuntimeError):  # where the store is gone, the next question says so
+            there.tell(_report(there.jobs, there.place.rank), failure)
         there.jobs += 1
     raise AssertionError("count() does not end")
 
@@ -304,34 +314,13 @@ def address(there: Meeting) -> str:
     from elsewhere, as on the node of MASTER_ADDR itself, it is that of the interface that leads to them.
     """
     place = there.place
-    if name := os.environ.get(INTERFACE):
-        return _of_interface(name)
-    mine = _towards(os.environ["MASTER_ADDR"])
+    if name := os.environ.get(addresses.INTERFACE):
+        return addresses.of_interface(name)
+    mine = addresses.towards(os.environ["MASTER_ADDR"])
     there.tell(f"address/{place.rank}", mine)
     everybody = [there.ask(f"address/{rank}") for rank in range(place.size)]
-    elsewhere = [other for other in everybody if not _is_loopback(other)]
-    return _towards(elsewhere[0]) if elsewhere and _is_loopback(mine) else mine
-
-
-def _towards(host: str) -> str:
-    """This machine's address on the way to a host; nothing is sent."""
-    found = socket.getaddrinfo(host, 9, type=socket.SOCK_DGRAM)
-    family, kind, protocol, _, target = min(found, key=lambda entry: entry[0] != socket.AF_INET)
-    with socket.socket(family, kind, protocol) as route:
-        route.connect(target)
-        return route.getsockname()[0]
-
-
-def _of_interface(name: str) -> str:
-    known = psutil.net_if_addrs()
-    found = [entry.address for entry in known.get(name, ()) if entry.family == socket.AF_INET]
-    if not found:
-        raise ValueError(f"{INTERFACE}={name}: no such interface with an address; there are {', '.join(known)}.")
-    return found[0]
-
-
-def _is_loopback(host: str) -> bool:
-    return host.startswith("127.") or host == "::1"
+    elsewhere = [other for other in everybody if not addresses.is_loopback(other)]
+    return addresses.towards(elsewhere[0]) if elsewhere and addresses.is_loopback(mine) else mine
 
 
 def _order(job: int) -> str:

@@ -1,5 +1,6 @@
 """What the ranks of the tests of a sharded learner run; a module of its own because child processes import it."""
 
+import os
 import sys
 from copy import deepcopy
 from dataclasses import fields
@@ -165,3 +166,14 @@ def taken_up(config: str, ranks: Ranks) -> dict[str, Any]:
     save(Path(config), 3, run, ranks)
     sharded.leave()
     return result
+
+
+def lose(config: object, ranks: Ranks) -> None:
+    """One rank is killed; the other is in an operation of PyTorch's, not ours."""
+    sharding = sharded.spread(make().backbone, "sharded", ranks)
+    assert sharding is not None
+    sharding.release()
+    ranks.barrier()
+    if ranks.rank == 1:
+        os.kill(os.getpid(), 9)
+    sharding.gather()

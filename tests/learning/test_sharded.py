@@ -17,7 +17,7 @@ import spreading
 from embodied_rl.learning import checkpoint, sharded
 from embodied_rl.learning.checkpoint import CheckpointError
 from embodied_rl.runtime.collective import GlooRanks
-from embodied_rl.runtime.ranks import Ranks, launch
+from embodied_rl.runtime.ranks import RankFailed, Ranks, launch
 
 State = dict[str, Tensor]
 TAKEN_BACK = ("backbone.stem.mix.bias", "backbone.stem.heat.2.bias")
@@ -99,6 +99,12 @@ def test_what_one_process_wrote_is_spread_over_two(tmp_path: Path) -> None:
     two = launch(spreading.taken_up, str(tmp_path), 2, timeout=60, threads=1)
     assert_equal(two["weights"], spreading.copied(run["actor"]))
     assert_equal(two["moments"], spreading.moments(run))
+
+
+def test_a_rank_that_is_gone_is_the_first_cause() -> None:
+    with pytest.raises(RankFailed, match=r"rank 1 .*killed by SIGKILL"):
+        launch(spreading.lose, None, 2, timeout=60, threads=1)
+    sharded.leave()
 
 
 class Two(GlooRanks):

@@ -1,7 +1,6 @@
 """`plan.learner=sharded` in a whole run: it trains as a replicated one does, and continues to the bit."""
 
 import shutil
-import signal
 from pathlib import Path
 
 import pytest
@@ -47,12 +46,3 @@ def test_a_sharded_run_continues_to_the_bit(sharded: Path, tmp_path: Path) -> No
     assert code == 0, output
     assert_same(run, sharded)
     assert shards(run) == shards(sharded)
-
-
-def test_a_killed_rank_of_a_sharded_run_is_the_first_cause(tmp_path: Path) -> None:
-    """What the others lost it in is an operation of PyTorch's, not ours."""
-    with started(tmp_path, "train", *SHORT, "plan.learner=sharded", "train.iterations=100000") as process:
-        assert process.wait_until(lambda: process.iterations() >= 2), process.output()
-        process.children()[0].send_signal(signal.SIGKILL)
-        code, output = process.finish()
-    assert code == 1 and "was killed by SIGKILL" in output and "Traceback" not in output, output
