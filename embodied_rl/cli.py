@@ -4,12 +4,13 @@ import dis
 import os
 import sys
 from collections.abc import Sequence
+from importlib import import_module
 
 from embodied_rl import __version__
 from embodied_rl.commands.table import COMMANDS
+from embodied_rl.commands.torchrun import FAILED, Place
 from embodied_rl.config import did_you_mean
 
-FAILED = 1
 USER_ERROR = 2
 INTERRUPTED = 130
 CLOSED_PIPE = 141
@@ -26,8 +27,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         The exit code: 0, 1 where the command found something wrong or a process it needs was lost, 2 for a mistake in
         what was typed.
     """
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    if (place := Place.here()) is not None:
+        return import_module("embodied_rl.runtime.torchrun").run(place, lambda: _run(words))
+    return _run(words)
+
+
+def _run(arguments: list[str]) -> int:
     try:
-        code = _dispatch(list(sys.argv[1:] if arguments is None else arguments))
+        code = _dispatch(arguments)
         sys.stdout.flush()
         return code
     except BrokenPipeError:  # the reader, such as `head`, has seen enough

@@ -3,10 +3,10 @@
 from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeVar
 
-from embodied_rl.runtime import ranks
 from embodied_rl.runtime.base import Runtime, Share
 from embodied_rl.runtime.collective import Ranks
 from embodied_rl.runtime.this_machine import ThisMachine
+from embodied_rl.runtime.torchrun import launcher
 from embodied_rl.schema import Plan, TrainConfig
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ def launch(config: TrainConfig, function: Callable[[Job, Ranks], None], job: Job
         NoRoom: a cluster has less than the plan asks for.
     """
     if config.runtime == "local":
-        return ranks.launch(function, job, config.plan.ranks, timeout=timeout)
+        return launcher()(function, job, config.plan.ranks, timeout=timeout)
     with _cluster(config) as runtime:
         runtime.reserve(bundles(config.plan, config.policy.device))
         share = Share(gpus=_gpus(config.policy.device))

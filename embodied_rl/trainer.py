@@ -14,7 +14,7 @@ from embodied_rl.evaluate.protocol import EpisodeResult, enumerate_episodes, eva
 from embodied_rl.evaluate.statistics import as_good
 from embodied_rl.experience import OwnExperience, SharedExperience, Sizes, Workers
 from embodied_rl.interfaces.sim import SimulatorSpec
-from embodied_rl.learning import checkpoint
+from embodied_rl.learning import checkpoint, sharded, shards
 from embodied_rl.rollout.buffer import Rollout
 from embodied_rl.rollout.collect import Collector
 from embodied_rl.rollout.episodes import EpisodeSampler, Purpose
@@ -47,6 +47,7 @@ class Trainer:
         self._resumed = self._checkpoint()
         node = self._policy()
         self.actor = build.actor(node, config.algo.sampler, self.spec, algorithm.needs_critic)
+        self.sharding = sharded.spread(self.actor.backbone, config.plan.learner, ranks)
         self.algorithm = algorithm(options, self.actor, ranks, config.seed, config.train.iterations)
         self._episodes = self._sampler()
         envs = config.sim.num_envs // ranks.size
@@ -198,11 +199,12 @@ class Trainer:
         state = {f"collector/{name}": torch.as_tensor(value) for name, value in self._experience.state().items()}
         state |= {f"algorithm/{name}": value for name, value in self.algorithm.state().items()}
         gathered = self.ranks.gather(state)
+        spread = shards.write(self.folder.checkpoints, self.sharding, self.ranks)
         if self.ranks.rank == 0:
             tensors = {f"rank/{rank}/{name}": part[name] for rank, part in enumerate(gathered) for name in part}
             metadata = {"version": self.actor.version, "ranks": self.ranks.size, "totals": asdict(self.totals)}
             folder, keep = self.folder.checkpoints, self.config.checkpoint.keep
-            checkpoint.save(folder, self.iteration, tensors, metadata, keep, {build.POLICY: self.export})
+            checkpoint.save(folder, self.iteration, tensors, metadata, keep, {build.POLICY: self.export, **spread})
             self._point_at_best()
             if self.timelines:
                 trace.keep(self.folder.path, self.iteration, self.timelines)
@@ -231,6 +233,7 @@ class Trainer:
         load_actor(self.folder.checkpoints / f"{self.iteration:08d}" / build.POLICY, self.actor)
         mine = _part(tensors, f"rank/{self.ranks.rank}/")
         self.algorithm.load(_part(mine, "algorithm/"))
+        shards.read(self.folder.checkpoints / f"{self.iteration:08d}", self.sharding)
         self.actor.version = metadata["version"]
         self._experience.load({name: value.numpy() for name, value in _part(mine, "collector/").items()})
         self.totals = figures.Totals(**metadata["totals"])
@@ -252,6 +255,7 @@ class Trainer:
         self._experience.close()
         for handle in self._evaluators:
             handle.close()
+        sharded.leave()
 
 
 def _part(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:

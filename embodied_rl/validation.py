@@ -47,6 +47,7 @@ def validate(config: Any) -> None:
             check_writable(target if key == "out" else str(Path(target).absolute().parent), key)
     if isinstance(policy := getattr(config, "policy", None), PolicyNode):
         check_checkpoint(policy)
+        check_learner(plan, policy)
     if isinstance(algo := getattr(config, "algo", None), AlgoNode):
         check_sampler(algo.sampler)
     if getattr(config, "resume", None) is not None:
@@ -142,6 +143,12 @@ def check_checkpoint(policy: PolicyNode) -> None:
         raise ValueError(f"policy.checkpoint: {error}") from None
     if not found.exists():
         raise ValueError(f"policy.checkpoint: {found} is not there. policy.checkpoint=null starts from new weights.")
+
+
+def check_learner(plan: Plan | None, policy: PolicyNode) -> None:
+    """Compiled graphs remember where weights are; those of a sharded learner come and go."""
+    if plan is not None and plan.learner == "sharded" and policy.compile:
+        raise ValueError("plan.learner=sharded gathers weights anew for each use; leave policy.compile=true out.")
 
 
 def check_plain(experiment: str) -> None:

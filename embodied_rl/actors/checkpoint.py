@@ -22,8 +22,10 @@ from embodied_rl.actors.embodiment import Embodiment
 from embodied_rl.actors.flow import FlowActor
 from embodied_rl.formats.layout import Source, empty
 from embodied_rl.interfaces.policy import FlowBackbone
+from embodied_rl.learning import sharded
 from embodied_rl.learning.checkpoint import CheckpointError, failed_writes
 from embodied_rl.learning.trainable import adapt, adapter_settings, merge
+from embodied_rl.learning.weights import adopted, whole
 from embodied_rl.runs.storage import explained, sync_folder
 from embodied_rl.schema import LoraNode
 
@@ -104,7 +106,7 @@ def save_actor(
     Raises:
         StorageError: the disk is full or the folder cannot be written; an earlier file is untouched.
     """
-    _write(path, actor.state_dict(), _described(actor.backbone, actor.embodiment, policy, config, extra), dtype)
+    _write(path, whole(actor), _described(actor.backbone, actor.embodiment, policy, config, extra), dtype)
 
 
 def read_metadata(path: Path) -> PolicyMetadata:
@@ -269,7 +271,7 @@ def _parsed(path: Path, header: str | None) -> PolicyMetadata:
 
 def _load(path: Path, module: nn.Module, tensors: Mapping[str, Tensor], prefix: str) -> None:
     """Copy tensors into a module of exactly the same names and shapes, or name what differs and touch nothing."""
-    own = module.state_dict()
+    own = whole(module)
     differences = [f"{prefix}{name} is missing" for name in own.keys() - tensors.keys()]
     differences += [f"{prefix}{name} has no place in this network" for name in tensors.keys() - own.keys()]
     differences += [
@@ -283,5 +285,10 @@ def _load(path: Path, module: nn.Module, tensors: Mapping[str, Tensor], prefix: 
         raise CheckpointError(
             f"{path} is a checkpoint of another network: {listed}{more}. Check policy.* and sim.name."
         )
+    if sharded.of(module) is not None:
+        for name, value in own.items():
+            value.copy_(tensors[name])
+        adopted(module)
+        return
     on_meta = any(value.is_meta for value in own.values())
     module.load_state_dict({name: value.to(own[name].dtype) for name, value in tensors.items()}, assign=on_meta)

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from embodied_rl.actors.embodiment import Embodiment
+from embodied_rl.actors.precision import mixed
 from embodied_rl.critics import Critic, Need
 from embodied_rl.flow.noise import Stream, normal
 from embodied_rl.interfaces.policy import (
@@ -42,7 +43,12 @@ class FlowActor(Actor):
     the features of the first denoise evaluation, at t = 1 and the x_1 that the noise keys draw. π_RL averages over all
     steps in the rollout and takes one step in the update, which are two different estimators; ours is one. Given the
     keys, x_1 is known before any stochastic step is drawn, so V(o, x_1) is a valid baseline.
+
+    Attributes:
+        autocast: compute matrix products in bfloat16.
     """
+
+    autocast: bool = False
 
     def __init__(
         self,
@@ -109,6 +115,7 @@ class FlowActor(Actor):
         """Where the network lives."""
         return next(self.backbone.parameters()).device
 
+    @mixed
     @torch.no_grad()
     def act(self, observation: Observation, keys: NoiseKeys, explore: bool) -> Decision:
         """Choose a chunk for each row; `explore=False` follows the plain ODE from the same x_1.
@@ -132,6 +139,7 @@ class FlowActor(Actor):
             version=torch.full((len(inputs),), self.version, dtype=torch.int64, device=self.device),
         )
 
+    @mixed
     @torch.no_grad()
     def value(self, observation: Observation, keys: NoiseKeys) -> Tensor:
         """float32 [n]: what `act` would give with the same keys, without choosing an action.
@@ -144,6 +152,7 @@ class FlowActor(Actor):
         context = self.backbone.encode(self._inputs(observation)) if reads_network else None
         return self._value(trace, context, len(observation))
 
+    @mixed
     def evaluate(self, trace: Trace) -> Evaluation:
         """Recompute decisions with gradients, from the tensors `act` recorded; the result lies on the host."""
         trace = {name: value.to(self.device) for name, value in trace.items()}
@@ -160,6 +169,7 @@ class FlowActor(Actor):
             auxiliary_target=None if target is None else target.cpu(),
         )
 
+    @mixed
     def critic_value(self, privileged: Tensor) -> Tensor:
         """float32 [B] with gradients, from recorded privileged state [B, P]: a privileged critic by itself."""
         assert self.critic is not None, "this actor has no critic"
@@ -287,6 +297,7 @@ class FlowActor(Actor):
         columns = [self.privileged_names.index(name) for name in self.backbone.spec.auxiliary_names]
         return trace[PRIVILEGED][:, columns]
 
+    @mixed
     @torch.no_grad()
     def _example(self) -> dict[str, Tensor]:
         """What the kept part gives for one blank row, for its shapes."""

@@ -17,6 +17,7 @@ def place(actor: FlowActor, node: PolicyNode) -> FlowActor:
     Raises:
         ValueError: a device that is not there, or a precision in which what learns would not learn.
     """
+    actor.autocast = node.autocast
     if node.precision == "bfloat16":
         _halve(actor, node)
     device = _device(node.device)

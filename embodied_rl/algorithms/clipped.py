@@ -15,7 +15,7 @@ from embodied_rl.algorithms.batch import Batch
 from embodied_rl.algorithms.proximal import decouple, level_mask, stale_rows
 from embodied_rl.config import at_least
 from embodied_rl.interfaces.policy import Actor, Evaluation
-from embodied_rl.learning import memory
+from embodied_rl.learning import memory, sharded
 from embodied_rl.learning.optimiser import Optimiser
 from embodied_rl.objectives.clip import approximate_kl, clip_fraction, clipped_policy_loss
 from embodied_rl.objectives.reduce import Level, masked_mean, reduce_log_prob
@@ -107,7 +107,8 @@ class ClippedUpdate:
         self.value_loss = value_loss
         groups = dict(actor.parameter_groups())
         rates = {"actor": config.lr, "perception": config.perception_lr}
-        self.optimiser = Optimiser({name: groups[name] for name in rates if name in groups}, rates, config.grad_clip)
+        learned = {name: groups[name] for name in rates if name in groups}
+        self.optimiser = Optimiser(learned, rates, config.grad_clip, sharded.of(actor))
         self.updates = 0
         self.rate = 1.0
         self._at_once: int | None = config.micro_batch if isinstance(config.micro_batch, int) else None

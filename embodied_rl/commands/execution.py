@@ -6,6 +6,7 @@ from importlib import import_module
 from typing import Any
 
 from embodied_rl import plugins, schema
+from embodied_rl.commands import torchrun
 from embodied_rl.commands.options import Options
 from embodied_rl.commands.table import Command
 from embodied_rl.commands.text import columns
@@ -20,7 +21,7 @@ Plugins = dict[str, type[Any]]
 
 def execute(command: Command, mapping: dict[str, Any], options: Options) -> int:
     """Check one composed configuration, then do with it what the options say."""
-    config = read(command, mapping, options.overrides)
+    config = torchrun.placed(command.name, read(command, mapping, options.overrides))
     if options.show:
         print(to_yaml(find_plugins(config)[0]), end="")
         return 0

@@ -1,28 +1,61 @@
-"""Adam over named groups of parameters, averaged over ranks, with state that is plain tensors."""
+"""Adam over named groups of parameters, averaged over ranks, with state that is plain tensors.
+
+Where a network is spread over ranks, its shards have an Adam of their own, and what stays whole has another; learning
+rates and the gradient's norm are those of both.
+"""
 
 from collections.abc import Mapping
 
 import torch
 from torch import Tensor, nn
 
+from embodied_rl.learning.sharded import Sharding
 from embodied_rl.runtime.collective import Ranks
 
 
 class Optimiser:
     """Adam with one learning rate a group and one gradient norm over all groups (betas .9, .95 as in pi_RL)."""
 
-    def __init__(self, groups: Mapping[str, list[nn.Parameter]], rates: Mapping[str, float], grad_clip: float) -> None:
+    def __init__(
+        self,
+        groups: Mapping[str, list[nn.Parameter]],
+        rates: Mapping[str, float],
+        grad_clip: float,
+        sharding: Sharding | None = None,
+    ) -> None:
+        """Learn what in the groups requires a gradient.
+
+        Args:
+            groups: name → parameters, whole ones.
+            rates: name → learning rate.
+            grad_clip: largest gradient norm.
+            sharding: of the network that some of them belong to.
+        """
         self._rates = {name: rates[name] for name in groups}
-        self._grad_clip = grad_clip
-        self.parameters = [parameter for group in groups.values() for parameter in group if parameter.requires_grad]
+        self._grad_clip, self._sharding = grad_clip, sharding
+        learned = {name: [p for p in group if p.requires_grad] for name, group in groups.items()}
+        whole = {id(parameter) for group in learned.values() for parameter in group}
+        if sharding is not None:
+            learned = {name: [sharding.shard(parameter) for parameter in group] for name, group in learned.items()}
+            sharding.optimisers.append(self)
+        self.parameters = [parameter for group in learned.values() for parameter in group]
+        self._whole = [parameter for parameter in self.parameters if id(parameter) in whole]
+        self._shards = [parameter for parameter in self.parameters if id(parameter) not in whole]
+        self._adams = [self._adam(learned, part) for part in (self._whole, self._shards) if part]
+
+    def _adam(self, groups: Mapping[str, list[nn.Parameter]], part: list[nn.Parameter]) -> torch.optim.Adam:
+        wanted = {id(parameter) for parameter in part}
         described = [
-            {"params": [parameter for parameter in group if parameter.requires_grad], "name": name, "lr": rates[name]}
+            {"params": [p for p in group if id(p) in wanted], "name": name, "lr": self._rates[name]}
             for name, group in groups.items()
         ]
-        self._adam = torch.optim.Adam(described, betas=(0.9, 0.95), eps=1e-8)
+        return torch.optim.Adam(described, betas=(0.9, 0.95), eps=1e-8)
 
     def zero_grad(self) -> None:
-        self._adam.zero_grad()
+        if self._sharding is not None:
+            self._sharding.forget()
+        for adam in self._adams:
+            adam.zero_grad()
 
     def step(self, ranks: Ranks, share: float = 1.0, weight: float = 1.0) -> float:
         """Average gradients over ranks, clip and step; returns the gradient's norm.
@@ -35,31 +68,85 @@ class Optimiser:
         Raises:
             FloatingPointError: the gradient is not a number.
         """
-        for parameter in self.parameters:
-            if parameter.grad is None:
-                parameter.grad = torch.zeros_like(parameter)
-        ranks.average_gradients(self.parameters, weight)
-        norm = nn.utils.clip_grad_norm_(self.parameters, self._grad_clip)
+        self._average(ranks, weight)
+        norm = self._norm()
         if not torch.isfinite(norm):
             raise FloatingPointError("The gradient is not a number: lower algo.lr, or look at the metrics before.")
-        for group in self._adam.param_groups:
-            group["lr"] = self._rates[group["name"]] * share
-        self._adam.step()
+        nn.utils.clip_grads_with_norm_(self._whole, self._grad_clip, norm)
+        nn.utils.clip_grads_with_norm_(self._shards, self._grad_clip, norm)
+        for adam in self._adams:
+            for group in adam.param_groups:
+                group["lr"] = self._rates[group["name"]] * share
+            adam.step()
+        if self._sharding is not None:
+            self._sharding.gather()
         return float(norm)
 
+    def _average(self, ranks: Ranks, weight: float) -> None:
+        if self._sharding is not None:
+            self._sharding.reduce(weight)
+        for parameter in self._whole:
+            if parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter)
+        if self._whole or self._sharding is None:
+            ranks.average_gradients(self._whole, weight)
+
+    def _norm(self) -> Tensor:
+        norm = nn.utils.get_total_norm([p.grad for p in self._whole if p.grad is not None])
+        if self._sharding is None:
+            return norm
+        spread = self._sharding.norm([p.grad for p in self._shards if p.grad is not None])
+        return torch.linalg.vector_norm(torch.stack([norm.to(spread.device), spread]))
+
     def state(self) -> dict[str, Tensor]:
-        """Adam's moments as tensors, named by the position of their parameter."""
-        return {
-            f"{index}/{name}": torch.as_tensor(value)
-            for index, parameter in enumerate(self.parameters)
-            for name, value in self._adam.state[parameter].items()
-        }
+        """What this rank holds by itself: Adam's moments and steps as tensors, named by the position of the parameter.
+
+        Moments of shards are in `shards`.
+        """
+        moments = self.shards()
+        return {name: value for name, value in self._state().items() if name not in moments}
+
+    def shards(self, everything: bool = False) -> dict[str, Tensor]:
+        """Adam's moments that are spread over ranks, as DTensors, under such names; made where there are none yet.
+
+        With `everything`, of what is whole, too.
+        """
+        chosen = self.parameters if everything else self._shards
+        for parameter in chosen:
+            state = self._state_of(parameter)
+            for name in _MOMENTS:
+                state.setdefault(name, torch.zeros_like(parameter))
+        wanted = {id(parameter) for parameter in chosen}
+        indices = {str(index) for index, parameter in enumerate(self.parameters) if id(parameter) in wanted}
+        names = {f"{index}/{name}" for index in indices for name in _MOMENTS}
+        return {name: value for name, value in self._state().items() if name in names}
 
     def load(self, state: Mapping[str, Tensor]) -> None:
-        """The inverse of `state`."""
+        """The inverse of `state`; whole moments of what is spread over ranks are taken, too."""
         for key, value in state.items():
             index, name = key.split("/")
             parameter = self.parameters[int(index)]
-            self._adam.state[parameter][name] = (
-                value.clone() if name == "step" else value.to(parameter.device, copy=True)
-            )
+            self._state_of(parameter)[name] = self._placed(name, value, parameter)
+
+    def _placed(self, name: str, value: Tensor, parameter: nn.Parameter) -> Tensor:
+        if name == "step":
+            return value.clone()
+        if self._sharding is not None and self._is_shard(parameter):
+            return self._sharding.part(value, parameter.detach())
+        return value.to(parameter.device, copy=True)
+
+    def _is_shard(self, parameter: nn.Parameter) -> bool:
+        return any(parameter is shard for shard in self._shards)
+
+    def _state_of(self, parameter: nn.Parameter) -> dict[str, Tensor]:
+        return self._adams[-1 if self._is_shard(parameter) else 0].state[parameter]
+
+    def _state(self) -> dict[str, Tensor]:
+        return {
+            f"{index}/{name}": torch.as_tensor(value)
+            for index, parameter in enumerate(self.parameters)
+            for name, value in self._state_of(parameter).items()
+        }
+
+
+_MOMENTS = ("exp_avg", "exp_avg_sq")

@@ -14,6 +14,7 @@ from torch import Tensor, distributed, nn
 from embodied_rl.runtime.handle import RunFailed
 
 LOOPBACK = "127.0.0.1"
+LOCAL = torch.device("cpu")
 _torch: Any = distributed  # its type stubs lack TCPStore and all of ProcessGroupGloo
 
 
@@ -35,6 +36,11 @@ class Ranks:
 
     def average_gradients(self, parameters: Iterable[nn.Parameter], weight: float = 1.0) -> None:
         """Replace gradients by their mean over ranks, weighted by `weight`, in one flat reduction.
+
+        It is ours and not the reducer of torch's DistributedDataParallel, which hides the transfer behind a backward
+        pass: that wants as many passes on every rank, through a module's `forward`, and each rank to count the same.
+        Micro-batches differ in number, ranks in rows. On GPUs it goes through NCCL where each rank has one of its own
+        (`embodied_rl.learning.sharded.connect`).
 
         Where `weight` is the number of rows that a rank's mean loss was taken over, the result is the gradient of the
         mean over the rows of all ranks. A parameter that has no gradient on any rank keeps none.
@@ -106,17 +112,18 @@ def meeting_point(size: int, timeout: float, port: int = 0, address: str = LOOPB
 
 
 class GlooRanks(Ranks):
-    """One of several ranks, on this machine over the loopback interface; no global process group.
+    """One of several ranks, by default on this machine, over the loopback interface; no global process group.
 
     Args:
         rank, size: which of how many.
         store: from `meeting_point`.
         timeout: seconds after which an operation fails.
-        address: of this machine, at which the others reach it.
+        address: of this process, at which the others reach it.
     """
 
     def __init__(self, rank: int, size: int, store: Any, timeout: float, address: str = LOOPBACK):
-        self.rank, self.size, self._timeout = rank, size, timeout
+        self.rank, self.size, self.timeout = rank, size, timeout
+        self.store, self.address = store, address
         options = _torch.ProcessGroupGloo._Options()
         options._devices = [_torch.ProcessGroupGloo.create_device(hostname=address)]
         options._timeout = timedelta(seconds=timeout)
@@ -124,9 +131,11 @@ class GlooRanks(Ranks):
 
     def average_gradients(self, parameters: Iterable[nn.Parameter], weight: float = 1.0) -> None:
         learned = [parameter for parameter in parameters if parameter.requires_grad]
+        weights = torch.tensor([weight])
         present = torch.tensor([parameter.grad is not None for parameter in learned], dtype=torch.float32)
-        gradients = [weight * (torch.zeros_like(p) if p.grad is None else p.grad).flatten().cpu() for p in learned]
-        flat = torch.cat([*gradients, present, torch.tensor([weight])])
+        gradients = [weight * (torch.zeros_like(p) if p.grad is None else p.grad).flatten() for p in learned]
+        device = gradients[0].device if gradients and _torch.is_initialized() else LOCAL
+        flat = torch.cat([*(gradient.to(device) for gradient in gradients), present.to(device), weights.to(device)])
         self._sum(flat)
         sizes = [parameter.numel() for parameter in learned]
         *sums, anywhere, total = flat.split([*sizes, len(learned), 1])
@@ -155,8 +164,15 @@ class GlooRanks(Ranks):
         self._wait(lambda: self._group.scatter([longest], [padded] if padded else [], _from_first()))
         return pickle.loads(longest[: sizes[self.rank]].numpy().tobytes())
 
+    def leave(self) -> None:
+        """Close the connections: whoever waits for this rank finds out at once."""
+        del self._group
+
     def _sum(self, tensor: Tensor) -> None:
-        self._wait(lambda: self._group.allreduce([tensor]))
+        if tensor.is_cuda:
+            self._wait(lambda: _torch.all_reduce(tensor, async_op=True))
+        else:
+            self._wait(lambda: self._group.allreduce([tensor]))
 
     def _gather(self, outputs: list[Tensor], tensor: Tensor) -> None:
         self._wait(lambda: self._group.allgather([outputs], [tensor]))
@@ -165,7 +181,7 @@ class GlooRanks(Ranks):
         try:
             start().wait()
         except RuntimeError as error:
-            raise PeerLost(f"rank {self.rank} lost the others (deadline {self._timeout:g} s): {error}") from error
+            raise PeerLost(f"rank {self.rank} lost the others (deadline {self.timeout:g} s): {error}") from error
 
 
 def _packed(value: Any) -> Tensor:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 import torch
 
@@ -65,6 +65,17 @@ class _Rendezvous:
         return GlooRanks(self.rank, self.size, store, self.timeout)
 
 
+class Place(Protocol):
+    """Where rank 0 meets the others, and the seconds that they wait for each other."""
+
+    @property
+    def timeout(self) -> float: ...
+
+    def join(self, store: object = None) -> Ranks:
+        """Connect with them."""
+        ...
+
+
 def launch(
     function: Callable[[Config, Ranks], Result],
     config: Config,
@@ -103,7 +114,7 @@ def launch(
             stack.callback(child.stop)
             children.append(child)
         _start(children, function, config, [_Rendezvous(r, size, store.port, timeout, threads) for r in range(1, size)])
-        return _lead(function, config, _Rendezvous(0, size, store.port, timeout, threads), store, children)
+        return lead(function, config, _Rendezvous(0, size, store.port, timeout, threads), store, children)
 
 
 @contextmanager
@@ -189,13 +200,14 @@ def _start(children: list[ChildProcess], function: object, config: object, place
         raise RankFailed(str(death)) from None
 
 
-def _lead(
+def lead(
     function: Callable[[Config, Ranks], Result],
     config: Config,
-    place: _Rendezvous,
+    place: Place,
     store: object,
     children: list[ChildProcess],
 ) -> Result:
+    """Run `function(config, ranks)` on rank 0 and ask after the others: their reports say how they fared."""
     try:
         result = function(config, place.join(store))
     except Exception as error:

@@ -106,6 +106,8 @@ class PolicyNode:
     precision: Literal["float32", "bfloat16"] = "float32"
     """Type of the vision-language model's weights where these are frozen; bfloat16 halves them, and rounds those of a
     checkpoint that stores more."""
+    autocast: bool = False
+    """Act and learn with matrix products in bfloat16; weights, their gradients and sums stay float32."""
     compile: bool = False
     """Compile the network for acting, with CUDA graphs on a GPU: minutes at the start, shorter decisions, and a rollout
     whose log-probabilities the update meets within rounding."""
@@ -197,6 +199,8 @@ class Plan:
     rollout_workers: int | None = at_least(0, None)
     """Processes that collect beside the ranks, each with a policy and simulators of its own; 0: ranks collect. Null
     takes 0, or with mode=async as many as there are ranks."""
+    learner: Literal["replicated", "sharded"] = "replicated"
+    """replicated: each rank has the whole optimiser; sharded: a share of weights, gradients and moments (FSDP2)."""
     policy: Literal["shared", "process"] = "shared"
     """shared: a rank infers with the module that learns; process: a process beside it does, and is sent the weights."""
     start_timeout: float = at_least(1.0, 300.0)

@@ -85,6 +85,16 @@ def test_a_decision_is_recomputed_to_the_bit(make: Make, observe, keys, family: 
 
 
 @each("family", SIZES)
+@each("keep", KEPT)
+def test_a_decision_in_mixed_precision_is_recomputed_to_the_bit(make: Make, observe, keys, family: str, keep: str):
+    actor, exact = (make(family, "full", keep, autocast=wanted) for wanted in (True, False))
+    decision = actor.act(observe(6), keys(6), explore=True)
+    again = actor.evaluate(decision.trace)
+    assert torch.equal(again.log_prob, decision.log_prob) and torch.equal(again.value, decision.value)
+    assert not torch.equal(exact.act(observe(6), keys(6), explore=True).log_prob, decision.log_prob)
+
+
+@each("family", SIZES)
 @each("sampler", SAMPLERS)
 def test_what_is_kept_changes_nothing_but_the_trace(make: Make, observe, keys, family: str, sampler: str) -> None:
     """Actions, log-probabilities and gradients; images are in the trace only where nothing else is."""

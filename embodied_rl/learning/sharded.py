@@ -1,0 +1,218 @@
+"""A learner whose weights, gradients and moments are spread over ranks: PyTorch's FSDP2 (`fully_shard`).
+
+What FSDP2 gathers in the forward pass of a module is gathered here once for everything that follows, by `gather`: the
+policy is asked a different number of times on each rank, and micro-batches differ in number, so that a collective
+operation inside of them would wait for ever. Policies also call parts of their blocks, which FSDP2's hooks do not see.
+`reduce` then hands every rank the mean gradient of its shard, an optimiser steps on the shards, and weights are
+gathered anew. What a rank holds at all times is its shard of weights and of Adam's moments; the whole weights are there
+while the policy acts or learns, and whole gradients while it learns.
+
+The blocks of a network are gathered and reduced one by one, so that buffers are those of one block.
+Parameters outside of the network (a critic's, a noise head's) stay whole, and are averaged as ever.
+"""
+
+import os
+import platform
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import timedelta
+from types import MethodType
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, distributed, nn
+
+from embodied_rl.runtime.addresses import INTERFACE, interface_of
+from embodied_rl.runtime.collective import GlooRanks, PeerLost, Ranks
+
+if TYPE_CHECKING:
+    from embodied_rl.learning.optimiser import Optimiser
+
+_torch: Any = distributed  # its type stubs lack stores
+
+
+def blocks(network: nn.Module) -> list[nn.Module]:
+    """The members of its lists of modules, of the outermost lists only."""
+    found: list[nn.Module] = []
+    for module in network.children():
+        members = list(module) if isinstance(module, nn.ModuleList) else None
+        found += blocks(module) if members is None else [member for member in members if [*member.parameters()]]
+    return found
+
+
+def spread(network: nn.Module, learner: str, ranks: Ranks) -> "Sharding | None":
+    """Shard a network where `plan.learner` says so and there is anybody to share it with.
+
+    Raises:
+        ValueError: ranks share a GPU, which PyTorch's communication between GPUs does not know.
+    """
+    if not isinstance(ranks, GlooRanks):
+        return None
+    device = next(network.parameters()).device
+    alone = device.type == "cpu" or _has_its_own(device, ranks)
+    if learner == "sharded" and not alone:
+        raise ValueError(
+            "plan.learner=sharded needs a GPU for each rank: start them with torchrun --nproc-per-node <number of GPUs>"
+        )
+    if alone and (learner == "sharded" or device.type != "cpu"):
+        connect(ranks, device)
+    return Sharding(network, ranks) if learner == "sharded" else None
+
+
+def of(module: nn.Module) -> "Sharding | None":
+    """How a module, or a part of it, is spread over ranks; None where it is whole."""
+    found = (getattr(part, "sharding", None) for part in module.modules())
+    return next((sharding for sharding in found if isinstance(sharding, Sharding)), None)
+
+
+class Sharding:
+    """A network that is spread over ranks. All of them make it, and call its methods, together.
+
+    Args:
+        network: changed in place; all ranks hold the same weights. They are gathered once this returns.
+        ranks: that share it.
+
+    Attributes:
+        network: the same.
+        optimisers: that step on its shards; they add themselves.
+    """
+
+    def __init__(self, network: nn.Module, ranks: GlooRanks) -> None:
+        self.network, self.optimisers, self._ranks = network, list["Optimiser"](), ranks
+        self._root, self._units = _shard(network, ranks)
+        with torch.no_grad(), self._lost():
+            self._root.settle()  # tells FSDP which module is the outermost
+        self._automatic(False)
+        self.release()
+        shards = list(network.parameters())
+        self.gather()
+        self._pairs = list(zip(network.parameters(), shards, strict=True))
+        self._shards = {id(whole): shard for whole, shard in self._pairs}
+        network.sharding = self  # type: ignore[assignment]  where `of` finds it
+
+    def gather(self) -> None:
+        """Give every rank the whole weights."""
+        with self._lost():
+            for unit in self._units:
+                unit.unshard()
+
+    def release(self) -> None:
+        """Keep only shards; to act and to learn needs `gather`."""
+        for unit in self._units:
+            unit.reshard()
+
+    def shard(self, parameter: nn.Parameter) -> nn.Parameter:
+        """What an optimiser holds in place of a whole parameter; the same where it is none of the network's."""
+        return self._shards.get(id(parameter), parameter)
+
+    def part(self, whole: Tensor, shard: Tensor) -> Tensor:
+        """This rank's part of a whole tensor, in the form of `shard`."""
+        made = torch.zeros_like(shard)
+        local = made.to_local()  # type: ignore[attr-defined]
+        first = sum(self._rows(len(whole))[: self._ranks.rank])
+        local.copy_(whole[first : first + len(local)])
+        return made
+
+    @torch.no_grad()
+    def adopt(self) -> None:
+        """Take over what was written into the whole weights."""
+        for whole, shard in self._pairs:
+            shard.copy_(self.part(whole, shard))
+
+    def forget(self) -> None:
+        """Drop the gradients that this rank added up."""
+        for whole, _ in self._pairs:
+            whole.grad = None
+
+    def reduce(self, weight: float) -> None:
+        """Make the gradients that this rank added up into the shards' of the mean over ranks, weighted by `weight`.
+
+        Where `weight` is the number of rows that a rank's mean loss was taken over, this is the gradient of the mean
+        over the rows of all ranks. Weights are released; a parameter without a gradient on any rank gets zeros.
+        """
+        total = torch.tensor(float(weight), dtype=torch.float64)
+        self._ranks.sum_([total])
+        share = weight * self._ranks.size / max(float(total), 1e-12)  # FSDP takes the plain mean over ranks
+        for whole, _ in self._pairs:
+            if whole.grad is not None:
+                whole.grad.mul_(share)
+        with self._lost():
+            self._automatic(True)
+            self._root.settle().backward()
+            self._automatic(False)
+        self.release()
+
+    def norm(self, gradients: Sequence[Tensor]) -> Tensor:
+        """The norm over all shards of all ranks."""
+        with self._lost():
+            return nn.utils.get_total_norm(gradients).full_tensor()  # type: ignore[attr-defined]
+
+    def _automatic(self, wanted: bool) -> None:
+        """Let a backward pass reduce gradients and release weights, or leave both alone."""
+        self._root.set_requires_gradient_sync(wanted)
+        self._root.set_reshard_after_backward(wanted)
+
+    def _rows(self, count: int) -> list[int]:
+        """Of so many rows, those of each rank: as `torch.chunk` divides them."""
+        each = -(-count // self._ranks.size)
+        return [max(0, min(each, count - rank * each)) for rank in range(self._ranks.size)]
+
+    @contextmanager
+    def _lost(self) -> Iterator[None]:
+        try:
+            yield
+        except torch.OutOfMemoryError:
+            raise
+        except RuntimeError as error:
+            raise PeerLost(f"rank {self._ranks.rank} lost the others: {error}") from error
+
+
+def _shard(network: nn.Module, ranks: GlooRanks) -> tuple[Any, list[Any]]:
+    """Let FSDP2 spread a network; returns the same and all of its parts that are gathered and reduced at once."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import FSDPModule, fully_shard, register_fsdp_forward_method
+
+    warnings.filterwarnings("ignore", "FSDP2-wrapped module .* returned a view")  # it gathers nothing there
+    device = next(network.parameters()).device
+    mesh = init_device_mesh(device.type, (ranks.size,))
+    for module in (*blocks(network), network):
+        fully_shard(module, mesh=mesh, reshard_after_forward=False)
+    network.settle = MethodType(_settle, network)  # type: ignore[assignment]
+    register_fsdp_forward_method(network, "settle")
+    return network, [module for module in network.modules() if isinstance(module, FSDPModule)]
+
+
+def _settle(network: nn.Module) -> Tensor:
+    """A zero that depends on every parameter that learns: its gradient touches all of them on every rank alike."""
+    learned = [parameter for parameter in network.parameters() if parameter.requires_grad]
+    return torch.stack([parameter.flatten()[:1].sum() * 0 for parameter in learned]).sum()
+
+
+def leave() -> None:
+    """End the process group, where there is one."""
+    if distributed.is_initialized():
+        distributed.destroy_process_group()
+
+
+def _has_its_own(device: torch.device, ranks: Ranks) -> bool:
+    """Whether no two ranks compute on one accelerator."""
+    index = torch.cuda.current_device() if device.index is None else device.index
+    taken = ranks.gather((platform.node(), os.environ.get("CUDA_VISIBLE_DEVICES"), index))
+    return len(set(taken)) == len(taken)
+
+
+def connect(ranks: GlooRanks, device: torch.device) -> None:
+    """PyTorch's process group of all ranks, on the interface on which they met."""
+    if distributed.is_initialized():
+        return
+    before = os.environ.get(INTERFACE)
+    os.environ[INTERFACE] = before or interface_of(ranks.address)
+    try:
+        store = _torch.PrefixStore("sharded", ranks.store)
+        backend = "gloo" if device.type == "cpu" else f"cpu:gloo,{device.type}:nccl"
+        seconds = timedelta(seconds=ranks.timeout)
+        distributed.init_process_group(backend, store=store, rank=ranks.rank, world_size=ranks.size, timeout=seconds)
+    finally:
+        if before is None:
+            del os.environ[INTERFACE]

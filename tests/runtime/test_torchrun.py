@@ -1,0 +1,166 @@
+"""Ranks that torchrun started: one speaks, the others follow, and all end with the same exit code."""
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from embodied_rl import schema
+from embodied_rl.commands import torchrun as told
+from embodied_rl.commands.torchrun import Place
+from embodied_rl.runtime import ranks, torchrun
+from embodied_rl.runtime.collective import meeting_point
+
+HERE = Path(__file__).parent
+PLACE = {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "MASTER_ADDR": "localhost", "MASTER_PORT": "1"}
+Ended = list[tuple[int, str]]
+
+
+def start(function: str, config: object = None, size: int = 2, agent: bool = True) -> Ended:
+    """Exit code and output of each of several processes that are told what torchrun tells them.
+
+    Its agent, here this process, hosts the store, unless variables were set by hand.
+    """
+    store: Any = meeting_point(1, 1.0)
+    shared = {**os.environ, "WORLD_SIZE": str(size), "MASTER_ADDR": "localhost", "MASTER_PORT": str(store.port)}
+    shared[torchrun.AGENT] = str(agent)
+    if not agent:
+        del store  # its port is free again
+    shared["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
+    command = [sys.executable, str(HERE / "torchrun_functions.py"), function, json.dumps(config)]
+    processes = [
+        subprocess.Popen(
+            command, env={**shared, "RANK": str(rank), "LOCAL_RANK": str(rank)}, text=True,
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        )
+        for rank in range(size)
+    ]  # fmt: skip
+    try:
+        outputs = [process.communicate(timeout=60)[0] for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+    return [(process.returncode, output) for process, output in zip(processes, outputs, strict=True)]
+
+
+@pytest.mark.parametrize("agent", [True, False])
+def test_rank_0_hands_out_every_launch_and_speaks_for_all(agent: bool) -> None:
+    """The others get the configuration from it, take part twice, and say nothing."""
+    (code, output), *others = start("agree", {"seed": 3}, 3, agent)
+    both = json.dumps([[rank, {"seed": 3}] for rank in range(3)])
+    assert (code, output.splitlines()) == (0, ["printed by rank 0", both] * 2)
+    assert others == [(0, "")] * 2
+
+
+def test_another_rank_s_exception_is_told_once_by_rank_0() -> None:
+    (code, output), (other, silence) = start("fail", {"rank": 1, "how": "raise"})
+    assert code == other == 3 and silence == ""
+    assert output.startswith("failed: rank 1 failed first:") and output.count("KeyError: 'the first cause'") == 1
+    assert "PeerLost" not in output
+
+
+def test_a_stop_that_another_rank_s_failure_brought_shows_the_failure() -> None:
+    """torchrun ends all where one has failed: rank 0 is not to say that somebody stopped it."""
+    (code, output), (other, silence) = start("fail_while_rank_0_is_stopped")
+    assert (code, other, silence) == (3, 3, "")
+    assert "KeyError: 'the first cause'" in output and "Stopped" not in output
+
+
+def test_a_killed_rank_ends_the_others() -> None:
+    (code, output), (other, _) = start("fail", {"rank": 1, "how": "kill"})
+    assert (code, other) == (3, -9)
+    assert "rank 1 reported nothing" in output
+
+
+@pytest.mark.parametrize("agent", [True, False])
+def test_a_killed_rank_0_ends_the_others(agent: bool) -> None:
+    """torchrun's store outlives it, so that only the connection of the ranks tells; or the store is gone as well."""
+    (code, _), (other, output) = start("fail", {"rank": 0, "how": "kill"}, agent=agent)
+    assert (code, other) == (-9, 1) and "Traceback" not in output
+
+
+def test_rank_0_decides_what_comes_of_a_signal() -> None:
+    (code, output), (other, _) = start("signals_everybody")
+    assert code == other == 0
+    assert output.splitlines()[-1] == "[true, false]"
+
+
+def test_without_torchrun_ranks_are_started_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in PLACE:
+        monkeypatch.delenv(name, raising=False)
+    assert Place.here() is None and torchrun.launcher() is ranks.launch
+    assert Place.here({**PLACE, "MASTER_PORT": ""}) is None
+    assert Place.here(PLACE) == Place(1, 2, 0)
+
+
+@pytest.fixture
+def of_two(monkeypatch: pytest.MonkeyPatch) -> None:
+    """This process is one of torchrun's two."""
+    for name, value in PLACE.items():
+        monkeypatch.setenv(name, value)
+
+
+def configured(*overrides: str, **plan: object) -> schema.TrainConfig:
+    parts = {"sim": schema.SimNode("x"), "policy": schema.PolicyNode("x"), "algo": schema.AlgoNode("x")}
+    run = schema.RunConfig(overrides=overrides)
+    return schema.TrainConfig(**parts, run=run, plan=schema.Plan(**plan))  # type: ignore[arg-type]
+
+
+def test_processes_are_the_ranks(of_two: None) -> None:
+    """Whatever a YAML says; what was typed must agree. Nothing is planned: processes are there already."""
+    assert told.placed("train", configured(ranks=7)).plan == schema.Plan(ranks=2)
+    assert told.placed("train", configured(allocation="auto")).plan == schema.Plan(allocation="colocated", ranks=2)
+    split = told.placed("train", configured("plan.ranks=2", allocation="split", ranks=2, slices=3)).plan
+    assert split == schema.Plan(allocation="split", ranks=2, slices=3)
+    with pytest.raises(ValueError, match=r"torchrun started 2 processes.* plan.ranks=3"):
+        told.placed("train", configured("plan.ranks=3", ranks=3))
+
+
+def test_a_run_that_continues_says_itself_how_many_ranks_it_has(of_two: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = replace(configured(ranks=5), resume="last")
+    assert told.placed("train", config) is config
+    monkeypatch.setenv("RANK", "0")
+    with pytest.raises(ValueError, match=r"torchrun started 2 processes.* plan.ranks=5"):
+        torchrun.launch(print, None, 5)
+
+
+def test_other_commands_are_one_process(of_two: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ValueError, match="type it without torchrun"):
+        told.placed("eval", object())
+    monkeypatch.setenv("WORLD_SIZE", "1")
+    assert told.placed("eval", "as it is") == "as it is"
+
+
+class Everybody(torchrun.Meeting):
+    """A meeting whose other ranks said from where they come."""
+
+    def __init__(self, others: dict[str, str]) -> None:
+        super().__init__(Place(0, 1 + len(others), 0), None)
+        self._said = dict(others)
+
+    def tell(self, key: str, value: str) -> None:
+        self._said[key] = value
+
+    def ask(self, key: str, seconds: float | None = None) -> str:
+        return self._said[key]
+
+
+def test_ranks_of_one_node_meet_on_the_loopback_interface(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of several on the interfaces that lead to each other, whatever the name of this node resolves to."""
+    monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
+    monkeypatch.delenv("GLOO_SOCKET_IFNAME", raising=False)
+    assert torchrun.address(Everybody({"address/1": "127.0.0.1"})) == "127.0.0.1"
+    asked = []
+    routes = {"127.0.0.1": "127.0.0.1", "10.0.0.7": "10.0.0.5"}
+    monkeypatch.setattr(torchrun.addresses, "towards", lambda host: asked.append(host) or routes[host])
+    assert torchrun.address(Everybody({"address/1": "10.0.0.7"})) == "10.0.0.5"
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
+    assert torchrun.address(Everybody({"address/1": "10.0.0.7"})) == "127.0.0.1"
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "none")
+    with pytest.raises(ValueError, match=r"GLOO_SOCKET_IFNAME=none.* lo"):
+        torchrun.address(Everybody({}))

@@ -1,0 +1,61 @@
+"""What the processes of the torchrun tests run: `torchrun_functions.py <function of this module or rank_functions>`."""
+
+import json
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+import rank_functions
+
+from embodied_rl.commands.torchrun import Place
+from embodied_rl.runtime import ranks as local
+from embodied_rl.runtime import torchrun
+from embodied_rl.runtime.ranks import RankFailed, Ranks
+
+
+def agree(config: object, ranks: Ranks) -> list:
+    """Everybody prints, and gives what it was given."""
+    print(f"printed by rank {ranks.rank}")
+    return ranks.gather((ranks.rank, config))
+
+
+def signals_everybody(config: object, ranks: Ranks) -> list:
+    """As torchrun does."""
+    with local.stop_on_signals(ranks) as stop_requested:
+        os.kill(os.getpid(), signal.SIGTERM)
+        ranks.barrier()
+        return ranks.gather(stop_requested())
+
+
+def fail_while_rank_0_is_stopped(config: object, ranks: Ranks) -> None:
+    """Rank 1 fails; rank 0 is told to stop while it waits for nobody."""
+    if ranks.rank == 1:
+        raise KeyError("the first cause")
+    with local.raise_on_signals(ranks):
+        time.sleep(2)
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(20)
+
+
+def lead() -> int:
+    """Rank 0: launch twice, and say what came of it."""
+    name, config = sys.argv[1], json.loads(sys.argv[2])
+    function = getattr(rank_functions, name, None) or globals()[name]
+    try:
+        for _ in range(2):
+            print(json.dumps(torchrun.launcher()(function, config, int(os.environ["WORLD_SIZE"]), timeout=30)))
+    except RankFailed as error:
+        print(f"failed: {error}")
+        return 3
+    return 0
+
+
+if __name__ == "__main__":
+    place = Place.here()
+    assert place is not None
+    torchrun.GRACE = local.GRACE = 3.0
+    sys.exit(torchrun.run(place, lead))

@@ -1,0 +1,10 @@
+"""The console script, where ranks wait one second for word of a rank that is gone."""
+
+import sys
+
+from embodied_rl.cli import main
+from embodied_rl.runtime import ranks
+
+if __name__ == "__main__":
+    ranks.GRACE = 1.0
+    sys.exit(main())
