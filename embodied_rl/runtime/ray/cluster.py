@@ -5,7 +5,6 @@ No other module imports Ray, and no error of Ray's leaves this one: an actor tha
 
 import logging
 import math
-import re
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -18,6 +17,7 @@ from typing import Any, cast
 
 from embodied_rl.interfaces.sim import Unavailable
 from embodied_rl.runtime.base import Share
+from embodied_rl.runtime.ray.words import ending
 
 try:
     import ray
@@ -246,29 +246,12 @@ def get(reference: Any, timeout: float) -> Any:
         raise Lost(in_words(error)) from None
 
 
-_WORDS = (
-    (r"killed by `?ray\.kill", "was ended by this run"),
-    (r"out of memory|OutOfMemory|memory monitor|low on memory", "was ended by Ray, because its node ran out of memory"),
-    (r"node (?:has )?died|node (?:is|was) (?:dead|lost)|NodeDied|too many heartbeats", "was lost with its node"),
-    (r"owner has (?:died|exited)|owner died|OwnerDied", "was ended with whoever started it"),
-    (r"failed to import|No module named", "cannot import embodied-rl there: install it on every node"),
-    (r"worker process has died|unexpectedly exits|EOF|End of file", "was killed, or crashed"),
-    (r"placement group.*removed|PlacementGroupRemoved", "was ended with its reservation"),
-)
-
-
 def in_words(error: Exception) -> str:
     """How an actor ended, to follow its name."""
     if isinstance(error, RayTaskError):
         return f"failed within Ray: {error}"
-    text = str(error)
-    # Ray lists what may have been the cause, too: memory, say. What it knows stands before that.
-    known = re.split(r"Some common causes|may be caused by", text)[0]
-    for pattern, words in _WORDS:
-        if re.search(pattern, known, re.IGNORECASE):
-            return words
     kind = "is out of reach" if isinstance(error, RayActorError) else f"is gone ({type(error).__name__})"
-    return f"{kind}: {text.strip()}"
+    return ending(str(error)) or f"{kind}: {str(error).strip()}"
 
 
 class Refused(Exception):  # noqa: N818

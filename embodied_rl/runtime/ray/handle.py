@@ -102,7 +102,7 @@ class RayHandle:
         self._restarts = Restarts(self._deadlines.restarts)
         self._last_death = self._hopeless = ""
         self._spec: SimulatorSpec | None = None
-        self._closed, self._memory = False, 0
+        self._closed, self._was_up, self._memory = False, False, 0
         self._launch()
 
     @property
@@ -206,11 +206,11 @@ class RayHandle:
             self._greet()
             reply = self._take(self._started, self._remaining(), "start", START_REMEDY, self._deadlines.start)
         except NoAnswer as death:
-            if self._up_since > 0 or self._spec is not None:
+            if self._was_up:
                 raise
             self._hopeless = str(death)  # what never came up once would hang again
             raise GaveUp(self._hopeless) from None
-        self._starting, self._up_since = False, self._started.arrived
+        self._starting, self._was_up, self._up_since = False, True, self._started.arrived
         self._spec = reply.value
 
     def _greet(self) -> None:
