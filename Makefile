@@ -35,7 +35,7 @@ clean:
 $(VENV)/.core: pyproject.toml constraints.txt hatch_build.py
 	test -x $(RUN)python || $(PYTHON) -m venv $(VENV)
 	$(PIP) torch
-	$(PIP) --editable '.[lerobot,lora]'
+	$(PIP) --editable '.[lerobot,lora,ray]'
 	touch $@
 
 $(VENV)/.test: $(VENV)/.core

@@ -104,7 +104,7 @@ class RankHost:
 <<<<<<< ours
             refused = isinstance(error, ValueError) and is_ours(error)  # a word for the user, and all there is to say
 =======
-            refused = isinstance(error, ValueError) and is_refusal(error)  # a word for the user: all there is to say
+            refused = isinstance(error, ValueError) and is_ours(error)  # a word for the user: all there is to say
 >>>>>>> theirs
             return Outcome(failure=replace(failure, error=error) if refused else failure)
 
