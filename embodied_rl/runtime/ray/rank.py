@@ -101,11 +101,7 @@ class RankHost:
             return Outcome(stopped=True)
         except Exception as error:  # noqa: BLE001  a process border
             failure = failure_of(rank, error)
-<<<<<<< ours
-            refused = isinstance(error, ValueError) and is_ours(error)  # a word for the user, and all there is to say
-=======
             refused = isinstance(error, ValueError) and is_ours(error)  # a word for the user: all there is to say
->>>>>>> theirs
             return Outcome(failure=replace(failure, error=error) if refused else failure)
 
     def _join(self, job: Job) -> Ranks:
