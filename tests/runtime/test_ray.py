@@ -233,17 +233,17 @@ def test_a_plan_that_the_cluster_has_no_room_for_is_refused(runtime: RayRuntime)
 
 
 def test_processes_go_into_their_bundle_and_what_has_no_room_there_goes_beside(runtime: RayRuntime, started) -> None:
-    """Of this process, which is in none: into those that belong to no rank, in order."""
+    """Of this process, which is in none: into those that belong to no rank, those first that nobody is in."""
     runtime.reserve([Share(1), Share(1)], "STRICT_SPREAD")
     try:
         handles = [started(share=Share(0.5)) for _ in range(4)]
-        assert [handle._where.bundle for handle in handles] == [0, 0, 1, 1]
+        assert [handle._where.bundle for handle in handles] == [0, 1, 0, 1]
         for handle in handles:
             handle.submit("reset", EPISODES).result()
         beyond = started(share=Share(0.25))
         assert beyond._where is None and beyond.spec.action_dim
         handles[1].close()
-        assert started(share=Share(0.5))._where.bundle == 0
+        assert started(share=Share(0.5))._where.bundle == 1
     finally:
         runtime.release()
 
