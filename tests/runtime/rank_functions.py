@@ -121,7 +121,10 @@ class Reads:
 def talk(config: str, ranks: Ranks) -> str:
     """Says something, and goes on once somebody has seen it."""
     print(f"rank {ranks.rank} speaks", flush=True)
+    until = time.monotonic() + 20
     while not Path(config, "heard").exists():
+        if time.monotonic() > until:
+            return "nobody heard"
         time.sleep(0.02)
     print("to the user", file=sys.stderr)
     return "said"
