@@ -18,7 +18,7 @@ from embodied_rl.schema import BenchConfig, Plan
 from embodied_rl.simulators.kind import SimulatorKind
 
 OVERLAP, PIPELINE, POLICY, MEMORY, ABLATIONS = "overlap", "pipeline", "policy", "memory", "ablations"
-ASYNC = "async"
+ASYNC, CLUSTER = "async", "cluster"
 SLICES = (1, 2)
 
 
@@ -34,7 +34,7 @@ def run(config: BenchConfig) -> None:
         run_ablations(config)
         return
     measures = {simulator: measure_simulator, OVERLAP: measure_overlap, PIPELINE: measure_pipeline}
-    measures |= {POLICY: measure_policy, MEMORY: count_memory, ASYNC: measure_async}
+    measures |= {POLICY: measure_policy, MEMORY: count_memory, ASYNC: measure_async, CLUSTER: measure_cluster}
     if what not in measures:
         hint = did_you_mean(what, [*measures, ABLATIONS])
         raise ValueError(f"bench: cannot measure '{what}'.{hint} Another simulator is chosen with sim=<name>.")
@@ -146,6 +146,16 @@ def measure_async(config: BenchConfig) -> dict[str, Any]:
     found = [ahead.run(case, extra) for case in ahead.CASES]
     Console().print(ahead.table(found))
     return {"overhead": extra, "cases": [each.summary() for each in found]}
+
+
+def measure_cluster(config: BenchConfig) -> dict[str, Any]:
+    """The same plans on a Ray cluster of two nodes and on this machine, and what a lost actor or node costs."""
+    from embodied_rl.benchmarks import cluster
+
+    found, lost = cluster.measure()
+    Console().print(cluster.table(found))
+    print(lost)
+    return cluster.summary(found, lost)
 
 
 def measure_policy(config: BenchConfig) -> dict[str, Any]:

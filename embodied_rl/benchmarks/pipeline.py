@@ -23,8 +23,9 @@ from embodied_rl.planner.resources import Resources
 from embodied_rl.rollout.buffer import Rollout
 from embodied_rl.rollout.collect import Collector
 from embodied_rl.rollout.episodes import EpisodeSampler
+from embodied_rl.runtime.base import Deadlines, Runtime, Share
 from embodied_rl.runtime.handle import Handle
-from embodied_rl.runtime.local import ProcessHandle
+from embodied_rl.runtime.this_machine import ThisMachine
 
 DECISIONS = 24
 REPEATS = 3
@@ -143,11 +144,11 @@ def predict(case: Case, extra: Overhead) -> float:
     return statistics.median(rollout(costs, plan, _MANY, work, seed).seconds for seed in range(DRAWS))
 
 
-def measure(case: Case, seed: int) -> float:
+def measure(case: Case, seed: int, runtime: Runtime | None = None) -> float:
     """Median seconds of some rollouts of `collect`, after one that warms up."""
     spec = SleepingSimulator.spec_of(SleepingConfig())
     actor = SleepingActor(spec, *case.infer)
-    with simulators(case, seed) as handles:
+    with simulators(case, seed, runtime) as handles:
         buffer = Rollout.allocate(actor, DECISIONS, case.envs)
         per_slice = case.envs // case.slices
         collector = Collector(handles, spec, per_slice, _sampler(case), buffer, seed, order=case.order)
@@ -160,15 +161,16 @@ def measure(case: Case, seed: int) -> float:
 
 
 @contextmanager
-def simulators(case: Case, seed: int) -> Iterator[Sequence[Handle]]:
-    """The simulator processes of a case."""
-    count = case.slices * case.workers
-    handles: list[ProcessHandle] = []
+def simulators(case: Case, seed: int, runtime: Runtime | None = None) -> Iterator[Sequence[Handle]]:
+    """The simulator processes of a case; by default on this machine."""
+    count, runtime = case.slices * case.workers, runtime or ThisMachine()
+    handles: list[Handle] = []
     try:
         for part in range(count):
             config = SleepingConfig(*case.simulate, jitter=case.jitter, seed=1000 * seed + part)
             kwargs = {"config": config, "num_envs": case.envs // count}
-            handles.append(ProcessHandle(_FACTORY, kwargs, name=f"sleeping simulator {part}"))
+            name = f"sleeping simulator {part}"
+            handles.append(runtime.worker(_FACTORY, kwargs, name=name, deadlines=Deadlines(), share=Share()))
         yield handles
     finally:
         for handle in handles:

@@ -203,8 +203,8 @@ class PlayConfig:
 @dataclass(frozen=True)
 class BenchConfig(TrainConfig):
     what: str = "sim"
-    """What is measured, the first word after `bench`: a simulator, overlap, pipeline, async, policy, memory or
-    ablations."""
+    """What is measured, the first word after `bench`: a simulator, overlap, pipeline, async, cluster, policy, memory
+    or ablations."""
     seconds: float = at_least(0.1, 10.0)
     """Length of each measurement."""
     device: str = "cpu"

@@ -162,6 +162,7 @@ def test_an_actor_that_is_silent_is_killed_at_the_deadline(started) -> None:
         handle.restart()
 
 
+@pytest.mark.slow
 def test_an_actor_that_never_comes_up_is_named_with_the_remedy(started, tmp_path: Path) -> None:
     handle = started("faulty_simulator:WaitForFile", Deadlines(5.0, 60), gate=tmp_path / "gate")
     with pytest.raises(GaveUp, match=r"simulator 7 .*(within|after) 5 s.*plan\.start_timeout"):
@@ -190,6 +191,7 @@ def test_another_version_on_the_nodes_is_named_before_anything_is_unpickled(star
         handle.submit("reset", EPISODES).result()
 
 
+@pytest.mark.slow
 def test_a_simulator_of_another_environment_lives_beside_its_actor(started) -> None:
     """Its worker's death is the actor role's."""
     foreign = Interpreter.of(sys.executable)

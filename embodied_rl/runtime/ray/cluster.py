@@ -280,6 +280,23 @@ def is_actor() -> bool:
     return ray.get_runtime_context().get_actor_id() is not None
 
 
+@contextmanager
+def pretended(nodes: int, cpus: int) -> Iterator[Any]:
+    """Several nodes, all of them on this machine, to try things out with; yields Ray's `Cluster`, not joined yet."""
+    from ray.cluster_utils import Cluster
+
+    plain = {"prestart_worker_first_driver": False, "worker_niceness": 0}
+    memory = 256 << 20
+    head = {"num_cpus": cpus, "object_store_memory": memory, "include_dashboard": False, "_system_config": plain}
+    made = Cluster(True, head_node_args=head)
+    try:
+        for _ in range(nodes - 1):
+            made.add_node(num_cpus=cpus, object_store_memory=memory)
+        yield made
+    finally:
+        made.shutdown()
+
+
 def begin(cpus: float, variables: Mapping[str, str]) -> None:
     """Begin a cluster of this machine alone. It ends with this process, however that ends.
 

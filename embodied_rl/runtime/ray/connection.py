@@ -73,11 +73,11 @@ def connect(address: str, cpus: float, deadline: float = DEADLINE) -> Connection
 def _check(address: str, deadline: float) -> None:
     """Find out whether a cluster answers: Ray itself would try for minutes, and then end this process."""
     if "://" in address or not address.rpartition(":")[2].isdigit():
-        raise NoCluster(f"plan.cluster={address} is no address of a cluster: give host:port, as `ray start` prints it.")
+        raise NoCluster(f"cluster={address} is no address of a cluster: give host:port, as `ray start` prints it.")
     until = time.monotonic() + deadline
     while not _listens(address, 1.0):
         if time.monotonic() > until:
-            raise NoCluster(f"Nobody answers at plan.cluster={address} within {deadline:g} s. {_REMEDY}")
+            raise NoCluster(f"Nobody answers at cluster={address} within {deadline:g} s. {_REMEDY}")
         time.sleep(0.2)
     outcome: list[Exception | None] = []
     ended = threading.Event()
@@ -92,13 +92,13 @@ def _check(address: str, deadline: float) -> None:
 
     threading.Thread(target=knock, name="knock", daemon=True).start()
     if not ended.wait(max(1.0, until - time.monotonic())):
-        raise NoCluster(f"What listens at plan.cluster={address} is no Ray cluster, or does not answer. {_REMEDY}")
+        raise NoCluster(f"What listens at cluster={address} is no Ray cluster, or does not answer. {_REMEDY}")
     if outcome[0] is not None:
         raise NoCluster(f"The cluster at {address} refused this process: {outcome[0]}")
 
 
 _REMEDY = (
-    "Start one there with `ray start --head`, see `ray status` for its address, or leave plan.cluster=auto to begin "
+    "Start one there with `ray start --head`, see `ray status` for its address, or leave cluster=auto to begin "
     "one on this machine."
 )
 
