@@ -4,7 +4,7 @@ Rollouts are numbered as the weights' versions are: number i is what version i l
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import torch
@@ -152,7 +152,11 @@ class SharedExperience:
         return self._rollout
 
     def shares(self) -> list[Share]:
-        return [made.share for made in self._last]
+        shares = [made.share for made in self._last]
+        if self._workers is None:
+            return shares
+        first = shares[0]
+        return [replace(first, restarts=first.restarts + self._workers.dispatcher.restarts), *shares[1:]]
 
     def tell(self, finished: Sequence[EpisodeRecord]) -> None:
         self._sampler.update(finished)

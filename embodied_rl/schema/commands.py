@@ -40,7 +40,8 @@ class TrainConfig:
     runtime: Literal["local", "ray"] = "local"
     """local: processes of this machine; ray: actors on a cluster, which needs the extra embodied-rl[ray]."""
     cluster: str = "auto"
-    """ray: address of a cluster, such as 10.0.0.1:6379; auto: the one this machine belongs to, or one begun here."""
+    """ray: address of a cluster, such as 10.0.0.1:6379; auto: the one this machine belongs to, or else, as with local,
+    one that is begun here and ends with the run."""
     run: RunConfig = field(default_factory=RunConfig)
     """Where the run lives."""
     train: TrainLoop = field(default_factory=TrainLoop)

@@ -1,0 +1,64 @@
+"""A run on a Ray cluster is the run of one machine: to the bit, whoever collects, and whoever is killed."""
+
+import os
+import re
+import secrets
+import signal
+from pathlib import Path
+
+import psutil
+import pytest
+from running import REACHING, SMALL, TABLETOP, Process, assert_learned_alike, assert_same, complete, figures, started
+
+pytest.importorskip("ray")
+RAY = ("runtime=ray", "cluster=local")
+TOKEN = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
+APART = ("plan=split", "plan.ranks=2", "plan.rollout_workers=2", "plan.workers=1", "mode=async", "staleness=0")
+AHEAD = ("plan=colocated", "plan.ranks=1", "plan.rollout_workers=2", "mode=async", "sim.seconds=0.05")
+
+
+def test_ranks_workers_and_simulators_as_actors_change_no_bit(reference: Path, tmp_path: Path) -> None:
+    assert_learned_alike(complete(tmp_path, "train", *SMALL, *TABLETOP, *APART, *RAY, **TOKEN), reference)
+
+
+def actors(process: Process, title: str) -> list[psutil.Process]:
+    """The processes of a run's cluster with this title; they have sessions of their own."""
+    return [each for each in process.children() if each.cmdline()[:1] and each.cmdline()[0].startswith(title)]
+
+
+@pytest.mark.slow
+def test_a_killed_rollout_worker_costs_time_alone(plugin_path: str, tmp_path: Path) -> None:
+    settings = ("train", *SMALL, *REACHING, *AHEAD, "staleness=0")
+    undisturbed = complete(tmp_path / "undisturbed", *settings, PYTHONPATH=plugin_path)
+    with started(tmp_path / "disturbed", *settings, *RAY, PYTHONPATH=plugin_path, **TOKEN) as process:
+        assert process.wait_until(lambda: process.iterations() >= 2), process.output()
+        os.kill(actors(process, "ray::Host")[0].pid, signal.SIGKILL)
+        code, output = process.finish()
+        assert code == 0, output
+        assert "A new worker collects its part of rollout" in output
+        assert process.run is not None
+        assert_learned_alike(process.run, undisturbed)
+
+
+@pytest.mark.slow
+def test_a_killed_learner_ends_the_run_and_resume_goes_on_to_the_bit(plugin_path: str, tmp_path: Path) -> None:
+    settings = ("train", *SMALL, *REACHING, *AHEAD, "staleness=0", *RAY)
+    environment = {"PYTHONPATH": plugin_path, **TOKEN}
+    undisturbed = complete(tmp_path / "undisturbed", *settings, **environment)
+    with started(tmp_path / "disturbed", *settings, **environment) as process:
+        assert process.wait_until(lambda: process.iterations() >= 3), process.output()
+        (rank,) = actors(process, "ray::RankHost")
+        os.kill(rank.pid, signal.SIGKILL)
+        code, output = process.finish(within=60.0)
+    assert code == 1 and re.search(rf"rank 0 failed first:\nrank 0 \(pid {rank.pid} on node ", output), output
+    with started(tmp_path / "disturbed", "train", "resume=last", **environment) as process:
+        code, output = process.finish()
+        assert code == 0 and process.run is not None, output
+        assert_same(process.run, undisturbed)
+
+
+@pytest.mark.slow
+def test_staleness_is_bounded_there_too(plugin_path: str, tmp_path: Path) -> None:
+    run = complete(tmp_path, "train", *SMALL, *REACHING, *AHEAD, "staleness=1", *RAY, PYTHONPATH=plugin_path, **TOKEN)
+    rows = figures(run)
+    assert all(row["staleness/max"] <= 1 for row in rows) and any(row["staleness/share_1"] > 0 for row in rows)
