@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeVar
 
+from embodied_rl.planner import placement
 from embodied_rl.runtime.base import Runtime, Share
 from embodied_rl.runtime.collective import Ranks
 from embodied_rl.runtime.this_machine import ThisMachine
@@ -38,14 +39,26 @@ def launch(config: TrainConfig, function: Callable[[Job, Ranks], None], job: Job
         return runtime.launch(function, job, config.plan.ranks, timeout=timeout, share=share)
 
 
+def nodes(config: TrainConfig) -> tuple[int, ...]:
+    """Cores of each node of the cluster that a run is to use; empty where it has none yet, or needs none.
+
+    Raises:
+        NoCluster: nobody answers at its address.
+    """
+    if config.runtime == "local":
+        return ()
+    from embodied_rl.runtime.ray import cluster
+
+    with _cluster(config) as runtime:
+        return () if runtime.connection.begun else tuple(int(node.cpus) for node in cluster.nodes() if node.cpus >= 1)
+
+
 def bundles(plan: Plan, device: str) -> list[Share]:
     """What each rank, then each rollout worker, takes of its node, with the simulators and policies that it starts."""
-    apart = 0 if plan.allocation == "colocated" else plan.simulators
-    gpus = _gpus(device)
-    if plan.rollout_workers:
-        return [Share(1.0, gpus)] * plan.ranks + [Share(1.0 + apart, gpus)] * plan.rollout_workers
-    policy = 1 if plan.policy == "process" else 0
-    return [Share(1.0 + apart + policy, gpus * (1 + policy))] * plan.ranks
+    policy = int(plan.policy == "process")
+    apart = policy if plan.allocation == "colocated" else plan.simulators + policy
+    gpus = _gpus(device) * (1 + policy)
+    return [Share(cores, gpus) for cores in placement.sizes(plan.ranks, plan.rollout_workers or 0, apart)]
 
 
 def _gpus(device: str) -> float:

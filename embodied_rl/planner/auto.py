@@ -9,6 +9,7 @@ import logging
 from dataclasses import replace
 from pathlib import Path
 
+from embodied_rl import runtimes
 from embodied_rl.planner import choice, profile
 from embodied_rl.planner import resources as available
 from embodied_rl.planner.costs import CostFile
@@ -27,7 +28,9 @@ def resolve(config: TrainConfig) -> tuple[TrainConfig, str | None]:
     Raises:
         ValueError: no allocation is feasible, or the prescribed one does not fit in memory.
     """
-    resources = available.here()
+    if config.plan.allocation != "auto" and config.runtime == "ray":
+        return config, None  # predictions that are at hand are of this machine
+    resources = resources_of(config)
     if config.plan.allocation != "auto":
         return config, prescribed(config, resources)
     measured = known(config) or probed(config, resources.cores)
@@ -35,6 +38,18 @@ def resolve(config: TrainConfig) -> tuple[TrainConfig, str | None]:
     print(f"Plan: {found.best.allocation}; {_speed(found)} from costs measured {measured.about.get('measured')}.")
     plan = choice.to_plan(found.best.allocation, config.plan)
     return replace(config, plan=plan), _text(config, found, measured, resources)
+
+
+def resources_of(config: TrainConfig) -> Resources:
+    """What a run may use: this machine, or the cluster that it is to run on, whose nodes are taken to be like this one.
+
+    A cluster that would be begun here for the run is this machine.
+
+    Raises:
+        NoCluster: nobody answers at its address.
+    """
+    nodes = runtimes.nodes(config)
+    return replace(available.here(), cores=sum(nodes), memory=None, nodes=nodes) if nodes else available.here()
 
 
 def prescribed(config: TrainConfig, resources: Resources) -> str | None:

@@ -8,7 +8,7 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from embodied_rl.planner import choice, stored
+from embodied_rl.planner import auto, choice, placement, stored
 from embodied_rl.planner import resources as available
 from embodied_rl.planner.costs import CostFile
 from embodied_rl.planner.model import Workload
@@ -27,7 +27,7 @@ def run(config: PlanConfig) -> None:
     Raises:
         ValueError: costs that cannot be read or measured here, resources that mean nothing, or no feasible plan.
     """
-    resources = available.parse(config.resources) if config.resources else available.here()
+    resources = available.parse(config.resources) if config.resources else auto.resources_of(config)
     folder, console = make_folder(Path(config.out), "out"), Console()
     measured = costs_for(config, resources, folder)
     found, work = choice.decide(config, measured, resources), choice.workload(config)
@@ -36,6 +36,8 @@ def run(config: PlanConfig) -> None:
     console.print(why(found, measured, resources, work), soft_wrap=True)
     if forced is not None and (warning := choice.loss(Choice(forced, (found.best,)))):
         console.print(warning, soft_wrap=True)
+    if resources.nodes:
+        print(placement.describe(found.best.allocation, resources.nodes))
     content = choice.summary(found, measured, resources, work)
     write_text(folder / stored.FILE, json.dumps(content, indent=2) + "\n")
     print(f"Written: {folder / stored.FILE}")
@@ -50,7 +52,7 @@ def costs_for(config: PlanConfig, resources: Resources, folder: Path) -> CostFil
             f"resources={config.resources}: what accelerators cost cannot be measured here. "
             "Give costs=<file>; its format is that of the costs.json which `embodied-rl plan` writes."
         )
-    from embodied_rl.planner import auto, profile
+    from embodied_rl.planner import profile
 
     print(f"Measuring the stages on {resources.cores} cores …")
     measured = profile.measure(config, resources.cores)
@@ -64,13 +66,13 @@ def table(made: Choice, forced: Candidate | None) -> Table:
     """The choice, the runners-up, and the configured plan."""
     marks = "→ chosen" if forced is None else "→ chosen, * as configured"
     caption = (
-        f"{marks}. collect: rollout workers; sims: simulator processes of a slice, or accelerators that simulate; "
-        "d/s: decisions per second."
+        f"{marks}. ranks: with + those that collect beside them; sims: simulator processes of a slice, or "
+        "accelerators that simulate; d/s: decisions per second."
     )
     found = Table(title="plan", caption=caption, box=SIMPLE_HEAD, pad_edge=False)
     found.add_column("")
     found.add_column("mode", no_wrap=True)
-    for heading in ("ranks", "collect", "sims", "slices", "d/s", "iteration", "bubble", "GB", ""):
+    for heading in ("ranks", "sims", "slices", "d/s", "iteration", "bubble", "GB", ""):
         found.add_column(heading, justify="right", no_wrap=True)
     rows = [("→", made.best), *(("", item) for item in made.others[: SHOWN - 1])]
     if forced is not None:
@@ -85,7 +87,8 @@ def cells(item: Candidate, best: Candidate) -> list[str]:
     plan, found, fastest = item.allocation, item.prediction, best.prediction
     assert fastest is not None
     slices = f"{plan.slices} {plan.order}" if plan.order == "ready" else str(plan.slices)
-    shape = [plan.mode, str(plan.ranks), str(plan.rollout_workers or "–"), str(plan.workers or "–"), slices]
+    ranks = f"{plan.ranks} + {plan.rollout_workers}" if plan.rollout_workers else str(plan.ranks)
+    shape = [plan.mode, ranks, str(plan.workers or "–"), slices]
     gigabytes = f"{item.memory / 1e9:.1f}"
     if found is None:
         return [*shape, "–", "–", "–", gigabytes, "no room"]

@@ -17,12 +17,14 @@ class Resources:
         devices: accelerators; 0 where the cores do everything.
         memory: bytes of the host; None is no limit.
         device_memory: bytes of one accelerator; None is no limit.
+        nodes: cores of each machine of a cluster; empty where there is one machine.
     """
 
     cores: int
     devices: int = 0
     memory: float | None = None
     device_memory: float | None = None
+    nodes: tuple[int, ...] = ()
 
 
 def here() -> Resources:

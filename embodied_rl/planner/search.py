@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from embodied_rl.planner.allocation import Allocation, Order
 from embodied_rl.planner.costs import Costs
 from embodied_rl.planner.model import Prediction, Workload, iteration, learners
+from embodied_rl.planner.placement import bundles, place
 from embodied_rl.planner.resources import Resources
 
 SLICES = (1, 2, 3, 4)
@@ -81,8 +82,10 @@ def allocations(
 
 
 def candidate(costs: Costs, plan: Allocation, resources: Resources, workload: Workload) -> Candidate:
-    """Predict an allocation, or say why it does not fit in memory."""
+    """Predict an allocation, or say why it does not fit in memory, or on the nodes."""
     needed = memory(costs, plan, resources, workload)
+    if resources.nodes and place(bundles(plan), resources.nodes) is None:
+        return Candidate(plan, needed, None, f"has {max(bundles(plan))} processes that belong on one node, of too few")
     limit = resources.device_memory if resources.devices else resources.memory
     if limit is None or needed <= limit:
         return Candidate(plan, needed, iteration(costs, plan, resources, workload))
@@ -111,6 +114,8 @@ def no_plan(found: list[Candidate], workload: Workload) -> str:
     if not found:
         return f"plan: {workload.envs} environments cannot be shared equally in any way; try a multiple of 8"
     least = min(found, key=lambda item: item.memory)
+    if "node" in least.why_not:
+        return f"plan: nothing fits; {least.allocation} {least.why_not}. Start nodes with more cores."
     return f"plan: nothing fits in memory; {least.allocation} {least.why_not}. Use fewer environments (sim.num_envs)."
 
 
