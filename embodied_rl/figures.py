@@ -87,6 +87,7 @@ def counts(shares: Sequence[Share], totals: Totals) -> dict[str, float]:
 def times(
     shares: Sequence[Share],
     ranks: Sequence[Timeline],
+    resident: Sequence[int],
     seconds: Mapping[str, float],
     totals: Totals,
     *,
@@ -98,6 +99,7 @@ def times(
     Args:
         shares: of all who collected: the ranks, or rollout workers.
         ranks: what each did.
+        resident: bytes of ranks that do not collect themselves.
         seconds: of the "iteration" and its parts, on this rank.
         totals: of the run.
         cores, inline: see `utilisation`.
@@ -109,9 +111,9 @@ def times(
         **{name: float(np.mean([getattr(line, name) for line in lines])) for name in ("inference", "waiting")},
         "simulating": float(np.mean([line.simulating for line in lines])),
         **utilisation(lines, ranks, cores, inline),
-        "memory_bytes": sum(share.memory_total for share in shares),
-        "memory/rank": max(share.memory[0] for share in shares),
-        "memory/worker": max(share.memory[1] for share in shares),
+        "memory_bytes": sum(resident) + sum(share.memory_total for share in shares),
+        "memory/rank": max(resident or [share.memory[0] for share in shares]),
+        "memory/worker": max(max(share.memory) if resident else share.memory[1] for share in shares),
         "elapsed": totals.seconds,
         "steps_per_second": sum(share.control_steps for share in shares) / seconds["iteration"],
         "decisions_per_second": sum(share.decisions for share in shares) / seconds["iteration"],

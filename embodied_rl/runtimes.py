@@ -1,8 +1,11 @@
 """The runtime that a configuration names, and what its processes take of a cluster."""
 
 from collections.abc import Callable
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, TypeVar
 
+from embodied_rl.commands.torchrun import Place
+from embodied_rl.interfaces.sim import Unavailable
 from embodied_rl.planner import placement
 from embodied_rl.runtime.base import Runtime, Share
 from embodied_rl.runtime.collective import Ranks
@@ -37,6 +40,20 @@ def launch(config: TrainConfig, function: Callable[[Job, Ranks], None], job: Job
         runtime.reserve(bundles(config.plan, config.policy.device))
         share = Share(gpus=_gpus(config.policy.device))
         return runtime.launch(function, job, config.plan.ranks, timeout=timeout, share=share)
+
+
+def check(config: TrainConfig) -> None:
+    """Find what would keep the processes of a run from starting, as far as this machine can tell.
+
+    Raises:
+        Unavailable: Ray is not installed. ValueError: torchrun has started this process, and Ray would start ranks.
+    """
+    if config.runtime == "local":
+        return
+    if find_spec("ray") is None:
+        raise Unavailable("runtime=ray needs Ray, which is not installed here: pip install 'embodied-rl[ray]'")
+    if Place.here() is not None:
+        raise ValueError("runtime=ray starts ranks itself: plan.ranks says how many. Run it without torchrun.")
 
 
 def nodes(config: TrainConfig) -> tuple[int, ...]:

@@ -115,16 +115,27 @@ def check(config: TrainConfig) -> None:
     if not hasattr(algorithm, "update"):
         name = config.algo.name
         raise ValueError(f"algo.name={name} does not learn from rollouts; `embodied-rl {name}` is the command for it.")
-    ranks = 1 if config.plan.allocation == "auto" else config.plan.ranks
-    each, size = config.sim.num_envs // ranks, getattr(options, "group_size", 1)
-    if each % size:
-        raise ValueError(
-            f"sim.num_envs={config.sim.num_envs} gives each of {ranks} ranks {each} environments, which are no whole "
-            f"groups of algo.group_size={size}. Try sim.num_envs={ranks * size}, or a multiple."
-        )
+    check_groups(config, getattr(options, "group_size", 1))
+    runtimes.check(config)
     spec = SimulatorKind.of(config.sim).spec
     EpisodeSampler(spec, config.seed, curriculum=build.curriculum(config.episodes, spec))
     build.actor(config.policy, config.algo.sampler, spec, algorithm.needs_critic)
+
+
+def check_groups(config: TrainConfig, size: int) -> None:
+    """Episodes of a group are collected by one process, and learned from by one rank.
+
+    Raises:
+        ValueError: not with these numbers.
+    """
+    plan = config.plan
+    counts = {"ranks": plan.ranks, "rollout workers": plan.rollout_workers or plan.ranks}
+    for name, count in counts.items() if plan.allocation != "auto" else [("ranks", 1)]:
+        if (each := config.sim.num_envs // count) % size:
+            raise ValueError(
+                f"sim.num_envs={config.sim.num_envs} gives each of {count} {name} {each} environments, which are no "
+                f"whole groups of algo.group_size={size}. Try sim.num_envs={count * size}, or a multiple."
+            )
 
 
 def train(job: tuple[TrainConfig, RunFolder], ranks: Ranks) -> None:

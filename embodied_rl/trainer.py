@@ -1,5 +1,6 @@
 """Everything a training run is made of, on one rank: build it, step it, evaluate it, save it, continue it."""
 
+import os
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, replace
@@ -25,6 +26,7 @@ from embodied_rl.runs.folder import RunFolder
 from embodied_rl.runtime.base import Share
 from embodied_rl.runtime.collective import Ranks
 from embodied_rl.runtime.memory import keep_freed_memory
+from embodied_rl.runtime.process import resident_bytes
 from embodied_rl.schema import PolicyNode, TrainConfig
 from embodied_rl.simulators.kind import SimulatorKind, make_handles
 
@@ -164,15 +166,17 @@ class Trainer:
 
     def _figures(self, seconds: Mapping[str, float]) -> dict[str, float]:
         experience = self._experience
-        everybody = self.ranks.gather((experience.timeline, experience.shares()))
-        ranks, shares = [line for line, _ in everybody], [share for _, parts in everybody for share in parts]
-        self.timelines = ranks if isinstance(experience, OwnExperience) else [*ranks, *(s.timeline for s in shares)]
+        own = isinstance(experience, OwnExperience)
+        everybody = self.ranks.gather((experience.timeline, experience.shares(), resident_bytes(os.getpid())))
+        ranks, shares = [line for line, _, _ in everybody], [share for _, parts, _ in everybody for share in parts]
+        resident = [] if own else [size for _, _, size in everybody]
+        self.timelines = ranks if own else [*ranks, *(share.timeline for share in shares)]
         inline, finished = self.config.plan.allocation == "colocated", figures.finished(shares)
         drawn_by = self._episodes.figures()  # of this rollout; what it taught counts for the next
         experience.tell(finished)
         return {
             **figures.counts(shares, self.totals),
-            **figures.times(shares, ranks, seconds, self.totals, cores=self._cores, inline=inline),
+            **figures.times(shares, ranks, resident, seconds, self.totals, cores=self._cores, inline=inline),
             **drawn_by,
             **figures.outcomes(finished, self.spec),
         }

@@ -1,0 +1,53 @@
+"""What the processes of a plan take of a cluster, and what keeps them from starting there."""
+
+from dataclasses import replace
+
+import pytest
+
+from embodied_rl import runtimes
+from embodied_rl.interfaces.sim import Unavailable
+from embodied_rl.runtime.base import Share
+from embodied_rl.runtime.this_machine import ThisMachine
+from embodied_rl.schema import AlgoNode, Plan, PolicyNode, SimNode, TrainConfig
+
+CONFIG = TrainConfig(SimNode("tabletop"), PolicyNode("pocket"), AlgoNode("ppo"))
+
+
+@pytest.mark.parametrize(
+    ("plan", "cpu", "cuda"),
+    [
+        (Plan(ranks=2), [(1, 0), (1, 0)], [(1, 1), (1, 1)]),
+        (Plan("split", ranks=2, slices=2, workers=3), [(7, 0), (7, 0)], [(7, 1), (7, 1)]),
+        (Plan("split", ranks=1, slices=1, workers=2, policy="process"), [(4, 0)], [(4, 2)]),
+        (Plan(ranks=1, rollout_workers=2), [(1, 0)] * 3, [(1, 1)] * 3),
+        (
+            Plan("split", ranks=1, slices=2, workers=1, rollout_workers=2),
+            [(1, 0), (3, 0), (3, 0)],
+            [(1, 1), (3, 1), (3, 1)],
+        ),
+    ],
+)
+def test_who_starts_processes_has_room_for_them(
+    plan: Plan, cpu: list[tuple[int, int]], cuda: list[tuple[int, int]]
+) -> None:
+    assert runtimes.bundles(plan, "cpu") == [Share(*each) for each in cpu]
+    assert runtimes.bundles(plan, "cuda") == [Share(*each) for each in cuda]
+
+
+def test_one_machine_needs_nothing() -> None:
+    runtimes.check(CONFIG)
+    assert isinstance(runtimes.of(CONFIG), ThisMachine)
+    assert runtimes.nodes(CONFIG) == ()
+
+
+def test_a_cluster_needs_ray_and_starts_ranks_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = replace(CONFIG, runtime="ray")
+    with monkeypatch.context() as patch:
+        patch.setattr(runtimes, "find_spec", lambda name: None)
+        with pytest.raises(Unavailable, match=r"pip install 'embodied-rl\[ray\]'"):
+            runtimes.check(config)
+    for name, value in (("RANK", "0"), ("WORLD_SIZE", "2"), ("MASTER_ADDR", "127.0.0.1"), ("MASTER_PORT", "29500")):
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(runtimes, "find_spec", lambda name: object())
+    with pytest.raises(ValueError, match="without torchrun"):
+        runtimes.check(config)
