@@ -46,8 +46,9 @@ def test_a_cluster_needs_ray_and_starts_ranks_itself(monkeypatch: pytest.MonkeyP
         patch.setattr(runtimes, "find_spec", lambda name: None)
         with pytest.raises(Unavailable, match=r"pip install 'embodied-rl\[ray\]'"):
             runtimes.check(config)
-    for name, value in (("RANK", "0"), ("WORLD_SIZE", "2"), ("MASTER_ADDR", "127.0.0.1"), ("MASTER_PORT", "29500")):
-        monkeypatch.setenv(name, value)
+    place = {"RANK": 0, "WORLD_SIZE": 2, "LOCAL_RANK": 0, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": 29500}
+    for name, value in place.items():
+        monkeypatch.setenv(name, str(value))
     monkeypatch.setattr(runtimes, "find_spec", lambda name: object())
     with pytest.raises(ValueError, match="without torchrun"):
         runtimes.check(config)
