@@ -60,7 +60,8 @@ def _embodiment(found: Foreign, node: PolicyNode, spec: SimulatorSpec, options: 
         horizon=options.horizon, token_length=options.token_length, tokenizer=_tokenizer(found, node),
     )  # fmt: skip
     _check_tokenizer(attached, options)
-    return replace(attached, gripper=node.gripper)
+    relative = attached.relative if node.relative is None else fitting.relative(spec, node.relative)
+    return replace(attached, gripper=node.gripper, relative=relative)
 
 
 def _check_dimensions(spec: SimulatorSpec, options: Any) -> None:

@@ -1,6 +1,6 @@
 """From a checkpoint's statistics and views, and a simulator, to an embodiment. What does not fit is never guessed."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -8,6 +8,7 @@ import torch
 
 from embodied_rl.actors.embodiment import Embodiment
 from embodied_rl.actors.normalisation import Normalisation
+from embodied_rl.config import did_you_mean
 from embodied_rl.formats import lerobot, openpi
 from embodied_rl.formats.foreign import Foreign, Statistics
 from embodied_rl.formats.tensors import parsed
@@ -90,6 +91,25 @@ def embodiment(
         )
     plain = Embodiment.of(_showing(spec, seen), min(found.executed or horizon, horizon), token_length)
     return _with(plain, found, seen, known, tokenizer)
+
+
+def relative(spec: SimulatorSpec, names: Sequence[str]) -> tuple[int, ...]:
+    """What `Embodiment.relative` is where these actions, by name, are relative to the state entry of their position.
+
+    Raises:
+        ValueError: an action that the simulator does not have, or whose position the state does not have.
+    """
+    for name in names:
+        if name not in spec.action_names:
+            raise ValueError(
+                f"policy.relative: the simulator has no action '{name}'.{did_you_mean(name, spec.action_names)}"
+            )
+        if (entry := spec.action_names.index(name)) >= len(spec.state_names):
+            raise ValueError(
+                f"policy.relative: '{name}' is action {entry}, and the simulator's state has "
+                f"{len(spec.state_names)} entries: it cannot be relative to one of them."
+            )
+    return tuple(entry if name in names else -1 for entry, name in enumerate(spec.action_names)) if names else ()
 
 
 def _showing(spec: SimulatorSpec, seen: Mapping[str, str]) -> SimulatorSpec:

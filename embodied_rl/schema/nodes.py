@@ -91,6 +91,9 @@ class PolicyNode:
     gripper: Literal["same", "inverted", "zero_one", "one_zero"] = "same"
     """For a checkpoint of another project: how its gripper actions relate to the simulator's -1 … 1; zero_one and
     one_zero are policies whose gripper runs from 0 to 1."""
+    relative: tuple[str, ...] | None = None
+    """For a checkpoint of another project: actions, by the simulator's names, that it gives relative to the state entry
+    of the same position; null takes what its files say, which is nothing in openpi's."""
     executed: int | None = at_least(1, None)
     """Actions of a chunk that are executed before the policy is asked again; null executes all."""
     blind: Literal["none", "image", "instruction"] | None = None

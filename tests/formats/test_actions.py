@@ -1,5 +1,6 @@
 """From a folder through everything to a robot's actions: what lerobot's own policy and processors gave."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from torch import Tensor
 from embodied_rl import build
 from embodied_rl.actors.flow import FlowActor
 from embodied_rl.flow import sampler
+from embodied_rl.formats import fitting
 from embodied_rl.interfaces.policy import NoiseKeys
 from embodied_rl.interfaces.sim import Observation
 from embodied_rl.schema import PolicyNode, SamplerNode
@@ -43,18 +45,20 @@ def taken(images: Tensor, size: int) -> Tensor:
     return prepare(torch.from_numpy(sizes.taken_images(camera)[images[:, 0, 0, 1].numpy()]), size)
 
 
-@pytest.mark.parametrize("relative", [False, True])
+@pytest.mark.parametrize(("relative", "by_key"), [(False, False), (True, False), (True, True)])
 @pytest.mark.parametrize("family", FAMILIES)
 def test_actions_are_those_of_lerobot(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, family: str, relative: bool
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, family: str, relative: bool, by_key: bool
 ) -> None:
     """Prompt, tokens, normalisation, network, four Euler steps, and the way back into the robot's units."""
     rows = ROWS[family]
     monkeypatch.setattr(network, "prepare", taken)
     monkeypatch.setattr(sampler, "as_normal", lambda words: pi_inputs.chunk("noise")[rows].flatten(1))
-    told: dict[str, Any] = {"relative": relative, "action_names": sizes.ACTION_NAMES} if relative else {}
+    told: dict[str, Any] = {"relative": relative, "action_names": sizes.ACTION_NAMES} if relative and not by_key else {}
     folder = lerobot(tmp_path / "folder", family, n_action_steps=sizes.CHUNK, **told)
-    node, spec = PolicyNode(family, checkpoint=str(folder), options=OPTIONS), simulator(tuple(sizes.CAMERAS), (8, 8))
+    spec = simulator(tuple(sizes.CAMERAS), (8, 8))
+    node = PolicyNode(family, checkpoint=str(folder), options=OPTIONS)
+    node = replace(node, relative=spec.action_names[:4]) if by_key else node
     backbone, robot = build.backbone(node, spec)
     actor = FlowActor(backbone, build.sampler(SamplerNode(denoise_steps=sizes.STEPS), backbone), None, robot)
     seen, recorded = observation(rows), load_file(GOLDEN / f"{family}_lerobot.safetensors")
@@ -65,3 +69,13 @@ def test_actions_are_those_of_lerobot(
     expected = recorded["policy.actions"][rows].numpy() + sizes.state()[rows, None, : sizes.ACTION_DIM] * moved
     keys = NoiseKeys(0, np.arange(len(rows)), np.zeros(len(rows), np.int64))
     np.testing.assert_allclose(actor.act(seen, keys, explore=False).actions, expected, rtol=0, atol=1e-4)
+
+
+def test_names_that_cannot_be_relative() -> None:
+    spec = simulator(tuple(sizes.CAMERAS), (8, 8))
+    assert fitting.relative(spec, ()) == ()
+    assert fitting.relative(spec, spec.action_names[1:2]) == (-1, 1, -1, -1, -1)
+    with pytest.raises(ValueError, match=r"policy\.relative: the simulator has no action 'nothing'"):
+        fitting.relative(spec, ("nothing",))
+    with pytest.raises(ValueError, match="cannot be relative"):
+        fitting.relative(replace(spec, state_names=("alone",)), spec.action_names[1:2])
