@@ -193,8 +193,8 @@ def test_a_second_signal_leaves_at_once(runtime: RayRuntime, tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("address", "message"),
     [
-        ("127.0.0.1:1", r"Nobody answers at plan\.cluster=127\.0\.0\.1:1 within 1 s.*ray start --head"),
-        ("the.cluster", r"plan\.cluster=the\.cluster is no address of a cluster: give host:port"),
+        ("127.0.0.1:1", r"Nobody answers at cluster=127\.0\.0\.1:1 within 1 s.*ray start --head"),
+        ("the.cluster", r"cluster=the\.cluster is no address of a cluster: give host:port"),
     ],
 )
 def test_an_address_where_nobody_answers_is_named(address: str, message: str) -> None:
