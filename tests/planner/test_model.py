@@ -147,3 +147,12 @@ def test_jobs_wait_for_everything_they_need_and_do_not_hold_up_others():
     assert clock.load("a") == pytest.approx(1.0)
     assert clock.load("b") == pytest.approx(0.75)
     assert prod(clock.busy.values()) == 1.0
+
+
+@pytest.mark.parametrize(("staleness", "cores", "seconds"), [(0, 2, 3 + 2), (1, 2, 3), (1, 1, 3 + 2)])
+def test_who_collects_ahead_hides_the_shorter_of_rollout_and_update(staleness: int, cores: int, seconds: float) -> None:
+    """A rollout worker: ten decisions of 0.1 + 0.2 s each, and an update of two seconds; one core hides nothing."""
+    costs = Costs(Line(0.1), Line(0.2), Line(2.0), synchronise=0.5)
+    plan = Allocation("colocated", 1, rollout_workers=1)
+    found = iteration(costs, plan, Resources(cores), Workload(8, 10, staleness))
+    assert found.seconds == pytest.approx(seconds + 0.5)

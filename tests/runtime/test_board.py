@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from embodied_rl.runtime.base import BoardReader, Deadlines, Share
-from embodied_rl.runtime.board import SharedBoard
+from embodied_rl.runtime.board import SharedBoard, SharedBoardReader
 from embodied_rl.runtime.this_machine import ThisMachine
 
 
@@ -53,6 +53,25 @@ def test_nobody_reads_half_a_message(board: SharedBoard) -> None:
             last, read = version, read + 1
     publisher.join()
     assert read > 10
+
+
+@pytest.mark.parametrize(("overtaken", "version"), [(1, 1), (2, 3)])
+def test_a_reader_that_is_overtaken(
+    overtaken: int, version: int, board: SharedBoard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once, the message that it found stays whole; twice, it has been written over, and the newest is read instead."""
+    board.publish(1, "first")
+    reader, look = board.reader(), SharedBoardReader._records
+    left = [f"later {number}" for number in range(overtaken)]
+
+    def records(self: SharedBoardReader) -> list[tuple[int, int, int, int]]:
+        found = look(self)
+        while left:  # between the look and the copy
+            board.publish(2 + overtaken - len(left), left.pop(0))
+        return found
+
+    monkeypatch.setattr(SharedBoardReader, "_records", records)
+    assert reader.newest() == (version, "first" if version == 1 else "later 1")
 
 
 class Reading:

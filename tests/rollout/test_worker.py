@@ -1,0 +1,68 @@
+"""A rollout worker takes over newer weights between two decisions, and begins with what it was promised."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from embodied_rl.interfaces.policy import NoiseKeys
+from embodied_rl.learning.weights import publish
+from embodied_rl.roles import PolicyWorker
+from embodied_rl.rollout import worker
+from embodied_rl.rollout.worker import Following, Published
+from embodied_rl.runtime.board import SharedBoard
+from embodied_rl.testing.fake_actor import RowwiseFakeActor
+from embodied_rl.testing.fake_simulator import FakeSimulator
+
+SPEC = FakeSimulator.spec_of(FakeSimulator.Config())
+
+
+class Learner:
+    """An actor that learns, and a policy elsewhere that follows it."""
+
+    def __init__(self) -> None:
+        self.actor, self.board = RowwiseFakeActor(SPEC, seed=0), SharedBoard()
+        infers = RowwiseFakeActor(SPEC, seed=1)
+        infers.version = -1
+        self.policy = Following(PolicyWorker(infers), self.board.reader())
+        simulator = FakeSimulator(2, FakeSimulator.Config())
+        episode: Any = None
+        self.seen = simulator.reset([episode, episode])
+        self.keys = NoiseKeys(0, np.arange(2), np.zeros(2, np.int64))
+
+    def learn(self, version: int) -> None:
+        with torch.no_grad():
+            for parameter in self.actor.parameters():
+                parameter += 0.1
+        self.actor.version = version
+        self.board.publish(version, Published(publish(self.actor, version), {}))
+
+
+def test_each_decision_is_made_with_the_newest_weights() -> None:
+    learner = Learner()
+    for version in (0, 1, 5):
+        learner.learn(version)
+        found = learner.policy.act(learner.seen, learner.keys, explore=True)
+        wanted = learner.actor.act(learner.seen, learner.keys, explore=True)
+        np.testing.assert_array_equal(found.actions, wanted.actions)
+        assert found.version.tolist() == [version, version]
+
+
+def test_values_belong_to_the_weights_that_decided_last() -> None:
+    learner = Learner()
+    learner.learn(0)
+    learner.policy.act(learner.seen, learner.keys, explore=True)
+    before = learner.actor.value(learner.seen, learner.keys)
+    learner.learn(1)
+    assert torch.equal(learner.policy.value(learner.seen, learner.keys), before)
+
+
+def test_promised_weights_that_do_not_come_are_missed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(worker, "PATIENCE", 0.1)
+    learner = Learner()
+    learner.learn(2)
+    learner.policy.wait_for(1)
+    learner.policy.wait_for(2)
+    with pytest.raises(TimeoutError, match=r"version 3 were not published within 0\.1 s"):
+        learner.policy.wait_for(3)
