@@ -8,8 +8,8 @@ from importlib import import_module
 
 from embodied_rl import __version__
 from embodied_rl.commands.table import COMMANDS
-from embodied_rl.commands.torchrun import FAILED, Place
 from embodied_rl.config import did_you_mean
+from embodied_rl.runtime.place import FAILED, Place
 
 USER_ERROR = 2
 INTERRUPTED = 130

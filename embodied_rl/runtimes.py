@@ -4,11 +4,11 @@ from collections.abc import Callable
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, TypeVar
 
-from embodied_rl.commands.torchrun import Place
 from embodied_rl.interfaces.sim import Unavailable
 from embodied_rl.planner import placement
 from embodied_rl.runtime.base import Runtime, Share
 from embodied_rl.runtime.collective import Ranks
+from embodied_rl.runtime.place import Place
 from embodied_rl.runtime.this_machine import ThisMachine
 from embodied_rl.runtime.torchrun import launcher
 from embodied_rl.schema import Plan, TrainConfig

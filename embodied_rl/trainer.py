@@ -13,7 +13,7 @@ from embodied_rl import build, figures, plugins, runtimes, trace
 from embodied_rl.actors.checkpoint import load_actor, save_actor
 from embodied_rl.evaluate.protocol import EpisodeResult, enumerate_episodes, evaluate
 from embodied_rl.evaluate.statistics import as_good
-from embodied_rl.experience import OwnExperience, SharedExperience, Sizes, Workers
+from embodied_rl.experience.sources import OwnExperience, SharedExperience, Sizes, Workers
 from embodied_rl.interfaces.sim import SimulatorSpec
 from embodied_rl.learning import checkpoint, sharded, shards
 from embodied_rl.rollout.buffer import Rollout

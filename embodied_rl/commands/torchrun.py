@@ -1,46 +1,10 @@
-"""What torchrun tells a process about itself, and what follows for a configuration. Imports nothing heavy."""
+"""What follows for a configuration where torchrun started this process. Imports nothing heavy."""
 
-import os
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
+from embodied_rl.runtime.place import Place
 from embodied_rl.schema import Plan, TrainConfig
-
-FAILED = 1
-_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
-
-
-@dataclass(frozen=True)
-class Place:
-    """Which of torchrun's processes this is.
-
-    Attributes:
-        rank: among all. size: how many there are. local_rank: among those of this node.
-    """
-
-    rank: int
-    size: int
-    local_rank: int
-
-    @classmethod
-    def here(cls, environment: Mapping[str, str] = os.environ) -> "Place | None":
-        """That of this process; None where torchrun did not start it."""
-        if not all(environment.get(name) for name in _VARIABLES):
-            return None
-        return cls(*(int(environment[name]) for name in _VARIABLES[:3]))
-
-    def check(self, ranks: int, remedy: str) -> None:
-        """Everybody has a part.
-
-        Raises:
-            ValueError: there are more or fewer processes than ranks.
-        """
-        if ranks != self.size:
-            raise ValueError(
-                f"torchrun started {self.size} processes, which are the ranks, but plan.ranks={ranks}: start {ranks} "
-                f"(--nproc-per-node times --nnodes){remedy}."
-            )
 
 
 def placed(command: str, config: Any) -> Any:

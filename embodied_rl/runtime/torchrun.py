@@ -29,11 +29,11 @@ from typing import Any, TypeVar
 import torch
 from torch import distributed
 
-from embodied_rl.commands.torchrun import FAILED, Place
 from embodied_rl.runtime import addresses
 from embodied_rl.runtime import ranks as local
 from embodied_rl.runtime.collective import GlooRanks, PeerLost, Ranks
 from embodied_rl.runtime.handle import WorkerDied
+from embodied_rl.runtime.place import FAILED, Place
 from embodied_rl.runtime.process import STOP_SIGNALS
 from embodied_rl.runtime.ranks import GRACE, Failure, RankFailed
 

@@ -11,9 +11,9 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 import rank_functions
 
-from embodied_rl.commands.torchrun import Place
 from embodied_rl.runtime import ranks as local
 from embodied_rl.runtime import torchrun
+from embodied_rl.runtime.place import Place
 from embodied_rl.runtime.ranks import RankFailed, Ranks
 
 

@@ -10,6 +10,9 @@ from typing import Any, Protocol
 import torch
 
 from embodied_rl import build, runtimes
+from embodied_rl.experience.dispatch import Dispatcher
+from embodied_rl.experience.shares import fill, shared_out
+from embodied_rl.experience.worker import Beginning, Collected, Published, RolloutWorker
 from embodied_rl.figures import Share
 from embodied_rl.interfaces.curriculum import EpisodeRecord
 from embodied_rl.interfaces.policy import Actor, Policy
@@ -18,11 +21,8 @@ from embodied_rl.learning.weights import Weights, publish
 from embodied_rl.roles import PolicyWorker, RemotePolicy
 from embodied_rl.rollout.buffer import Rollout
 from embodied_rl.rollout.collect import Collector
-from embodied_rl.rollout.dispatch import Dispatcher
 from embodied_rl.rollout.episodes import EpisodeSampler
-from embodied_rl.rollout.shares import fill, shared_out
 from embodied_rl.rollout.timeline import WAIT, Timeline
-from embodied_rl.rollout.worker import Beginning, Collected, Published, RolloutWorker
 from embodied_rl.runtime.base import Board, BoardReader, Deadlines, Runtime
 from embodied_rl.runtime.base import Share as NodeShare
 from embodied_rl.runtime.collective import Ranks

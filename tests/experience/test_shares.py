@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 
+from embodied_rl.experience.shares import fill, shared_out, to_arrays
 from embodied_rl.rollout.buffer import Rollout
-from embodied_rl.rollout.shares import fill, shared_out, to_arrays
 from embodied_rl.testing.fake_actor import RowwiseFakeActor
 from embodied_rl.testing.fake_simulator import FakeSimulator
 

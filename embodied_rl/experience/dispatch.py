@@ -8,10 +8,10 @@ from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from typing import Any, cast
 
+from embodied_rl.experience.worker import Beginning, Collected, Order
 from embodied_rl.interfaces.curriculum import EpisodeRecord
 from embodied_rl.interfaces.sim import Array
 from embodied_rl.rollout.staleness import Gate
-from embodied_rl.rollout.worker import Beginning, Collected, Order
 from embodied_rl.runtime.handle import Future, Handle, WorkerDied, respawn, wait_for_any
 
 log = logging.getLogger(__name__)
@@ -56,7 +56,7 @@ class Dispatcher:
     that nothing but time is lost. A thread waits for the workers, so that they go on while the ranks learn.
 
     Args:
-        handles: of `embodied_rl.rollout.worker.RolloutWorker`s, in the order of their environments.
+        handles: of `embodied_rl.experience.worker.RolloutWorker`s, in the order of their environments.
         staleness: see above; 0 collects when everything has been learned.
 
     Attributes:

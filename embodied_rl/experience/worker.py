@@ -9,6 +9,7 @@ from typing import Any
 
 from torch import Tensor
 
+from embodied_rl.experience.shares import to_arrays
 from embodied_rl.figures import Share
 from embodied_rl.interfaces.curriculum import EpisodeRecord
 from embodied_rl.interfaces.policy import Decision, NoiseKeys
@@ -17,7 +18,6 @@ from embodied_rl.learning.weights import Weights
 from embodied_rl.roles import PolicyWorker
 from embodied_rl.rollout.collect import Collector
 from embodied_rl.rollout.episodes import EpisodeSampler
-from embodied_rl.rollout.shares import to_arrays
 from embodied_rl.runtime.base import BoardReader
 
 PATIENCE = 60.0
@@ -73,7 +73,7 @@ class Collected:
     """A part of a rollout.
 
     Attributes:
-        arrays: see `embodied_rl.rollout.shares.to_arrays`.
+        arrays: see `embodied_rl.experience.shares.to_arrays`.
         share: what was done for it.
         state: of the collector afterwards.
     """

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 import torch
 
+from embodied_rl.experience import worker
+from embodied_rl.experience.worker import Following, Published
 from embodied_rl.interfaces.policy import NoiseKeys
 from embodied_rl.learning.weights import publish
 from embodied_rl.roles import PolicyWorker
-from embodied_rl.rollout import worker
-from embodied_rl.rollout.worker import Following, Published
 from embodied_rl.runtime.board import SharedBoard
 from embodied_rl.testing.fake_actor import RowwiseFakeActor
 from embodied_rl.testing.fake_simulator import FakeSimulator

@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from embodied_rl.experience.dispatch import Dispatcher
+from embodied_rl.experience.worker import Beginning, Collected, Order, Published
 from embodied_rl.figures import Share
 from embodied_rl.interfaces.curriculum import EpisodeRecord
 from embodied_rl.learning.weights import Weights
-from embodied_rl.rollout.dispatch import Dispatcher
 from embodied_rl.rollout.timeline import Timeline
-from embodied_rl.rollout.worker import Beginning, Collected, Order, Published
 from embodied_rl.runtime.handle import GaveUp, WorkerDied, WorkerError
 from embodied_rl.runtime.thread import ThreadHandle
 

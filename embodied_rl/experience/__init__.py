@@ -1,0 +1,1 @@
+"""Where the rollouts come from that a rank learns from."""
