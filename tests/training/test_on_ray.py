@@ -62,3 +62,37 @@ def test_staleness_is_bounded_there_too(plugin_path: str, tmp_path: Path) -> Non
     run = complete(tmp_path, "train", *SMALL, *REACHING, *AHEAD, "staleness=1", *RAY, PYTHONPATH=plugin_path, **TOKEN)
     rows = figures(run)
     assert all(row["staleness/max"] <= 1 for row in rows) and any(row["staleness/share_1"] > 0 for row in rows)
+
+
+@pytest.mark.slow
+def test_a_simulator_killed_within_a_chunk_costs_its_own_episodes(plugin_path: str, tmp_path: Path) -> None:
+    apart = ("plan=split", "plan.ranks=1", "plan.rollout_workers=2", "plan.workers=2", "mode=async", "sim.seconds=0.1")
+    settings = ("train", *SMALL, *REACHING, *apart, f"sim.marks={tmp_path}", *RAY)
+    with started(tmp_path, *settings, PYTHONPATH=plugin_path, **TOKEN) as process:
+        assert process.wait_until(lambda: process.iterations() >= 2), process.output()
+        assert process.wait_until(lambda: bool(in_chunk(tmp_path))), process.output()
+        os.kill(in_chunk(tmp_path)[0], signal.SIGKILL)
+        code, output = process.finish()
+        assert code == 0 and process.run is not None, output
+        last = figures(process.run)[-1]
+    assert last["workers/restarts"] == 1
+    assert last["workers/lost_episodes"] == 2, "those of one of four simulators of eight environments"
+
+
+def in_chunk(folder: Path) -> list[int]:
+    """Processes whose simulator has begun a chunk of training, and not ended it."""
+    return [int(path.name) for path in folder.glob("[0-9]*") if path.read_text().split()[-1:] == ["begin"]]
+
+
+@pytest.mark.slow
+def test_a_killed_policy_worker_costs_nothing(plugin_path: str, tmp_path: Path) -> None:
+    settings = ("train", *SMALL, *REACHING, "sim.seconds=0.05", "plan.ranks=1", "plan.policy=process")
+    undisturbed = complete(tmp_path / "undisturbed", *settings, PYTHONPATH=plugin_path)
+    with started(tmp_path / "disturbed", *settings, *RAY, PYTHONPATH=plugin_path, **TOKEN) as process:
+        assert process.wait_until(lambda: process.iterations() >= 2), process.output()
+        (worker,) = actors(process, "ray::Host")
+        os.kill(worker.pid, signal.SIGKILL)
+        code, output = process.finish()
+        assert code == 0 and process.run is not None, output
+        assert "A new worker takes over with the same weights; nothing is lost." in output
+        assert_learned_alike(process.run, undisturbed)
