@@ -39,7 +39,7 @@ class RayBoard:
 
     def __init__(self, variables: Mapping[str, str], deadline: float = DEADLINE):
         self._name, self._deadline = f"board {os.getpid()} {secrets.token_hex(8)}", deadline
-        self._keeper = Actor(Keeper, share=Share(0.0), name=self._name, variables=variables)
+        self._keeper = Actor(Keeper, share=Share(0.0), name=self._name, variables=variables, stays=True)
         self._put: Any = None
 
     def publish(self, version: int, message: Any) -> None:

@@ -124,6 +124,7 @@ class Actor:
         name: to be found by, within this job.
         variables: of its environment.
         groups: threads for methods that are answered beside a running one, by group; see `beside`.
+        stays: on the node of this process, and nowhere else.
     """
 
     def __init__(
@@ -136,13 +137,14 @@ class Actor:
         name: str | None = None,
         variables: Mapping[str, str] | None = None,
         groups: Mapping[str, int] | None = None,
+        stays: bool = False,
     ):
         options: dict[str, Any] = {"num_cpus": share.cpus, "num_gpus": share.gpus, "max_restarts": 0, "name": name}
         if variables:
             options["runtime_env"] = {"env_vars": dict(variables)}
         # Ray's stubs know no concurrency_groups here
         remote = cast("Any", ray.remote)(concurrency_groups=dict(groups or {}))(kind)
-        self._handle = remote.options(scheduling_strategy=_strategy(where), **options).remote(*args)
+        self._handle = remote.options(scheduling_strategy=_strategy(where, stays), **options).remote(*args)
 
     @staticmethod
     def named(name: str) -> "Actor":
@@ -172,7 +174,9 @@ def beside(group: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     return cast("Any", ray.method(concurrency_group=group))
 
 
-def _strategy(where: Where | None) -> Any:
+def _strategy(where: Where | None, stays: bool = False) -> Any:
+    if stays:
+        return NodeAffinitySchedulingStrategy(here(), soft=False)
     if where is not None:
         return PlacementGroupSchedulingStrategy(where.group, placement_group_bundle_index=where.bundle)
     if not is_actor():
