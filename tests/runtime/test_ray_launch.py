@@ -157,6 +157,7 @@ def test_nothing_outlives_a_killed_driver_and_its_cluster(tmp_path: Path) -> Non
 def test_nothing_outlives_a_killed_driver_in_a_cluster_of_others(runtime: RayRuntime, tmp_path: Path) -> None:
     process = drive("start_beside", tmp_path, runtime.connection.address)
     everybody = of(process, tmp_path)
+    assert len(everybody) >= 4, "two ranks, and what each has started"
     process.kill()
     process.wait()
     wait_for(lambda: all(gone(pid) for pid in everybody), 30)
