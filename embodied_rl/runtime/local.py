@@ -1,6 +1,5 @@
 """Handles on this machine: a simulator in this process, or in a worker process of its own."""
 
-import contextlib
 import os
 import sys
 import tempfile
@@ -11,15 +10,12 @@ from pathlib import Path
 from typing import IO, Any
 
 from embodied_rl.interfaces.sim import NotFinite, Simulator, SimulatorSpec, Unavailable
-from embodied_rl.runtime.handle import GaveUp, NoAnswer, WorkerDied, WorkerError
+from embodied_rl.runtime.handle import GaveUp, WorkerDied, WorkerError
 from embodied_rl.runtime.interpreter import Interpreter
 from embodied_rl.runtime.messages import PROTOCOL, Lists, greeting
 from embodied_rl.runtime.process import ChildProcess, anonymous_memory
-from embodied_rl.runtime.restarts import Restarts
+from embodied_rl.runtime.remote_handle import CALL_REMEDY, START_REMEDY, RemoteCall, RemoteHandle
 from embodied_rl.runtime.worker import Failure, ImageSlots, to_host
-
-START_REMEDY = "If it only needs longer to start, raise plan.start_timeout."
-CALL_REMEDY = "If such a call may take longer, raise plan.call_timeout."
 
 
 class InlineHandle:
@@ -81,40 +77,8 @@ class FinishedCall:
         return self._value
 
 
-class PendingCall:
-    """A future whose answer comes from a worker process."""
-
-    def __init__(self, handle: "ProcessHandle", method: str):
-        self._handle, self.method = handle, method
-        self.finished = False
-        self._value: Any = None
-        self._error: Exception | None = None
-        self.began, self.seconds = time.monotonic(), 0.0
-
-    def done(self) -> bool:
-        return self.finished or self._handle.answered()
-
-    def wait_on(self) -> tuple[Connection | None, float]:
-        return (None, 0.0) if self.finished else self._handle.wait_on()
-
-    def result(self, timeout: float | None = None) -> Any:
-        if not self.finished:
-            self._handle.collect(self, timeout)
-        if self._error is not None:
-            raise self._error
-        return self._value
-
-    def finish(self, value: Any, began: float, seconds: float) -> None:
-        """Set the answer; for the handle alone."""
-        self._value, self.began, self.seconds, self.finished = value, began, seconds, True
-
-    def fail(self, error: Exception) -> None:
-        """Set what went wrong; for the handle alone."""
-        self._error, self.finished = error, True
-
-
-class ProcessHandle:
-    """A role in a process of its own, which starts at once and in parallel with others.
+class ProcessHandle(RemoteHandle[RemoteCall]):
+    """A role in a process of its own on this machine.
 
     The worker ends by itself when this process does, however it ends. Nothing outlives `close`: the shared memory has
     no name, so the system frees it with the last of the two processes, even after `kill -9`.
@@ -126,8 +90,7 @@ class ProcessHandle:
         log: file for the worker's standard output and error; by default one that vanishes with the handle.
         start_timeout: seconds until the simulator must be built.
         call_timeout: seconds in which a call must be answered; then the worker counts as hung and is killed.
-        max_restarts: how often `restart` may be called within an hour. The first is immediate; those that follow
-            without a call that succeeded wait longer and longer, in the new worker, so that nobody here waits with it.
+        max_restarts: see `RemoteHandle`.
         interpreter: another Python environment that the worker runs in, with nothing of ours installed there.
         packages: what it imports from here nevertheless, by top-level name, besides the engine.
         descriptors: that it inherits under the same numbers, of boards that it reads.
@@ -147,27 +110,15 @@ class ProcessHandle:
         packages: tuple[str, ...] = (),
         descriptors: Sequence[int] = (),
     ):
-        self.name = name
+        super().__init__(name, max_restarts)
         self._interpreter, self._packages, self._descriptors = interpreter, packages, descriptors
         self._factory, self._kwargs = factory, dict(kwargs)
         self._start_timeout, self._call_timeout = start_timeout, call_timeout
-        self._restarts = Restarts(max_restarts)
-        self._last_death = self._hopeless = ""
         self._log: IO[bytes] = tempfile.TemporaryFile() if log is None else open(log, "a+b")  # noqa: SIM115
         self._memory = anonymous_memory()
         self._slots: ImageSlots | None = None
-        self._spec: SimulatorSpec | None = None
-        self._pending: PendingCall | None = None
         self._unsent: tuple[str, tuple[Any, ...]] | None = None
-        self._closed = False
         self._launch()
-
-    @property
-    def spec(self) -> SimulatorSpec:
-        if self._spec is None:
-            self._finish_start()
-        assert self._spec is not None
-        return self._spec
 
     @property
     def alive(self) -> bool:
@@ -177,61 +128,27 @@ class ProcessHandle:
     def pid(self) -> int:
         return self._worker.pid
 
-    def submit(self, method: str, *args: Any) -> PendingCall:
-        assert not self._closed, f"{self.name} is closed"
-        assert self._pending is None, f"{self.name}: '{method}' submitted before the last call was collected"
-        self._pending, self._unsent = PendingCall(self, method), (method, args)
-        call = self._pending
-        if not self._starting:
-            self._hand_over(call)
-        return call
-
-    def restart(self) -> None:
-        if self._hopeless:
-            raise GaveUp(self._hopeless)
-        delay = self._restarts.next_delay()
-        if delay is None:
-            times = f"{self.name} was restarted {self._restarts.budget} times within an hour; giving up."
-            raise GaveUp(f"{times}{self._last_death}")
-        self._worker.stop()
-        self._launch(delay)
-
     def memory(self) -> int:
         return self._worker.memory() if self.alive else 0
 
     def close(self) -> None:
         if self._closed:
             return
-        if self.alive and self._pending is None and not self._starting:
-            with contextlib.suppress(WorkerDied, WorkerError):  # it is on its way out anyway
-                self.submit("close").result(timeout=5.0)
-        self._worker.stop(grace=1.0)
+        super().close()
         self._slots = None
         os.close(self._memory)
         self._log.close()
-        self._closed = True
 
-    def __enter__(self) -> "ProcessHandle":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def answered(self) -> bool:
-        """Whether the pending call has its answer, or is too late; for `PendingCall` alone."""
-        call = self._pending
-        assert call is not None, f"{self.name}: a call that was given up"
+    def answered(self, call: RemoteCall) -> bool:
+        assert call is self._pending, f"{self.name}: '{call.method}' was given up"
         if self._starting and self._over():
             self._hand_over(call)
         return call.finished or (not self._starting and self._over())
 
-    def wait_on(self) -> tuple[Connection, float]:
-        """What becomes readable with what the pending call waits for, and the seconds left for it; for `PendingCall`
-        alone."""
+    def wait_on(self, call: RemoteCall) -> tuple[Connection, float]:
         return self._worker.connection, self._remaining()
 
-    def collect(self, call: PendingCall, timeout: float | None) -> None:
-        """Finish the pending call; for `PendingCall` alone."""
+    def collect(self, call: RemoteCall, timeout: float | None) -> None:
         assert call is self._pending, f"{self.name}: '{call.method}' was given up"
         if self._starting:
             self._hand_over(call)
@@ -249,6 +166,15 @@ class ProcessHandle:
         self._restarts.succeeded()
         call.finish(self._slots.take(reply.value, reply.slot), reply.began, reply.seconds)
 
+    def _send(self, method: str, args: tuple[Any, ...]) -> RemoteCall:
+        call, self._unsent = RemoteCall(self, method), (method, args)
+        if not self._starting:
+            self._hand_over(call)
+        return call
+
+    def _stop(self, grace: float = 0.0) -> None:
+        self._worker.stop(grace)
+
     def _launch(self, delay: float = 0.0) -> None:
         main = "embodied_rl.runtime.worker:main"
         self._worker = ChildProcess(
@@ -264,7 +190,7 @@ class ProcessHandle:
         self._answer_by = time.monotonic() + delay + self._start_timeout
         self._worker.send((self._factory, self._kwargs, delay), "start")
 
-    def _hand_over(self, call: PendingCall) -> None:
+    def _hand_over(self, call: RemoteCall) -> None:
         """Send what was submitted, once the worker is up: before, it does not read, and a long message would wait."""
         try:
             if self._starting:
@@ -277,23 +203,14 @@ class ProcessHandle:
             self._fail(call, error)
         self._unsent = None
 
-    def _finish_start(self) -> None:
-        if self._hopeless:
-            raise GaveUp(self._hopeless)
-        try:
-            self._greet()
-            reply = self._worker.receive(self._remaining(), "start", START_REMEDY, self._start_timeout)
-        except NoAnswer as death:
-            if self._spec is not None:
-                raise
-            self._hopeless = str(death)  # what never came up once would hang again
-            raise GaveUp(self._hopeless) from None
+    def _await_start(self) -> SimulatorSpec | None:
+        self._greet()
+        reply = self._worker.receive(self._remaining(), "start", START_REMEDY, self._start_timeout)
         if isinstance(reply, Failure):
             raise self._worker_error("start", reply)
-        self._starting = False
-        self._spec = reply.value
-        cameras = () if self._spec is None else self._spec.cameras
-        self._slots = ImageSlots(self._memory, cameras, self._kwargs.get("num_envs", 0))
+        spec: SimulatorSpec | None = reply.value
+        self._slots = ImageSlots(self._memory, () if spec is None else spec.cameras, self._kwargs.get("num_envs", 0))
+        return spec
 
     def _greet(self) -> None:
         """Hear who speaks, before anything is unpickled."""
@@ -314,35 +231,12 @@ class ProcessHandle:
     def _over(self) -> bool:
         return self._worker.ready() or self._remaining() == 0.0
 
-    def _fail(self, call: PendingCall, error: Exception) -> None:
-        self._pending = None
-        if isinstance(error, WorkerDied):
-            self._last_death = f" The last time: {error}"
-        call.fail(error)
-
-    def _worker_error(self, method: str, failure: Failure) -> Exception:
-        if (said := said_in_full(self.name, failure)) is not None:
-            return said
-        if failure.missing and self._interpreter is not None:
-            where = f"the package '{failure.missing}' is not installed in {self._interpreter.python}"
-            return Unavailable(f"{self.name}: {where}. {self._interpreter.remedy}".rstrip())
-        return WorkerError(
-            f"{self.name}: '{method}' raised {failure.summary}\n"
-            f"--- traceback in the worker ---\n{failure.traceback}--- end of it ---"
-        )
-
-
-def said_in_full(name: str, failure: Failure) -> Exception | None:
-    """What a worker's failure is raised as where its summary is all there is to say; None where it is not."""
-    if failure.row is not None:
-        return NotFinite(failure.summary, failure.row)
-    if failure.told:
-        return WorkerError(failure.summary)
-    if failure.not_finite:
-        return FloatingPointError(failure.summary)
-    if failure.refused:
-        return ValueError(failure.summary)
-    return Unavailable(f"{name}: {failure.summary}") if failure.unavailable else None
+    def _worker_error(self, method: str, failure: Failure, where: str = "") -> Exception:
+        said = super()._worker_error(method, failure, where)
+        if type(said) is WorkerError and not failure.told and failure.missing and self._interpreter is not None:
+            why = f"the package '{failure.missing}' is not installed in {self._interpreter.python}"
+            return Unavailable(f"{self.name}: {why}. {self._interpreter.remedy}".rstrip())
+        return said
 
 
 def protocol_problem(spoken: object) -> str:

@@ -1,5 +1,6 @@
 """Ranks on a Ray cluster of two nodes on this machine: what they do together, and how they end."""
 
+import json
 import os
 import re
 import signal
@@ -19,6 +20,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 import rank_functions
 from ray_nodes import gone, two_nodes, wait_for
 
+from embodied_rl.planner.costs import CostFile, Costs, Line
 from embodied_rl.runtime.base import Share
 from embodied_rl.runtime.collective import LOOPBACK, meeting_point
 from embodied_rl.runtime.ranks import RankFailed
@@ -101,6 +103,7 @@ def test_what_rank_0_says_appears_while_it_runs(runtime: RayRuntime, tmp_path: P
 
 DRIVER = """
 import sys
+from embodied_rl.planner.costs import CostFile, Costs, Line
 from embodied_rl.runtime.base import Share
 from embodied_rl.runtime.ranks import Stopped
 from embodied_rl.runtime.ray.runtime import RayRuntime
@@ -189,6 +192,28 @@ def test_a_second_signal_leaves_at_once(runtime: RayRuntime, tmp_path: Path) -> 
     process.send_signal(signal.SIGTERM)
     assert process.wait(30) != 0
     wait_for(lambda: all(gone(pid) for pid in everybody), 30)
+
+
+def test_a_plan_for_a_cluster_says_who_lies_on_which_node(runtime: RayRuntime, tmp_path: Path) -> None:
+    """Of two and three cores: more than one node has room for is used, and no more than is there."""
+    costs = CostFile(Costs(Line(0.0, 0.1), Line(0.2), Line(2.0)))
+    (tmp_path / "costs.json").write_text(costs.text())
+    asked = ("sim.num_envs=8", "train.decisions=4", "mode=async", "costs=costs.json", "runtime=ray")
+    command = [sys.executable, "-m", "embodied_rl", "plan", *asked, f"cluster={runtime.connection.address}"]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, env=environment, timeout=120)
+    assert done.returncode == 0, done.stdout + done.stderr
+    lying = re.findall(r"node (\d) \((\d) cores\): (.*)", done.stdout)
+    assert sorted(cores for _, cores, _ in lying) == ["2", "3"]
+    chosen = json.loads((tmp_path / "plan" / "plan.json").read_text())["chosen"]["allocation"]
+    placed = [name for _, _, names in lying for name in names.split(", ") if name != "–"]
+    expected = [f"rank {n}" for n in range(chosen["ranks"])]
+    expected += [f"rollout worker {n}" for n in range(chosen["rollout_workers"])]
+    assert sorted(placed) == sorted(expected) and chosen["rollout_workers"] > 1
+    for _, cores, names in lying:
+        apart = chosen["workers"] * chosen["slices"]
+        needed = sum(1 + apart if "worker" in name else 1 for name in names.split(", ") if name != "–")
+        assert needed <= int(cores)
 
 
 @pytest.mark.parametrize(

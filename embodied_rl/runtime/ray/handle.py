@@ -1,6 +1,5 @@
 """A handle on a role in an actor, on whichever node of the cluster has room."""
 
-import contextlib
 import platform
 import time
 from collections.abc import Mapping
@@ -12,15 +11,14 @@ import embodied_rl
 from embodied_rl.interfaces.sim import SimulatorSpec
 from embodied_rl.runtime.arrays import pack, unpack
 from embodied_rl.runtime.base import Deadlines, Share
-from embodied_rl.runtime.handle import GaveUp, NoAnswer, WorkerDied, WorkerError
+from embodied_rl.runtime.handle import GaveUp, NoAnswer, WorkerDied
 from embodied_rl.runtime.interpreter import Interpreter
-from embodied_rl.runtime.local import CALL_REMEDY, START_REMEDY, said_in_full
 from embodied_rl.runtime.messages import PROTOCOL
 from embodied_rl.runtime.ray import cluster
 from embodied_rl.runtime.ray.cluster import Answer, Lost, NoTime, Where
 from embodied_rl.runtime.ray.hosting import Host, Order, Raised
 from embodied_rl.runtime.ray.room import waits_for
-from embodied_rl.runtime.restarts import Restarts
+from embodied_rl.runtime.remote_handle import CALL_REMEDY, START_REMEDY, RemoteCall, RemoteHandle
 from embodied_rl.runtime.worker import Failure
 
 LOG_LINES = 30
@@ -28,45 +26,20 @@ _OF_RAY = (":job_id:", ":actor_name:", ":task_name:")
 """How lines of a log begin that are Ray's own marks."""
 
 
-class RayCall:
+class RayCall(RemoteCall):
     """A future whose answer comes from an actor."""
 
     def __init__(self, handle: "RayHandle", method: str, answer: Answer):
-        self.method, self.answer, self.finished = method, answer, False
-        self.began, self.seconds = time.monotonic(), 0.0
-        self._handle, self._submitted = handle, self.began
-        self._value: Any = None
-        self._error: Exception | None = None
-
-    def done(self) -> bool:
-        return self.finished or self._handle.answered(self)
-
-    def wait_on(self) -> tuple[Connection | None, float]:
-        return (None, 0.0) if self.done() else self._handle.wait_on(self)
-
-    def result(self, timeout: float | None = None) -> Any:
-        if not self.finished:
-            self._handle.collect(self, timeout)
-        if self._error is not None:
-            raise self._error
-        return self._value
+        super().__init__(handle, method)
+        self.answer, self._submitted = answer, self.began
 
     def left(self, up_since: float, seconds: float) -> float:
         """Of so many seconds that count from `submit`, or from when the actor was up; for the handle alone."""
         return max(0.0, max(self._submitted, up_since) + seconds - time.monotonic())
 
-    def finish(self, value: Any, seconds: float) -> None:
-        """Set the answer; for the handle alone. The clocks of nodes differ, so it counts back from its arrival."""
-        self._value, self.began, self.seconds = value, self.answer.arrived - seconds, seconds
-        self.finished = True
 
-    def fail(self, error: Exception) -> None:
-        """Set what went wrong; for the handle alone."""
-        self._error, self.finished = error, True
-
-
-class RayHandle:
-    """A role in an actor, which starts at once, in parallel with others; see `Handle`.
+class RayHandle(RemoteHandle[RayCall]):
+    """A role in an actor, on whichever node has room.
 
     The actor ends with the process that made it. Arrays in answers are the caller's own: they can be written, and
     stay as they are.
@@ -95,22 +68,13 @@ class RayHandle:
         packages: tuple[str, ...] = (),
         variables: Mapping[str, str] | None = None,
     ):
-        self.name = name
-        self._deadlines, self._share = deadlines or Deadlines(), share or Share()
+        deadlines = deadlines or Deadlines()
+        super().__init__(name, deadlines.restarts)
+        self._deadlines, self._share = deadlines, share or Share()
         self._where, self._variables = where, variables
         self._order = (name, factory, dict(kwargs)), (self._deadlines, interpreter, packages)
-        self._restarts = Restarts(self._deadlines.restarts)
-        self._last_death = self._hopeless = ""
-        self._spec: SimulatorSpec | None = None
-        self._closed, self._was_up, self._memory = False, False, 0
+        self._memory = 0
         self._launch()
-
-    @property
-    def spec(self) -> SimulatorSpec:
-        if self._spec is None:
-            self._finish_start()
-        assert self._spec is not None, f"{self.name} is no simulator: it has no spec"
-        return self._spec
 
     @property
     def alive(self) -> bool:
@@ -127,42 +91,10 @@ class RayHandle:
         self._greet()
         return self._told["pid"]
 
-    def submit(self, method: str, *args: Any) -> RayCall:
-        assert not self._closed, f"{self.name} is closed"
-        assert self._pending is None, f"{self.name}: '{method}' submitted before the last call was collected"
-        self._pending = RayCall(self, method, self._actor.call("call", pack((method, args))))
-        return self._pending
-
-    def restart(self) -> None:
-        if self._hopeless:
-            raise GaveUp(self._hopeless)
-        delay = self._restarts.next_delay()
-        if delay is None:
-            times = f"{self.name} was restarted {self._restarts.budget} times within an hour; giving up."
-            raise GaveUp(f"{times}{self._last_death}")
-        self._actor.kill()
-        self._launch(delay)
-
     def memory(self) -> int:
         return self._memory if self.alive else 0
 
-    def close(self) -> None:
-        if self._closed:
-            return
-        if self.alive and self._pending is None and not self._starting:
-            with contextlib.suppress(WorkerDied, WorkerError):  # it is on its way out anyway
-                self.submit("close").result(timeout=5.0)
-        self._actor.kill()
-        self._closed = True
-
-    def __enter__(self) -> "RayHandle":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
     def answered(self, call: RayCall) -> bool:
-        """Whether a call has its answer, or never will, or is too late; for `RayCall` alone."""
         if self._starting and self._started.done():
             try:
                 self._finish_start()
@@ -171,11 +103,9 @@ class RayHandle:
         return call.finished or (call.answer.done() and not self._starting) or self._left(call) == 0.0
 
     def wait_on(self, call: RayCall) -> tuple[Connection, float]:
-        """What becomes readable with what a call waits for, and the seconds left for it; for `RayCall` alone."""
         return (self._started if self._starting else call.answer).readable, self._left(call)
 
     def collect(self, call: RayCall, timeout: float | None) -> None:
-        """Finish a call; for `RayCall` alone."""
         assert call is self._pending, f"{self.name}: '{call.method}' was given up"
         try:
             if self._starting:
@@ -186,7 +116,13 @@ class RayHandle:
             return self._fail(call, error)
         self._pending = None
         self._restarts.succeeded()
-        call.finish(reply.value, reply.seconds)
+        call.finish(reply.value, call.answer.arrived - reply.seconds, reply.seconds)  # clocks of nodes differ
+
+    def _send(self, method: str, args: tuple[Any, ...]) -> RayCall:
+        return RayCall(self, method, self._actor.call("call", pack((method, args))))
+
+    def _stop(self, grace: float = 0.0) -> None:
+        self._actor.kill()
 
     def _launch(self, delay: float = 0.0) -> None:
         self._dead, self._starting, self._pending = False, True, None
@@ -199,19 +135,11 @@ class RayHandle:
         first, last = self._order
         self._started = self._actor.call("start", pack(Order(*first, delay, *last)))
 
-    def _finish_start(self) -> None:
-        if self._hopeless:
-            raise GaveUp(self._hopeless)
-        try:
-            self._greet()
-            reply = self._take(self._started, self._remaining(), "start", START_REMEDY, self._deadlines.start)
-        except NoAnswer as death:
-            if self._was_up:
-                raise
-            self._hopeless = str(death)  # what never came up once would hang again
-            raise GaveUp(self._hopeless) from None
-        self._starting, self._was_up, self._up_since = False, True, self._started.arrived
-        self._spec = reply.value
+    def _await_start(self) -> SimulatorSpec | None:
+        self._greet()
+        reply = self._take(self._started, self._remaining(), "start", START_REMEDY, self._deadlines.start)
+        self._up_since = self._started.arrived
+        return reply.value
 
     def _greet(self) -> None:
         """Hear who speaks, before anything is unpickled."""
@@ -242,7 +170,7 @@ class RayHandle:
             raise self._death(late, NoAnswer) from None
         reply = unpack(packed)
         if isinstance(reply, Failure):
-            raise self._worker_error(doing, reply)
+            raise self._worker_error(doing, reply, f" on node {self._told['node']}")
         if isinstance(reply.value, Raised):
             raise self._passed_on(reply.value.error)
         return reply
@@ -272,26 +200,12 @@ class RayHandle:
     def _left(self, call: RayCall) -> float:
         return self._remaining() if self._starting else call.left(self._up_since, self._deadlines.call)
 
-    def _fail(self, call: RayCall, error: Exception) -> None:
-        self._pending = None
-        if isinstance(error, WorkerDied):
-            self._last_death = f" The last time: {error}"
-        call.fail(error)
-
     def _passed_on(self, error: Exception) -> Exception:
         """What the worker beside the actor died of, or raised."""
         if isinstance(error, WorkerDied):
             self._death("")
             return type(error)(f"On node {self._told['node']}: {error}")
         return error
-
-    def _worker_error(self, method: str, failure: Failure) -> Exception:
-        if (said := said_in_full(self.name, failure)) is not None:
-            return said
-        return WorkerError(
-            f"{self.name}: '{method}' raised {failure.summary} on node {self._told['node']}\n"
-            f"--- traceback in the worker ---\n{failure.traceback}--- end of it ---"
-        )
 
 
 def version_problem(spoken: Mapping[str, Any]) -> str:
