@@ -16,6 +16,7 @@ from embodied_rl import config as configuration
 from embodied_rl.actors.checkpoint import save_backbone
 from embodied_rl.actors.embodiment import Embodiment
 from embodied_rl.actors.flow import FlowActor
+from embodied_rl.actors.placement import place_network
 from embodied_rl.algorithms.sft import SFT, SFTConfig
 from embodied_rl.demonstrations import Demonstrations, Disturbance, record
 from embodied_rl.evaluate.page import percent
@@ -98,7 +99,7 @@ def fit(config: SftConfig, simulator: Operated) -> tuple[FlowBackbone, Embodimen
     share = demonstrations.success.mean()
     print(f"{len(frames)} frames, {len(demonstrations)} demonstrated steps ({share:.1%} in successful episodes)")
     backbone, embodiment = network(config, simulator.spec, demonstrations.observation.state, options.auxiliary_names)
-    method = SFT(options, backbone, config.seed, _say)
+    method = SFT(options, backbone, config.seed, _say, autocast=config.policy.autocast)
     if options.frames:
         method.localise(embodiment.inputs(frames.observation, backbone), _targets(frames, options, simulator.spec))
     del frames
@@ -122,7 +123,7 @@ def follow(config: SftConfig, spec: SimulatorSpec) -> tuple[FlowBackbone, Embodi
         backbone, embodiment = network(config, spec, lessons.states(dataset), ())
         told = lessons.stream(dataset, embodiment, backbone, options.batch, config.seed)
         print(f"{len(dataset)} demonstrated steps in {len(dataset.episodes)} episodes of {config.dataset}")
-        SFT(options, backbone, config.seed, _say).follow(told)
+        SFT(options, backbone, config.seed, _say, autocast=config.policy.autocast).follow(told)
     return backbone, embodiment
 
 
@@ -132,6 +133,7 @@ def report(
     """The success of the cloned policy, printed and written to the run folder."""
     spec = kind.spec
     actor = FlowActor(backbone, FlowSDE(config.algo.sampler.denoise_steps, 1.0, None, "hybrid"), None, embodiment)
+    actor.autocast = config.policy.autocast
     episodes = enumerate_episodes(spec, "eval", config.eval_episodes, config.task)
     envs = min(config.sim.num_envs, 64)
     handle = kind.inline(envs, "evaluation")
@@ -172,6 +174,7 @@ def network(
         embodiment = embodiment.with_statistics(state, kind=policy.STATISTICS)
         backbone = build.backbone_maker(policy, sizes)(embodiment, tuple(auxiliary_names))
     trainable.choose(backbone, config.policy.train, config.policy.lora)
+    place_network(backbone, config.policy)
     return backbone, embodiment
 
 

@@ -209,7 +209,7 @@ class FlowActor(Actor):
 
     def observation_inputs(self, observation: Observation) -> PolicyInput:
         """An observation on the network's device, as images whether or not perception is frozen."""
-        return _moved(self.embodiment.inputs(observation, self.backbone), self.device)
+        return self.embodiment.inputs(observation, self.backbone).to(self.device)
 
     def _inputs(self, observation: Observation) -> PolicyInput:
         inputs = self.observation_inputs(observation)
@@ -323,11 +323,6 @@ def learning(parameters: Iterable[nn.Parameter]) -> list[nn.Parameter]:
 def is_frozen(parameters: Iterable[nn.Parameter]) -> bool:
     """Whether none of them learns."""
     return not learning(parameters)
-
-
-def _moved(inputs: PolicyInput, device: torch.device) -> PolicyInput:
-    images = {name: image.to(device) for name, image in inputs.images.items()}
-    return PolicyInput(images, inputs.state.to(device), inputs.tokens.to(device))
 
 
 def _check_fit(backbone: FlowBackbone, embodiment: Embodiment, freeze_perception: bool) -> None:

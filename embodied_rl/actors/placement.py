@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from embodied_rl.actors.flow import FlowActor
-from embodied_rl.interfaces.policy import Context
+from embodied_rl.interfaces.policy import Context, FlowBackbone
 from embodied_rl.schema import PolicyNode
 
 
@@ -18,12 +18,22 @@ def place(actor: FlowActor, node: PolicyNode) -> FlowActor:
         ValueError: a device that is not there, or a precision in which what learns would not learn.
     """
     actor.autocast = node.autocast
-    if node.precision == "bfloat16":
-        _halve(actor, node)
+    place_network(actor.backbone, node)
     device = _device(node.device)
     if node.compile:
         compile_acting(actor, device)
     return actor if device.type == "cpu" else actor.to(device)
+
+
+def place_network(network: FlowBackbone, node: PolicyNode) -> None:
+    """Put a network by itself where `node` says, in the precision that it says.
+
+    Raises:
+        ValueError: see `place`.
+    """
+    if node.precision == "bfloat16":
+        _halve(network, node)
+    network.to(_device(node.device))
 
 
 def compile_acting(actor: FlowActor, device: torch.device) -> None:
@@ -44,9 +54,9 @@ def compile_acting(actor: FlowActor, device: torch.device) -> None:
     actor.backbone.velocity = velocity
 
 
-def _halve(actor: FlowActor, node: PolicyNode) -> None:
-    prefix = actor.backbone.prefix_parameters()
-    adapted = {id(parameter) for name, parameter in actor.backbone.named_parameters() if ".lora_" in name}
+def _halve(network: FlowBackbone, node: PolicyNode) -> None:
+    prefix = network.prefix_parameters()
+    adapted = {id(parameter) for name, parameter in network.named_parameters() if ".lora_" in name}
     frozen = [parameter for parameter in prefix if id(parameter) not in adapted]
     if not frozen or any(parameter.requires_grad for parameter in frozen):
         raise ValueError(

@@ -8,7 +8,9 @@ conventions are openpi's: t ~ Beta(1.5, 1) · 0.999 + 0.001, x_t = t·noise + (1
 
 from collections import deque
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import partial
 from statistics import fmean
 from typing import Literal
 
@@ -17,6 +19,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from embodied_rl.config import at_least
 from embodied_rl.interfaces.policy import FlowBackbone, PolicyInput
 
 ROWS_AT_ONCE = 512
@@ -41,6 +44,7 @@ class SFTConfig:
         steps: optimiser steps of the cloning stage.
         lr: its peak learning rate.
         batch: its rows of a minibatch.
+        draws: of time and noise for each of these rows, which is encoded once for all of them.
         weight_decay: of AdamW, in both stages.
         feature_noise: standard deviation added to cached perception features while cloning.
         finetune_steps: further cloning steps with perception learning too; 0 for none.
@@ -62,6 +66,7 @@ class SFTConfig:
     steps: int = 4000
     lr: float = 1.5e-3
     batch: int = 64
+    draws: int = at_least(1, 1)
     weight_decay: float = 1e-3
     feature_noise: float = 0.003
     finetune_steps: int = 0
@@ -98,15 +103,21 @@ def conditional_flow_matching_loss(
     actions: Tensor,
     generator: torch.Generator,
     padding: Tensor | None = None,
+    draws: int = 1,
 ) -> Tensor:
     """Mean squared error of the velocity, for actions [n, H, D] in the model's units (pi0, arXiv:2410.24164, eq. 1).
 
-    Actions where `padding`, bool [n, H], is set are left out of the mean.
+    Each row is encoded once for so many `draws` of time and noise (CogACT, arXiv:2411.19650). Actions where `padding`,
+    bool [n, H], is set are left out of the mean. Everything is on the network's device but the generator.
     """
-    time = flow_times(len(actions), generator)
-    noise = torch.randn(actions.shape, generator=generator)
+    rows = torch.arange(len(actions), device=actions.device).repeat(draws)
+    actions, padding = actions[rows], None if padding is None else padding[rows]
+    time = flow_times(len(actions), generator).to(actions.device)
+    noise = torch.randn(actions.shape, generator=generator).to(actions.device)
     t = time[:, None, None]
-    velocity, _ = backbone.velocity(t * noise + (1 - t) * actions, time, backbone.encode(inputs))
+    context = backbone.encode(inputs)
+    context = context if draws == 1 else context.select(rows)
+    velocity, _ = backbone.velocity(t * noise + (1 - t) * actions, time, context)
     error = (velocity - (noise - actions)).square()
     if padding is None:
         return error.mean()
@@ -115,13 +126,25 @@ def conditional_flow_matching_loss(
 
 
 class SFT:
-    """Supervised fine-tuning of one backbone."""
+    """Supervised fine-tuning of one backbone, on the device it lives on.
+
+    Args:
+        config: of all stages.
+        backbone: changed in place.
+        seed: of every draw.
+        report: told how it goes.
+        autocast: compute matrix products in bfloat16.
+    """
 
     Config = SFTConfig
 
-    def __init__(self, config: SFTConfig, backbone: FlowBackbone, seed: int, report: Report) -> None:
+    def __init__(
+        self, config: SFTConfig, backbone: FlowBackbone, seed: int, report: Report, *, autocast: bool = False
+    ) -> None:
         self.config, self.backbone, self._report = config, backbone, report
         self._generator = torch.Generator().manual_seed(seed)
+        self._device = next(backbone.parameters()).device
+        self._cast = partial(torch.autocast, self._device.type, torch.bfloat16) if autocast else nullcontext
 
     def localise(self, inputs: PolicyInput, targets: Tensor) -> None:
         """Teach perception to predict `backbone.spec.auxiliary_names`, targets float32 [M, G]."""
@@ -130,8 +153,10 @@ class SFT:
         for step in range(config.localise_steps):
             _schedule(optimiser, config.localise_lr, step, config.localise_steps)
             rows = torch.randint(len(targets), (config.localise_batch,), generator=self._generator)
-            predicted = self.backbone.predict_auxiliary(_perceive(self.backbone, select(inputs, rows)))
-            loss = F.smooth_l1_loss(predicted, targets[rows], beta=0.1)
+            with self._cast():
+                features = _perceive(self.backbone, select(inputs, rows).to(self._device))
+                predicted = self.backbone.predict_auxiliary(features)
+            loss = F.smooth_l1_loss(predicted.float(), targets[rows].to(self._device), beta=0.1)
             _descend(optimiser, parameters, loss)
             if (step + 1) % REPORT_EVERY == 0:
                 self._report("localise", step + 1, {"loss": loss.item()})
@@ -163,8 +188,13 @@ class SFT:
         for step in range(steps):
             _schedule(optimiser, lr, step, steps)
             lesson = next(lessons)
-            batch = _shaken(lesson.inputs, config.feature_noise, self._generator)
-            loss = conditional_flow_matching_loss(self.backbone, batch, lesson.actions, self._generator, lesson.padding)
+            batch = _shaken(lesson.inputs, config.feature_noise, self._generator).to(self._device)
+            padding = None if lesson.padding is None else lesson.padding.to(self._device)
+            actions = lesson.actions.to(self._device)
+            with self._cast():
+                loss = conditional_flow_matching_loss(
+                    self.backbone, batch, actions, self._generator, padding, config.draws
+                )
             _descend(optimiser, parameters, loss)
             losses.append(loss.item())
             if (step + 1) % REPORT_EVERY == 0:
@@ -173,12 +203,13 @@ class SFT:
 
 def with_features(backbone: FlowBackbone, inputs: PolicyInput) -> PolicyInput:
     """The inputs with what perception sees in them, computed once; images are dropped."""
+    device = next(backbone.parameters()).device
     with torch.no_grad():
         parts = [
-            _perceive(backbone, select(inputs, torch.arange(start, min(start + ROWS_AT_ONCE, len(inputs)))))
-            for start in range(0, len(inputs), ROWS_AT_ONCE)
+            _perceive(backbone, select(inputs, rows).to(device))
+            for rows in torch.arange(len(inputs)).split(ROWS_AT_ONCE)
         ]
-    features = {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
+    features = {name: torch.cat([part[name].to(inputs.state.device) for part in parts]) for name in parts[0]}
     return PolicyInput({}, inputs.state, inputs.tokens, features)
 
 

@@ -39,6 +39,15 @@ class PolicyInput:
     def __len__(self) -> int:
         return len(self.state)
 
+    def to(self, device: torch.device) -> "PolicyInput":
+        """The same on a device."""
+
+        def moved(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+            return {name: tensor.to(device) for name, tensor in tensors.items()}
+
+        features, prefix = (None if part is None else moved(part) for part in (self.features, self.prefix))
+        return PolicyInput(moved(self.images), self.state.to(device), self.tokens.to(device), features, prefix)
+
 
 @dataclass
 class Context:

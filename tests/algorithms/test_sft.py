@@ -43,15 +43,16 @@ class Oracle(FlowBackbone):
         return self.scale * (slope * (x - (1 - t) * self.mean) - self.mean) + self.shift, x
 
 
-def test_the_loss_is_least_at_the_conditional_velocity() -> None:
+@pytest.mark.parametrize("draws", [1, 8])
+def test_the_loss_is_least_at_the_conditional_velocity(draws: int) -> None:
     """There its gradient vanishes but for sampling error, and a shift by c costs c²."""
-    rows, generator = 40_000, torch.Generator().manual_seed(1)
+    rows, generator = 40_000 // draws, torch.Generator().manual_seed(1)
     oracle = Oracle(mean=0.7, std=0.4)
     actions = 0.7 + 0.4 * torch.randn(rows, 2, 3, generator=generator)
     inputs = PolicyInput({}, torch.zeros(rows, 1), torch.zeros(rows, 1, dtype=torch.int64))
 
     def loss() -> Tensor:
-        return conditional_flow_matching_loss(oracle, inputs, actions, torch.Generator().manual_seed(2))
+        return conditional_flow_matching_loss(oracle, inputs, actions, torch.Generator().manual_seed(2), None, draws)
 
     least = loss()
     least.backward()
@@ -61,6 +62,26 @@ def test_the_loss_is_least_at_the_conditional_velocity() -> None:
         assert loss().item() == pytest.approx(least.item() + 0.25, abs=0.01)
         oracle.shift.fill_(-0.5)
         assert loss().item() == pytest.approx(least.item() + 0.25, abs=0.01)
+
+
+def test_each_row_is_encoded_once_for_all_of_its_draws() -> None:
+    """Loss and gradient are the means of single draws; actions that are padded count in none of them."""
+    oracle, encoded = Oracle(mean=0.1, std=0.5), list[int]()
+    encode = oracle.encode
+    oracle.encode = lambda inputs: (encoded.append(len(inputs)), encode(inputs))[1]  # type: ignore[method-assign]
+    actions, padding = torch.randn(3, 2, 4), torch.tensor([[False, True], [False, False], [True, True]])
+    inputs = PolicyInput({}, torch.arange(3.0)[:, None], torch.zeros(3, 1, dtype=torch.int64))
+    generator = torch.Generator().manual_seed(3)
+    loss = conditional_flow_matching_loss(oracle, inputs, actions, generator, padding, draws=5)
+    assert encoded == [3]
+    generator = torch.Generator().manual_seed(3)
+    time = flow_times(15, generator).reshape(5, 3)
+    noise = torch.randn(15, 2, 4, generator=generator).reshape(5, 3, 2, 4)
+    t = time[..., None, None]
+    x = t * noise + (1 - t) * actions
+    context = Context({}, torch.zeros(3, 1))
+    each = [(oracle.velocity(x[d], time[d], context)[0] - (noise[d] - actions)).square()[~padding] for d in range(5)]
+    torch.testing.assert_close(loss, torch.stack(each).mean())
 
 
 def spots(rows: int) -> tuple[PolicyInput, Tensor, Tensor]:
@@ -146,3 +167,51 @@ def test_the_same_seed_teaches_the_same() -> None:
         sft.clone(inputs, actions)
         learned.append(weights(backbone))
     assert all(torch.equal(value, learned[1][name]) for name, value in learned[0].items())
+
+
+class Elsewhere(FlowBackbone):
+    """A network on a device that computes nothing; notes where what it is given lies."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = torch.nn.Parameter(torch.ones((), device="meta"))
+        self.seen = set[str]()
+
+    def encode(self, inputs: PolicyInput) -> Context:
+        self.seen |= {tensor.device.type for tensor in (*inputs.images.values(), inputs.state, inputs.tokens)}
+        return Context({}, inputs.state)
+
+    def velocity(self, x: Tensor, t: Tensor, context: Context) -> tuple[Tensor, Tensor]:
+        self.seen |= {x.device.type, t.device.type}
+        return self.scale * x, x
+
+    def perception_parameters(self) -> list[torch.nn.Parameter]:
+        return []
+
+
+def test_it_learns_where_the_network_lives() -> None:
+    """Up to the loss, which nobody can read there; that its targets lie elsewhere would have been an error before."""
+    network = Elsewhere()
+    with pytest.raises(RuntimeError, match=r"item\(\) cannot be called on meta tensors"):
+        SFT(SFTConfig(steps=0, finetune_steps=1), network, 0, print).clone(*spots(8)[::2])
+    assert network.seen == {"meta"}
+
+
+def test_products_in_bfloat16_teach_nearly_the_same() -> None:
+    """Other bits, the same loss within the precision of eight bits."""
+    inputs, _, actions = spots(64)
+    losses, kept = [], []
+    for autocast in (False, True):
+        backbone, _, _ = make_sft()
+        sft = SFT(
+            SFTConfig(steps=0, finetune_steps=200, batch=16),
+            backbone,
+            0,
+            lambda *said: losses.append(said[2]),
+            autocast=autocast,
+        )
+        sft.clone(inputs, actions)
+        kept.append(weights(backbone))
+        assert all(value.dtype == torch.float32 for value in kept[-1].values())
+    assert not torch.equal(kept[0]["action_out.weight"], kept[1]["action_out.weight"])
+    assert losses[1]["loss"] == pytest.approx(losses[0]["loss"], rel=0.02)
