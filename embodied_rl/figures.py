@@ -1,7 +1,7 @@
 """What an iteration of training reports: what a seed fixes, and, under `time/`, what the clock says."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -63,6 +63,25 @@ class Share:
             finished=tuple(rollout.finished),
             timeline=collector.timeline,
         )
+
+
+def joined(shares: Sequence[Share]) -> Share:
+    """Of what one of them did in turn."""
+    last = shares[-1]
+    timeline = Timeline(
+        [span for share in shares for span in share.timeline.spans],
+        shares[0].timeline.began,
+        sum(share.timeline.total for share in shares),
+    )
+    return replace(
+        last,
+        control_steps=sum(share.control_steps for share in shares),
+        decisions=sum(share.decisions for share in shares),
+        memory=(max(share.memory[0] for share in shares), max(share.memory[1] for share in shares)),
+        memory_total=max(share.memory_total for share in shares),
+        finished=tuple(finished(shares)),
+        timeline=timeline,
+    )
 
 
 def finished(shares: Sequence[Share]) -> list[EpisodeRecord]:

@@ -108,14 +108,17 @@ def check(config: TrainConfig) -> None:
     """Find what would otherwise be found by every rank, after the run's folder was made.
 
     Raises:
-        ValueError: an algorithm that does not learn from rollouts, groups that ranks would have to share, a task that
-            the simulator does not have, a checkpoint that is damaged or of another network.
+        ValueError: an algorithm that does not learn from rollouts, groups that ranks would have to share, segments of
+            part of a decision, a task that the simulator does not have, a checkpoint that is damaged or of another
+            network.
     """
     algorithm, options = plugins.configure("algorithms", config.algo, "algo")
     if not hasattr(algorithm, "update"):
         name = config.algo.name
         raise ValueError(f"algo.name={name} does not learn from rollouts; `embodied-rl {name}` is the command for it.")
     check_groups(config, getattr(options, "group_size", 1))
+    if not algorithm.fresh_episodes:
+        check_segments(config)
     runtimes.check(config)
     spec = SimulatorKind.of(config.sim).spec
     EpisodeSampler(spec, config.seed, curriculum=build.curriculum(config.episodes, spec))
@@ -136,6 +139,20 @@ def check_groups(config: TrainConfig, size: int) -> None:
                 f"sim.num_envs={config.sim.num_envs} gives each of {count} {name} {each} environments, which are no "
                 f"whole groups of algo.group_size={size}. Try sim.num_envs={count * size}, or a multiple."
             )
+
+
+def check_segments(config: TrainConfig) -> None:
+    """A rollout makes segments of whole decisions.
+
+    Raises:
+        ValueError: not with these numbers.
+    """
+    decisions, segments = config.train.decisions, config.segments
+    if config.mode == "stream" and decisions % segments:
+        raise ValueError(
+            f"train.decisions={decisions} cannot be divided into segments={segments} equal parts. "
+            f"Try train.decisions={max(1, round(decisions / segments)) * segments}."
+        )
 
 
 def train(job: tuple[TrainConfig, RunFolder], ranks: Ranks) -> None:

@@ -2,7 +2,7 @@
 
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -13,14 +13,14 @@ from embodied_rl import build, figures, plugins, runtimes, trace
 from embodied_rl.actors.checkpoint import load_actor, save_actor
 from embodied_rl.evaluate.protocol import EpisodeResult, enumerate_episodes, evaluate
 from embodied_rl.evaluate.statistics import as_good
-from embodied_rl.experience.sources import OwnExperience, SharedExperience, Sizes, Workers
+from embodied_rl.experience.sources import Experience, OwnExperience, SharedExperience, Sizes, Workers
 from embodied_rl.interfaces.sim import SimulatorSpec
 from embodied_rl.learning import checkpoint, sharded, shards
 from embodied_rl.rollout.buffer import Rollout
 from embodied_rl.rollout.collect import Collector
 from embodied_rl.rollout.episodes import EpisodeSampler, Purpose
 from embodied_rl.rollout.staleness import mask_older, staleness
-from embodied_rl.rollout.timeline import LEARN, Timeline
+from embodied_rl.rollout.timeline import LEARN, RANK, Timeline
 from embodied_rl.runs import provenance
 from embodied_rl.runs.folder import RunFolder
 from embodied_rl.runtime.base import Share
@@ -52,15 +52,17 @@ class Trainer:
         self.sharding = sharded.spread(self.actor.backbone, config.plan.learner, ranks)
         self.algorithm = algorithm(options, self.actor, ranks, config.seed, config.train.iterations)
         self._episodes = self._sampler()
+        self._segments = config.segments if config.mode == "stream" else 1
+        self._bound = config.staleness if config.mode == "async" else 0
         envs = config.sim.num_envs // ranks.size
-        self.kept = build.keep(self.actor, config.policy, self._decisions() * envs)
+        self.kept = build.keep(self.actor, config.policy, self._decisions() * envs * self._segments)
         least = Share(cpus=0.0)  # they work while those of training rest
         self._evaluators = make_handles(
             self.kind, config.plan, self._evaluation_envs(), "evaluation", self._runtime, least
         )
-        rollout = Rollout.allocate(self.actor, self._decisions(), envs)
+        rollouts = Rollout.allocate(self.actor, self._decisions() * self._segments, envs).segments(self._segments)
         self._blueprint = build.Blueprint.of(self.actor, node, config.algo.sampler, self.spec)
-        self._experience = self._shared(rollout) if config.plan.rollout_workers else self._own(rollout)
+        self._experience = self._shared(rollouts) if config.plan.rollout_workers else self._own(rollouts[0])
         self._offered = -1
         self._cores = int(provenance.hardware()["cores"])
         self.timelines: list[Timeline] = []
@@ -102,18 +104,18 @@ class Trainer:
         policy = build.policy(self.actor, self._blueprint, config.plan, self._runtime)
         return OwnExperience(policy, collector, self._episodes, handles)
 
-    def _shared(self, rollout: Rollout) -> SharedExperience:
+    def _shared(self, rollouts: Sequence[Rollout]) -> SharedExperience:
         """Rollout workers collect."""
-        workers = None
+        workers, method = None, self.algorithm
         if self.ranks.rank == 0:
-            sizes = Sizes(rollout.decisions, self.algorithm.group_size, self.algorithm.fresh_episodes)
+            sizes = Sizes(rollouts[0].decisions, method.group_size, method.fresh_episodes, len(rollouts))
             workers = Workers.start(self.config, self._runtime, self._blueprint, sizes)
-        return SharedExperience(self.actor, self.ranks, rollout, self._episodes, workers)
+        return SharedExperience(self.actor, self.ranks, rollouts, self._episodes, workers)
 
     def _decisions(self) -> int:
-        """T; a method that needs whole episodes gets as many decisions as the longest takes."""
+        """T of a segment; a method that needs whole episodes gets as many decisions as the longest takes."""
         if not self.algorithm.fresh_episodes:
-            return self.config.train.decisions
+            return self.config.train.decisions // self._segments
         return -(-self.spec.horizon // self.actor.embodiment.executed)
 
     def _evaluation_envs(self) -> int:
@@ -126,21 +128,29 @@ class Trainer:
         """One iteration: collect, learn; returns figures for the log, the same on every rank but for times."""
         began = time.perf_counter()
         self._offer()
-        rollout = self._experience.collect()
-        ages = self._ages(rollout)
-        if self.config.train.time_limit == "terminal":
-            rollout.end_at_time_limit()
-        collected = time.perf_counter()
-        with self._experience.timeline.record(LEARN, int(rollout.valid.sum())):
-            update = self._means(self.algorithm.update(rollout, self.iteration))
+        turns = Turns(self._experience, time.perf_counter() - began)
+        update = self._means(self.algorithm.update(self._rollouts(turns), self.iteration))
+        turns.learned()
         self.actor.version += 1
         self.iteration += 1
         now = time.perf_counter()
-        seconds = {"iteration": now - began, "rollout": collected - began, "update": now - collected}
+        seconds = {"iteration": now - began, "rollout": turns.collecting, "update": now - began - turns.collecting}
+        ages = {} if self.config.mode == "sync" else self._ages(turns.aged)
         figures = self._figures(seconds) | ages | {f"update/{name}": value for name, value in update.items()}
-        if self.config.mode == "async" and self.iteration < self.config.train.iterations:
+        if self.config.mode != "sync" and self.iteration < self.config.train.iterations:
             self._offer()  # at once: evaluations and checkpoints need not hold up those who collect
         return figures
+
+    def _rollouts(self, turns: "Turns") -> Iterator[Rollout]:
+        """What this version learns from, as it comes."""
+        for _ in range(self._segments):
+            rollout = turns.collect()
+            if self.config.mode != "sync":
+                masked = mask_older(rollout.version, rollout.valid, self.actor.version, self._bound)
+                turns.aged.append((rollout.version, rollout.valid, masked))
+            if self.config.train.time_limit == "terminal":
+                rollout.end_at_time_limit()
+            yield rollout
 
     def _offer(self) -> None:
         """Let the present version collect, once."""
@@ -149,14 +159,13 @@ class Trainer:
             self._experience.offer()
             self._offered = self.iteration
 
-    def _ages(self, rollout: Rollout) -> dict[str, float]:
-        """How old the decisions are that are to be learned from; those beyond the bound are left out, and counted."""
-        if self.config.mode != "async":
-            return {}
-        bound, now = self.config.staleness, self.actor.version
-        masked = mask_older(rollout.version, rollout.valid, now, bound)
-        versions, valid, older = zip(*self.ranks.gather((rollout.version, rollout.valid, masked)), strict=True)
-        return staleness(torch.cat(versions, 1), torch.cat(valid, 1), now, bound) | {"staleness/masked": sum(older)}
+    def _ages(self, aged: Sequence[tuple[Tensor, Tensor, int]]) -> dict[str, float]:
+        """How old the decisions were that the version before this one learned from, and how many were left out."""
+        everybody = [part for parts in self.ranks.gather(aged) for part in parts]
+        versions, valid, older = zip(*everybody, strict=True)
+        versions, valid = (torch.cat([part.flatten() for part in parts]) for parts in (versions, valid))
+        figures = staleness(versions, valid, self.actor.version - 1, self._bound)
+        return figures | {"staleness/masked": sum(older)}
 
     def _means(self, figures: Mapping[str, float]) -> dict[str, float]:
         """Over ranks, each of which has figures of its own rows."""
@@ -260,6 +269,37 @@ class Trainer:
         for handle in self._evaluators:
             handle.close()
         sharded.leave()
+
+
+class Turns:
+    """A rank's iteration: it waits for a rollout, learns from it, and so on; notes how long it does either.
+
+    Attributes:
+        collecting: seconds until what was asked for had come.
+        aged: of each rollout the versions that decided, which rows are valid, and how many were too old to be.
+    """
+
+    def __init__(self, experience: Experience, collecting: float = 0.0) -> None:
+        self.collecting = collecting
+        self.aged: list[tuple[Tensor, Tensor, int]] = []
+        self._experience, self._rows = experience, 0
+        self._handed_over: float | None = None
+
+    def collect(self) -> Rollout:
+        """The next rollout; what happens until `learned`, or the next one, is learning from it."""
+        self.learned()
+        began = time.monotonic()
+        rollout = self._experience.collect()
+        self._handed_over, self._rows = time.monotonic(), int(rollout.valid.sum())
+        self.collecting += self._handed_over - began
+        return rollout
+
+    def learned(self) -> None:
+        """Learning from what came last is over."""
+        if self._handed_over is not None:
+            seconds = time.monotonic() - self._handed_over
+            self._experience.timeline.add(RANK, LEARN, self._handed_over, seconds, self._rows)
+        self._handed_over = None
 
 
 def _part(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:

@@ -80,9 +80,10 @@ def check_training(config: TrainConfig) -> None:
     plan = config.plan
     if plan.allocation == "auto":
         check_open(config.run.overrides)
-    if config.mode == "async" and plan.rollout_workers == 0 and plan.allocation != "auto":
+    if config.mode != "sync" and plan.rollout_workers == 0 and plan.allocation != "auto":
         raise ValueError(
-            "mode=async collects beside the ranks: plan.rollout_workers must be at least 1; null takes plan.ranks."
+            f"mode={config.mode} collects beside the ranks: plan.rollout_workers must be at least 1; "
+            "null takes plan.ranks."
         )
     if plan.rollout_workers and plan.policy == "process":
         raise ValueError(

@@ -3,7 +3,9 @@
 Shapes: T decisions, N environments, B = T·N rows, Hx executed actions, D' scored entries of an action.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate, pairwise
 
 import torch
 from torch import Tensor
@@ -12,6 +14,8 @@ from embodied_rl.interfaces.policy import Trace
 from embodied_rl.interfaces.sim import Source
 from embodied_rl.objectives.reduce import step_mask
 from embodied_rl.rollout.buffer import Rollout
+
+_OPTIONAL = ("value", "returns", "version", "weight")
 
 
 @dataclass
@@ -43,7 +47,7 @@ class Batch:
 
     def select(self, rows: Tensor) -> "Batch":
         """Some rows, all of them valid."""
-        optional = {name: getattr(self, name) for name in ("value", "returns", "version", "weight")}
+        optional = {name: getattr(self, name) for name in _OPTIONAL}
         return replace(
             self,
             trace={name: tensor[rows] for name, tensor in self.trace.items()},
@@ -53,6 +57,33 @@ class Batch:
             rows=torch.arange(len(rows)),
             **{name: None if tensor is None else tensor[rows] for name, tensor in optional.items()},
         )
+
+
+def concatenate(parts: Sequence[Batch]) -> Batch:
+    """All rows of batches that have the same tensors, in order; a single one as it is.
+
+    Traces that follow each other in memory, as those of a rollout's segments do, are not copied.
+    """
+    if len(parts) == 1:
+        return parts[0]
+    offsets = accumulate((len(part.advantage) for part in parts[:-1]), initial=0)
+    names = ("log_prob", "mask", "advantage", *_OPTIONAL)
+    columns = {name: [getattr(part, name) for part in parts] for name in names}
+    return replace(
+        parts[0],
+        trace={name: _adjoined([part.trace[name] for part in parts]) for name in parts[0].trace},
+        rows=torch.cat([part.rows + offset for part, offset in zip(parts, offsets, strict=True)]),
+        **{name: None if column[0] is None else torch.cat(column) for name, column in columns.items()},
+    )
+
+
+def _adjoined(parts: Sequence[Tensor]) -> Tensor:
+    """They, [n, ...] each, as one: a view where it can be."""
+    first, storages = parts[0], {part.untyped_storage().data_ptr() for part in parts}
+    apart = any(after.data_ptr() != before.data_ptr() + before.nbytes for before, after in pairwise(parts))
+    if apart or len(storages) > 1 or not all(part.is_contiguous() for part in parts):
+        return torch.cat(list(parts))
+    return first.as_strided((sum(map(len, parts)), *first.shape[1:]), first.stride(), first.storage_offset())
 
 
 def as_batch(

@@ -3,15 +3,15 @@
 Shapes: B rows, Hx executed actions, D' scored entries of an action.
 """
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
 from typing import Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from embodied_rl.algorithms.batch import Batch
+from embodied_rl.algorithms.batch import Batch, concatenate
 from embodied_rl.algorithms.proximal import decouple, level_mask, stale_rows
 from embodied_rl.config import at_least
 from embodied_rl.interfaces.policy import Actor, Evaluation
@@ -111,6 +111,7 @@ class ClippedUpdate:
         self.optimiser = Optimiser(learned, rates, config.grad_clip, sharded.of(actor))
         self.updates = 0
         self.rate = 1.0
+        self._pending: tuple[float, float] | None = None  # ratios and rows whose gradients wait for a step
         self._at_once: int | None = config.micro_batch if isinstance(config.micro_batch, int) else None
         self._noise_level = getattr(getattr(actor, "sampler", None), "noise_level", None)
 
@@ -136,28 +137,69 @@ class ClippedUpdate:
         cap, evaluate = self.config.importance_cap, self.actor.evaluate
         return decouple(batch, stale, evaluate, self.ranks, level=level, cap=cap, at_once=at_once)
 
-    def run(self, batch: Batch, iteration: int, critic: Optimiser | None = None) -> dict[str, float]:
-        """All epochs; returns means of the last one, over all ranks."""
-        figures: dict[str, float] = {}
-        parts = self.parts(batch.rows)
-        for epoch in range(self.config.epochs):
-            totals = torch.zeros(len(FIGURES))
-            for rows in self.minibatches(batch.rows, parts, iteration, epoch):
-                totals += self._step(batch.select(rows), critic)
-            self.ranks.sum_([totals])
-            means = totals / (parts * self.ranks.size)
-            figures = dict(zip(FIGURES, means.tolist(), strict=True)) | {"epochs": epoch + 1.0}
+    def run(
+        self, segments: Iterable[Batch], iteration: int, critic: Optimiser | None = None
+    ) -> tuple[Batch, dict[str, float]]:
+        """All epochs: the first on each segment as it comes, the others on all of them together.
+
+        In the first epoch a segment makes as many minibatches as its rows are worth. One that makes none adds its
+        gradient to that of the next, weighted by ratios as ranks' are. A single segment is the whole.
+
+        Returns:
+            All rows, and means of the last epoch over all ranks.
+        """
+        seen: list[Batch] = []
+        figures = self._means(self._first(segments, seen, iteration, critic), critic) | {"epochs": 1.0}
+        whole = concatenate(seen)
+        parts = self.parts(whole.rows)
+        for epoch in range(1, self.config.epochs):
             if self.config.target_kl is not None and figures["kl"] > self.config.target_kl:
                 break
+            totals = Totals()
+            for rows in self.minibatches(whole.rows, parts, iteration, epoch):
+                self._descend(whole.select(rows), totals, critic)
+                self._step(totals, critic)
+            figures = self._means(totals, critic) | {"epochs": epoch + 1.0}
+        return whole, figures
+
+    def _first(
+        self, segments: Iterable[Batch], seen: list[Batch], iteration: int, critic: Optimiser | None
+    ) -> "Totals":
+        """The first epoch; adds to `seen` what came."""
+        totals, carried = Totals(), 0.0
+        for segment in segments:
+            seen.append(segment)
+            rows = self._total(segment.rows)
+            carried += rows
+            enough = carried >= self.config.minibatch - rows / 2  # another one would overshoot by more than is missing
+            steps = max(1, round(carried / self.config.minibatch)) if enough else 0
+            for rows in self.minibatches(segment.rows, max(1, steps), iteration, 0):
+                self._descend(segment.select(rows), totals, critic)
+                if steps:
+                    self._step(totals, critic)
+            carried = 0.0 if steps else carried
+        if self._pending is not None:
+            self._step(totals, critic)
+        return totals
+
+    def _means(self, totals: "Totals", critic: Optimiser | None) -> dict[str, float]:
+        """Of an epoch, over all ranks."""
+        sums = torch.cat([totals.figures / totals.descents, torch.tensor([totals.norm / totals.steps])])
+        self.ranks.sum_([sums])
+        figures: dict[str, float] = dict(zip(FIGURES, (sums / self.ranks.size).tolist(), strict=True))
         if critic is None:
             figures.pop("value_loss", None)
         return figures
 
     def parts(self, rows: Tensor) -> int:
         """How many minibatches the rows of all ranks make."""
+        return max(1, round(self._total(rows) / self.config.minibatch))
+
+    def _total(self, rows: Tensor) -> float:
+        """How many there are on all ranks."""
         total = torch.tensor(float(len(rows)))
         self.ranks.sum_([total])
-        return max(1, round(float(total) / self.config.minibatch))
+        return float(total)
 
     def minibatches(self, rows: Tensor, parts: int, iteration: int, epoch: int) -> Iterator[Tensor]:
         """Every valid row once, in an order of (seed, iteration, epoch), in so many parts on every rank."""
@@ -166,27 +208,38 @@ class ClippedUpdate:
         order = rows[torch.randperm(len(rows), generator=generator)]
         yield from order.tensor_split(parts)
 
-    def _step(self, batch: Batch, critic: Optimiser | None) -> Tensor:
+    def _descend(self, batch: Batch, totals: "Totals", critic: Optimiser | None) -> None:
+        """Add a minibatch's gradient to the mean that the next step takes, weighted by ratios."""
         self._measure(batch)
+        ratios = float(batch.mask.any(dim=1).sum() if self.config.level == Level.CHUNK else batch.mask.sum())
+        before, rows = self._pending or (0.0, 0.0)
+        share = ratios / (before + ratios) if before else 1.0
+        for optimiser in [self.optimiser] if critic is None else [self.optimiser, critic]:
+            if self._pending is None:
+                optimiser.zero_grad()
+            else:
+                optimiser.fade(1 - share)
+        totals.figures += self._gradients(batch, share)
+        totals.descents += 1
+        self._pending = before + ratios, rows + len(batch.advantage)
+
+    def _step(self, totals: "Totals", critic: Optimiser | None) -> None:
+        assert self._pending is not None, "a step follows a gradient"
+        (ratios, rows), self._pending = self._pending, None
         self.updates += 1
         rise = min(1.0, self.updates / max(self.config.warmup_updates, 1))
-        optimisers = [self.optimiser] if critic is None else [self.optimiser, critic]
-        for optimiser in optimisers:
-            optimiser.zero_grad()
-        figures = self._descend(batch)
-        ratios = float(batch.mask.any(dim=1).sum() if self.config.level == Level.CHUNK else batch.mask.sum())
-        norm = self.optimiser.step(self.ranks, self.rate * rise, ratios)
+        totals.norm += self.optimiser.step(self.ranks, self.rate * rise, ratios)
+        totals.steps += 1
         if critic is not None:
-            critic.step(self.ranks, self.rate, float(len(batch.advantage)))
-        return torch.cat([figures, torch.tensor([norm])])
+            critic.step(self.ranks, self.rate, rows)
 
-    def _descend(self, batch: Batch) -> Tensor:
-        """Gradients of a minibatch's loss, some rows at a time; returns its figures, means over all of them."""
+    def _gradients(self, batch: Batch, share: float) -> Tensor:
+        """Add a share of the gradient of a minibatch's loss, some rows at a time; returns figures over all of them."""
         everything, found = torch.arange(len(batch.advantage)), []
         for rows in everything.split(self._at_once or max(len(everything), 1)):
             part = batch if len(rows) == len(everything) else batch.select(rows)
             loss, figures = self._loss(part, self.actor.evaluate(part.trace), Shares.of(part, batch))
-            loss.backward()
+            (loss * share).backward()
             found.append(torch.stack(figures))
         return torch.cat([torch.stack(found)[:, :-1].sum(dim=0), torch.stack(found)[:, -1:].amax(dim=0)])
 
@@ -242,6 +295,21 @@ class ClippedUpdate:
         """The inverse of `state`."""
         self.updates = int(state["updates"])
         self.optimiser.load({name: value for name, value in state.items() if name != "updates"})
+
+
+@dataclass
+class Totals:
+    """Of an epoch.
+
+    Attributes:
+        figures: float32 [F], sums of all but the last of `FIGURES` over `descents` minibatches.
+        norm: sum of the gradient's norm over `steps` of the optimiser.
+    """
+
+    figures: Tensor = field(default_factory=lambda: torch.zeros(len(FIGURES) - 1))
+    descents: int = 0
+    norm: float = 0.0
+    steps: int = 0
 
 
 @dataclass(frozen=True)

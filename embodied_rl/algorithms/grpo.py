@@ -9,7 +9,9 @@ Ratios are weighted so that every episode counts alike, however long (length nor
 Shapes: T decisions, N environments, E episodes.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
+from statistics import fmean
 
 import torch
 from torch import Tensor
@@ -55,8 +57,14 @@ class GRPO:
         """Set what depends on the iteration before its rollout is collected."""
         self.policy.anneal(iteration)
 
-    def update(self, rollout: Rollout, iteration: int) -> dict[str, float]:
-        """Learn from a rollout of whole episodes; returns figures for the log."""
+    def update(self, segments: Iterable[Rollout], iteration: int) -> dict[str, float]:
+        """Learn from rollouts of whole episodes as they come, usually a single one; returns figures for the log."""
+        notes: list[dict[str, float]] = []
+        _, figures = self.policy.run((self._batch(rollout, notes) for rollout in segments), iteration)
+        return {name: fmean(note[name] for note in notes) for name in notes[0]} | figures
+
+    def _batch(self, rollout: Rollout, notes: list[dict[str, float]]) -> Batch:
+        """What to learn from; adds what there is to say of it to `notes`."""
         rewards = discounted_reward(rollout.reward, rollout.steps, 1.0)
         returns = torch.where(rollout.valid, rewards, 0).sum(dim=0)  # [N], one episode each
         whole = (rollout.terminated | rollout.truncated).any(dim=0) & rollout.valid[0]
@@ -66,7 +74,8 @@ class GRPO:
         batch = as_batch(rollout, advantage.expand_as(rollout.valid), rollout.valid & kept & whole)
         batch.advantage = batch.advantage * self._by_length(batch, len(whole))
         batch, importance = self.policy.proximal(batch)
-        return {"kept_share": float(kept.float().mean()), **importance, **self.policy.run(batch, iteration)}
+        notes.append({"kept_share": float(kept.float().mean()), **importance})
+        return batch
 
     def _by_length(self, batch: Batch, episodes: int) -> Tensor:
         """float32 [B]: weights that make each episode's ratios add up to as many as the mean one has, on all ranks."""

@@ -9,14 +9,16 @@ Left out: a KL penalty towards a reference policy (pi_RL trains without one).
 Shapes: T decisions, N environments, B = T·N rows, Hx executed actions, P privileged entries.
 """
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from statistics import fmean
 from typing import Literal
 
 import torch
 from torch import Tensor
 
 from embodied_rl.actors.flow import PRIVILEGED, FlowActor
-from embodied_rl.algorithms.batch import Batch, as_batch
+from embodied_rl.algorithms.batch import Batch, as_batch, concatenate
 from embodied_rl.algorithms.clipped import ClippedConfig, ClippedUpdate
 from embodied_rl.config import at_least
 from embodied_rl.critics import Need
@@ -80,35 +82,49 @@ class PPO:
     def __init__(self, config: PPOConfig, actor: FlowActor, ranks: Ranks, seed: int, iterations: int) -> None:
         self.config, self.actor, self.ranks, self.seed = config, actor, ranks, seed
         self.warmup = config.critic_warmup
-        self.policy = ClippedUpdate(config, actor, ranks, seed, iterations, self.value_loss)
+        assert actor.critic is not None, "PPO needs a critic"
+        self._apart = actor.critic.needs == Need.PRIVILEGED
+        together = None if self._apart else self.value_loss
+        self.policy = ClippedUpdate(config, actor, ranks, seed, iterations, together)
         self.critic = Optimiser(
             {"critic": actor.parameter_groups()["critic"]}, {"critic": config.critic_lr}, config.grad_clip
         )
-        assert actor.critic is not None, "PPO needs a critic"
-        self._apart = actor.critic.needs == Need.PRIVILEGED
         self._replay: list[tuple[Tensor, ...]] = []
 
     def prepare(self, iteration: int) -> None:
         """Set what depends on the iteration before its rollout is collected."""
         self.policy.anneal(iteration)
 
-    def update(self, rollout: Rollout, iteration: int) -> dict[str, float]:
-        """Learn from a rollout; returns figures for the log."""
-        batch = self._advantages(rollout)
-        assert batch.returns is not None and batch.value is not None
-        rows = batch.rows
-        figures = {"explained_variance": float(explained_variance(batch.value[rows], batch.returns[rows]))}
-        batch, importance = self.policy.proximal(batch)
-        figures |= importance
+    def update(self, segments: Iterable[Rollout], iteration: int) -> dict[str, float]:
+        """Learn from the rollouts of an iteration as they come, usually a single one; returns figures for the log.
+
+        Advantages are normalised, and reach, within each of them.
+        """
+        figures: dict[str, float] = {}
         learning = iteration >= self.config.critic_warmup
+        batches = self._batches(segments, figures)
+        if learning:
+            batch, means = self.policy.run(batches, iteration, None if self._apart else self.critic)
+            figures |= means
+        else:
+            batch = concatenate([*batches])
         if self._apart:
             figures["value_loss"] = self._fit_critic(batch, iteration, 1 if learning else 4)
-            batch.value = batch.returns = None
-        if learning:
-            figures |= self.policy.run(batch, iteration, None if self._apart else self.critic)
-        elif not self._apart:
+        elif not learning:
             figures["value_loss"] = self._warm_up(batch, iteration)
         return figures
+
+    def _batches(self, segments: Iterable[Rollout], figures: dict[str, float]) -> Iterator[Batch]:
+        """What to learn from as it comes; adds what there is to say of it to `figures`."""
+        explained = list[float]()
+        for rollout in segments:
+            batch = self._advantages(rollout)
+            assert batch.returns is not None and batch.value is not None
+            explained.append(float(explained_variance(batch.value[batch.rows], batch.returns[batch.rows])))
+            figures["explained_variance"] = fmean(explained)
+            batch, importance = self.policy.proximal(batch)
+            figures |= importance
+            yield batch
 
     def _advantages(self, rollout: Rollout) -> Batch:
         config = self.config

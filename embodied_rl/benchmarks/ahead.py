@@ -1,4 +1,4 @@
-"""Collecting ahead of the learner, where it pays and where it does not, beside the planner's prediction.
+"""Collecting ahead of the learner, by versions or by segments, beside what the planner predicts.
 
 Stages sleep for a known time and move real pictures. The learner, the rollout workers' processes, boards, gates and
 everything between them are those of training; `update` is a sleep.
@@ -46,6 +46,7 @@ class Case:
         update: seconds.
         staleness: versions; 0 collects and learns in turn.
         workers: rollout workers.
+        segments: that are learned from one by one.
     """
 
     name: str
@@ -54,14 +55,17 @@ class Case:
     update: float
     staleness: int
     workers: int = 1
+    segments: int = 1
 
 
 _ROLLOUT = (0.05, 0.02, 0.6)
 _UPDATE = (0.02, 0.01, 1.0)
 CASES = (
     Case("rollout-bound, in turn", *_ROLLOUT, staleness=0),
+    Case("rollout-bound, in four segments", *_ROLLOUT, staleness=0, segments=4),
     Case("rollout-bound, one ahead", *_ROLLOUT, staleness=1),
     Case("train-bound, in turn", *_UPDATE, staleness=0),
+    Case("train-bound, in four segments", *_UPDATE, staleness=0, segments=4),
     Case("train-bound, one ahead", *_UPDATE, staleness=1),
     Case("train-bound, two workers ahead", *_UPDATE, staleness=1, workers=2),
 )
@@ -95,7 +99,7 @@ def predict(case: Case, extra: float) -> float:
     """Seconds of an iteration by the planner's model."""
     costs = Costs(step=Line(case.simulate), inference=Line(case.infer), update=Line(case.update), synchronise=extra)
     plan = Allocation("colocated", 1, rollout_workers=case.workers)
-    return iteration(costs, plan, _MANY, Workload(ENVS, DECISIONS, case.staleness)).seconds
+    return iteration(costs, plan, _MANY, Workload(ENVS, DECISIONS, case.staleness, case.segments)).seconds
 
 
 def measure(case: Case, runtime: Runtime) -> tuple[float, float]:
@@ -106,13 +110,14 @@ def measure(case: Case, runtime: Runtime) -> tuple[float, float]:
         source.offer()
         for _ in range(WARM + MEASURED):
             began = time.perf_counter()
-            rollout = source.collect()
-            behind.append(float((rollout.version < actor.version).float().mean()))
-            time.sleep(case.update)
+            for _ in range(case.segments):
+                rollout = source.collect()
+                behind.append(float((rollout.version < actor.version).float().mean()))
+                time.sleep(case.update / case.segments)
             actor.version += 1
             source.offer()
             seconds.append(time.perf_counter() - began)
-    return statistics.median(seconds[WARM:]), statistics.mean(behind[WARM:])
+    return statistics.median(seconds[WARM:]), statistics.mean(behind[WARM * case.segments :])
 
 
 @contextmanager
@@ -130,9 +135,9 @@ def experience(case: Case, runtime: Runtime, actor: SleepingActor) -> Iterator[S
         for number in range(case.workers)
     ]
     spec = SleepingSimulator.spec_of(SleepingConfig())
-    workers = Workers(board, handles, case.staleness)
-    rollout = Rollout.allocate(actor, DECISIONS, ENVS)
-    source = SharedExperience(actor, Ranks(), rollout, EpisodeSampler(spec, 0), workers)
+    workers = Workers(board, handles, case.staleness, case.segments)
+    rollouts = [Rollout.allocate(actor, DECISIONS // case.segments, ENVS) for _ in range(case.segments)]
+    source = SharedExperience(actor, Ranks(), rollouts, EpisodeSampler(spec, 0), workers)
     try:
         yield source
     finally:
@@ -146,7 +151,7 @@ def sleeping_worker(case: Case, number: int, board: BoardReader) -> RolloutWorke
     actor, sampler = SleepingActor(spec, case.infer, 0.0), EpisodeSampler(spec, 0)
     actor.version = -1
     handles = [InlineHandle(lambda: SleepingSimulator(config, envs))]
-    rollout = Rollout.allocate(actor, DECISIONS, envs)
+    rollout = Rollout.allocate(actor, DECISIONS // case.segments, envs)
     collector = Collector(
         handles, spec, envs, sampler, rollout, 0, env_offset=number * envs, env_total=ENVS
     )  # fmt: skip

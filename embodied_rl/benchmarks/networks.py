@@ -130,8 +130,7 @@ def inputs(actor: FlowActor, rows: int, seed: int = 0) -> PolicyInput:
     images = {name: torch.randint(256, shape, generator=generator, dtype=torch.uint8) for name in spec.cameras}
     tokens = torch.randint(1, actor.backbone.config.vocabulary, (rows, spec.token_length), generator=generator)
     state = torch.randn(rows, spec.state_dim, generator=generator)
-    on_device = {name: image.to(actor.device) for name, image in images.items()}
-    return PolicyInput(on_device, state.to(actor.device), tokens.to(actor.device))
+    return PolicyInput(images, state, tokens).to(actor.device)
 
 
 @torch.no_grad()

@@ -174,7 +174,7 @@ def measure_update(policy: str, size: Size, rows: int, seconds: float, device: s
     on_accelerator = torch.device(device).type == "cuda"
     if on_accelerator:
         torch.cuda.reset_peak_memory_stats(device)
-    turns = take_turns({keep: partial(update.run, batch, 0) for keep, batch in batches.items()}, seconds, device)
+    turns = take_turns({keep: partial(update.run, [batch], 0) for keep, batch in batches.items()}, seconds, device)
     most = torch.cuda.max_memory_allocated(device) if on_accelerator else None
     difference = float((scores["prefix"] - scores["images"]).abs().max())
     row_bytes = {keep: sum(value[0].nbytes for value in trace.values()) for keep, trace in traces.items()}

@@ -46,11 +46,12 @@ class _Worker:
 
 
 class Dispatcher:
-    """Hands out rollouts, numbered as the weights' versions are: number i is what version i learns from.
+    """Hands out rollouts, of which each version of the weights learns from so many `segments`: with one, number i is
+    what version i learns from.
 
-    A worker may begin number i once version i - staleness is there: each has a `Gate` of its own, so that a fast one
-    does not take what a slow one may. What version i meets is then at most `staleness` older than itself, and nobody
-    collects what will be thrown away.
+    A worker may begin what version i learns from once version i - staleness is there: each has a `Gate` of its own, so
+    that a fast one does not take what a slow one may. What version i meets is then at most `staleness` older than
+    itself, and nobody collects what will be thrown away.
 
     A worker that dies is replaced, and the new one goes on where the old one stood before the part it was making, so
     that nothing but time is lost. A thread waits for the workers, so that they go on while the ranks learn.
@@ -58,15 +59,16 @@ class Dispatcher:
     Args:
         handles: of `embodied_rl.experience.worker.RolloutWorker`s, in the order of their environments.
         staleness: see above; 0 collects when everything has been learned.
+        segments: see above; with several, a version may learn from the first while it collects the others.
 
     Attributes:
         restarts: workers replaced so far.
     """
 
-    def __init__(self, handles: Sequence[Handle], staleness: int) -> None:
+    def __init__(self, handles: Sequence[Handle], staleness: int, segments: int = 1) -> None:
         self.restarts = 0
-        self._workers = [_Worker(handle, Gate(staleness, rows=1)) for handle in handles]
-        self._staleness = staleness
+        self._workers = [_Worker(handle, Gate(staleness, rows=segments)) for handle in handles]
+        self._staleness, self._segments = staleness, segments
         self._beginning: Beginning | None = None
         self._changed = threading.Condition()
         self._failure: BaseException | None = None
@@ -74,11 +76,11 @@ class Dispatcher:
         self._bell = _Bell()
         self._thread = threading.Thread(target=self._run, name="dispatcher", daemon=True)
 
-    def load(self, number: int, states: Sequence[dict[str, Array]]) -> None:
-        """Go on with a rollout, from where the workers stood before it; only before the first `offer`."""
+    def load(self, version: int, states: Sequence[dict[str, Array]]) -> None:
+        """Go on with what a version learns from, from where workers stood before it; only before the first `offer`."""
         for worker, state in zip(self._workers, states, strict=True):
-            worker.following, worker.state = number, state
-            worker.gate.recover(number)
+            worker.following, worker.state = version * self._segments, state
+            worker.gate.recover(version)
 
     def offer(self, version: int, beginning: Beginning) -> None:
         """A version is on the board; `beginning` is what a new worker starts from, and must not change any more."""
@@ -86,7 +88,7 @@ class Dispatcher:
             self._beginning = beginning
             for worker in self._workers:
                 worker.gate.publish(version)
-        if not self._thread.is_alive():
+        if self._thread.ident is None:  # a thread that a failure has ended does not start again: `take` tells of it
             self._thread.start()
         self._bell.ring()
 
@@ -143,7 +145,7 @@ class Dispatcher:
         assert beginning is not None, "nothing is handed out before the first offer"
         beginning = None if worker.begun else beginning.going_on(worker.state)
         worker.told, worker.news, worker.begun = (*worker.told, *worker.news), [], True
-        least = worker.following - self._staleness
+        least = worker.following // self._segments - self._staleness
         worker.future = worker.handle.submit("collect", Order(worker.following, least, worker.told, beginning))
 
     def _collect(self) -> None:

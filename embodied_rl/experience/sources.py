@@ -1,6 +1,7 @@
 """Where a rank's rollouts come from: it collects them itself, or rollout workers do, and rank 0 shares them out.
 
-Rollouts are numbered as the weights' versions are: number i is what version i learns from.
+Rollouts are numbered as the weights' versions are: number i is what version i learns from. Where that comes in S
+segments, number i·S is the first of them, and so on.
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,7 +14,7 @@ from embodied_rl import build, runtimes
 from embodied_rl.experience.dispatch import Dispatcher
 from embodied_rl.experience.shares import fill, shared_out
 from embodied_rl.experience.worker import Beginning, Collected, Published, RolloutWorker
-from embodied_rl.figures import Share
+from embodied_rl.figures import Share, joined
 from embodied_rl.interfaces.curriculum import EpisodeRecord
 from embodied_rl.interfaces.policy import Actor, Policy
 from embodied_rl.interfaces.sim import Array
@@ -45,11 +46,13 @@ class Experience(Protocol):
         ...
 
     def collect(self) -> Rollout:
-        """This rank's part of the rollout that the present version learns from; it stays until the next call."""
+        """This rank's part of what the present version learns from, or of its next segment; it stays until the present
+        version has learned.
+        """
         ...
 
     def shares(self) -> list[Share]:
-        """What was done for it, by those who collected and whose report this rank has."""
+        """What was done for the present version, by those who collected and whose report this rank has."""
         ...
 
     def tell(self, finished: Sequence[EpisodeRecord]) -> None:
@@ -120,43 +123,56 @@ class SharedExperience:
     Args:
         actor: what learns; its weights are published.
         ranks: that learn together.
-        rollout: this rank's part, filled again and again.
+        rollouts: this rank's part, filled again and again: one for each segment of what a version learns from.
         sampler: an episode sampler of all environments, for its curriculum.
         workers: the rollout workers, on rank 0; None on others.
     """
 
     def __init__(
-        self, actor: Actor, ranks: Ranks, rollout: Rollout, sampler: EpisodeSampler, workers: "Workers | None"
+        self,
+        actor: Actor,
+        ranks: Ranks,
+        rollouts: Sequence[Rollout],
+        sampler: EpisodeSampler,
+        workers: "Workers | None",
     ) -> None:
         self.timeline = Timeline()
-        self._actor, self._ranks, self._rollout = actor, ranks, rollout
+        self._actor, self._ranks, self._rollouts = actor, ranks, rollouts
         self._sampler, self._workers = sampler, workers
-        self._last: list[Collected] = []
+        self._made: list[list[Collected]] = []
+        self._segment = 0
 
     def offer(self) -> None:
         if self._workers is not None:
             self._workers.offer(self._actor)
 
     def collect(self) -> Rollout:
-        self.timeline, parts = Timeline(), None
+        if self._segment == 0:
+            self.timeline, self._made = Timeline(), []
+        rollout, parts = self._rollouts[self._segment], None
         with self.timeline.record(WAIT):
             if self._workers is not None:
-                self._last = self._workers.dispatcher.take(self._actor.version)
-                shares = shared_out([made.arrays for made in self._last], self._ranks.size)
-                ended = [made.share.finished for made in self._last] if self._ranks.size == len(self._last) else None
-                parts = [(share, ended[rank] if ended else ()) for rank, share in enumerate(shares)]
+                parts = self._taken(self._workers.dispatcher)
             arrays, finished = self._ranks.scatter(parts)
-        fill(self._rollout, arrays)
-        self._rollout.finished = list(finished)
+        fill(rollout, arrays)
+        rollout.finished = list(finished)
         self.timeline.finish()
-        return self._rollout
+        self._segment = (self._segment + 1) % len(self._rollouts)
+        return rollout
+
+    def _taken(self, dispatcher: Dispatcher) -> list[tuple[dict[str, Array], tuple[EpisodeRecord, ...]]]:
+        """What each rank gets of the next segment."""
+        made = dispatcher.take(self._actor.version * len(self._rollouts) + self._segment)
+        self._made.append(made)
+        shares = shared_out([part.arrays for part in made], self._ranks.size)
+        ended = [part.share.finished for part in made] if self._ranks.size == len(made) else None
+        return [(share, ended[rank] if ended else ()) for rank, share in enumerate(shares)]
 
     def shares(self) -> list[Share]:
-        shares = [made.share for made in self._last]
         if self._workers is None:
-            return shares
-        first = shares[0]
-        return [replace(first, restarts=first.restarts + self._workers.dispatcher.restarts), *shares[1:]]
+            return []
+        first, *others = (joined([part.share for part in parts]) for parts in zip(*self._made, strict=True))
+        return [replace(first, restarts=first.restarts + self._workers.dispatcher.restarts), *others]
 
     def tell(self, finished: Sequence[EpisodeRecord]) -> None:
         self._sampler.update(finished)
@@ -166,7 +182,9 @@ class SharedExperience:
     def state(self) -> dict[str, Array]:
         own = self._sampler.state()
         workers = {
-            f"worker/{n}/{name}": array for n, made in enumerate(self._last) for name, array in made.state.items()
+            f"worker/{n}/{name}": array
+            for n, made in enumerate(self._made[-1] if self._made else ())
+            for name, array in made.state.items()
         }
         return own | workers
 
@@ -188,10 +206,11 @@ class Workers:
         board: that they read weights from.
         handles: of them, in the order of their environments.
         staleness: versions that they may be ahead.
+        segments: of what a version learns from.
     """
 
-    def __init__(self, board: Board, handles: Sequence[Handle], staleness: int) -> None:
-        self.dispatcher = Dispatcher(handles, staleness)
+    def __init__(self, board: Board, handles: Sequence[Handle], staleness: int, segments: int = 1) -> None:
+        self.dispatcher = Dispatcher(handles, staleness, segments)
         self._board, self._count = board, len(handles)
         self._everything: Weights | None = None
 
@@ -218,7 +237,7 @@ class Workers:
             )
             for number in range(int(config.plan.rollout_workers or 0))
         ]
-        return Workers(board, handles, config.staleness if config.mode == "async" else 0)
+        return Workers(board, handles, config.staleness if config.mode == "async" else 0, sizes.segments)
 
     def offer(self, actor: Actor) -> None:
         """Publish what has been learned, and let the workers begin what it allows."""
@@ -228,10 +247,10 @@ class Workers:
             self._everything = publish(actor, actor.version, everything=True)
         self.dispatcher.offer(actor.version, Beginning(self._everything, Published(learned, exploration)))
 
-    def load(self, number: int, state: Mapping[str, Array], learned: Mapping[str, Array]) -> None:
-        """Go on with a rollout from a `SharedExperience.state`, and what curricula have learned by then."""
+    def load(self, version: int, state: Mapping[str, Array], learned: Mapping[str, Array]) -> None:
+        """Go on with what a version learns from, from a `SharedExperience.state`, and what curricula have learned."""
         parts = [_part(state, f"worker/{worker}/") | dict(learned) for worker in range(self._count)]
-        self.dispatcher.load(number, parts)
+        self.dispatcher.load(version, parts)
 
     def close(self) -> None:
         """End them."""
@@ -244,14 +263,16 @@ class Sizes:
     """What an algorithm wants of a rollout.
 
     Attributes:
-        decisions: T.
+        decisions: T, of a segment.
         group_size: episodes that start alike.
         fresh: whether rollouts hold whole episodes.
+        segments: rollouts that a version learns from, one after another.
     """
 
     decisions: int
     group_size: int
     fresh: bool
+    segments: int = 1
 
 
 def rollout_worker(

@@ -18,16 +18,13 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from types import MethodType
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, distributed, nn
 
 from embodied_rl.runtime.addresses import INTERFACE, interface_of
 from embodied_rl.runtime.collective import GlooRanks, PeerLost, Ranks
-
-if TYPE_CHECKING:
-    from embodied_rl.learning.optimiser import Optimiser
 
 _torch: Any = distributed  # its type stubs lack stores
 
@@ -66,6 +63,14 @@ def of(module: nn.Module) -> "Sharding | None":
     return next((sharding for sharding in found if isinstance(sharding, Sharding)), None)
 
 
+class Moments(Protocol):
+    """An optimiser that holds shards."""
+
+    def shards(self, everything: bool = False) -> dict[str, Tensor]:
+        """See `embodied_rl.learning.optimiser.Optimiser.shards`."""
+        ...
+
+
 class Sharding:
     """A network that is spread over ranks. All of them make it, and call its methods, together.
 
@@ -79,7 +84,7 @@ class Sharding:
     """
 
     def __init__(self, network: nn.Module, ranks: GlooRanks) -> None:
-        self.network, self.optimisers, self._ranks = network, list["Optimiser"](), ranks
+        self.network, self.optimisers, self._ranks = network, list[Moments](), ranks
         self._root, self._units = _shard(network, ranks)
         with torch.no_grad(), self._lost():
             self._root.settle()  # tells FSDP which module is the outermost
@@ -125,6 +130,12 @@ class Sharding:
         for whole, _ in self._pairs:
             whole.grad = None
 
+    def fade(self, share: float) -> None:
+        """Multiply the gradients that this rank added up."""
+        for whole, _ in self._pairs:
+            if whole.grad is not None:
+                whole.grad.mul_(share)
+
     def reduce(self, weight: float) -> None:
         """Make the gradients that this rank added up into the shards' of the mean over ranks, weighted by `weight`.
 
@@ -133,10 +144,7 @@ class Sharding:
         """
         total = torch.tensor(float(weight), dtype=torch.float64)
         self._ranks.sum_([total])
-        share = weight * self._ranks.size / max(float(total), 1e-12)  # FSDP takes the plain mean over ranks
-        for whole, _ in self._pairs:
-            if whole.grad is not None:
-                whole.grad.mul_(share)
+        self.fade(weight * self._ranks.size / max(float(total), 1e-12))  # FSDP takes the plain mean over ranks
         with self._lost():
             self._automatic(True)
             self._root.settle().backward()

@@ -16,8 +16,7 @@ from typing import Any
 from torch import Tensor
 
 from embodied_rl.learning.checkpoint import CheckpointError
-from embodied_rl.learning.optimiser import Optimiser
-from embodied_rl.learning.sharded import Sharding
+from embodied_rl.learning.sharded import Moments, Sharding
 from embodied_rl.runs.storage import explained
 from embodied_rl.runtime.collective import Ranks
 
@@ -55,7 +54,7 @@ def write(folder: Path, sharding: Sharding | None, ranks: Ranks) -> dict[str, Ca
     return {f"{FOLDER}/{file.name}": partial(_move, file) for file in sorted(written.iterdir())}
 
 
-def read(checkpoint: Path, sharding: Sharding | None, optimisers: Sequence[Optimiser] = ()) -> None:
+def read(checkpoint: Path, sharding: Sharding | None, optimisers: Sequence[Moments] = ()) -> None:
     """Fill the moments of what is spread over ranks from a checkpoint's shards, however many ranks wrote them.
 
     Ranks that share a network call this together. A checkpoint without shards changes nothing: what they would hold is
@@ -91,7 +90,7 @@ def _library() -> Any:
     return import_module("torch.distributed.checkpoint")
 
 
-def _moments(optimisers: Sequence[Optimiser], everything: bool = False) -> dict[str, Tensor]:
+def _moments(optimisers: Sequence[Moments], everything: bool = False) -> dict[str, Tensor]:
     return {
         f"{number}/{name}": value
         for number, optimiser in enumerate(optimisers)

@@ -93,20 +93,27 @@ def to_plan(chosen: Allocation, asked: Plan) -> Plan:
 
 
 def rollout_workers(config: TrainConfig) -> int:
-    """How many there are: by default as many as ranks where they collect ahead, else none."""
+    """How many there are: by default as many as ranks where they collect beside the learner, else none."""
     asked = config.plan.rollout_workers
-    return asked if asked is not None else config.plan.ranks if config.mode == "async" else 0
+    return asked if asked is not None else config.plan.ranks if config.mode != "sync" else 0
 
 
 def workload(config: TrainConfig) -> Workload:
     """N environments, T decisions of each in a rollout, and how far who collects may be ahead."""
-    algorithm, _ = plugins.configure("algorithms", config.algo, "algo")
-    staleness = config.staleness if config.mode == "async" else 0
+    algorithm, options = plugins.configure("algorithms", config.algo, "algo")
+    segments = config.segments if config.mode == "stream" else 1
+    work = Workload(
+        config.sim.num_envs,
+        config.train.decisions,
+        config.staleness if config.mode == "async" else 0,
+        segments,
+        early=1 / int(getattr(options, "epochs", 1)),
+    )
     if not algorithm.fresh_episodes:
-        return Workload(config.sim.num_envs, config.train.decisions, staleness)
+        return work
     spec = SimulatorKind.of(config.sim).spec
     _, embodiment = build.backbone(config.policy, spec)
-    return Workload(config.sim.num_envs, -(-spec.horizon // embodiment.executed), staleness)
+    return replace(work, decisions=-(-spec.horizon // embodiment.executed) * segments)
 
 
 def group_size(config: TrainConfig) -> int:

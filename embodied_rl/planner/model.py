@@ -33,11 +33,20 @@ class Workload:
     Attributes:
         envs, decisions: N and T.
         staleness: versions that those who collect may be ahead of the learner; 0 for none.
+        segments: equal parts of a rollout, each of which is learned from while the next is collected; 1 for none.
+        early: share of the update that needs no more than the segment at hand: that of its first epoch.
     """
 
     envs: int
     decisions: int
     staleness: int = 0
+    segments: int = 1
+    early: float = 1.0
+
+    @property
+    def ahead(self) -> bool:
+        """Whether to collect and to learn go on at the same time."""
+        return self.staleness > 0 or self.segments > 1
 
     @property
     def rows(self) -> int:
@@ -80,8 +89,8 @@ class Prediction:
 
 
 def iteration(costs: Costs, plan: Allocation, resources: Resources, workload: Workload) -> Prediction:
-    """Predict one iteration: rollout, then update; or both at once, where rollout workers may be ahead and have cores
-    of their own. With jitter it is the median of some draws.
+    """Predict one iteration: rollout, then update; or both at once, where rollout workers may be ahead, by versions or
+    by segments, and have cores of their own. With jitter it is the median of some draws.
     """
     rounds = min(workload.decisions, SETTLED)
     short = replace(workload, decisions=rounds)
@@ -93,9 +102,17 @@ def iteration(costs: Costs, plan: Allocation, resources: Resources, workload: Wo
     extra += costs.synchronise if plan.mode != "colocated" else 0.0
     if plan.rollout_workers:
         extra = costs.synchronise
-    ahead = plan.rollout_workers and workload.staleness and resources.cores > plan.ranks
-    total = max(seconds, update) + extra if ahead else seconds + update + extra
+    ahead = plan.rollout_workers and workload.ahead and resources.cores > plan.ranks
+    total = (_overlapping(seconds, update, workload) if ahead else seconds + update) + extra
     return Prediction(total, seconds, update, middle.busy, middle.bubble, workload.rows / total)
+
+
+def _overlapping(rollout: float, update: float, workload: Workload) -> float:
+    """Seconds of both at once: a version ahead, or a segment ahead of what is learned early, as a pipeline of two."""
+    if workload.staleness:
+        return max(rollout, update)
+    segment, learned = rollout / workload.segments, update * workload.early / workload.segments
+    return segment + (workload.segments - 1) * max(segment, learned) + learned + update * (1 - workload.early)
 
 
 def learners(plan: Allocation) -> int:
@@ -110,7 +127,7 @@ def rollout(costs: Costs, plan: Allocation, resources: Resources, workload: Work
     """
     place = _on_devices if resources.devices else _on_cores
     if plan.rollout_workers:
-        resources = replace(resources, cores=max(1, resources.cores - (plan.ranks if workload.staleness else 0)))
+        resources = replace(resources, cores=max(1, resources.cores - (plan.ranks if workload.ahead else 0)))
     rank = place(costs, plan.collecting, resources, workload, random.Random(seed))
     rank.begin()
     rank.clock.run()

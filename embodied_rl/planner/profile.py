@@ -212,7 +212,7 @@ class _Bench:
                 self.algorithm.prepare(self.learning)
                 self.ranks.barrier()
                 began = time.perf_counter()
-                self.algorithm.update(rollout, self.learning)
+                self.algorithm.update([rollout], self.learning)
                 seconds = time.perf_counter() - began + collector.timeline.ends
                 samples.add("update", envs * decisions, seconds)
                 samples.add("policy_memory", envs * decisions, resident_bytes(os.getpid()))

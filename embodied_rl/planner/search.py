@@ -69,7 +69,7 @@ def allocations(
 ) -> Iterator[Allocation]:
     """Every allocation of the resources whose sizes fit the environments."""
     plans = _on_devices(resources.devices) if resources.devices else _on_cores(resources.cores)
-    if workload.staleness and not resources.devices:
+    if workload.ahead and not resources.devices:
         plans = _ahead(resources.cores)
     for plan in plans:
         if workload.envs % plan.ranks:

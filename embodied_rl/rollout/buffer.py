@@ -3,7 +3,7 @@
 Shapes: T decisions, N environments, Hx executed actions, D' elements of an action's log-probability.
 """
 
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 
 import numpy as np
 import torch
@@ -84,6 +84,23 @@ class Rollout:
             task=zeros(dtype=torch.int64),
             last_value=torch.zeros(num_envs, device=device),
         )
+
+    def segments(self, count: int) -> list["Rollout"]:
+        """Views of its decisions in so many equal parts, each with a `last_value` and `finished` of its own."""
+        if count == 1:
+            return [self]
+        each = self.decisions // count
+        assert each * count == self.decisions, f"{self.decisions} decisions do not make {count} equal parts"
+        return [self._segment(slice(first, first + each)) for first in range(0, self.decisions, each)]
+
+    def _segment(self, rows: slice) -> "Rollout":
+        views = {
+            f.name: getattr(self, f.name)[rows]
+            for f in fields(self)
+            if f.name not in ("trace", "last_value", "finished")
+        }
+        trace = {name: tensor[rows] for name, tensor in self.trace.items()}
+        return replace(self, trace=trace, last_value=torch.zeros_like(self.last_value), finished=[], **views)
 
     @property
     def decisions(self) -> int:

@@ -33,8 +33,12 @@ class TrainConfig:
     """Fixes every random choice of the run."""
     resume: str | None = None
     """Continue a run: "last", or its folder."""
-    mode: Literal["sync", "async"] = "sync"
-    """sync: collect, then learn; async: rollout workers collect while the ranks learn, `staleness` versions ahead."""
+    mode: Literal["sync", "stream", "async"] = "sync"
+    """sync: collect, then learn; stream: learn from a rollout while rollout workers make the rest of it; async: rollout
+    workers collect while the ranks learn, `staleness` versions ahead."""
+    segments: int = at_least(2, 4)
+    """stream: so many parts, of train.decisions / segments decisions each, make a rollout; the first epoch learns from
+    one after the other. Where a method wants whole episodes, each of them is a rollout of these."""
     staleness: int = at_least(0, 1)
     """async: by how many versions the weights that decided may be older than those that learn from it; 0 is sync."""
     runtime: Literal["local", "ray"] = "local"

@@ -67,7 +67,7 @@ def table_gradient(gap: Tensor, advantage: Tensor, mask: Tensor | None = None, *
     """Gradient [B, Hx, D'] of one full-batch update on the log-probabilities."""
     actor = Table(*gap.shape)
     update = make_update(actor, **settings)
-    update.run(table_batch(gap, advantage, mask), 0)
+    update.run([table_batch(gap, advantage, mask)], 0)
     assert actor.theta.grad is not None
     return actor.theta.grad
 

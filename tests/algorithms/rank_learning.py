@@ -31,7 +31,7 @@ def learn(config: dict[str, Any], ranks: Ranks) -> dict[str, Tensor]:
     options = {"critic_warmup": 0, "warmup_updates": 0, "target_kl": None, "minibatch": 10**6, "value_clip": 0.5}
     options |= {"lr": 1e-3, "perception_lr": 1e-3, "critic_lr": 1e-3, "epochs": 4, "micro_batch": config["micro_batch"]}
     ppo = PPO(PPOConfig(**options, critic_steps=0), actor, ranks, 0, 10)
-    ppo.update(mine, 0)
+    ppo.update([mine], 0)
     found = {name: parameter.detach().clone() for name, parameter in deepcopy(actor).named_parameters()}
     for other in ranks.gather(found):
         assert all(torch.equal(other[name], value) for name, value in found.items())

@@ -79,14 +79,14 @@ def test_entropy_is_pushed_up_where_the_policy_acted() -> None:
 def test_an_epoch_beyond_the_target_divergence_is_the_last(target: float | None, epochs: int) -> None:
     """A log-ratio of log 2 has k3 = 2 - 1 - log 2 = 0.307; with a rate of 0 it stays there."""
     update = make_update(Table(1, 1, 1), lr=0.0, epochs=4, target_kl=target)
-    figures = update.run(table_batch(torch.full((1, 1, 1), log(2)), torch.ones(1)), 0)
+    _, figures = update.run([table_batch(torch.full((1, 1, 1), log(2)), torch.ones(1))], 0)
     assert figures["kl"] == pytest.approx(1 - log(2), abs=1e-6)
     assert figures["epochs"] == epochs
 
 
 def test_figures_in_closed_form() -> None:
     gap = torch.tensor([0.0, 0.1, -0.5, log(1.5)])[:, None, None]
-    figures = make_update(Table(4, 1, 1)).run(table_batch(gap, torch.tensor([1.0, 1, 1, 1])), 0)
+    _, figures = make_update(Table(4, 1, 1)).run([table_batch(gap, torch.tensor([1.0, 1, 1, 1]))], 0)
     ratio = gap.exp()
     assert figures["clip_share"] == pytest.approx(0.5)
     assert figures["worst_ratio"] == pytest.approx(0.5)
@@ -148,7 +148,7 @@ def test_two_ranks_follow_the_gradient_of_one_process(level: str) -> None:
         actor, mine = Table(5), shares[ranks.rank]
         batch = table_batch(gap, advantage, mask).select(mine)
         batch.trace["row"] = mine
-        make_update(actor, ranks, level=level).run(batch, 0)
+        make_update(actor, ranks, level=level).run([batch], 0)
         return actor.theta.grad
 
     expected = table_gradient(gap, advantage, mask, level=level)
@@ -163,14 +163,14 @@ def test_the_learning_rate_falls_linearly_whatever_came_before(iteration: int, s
     update = make_update(actor, lr=0.1, lr_final=0.3)
     for other in (99, 0, iteration):
         update.anneal(other)
-    update.run(table_batch(torch.zeros(1, 1, 1), torch.ones(1)), iteration)
+    update.run([table_batch(torch.zeros(1, 1, 1), torch.ones(1))], iteration)
     assert actor.theta.item() == pytest.approx(0.1 * share, rel=1e-4)
 
 
 def test_the_learning_rate_rises_over_the_first_updates() -> None:
     actor = Table(1, 1, 1)
     update = make_update(actor, lr=0.1, warmup_updates=4)
-    update.run(table_batch(torch.zeros(1, 1, 1), torch.ones(1)), 0)
+    update.run([table_batch(torch.zeros(1, 1, 1), torch.ones(1))], 0)
     assert actor.theta.item() == pytest.approx(0.1 / 4, rel=1e-4)
 
 
@@ -192,9 +192,9 @@ def test_the_first_minibatch_has_ratio_one(sampler: str) -> None:
     rollout = make_rollout(actor, decisions=1, num_envs=7)
     batch = as_batch(rollout, torch.randn(1, 7))
     actor.sampler.noise_level *= 0.5
-    assert float(make_update(actor)._step(batch, None)[FIGURES.index("worst_ratio")]) == 0
+    assert float(make_update(actor)._gradients(batch, 1.0)[FIGURES.index("worst_ratio")]) == 0
     many = make_rollout(make_actor(sampler), decisions=6)
-    figures = make_update(make_actor(sampler)).run(as_batch(many, torch.randn(6, 5)), 0)
+    _, figures = make_update(make_actor(sampler)).run([as_batch(many, torch.randn(6, 5))], 0)
     assert 0 <= figures["worst_ratio"] < 1e-4 and figures["clip_share"] == 0
 
 
@@ -202,7 +202,7 @@ def test_without_a_single_valid_row_nothing_moves() -> None:
     actor = make_actor()
     rollout, before = make_rollout(actor), weights(actor)
     rollout.valid[:] = False
-    figures = make_update(actor, epochs=2, minibatch=8).run(as_batch(rollout, torch.randn(4, 5)), 0)
+    _, figures = make_update(actor, epochs=2, minibatch=8).run([as_batch(rollout, torch.randn(4, 5))], 0)
     assert changed(actor, before) == set()
     assert figures["kl"] == figures["grad_norm"] == 0
 
@@ -210,19 +210,19 @@ def test_without_a_single_valid_row_nothing_moves() -> None:
 def test_the_auxiliary_loss_reaches_perception_alone() -> None:
     actor = make_actor(auxiliary=True)
     rollout, before = make_rollout(actor), weights(actor)
-    make_update(actor, auxiliary=1.0).run(as_batch(rollout, torch.zeros(4, 5)), 0)
+    make_update(actor, auxiliary=1.0).run([as_batch(rollout, torch.zeros(4, 5))], 0)
     perception = {id(parameter) for parameter in actor.backbone.perception_parameters()}
     moved = changed(actor, before)
     assert moved and moved <= {name for name, parameter in actor.named_parameters() if id(parameter) in perception}
     before = weights(actor)
-    make_update(actor, auxiliary=0.0).run(as_batch(rollout, torch.zeros(4, 5)), 0)
+    make_update(actor, auxiliary=0.0).run([as_batch(rollout, torch.zeros(4, 5))], 0)
     assert changed(actor, before) == set()
 
 
 def test_a_frozen_perception_has_no_auxiliary_loss() -> None:
     actor = make_actor(auxiliary=True, freeze_perception=True)
     rollout, before = make_rollout(actor), weights(actor)
-    make_update(actor, auxiliary=1.0).run(as_batch(rollout, torch.zeros(4, 5)), 0)
+    make_update(actor, auxiliary=1.0).run([as_batch(rollout, torch.zeros(4, 5))], 0)
     assert changed(actor, before) == set()
 
 
@@ -230,7 +230,7 @@ def test_a_frozen_perception_has_no_auxiliary_loss() -> None:
 def test_a_frozen_perception_stays_to_the_bit(sampler: str) -> None:
     actor = make_actor(sampler, freeze_perception=True)
     rollout, before = make_rollout(actor), weights(actor)
-    make_update(actor, epochs=3, minibatch=8, lr=0.01).run(as_batch(rollout, torch.randn(4, 5)), 0)
+    make_update(actor, epochs=3, minibatch=8, lr=0.01).run([as_batch(rollout, torch.randn(4, 5))], 0)
     frozen = {id(parameter) for parameter in actor.backbone.perception_parameters()}
     names = {name for name, parameter in actor.named_parameters() if id(parameter) in frozen}
     assert names and not changed(actor, before) & names
@@ -244,12 +244,12 @@ def test_state_and_load_continue_to_the_bit() -> None:
     batch = as_batch(rollout, torch.randn(4, 5))
     straight = make_update(actors[0], epochs=2, minibatch=8, warmup_updates=9)
     for iteration in range(2):
-        straight.run(batch, iteration)
+        straight.run([batch], iteration)
     resumed = make_update(actors[1], epochs=2, minibatch=8, warmup_updates=9)
     actors[1].load_state_dict(actors[0].state_dict())
     resumed.load({name: value.clone() for name, value in straight.state().items()})
     for update in (straight, resumed):
-        update.run(batch, 2)
+        update.run([batch], 2)
     assert changed(actors[1], weights(actors[0])) == set()
 
 
@@ -270,7 +270,7 @@ def test_micro_batches_give_the_gradient_and_the_figures_of_the_whole(level: str
         settings = {"level": level, "entropy": 0.01, "auxiliary": 0.5, "micro_batch": micro_batch}
         update = make_update(actor, **settings)
         update.value_loss = lambda part, value: (value - part.returns).square().mean()
-        figures = update.run(batch, 0, update.optimiser)
+        _, figures = update.run([batch], 0, update.optimiser)
         found.append(({name: p.grad for name, p in actor.named_parameters() if p.grad is not None}, figures))
     whole, figures = found[0]
     assert figures["clip_share"] > 0

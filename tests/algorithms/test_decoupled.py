@@ -46,7 +46,7 @@ def stale_rollout(actor: Any, fresh: int = 0, **options: Any) -> tuple[Any, Roll
 
 
 def learn(learner: Any, rollout: Rollout, iterations: int = 2) -> list[dict[str, float]]:
-    return [learner.update(rollout, iteration) for iteration in range(iterations)]
+    return [learner.update([rollout], iteration) for iteration in range(iterations)]
 
 
 @pytest.mark.parametrize("method", ["ppo/hybrid/privileged", "ppo/noise/prefix", "grpo/hybrid/none"])
@@ -89,7 +89,7 @@ def test_an_update_of_stale_data_starts_at_ratio_one(sampler: str) -> None:
     chosen[~rollout.valid.flatten()] = False
     update = make_update(actor, importance_cap=1.05)
     decoupled, importance = update.proximal(batch)
-    figures = update.run(decoupled, 0)
+    _, figures = update.run([decoupled], 0)
     assert figures["worst_ratio"] < 1e-4 and figures["clip_share"] == 0 and figures["kl"] < 1e-6
     assert figures["policy_loss"] == pytest.approx(-float((weight * batch.advantage[:, None])[chosen].mean()), abs=1e-5)
     assert importance["importance"] == pytest.approx(float(weight[chosen].mean()), rel=1e-4)
@@ -106,8 +106,8 @@ def test_distances_are_those_to_the_policy_at_the_start(method: str) -> None:
         rollout.truncated[-1] = True
         settings |= {"epochs": 1, "minibatch": 10**6, "lr": 1e-4}
         if method == "ppo":
-            return make_ppo(actor, **settings).update(rollout, 0)
-        return make_grpo(actor, success_low=-9, success_high=9, **settings).update(rollout, 0)
+            return make_ppo(actor, **settings).update([rollout], 0)
+        return make_grpo(actor, success_low=-9, success_high=9, **settings).update([rollout], 0)
 
     decoupled, plain = figures(), figures(decoupled=False)
     assert decoupled["worst_ratio"] < 1e-4 and decoupled["kl"] < 1e-6
@@ -139,7 +139,7 @@ def test_where_the_policy_stood_still_it_is_ppo(sampler: str) -> None:
     actors = [make_actor(sampler), make_actor(sampler)]
     actors[1].version = 3
     rollout = make_rollout(actors[0])
-    plain, stale = (make_ppo(actor, epochs=2, lr=1e-3).update(rollout, 0) for actor in actors)
+    plain, stale = (make_ppo(actor, epochs=2, lr=1e-3).update([rollout], 0) for actor in actors)
     assert stale.pop("importance") == pytest.approx(1, abs=1e-4)
     assert stale.pop("importance_capped") == 0
     assert stale == pytest.approx(plain, rel=1e-2, abs=1e-4)
@@ -171,7 +171,7 @@ def test_values_of_stale_rows_are_clipped_around_those_at_the_start(critic: str)
     ppo, seen = make_ppo(actor, epochs=1, minibatch=10**6, value_clip=0.1), []
     errors = ppo._errors
     ppo._errors = lambda value, old, returns: (seen.append(old), errors(value, old, returns))[1]
-    ppo.update(rollout, 0)
+    ppo.update([rollout], 0)
     found = ppo._replay[0][2] if critic == "privileged" else seen[0]
     torch.testing.assert_close(found.sort().values, expected.sort().values, rtol=1e-4, atol=1e-5)
     if critic == "privileged":
@@ -196,7 +196,7 @@ def test_ranks_agree_where_only_one_holds_stale_rows(method: str) -> None:
             learner: Any = make_ppo(copy, place, critic_steps=0, **settings)
         else:
             learner = make_grpo(copy, place, success_low=-9, success_high=9, **settings)
-        figures = learner.update(mine, 0)
+        figures = learner.update([mine], 0)
         return figures, {name: p.grad for name, p in copy.named_parameters() if p.grad is not None}
 
     parts = split(rollout, [slice(0, 4), slice(4, 6)])

@@ -30,7 +30,7 @@ def table_update(prox: Tensor, recorded: Tensor, now: Tensor, advantage: Tensor,
     batch, _ = update.proximal(batch)
     with torch.no_grad():
         actor.theta.copy_(now - prox)
-    update.run(batch, 0)
+    update.run([batch], 0)
     assert actor.theta.grad is not None
     return actor.theta.grad
 
@@ -149,7 +149,7 @@ def test_the_gradient_is_that_of_finite_differences(level: str, micro_batch: int
     with torch.no_grad():
         for parameter in actor.parameters():
             parameter.add_(0.05 * torch.sin(torch.arange(parameter.numel(), dtype=DOUBLE)).view_as(parameter))
-    figures = update.run(decoupled, 0)
+    _, figures = update.run([decoupled], 0)
     assert 0 < figures["clip_share"] < 0.6
     at = torch.cat([p.detach().flatten() for p in actor.parameters()]).numpy()
     assert figures["policy_loss"] == pytest.approx(by_loops(at, start, batch, level, 1.3), rel=1e-5)
@@ -191,7 +191,7 @@ def expected_gradient(behaviour: Choices, present: Choices, reward: Tensor, **se
     mask, version = torch.ones(rows, 2, dtype=torch.bool), torch.zeros(rows, dtype=torch.int64)
     batch = Batch(trace, log_prob, mask, advantage, torch.arange(rows), version=version)
     update = make_update(present, lr=0.0, level="chunk", **settings)
-    update.run(update.proximal(batch)[0], 0)
+    update.run([update.proximal(batch)[0]], 0)
     return [p.grad for p in (present.first, present.second) if p.grad is not None]
 
 

@@ -51,7 +51,7 @@ def episodes(outcomes: list[float], lengths: list[int], group_size: int = 2) -> 
 
 def gradients(actor: TableActor, rollout: Rollout, **settings: Any) -> Tensor:
     """[T, N, Hx, D'] on each log-probability."""
-    make_grpo(actor, **settings).update(rollout, 0)
+    make_grpo(actor, **settings).update([rollout], 0)
     return actor.theta.grad.view(TALL, -1, *actor.theta.shape[1:])
 
 
@@ -78,7 +78,7 @@ def test_groups_that_agree_teach_nothing() -> None:
 @pytest.mark.parametrize(("low", "high", "kept"), [(0.1, 0.9, True), (0.25, 0.25, True), (0.3, 0.9, False)])
 def test_groups_that_nearly_agree_are_left_out(low: float, high: float, kept: bool) -> None:
     actor, rollout = episodes([0, 0, 1, 0], [2, 2, 2, 2], group_size=4)
-    figures = make_grpo(actor, group_size=4, success_low=low, success_high=high).update(rollout, 0)
+    figures = make_grpo(actor, group_size=4, success_low=low, success_high=high).update([rollout], 0)
     assert figures["kept_share"] == float(kept)
     assert bool(actor.theta.grad.any()) == kept
 
@@ -132,7 +132,7 @@ def test_two_ranks_learn_what_one_process_learns_from_all_their_episodes() -> No
         actor = TableActor(TALL * 4)
         _, rollout = episodes(outcomes[mine], lengths[mine])
         rollout.trace["row"][:] = torch.arange(TALL * 4).view(TALL, 4)[:, mine]
-        make_grpo(actor, ranks).update(rollout, 0)
+        make_grpo(actor, ranks).update([rollout], 0)
         return actor.theta.grad.view(TALL, 4, 2, 2)
 
     for found in on_ranks(rank):
@@ -147,6 +147,6 @@ def test_there_is_no_critic() -> None:
     rollout.terminated[-1] = True
     rollout.value[:], rollout.last_value[:], rollout.final_value[:] = 3, 4, 5
     before = weights(actor)
-    make_grpo(actor, group_size=5, success_low=-9.0, success_high=9.0, lr=0.01).update(rollout, 0)
+    make_grpo(actor, group_size=5, success_low=-9.0, success_high=9.0, lr=0.01).update([rollout], 0)
     assert any(name.startswith("backbone.stem") for name in changed(actor, before))
     assert set(make_grpo(actor).state()) == {"updates"}

@@ -67,7 +67,7 @@ def train(method: str, sign: float = 1.0, lag: int = 0) -> tuple[float, float]:
     for actor.version in range(ITERATIONS):
         learner.prepare(actor.version)
         versions.append(deepcopy(actor))
-        figures = learner.update(collector.collect(versions[0]), actor.version)
+        figures = learner.update([collector.collect(versions[0])], actor.version)
         assert ("importance" in figures) == (min(actor.version, lag) > 0)
     return before, deployed_error(actor)
 

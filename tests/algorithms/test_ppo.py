@@ -89,7 +89,7 @@ def test_two_ranks_learn_what_one_process_learns_from_all_their_data(critic: str
 
     def learn(ranks: Ranks, mine: Rollout) -> dict[str, Tensor]:
         copy = deepcopy(actor)
-        make_ppo(copy, ranks, **settings).update(mine, 0)
+        make_ppo(copy, ranks, **settings).update([mine], 0)
         return {name: parameter.grad for name, parameter in copy.named_parameters() if parameter.grad is not None}
 
     expected = learn(Ranks(), rollout)
@@ -143,7 +143,7 @@ def test_what_was_not_executed_or_not_chosen_or_lost_changes_no_bit(sampler: str
     other, figures = deepcopy(actor), []
     for learner, experience in ((actor, rollout), (other, spoil(rollout))):
         ppo = make_ppo(learner, epochs=2, entropy=0.01)
-        figures.append([ppo.update(experience, iteration) for iteration in range(2)])
+        figures.append([ppo.update([experience], iteration) for iteration in range(2)])
     assert changed(other, weights(actor)) == set()
     assert figures[0] == figures[1]
 
@@ -157,7 +157,7 @@ def test_an_executed_action_of_the_policy_does_change_it() -> None:
     other.log_prob[0, 0, 0, 0] += 0.05
     learners = [deepcopy(actor), deepcopy(actor)]
     for learner, experience in zip(learners, (rollout, other), strict=True):
-        make_ppo(learner, epochs=1, minibatch=10**6).update(experience, 0)
+        make_ppo(learner, epochs=1, minibatch=10**6).update([experience], 0)
     assert changed(learners[1], weights(learners[0]))
 
 
@@ -168,11 +168,11 @@ def test_while_the_critic_warms_up_the_actor_stays_to_the_bit(options: tuple[str
     rollout, before = make_rollout(actor), weights(actor)
     ppo = make_ppo(actor, critic_warmup=2)
     for iteration in range(2):
-        figures = ppo.update(rollout, iteration)
+        figures = ppo.update([rollout], iteration)
         assert "kl" not in figures and figures["value_loss"] > 0
     moved = changed(actor, before)
     assert moved and all(name.startswith("critic.") for name in moved)
-    ppo.update(rollout, 2)
+    ppo.update([rollout], 2)
     assert any(name.startswith("backbone.") for name in changed(actor, before))
 
 
@@ -192,7 +192,7 @@ def test_a_critic_on_the_network_learns_with_the_policy(critic: str) -> None:
 
     start, before = error(), weights(actor)
     for iteration in range(4):
-        ppo.update(rollout, iteration)
+        ppo.update([rollout], iteration)
     assert all(name.startswith("critic.") for name in changed(actor, before))
     assert error() < 0.5 * start
 
@@ -202,7 +202,7 @@ def test_a_privileged_critic_learns_from_the_last_rollouts() -> None:
     rollout = make_rollout(actor, decisions=6)
     rollout.terminated[:] = True
     ppo = make_ppo(actor, lr=0.0, critic_lr=0.02, critic_steps=200, critic_warmup=9, critic_replay=2)
-    losses = [ppo.update(rollout, iteration)["value_loss"] for iteration in range(3)]
+    losses = [ppo.update([rollout], iteration)["value_loss"] for iteration in range(3)]
     assert losses[2] < 0.5 * losses[0]
     assert len(ppo._replay) == 2
 
@@ -217,7 +217,7 @@ def test_value_clip_and_huber_act_on_every_critic(critic: str) -> None:
         rollout.terminated[:] = True
         rollout.reward[:] = 5.0
         ppo = make_ppo(actor, lr=0.0, perception_lr=0.0, critic_lr=0.02, critic_steps=60, epochs=30, **settings)
-        loss = ppo.update(rollout, 5)["value_loss"]
+        loss = ppo.update([rollout], 5)["value_loss"]
         with torch.no_grad():
             trace = {name: tensor.flatten(0, 1) for name, tensor in rollout.trace.items()}
             value = actor.evaluate(trace).value if critic == "prefix" else actor.critic_value(trace[PRIVILEGED])
@@ -235,7 +235,7 @@ def test_a_rollout_that_was_lost_entirely_teaches_nothing_and_stops_nothing(crit
     rollout, before = make_rollout(actor), weights(actor)
     rollout.valid[:] = False
     for iteration in range(2):
-        make_ppo(actor, critic_warmup=1, epochs=2).update(rollout, iteration)
+        make_ppo(actor, critic_warmup=1, epochs=2).update([rollout], iteration)
     assert changed(actor, before) == set()
 
 
@@ -245,10 +245,10 @@ def test_state_and_load_continue_to_the_bit(critic: str) -> None:
     rollouts = [make_rollout(actors[0], seed=seed) for seed in range(3)]
     straight, resumed = (make_ppo(actor, critic_replay=2, epochs=2) for actor in actors)
     for iteration, rollout in enumerate(rollouts[:2]):
-        straight.update(rollout, iteration)
+        straight.update([rollout], iteration)
     actors[1].load_state_dict(actors[0].state_dict())
     resumed.load({name: value.clone() for name, value in straight.state().items()})
-    figures = [ppo.update(rollouts[2], 2) for ppo in (straight, resumed)]
+    figures = [ppo.update([rollouts[2]], 2) for ppo in (straight, resumed)]
     assert figures[0] == figures[1]
     assert changed(actors[1], weights(actors[0])) == set()
 

@@ -27,10 +27,13 @@ class Counting:
         seen: every order it was given, in this life and others.
         gate: what it waits for before it answers.
         deaths: numbers of rollouts in which it dies, once each.
+        failures: numbers of rollouts in which it raises.
     """
 
-    def __init__(self, worker: int, seen: list[Order], gate: threading.Event, deaths: set[int]) -> None:
-        self.worker, self.seen, self.gate, self.deaths = worker, seen, gate, deaths
+    def __init__(
+        self, worker: int, seen: list[Order], gate: threading.Event, deaths: set[int], failures: set[int]
+    ) -> None:
+        self.worker, self.seen, self.gate, self.deaths, self.failures = worker, seen, gate, deaths, failures
         self.total: int | None = None
 
     def collect(self, order: Order) -> Collected:
@@ -43,6 +46,8 @@ class Counting:
         if order.number in self.deaths:
             self.deaths.discard(order.number)
             raise WorkerDied("killed")
+        if order.number in self.failures:
+            raise ValueError("not this one")
         self.total += order.number
         share = Share(1, 1, 0, 0, (0, 0), 0, (), Timeline())
         return Collected({"made by": np.array(self.worker)}, share, {"total": np.array(self.total)})
@@ -70,17 +75,18 @@ class Mortal(ThreadHandle):
 class Crew:
     """Two workers in threads, and their dispatcher."""
 
-    def __init__(self, staleness: int) -> None:
+    def __init__(self, staleness: int, segments: int = 1) -> None:
         self.seen: list[list[Order]] = [[], []]
         self.gates = [threading.Event(), threading.Event()]
         self.deaths: list[set[int]] = [set(), set()]
+        self.failures: list[set[int]] = [set(), set()]
         for gate in self.gates:
             gate.set()
         handles = [Mortal(lambda n=n: self.make(n), f"rollout worker {n}") for n in range(2)]
-        self.dispatcher = Dispatcher(handles, staleness)
+        self.dispatcher = Dispatcher(handles, staleness, segments)
 
     def make(self, worker: int) -> Counting:
-        return Counting(worker, self.seen[worker], self.gates[worker], self.deaths[worker])
+        return Counting(worker, self.seen[worker], self.gates[worker], self.deaths[worker], self.failures[worker])
 
     def offer(self, version: int) -> None:
         self.dispatcher.offer(version, Beginning(WEIGHTS, Published(WEIGHTS, {"noise_level": float(version)})))
@@ -99,7 +105,8 @@ class Crew:
 
 @pytest.fixture
 def crew(request: pytest.FixtureRequest) -> Iterator[Crew]:
-    made = Crew(getattr(request, "param", 1))
+    asked = getattr(request, "param", 1)
+    made = Crew(*asked) if isinstance(asked, tuple) else Crew(asked)
     yield made
     for gate in made.gates:
         gate.set()
@@ -118,6 +125,28 @@ def test_workers_are_ahead_by_the_staleness_and_no_more(crew: Crew) -> None:
         parts = crew.dispatcher.take(version)
         assert [int(part.arrays["made by"]) for part in parts] == [0, 1]
         assert [int(part.state["total"]) for part in parts] == [sum(range(version + 1))] * 2
+
+
+@pytest.mark.parametrize("crew", [(0, 3), (1, 3)], indirect=True, ids=["in turn", "one ahead"])
+def test_a_version_collects_all_of_its_segments_and_no_more(crew: Crew) -> None:
+    staleness = crew.dispatcher._staleness
+    for version in range(3):
+        crew.offer(version)
+        crew.settle(0, 3 * (version + staleness + 1))
+        assert crew.numbers(0) == list(range(3 * (version + staleness + 1)))
+        assert [order.least for order in crew.seen[1]] == [n // 3 - staleness for n in crew.numbers(1)]
+        for segment in range(3):
+            parts = crew.dispatcher.take(3 * version + segment)
+            assert [int(part.state["total"]) for part in parts] == [sum(range(3 * version + segment + 1))] * 2
+
+
+@pytest.mark.parametrize("crew", [(0, 3)], indirect=True)
+def test_going_on_from_a_checkpoint_with_segments(crew: Crew) -> None:
+    crew.dispatcher.load(5, [{"total": np.array(100)}, {"total": np.array(200)}])
+    crew.offer(5)
+    assert [int(part.state["total"]) for part in crew.dispatcher.take(15)] == [115, 215]
+    crew.settle(0, 3)
+    assert crew.numbers(0) == [15, 16, 17]
 
 
 def test_a_slow_worker_is_waited_for_and_its_share_taken_by_nobody(crew: Crew) -> None:
@@ -190,3 +219,13 @@ def test_what_a_worker_raises_is_raised_here(crew: Crew) -> None:
     crew.offer(3)
     with pytest.raises(WorkerError, match="rollout worker"):
         crew.dispatcher.take(3)
+
+
+def test_what_a_worker_raised_ahead_of_the_learner_is_raised_with_the_next_rollout(crew: Crew) -> None:
+    crew.failures[1].add(1)
+    crew.offer(0)
+    crew.dispatcher.take(0)
+    crew.dispatcher._thread.join(10.0)
+    crew.offer(1)
+    with pytest.raises(WorkerError, match="rollout worker 1"):
+        crew.dispatcher.take(1)

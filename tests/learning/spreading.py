@@ -71,7 +71,7 @@ def learned(kind: str, ranks: Ranks, spread: bool, rollouts: list[Rollout], **se
     actor = make(kind)
     sharding = sharded.spread(actor.backbone, "sharded" if spread else "replicated", ranks)
     ppo = make_ppo(actor, ranks, **settings)
-    figures = [ppo.update(deepcopy(rollout), iteration) for iteration, rollout in enumerate(rollouts)]
+    figures = [ppo.update([deepcopy(rollout)], iteration) for iteration, rollout in enumerate(rollouts)]
     return {"weights": copied(actor), "figures": figures, "actor": actor, "ppo": ppo, "sharding": sharding}
 
 
@@ -128,7 +128,7 @@ def resumed(folder: Path, number: int, ranks: Ranks, rollouts: list[Rollout], ra
     run["ppo"].load(mine)
     shards.read(path, run["sharding"], [run["ppo"].policy.optimiser])
     for iteration, rollout in enumerate(rollouts, start=2):
-        run["ppo"].update(deepcopy(rollout), iteration)
+        run["ppo"].update([deepcopy(rollout)], iteration)
     return run
 
 
@@ -147,7 +147,7 @@ def checkpointed(config: str, ranks: Ranks) -> dict[str, Any]:
     save(folder, 2, run, ranks)  # again, as after a failure: nothing of the first is in the way
     stopped = {"weights": copied(run["actor"]), "moments": moments(run)}
     for iteration, rollout in enumerate(rollouts[2:], start=2):
-        run["ppo"].update(deepcopy(rollout), iteration)
+        run["ppo"].update([deepcopy(rollout)], iteration)
     again = resumed(folder, 2, ranks, rollouts[2:], ranks.rank)
     result = {
         "stopped": stopped,

@@ -156,3 +156,17 @@ def test_who_collects_ahead_hides_the_shorter_of_rollout_and_update(staleness: i
     plan = Allocation("colocated", 1, rollout_workers=1)
     found = iteration(costs, plan, Resources(cores), Workload(8, 10, staleness))
     assert found.seconds == pytest.approx(seconds + 0.5)
+
+
+@pytest.mark.parametrize("early", [1.0, 0.5])
+@pytest.mark.parametrize(("learn", "segments"), [(2.0, 2), (2.0, 5), (9.0, 5)])
+def test_segments_are_learned_from_while_the_next_are_collected(learn: float, segments: int, early: float) -> None:
+    """Against a diary: segments come every 3 / S seconds; each is learned from when it and the learner are there."""
+    costs = Costs(Line(0.1), Line(0.2), Line(learn), synchronise=0.5)
+    plan, work = Allocation("colocated", 1, rollout_workers=1), Workload(8, 10, segments=segments, early=early)
+    done = 0.0
+    for number in range(1, segments + 1):
+        done = max(done, number * 3 / segments) + learn * early / segments
+    done += learn * (1 - early)
+    assert iteration(costs, plan, Resources(cores=2), work).seconds == pytest.approx(done + 0.5)
+    assert iteration(costs, plan, Resources(cores=1), work).seconds == pytest.approx(3 + learn + 0.5)

@@ -4,6 +4,7 @@ import os
 import re
 import secrets
 import signal
+import time
 from pathlib import Path
 
 import psutil
@@ -41,20 +42,34 @@ def test_a_killed_rollout_worker_costs_time_alone(plugin_path: str, tmp_path: Pa
 
 
 @pytest.mark.slow
-def test_a_killed_learner_ends_the_run_and_resume_goes_on_to_the_bit(plugin_path: str, tmp_path: Path) -> None:
-    settings = ("train", *SMALL, *REACHING, *AHEAD, "staleness=0", *RAY)
+def test_a_learner_killed_within_an_update_ends_the_run_and_resume_goes_on_to_the_bit(
+    plugin_path: str, tmp_path: Path
+) -> None:
+    """In the third iteration, which follows a checkpoint: both workers have ended their three chunks for it."""
+    changed = {"train.iterations": "4", "train.eval_every": "0", "algo.critic_warmup": "0", "algo.critic_steps": "500"}
+    kept = [word for word in SMALL if word.partition("=")[0] not in changed]
+    long = [f"{key}={value}" for key, value in changed.items()]
+    settings = ("train", *kept, *REACHING, *AHEAD, "staleness=0", *long, f"sim.marks={tmp_path}", *RAY)
     environment = {"PYTHONPATH": plugin_path, **TOKEN}
-    undisturbed = complete(tmp_path / "undisturbed", *settings, **environment)
     with started(tmp_path / "disturbed", *settings, **environment) as process:
-        assert process.wait_until(lambda: process.iterations() >= 3), process.output()
+        assert process.wait_until(lambda: chunks(tmp_path) == [9, 9]), process.output()
         (rank,) = actors(process, "ray::RankHost")
+        time.sleep(0.15)  # an update takes about a second
+        assert process.iterations() == 2, "the update was over before it could be disturbed"
         os.kill(rank.pid, signal.SIGKILL)
         code, output = process.finish(within=60.0)
+        assert process.iterations() == 2
     assert code == 1 and re.search(rf"rank 0 failed first:\nrank 0 \(pid {rank.pid} on node ", output), output
+    undisturbed = complete(tmp_path / "undisturbed", *settings, **environment)
     with started(tmp_path / "disturbed", "train", "resume=last", **environment) as process:
         code, output = process.finish()
         assert code == 0 and process.run is not None, output
         assert_same(process.run, undisturbed)
+
+
+def chunks(folder: Path) -> list[int]:
+    """How many each simulator has ended in training."""
+    return [path.read_text().split().count("end") for path in folder.glob("[0-9]*")]
 
 
 @pytest.mark.slow
