@@ -2,6 +2,8 @@
 PYTHON ?= python3
 VENV ?= .venv
 PYTEST_ARGS ?=
+# Tests side by side, files whole; most start processes of their own, so that more than a few only wait for each other.
+PYTEST_WORKERS ?= auto
 RUN := $(VENV)/bin/
 # torch goes first and alone: its pin decides which build is taken, and nothing after it may change that.
 PIP := $(RUN)python -m pip install --quiet --constraint constraints.txt
@@ -15,7 +17,7 @@ demo: $(VENV)/.core
 	$(RUN)embodied-rl train experiment=demo
 
 test: $(VENV)/.test
-	$(RUN)python -m pytest $(PYTEST_ARGS)
+	$(RUN)python -m pytest --numprocesses $(PYTEST_WORKERS) --maxprocesses 8 --dist loadfile $(PYTEST_ARGS)
 
 lint: $(VENV)/.dev
 	$(RUN)ruff check .

@@ -195,7 +195,7 @@ def test_the_first_minibatch_has_ratio_one(sampler: str) -> None:
     assert float(make_update(actor)._gradients(batch, 1.0)[FIGURES.index("worst_ratio")]) == 0
     many = make_rollout(make_actor(sampler), decisions=6)
     _, figures = make_update(make_actor(sampler)).run([as_batch(many, torch.randn(6, 5))], 0)
-    assert 0 <= figures["worst_ratio"] < 1e-4 and figures["clip_share"] == 0
+    assert 0 <= figures["worst_ratio"] < 1e-3 and figures["clip_share"] == 0
 
 
 def test_without_a_single_valid_row_nothing_moves() -> None:

@@ -124,7 +124,7 @@ def cloning_error(backbone: Pocket, inputs: PolicyInput, actions: Tensor) -> flo
 def test_localising_then_cloning() -> None:
     """Perception learns in the first stage alone, and stays to the bit in the second; both reach their targets."""
     inputs, position, actions = spots(256)
-    backbone, sft, reports = make_sft()
+    backbone, sft, reports = make_sft(steps=1000, draws=4)  # with fewer, one in three networks still mixes up the words
     perception = {id(parameter) for parameter in backbone.perception_parameters()}
     seeing = {name for name, parameter in backbone.named_parameters() if id(parameter) in perception}
     before, error = weights(backbone), localisation_error(backbone, inputs, position)
@@ -135,7 +135,8 @@ def test_localising_then_cloning() -> None:
     sft.clone(inputs, actions)
     assert not changed(backbone, before) & seeing
     assert cloning_error(backbone, inputs, actions) < min(0.2, 0.4 * error)
-    assert [(stage, step) for stage, step, _ in reports] == [("localise", 200), ("clone", 200), ("clone", 400)]
+    steps = [("localise", 200), *(("clone", step) for step in range(200, 1001, 200))]
+    assert [(stage, step) for stage, step, _ in reports] == steps
 
 
 def test_fine_tuning_may_touch_perception() -> None:

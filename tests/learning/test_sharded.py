@@ -44,7 +44,7 @@ def test_sharded_is_replicated_and_one_process_with_all_rows() -> None:
     result = compared("full", grad_clip=0.05)
     assert largest_difference(result["spread"], result["plain"]) < 1e-6
     for spread, plain in zip(*reversed(result["figures"]), strict=True):
-        assert spread == pytest.approx(plain, abs=1e-4)
+        assert spread == pytest.approx(plain, rel=1e-3, abs=1e-4)
     torch.set_num_threads(1)
     parts = [spreading.rollouts_of(rank) for rank in range(2)]
     alone = spreading.learned("full", Ranks(), True, [spreading.joined(list(p)) for p in zip(*parts, strict=True)],

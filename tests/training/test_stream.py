@@ -40,9 +40,7 @@ def test_a_killed_run_continues_to_the_bit(plugin_path: str, tmp_path: Path) -> 
 
 
 def test_group_relative_methods_learn_from_whole_episodes(plugin_path: str, tmp_path: Path) -> None:
-    """Each segment is a rollout of whole episodes, whatever train.decisions is: eight environments have one each in each
-    of two.
-    """
+    """Each segment is a rollout of whole episodes, whatever train.decisions is: of two, with eight environments."""
     settings = ("algo=grpo", "algo.group_size=2", "train.iterations=2", "mode=stream", "segments=2", "plan.ranks=1")
     assert "train.decisions=3" in SMALL
     small = [word for word in SMALL if not word.startswith(("algo.critic", "train.iterations"))]
