@@ -20,8 +20,8 @@ class Allocation:
 
     Attributes:
         mode, ranks, workers: see above; `workers` is 0 where colocated.
-        rollout_workers: on cores, processes that collect beside the ranks, which then only learn, and have the
-            simulators that ranks would have; 0 where ranks collect.
+        rollout_workers: processes or accelerators that collect beside the ranks, which then only learn; they infer, and
+            have the simulators that ranks would have. 0 where ranks collect.
         slices: sets of environments of a rank; one is inferred while the others simulate.
         order: "exact" infers slices in turn; "ready" takes whichever simulators are done, a slice's worth at most.
     """

@@ -5,7 +5,7 @@ All seconds are those of one worker: one simulator process, one rank, one accele
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -59,6 +59,7 @@ class Costs:
         step_on: whether `step` occupies a core of the host or the accelerator; without accelerators all is on cores.
         simulator_memory: bytes of a simulator process with n environments.
         policy_memory: bytes of a rank that infers and learns from n decisions.
+        inference_memory: bytes of one that infers n decisions, and leaves learning to others; None takes policy_memory.
     """
 
     step: Line
@@ -72,10 +73,16 @@ class Costs:
     step_on: Literal["core", "device"] = "core"
     simulator_memory: Line = Line()
     policy_memory: Line = Line()
+    inference_memory: Line | None = None
 
     def simulate(self, envs: float) -> float:
         """Seconds of a chunk of n environments, pictures included."""
         return self.step(envs) + self.render(envs)
+
+    @property
+    def of_collectors(self) -> "Costs":
+        """The same for those who collect while others learn."""
+        return replace(self, policy_memory=self.inference_memory or self.policy_memory)
 
     def ratio(self, envs: int) -> float:
         """r: the smaller of simulation and inference over the larger, for n environments at once."""

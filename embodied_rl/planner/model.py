@@ -90,7 +90,7 @@ class Prediction:
 
 def iteration(costs: Costs, plan: Allocation, resources: Resources, workload: Workload) -> Prediction:
     """Predict one iteration: rollout, then update; or both at once, where rollout workers may be ahead, by versions or
-    by segments, and have cores of their own. With jitter it is the median of some draws.
+    by segments, and have cores or accelerators of their own. With jitter it is the median of some draws.
     """
     rounds = min(workload.decisions, SETTLED)
     short = replace(workload, decisions=rounds)
@@ -102,7 +102,8 @@ def iteration(costs: Costs, plan: Allocation, resources: Resources, workload: Wo
     extra += costs.synchronise if plan.mode != "colocated" else 0.0
     if plan.rollout_workers:
         extra = costs.synchronise
-    ahead = plan.rollout_workers and workload.ahead and resources.cores > plan.ranks
+    beside = (resources.devices or resources.cores) > plan.ranks
+    ahead = plan.rollout_workers and workload.ahead and beside
     total = (_overlapping(seconds, update, workload) if ahead else seconds + update) + extra
     return Prediction(total, seconds, update, middle.busy, middle.bubble, workload.rows / total)
 

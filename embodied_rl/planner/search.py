@@ -57,7 +57,7 @@ def choose(
     found = [candidate(costs, plan, resources, workload) for plan in plans]
     feasible = sorted((item for item in found if item.prediction), key=_seconds)
     if not feasible:
-        raise ValueError(no_plan(found, workload))
+        raise ValueError(no_plan(found, resources, workload))
     good = [item for item in feasible if _seconds(item) <= _seconds(feasible[0]) * (1 + TIE)]
     best = min(good, key=lambda item: item.allocation.simplicity)
     others = [item for item in feasible if item is not best] + [item for item in found if not item.prediction]
@@ -68,10 +68,7 @@ def allocations(
     resources: Resources, workload: Workload, group_size: int = 1, orders: tuple[Order, ...] = ("exact",)
 ) -> Iterator[Allocation]:
     """Every allocation of the resources whose sizes fit the environments."""
-    plans = _on_devices(resources.devices) if resources.devices else _on_cores(resources.cores)
-    if workload.ahead and not resources.devices:
-        plans = _ahead(resources.cores)
-    for plan in plans:
+    for plan in _all(resources, workload.ahead):
         if workload.envs % plan.ranks:
             continue
         parts = _simulators(plan, bool(resources.devices))
@@ -100,23 +97,35 @@ def memory(costs: Costs, plan: Allocation, resources: Resources, workload: Workl
         simulator = costs.simulator_memory(workload.envs / simulators)
         policies = plan.ranks * costs.policy_memory(workload.rows / plan.ranks)
         if plan.rollout_workers:
-            policies += plan.rollout_workers * costs.policy_memory(workload.rows / plan.rollout_workers)
+            collector = costs.of_collectors.policy_memory(workload.rows / plan.rollout_workers)
+            policies += plan.rollout_workers * collector
         return simulators * simulator + policies
     policy = costs.policy_memory(workload.rows / learners(plan))
+    if plan.rollout_workers:
+        return max(policy, memory(costs.of_collectors, plan.collecting, resources, workload))
     if plan.mode == "colocated":
         return costs.simulator_memory(workload.envs / plan.ranks) + policy
     simulator = costs.simulator_memory(workload.envs / plan.workers)
     return max(policy, simulator if plan.mode == "split" else simulator + policy)
 
 
-def no_plan(found: list[Candidate], workload: Workload) -> str:
+def no_plan(found: list[Candidate], resources: Resources, workload: Workload) -> str:
     """For the user: nothing fits."""
+    if workload.ahead and resources.devices == 1:
+        return "plan: to collect while learning takes two accelerators at least; resources has one. Try mode=sync."
     if not found:
         return f"plan: {workload.envs} environments cannot be shared equally in any way; try a multiple of 8"
     least = min(found, key=lambda item: item.memory)
     if "node" in least.why_not:
         return f"plan: nothing fits; {least.allocation} {least.why_not}. Start nodes with more cores."
     return f"plan: nothing fits in memory; {least.allocation} {least.why_not}. Use fewer environments (sim.num_envs)."
+
+
+def _all(resources: Resources, ahead: bool) -> Iterator[Allocation]:
+    """Every way to lay out an iteration; where some collect `ahead`, every way to do that."""
+    if resources.devices:
+        return _ahead_on_devices(resources.devices) if ahead else _on_devices(resources.devices)
+    return _ahead_on_cores(resources.cores) if ahead else _on_cores(resources.cores)
 
 
 def _on_cores(cores: int) -> Iterator[Allocation]:
@@ -127,7 +136,7 @@ def _on_cores(cores: int) -> Iterator[Allocation]:
                 yield Allocation("split", ranks, workers, slices)
 
 
-def _ahead(cores: int) -> Iterator[Allocation]:
+def _ahead_on_cores(cores: int) -> Iterator[Allocation]:
     """Some cores learn while others collect ahead of them; one core does both in turn."""
     for ranks in _counts(max(1, cores - 1)):
         for plan in _on_cores(max(1, cores - ranks)):
@@ -143,6 +152,16 @@ def _on_devices(devices: int) -> Iterator[Allocation]:
             yield Allocation("hybrid", devices - simulating, simulating, slices)
 
 
+def _ahead_on_devices(devices: int) -> Iterator[Allocation]:
+    """Some accelerators learn; of the others all simulate and infer in turn, or some do either."""
+    for ranks in range(1, devices):
+        others = devices - ranks
+        for slices in SLICES:
+            yield Allocation("colocated", ranks, 0, slices, rollout_workers=others)
+            for simulating in range(1, others):
+                yield Allocation("split", ranks, simulating, slices, rollout_workers=others - simulating)
+
+
 def _counts(most: int) -> list[int]:
     """All small numbers up to the most, of large ones those that divide it and the powers of two."""
     powers = {2**power for power in range(most.bit_length())}
@@ -152,7 +171,7 @@ def _counts(most: int) -> list[int]:
 def _simulators(plan: Allocation, devices: bool) -> int:
     """Into how many parts the environments are divided."""
     if devices:
-        return plan.slices * (plan.workers or plan.ranks)
+        return plan.slices * (plan.workers or plan.collectors)
     return plan.collectors * plan.slices * max(1, plan.workers)
 
 

@@ -170,3 +170,38 @@ def test_segments_are_learned_from_while_the_next_are_collected(learn: float, se
     done += learn * (1 - early)
     assert iteration(costs, plan, Resources(cores=2), work).seconds == pytest.approx(done + 0.5)
     assert iteration(costs, plan, Resources(cores=1), work).seconds == pytest.approx(3 + learn + 0.5)
+
+
+GPUS = Resources(64, devices=8)
+
+
+@pytest.mark.parametrize(("learn", "seconds"), [(0.01, 6.0), (0.05, 10.0)])
+@pytest.mark.parametrize("mode", ["colocated", "split"])
+def test_accelerators_that_collect_ahead_hide_the_shorter_of_rollout_and_update(
+    mode: str, learn: float, seconds: float
+) -> None:
+    """Ten decisions of 0.2 + 0.4 s; two accelerators learn from 400, and swap no memory."""
+    costs = Costs(Line(0.2), Line(0.4), Line(0, learn), switch=7.0, synchronise=0.5, step_on="device")
+    workers = 2 if mode == "split" else 0
+    plan = Allocation(mode, 2, workers, rollout_workers=6 - workers)
+    found = iteration(costs, plan, GPUS, Workload(40, 10, staleness=1))
+    assert (found.rollout, found.update) == (pytest.approx(6.0), pytest.approx(200 * learn))
+    assert found.seconds == pytest.approx(seconds + 0.5)
+    in_turn = iteration(costs, plan, GPUS, Workload(40, 10))
+    assert in_turn.seconds == pytest.approx(6.0 + 200 * learn + 0.5)
+
+
+def test_accelerators_learn_from_segments_while_others_collect() -> None:
+    """Against a diary: five segments of 1.2 s, each learned from for 2 s."""
+    costs = Costs(Line(0.2), Line(0.4), Line(0, 0.05), synchronise=0.5, step_on="device")
+    plan = Allocation("split", 2, 3, rollout_workers=3)
+    found = iteration(costs, plan, GPUS, Workload(40, 10, segments=5))
+    assert found.seconds == pytest.approx(1.2 + 5 * 2 + 0.5)
+
+
+def test_a_rollout_depends_on_those_who_collect_alone() -> None:
+    """Two slices between four that infer and two that simulate; whoever learns does not matter."""
+    costs = Costs(Line(0.1, 0.002), Line(0.1, 0.004), Line(0, 0.001), transfer=Line(0.01), step_on="device")
+    work = Workload(64, 20)
+    alone = rollout(costs, Allocation("split", 4, 2, 2), replace(GPUS, devices=6), work).seconds
+    assert rollout(costs, Allocation("split", 2, 2, 2, rollout_workers=4), GPUS, work).seconds == pytest.approx(alone)

@@ -1,5 +1,7 @@
 """Choosing: the fastest of all, the simplest of equals, nothing that does not fit."""
 
+from dataclasses import replace
+
 import pytest
 
 from embodied_rl.planner.allocation import Allocation
@@ -102,3 +104,42 @@ def test_the_published_allocations_of_eight_accelerators_are_ranked():
         transfer=Line(0.004), switch=5, jitter=0.3,
     )  # fmt: skip
     assert str(choose(libero, gpus, Workload(64, 200)).best.allocation) == "colocated, 8 ranks, 2 slices"
+
+
+AHEAD = (Workload(64, 24, staleness=1), Workload(64, 24, segments=4))
+
+
+@pytest.mark.parametrize("work", AHEAD, ids=["versions", "segments"])
+def test_accelerators_that_collect_ahead_are_none_of_those_that_learn(work: Workload) -> None:
+    plans = list(allocations(Resources(64, devices=8), work))
+    assert {plan.mode for plan in plans} == {"colocated", "split"}
+    assert {plan.ranks + plan.rollout_workers + plan.workers for plan in plans} == {8}
+    assert all(plan.rollout_workers and work.envs % plan.ranks == 0 for plan in plans)
+    parts = {plan.slices * (plan.workers or plan.rollout_workers) for plan in plans}
+    assert not [count for count in parts if work.envs % count]
+
+
+def test_where_learning_takes_half_of_the_time_half_of_the_accelerators_learn() -> None:
+    """A decision takes an accelerator 0.01 s to make and 0.01 s to learn from: four of eight do either."""
+    costs = Costs(step=Line(0, 0.005), inference=Line(0, 0.005), update=Line(0, 0.01), step_on="device")
+    best = choose(costs, Resources(64, devices=8), AHEAD[0]).best
+    assert (best.allocation.ranks, best.allocation.rollout_workers + best.allocation.workers) == (4, 4)
+    assert best.prediction is not None and best.prediction.seconds == pytest.approx(64 * 24 * 0.01 / 4, rel=0.01)
+
+
+def test_who_only_infers_needs_no_memory_of_a_learner() -> None:
+    """Ten gigabytes learn, two infer, and a simulator of five fits beside the latter alone."""
+    costs = Costs(
+        step=Line(0, 0.01), inference=Line(0, 0.01), update=Line(0, 0.001), step_on="device",
+        simulator_memory=Line(5e9), policy_memory=Line(1e10), inference_memory=Line(2e9),
+    )  # fmt: skip
+    plan, gpus = Allocation("colocated", 4, rollout_workers=4), Resources(64, devices=8, device_memory=12e9)
+    assert memory(costs, plan, gpus, AHEAD[0]) == 1e10
+    assert memory(replace(costs, inference_memory=None), plan, gpus, AHEAD[0]) == 1.5e10
+    assert plan in [item.allocation for item in choose(costs, gpus, AHEAD[0]).others if item.prediction]
+
+
+def test_one_accelerator_cannot_collect_while_it_learns() -> None:
+    costs = Costs(step=Line(0.01), inference=Line(0.01), update=Line(0.01))
+    with pytest.raises(ValueError, match=r"two accelerators at least.*Try mode=sync"):
+        choose(costs, Resources(8, devices=1), AHEAD[0])
