@@ -143,14 +143,19 @@ class ClippedUpdate:
         """All epochs: the first on each segment as it comes, the others on all of them together.
 
         In the first epoch a segment makes as many minibatches as its rows are worth. One that makes none adds its
-        gradient to that of the next, weighted by ratios as ranks' are. A single segment is the whole.
+        gradient to that of the next, weighted by ratios as ranks' are, also for a critic that learns along. What is
+        left at the end makes a step as long as it is of a minibatch. A single segment is the whole; where there is
+        nothing to learn from, nothing changes.
 
         Returns:
-            All rows, and means of the last epoch over all ranks.
+            All rows, and means of the last epoch over all ratios of all ranks.
         """
         seen: list[Batch] = []
-        figures = self._means(self._first(segments, seen, iteration, critic), critic) | {"epochs": 1.0}
+        totals = self._first(segments, seen, iteration, critic)
+        figures = self._means(totals, critic) | {"epochs": float(totals.steps > 0)}
         whole = concatenate(seen)
+        if not totals.steps:
+            return whole, figures
         parts = self.parts(whole.rows)
         for epoch in range(1, self.config.epochs):
             if self.config.target_kl is not None and figures["kl"] > self.config.target_kl:
@@ -170,6 +175,8 @@ class ClippedUpdate:
         for segment in segments:
             seen.append(segment)
             rows = self._total(segment.rows)
+            if not rows:
+                continue
             carried += rows
             enough = carried >= self.config.minibatch - rows / 2  # another one would overshoot by more than is missing
             steps = max(1, round(carried / self.config.minibatch)) if enough else 0
@@ -179,14 +186,15 @@ class ClippedUpdate:
                     self._step(totals, critic)
             carried = 0.0 if steps else carried
         if self._pending is not None:
-            self._step(totals, critic)
+            self._step(totals, critic, min(1.0, carried / self.config.minibatch) if totals.steps else 1.0)
         return totals
 
     def _means(self, totals: "Totals", critic: Optimiser | None) -> dict[str, float]:
         """Of an epoch, over all ranks."""
-        sums = torch.cat([totals.figures / totals.descents, torch.tensor([totals.norm / totals.steps])])
+        sums = torch.cat([totals.figures, torch.tensor([totals.ratios], dtype=torch.float64)])
         self.ranks.sum_([sums])
-        figures: dict[str, float] = dict(zip(FIGURES, (sums / self.ranks.size).tolist(), strict=True))
+        means = [*(sums[:-1] / sums[-1].clamp_min(1)).tolist(), totals.norm / max(totals.steps, 1)]
+        figures: dict[str, float] = dict(zip(FIGURES, means, strict=True))
         if critic is None:
             figures.pop("value_loss", None)
         return figures
@@ -219,19 +227,20 @@ class ClippedUpdate:
                 optimiser.zero_grad()
             else:
                 optimiser.fade(1 - share)
-        totals.figures += self._gradients(batch, share)
-        totals.descents += 1
+        totals.figures += ratios * self._gradients(batch, share)
+        totals.ratios += ratios
         self._pending = before + ratios, rows + len(batch.advantage)
 
-    def _step(self, totals: "Totals", critic: Optimiser | None) -> None:
+    def _step(self, totals: "Totals", critic: Optimiser | None, length: float = 1.0) -> None:
+        """Step along the gradients that wait, or a share of the way."""
         assert self._pending is not None, "a step follows a gradient"
         (ratios, rows), self._pending = self._pending, None
         self.updates += 1
         rise = min(1.0, self.updates / max(self.config.warmup_updates, 1))
-        totals.norm += self.optimiser.step(self.ranks, self.rate * rise, ratios)
+        totals.norm += self.optimiser.step(self.ranks, self.rate * rise * length, ratios)
         totals.steps += 1
         if critic is not None:
-            critic.step(self.ranks, self.rate, rows)
+            critic.step(self.ranks, self.rate * length, rows)
 
     def _gradients(self, batch: Batch, share: float) -> Tensor:
         """Add a share of the gradient of a minibatch's loss, some rows at a time; returns figures over all of them."""
@@ -302,12 +311,12 @@ class Totals:
     """Of an epoch.
 
     Attributes:
-        figures: float32 [F], sums of all but the last of `FIGURES` over `descents` minibatches.
+        figures: float64 [F], sums of all but the last of `FIGURES` over this rank's minibatches, weighted by `ratios`.
         norm: sum of the gradient's norm over `steps` of the optimiser.
     """
 
-    figures: Tensor = field(default_factory=lambda: torch.zeros(len(FIGURES) - 1))
-    descents: int = 0
+    figures: Tensor = field(default_factory=lambda: torch.zeros(len(FIGURES) - 1, dtype=torch.float64))
+    ratios: float = 0.0
     norm: float = 0.0
     steps: int = 0
 

@@ -4,7 +4,8 @@ Episodes of one group start alike; an episode's advantage is its return against 
 decisions. There is no critic. Groups that nearly always fail or succeed teach nothing and are left out.
 
 Every iteration starts fresh episodes and lets each environment run one to its end, so that groups are complete.
-Ratios are weighted so that every episode counts alike, however long (length normalisation, RLinf-VLA).
+Ratios are weighted so that every episode of a rollout counts alike, however long (length normalisation, RLinf-VLA);
+of several rollouts each counts by its ratios.
 
 Shapes: T decisions, N environments, E episodes.
 """

@@ -25,7 +25,7 @@ class _Worker:
     """A rollout worker as its dispatcher knows it.
 
     Attributes:
-        gate: lets its parts in, one for each version.
+        gate: lets its parts in, one for each segment of what a version learns from.
         following: the rollout it makes a part of next, or now.
         future: of the part it makes now.
         state: where it stood after its last part; what another one goes on from, should it die.

@@ -62,6 +62,50 @@ def test_minibatches_are_as_large_as_asked_for(minibatch: int, steps: list[int])
     assert [*made, update.updates] == steps
 
 
+EMPTY = slice(0, 0)
+
+
+@pytest.mark.parametrize("parts", [(EMPTY, slice(0, 12)), (slice(0, 12), EMPTY), (slice(0, 5), EMPTY, slice(5, 12))])
+def test_a_segment_without_anything_to_learn_from_changes_nothing(parts: tuple[slice, ...]) -> None:
+    """Neither a step more, which momentum would make of no gradient, nor figures that are means over nothing."""
+    tables, figures = [Table(12), Table(12)], list[dict[str, float]]()
+    for table, batches in zip(tables, ([segment(slice(0, 12))], map(segment, parts)), strict=True):
+        update = make_update(table, minibatch=12)
+        figures.append(update.run(batches, 0)[1])
+        assert update.updates == 1
+    torch.testing.assert_close(tables[1].theta, tables[0].theta)
+    for name in ("policy_loss", "kl", "clip_share", "grad_norm"):
+        assert figures[1][name] == pytest.approx(figures[0][name], rel=1e-3), name
+    assert figures[0]["kl"] > 0.01
+
+
+def test_where_nothing_is_to_be_learned_nothing_changes() -> None:
+    """Also after a step, whose momentum would go on."""
+    table = Table(12)
+    update = make_update(table, epochs=2)
+    update.run([segment(slice(0, 12))], 0)
+    before = update.state() | {"theta": table.theta.detach().clone()}
+    before = {name: value.clone() for name, value in before.items()}
+    _, figures = update.run([segment(EMPTY), segment(EMPTY)], 1)
+    after = update.state() | {"theta": table.theta.detach()}
+    assert all(torch.equal(after[name], before[name]) for name in before)
+    assert figures["epochs"] == 0 and not any(figures.values())
+
+
+def test_what_is_left_of_an_epoch_makes_a_step_as_long_as_it_is_of_a_minibatch() -> None:
+    """Two rows after nine, of which the first step was made: a step of its own would be as long as that of eight."""
+    update = make_update(Table(12), minibatch=8)
+    taken, step = list[float](), update.optimiser.step
+
+    def noting(ranks, share: float = 1.0, weight: float = 1.0) -> float:
+        taken.append(share)
+        return step(ranks, share, weight)
+
+    update.optimiser.step = noting  # type: ignore[method-assign]
+    update.run(map(segment, (slice(0, 9), slice(9, 11))), 0)
+    assert taken == [1, pytest.approx(2 / 8)]
+
+
 def test_a_segment_is_learned_from_before_the_next_is_waited_for() -> None:
     """Gradients of it are there, whether or not a step has been taken."""
     table = Table(12)
