@@ -16,7 +16,7 @@ from embodied_rl import config as configuration
 from embodied_rl.actors.checkpoint import save_backbone
 from embodied_rl.actors.embodiment import Embodiment
 from embodied_rl.actors.flow import FlowActor
-from embodied_rl.actors.placement import place_network
+from embodied_rl.actors.placement import check_placement, place_network
 from embodied_rl.algorithms.sft import SFT, SFTConfig
 from embodied_rl.demonstrations import Demonstrations, Disturbance, record
 from embodied_rl.evaluate.page import percent
@@ -75,13 +75,15 @@ def check(config: SftConfig) -> None:
     """Find what cannot be cloned, or with what, before the run's folder is made.
 
     Raises:
-        ValueError: an algorithm that learns from rollouts, or a dataset that cannot be cloned.
+        ValueError: an algorithm that learns from rollouts, a device that is not there or a precision in which nothing
+            would be learned, or a dataset that cannot be cloned.
     """
     algorithm, options = plugins.configure("algorithms", config.algo, "algo")
     if hasattr(algorithm, "update"):
         name = config.algo.name
         raise ValueError(f"algo.name={name} learns from rollouts; `embodied-rl train` is the command for it.")
     build.sizes(config.policy)
+    check_placement(config.policy)
     if config.dataset is not None:
         lessons.check(config, options)
 

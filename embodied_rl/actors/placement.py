@@ -25,6 +25,17 @@ def place(actor: FlowActor, node: PolicyNode) -> FlowActor:
     return actor if device.type == "cpu" else actor.to(device)
 
 
+def check_placement(node: PolicyNode) -> None:
+    """Find what `place` refuses whatever the network is.
+
+    Raises:
+        ValueError: a device that is not there, or half the precision for what learns.
+    """
+    _device(node.device)
+    if node.precision == "bfloat16" and node.train == "full":
+        raise _too_coarse(node)
+
+
 def place_network(network: FlowBackbone, node: PolicyNode) -> None:
     """Put a network by itself where `node` says, in the precision that it says.
 
@@ -59,12 +70,16 @@ def _halve(network: FlowBackbone, node: PolicyNode) -> None:
     adapted = {id(parameter) for name, parameter in network.named_parameters() if ".lora_" in name}
     frozen = [parameter for parameter in prefix if id(parameter) not in adapted]
     if not frozen or any(parameter.requires_grad for parameter in frozen):
-        raise ValueError(
-            f"policy.precision=bfloat16 is for a frozen vision-language model, and policy.train={node.train} lets it "
-            "learn, in steps that bfloat16 rounds away: use policy.train=expert or lora, or precision=float32."
-        )
+        raise _too_coarse(node)
     for parameter in frozen:
         parameter.data = parameter.data.to(torch.bfloat16)
+
+
+def _too_coarse(node: PolicyNode) -> ValueError:
+    return ValueError(
+        f"policy.precision=bfloat16 is for a frozen vision-language model, and policy.train={node.train} lets it "
+        "learn, in steps that bfloat16 rounds away: use policy.train=expert or lora, or precision=float32."
+    )
 
 
 def _device(name: str) -> torch.device:

@@ -201,7 +201,7 @@ class Plan:
     """Split: infer slices in turn, or whichever simulators are done; "ready" gives up reproducible bits."""
     rollout_workers: int | None = at_least(0, None)
     """Processes that collect beside the ranks, each with a policy and simulators of its own; 0: ranks collect. Null
-    takes 0, or with mode=async as many as there are ranks."""
+    takes 0, or with mode=stream and mode=async as many as there are ranks."""
     learner: Literal["replicated", "sharded"] = "replicated"
     """replicated: each rank has the whole optimiser; sharded: a share of weights, gradients and moments (FSDP2)."""
     policy: Literal["shared", "process"] = "shared"

@@ -7,13 +7,19 @@ import threading
 import time
 from pathlib import Path
 
+import pytest
+
 from embodied_rl.benchmarks import busy
 from embodied_rl.benchmarks.busy import queued
 
 TOLD = Path("/proc/thread-self/schedstat").exists()
-SPIN = (
-    "import os, time; os.sched_setaffinity(0, {{{core}}}); t = time.monotonic()\nwhile time.monotonic() < t + 1: pass"
-)
+SPIN = """
+import os
+os.sched_setaffinity(0, {{{core}}})
+print("spinning", flush=True)
+while True:
+    pass
+"""
 
 
 def test_where_the_system_does_not_tell_there_is_no_figure(monkeypatch) -> None:
@@ -28,14 +34,13 @@ def test_sleeping_is_not_waiting_for_a_core() -> None:
     assert 0 <= (queued() or 0.0) - before < 0.15
 
 
+@pytest.mark.skipif(not TOLD, reason="the system does not tell")
 def test_programs_that_share_a_core_wait_for_each_other() -> None:
     """Three that always want the same core: each waits at least a third of the time."""
     waited: list[float] = []
-    if not TOLD:
-        return
     core = min(os.sched_getaffinity(0))
-    children = [subprocess.Popen([sys.executable, "-c", SPIN.format(core=core)]) for _ in range(2)]
-    time.sleep(0.3)  # until they have started
+    spin = [sys.executable, "-c", SPIN.format(core=core)]
+    children = [subprocess.Popen(spin, stdout=subprocess.PIPE) for _ in range(2)]
 
     def work() -> None:
         os.sched_setaffinity(0, {core})
@@ -44,9 +49,13 @@ def test_programs_that_share_a_core_wait_for_each_other() -> None:
             pass
         waited.append((queued() or 0.0) - before)
 
-    thread = threading.Thread(target=work)
-    thread.start()
-    thread.join()
-    for child in children:
-        child.wait()
+    try:
+        assert [child.stdout.readline() for child in children] == [b"spinning\n"] * 2
+        thread = threading.Thread(target=work)
+        thread.start()
+        thread.join()
+    finally:
+        for child in children:
+            child.kill()
+            child.communicate()
     assert waited[0] > 0.5 / 3

@@ -158,6 +158,7 @@ def test_ctrl_c_saves_and_leaves(reference: Path, tmp_path: Path) -> None:
         assert_same(process.run, reference)
 
 
+@pytest.mark.slow
 def test_sigterm_saves_and_leaves_with_simulators_apart(split_reference: Path, tmp_path: Path) -> None:
     with started(tmp_path, "train", *SMALL, *TABLETOP, "plan=split") as process:
         interrupt(process, lambda p: p.iterations() >= 3, signal.SIGTERM)

@@ -9,7 +9,7 @@ from running import REACHING, SMALL
 
 from embodied_rl.composition import compose
 from embodied_rl.config import load
-from embodied_rl.planner import profile
+from embodied_rl.planner import choice, profile
 from embodied_rl.planner.costs import CostFile, Costs, Line
 from embodied_rl.planner.model import Workload
 from embodied_rl.planner.profile import Samples, sizes
@@ -131,13 +131,22 @@ def test_a_run_measures_once_and_keeps_what_it_chose(typed, cache, tmp_path) -> 
     assert "Measuring" not in out and "measured long ago" in out
 
 
-def test_a_damaged_store_is_measured_again(typed, cache) -> None:
-    assert typed(*AUTO)[0] == 0
-    (file,) = (cache / "embodied-rl" / "costs").glob("reaching_*.json")
-    file.write_text("{")
+@pytest.fixture
+def store(typed, tmp_path: Path) -> Path:
+    """Where a run of `AUTO` looks for costs that were measured before."""
+    code, told, _ = typed(*AUTO, "--cfg", "job")
+    assert code == 0
+    (tmp_path / "told.yaml").write_text(told)
+    file = choice.store(load(TrainConfig, tmp_path / "told.yaml"))
+    file.parent.mkdir(parents=True)
+    return file
+
+
+def test_a_damaged_store_is_measured_again(typed, store) -> None:
+    store.write_text("{")
     code, out, _ = typed(*AUTO)
     assert code == 0 and "Measuring the stages" in out
-    assert CostFile.read(file).costs.step(1) > 0
+    assert CostFile.read(store).costs.step(1) > 0
 
 
 def test_a_mistake_is_found_before_anything_is_measured(typed, cache) -> None:
@@ -150,13 +159,6 @@ def test_only_training_plans_itself(typed, cache) -> None:
     assert code == 2 and "plan=auto is for training" in err
     code, out, _ = typed(*AUTO, "--dry-run")
     assert code == 0 and "auto: chosen for this machine" in out
-
-
-def seed_costs(cache: Path, costs: Costs) -> Path:
-    """Put costs where a run of `AUTO` looks for those that were measured before."""
-    (file,) = (cache / "embodied-rl" / "costs").glob("reaching_*.json")
-    file.write_text(CostFile(costs, {"measured": "long ago"}).text())
-    return file
 
 
 FORCED = (*(word for word in AUTO if word != "plan=auto"), "train.iterations=1")
@@ -175,9 +177,8 @@ def test_what_auto_chooses_cannot_be_set(typed, key) -> None:
     assert code == 2 and f"{key}: plan=auto" in err and f"plan=colocated {key}" in err
 
 
-def test_a_prescribed_plan_that_loses_is_told_so(typed, cache, tmp_path) -> None:
-    assert typed(*AUTO)[0] == 0
-    seed_costs(cache, TWO_ARE_BETTER)
+def test_a_prescribed_plan_that_loses_is_told_so(typed, store, tmp_path) -> None:
+    store.write_text(CostFile(TWO_ARE_BETTER, {"measured": "long ago"}).text())
     code, out, _ = typed(*FORCED, "plan=colocated", "plan.ranks=1")
     assert code == 0 and "predicted to be a loss: colocated, 1 rank" in out and "plan=auto would" in out
     run = max((tmp_path / "runs" / "train").iterdir(), key=lambda path: path.stat().st_mtime)
@@ -187,9 +188,8 @@ def test_a_prescribed_plan_that_loses_is_told_so(typed, cache, tmp_path) -> None
     assert code == 0 and "loss" not in out
 
 
-def test_a_prescribed_plan_that_does_not_fit_is_refused(typed, cache) -> None:
-    assert typed(*AUTO)[0] == 0
-    seed_costs(cache, replace(TWO_ARE_BETTER, policy_memory=Line(1e15)))
+def test_a_prescribed_plan_that_does_not_fit_is_refused(typed, store) -> None:
+    store.write_text(CostFile(replace(TWO_ARE_BETTER, policy_memory=Line(1e15)), {"measured": "long ago"}).text())
     code, _, err = typed(*FORCED, "plan=colocated", "plan.ranks=1")
     assert code == 2 and "colocated, 1 rank, 1 slice needs 1000000.0 GB" in err and "sim.num_envs" in err
 
