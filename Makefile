@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV ?= .venv
 PYTEST_ARGS ?=
 # Tests side by side, files whole; most start processes of their own, so that more than a few only wait for each other.
-PYTEST_WORKERS ?= auto
+PYTEST_WORKERS ?= logical
 RUN := $(VENV)/bin/
 # torch goes first and alone: its pin decides which build is taken, and nothing after it may change that.
 PIP := $(RUN)python -m pip install --quiet --constraint constraints.txt
