@@ -172,7 +172,7 @@ def test_segments_are_learned_from_while_the_next_are_collected(learn: float, se
     assert iteration(costs, plan, Resources(cores=1), work).seconds == pytest.approx(3 + learn + 0.5)
 
 
-GPUS = Resources(64, devices=8)
+GPUS = Resources(1, devices=8)
 
 
 @pytest.mark.parametrize(("learn", "seconds"), [(0.01, 6.0), (0.05, 10.0)])
