@@ -25,7 +25,7 @@ from embodied_rl_policies.pocket import Pocket
 
 ENVS, ITERATIONS = 128, 60
 CLOSE = 0.15
-"""The distance that is left, at most: with the settings below none of a dozen networks ended further off than 0.1."""
+"""The distance left, at most: with the settings below no network of eight to twelve ended further off than 0.1."""
 NETWORK = Pocket.Config(width=16, layers=1, heads=2, horizon=1, keypoints=4, stem_channels=8)
 UPDATE = {"lr": 3e-3, "perception_lr": 3e-3, "lr_final": 0.1, "epochs": 4, "minibatch": 128, "warmup_updates": 0}
 GROUPED = UPDATE | {"lr": 5e-3, "perception_lr": 5e-3, "minibatch": 64}

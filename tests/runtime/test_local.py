@@ -239,6 +239,7 @@ def test_workers_leave_signals_to_their_parent() -> None:
         for number in (signal.SIGINT, signal.SIGTERM):
             os.kill(handle.pid, number)
         handle.submit("step", actions(0), NEXT[:3]).result()
+        assert handle.alive
 
 
 @pytest.mark.parametrize(
