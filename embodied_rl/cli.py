@@ -29,7 +29,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     words = list(sys.argv[1:] if arguments is None else arguments)
     if (place := Place.here()) is not None:
-        return import_module("embodied_rl.runtime.torchrun").run(place, lambda: _run(words))
+        return import_module("embodied_rl.runtime.torchrun").run(place, lambda: _run(words), lambda: _dispatch(words))
     return _run(words)
 
 

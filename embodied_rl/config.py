@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal, Protocol, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
 from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
 
@@ -103,15 +104,28 @@ def load(kind: type[Config], path: Path) -> Config:
     Raises:
         ValueError: the file is not there, or does not fit `kind`.
     """
+    mapping = read(path)
+    try:
+        return freeze(kind, mapping)
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from None
+
+
+def read(path: Path) -> dict[str, Any]:
+    """What `save` wrote, as plain values. Nothing that it refers to is looked up: the file may be a stranger's.
+
+    Raises:
+        ValueError: the file is not there, is damaged, or holds no keys.
+    """
     if not path.is_file():
         raise ValueError(f"{path} is not there: is this the folder of a run?")
     try:
-        mapping = OmegaConf.to_container(OmegaConf.load(path), resolve=True)
-        return freeze(kind, cast("dict[str, Any]", mapping))
-    except (YAMLError, UnicodeDecodeError) as error:
+        mapping = cast("Any", OmegaConf.to_container(OmegaConf.load(path), resolve=False))
+    except (YAMLError, UnicodeDecodeError, OmegaConfBaseException, OSError) as error:
         raise ValueError(f"{path} is damaged: {error}") from None
-    except ValueError as error:
-        raise ValueError(f"{path}: {error}") from None
+    if not isinstance(mapping, dict):
+        raise ValueError(f"{path} is damaged: it holds no keys.")  # noqa: TRY004  for the user
+    return {str(key): value for key, value in cast("dict[Any, Any]", mapping).items()}
 
 
 def rest_field(kind: type[DataclassInstance]) -> str | None:

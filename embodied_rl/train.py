@@ -1,8 +1,10 @@
 """`embodied-rl train`: the loop, on one page."""
 
+import hashlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 
 from embodied_rl import build, plugins, runtimes
 from embodied_rl import config as configuration
@@ -21,8 +23,9 @@ from embodied_rl.runs.storage import write_text
 from embodied_rl.runtime.collective import Ranks
 from embodied_rl.runtime.handle import RunFailed
 from embodied_rl.runtime.ranks import Stopped, raise_on_signals, stop_on_signals
+from embodied_rl.runtime.torchrun import decided_by_rank_0
 from embodied_rl.schema import Plan, TrainConfig
-from embodied_rl.simulators import environments
+from embodied_rl.simulators import environments, trust
 from embodied_rl.simulators.kind import SimulatorKind
 from embodied_rl.trainer import Trainer
 
@@ -73,28 +76,78 @@ def check_start(config: TrainConfig) -> None:
 
 
 def start_or_resume(config: TrainConfig) -> tuple[TrainConfig, RunFolder]:
-    """A new run folder; or, with `resume`, an old one and the configuration it was started with."""
-    if config.resume is None:
-        check(config)
-        config, plan = auto.resolve(config)
-        config = replace(config, plan=replace(config.plan, rollout_workers=choice.rollout_workers(config)))
-        folder = RunFolder.create(config.run.root, config.run.experiment, config.seed)
-        folder.write_config(configuration.to_yaml(config), config.run.overrides)
-        provenance.write(folder.path)
-        if plan is not None:
-            write_text(folder.path / stored.FILE, plan)
-        return config, folder
-    return to_resume(config)
+    """A new run folder; or, with `resume`, an old one and the configuration it was started with.
+
+    Where torchrun started several processes, each has the configuration from what was typed, and rank 0 says which
+    folder it is.
+    """
+    if config.resume is not None:
+        return to_resume(replace(config, resume=decided_by_rank_0(lambda: str(run_to_resume(config).path))))
+    begun: dict[str, TrainConfig] = {}
+
+    def begin() -> dict[str, str]:
+        begun["config"], folder = start(config)
+        return {"folder": str(folder.path), "configuration": digest(begun["config"])}
+
+    decision = decided_by_rank_0(begin)
+    own = begun.get("config") or with_workers(config)
+    return own, joined(own, decision)
+
+
+def start(config: TrainConfig) -> tuple[TrainConfig, RunFolder]:
+    """A new run folder, and the configuration with its plan."""
+    check(config)
+    config, plan = auto.resolve(config)
+    config = with_workers(config)
+    folder = RunFolder.create(config.run.root, config.run.experiment, config.seed)
+    folder.write_config(configuration.to_yaml(config), config.run.overrides)
+    provenance.write(folder.path)
+    if plan is not None:
+        write_text(folder.path / stored.FILE, plan)
+    return config, folder
+
+
+def joined(config: TrainConfig, decision: dict[str, str]) -> RunFolder:
+    """The run folder that rank 0 made, where this process has the same configuration.
+
+    Raises:
+        ValueError: it has another one, or does not see the folder.
+    """
+    if decision["configuration"] != digest(config):
+        raise ValueError("This process composed another configuration than rank 0: its files in configs/ differ.")
+    folder = RunFolder(Path(decision["folder"]))
+    if not folder.config.is_file():
+        raise ValueError(f"run.root: {folder.path} is not there. All nodes have to see the run's folder.")
+    return folder
+
+
+def with_workers(config: TrainConfig) -> TrainConfig:
+    """The configuration with the number of rollout workers that its mode takes."""
+    return replace(config, plan=replace(config.plan, rollout_workers=choice.rollout_workers(config)))
+
+
+def digest(config: TrainConfig) -> str:
+    """SHA-256 of a configuration."""
+    return hashlib.sha256(configuration.to_yaml(config).encode()).hexdigest()
+
+
+def run_to_resume(config: TrainConfig) -> RunFolder:
+    """The run that `resume` means.
+
+    Raises:
+        ValueError: there is no such run.
+    """
+    return RunFolder.latest(config.run.root) if config.resume == "last" else RunFolder.open(str(config.resume))
 
 
 def to_resume(config: TrainConfig) -> tuple[TrainConfig, RunFolder]:
     """The run that `resume` means, and the configuration it was started with.
 
     Raises:
-        ValueError: there is no such run, its configuration is damaged, or it is finished.
+        ValueError: there is no such run, its configuration is damaged or says which code to run, or it is done.
     """
-    folder = RunFolder.latest(config.run.root) if config.resume == "last" else RunFolder.open(str(config.resume))
-    old = configuration.load(TrainConfig, folder.config)
+    folder = run_to_resume(config)
+    old = trust.repeated(configuration.load(TrainConfig, folder.config), config, folder.config)
     done = max(checkpoint.steps(folder.checkpoints), default=0)
     if done >= old.train.iterations and (folder.path / PAGE).is_file():
         raise ValueError(

@@ -14,13 +14,14 @@ from embodied_rl.actors.checkpoint import load_actor, save_actor
 from embodied_rl.evaluate.protocol import EpisodeResult, enumerate_episodes, evaluate
 from embodied_rl.evaluate.statistics import as_good
 from embodied_rl.experience.sources import Experience, OwnExperience, SharedExperience, Sizes, Workers
+from embodied_rl.interfaces.curriculum import EpisodeRecord
 from embodied_rl.interfaces.sim import SimulatorSpec
 from embodied_rl.learning import checkpoint, sharded, shards
 from embodied_rl.rollout.buffer import Rollout
 from embodied_rl.rollout.collect import Collector
 from embodied_rl.rollout.episodes import EpisodeSampler, Purpose
 from embodied_rl.rollout.staleness import mask_older, staleness
-from embodied_rl.rollout.timeline import LEARN, RANK, Timeline
+from embodied_rl.rollout.timeline import LEARN, RANK, Span, Timeline
 from embodied_rl.runs import provenance
 from embodied_rl.runs.folder import RunFolder
 from embodied_rl.runtime.base import Share
@@ -176,7 +177,8 @@ class Trainer:
     def _figures(self, seconds: Mapping[str, float]) -> dict[str, float]:
         experience = self._experience
         own = isinstance(experience, OwnExperience)
-        everybody = self.ranks.gather((experience.timeline, experience.shares(), resident_bytes(os.getpid())))
+        own_part = (experience.timeline, experience.shares(), resident_bytes(os.getpid()))
+        everybody = self.ranks.gather(own_part, Timeline, Span, figures.Share, EpisodeRecord)
         ranks, shares = [line for line, _, _ in everybody], [share for _, parts, _ in everybody for share in parts]
         resident = [] if own else [size for _, _, size in everybody]
         self.timelines = ranks if own else [*ranks, *(share.timeline for share in shares)]
@@ -201,7 +203,7 @@ class Trainer:
         envs = self._evaluation_envs() // len(self._evaluators)
         executed = self.actor.embodiment.executed
         results = evaluate(self.actor, self._evaluators, self.spec, mine, 0, envs, executed)
-        everything = [result for part in self.ranks.gather(results) for result in part]
+        everything = [result for part in self.ranks.gather(results, EpisodeResult) for result in part]
         if purpose == "select":
             self.totals.seconds += time.perf_counter() - began
         return sorted(everything, key=lambda result: result.index)

@@ -110,10 +110,11 @@ def check_deadlines(plan: Plan) -> None:
 
 
 def check_resume(overrides: Sequence[str]) -> None:
-    """A run that continues keeps the configuration it was started with, so nothing else can be set."""
+    """A run that continues keeps the configuration it was started with, so nothing else can be set; what its folder may
+    not decide (`embodied_rl.simulators.trust`) is repeated."""
     for override in overrides:
         key = override.lstrip("+~").partition("=")[0]
-        if key not in ("resume", "run.root"):
+        if key not in ("resume", "run.root", "cluster") and not key.startswith("sim."):
             raise ValueError(
                 f"{override}: resume continues a run exactly as it was configured, so {key} cannot be changed. "
                 "To start a new run from its weights: policy.checkpoint=<its folder>."

@@ -60,6 +60,8 @@ def prepare(config: Any) -> tuple[Any, Plugins]:
         ValueError: naming the key that is wrong.
     """
     validate(config)
+    if getattr(config, "resume", None) is not None:  # what was composed is not what will run
+        return config, {}
     config, found = find_plugins(config)
     if "sim" in found and not isinstance(config, DoctorConfig):  # who says itself what keeps a simulator from starting
         check_episodes(SimulatorKind.of(config.sim).spec, getattr(config, "split", None), getattr(config, "task", None))

@@ -11,6 +11,7 @@ from embodied_rl.evaluate.protocol import EpisodeResult, enumerate_episodes
 from embodied_rl.interfaces.sim import Episode, SimulatorSpec, Task
 from embodied_rl.schema import BenchmarkNode, BenchmarkPart, EvalConfig, SimChange, SimNode
 from embodied_rl.simulators.kind import SimulatorKind
+from embodied_rl.simulators.trust import check_settings
 
 DRAWN = 512
 """Episodes of an evaluation without a benchmark."""
@@ -55,6 +56,8 @@ def parts_of(config: EvalConfig, own: SimNode | None) -> list[Part]:
     if config.split != "eval":
         raise ValueError("split: a benchmark has conditions of its own. Leave out split=…, or benchmark=….")
     check_change(config.benchmark, config.sim)
+    for part in config.benchmark.parts:
+        check_settings(part.sim, config.sim.options, f"benchmark={config.benchmark.name}")
     kinds = [SimulatorKind.of(changed(part.sim, config.sim)) for part in config.benchmark.parts]
     with ThreadPoolExecutor() as pool:  # each may have to ask another Python environment
         specs = list(pool.map(lambda kind: kind.spec, kinds))
@@ -106,7 +109,7 @@ def check_change(node: BenchmarkNode, change: SimChange) -> None:
         raise ValueError(f"sim={change.name}: benchmark={node.name} has its own. Set keys one by one: sim.<key>=…")
     for part in node.parts:
         for key in change.options:
-            if key in part.sim and key not in MACHINE:
+            if key in part.sim and key not in MACHINE and part.sim[key] != change.options[key]:
                 said = f"benchmark={node.name} says {part.sim[key]!r}"
                 raise ValueError(f"sim.{key}: {said}. Leave one of them out.")
 

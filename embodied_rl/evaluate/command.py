@@ -1,15 +1,15 @@
 """`embodied-rl eval`: a checkpoint's success on exact episodes, with a report and videos."""
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import torch
-from omegaconf import OmegaConf
 from rich.console import Console
 from rich.table import Table
 
+from embodied_rl import config as configuration
 from embodied_rl.acting import WORDS, actor_for, checkpoint_of, deployed
 from embodied_rl.actors.checkpoint import read_metadata
 from embodied_rl.actors.embodiment import Embodiment
@@ -26,7 +26,8 @@ from embodied_rl.runs.folder import RunFolder, new_evaluation
 from embodied_rl.runs.storage import make_folder
 from embodied_rl.runtime.handle import GaveUp, Handle
 from embodied_rl.runtime.local import InlineHandle
-from embodied_rl.schema import EvalConfig, SimNode
+from embodied_rl.schema import EvalConfig, SimChange, SimNode
+from embodied_rl.simulators.trust import check_settings
 
 _NOTED_PACKAGES = ("embodied-rl", "torch", "numpy", "mujoco", "safetensors")
 
@@ -39,7 +40,7 @@ def run(config: EvalConfig) -> int:
     """
     who, file = policy_of(config)
     folder = None if file is None else run_of(file)
-    parts = parts_of(config, None if file is None else simulator_of(file, folder))
+    parts = parts_of(config, None if file is None else simulator_of(file, folder, config.sim))
     actor = None if file is None else deployed(who)
     if actor is not None:
         check_fit(actor.embodiment, parts)
@@ -67,7 +68,7 @@ def check(config: EvalConfig) -> None:
     _, file = policy_of(config)
     if file is not None:
         read_metadata(file)
-    parts_of(config, None if file is None else simulator_of(file, run_of(file)))
+    parts_of(config, None if file is None else simulator_of(file, run_of(file), config.sim))
 
 
 def check_fit(embodiment: Embodiment, parts: Sequence[Part]) -> None:
@@ -134,17 +135,23 @@ def run_of(file: Path) -> RunFolder | None:
     return next((folder for folder in folders if folder.config.is_file()), None)
 
 
-def simulator_of(file: Path, folder: RunFolder | None) -> SimNode | None:
+def simulator_of(file: Path, folder: RunFolder | None, change: SimChange) -> SimNode | None:
     """The simulator a policy was trained in: from its run's configuration, or from what the file says of itself; None
-    where neither says.
+    where neither says, or another one was typed.
+
+    Raises:
+        ValueError: what says so is damaged, or names code to run that nobody typed.
     """
-    if folder is not None:
-        content = cast("dict[str, Any]", OmegaConf.to_container(OmegaConf.load(folder.config), resolve=True))
-        return freeze(SimNode, content["sim"], "sim")
-    said = read_metadata(file).extra.get("sim")
+    said = read_metadata(file).extra.get("sim") if folder is None else configuration.read(folder.config).get("sim")
     if said is None:
         return None
-    return freeze(SimNode, {"name": said} if isinstance(said, str) else said, "sim")
+    said = {"name": said} if isinstance(said, str) else said
+    if not isinstance(said, Mapping):
+        raise ValueError(f"{file if folder is None else folder.config}: sim is no group of keys.")  # noqa: TRY004
+    if change.name not in (None, said.get("name")):
+        return None
+    check_settings(said, change.options, str(file if folder is None else folder.config))
+    return freeze(SimNode, {str(key): value for key, value in said.items()}, "sim")
 
 
 def evaluate_parallel(actor: Actor, part: Part, config: EvalConfig) -> list[EpisodeResult]:

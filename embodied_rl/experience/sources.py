@@ -153,7 +153,7 @@ class SharedExperience:
         with self.timeline.record(WAIT):
             if self._workers is not None:
                 parts = self._taken(self._workers.dispatcher)
-            arrays, finished = self._ranks.scatter(parts)
+            arrays, finished = self._ranks.scatter(parts, EpisodeRecord)
         fill(rollout, arrays)
         rollout.finished = list(finished)
         self.timeline.finish()

@@ -5,7 +5,7 @@ Shapes: `n` environments of one call, `H` executed actions of a chunk, `A` actio
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import MISSING, dataclass, field, fields, replace
 from enum import IntEnum
 from typing import Any, Literal, Protocol, runtime_checkable
 
@@ -13,6 +13,24 @@ import numpy as np
 from numpy.typing import NDArray
 
 Array = NDArray[Any]
+
+_TRUSTED = "trusted"
+
+
+def trusted_setting(default: Any = MISSING, default_factory: Any = MISSING) -> Any:
+    """A field of a simulator's `Config` that decides which code runs: a module to import, say, or an interpreter.
+
+    It counts where the user has typed it, or the configuration on this machine has it. Policy files, run folders and
+    benchmarks may come from strangers: what they say of it is refused, unless it is the default or holds numbers alone.
+    """
+    return field(default=default, default_factory=default_factory, metadata={_TRUSTED: True})
+
+
+def trusted_defaults(config: type[Any]) -> dict[str, Any]:
+    """The fields that `trusted_setting` made, with their defaults (None where there is none)."""
+    found = {item.name: item for item in fields(config) if item.metadata.get(_TRUSTED)}
+    made = {name: item.default_factory() for name, item in found.items() if item.default_factory is not MISSING}
+    return {name: None if item.default is MISSING else item.default for name, item in found.items()} | made
 
 
 class Source(IntEnum):

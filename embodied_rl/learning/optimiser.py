@@ -4,7 +4,7 @@ Where a network is spread over ranks, its shards have an Adam of their own, and 
 rates and the gradient's norm are those of both.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 import torch
 from torch import Tensor, nn
@@ -115,19 +115,31 @@ class Optimiser:
         return {name: value for name, value in self._state().items() if name not in moments}
 
     def shards(self, everything: bool = False) -> dict[str, Tensor]:
-        """Adam's moments that are spread over ranks, as DTensors, under such names; made where there are none yet.
+        """Adam's moments that are spread over ranks, as DTensors, under such names, as far as there are any yet.
 
         With `everything`, of what is whole, too.
         """
-        chosen = self.parameters if everything else self._shards
-        for parameter in chosen:
-            state = self._state_of(parameter)
-            for name in _MOMENTS:
-                state.setdefault(name, torch.zeros_like(parameter))
-        wanted = {id(parameter) for parameter in chosen}
-        indices = {str(index) for index, parameter in enumerate(self.parameters) if id(parameter) in wanted}
+        wanted = {id(parameter) for parameter in (self.parameters if everything else self._shards)}
+        indices = {index for index, parameter in enumerate(self.parameters) if id(parameter) in wanted}
         names = {f"{index}/{name}" for index in indices for name in _MOMENTS}
         return {name: value for name, value in self._state().items() if name in names}
+
+    def make_moments(self, names: Collection[str]) -> dict[str, Tensor]:
+        """Moments of zeros under such names, where there are none yet; what has no parameter here is left out.
+
+        Adam takes a parameter with any state for one that has been learned from: none may be made but those that will
+        be filled, with the step.
+        """
+        known = {
+            f"{index}/{name}": (self.parameters[index], name)
+            for index in range(len(self.parameters))
+            for name in _MOMENTS
+        }
+        made = {name: known[name] for name in names if name in known}
+        return {
+            name: self._state_of(parameter).setdefault(moment, torch.zeros_like(parameter))
+            for name, (parameter, moment) in made.items()
+        }
 
     def load(self, state: Mapping[str, Tensor]) -> None:
         """The inverse of `state`; whole moments of what is spread over ranks are taken, too."""

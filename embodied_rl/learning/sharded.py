@@ -14,7 +14,7 @@ Parameters outside of the network (a critic's, a noise head's) stay whole, and a
 import os
 import platform
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from types import MethodType
@@ -70,6 +70,10 @@ class Moments(Protocol):
         """See `embodied_rl.learning.optimiser.Optimiser.shards`."""
         ...
 
+    def make_moments(self, names: Collection[str]) -> dict[str, Tensor]:
+        """See `embodied_rl.learning.optimiser.Optimiser.make_moments`."""
+        ...
+
 
 class Sharding:
     """A network that is spread over ranks. All of them make it, and call its methods, together.
@@ -115,9 +119,13 @@ class Sharding:
         """This rank's part of a whole tensor, in the form of `shard`."""
         made = torch.zeros_like(shard)
         local = made.to_local()  # type: ignore[attr-defined]
-        first = sum(self._rows(len(whole))[: self._ranks.rank])
+        first = self.first_row(len(whole))
         local.copy_(whole[first : first + len(local)])
         return made
+
+    def first_row(self, count: int) -> int:
+        """Of a tensor of so many rows, the first one that this rank holds."""
+        return sum(self._rows(count)[: self._ranks.rank])
 
     @torch.no_grad()
     def adopt(self) -> None:

@@ -1,26 +1,31 @@
-"""What is spread over ranks, as files of a checkpoint: PyTorch's distributed checkpoint, in safetensors.
+"""What is spread over ranks, as files of a checkpoint: rows of tensors in safetensors.
 
-Every rank writes `shards/shard-….safetensors` at the same time as the others; the first moves them into the checkpoint,
-where they get their checksums (`embodied_rl.learning.checkpoint`) and are whole or absent as the rest. They can be read
-by as many ranks as wrote them, by more or fewer, and by a single process, which needs no process group for it.
+Every rank writes one file of `shards/` at the same time as the others; the first moves them into the checkpoint, where
+they get their checksums (`embodied_rl.learning.checkpoint`) and are whole or absent as the rest. They can be read by as
+many ranks as wrote them, by more or fewer, and by a single process. The format is that of PyTorch's distributed
+checkpoints (`HuggingFaceStorageWriter`), whose own writer unpickles what other ranks send.
 """
 
+import json
 import shutil
-import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from functools import partial
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
 from torch import Tensor
 
-from embodied_rl.learning.checkpoint import CheckpointError
+from embodied_rl.learning.checkpoint import CheckpointError, failed_writes
 from embodied_rl.learning.sharded import Moments, Sharding
 from embodied_rl.runs.storage import explained
 from embodied_rl.runtime.collective import Ranks
 
 FOLDER = "shards"
+_PLACES = "DCP_SHARDING_INFO"
 
 
 def write(folder: Path, sharding: Sharding | None, ranks: Ranks) -> dict[str, Callable[[Path], None]]:
@@ -39,25 +44,21 @@ def write(folder: Path, sharding: Sharding | None, ranks: Ranks) -> dict[str, Ca
     """
     if sharding is None:
         return {}
-    dcp = _library()
-
     written = folder / f".{FOLDER}"
     if ranks.rank == 0:
         _cleared(written)
     ranks.barrier()
-    writer = dcp.HuggingFaceStorageWriter(str(written), save_distributed=True)
-    with explained(folder):
-        try:
-            dcp.save(_moments(sharding.optimisers), storage_writer=writer)
-        except dcp.api.CheckpointException as error:
-            raise _cause(error) from error
+    file = written / f"shard-{ranks.rank + 1:05d}-model-00001-of-00001.safetensors"
+    with explained(folder), failed_writes(file):
+        _write(file, _moments(sharding.optimisers), sharding)
+    ranks.barrier()
     return {f"{FOLDER}/{file.name}": partial(_move, file) for file in sorted(written.iterdir())}
 
 
 def read(checkpoint: Path, sharding: Sharding | None, optimisers: Sequence[Moments] = ()) -> None:
     """Fill the moments of what is spread over ranks from a checkpoint's shards, however many ranks wrote them.
 
-    Ranks that share a network call this together. A checkpoint without shards changes nothing: what they would hold is
+    Ranks that share a network call this alike. A checkpoint without shards changes nothing: what they would hold is
     in its other tensors.
 
     Args:
@@ -71,23 +72,50 @@ def read(checkpoint: Path, sharding: Sharding | None, optimisers: Sequence[Momen
     optimisers = optimisers if sharding is None else sharding.optimisers
     if not optimisers or not (checkpoint / FOLDER).is_dir():
         return
-    from torch import distributed
+    with ExitStack() as stack:
+        files = [stack.enter_context(safe_open(file, "pt")) for file in sorted((checkpoint / FOLDER).iterdir())]
+        stored = {name for file in files for name in file.keys()}  # noqa: SIM118  it is no mapping
+        for number, optimiser in enumerate(optimisers):
+            own = sorted(name.partition("/")[2] for name in stored if name.startswith(f"{number}/"))
+            made = optimiser.make_moments(own)  # in one order on all ranks
+            if unknown := [name for name in own if name not in made]:
+                raise CheckpointError(f"{checkpoint / FOLDER} is of another network: it has {unknown}.")
+        for name, value in _moments(optimisers, everything=True).items():
+            if name in stored:
+                _fill(value, name, files, sharding, checkpoint / FOLDER)
 
-    dcp = _library()
 
-    reader = dcp.HuggingFaceStorageReader(str(checkpoint / FOLDER))
-    stored = set(reader.read_metadata().state_dict_metadata)
-    wanted = {name: value for name, value in _moments(optimisers, everything=True).items() if name in stored}
-    if wanted.keys() != stored:
-        raise CheckpointError(f"{checkpoint / FOLDER} is of another network: it has {sorted(stored - wanted.keys())}.")
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "torch.distributed is .*")  # a single process is what we intend
-        dcp.load(wanted, storage_reader=reader, no_dist=not distributed.is_initialized())
+def _write(file: Path, moments: Mapping[str, Tensor], sharding: Sharding) -> None:
+    places = {
+        name: {"saved_offsets": [sharding.first_row(len(m)), *[0] * (m.dim() - 1)]} for name, m in moments.items()
+    }
+    header = {"format": "pt", "DCP_VERSION": "1.0", _PLACES: json.dumps(places)}
+    save_file({name: _local(moment).contiguous().cpu() for name, moment in moments.items()}, file, header)
 
 
-def _library() -> Any:
-    """PyTorch's distributed checkpoint, whose type stubs are incomplete."""
-    return import_module("torch.distributed.checkpoint")
+@torch.no_grad()
+def _fill(value: Tensor, name: str, files: Sequence[Any], sharding: Sharding | None, folder: Path) -> None:
+    """Copy the rows that are held here from the files that have some of them."""
+    local = _local(value)
+    first, filled = (0 if local is value or sharding is None else sharding.first_row(len(value))), 0
+    for file in files:
+        if name not in file.keys():  # noqa: SIM118
+            continue
+        stored = file.get_slice(name)
+        shape, at = stored.get_shape(), json.loads(file.metadata()[_PLACES])[name]["saved_offsets"][0]
+        begin, end = max(at, first), min(at + shape[0], first + len(local))
+        if tuple(shape[1:]) != tuple(value.shape[1:]):
+            raise CheckpointError(f"{folder} is of another network: {name} has rows of {shape[1:]}.")
+        if begin < end:
+            local[begin - first : end - first].copy_(stored[begin - at : end - at])
+            filled += end - begin
+    if filled != len(local):
+        raise CheckpointError(f"{folder} is of another network: {name} has {filled} of {len(local)} rows.")
+
+
+def _local(value: Tensor) -> Tensor:
+    """The rows that this rank holds."""
+    return value.to_local() if hasattr(value, "to_local") else value  # type: ignore[attr-defined]
 
 
 def _moments(optimisers: Sequence[Moments], everything: bool = False) -> dict[str, Tensor]:
@@ -109,9 +137,3 @@ def _move(file: Path, target: Path) -> None:
     file.rename(target)
     if not any(file.parent.iterdir()):
         file.parent.rmdir()
-
-
-def _cause(error: Any) -> BaseException:
-    """The first rank's own error, which the checkpoint wraps."""
-    found = [failure[0] for _, failure in sorted(error.failures.items())]
-    return next((cause for cause in found if isinstance(cause, OSError)), error)

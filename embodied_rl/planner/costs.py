@@ -128,7 +128,7 @@ class CostFile:
         except FileNotFoundError:
             remedy = "`embodied-rl plan` measures costs and writes such a file"
             raise ValueError(f"costs={path}: there is no such file; {remedy}.") from None
-        except (KeyError, TypeError, AttributeError, json.JSONDecodeError) as error:
+        except (OSError, KeyError, TypeError, AttributeError, UnicodeDecodeError, json.JSONDecodeError) as error:
             raise ValueError(f"costs={path} is not a file of stage costs ({type(error).__name__}: {error})") from None
 
 

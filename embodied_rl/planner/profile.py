@@ -141,7 +141,7 @@ def probe(config: TrainConfig, ranks: Ranks) -> tuple[Samples, float]:
     bench.updates(samples)
     jitter = bench.workers(samples) if ranks.rank == 0 else 0.0
     ranks.barrier()
-    return samples.merge(ranks.gather(samples)), max(ranks.gather(jitter))
+    return samples.merge(ranks.gather(samples, Samples)), max(ranks.gather(jitter))
 
 
 def sizes(num_envs: int, group_size: int = 1) -> list[int]:

@@ -1,6 +1,5 @@
 """What ranks do together: average gradients, sum, gather, agree. One rank does not touch torch.distributed."""
 
-import pickle
 import socket
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -11,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, distributed, nn
 
+from embodied_rl.runtime import plain
 from embodied_rl.runtime.handle import RunFailed
 
 LOOPBACK = "127.0.0.1"
@@ -49,18 +49,19 @@ class Ranks:
     def sum_(self, tensors: Sequence[Tensor]) -> None:
         """Replace each tensor by its sum over ranks."""
 
-    def gather(self, value: Any) -> list[Any]:
-        """Everybody's value in order of ranks, on every rank. Values must be picklable."""
+    def gather(self, value: Any, *kinds: type[Any]) -> list[Any]:
+        """Everybody's value in order of ranks, on every rank.
+
+        Args:
+            value: what `embodied_rl.runtime.plain` can encode.
+            kinds: the dataclasses that occur in it.
+        """
         return [value]
 
-    def scatter(self, values: Sequence[Any] | None) -> Any:
-        """Rank 0 has a value for each rank, the others None; gives each its own. Values must be picklable."""
+    def scatter(self, values: Sequence[Any] | None, *kinds: type[Any]) -> Any:
+        """Rank 0 has a value for each rank, the others None; gives each its own. See `gather`."""
         assert values is not None, "rank 0 has them"
         return values[self.rank]
-
-    def broadcast(self, value: Any) -> Any:
-        """The value of rank 0."""
-        return self.gather(value if self.rank == 0 else None)[0]
 
     def barrier(self) -> None:
         """Wait for everybody."""
@@ -147,22 +148,22 @@ class GlooRanks(Ranks):
         for tensor in tensors:
             self._sum(tensor)
 
-    def gather(self, value: Any) -> list[Any]:
+    def gather(self, value: Any, *kinds: type[Any]) -> list[Any]:
         data = _packed(value)
         sizes = [torch.zeros(1, dtype=torch.int64) for _ in range(self.size)]
         self._gather(sizes, torch.tensor([len(data)]))
         longest = max(int(size) for size in sizes)
         parts = [torch.zeros(longest, dtype=torch.uint8) for _ in range(self.size)]
         self._gather(parts, torch.nn.functional.pad(data, (0, longest - len(data))))
-        return [pickle.loads(part[: int(size)].numpy().tobytes()) for part, size in zip(parts, sizes, strict=True)]
+        return [_unpacked(part[: int(size)], kinds) for part, size in zip(parts, sizes, strict=True)]
 
-    def scatter(self, values: Sequence[Any] | None) -> Any:
+    def scatter(self, values: Sequence[Any] | None, *kinds: type[Any]) -> Any:
         data = [_packed(value) for value in values or ()]
         sizes = self.gather([len(part) for part in data])[0]
         longest = torch.zeros(max(sizes), dtype=torch.uint8)
         padded = [torch.nn.functional.pad(part, (0, len(longest) - len(part))) for part in data]
         self._wait(lambda: self._group.scatter([longest], [padded] if padded else [], _from_first()))
-        return pickle.loads(longest[: sizes[self.rank]].numpy().tobytes())
+        return _unpacked(longest[: sizes[self.rank]], kinds)
 
     def leave(self) -> None:
         """Close the connections: whoever waits for this rank finds out at once."""
@@ -186,7 +187,12 @@ class GlooRanks(Ranks):
 
 def _packed(value: Any) -> Tensor:
     """uint8 [bytes]."""
-    return torch.frombuffer(bytearray(pickle.dumps(value)), dtype=torch.uint8)
+    return torch.frombuffer(bytearray(plain.encode(value)), dtype=torch.uint8)
+
+
+def _unpacked(data: Tensor, kinds: Sequence[type[Any]]) -> Any:
+    """From uint8 [bytes], which may come from anybody who has found the way here."""
+    return plain.decode(data.numpy().data, kinds)
 
 
 def _from_first() -> Any:

@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
 from embodied_rl.config import at_least, rest
+from embodied_rl.interfaces.sim import trusted_setting
 
 
 @dataclass(frozen=True)
@@ -23,10 +24,10 @@ class SimNode:
     """Simulator; `embodied-rl list sims` shows them."""
     num_envs: int = at_least(1, 64)
     """Environments in all, over every rank, slice and worker."""
-    python: str | None = None
+    python: str | None = trusted_setting(None)
     """Interpreter of the Python environment the simulator lives in; null takes the one that `embodied-rl sim install`
     made for it, or this one."""
-    pythonpath: tuple[str, ...] = ()
+    pythonpath: tuple[str, ...] = trusted_setting(())
     """Folders that this interpreter imports from, besides its own packages."""
     options: dict[str, Any] = rest()
     """The simulator's own keys."""

@@ -127,7 +127,7 @@ def resumed(folder: Path, number: int, ranks: Ranks, rollouts: list[Rollout], ra
     mine = {name.removeprefix(f"{rank}/"): value for name, value in tensors.items() if name.startswith(f"{rank}/")}
     run["ppo"].load(mine)
     shards.read(path, run["sharding"], [run["ppo"].policy.optimiser])
-    for iteration, rollout in enumerate(rollouts, start=2):
+    for iteration, rollout in enumerate(rollouts, start=number):
         run["ppo"].update([deepcopy(rollout)], iteration)
     return run
 
@@ -138,17 +138,17 @@ def moments(run: dict[str, Any]) -> dict[str, Tensor]:
     return {name: getattr(value, "full_tensor", value.clone)() for name, value in found.items()}
 
 
-def checkpointed(config: str, ranks: Ranks) -> dict[str, Any]:
-    """Two updates, a checkpoint, two more; and the same from the checkpoint."""
+def checkpointed(config: tuple[str, int], ranks: Ranks) -> dict[str, Any]:
+    """Some updates, a checkpoint, the others; and the same from the checkpoint."""
     torch.set_num_threads(1)
-    folder, rollouts = Path(config), rollouts_of(ranks.rank)
-    run = learned("full", ranks, True, rollouts[:2])
-    save(folder, 2, run, ranks)
-    save(folder, 2, run, ranks)  # again, as after a failure: nothing of the first is in the way
+    folder, before, rollouts = Path(config[0]), config[1], rollouts_of(ranks.rank)
+    run = learned("full", ranks, True, rollouts[:before])
+    save(folder, before, run, ranks)
+    save(folder, before, run, ranks)  # again, as after a failure: nothing of the first is in the way
     stopped = {"weights": copied(run["actor"]), "moments": moments(run)}
-    for iteration, rollout in enumerate(rollouts[2:], start=2):
+    for iteration, rollout in enumerate(rollouts[before:], start=before):
         run["ppo"].update([deepcopy(rollout)], iteration)
-    again = resumed(folder, 2, ranks, rollouts[2:], ranks.rank)
+    again = resumed(folder, before, ranks, rollouts[before:], ranks.rank)
     result = {
         "stopped": stopped,
         "straight": {"weights": copied(run["actor"]), "moments": moments(run)},

@@ -74,7 +74,7 @@ def test_what_is_frozen_is_spread_and_stays(kind: str) -> None:
 
 
 def test_checkpoints_continue_to_the_bit_and_on_any_number_of_ranks(tmp_path: Path) -> None:
-    two = launch(spreading.checkpointed, str(tmp_path), 2, timeout=60, threads=1)
+    two = launch(spreading.checkpointed, (str(tmp_path), 2), 2, timeout=60, threads=1)
     for part in ("weights", "moments"):
         assert_equal(two["resumed"][part], two["straight"][part])
     folder = tmp_path / "00000002"
@@ -89,6 +89,27 @@ def test_checkpoints_continue_to_the_bit_and_on_any_number_of_ranks(tmp_path: Pa
     (folder / "shards" / parts[1]).write_bytes(b"")
     with pytest.raises(CheckpointError, match=rf"shards/{parts[1]} is damaged"):
         checkpoint.load(folder)
+
+
+def test_a_checkpoint_before_the_first_update_continues(tmp_path: Path) -> None:
+    """A critic that learns first leaves the policy's optimiser without moments: none may be made up."""
+    two = launch(spreading.checkpointed, (str(tmp_path), 0), 2, timeout=60, threads=1)
+    assert not two["stopped"]["moments"] and two["straight"]["moments"]
+    for part in ("weights", "moments"):
+        assert_equal(two["resumed"][part], two["straight"][part])
+
+
+def test_pytorch_reads_the_shards(tmp_path: Path) -> None:
+    """Its own reader finds each moment whole."""
+    from torch.distributed import checkpoint as dcp
+
+    two = launch(spreading.checkpointed, (str(tmp_path), 2), 2, timeout=60, threads=1)
+    reader = dcp.HuggingFaceStorageReader(str(tmp_path / "00000002" / "shards"))
+    wanted = {f"0/{name}": value for name, value in two["stopped"]["moments"].items()}
+    stored = reader.read_metadata().state_dict_metadata
+    found = {name: torch.full_like(wanted[name], torch.nan) for name in stored}
+    dcp.load(found, storage_reader=reader, no_dist=True)
+    assert found and all(torch.equal(found[name], wanted[name]) for name in found)
 
 
 def test_what_one_process_wrote_is_spread_over_two(tmp_path: Path) -> None:

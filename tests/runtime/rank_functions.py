@@ -40,7 +40,6 @@ def operations(config: dict, ranks: Ranks) -> dict:
         "gradients": average(config, ranks) if config else None,
         "sum": float(total),
         "gather": ranks.gather({"rank": ranks.rank, "text": "x" * ranks.rank * 1000}),
-        "broadcast": ranks.broadcast(("from", ranks.rank)),
         "any": ranks.any_(ranks.rank == 1),
         "none": ranks.any_(False),
         "threads": torch.get_num_threads(),

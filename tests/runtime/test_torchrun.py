@@ -2,8 +2,10 @@
 
 import json
 import os
+import pickle
 import subprocess
 import sys
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,12 +23,17 @@ PLACE = {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "MASTER_ADDR": "loca
 Ended = list[tuple[int, str]]
 
 
-def start(function: str, config: object = None, size: int = 2, agent: bool = True) -> Ended:
+def start(
+    function: str, config: object = None, size: int = 2, agent: bool = True, planted: Mapping[str, bytes] | None = None
+) -> Ended:
     """Exit code and output of each of several processes that are told what torchrun tells them.
 
-    Its agent, here this process, hosts the store, unless variables were set by hand.
+    Its agent, here this process, hosts the store, unless variables were set by hand. What is `planted` stands there
+    before they come.
     """
     store: Any = meeting_point(1, 1.0)
+    for key, value in (planted or {}).items():
+        store.set(key, value)
     shared = {**os.environ, "WORLD_SIZE": str(size), "MASTER_ADDR": "localhost", "MASTER_PORT": str(store.port)}
     shared[torchrun.AGENT] = str(agent)
     if not agent:
@@ -49,11 +56,11 @@ def start(function: str, config: object = None, size: int = 2, agent: bool = Tru
 
 
 @pytest.mark.parametrize("agent", [True, False])
-def test_rank_0_hands_out_every_launch_and_speaks_for_all(agent: bool) -> None:
-    """The others get the configuration from it, take part twice, and say nothing."""
+def test_all_launch_and_rank_0_speaks(agent: bool) -> None:
+    """The others take part, and say nothing."""
     (code, output), *others = start("agree", {"seed": 3}, 3, agent)
     both = json.dumps([[rank, {"seed": 3}] for rank in range(3)])
-    assert (code, output.splitlines()) == (0, ["printed by rank 0", both] * 2)
+    assert (code, output.splitlines()) == (0, ["printed by rank 0", both])
     assert others == [(0, "")] * 2
 
 
@@ -82,6 +89,47 @@ def test_a_killed_rank_0_ends_the_others(agent: bool) -> None:
     """torchrun's store outlives it, so that only the connection of the ranks tells; or the store is gone as well."""
     (code, _), (other, output) = start("fail", {"rank": 0, "how": "kill"}, agent=agent)
     assert (code, other) == (-9, 1) and "Traceback" not in output
+
+
+class Planted:
+    """A pickle that leaves a file where it is opened."""
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+
+    def __reduce__(self) -> tuple[Callable[[str], int], tuple[str]]:
+        return os.system, (f"touch {self._file}",)
+
+
+def no_json(planted: Planted) -> bytes:
+    return pickle.dumps(planted)
+
+
+def other_json(planted: Planted) -> bytes:
+    return b'{"kind": "os.system", "text": "x", "when": 0, "cascade": false, "message": 1}'
+
+
+@pytest.mark.parametrize(
+    "key, encode",
+    [("launch", no_json), ("report/1", no_json), ("report/1", other_json), ("address/1", other_json)],
+)
+def test_what_others_put_into_the_store_is_not_run(
+    tmp_path: Path, key: str, encode: Callable[[Planted], bytes]
+) -> None:
+    """Who reaches the store can end a run, and no more; where it matters the run says that somebody did."""
+    (code, output), (other, silence) = start("agree", {}, planted={key: encode(Planted(tmp_path / "executed"))})
+    assert not (tmp_path / "executed").exists()
+    assert "Traceback" not in output + silence
+    if key != "launch":  # which is overwritten in time
+        assert (code, other) != (0, 0) and "another program reaches it" in output, output
+
+
+@pytest.mark.parametrize("encode", [no_json, other_json])
+def test_an_end_that_rank_0_did_not_tell(tmp_path: Path, encode: Callable[[Planted], bytes], of_two: None) -> None:
+    there = torchrun.Meeting(Place.here(), meeting_point(1, 1.0))
+    there.store.set("end", encode(Planted(tmp_path / "executed")))
+    assert torchrun._follow(there, lambda: None) == 1
+    assert not (tmp_path / "executed").exists()
 
 
 def test_rank_0_decides_what_comes_of_a_signal() -> None:
@@ -146,7 +194,7 @@ class Everybody(torchrun.Meeting):
     def tell(self, key: str, value: str) -> None:
         self._said[key] = value
 
-    def ask(self, key: str, seconds: float | None = None) -> str:
+    def ask(self, key: str, seconds: float | None = None, until: str | None = None) -> str:
         return self._said[key]
 
 
@@ -154,13 +202,13 @@ def test_ranks_of_one_node_meet_on_the_loopback_interface(monkeypatch: pytest.Mo
     """Those of several on the interfaces that lead to each other, whatever the name of this node resolves to."""
     monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
     monkeypatch.delenv("GLOO_SOCKET_IFNAME", raising=False)
-    assert torchrun.address(Everybody({"address/1": "127.0.0.1"})) == "127.0.0.1"
+    assert torchrun.address(Everybody({"address/1": "127.0.0.1"}), 1.0) == "127.0.0.1"
     asked = []
     routes = {"127.0.0.1": "127.0.0.1", "10.0.0.7": "10.0.0.5"}
     monkeypatch.setattr(torchrun.addresses, "towards", lambda host: asked.append(host) or routes[host])
-    assert torchrun.address(Everybody({"address/1": "10.0.0.7"})) == "10.0.0.5"
+    assert torchrun.address(Everybody({"address/1": "10.0.0.7"}), 1.0) == "10.0.0.5"
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
-    assert torchrun.address(Everybody({"address/1": "10.0.0.7"})) == "127.0.0.1"
+    assert torchrun.address(Everybody({"address/1": "10.0.0.7"}), 1.0) == "127.0.0.1"
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "none")
     with pytest.raises(ValueError, match=r"GLOO_SOCKET_IFNAME=none.* lo"):
-        torchrun.address(Everybody({}))
+        torchrun.address(Everybody({}), 1.0)

@@ -13,8 +13,9 @@ import rank_functions
 
 from embodied_rl.runtime import ranks as local
 from embodied_rl.runtime import torchrun
+from embodied_rl.runtime.handle import RunFailed
 from embodied_rl.runtime.place import Place
-from embodied_rl.runtime.ranks import RankFailed, Ranks
+from embodied_rl.runtime.ranks import Ranks
 
 
 def agree(config: object, ranks: Ranks) -> list:
@@ -41,14 +42,18 @@ def fail_while_rank_0_is_stopped(config: object, ranks: Ranks) -> None:
         time.sleep(20)
 
 
-def lead() -> int:
-    """Rank 0: launch twice, and say what came of it."""
+def launched() -> object:
+    """Every process: launch."""
     name, config = sys.argv[1], json.loads(sys.argv[2])
     function = getattr(rank_functions, name, None) or globals()[name]
+    return torchrun.launcher()(function, config, int(os.environ["WORLD_SIZE"]), timeout=30)
+
+
+def lead() -> int:
+    """Rank 0: say what came of it."""
     try:
-        for _ in range(2):
-            print(json.dumps(torchrun.launcher()(function, config, int(os.environ["WORLD_SIZE"]), timeout=30)))
-    except RankFailed as error:
+        print(json.dumps(launched()))
+    except RunFailed as error:
         print(f"failed: {error}")
         return 3
     return 0
@@ -58,4 +63,4 @@ if __name__ == "__main__":
     place = Place.here()
     assert place is not None
     torchrun.GRACE = local.GRACE = 3.0
-    sys.exit(torchrun.run(place, lead))
+    sys.exit(torchrun.run(place, lead, launched))

@@ -118,7 +118,7 @@ def instruction_of(config: GymnasiumConfig) -> str:
     """The task in words: "FetchPickAndPlace-v4" is "fetch pick and place"."""
     if config.instruction is not None:
         return config.instruction
-    name = config.id.rpartition(":")[2].rpartition("/")[2].rpartition("-v")
+    name = config.id.rpartition("/")[2].rpartition("-v")
     letters = "".join(f" {letter}" if letter.isupper() else letter for letter in name[0] or name[2])
     return " ".join(letters.replace("_", " ").replace("-", " ").lower().split())
 

@@ -20,7 +20,7 @@ _ABOVE, _BEHIND, _NEAR, _GRIPPED = 0.08, 0.07, 0.02, 0.056  # metres
 
 
 def is_fetch(id: str) -> bool:
-    return id.partition(":")[2].startswith("Fetch") or id.startswith("Fetch")
+    return id.startswith("Fetch")
 
 
 def names(id: str, key: str, count: int) -> list[str]:
@@ -51,7 +51,7 @@ def operator(id: str) -> Callable[[Mapping[str, Any]], Array]:
         ValueError: there is no operator for this environment.
     """
     for name, act in (("FetchReach", reach), ("FetchPush", push), ("FetchPickAndPlace", pick_and_place)):
-        if id.rpartition(":")[2].startswith(name):
+        if id.startswith(name):
             return act
     raise ValueError(f"sim.id={id} has no scripted operator; FetchReach, FetchPush and FetchPickAndPlace have one.")
 

@@ -62,9 +62,7 @@ def make(config: GymnasiumConfig, render: bool) -> Any:
             if not any(f"unexpected keyword argument '{name}'" in str(error) for name in _size(config)):
                 raise
             return gymnasium.make(config.id, render_mode="rgb_array", **keys)
-    except (unregistered, ModuleNotFoundError) as error:
-        if isinstance(error, ModuleNotFoundError) and error.name != config.id.partition(":")[0]:
-            raise
+    except unregistered:
         raise ValueError(f"sim.id: unknown environment '{config.id}'.{_nearest(gymnasium, config)}") from None
     except TypeError as error:
         raise ValueError(f"sim.options={config.options}: {error}") from error

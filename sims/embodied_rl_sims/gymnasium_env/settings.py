@@ -1,7 +1,9 @@
 """What can be set of a Gymnasium environment. Needs no Gymnasium."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Literal
+
+from embodied_rl.interfaces.sim import trusted_setting
 
 _OURS = {"render_mode": "sim.observations", "width": "sim.image_size", "height": "sim.image_size"}
 
@@ -31,8 +33,8 @@ class GymnasiumConfig:
     """
 
     id: str = "FetchPickAndPlace-v4"
-    package: str | None = "gymnasium_robotics"
-    options: dict[str, Any] = field(default_factory=dict)
+    package: str | None = trusted_setting("gymnasium_robotics")
+    options: dict[str, Any] = trusted_setting(default_factory=dict)
     observations: Literal["rgb", "state"] = "rgb"
     image_size: int = 64
     camera: str = "front"
@@ -46,6 +48,9 @@ class GymnasiumConfig:
     state_entries: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
+        if ":" in self.id:  # Gymnasium would import what stands before it
+            module, _, name = self.id.rpartition(":")
+            raise ValueError(f"sim.id={self.id}: give the module apart, sim.id={name} sim.package={module}.")
         for name, value in (("image_size", self.image_size), ("horizon", self.horizon)):
             if value is not None and value < 1:
                 raise ValueError(f"sim.{name}={value}: it must be at least 1.")

@@ -32,7 +32,7 @@ def spec_of(config: GymnasiumConfig) -> SimulatorSpec:
     if config.observations == "rgb" and "rgb_array" not in modes:
         raise ValueError(f"sim.id={config.id} draws no pictures (it has {list(modes)}): set sim.observations=state.")
     camera = Camera(config.camera, config.image_size, config.image_size)
-    instruction, name = instruction_of(config), config.id.rpartition(":")[2]
+    instruction, name = instruction_of(config), config.id
     known = fetch.is_fetch(config.id) and len(low) == len(fetch.ACTIONS)
     return SimulatorSpec(
         cameras=(camera,) if config.observations == "rgb" else (),

@@ -1,7 +1,9 @@
 """What can be set of an Isaac Lab environment. Needs no Isaac Lab."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Literal
+
+from embodied_rl.interfaces.sim import trusted_setting
 
 
 @dataclass(frozen=True)
@@ -26,8 +28,8 @@ class IsaacLabConfig:
     """
 
     id: str = "Isaac-Stack-Cube-Franka-IK-Rel-Visuomotor-v0"
-    package: str = "isaaclab_tasks"
-    options: dict[str, Any] = field(default_factory=dict)
+    package: str = trusted_setting("isaaclab_tasks")
+    options: dict[str, Any] = trusted_setting(default_factory=dict)
     cameras: tuple[str, ...] = ()
     image_size: int = 128
     instruction: str | None = None
@@ -39,6 +41,9 @@ class IsaacLabConfig:
     device: str = "cuda:0"
 
     def __post_init__(self) -> None:
+        if ":" in self.id:  # Gymnasium would import what stands before it
+            module, _, name = self.id.rpartition(":")
+            raise ValueError(f"sim.id={self.id}: give the module apart, sim.id={name} sim.package={module}.")
         for name, value in (("image_size", self.image_size), ("horizon", self.horizon)):
             if value is not None and value < 1:
                 raise ValueError(f"sim.{name}={value}: it must be at least 1.")

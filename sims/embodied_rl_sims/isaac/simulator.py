@@ -188,7 +188,7 @@ def instruction_of(config: IsaacLabConfig) -> str:
     """The task in words: "Isaac-Lift-Cube-Franka-v0" is "lift cube franka"."""
     if config.instruction is not None:
         return config.instruction
-    name = config.id.rpartition(":")[2].removeprefix("Isaac-")
+    name = config.id.removeprefix("Isaac-")
     return (name.rpartition("-v")[0] or name).replace("-", " ").lower()
 
 

@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from typing import Literal
 
+from embodied_rl.interfaces.sim import trusted_setting
+
 SUITES = ("libero_spatial", "libero_object", "libero_goal", "libero_10", "libero_90")
 
 HORIZONS = {"libero_spatial": 220, "libero_object": 280, "libero_goal": 300, "libero_10": 520, "libero_90": 400}
@@ -42,7 +44,7 @@ class LiberoConfig:
     image_size: int = 256
     cameras: tuple[str, ...] = CAMERAS
     mirror: bool = True
-    assets: str | None = None
+    assets: str | None = trusted_setting(None)
     rendering: Literal["official", "light"] = "official"
     renderer: Literal["egl", "osmesa"] = "egl"
     horizon: int | None = None

@@ -1,0 +1,119 @@
+"""What a file may say of a simulator. Policy files, run folders and benchmarks may come from strangers, and opening one
+must run no program that it names.
+
+Which settings decide that, `embodied_rl.interfaces.sim.trusted_setting` marks. They come from the command line, or from
+the configuration on this machine. `docs/security.md` says what may come from a stranger, and what may not.
+"""
+
+import json
+import shlex
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from embodied_rl import plugins
+from embodied_rl.config import freeze, thaw
+from embodied_rl.interfaces.sim import trusted_defaults
+from embodied_rl.schema import SimNode, TrainConfig
+
+CLUSTERS = ("auto", "local")
+"""Those that a run folder may name: this machine's own. Who connects to another one runs what it sends."""
+
+
+def check_settings(said: Mapping[str, Any], typed: Collection[str], source: str) -> None:
+    """A file decides nothing about which code runs.
+
+    Args:
+        said: the node `sim` of the file.
+        typed: keys of `sim` that the user gave, which replace what the file says.
+        source: the file, for messages.
+
+    Raises:
+        ValueError: naming the settings, and what to type by whoever trusts them; or no such simulator.
+    """
+    trusted = trusted_settings(str(said.get("name")))
+    given = {key: said[key] for key in trusted if key in said and key not in typed}
+    refused = {key: value for key, value in given.items() if value != _plain(trusted[key]) and not is_harmless(value)}
+    if refused:
+        keys = ", ".join(f"sim.{key}" for key in refused)
+        overrides = " ".join(override(f"sim.{key}", value) for key, value in refused.items())
+        raise ValueError(
+            f"{source} says which code to run ({keys}), and that is never taken from a file. "
+            f"If you trust what it names, type it yourself: {overrides}"
+        )
+
+
+def trusted_settings(simulator: str) -> dict[str, Any]:
+    """The keys of `sim` that only a trusted source may give, with their defaults.
+
+    Raises:
+        ValueError: no such simulator.
+    """
+    return trusted_defaults(SimNode) | trusted_defaults(plugins.find("sims", simulator).Config)
+
+
+def repeated(stored: TrainConfig, typed: TrainConfig, file: Path) -> TrainConfig:
+    """The configuration of a run that continues, with the trusted settings as they were typed again.
+
+    Args:
+        stored: what the run's folder says.
+        typed: what was composed from the command line that resumes it.
+        file: where `stored` was read, for messages.
+
+    Raises:
+        ValueError: the folder names code to run, or a cluster, and nobody typed it; or something else was typed.
+    """
+    keys, said, given = typed_settings(typed.run.overrides), thaw(stored.sim), thaw(typed.sim)
+    if other := keys - trusted_settings(stored.sim.name).keys():
+        raise ValueError(
+            f"sim.{min(other)}: resume continues a run exactly as it was configured, so sim.{min(other)} cannot be "
+            "changed. To start a new run from its weights: policy.checkpoint=<its folder>."
+        )
+    check_settings(said, keys, str(file))
+    if stored.runtime == "ray" and stored.cluster not in CLUSTERS and not _is_typed("cluster", typed.run.overrides):
+        remedy = override("cluster", stored.cluster)
+        raise ValueError(
+            f"{file} names a cluster, which is never taken from a file. If you trust it, type it yourself: {remedy}"
+        )
+    cluster = typed.cluster if _is_typed("cluster", typed.run.overrides) else stored.cluster
+    sim = freeze(SimNode, said | {key: given[key] for key in keys if key in given}, "sim")
+    plugins.configure("sims", sim, "sim")  # before ranks start
+    return replace(stored, sim=sim, cluster=cluster)
+
+
+def typed_settings(overrides: Sequence[str]) -> set[str]:
+    """The keys of `sim` among overrides as they were typed: "options" for `sim.options.reward_type=dense`."""
+    names = [text.lstrip("+~").partition("=")[0] for text in overrides]
+    return {name.split(".")[1] for name in names if name.startswith("sim.")}
+
+
+def _is_typed(key: str, overrides: Sequence[str]) -> bool:
+    return any(text.lstrip("+~").partition("=")[0] == key for text in overrides)
+
+
+def is_harmless(value: Any) -> bool:
+    """Whether a value names nothing: numbers, nothing at all, and groups and lists of them."""
+    if isinstance(value, Mapping):
+        return all(is_harmless(each) for each in value.values())
+    if isinstance(value, list | tuple):
+        return all(is_harmless(each) for each in value)
+    return value is None or isinstance(value, bool | int | float)
+
+
+def override(key: str, value: Any) -> str:
+    """What to type in a shell to set a key; control characters are shown, not sent to the terminal."""
+    text = value if isinstance(value, str) and value.isprintable() and not set(value) & set("{}[],='\" ") else None
+    return shlex.quote(f"{key}={text or _written(value)}")
+
+
+def _written(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{key}: {_written(each)}" for key, each in value.items()) + "}"
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(map(_written, value)) + "]"
+    return json.dumps(value)
+
+
+def _plain(value: Any) -> Any:
+    return list(value) if isinstance(value, tuple) else value

@@ -1,0 +1,216 @@
+"""Files of strangers: whatever they name, opening them runs nothing, and the refusal says what to type instead."""
+
+import json
+import os
+import pickle
+import stat
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
+
+from embodied_rl import config as configuration
+from embodied_rl.assets import resolve
+from embodied_rl.cli import main
+from embodied_rl.schema import AlgoNode, PolicyNode, SimNode, TrainConfig
+
+Typed = Callable[..., tuple[int, str]]
+
+
+class Plant:
+    """A folder whose programs leave a mark when anybody runs them.
+
+    Attributes:
+        interpreter: a program that could be taken for a Python.
+        modules: a folder to import from: `evil`, and what Python itself imports at its start.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.mark = folder / "executed"
+        self.interpreter, self.modules = folder / "python", folder / "modules"
+        self.interpreter.write_text(f"#!/bin/sh\ntouch {self.mark}\n")
+        self.interpreter.chmod(self.interpreter.stat().st_mode | stat.S_IXUSR)
+        self.modules.mkdir()
+        for name in ("evil", "sitecustomize", "usercustomize"):
+            (self.modules / f"{name}.py").write_text(f"open({str(self.mark)!r}, 'w').close()\n")
+
+    def __reduce__(self) -> tuple[Callable[[str], int], tuple[str]]:
+        return os.system, (f"touch {self.mark}",)
+
+
+NODES: dict[str, Callable[[Plant], dict[str, Any]]] = {
+    "interpreter": lambda plant: {"name": "tabletop", "python": str(plant.interpreter)},
+    "folders": lambda plant: {"name": "tabletop", "python": sys.executable, "pythonpath": [str(plant.modules)]},
+    "package": lambda plant: {"name": "gymnasium", "package": "evil"},
+    "id": lambda plant: {"name": "gymnasium", "id": "evil:Evil-v0"},
+    "options": lambda plant: {"name": "gymnasium", "options": {"env_id": "evil:Evil-v0"}},
+    "isaac": lambda plant: {"name": "isaaclab", "package": "evil"},
+    "isaac options": lambda plant: {"name": "isaaclab", "options": {"events.reset.func": "evil:run"}},
+    "assets": lambda plant: {"name": "libero", "assets": str(plant.modules)},
+}
+KEYS = {
+    "interpreter": "sim.python", "folders": "sim.pythonpath", "package": "sim.package", "id": "sim.id",
+    "options": "sim.options", "isaac": "sim.package", "isaac options": "sim.options", "assets": "sim.assets",
+}  # fmt: skip
+
+
+@pytest.fixture
+def plant(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Plant:
+    """What a stranger has sent, with this process in the middle of it."""
+    made = Plant(tmp_path)
+    monkeypatch.chdir(made.modules)
+    monkeypatch.syspath_prepend("")
+    return made
+
+
+@pytest.fixture
+def typed(capfd: pytest.CaptureFixture[str]) -> Typed:
+    """Types a command; returns exit code and what was said."""
+
+    def run(*arguments: str) -> tuple[int, str]:
+        code = main([*arguments])
+        said = capfd.readouterr()
+        return code, said.out + said.err
+
+    return run
+
+
+def policy_file(folder: Path, node: dict[str, Any]) -> Path:
+    """A sound policy that says it was trained in such a simulator."""
+    base, file = resolve("asset:tabletop_base.safetensors"), folder / "policy.safetensors"
+    with safe_open(base, "pt") as opened:
+        header = json.loads(opened.metadata()["embodied_rl"])
+    header["extra"]["sim"] = node
+    save_file(load_file(base), file, {"embodied_rl": json.dumps(header)})
+    return file
+
+
+def run_folder(folder: Path, node: dict[str, Any], **changes: Any) -> Path:
+    """A run that was killed before its first checkpoint, and another one's policy in it."""
+    (folder / "checkpoints").mkdir()
+    name = node["name"]
+    config = TrainConfig(SimNode(name), PolicyNode("pocket"), AlgoNode("ppo"), **changes)
+    plain = configuration.thaw(config)
+    plain["sim"] |= node
+    (folder / "config.yaml").write_text(json.dumps(plain))
+    policy_file(folder, node)
+    return folder
+
+
+@pytest.mark.parametrize("what", NODES)
+@pytest.mark.parametrize("dry", [(), ("--dry-run",)], ids=["run", "dry run"])
+def test_a_policy_file_names_code(plant: Plant, typed: Typed, tmp_path: Path, what: str, dry: tuple[str, ...]) -> None:
+    file = policy_file(tmp_path, NODES[what](plant))
+    code, said = typed("eval", f"policy={file}", "episodes=1", *dry)
+    assert not plant.mark.exists()
+    assert code == 2 and KEYS[what] in said and "Traceback" not in said
+
+
+@pytest.mark.parametrize("what", NODES)
+def test_a_run_folder_names_code(plant: Plant, typed: Typed, tmp_path: Path, what: str) -> None:
+    run = run_folder(tmp_path, NODES[what](plant))
+    for arguments in (("train", f"resume={run}"), ("train", f"resume={run}", "--dry-run"), ("eval", f"policy={run}")):
+        code, said = typed(*arguments)
+        assert not plant.mark.exists()
+        assert code == 2 and KEYS[what] in said and "Traceback" not in said, said
+
+
+@pytest.mark.parametrize("what", ["interpreter", "package", "options"])
+def test_a_benchmark_names_code(plant: Plant, typed: Typed, tmp_path: Path, what: str) -> None:
+    folder = tmp_path / "configs" / "benchmark"
+    folder.mkdir(parents=True)
+    part = {"sim": NODES[what](plant), "seeds": 1}
+    (folder / "evil.yaml").write_text(json.dumps({"name": "evil", "protocol": "none", "parts": [part]}))
+    code, said = typed("eval", "benchmark=evil", "policy=random", "--config-dir", str(folder.parent))
+    assert not plant.mark.exists()
+    assert code == 2 and f"({KEYS[what]})" in said, said
+
+
+def test_what_the_refusal_says_to_type_is_taken(plant: Plant, typed: Typed, tmp_path: Path) -> None:
+    """It is then the user's own word: the interpreter is asked, and found to be none."""
+    file = policy_file(tmp_path, NODES["interpreter"](plant))
+    said = typed("eval", f"policy={file}")[1]
+    remedy = said.rpartition("type it yourself: ")[2].strip()
+    assert remedy == f"sim.python={plant.interpreter}"
+    code, said = typed("eval", f"policy={file}", "episodes=1", remedy)
+    assert plant.mark.exists() and code != 0
+
+
+def test_numbers_name_nothing(plant: Plant, typed: Typed, tmp_path: Path) -> None:
+    """Options of numbers alone come from the file, as they did in training."""
+    node = {"name": "gymnasium", "package": None, "options": {"camera": {"distance": 1.5, "lookat": [0, 1.0]}}}
+    code, said = typed("eval", f"policy={policy_file(tmp_path, node)}", "episodes=1")
+    assert "never taken from a file" not in said and code != 0
+
+
+def test_a_run_folder_names_a_cluster(plant: Plant, typed: Typed, tmp_path: Path) -> None:
+    """Who connects to a Ray cluster runs what it sends."""
+    run = run_folder(tmp_path, {"name": "tabletop"}, runtime="ray", cluster="203.0.113.7:6379")
+    code, said = typed("train", f"resume={run}")
+    assert code == 2 and "type it yourself: cluster=203.0.113.7:6379" in said, said
+
+
+def test_what_a_run_folder_refers_to_is_not_looked_up(
+    plant: Plant, typed: Typed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither variables of the environment nor YAML's own constructors."""
+    monkeypatch.setenv("SECRET", "hunter2")
+    run = run_folder(tmp_path, {"name": "tabletop", "image_size": "${oc.env:SECRET}"})
+    assert "hunter2" not in typed("eval", f"policy={run}")[1]
+    (run / "config.yaml").write_text(f"sim: !!python/object/apply:os.system ['touch {plant.mark}']\n")
+    for arguments in (("eval", f"policy={run}"), ("train", f"resume={run}")):
+        code, said = typed(*arguments)
+        assert code == 2 and "is damaged" in said and not plant.mark.exists()
+
+
+@pytest.mark.parametrize("changed", ["seed=3", "sim.num_envs=4", "sim.horizon=3", "algo.lr=1"])
+def test_a_resumed_run_takes_nothing_else(plant: Plant, typed: Typed, tmp_path: Path, changed: str) -> None:
+    code, said = typed("train", f"resume={run_folder(tmp_path, {'name': 'tabletop'})}", changed)
+    assert code == 2 and changed.partition("=")[0] in said and "cannot be changed" in said
+
+
+OPENS = {
+    "eval": ("eval", "policy={}", "episodes=1"),
+    "play": ("play", "policy={}", "sim=tabletop"),
+    "collect": ("collect", "policy={}", "sim=tabletop", "episodes=1"),
+    "train": ("train", "policy.checkpoint={}", "sim=tabletop", "plan=colocated", "plan.ranks=1"),
+    "sft": ("sft", "policy.checkpoint={}", "sim=tabletop"),
+    "resume": ("train", "resume={}"),
+    "export": ("export", "checkpoint={}", "out=exported"),
+    "import": ("import", "policy.checkpoint={}", "sim=tabletop"),
+    "inspect": ("inspect", "{}"),
+    "compare": ("compare", "{}", "{}"),
+    "trace": ("trace", "{}"),
+    "plan costs": ("plan", "costs={}"),
+    "plan file": ("train", "plan={}.json", "experiment=demo"),
+    "dataset": ("sft", "dataset={}", "experiment=tabletop_sft"),
+}
+
+
+@pytest.mark.parametrize("command", OPENS)
+def test_no_command_opens_a_pickle(plant: Plant, typed: Typed, tmp_path: Path, command: str) -> None:
+    """Whatever it is called, and wherever in a folder it lies."""
+    planted = pickle.dumps(plant)
+    names = [
+        "policy.safetensors", "model.safetensors", "policy.pt", "config.yaml", "config.json", "report.json",
+        "plan.json", "metrics.jsonl", "overrides.txt", "timelines/00000001.json", "checkpoints/last", "meta/info.json",
+        "checkpoints/00000001/policy.safetensors", "checkpoints/00000001/state.json", "meta/tasks.parquet",
+        "checkpoints/00000001/tensors.safetensors", "data/chunk-000/file-000.parquet",
+    ]  # fmt: skip
+    dry = ("--dry-run",) if command in ("train", "sft", "dataset", "plan file") else ()
+    folder = tmp_path / "sent"
+    for name in names:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(planted)
+    (tmp_path / "bare.json").write_bytes(planted)
+    for target in (folder, *(folder / name for name in names), tmp_path / "bare"):
+        arguments = [word.format(target) for word in OPENS[command]]
+        try:
+            code, _ = typed(*arguments, *dry)
+        except (ValueError, UnicodeDecodeError, KeyError, TypeError):  # a traceback for the user; nothing ran
+            code = 1
+        assert code != 0 and not plant.mark.exists(), target
