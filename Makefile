@@ -9,7 +9,7 @@ RUN := $(VENV)/bin/
 PIP := $(RUN)python -m pip install --quiet --constraint constraints.txt
 
 # What runs in the Python environments of simulators, from 3.10 on.
-FOREIGN := sims embodied_rl/interfaces $(addprefix embodied_rl/runtime/,worker.py messages.py bootstrap.py)
+FOREIGN := sims embodied_rl/interfaces $(addprefix embodied_rl/processes/,worker.py messages.py bootstrap.py)
 
 .PHONY: demo test lint packaging check clean
 

@@ -2,7 +2,7 @@
 
 import sys
 
-from embodied_rl.cli import main
+from embodied_rl.cli.main import main
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -5,10 +5,10 @@ import json
 import pytest
 from rich.console import Console
 
-from embodied_rl import bench
 from embodied_rl.benchmarks import peers
 from embodied_rl.benchmarks.peers import PeerResult
-from embodied_rl.schema import AlgoNode, BenchConfig, Plan, PolicyNode, SimNode
+from embodied_rl.commands import bench
+from embodied_rl.config.schema import AlgoNode, BenchConfig, Plan, PolicyNode, SimNode
 
 
 def config(tmp_path, **settings) -> BenchConfig:

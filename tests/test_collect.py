@@ -8,15 +8,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from embodied_rl import collect
 from embodied_rl.actors.scripted import RandomActor
-from embodied_rl.collect import AT_ONCE, run
+from embodied_rl.commands import collect
+from embodied_rl.commands.collect import AT_ONCE, run
+from embodied_rl.config.schema import CollectConfig, SimNode
 from embodied_rl.datasets.lerobot.info import DatasetError
 from embodied_rl.datasets.lerobot.reader import Dataset
 from embodied_rl.interfaces.policy import Decision, NoiseKeys
 from embodied_rl.interfaces.sim import Array, Episode, Observation
 from embodied_rl.rollout.episodes import episode_seed
-from embodied_rl.schema import CollectConfig, SimNode
 from embodied_rl.testing.fakes import FakeSimulator, RowwiseFakeActor
 from embodied_rl_sims.tabletop import Tabletop, TabletopConfig
 
@@ -92,7 +92,7 @@ def test_a_dataset_is_not_collected_into_twice(tmp_path) -> None:
 
 def test_a_missing_package_is_named_with_its_extra(tmp_path) -> None:
     """Before anything is built; in a process of its own, since the package is asked for once."""
-    program = "import sys; sys.modules['av'] = None; from embodied_rl.cli import main; sys.exit(main())"
+    program = "import sys; sys.modules['av'] = None; from embodied_rl.cli.main import main; sys.exit(main())"
     words = ["collect", "episodes=1", "format=lerobot", f"out={tmp_path / 'out'}"]
     done = subprocess.run([sys.executable, "-c", program, *words], capture_output=True, text=True, cwd=tmp_path)
     assert done.returncode == 1

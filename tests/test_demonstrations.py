@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from embodied_rl.demonstrations import Demonstrations, Disturbance, record
+from embodied_rl.imitation.demonstrations import Demonstrations, Disturbance, record
 from embodied_rl.interfaces.sim import Array, Episode, StepResult
 from embodied_rl.testing.fakes import FakeSimulator
 

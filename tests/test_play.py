@@ -4,9 +4,9 @@ import imageio_ffmpeg
 import numpy as np
 import pytest
 
-from embodied_rl.acting import actor_for
-from embodied_rl.play import one_of_each, run
-from embodied_rl.schema import PlayConfig, SimNode
+from embodied_rl.assembly.acting import actor_for
+from embodied_rl.commands.play import one_of_each, run
+from embodied_rl.config.schema import PlayConfig, SimNode
 from embodied_rl.testing.fakes import FakeSimulator
 from embodied_rl_sims.tabletop import Tabletop, TabletopConfig
 

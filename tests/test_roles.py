@@ -9,18 +9,18 @@ from typing import Any
 import pytest
 import torch
 
-from embodied_rl import build
 from embodied_rl.actors.flow import FlowActor
+from embodied_rl.assembly import build
+from embodied_rl.config.schema import Plan, PolicyNode, SamplerNode, SimNode
 from embodied_rl.learning.weights import Weights, WeightsDamaged, load, publish
-from embodied_rl.roles import RemotePolicy
+from embodied_rl.processes.handle import GaveUp, NoAnswer, WorkerError
+from embodied_rl.processes.local import ProcessHandle
+from embodied_rl.processes.this_machine import ThisMachine
+from embodied_rl.processes.thread import ThreadHandle
 from embodied_rl.rollout.buffer import Rollout
 from embodied_rl.rollout.collect import Collector
 from embodied_rl.rollout.episodes import EpisodeSampler
-from embodied_rl.runtime.handle import GaveUp, NoAnswer, WorkerError
-from embodied_rl.runtime.local import ProcessHandle
-from embodied_rl.runtime.this_machine import ThisMachine
-from embodied_rl.runtime.thread import ThreadHandle
-from embodied_rl.schema import Plan, PolicyNode, SamplerNode, SimNode
+from embodied_rl.rollout.policy_worker import RemotePolicy
 from embodied_rl.simulators.kind import SimulatorKind
 
 NODE = PolicyNode(
@@ -214,7 +214,7 @@ def test_a_thread_that_hangs_is_given_up_and_replaced() -> None:
 
 
 def test_one_can_wait_for_whichever_thread_is_first() -> None:
-    from embodied_rl.runtime.handle import wait_for_any
+    from embodied_rl.processes.handle import wait_for_any
 
     handles = [ThreadHandle(Scorer, f"scorer {number}") for number in range(2)]
     calls = [handle.submit("score", seconds) for handle, seconds in zip(handles, (0.5, 0.05), strict=True)]

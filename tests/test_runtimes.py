@@ -4,11 +4,11 @@ from dataclasses import replace
 
 import pytest
 
-from embodied_rl import runtimes
+from embodied_rl.config.schema import AlgoNode, Plan, PolicyNode, SimNode, TrainConfig
 from embodied_rl.interfaces.sim import Unavailable
-from embodied_rl.runtime.base import Share
-from embodied_rl.runtime.this_machine import ThisMachine
-from embodied_rl.schema import AlgoNode, Plan, PolicyNode, SimNode, TrainConfig
+from embodied_rl.processes.base import Share
+from embodied_rl.processes.this_machine import ThisMachine
+from embodied_rl.runtime import select as runtimes
 
 CONFIG = TrainConfig(SimNode("tabletop"), PolicyNode("pocket"), AlgoNode("ppo"))
 

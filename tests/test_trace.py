@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from embodied_rl import trace
-from embodied_rl.cli import main
+from embodied_rl.cli.main import main
+from embodied_rl.commands import trace
+from embodied_rl.rollout.timeline_file import keep_timelines
 from embodied_rl.rollout.timeline import INFER, LEARN, RANK, SIMULATE, Span, Timeline
 
 
@@ -24,7 +25,7 @@ def run(tmp_path: Path) -> Path:
                 Span(RANK, LEARN, began + rank + 1, 2.0, 64),
             ]
             lines.append(Timeline(spans, began + rank, 1.0))
-        trace.keep(tmp_path, iteration, lines)
+        keep_timelines(tmp_path, iteration, lines)
     return tmp_path
 
 

@@ -14,9 +14,9 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
+from embodied_rl.actors.critics import Critic, Need
 from embodied_rl.actors.embodiment import Embodiment
 from embodied_rl.actors.precision import mixed
-from embodied_rl.critics import Critic, Need
 from embodied_rl.flow.noise import Stream, normal
 from embodied_rl.interfaces.policy import (
     Actor,

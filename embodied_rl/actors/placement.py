@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from embodied_rl.actors.flow import FlowActor
+from embodied_rl.config.schema import PolicyNode
 from embodied_rl.interfaces.policy import Context, FlowBackbone
-from embodied_rl.schema import PolicyNode
 
 
 def place(actor: FlowActor, node: PolicyNode) -> FlowActor:

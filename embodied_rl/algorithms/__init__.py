@@ -3,5 +3,5 @@
 ALGORITHMS = {
     "ppo": "embodied_rl.algorithms.ppo:PPO",
     "grpo": "embodied_rl.algorithms.grpo:GRPO",
-    "sft": "embodied_rl.algorithms.sft:SFT",
+    "sft": "embodied_rl.imitation.cloning:SFT",
 }

@@ -13,13 +13,13 @@ from torch import Tensor
 
 from embodied_rl.algorithms.batch import Batch, concatenate
 from embodied_rl.algorithms.proximal import decouple, level_mask, stale_rows
-from embodied_rl.config import at_least
+from embodied_rl.config.freeze import at_least
 from embodied_rl.interfaces.policy import Actor, Evaluation
 from embodied_rl.learning import memory, sharded
 from embodied_rl.learning.optimiser import Optimiser
 from embodied_rl.objectives.clip import approximate_kl, clip_fraction, clipped_policy_loss
 from embodied_rl.objectives.reduce import Level, masked_mean, reduce_log_prob
-from embodied_rl.runtime.collective import Ranks
+from embodied_rl.ranks.collective import Ranks
 
 
 @dataclass(frozen=True)

@@ -23,8 +23,8 @@ from embodied_rl.algorithms.clipped import ClippedConfig, ClippedUpdate
 from embodied_rl.objectives.gae import discounted_reward
 from embodied_rl.objectives.group import group_advantage
 from embodied_rl.objectives.reduce import Level
+from embodied_rl.ranks.collective import Ranks
 from embodied_rl.rollout.buffer import Rollout
-from embodied_rl.runtime.collective import Ranks
 
 
 @dataclass(frozen=True)

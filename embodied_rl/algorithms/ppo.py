@@ -17,18 +17,18 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from embodied_rl.actors.critics import Need
 from embodied_rl.actors.flow import PRIVILEGED, FlowActor
 from embodied_rl.algorithms.batch import Batch, as_batch, concatenate
 from embodied_rl.algorithms.clipped import ClippedConfig, ClippedUpdate
-from embodied_rl.config import at_least
-from embodied_rl.critics import Need
+from embodied_rl.config.freeze import at_least
 from embodied_rl.learning.optimiser import Optimiser
 from embodied_rl.objectives.gae import discounted_reward, discounts, gae, next_values
 from embodied_rl.objectives.reduce import masked_mean
 from embodied_rl.objectives.value import explained_variance
 from embodied_rl.objectives.value import value_loss as elementwise_value_loss
+from embodied_rl.ranks.collective import Ranks
 from embodied_rl.rollout.buffer import Rollout
-from embodied_rl.runtime.collective import Ranks
 
 _REPLAYED = ("privileged", "returns", "value")
 

@@ -24,7 +24,7 @@ from embodied_rl.algorithms.batch import Batch
 from embodied_rl.interfaces.policy import Evaluation, Trace
 from embodied_rl.objectives.importance import truncated_importance_weight
 from embodied_rl.objectives.reduce import Level, reduce_log_prob
-from embodied_rl.runtime.collective import Ranks
+from embodied_rl.ranks.collective import Ranks
 
 Evaluate = Callable[[Trace], Evaluation]
 

@@ -15,20 +15,20 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from embodied_rl.benchmarks.sleeping import SleepingActor, SleepingConfig, SleepingSimulator
-from embodied_rl.experience.sources import SharedExperience, Workers
-from embodied_rl.experience.worker import RolloutWorker
 from embodied_rl.planner.allocation import Allocation
 from embodied_rl.planner.costs import Costs, Line
 from embodied_rl.planner.model import Workload, iteration
 from embodied_rl.planner.resources import Resources
-from embodied_rl.roles import PolicyWorker
+from embodied_rl.processes.base import BoardReader, Deadlines, Runtime, Share
+from embodied_rl.processes.local import InlineHandle
+from embodied_rl.processes.this_machine import ThisMachine
+from embodied_rl.ranks.collective import Ranks
 from embodied_rl.rollout.buffer import Rollout
 from embodied_rl.rollout.collect import Collector
 from embodied_rl.rollout.episodes import EpisodeSampler
-from embodied_rl.runtime.base import BoardReader, Deadlines, Runtime, Share
-from embodied_rl.runtime.collective import Ranks
-from embodied_rl.runtime.local import InlineHandle
-from embodied_rl.runtime.this_machine import ThisMachine
+from embodied_rl.rollout.policy_worker import PolicyWorker
+from embodied_rl.training.sources import SharedExperience, Workers
+from embodied_rl.training.worker import RolloutWorker
 
 DECISIONS, ENVS = 16, 16
 WARM, MEASURED = 2, 8

@@ -7,11 +7,11 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from embodied_rl.config.schema import Plan, TrainConfig
+from embodied_rl.ranks.collective import Ranks
+from embodied_rl.ranks.launch import launch
 from embodied_rl.runs.folder import RunFolder
-from embodied_rl.runtime.collective import Ranks
-from embodied_rl.runtime.ranks import launch
-from embodied_rl.schema import Plan, TrainConfig
-from embodied_rl.trainer import Trainer
+from embodied_rl.training.trainer import Trainer
 
 _SCHEDULER = Path("/proc/thread-self/schedstat")
 _WARM_UP = 3

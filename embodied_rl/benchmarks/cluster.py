@@ -18,13 +18,13 @@ from rich.table import Table
 
 from embodied_rl.benchmarks import ahead, pipeline
 from embodied_rl.benchmarks.sleeping import EXECUTED, SleepingConfig, SleepingSimulator
+from embodied_rl.processes.base import Deadlines, Runtime, Share
+from embodied_rl.processes.handle import Handle, WorkerDied, revive
+from embodied_rl.processes.this_machine import ThisMachine
 from embodied_rl.rollout.episodes import EpisodeSampler
-from embodied_rl.runtime.base import Deadlines, Runtime, Share
-from embodied_rl.runtime.handle import Handle, WorkerDied, revive
 from embodied_rl.runtime.ray import cluster
 from embodied_rl.runtime.ray.handle import RayHandle
 from embodied_rl.runtime.ray.runtime import RayRuntime
-from embodied_rl.runtime.this_machine import ThisMachine
 
 CORES, ENVS, KILLS, REPEATS = 8, 8, 3, 3
 APART = pipeline.Case("simulators apart, two slices of two", *pipeline.BALANCED, 2, workers=2)

@@ -10,13 +10,13 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from embodied_rl.benchmarks import busy
+from embodied_rl.config.schema import TrainConfig
 from embodied_rl.planner import choice
 from embodied_rl.planner.allocation import Allocation
 from embodied_rl.planner.costs import CostFile, Costs
 from embodied_rl.planner.model import Workload
 from embodied_rl.planner.resources import Resources
 from embodied_rl.planner.search import Candidate, candidate
-from embodied_rl.schema import TrainConfig
 
 SYNC, PIPELINED = Allocation("split", 1, 2, 1), Allocation("split", 1, 1, 2)
 

@@ -8,13 +8,14 @@ import numpy as np
 import torch
 from torch import nn
 
-from embodied_rl import build, plugins
 from embodied_rl.actors.embodiment import Embodiment
 from embodied_rl.actors.flow import FEATURES, FLOW, IMAGE, PREFIX, STATE, TOKENS, FlowActor, Keep
+from embodied_rl.assembly import build
+from embodied_rl.config import plugins
+from embodied_rl.config.schema import PolicyNode, SamplerNode
 from embodied_rl.interfaces.policy import NoiseKeys, PolicyInput, Trace
 from embodied_rl.interfaces.sim import Camera, SimulatorSpec, Task
 from embodied_rl.learning import trainable
-from embodied_rl.schema import PolicyNode, SamplerNode
 
 POLICIES = ("pi0", "pi05")
 KEEPS: tuple[Keep, ...] = ("images", "features", "prefix")

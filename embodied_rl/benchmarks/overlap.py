@@ -13,14 +13,14 @@ from typing import Any
 import numpy as np
 import torch
 
-from embodied_rl import build
+from embodied_rl.assembly import build
+from embodied_rl.config.schema import BenchConfig, SamplerNode
 from embodied_rl.interfaces.policy import Actor, NoiseKeys
 from embodied_rl.interfaces.sim import Observation
+from embodied_rl.processes.handle import Handle
 from embodied_rl.rollout.buffer import Rollout
 from embodied_rl.rollout.collect import Collector
 from embodied_rl.rollout.episodes import EpisodeSampler
-from embodied_rl.runtime.handle import Handle
-from embodied_rl.schema import BenchConfig, SamplerNode
 from embodied_rl.simulators.kind import SimulatorKind, make_handles
 
 REPEATS = 3

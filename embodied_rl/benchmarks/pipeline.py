@@ -20,12 +20,12 @@ from embodied_rl.planner.allocation import Allocation, Order
 from embodied_rl.planner.costs import Costs, Line
 from embodied_rl.planner.model import DRAWS, Workload, rollout
 from embodied_rl.planner.resources import Resources
+from embodied_rl.processes.base import Deadlines, Runtime, Share
+from embodied_rl.processes.handle import Handle
+from embodied_rl.processes.this_machine import ThisMachine
 from embodied_rl.rollout.buffer import Rollout
 from embodied_rl.rollout.collect import Collector
 from embodied_rl.rollout.episodes import EpisodeSampler
-from embodied_rl.runtime.base import Deadlines, Runtime, Share
-from embodied_rl.runtime.handle import Handle
-from embodied_rl.runtime.this_machine import ThisMachine
 
 DECISIONS = 24
 REPEATS = 3

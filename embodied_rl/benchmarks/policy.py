@@ -17,10 +17,10 @@ from embodied_rl.algorithms.clipped import ClippedConfig, ClippedUpdate
 from embodied_rl.benchmarks import networks
 from embodied_rl.benchmarks.networks import Size
 from embodied_rl.benchmarks.stopwatch import Turns, one_thread, take_turns
+from embodied_rl.config.schema import BenchConfig
 from embodied_rl.flow.sampler import ode_sample
 from embodied_rl.interfaces.policy import Context, FlowBackbone, PolicyInput, Trace
-from embodied_rl.runtime.collective import Ranks
-from embodied_rl.schema import BenchConfig
+from embodied_rl.ranks.collective import Ranks
 
 STEPS = (4, 10)
 """Denoise steps of a decision."""

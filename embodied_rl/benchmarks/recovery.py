@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
+from embodied_rl.config.schema import Plan
+from embodied_rl.processes.handle import WorkerDied, revive
+from embodied_rl.processes.local import ProcessHandle
 from embodied_rl.rollout.episodes import EpisodeSampler
-from embodied_rl.runtime.handle import WorkerDied, revive
-from embodied_rl.runtime.local import ProcessHandle
-from embodied_rl.schema import Plan
 from embodied_rl.simulators.kind import SimulatorKind
 
 KILLS = 3

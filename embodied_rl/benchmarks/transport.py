@@ -14,8 +14,8 @@ from rich.table import Table
 
 from embodied_rl.benchmarks.sleeping import EXECUTED
 from embodied_rl.interfaces.sim import Array, Camera, Episode, Observation, SimulatorSpec, Source, StepResult, Task
+from embodied_rl.processes.local import ProcessHandle
 from embodied_rl.rollout.episodes import EpisodeSampler
-from embodied_rl.runtime.local import ProcessHandle
 
 STEPS = 200
 """Of which the median counts."""

@@ -1,1 +1,1 @@
-"""The console command: one table of what can be typed, and what happens then. Start with `table.py`."""
+"""One subcommand a file."""

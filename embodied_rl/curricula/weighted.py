@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from embodied_rl.config import did_you_mean
+from embodied_rl.config.freeze import did_you_mean
 from embodied_rl.curricula.uniform import uniform_weights
 from embodied_rl.interfaces.curriculum import Curriculum
 from embodied_rl.interfaces.sim import SimulatorSpec

@@ -6,10 +6,10 @@ from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import Any
 
-from embodied_rl.config import did_you_mean, freeze
+from embodied_rl.config.freeze import did_you_mean, freeze
+from embodied_rl.config.schema import BenchmarkNode, BenchmarkPart, EvalConfig, SimChange, SimNode
 from embodied_rl.evaluate.protocol import EpisodeResult, enumerate_episodes
 from embodied_rl.interfaces.sim import Episode, SimulatorSpec, Task
-from embodied_rl.schema import BenchmarkNode, BenchmarkPart, EvalConfig, SimChange, SimNode
 from embodied_rl.simulators.kind import SimulatorKind
 from embodied_rl.simulators.trust import check_settings
 

@@ -14,12 +14,12 @@ from typing import Literal
 import numpy as np
 import torch
 
-from embodied_rl.config import did_you_mean
+from embodied_rl.config.freeze import did_you_mean
 from embodied_rl.evaluate.ablation import foreign_instructions
 from embodied_rl.interfaces.policy import Actor, NoiseKeys
 from embodied_rl.interfaces.sim import Array, Episode, NotFinite, Observation, SimulatorSpec, StepResult
+from embodied_rl.processes.handle import Future, Handle, WorkerDied, respawn, revive
 from embodied_rl.rollout.episodes import Purpose, episode_seed
-from embodied_rl.runtime.handle import Future, Handle, WorkerDied, respawn, revive
 
 log = logging.getLogger(__name__)
 

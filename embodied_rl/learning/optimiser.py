@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from embodied_rl.learning.sharded import Sharding
-from embodied_rl.runtime.collective import Ranks
+from embodied_rl.ranks.collective import Ranks
 
 
 class Optimiser:

@@ -23,8 +23,8 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, distributed, nn
 
-from embodied_rl.runtime.addresses import INTERFACE, interface_of
-from embodied_rl.runtime.collective import GlooRanks, PeerLost, Ranks
+from embodied_rl.ranks.addresses import INTERFACE, interface_of
+from embodied_rl.ranks.collective import GlooRanks, PeerLost, Ranks
 
 _torch: Any = distributed  # its type stubs lack stores
 

@@ -21,8 +21,8 @@ from torch import Tensor
 
 from embodied_rl.learning.checkpoint import CheckpointError, failed_writes
 from embodied_rl.learning.sharded import Moments, Sharding
+from embodied_rl.ranks.collective import Ranks
 from embodied_rl.runs.storage import explained
-from embodied_rl.runtime.collective import Ranks
 
 FOLDER = "shards"
 _PLACES = "DCP_SHARDING_INFO"

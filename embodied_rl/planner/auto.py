@@ -9,15 +9,15 @@ import logging
 from dataclasses import replace
 from pathlib import Path
 
-from embodied_rl import runtimes
+from embodied_rl.config.schema import TrainConfig
 from embodied_rl.planner import choice, profile
 from embodied_rl.planner import resources as available
 from embodied_rl.planner.costs import CostFile
 from embodied_rl.planner.resources import Resources
 from embodied_rl.planner.search import Choice
+from embodied_rl.processes.handle import WorkerDied
 from embodied_rl.runs.storage import write_text
-from embodied_rl.runtime.handle import WorkerDied
-from embodied_rl.schema import TrainConfig
+from embodied_rl.runtime import select as runtimes
 
 log = logging.getLogger(__name__)
 

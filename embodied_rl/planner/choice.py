@@ -7,15 +7,17 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from embodied_rl import __version__, build, plugins
-from embodied_rl.config import thaw
+from embodied_rl import __version__
+from embodied_rl.assembly import build
+from embodied_rl.config import plugins
+from embodied_rl.config.freeze import thaw
+from embodied_rl.config.schema import Plan, TrainConfig
 from embodied_rl.planner.allocation import Allocation, Order
 from embodied_rl.planner.costs import CostFile
 from embodied_rl.planner.model import Workload
 from embodied_rl.planner.resources import Resources
 from embodied_rl.planner.search import Candidate, Choice, candidate, choose
 from embodied_rl.runs import provenance
-from embodied_rl.schema import Plan, TrainConfig
 from embodied_rl.simulators.kind import SimulatorKind
 
 LOSS = 0.05

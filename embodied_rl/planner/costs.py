@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from embodied_rl.config import did_you_mean
+from embodied_rl.config.freeze import did_you_mean
 
 
 @dataclass(frozen=True)

@@ -3,13 +3,7 @@
 from collections.abc import Sequence
 
 from embodied_rl.planner.allocation import Allocation
-
-
-def sizes(ranks: int, rollout_workers: int, apart: int) -> list[int]:
-    """Cores of each bundle: of ranks, then of rollout workers; who collects starts `apart` processes of its own."""
-    if rollout_workers:
-        return [1] * ranks + [1 + apart] * rollout_workers
-    return [1 + apart] * ranks
+from embodied_rl.runtime.bundles import sizes
 
 
 def bundles(plan: Allocation) -> list[int]:

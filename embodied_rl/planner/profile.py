@@ -16,20 +16,21 @@ from typing import Any
 import numpy as np
 import torch
 
-from embodied_rl import build, plugins
+from embodied_rl.assembly import build
+from embodied_rl.config import plugins
+from embodied_rl.config.schema import TrainConfig
 from embodied_rl.interfaces.sim import Timed
 from embodied_rl.planner.choice import group_size
 from embodied_rl.planner.costs import CostFile, Costs, Line
+from embodied_rl.processes.handle import Handle
+from embodied_rl.processes.local import InlineHandle, ProcessHandle
+from embodied_rl.processes.process import resident_bytes
+from embodied_rl.ranks.collective import Ranks
+from embodied_rl.ranks.launch import launch
 from embodied_rl.rollout.buffer import Rollout
 from embodied_rl.rollout.collect import Collector
 from embodied_rl.rollout.episodes import EpisodeSampler
 from embodied_rl.runs import provenance
-from embodied_rl.runtime.collective import Ranks
-from embodied_rl.runtime.handle import Handle
-from embodied_rl.runtime.local import InlineHandle, ProcessHandle
-from embodied_rl.runtime.process import resident_bytes
-from embodied_rl.runtime.ranks import launch
-from embodied_rl.schema import TrainConfig
 from embodied_rl.simulators.kind import SimulatorKind
 
 DECISIONS = 6

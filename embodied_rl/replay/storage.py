@@ -18,8 +18,7 @@ from embodied_rl.replay.files import TEXTS, Texts, make_folder, open_arrays, rea
 from embodied_rl.replay.format import Kind, ReplayError, ReplayFormat, allocate
 from embodied_rl.replay.ring import Ring, Values
 from embodied_rl.replay.transitions import PLAIN, Transitions
-from embodied_rl.rollout.buffer import Rollout
-from embodied_rl.rollout.writer import Writer, outcome
+from embodied_rl.rollout.writer import outcome
 
 _EPISODE = ("episode", "seed", "initial_state", "group", "task", "split")
 
@@ -77,6 +76,10 @@ class ReplayStorage:
     def nbytes(self) -> int:
         """Of all arrays, on disk or in memory."""
         return self.format.nbytes
+
+    def check_sizes(self, spec: SimulatorSpec, num_envs: int, executed: int) -> None:
+        """See `Writer`; raises `ReplayError`."""
+        self.format.check_simulator(spec, num_envs, executed)
 
     def write_decision(
         self,
@@ -250,14 +253,6 @@ class ReplayStorage:
             instruction=tuple(self._texts[int(number)] for number in arrays["instruction"][tracks, slots]),
             privileged=arrays["privileged"][tracks, slots] if self.format.privileged_names else None,
         )
-
-
-def writers(spec: SimulatorSpec, rollout: Rollout, storage: ReplayStorage | None) -> list[Writer]:
-    """The rollout first, then the storage, if there is one; raises `ReplayError` where that is for something else."""
-    if storage is None:
-        return [rollout]
-    storage.format.check_simulator(spec, rollout.num_envs, rollout.executed)
-    return [rollout, storage]
 
 
 def _array(values: Tensor) -> Array:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from embodied_rl.interfaces.curriculum import EpisodeRecord
 from embodied_rl.interfaces.policy import Actor, Decision, NoiseKeys, Trace
-from embodied_rl.interfaces.sim import Episode, Observation, Source, StepResult
+from embodied_rl.interfaces.sim import Episode, Observation, SimulatorSpec, Source, StepResult
 from embodied_rl.rollout.writer import outcome
 
 
@@ -123,6 +123,14 @@ class Rollout:
             if not name.startswith("trace/"):
                 tensor.fill_(int(Source.HOLD) if name == "source" else 0)
         self.finished = []
+
+    def check_sizes(self, spec: SimulatorSpec, num_envs: int, executed: int) -> None:
+        """See `Writer`."""
+        if (self.num_envs, self.executed) != (num_envs, executed):
+            raise ValueError(
+                f"a rollout of {self.num_envs} environments and {self.executed} executed actions was given {num_envs} "
+                f"environments and {executed} actions"
+            )
 
     def write_decision(
         self,

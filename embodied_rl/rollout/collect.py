@@ -14,15 +14,15 @@ import torch
 
 from embodied_rl.interfaces.policy import Decision, Policy
 from embodied_rl.interfaces.sim import Array, NotFinite, Observation, SimulatorSpec, StepResult
-from embodied_rl.replay.storage import ReplayStorage, writers
+from embodied_rl.processes.handle import Future, Handle, Revival, WorkerDied, wait_for_any
+from embodied_rl.processes.process import resident_bytes
 from embodied_rl.rollout.buffer import EpisodeRecord, Rollout
 from embodied_rl.rollout.environments import Environments
 from embodied_rl.rollout.episodes import EpisodeSampler
 from embodied_rl.rollout.order import Order, in_turn, ready_first
 from embodied_rl.rollout.parts import Final, Part, check_ended, check_sizes, join, snapshots, used
 from embodied_rl.rollout.timeline import INFER, SIMULATE, VALUE, WAIT, Timeline
-from embodied_rl.runtime.handle import Future, Handle, Revival, WorkerDied, wait_for_any
-from embodied_rl.runtime.process import resident_bytes
+from embodied_rl.rollout.writer import Writer
 
 log = logging.getLogger(__name__)
 
@@ -50,7 +50,8 @@ class Collector:
         order: "exact" infers the slices in turn; "ready" infers whichever handles have their chunk done, a slice's
             worth at most, so that a slow one, or one whose worker is being replaced, holds up nobody. Then which rows
             make a batch depends on timing, and with it the last bits of a network's output.
-        storage: keeps the same experience for longer, beside the rollout, with a track for each environment.
+        writers: what is told everything that the rollout is told, such as a replay storage, with a column for each
+            environment.
 
     Attributes:
         timeline: of the last `collect`.
@@ -59,7 +60,7 @@ class Collector:
         lost_episodes: episodes that were lost with them.
 
     Raises:
-        ValueError: sizes do not fit each other.
+        ValueError: sizes do not fit each other, or those of a writer.
     """
 
     def __init__(
@@ -74,7 +75,7 @@ class Collector:
         env_total: int | None = None,
         fresh: bool = False,
         order: Order = "exact",
-        storage: ReplayStorage | None = None,
+        writers: Sequence[Writer] = (),
     ):
         total = rollout.num_envs if env_total is None else env_total
         check_sizes(len(handles), envs_per_slice, rollout.num_envs, total, sampler.group_size)
@@ -84,7 +85,9 @@ class Collector:
                 f"whole episodes need train.decisions ≥ {-(-spec.horizon // rollout.executed)}"
             )
         self.spec, self.rollout, self._fresh, self._order = spec, rollout, fresh, order
-        self._writers = writers(spec, rollout, storage)
+        for writer in writers:
+            writer.check_sizes(spec, rollout.num_envs, rollout.executed)
+        self._writers = [rollout, *writers]
         self._envs = Environments(sampler, env_offset + np.arange(rollout.num_envs), total, seed)
         columns = np.split(np.arange(rollout.num_envs), len(handles))
         self._parts = [Part(handle, mine) for handle, mine in zip(handles, columns, strict=True)]

@@ -3,8 +3,8 @@
 from collections.abc import Callable, Iterator, Sequence
 from typing import Literal
 
+from embodied_rl.processes.handle import Future, wait_for_any
 from embodied_rl.rollout.parts import Part
-from embodied_rl.runtime.handle import Future, wait_for_any
 
 Order = Literal["exact", "ready"]
 

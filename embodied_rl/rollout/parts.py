@@ -9,7 +9,7 @@ import numpy as np
 
 from embodied_rl.interfaces.policy import NoiseKeys
 from embodied_rl.interfaces.sim import Array, Observation, StepResult
-from embodied_rl.runtime.handle import Future, Handle, Revival
+from embodied_rl.processes.handle import Future, Handle, Revival
 
 
 @dataclass

@@ -9,11 +9,24 @@ import numpy as np
 from torch import Tensor
 
 from embodied_rl.interfaces.policy import Decision, NoiseKeys
-from embodied_rl.interfaces.sim import Array, Episode, Observation, Source, StepResult
+from embodied_rl.interfaces.sim import Array, Episode, Observation, SimulatorSpec, Source, StepResult
 
 
 class Writer(Protocol):
     """Takes decisions, then what came of them; `columns` (int64 [n]) are environments, `row` is one of a rollout."""
+
+    def check_sizes(self, spec: SimulatorSpec, num_envs: int, executed: int) -> None:
+        """Find out whether it has room for what so many environments of a simulator do.
+
+        Args:
+            spec: of the simulator.
+            num_envs: columns.
+            executed: Hx.
+
+        Raises:
+            ValueError: it was made for something else.
+        """
+        ...
 
     def write_decision(
         self,

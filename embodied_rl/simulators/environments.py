@@ -21,10 +21,10 @@ from pathlib import Path
 
 from omegaconf import OmegaConf
 
-from embodied_rl import plugins
-from embodied_rl.config import did_you_mean, freeze
-from embodied_rl.runtime.interpreter import Interpreter
-from embodied_rl.schema import SimNode
+from embodied_rl.config import plugins
+from embodied_rl.config.freeze import did_you_mean, freeze
+from embodied_rl.config.schema import SimNode
+from embodied_rl.processes.interpreter import Interpreter
 
 
 @dataclass(frozen=True)

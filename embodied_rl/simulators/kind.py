@@ -5,18 +5,18 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from embodied_rl import plugins
+from embodied_rl.config import plugins
+from embodied_rl.config.schema import Plan, SimNode
 from embodied_rl.interfaces.sim import Simulator, SimulatorSpec, Unavailable
-from embodied_rl.runtime.base import Deadlines, Runtime, Share
-from embodied_rl.runtime.handle import Handle
-from embodied_rl.runtime.interpreter import Interpreter
-from embodied_rl.runtime.local import InlineHandle
-from embodied_rl.runtime.remote import RemoteSimulator
-from embodied_rl.runtime.this_machine import ThisMachine
-from embodied_rl.schema import Plan, SimNode
+from embodied_rl.processes.base import Deadlines, Runtime, Share
+from embodied_rl.processes.handle import Handle
+from embodied_rl.processes.interpreter import Interpreter
+from embodied_rl.processes.local import InlineHandle
+from embodied_rl.processes.remote import RemoteSimulator
+from embodied_rl.processes.this_machine import ThisMachine
 from embodied_rl.simulators import environments
 
-DESCRIBED = "embodied_rl.runtime.worker:Described"
+DESCRIBED = "embodied_rl.processes.worker:Described"
 
 PATIENT = Plan(start_timeout=1800.0, call_timeout=1800.0)
 """Deadlines of whoever has no plan and nothing else to do: some simulators take minutes to start, or to reset many."""

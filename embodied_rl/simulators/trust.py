@@ -12,10 +12,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from embodied_rl import plugins
-from embodied_rl.config import freeze, thaw
+from embodied_rl.config import plugins
+from embodied_rl.config.freeze import freeze, thaw
+from embodied_rl.config.schema import SimNode, TrainConfig
 from embodied_rl.interfaces.sim import trusted_defaults
-from embodied_rl.schema import SimNode, TrainConfig
 
 CLUSTERS = ("auto", "local")
 """Those that a run folder may name: this machine's own. Who connects to another one runs what it sends."""

@@ -10,10 +10,10 @@ import numpy as np
 import torch
 
 from embodied_rl.interfaces.sim import Array, Episode, Observation, Simulator, SimulatorSpec, Source, StepResult
+from embodied_rl.processes.local import InlineHandle
 from embodied_rl.rollout.buffer import Rollout
 from embodied_rl.rollout.collect import Collector
 from embodied_rl.rollout.episodes import EpisodeSampler
-from embodied_rl.runtime.local import InlineHandle
 from embodied_rl.testing.comparison import assert_same, copy_of
 from embodied_rl.testing.fake_actor import RowwiseFakeActor
 

@@ -10,15 +10,7 @@ from typing import Protocol
 
 import numpy as np
 
-from embodied_rl.interfaces.sim import (
-    Array,
-    Episode,
-    NotFinite,
-    Observation,
-    SimulatorSpec,
-    Source,
-    StepResult,
-)
+from embodied_rl.interfaces.sim import Array, Episode, NotFinite, Observation, SimulatorSpec, Source, StepResult
 from embodied_rl_sims.chunks import NoSnapshots, empty_result
 
 

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 import torch
 
+from embodied_rl.actors.critics import make_critic
 from embodied_rl.actors.embodiment import Embodiment
 from embodied_rl.actors.flow import FlowActor
-from embodied_rl.critics import make_critic
 from embodied_rl.flow.sampler import FlowNoise, FlowSDE, Sampler
 from embodied_rl.interfaces.policy import NoiseKeys
 from embodied_rl.interfaces.sim import Camera, Observation, SimulatorSpec, Task

@@ -9,8 +9,15 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
 
-from embodied_rl.actors.checkpoint import check_config, load_actor, load_parts, read_metadata, save_actor, save_backbone
-from embodied_rl.build import stored_backbone
+from embodied_rl.assembly.build import stored_backbone
+from embodied_rl.checkpoints.native import (
+    check_config,
+    load_actor,
+    load_parts,
+    read_metadata,
+    save_actor,
+    save_backbone,
+)
 from embodied_rl.learning.checkpoint import CheckpointError
 from embodied_rl_policies.pocket import Pocket
 

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from embodied_rl.critics import Need, PrivilegedCritic, make_critic, value_head
+from embodied_rl.actors.critics import Need, PrivilegedCritic, make_critic, value_head
 
 SIZES = {"privileged_dim": 3, "context_dim": 8, "feature_dim": 6}
 

@@ -10,16 +10,16 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from embodied_rl.actors.critics import make_critic
 from embodied_rl.actors.embodiment import Embodiment
 from embodied_rl.actors.flow import FlowActor
 from embodied_rl.algorithms.batch import Batch
 from embodied_rl.algorithms.clipped import ClippedConfig, ClippedUpdate
-from embodied_rl.critics import make_critic
 from embodied_rl.flow.sampler import FlowNoise, FlowSDE, Sampler
 from embodied_rl.interfaces.policy import Actor, Evaluation, NoiseKeys, Trace
 from embodied_rl.interfaces.sim import Camera, Episode, Observation, SimulatorSpec, Source, StepResult, Task
+from embodied_rl.ranks.collective import Ranks
 from embodied_rl.rollout.buffer import Rollout
-from embodied_rl.runtime.collective import Ranks
 from embodied_rl_policies.pocket import Pocket
 
 EXECUTED, MODEL_DIM = 2, 3

@@ -8,7 +8,7 @@ from experience import make_actor, make_rollout, split
 from torch import Tensor
 
 from embodied_rl.algorithms.ppo import PPO, PPOConfig
-from embodied_rl.runtime.collective import Ranks
+from embodied_rl.ranks.collective import Ranks
 
 
 def learn(config: dict[str, Any], ranks: Ranks) -> dict[str, Tensor]:

@@ -5,8 +5,8 @@ import rank_learning
 import torch
 from experience import make_actor, weights
 
-from embodied_rl.runtime.collective import Ranks
-from embodied_rl.runtime.ranks import launch
+from embodied_rl.ranks.collective import Ranks
+from embodied_rl.ranks.launch import launch
 
 
 @pytest.mark.parametrize(

@@ -19,8 +19,8 @@ from test_ppo import make_ppo, spoil
 from torch import Tensor
 
 from embodied_rl.algorithms.batch import as_batch
+from embodied_rl.ranks.collective import Ranks
 from embodied_rl.rollout.buffer import Rollout
-from embodied_rl.runtime.collective import Ranks
 
 
 def moved(actor: Any, amount: float = 0.02) -> Any:

@@ -9,8 +9,8 @@ from experience import Table, changed, make_actor, make_rollout, on_ranks, weigh
 from torch import Tensor
 
 from embodied_rl.algorithms.grpo import GRPO, GRPOConfig
+from embodied_rl.ranks.collective import Ranks
 from embodied_rl.rollout.buffer import Rollout
-from embodied_rl.runtime.collective import Ranks
 
 TALL = 3
 

@@ -9,18 +9,18 @@ import pytest
 import torch
 from pointing import GOAL, Pointing
 
+from embodied_rl.actors.critics import make_critic
 from embodied_rl.actors.embodiment import Embodiment
 from embodied_rl.actors.flow import FlowActor
 from embodied_rl.algorithms.grpo import GRPO, GRPOConfig
 from embodied_rl.algorithms.ppo import PPO, PPOConfig
-from embodied_rl.critics import make_critic
 from embodied_rl.flow.sampler import FlowNoise, FlowSDE
 from embodied_rl.interfaces.policy import NoiseKeys
+from embodied_rl.processes.local import InlineHandle
+from embodied_rl.ranks.collective import Ranks
 from embodied_rl.rollout.buffer import Rollout
 from embodied_rl.rollout.collect import Collector
 from embodied_rl.rollout.episodes import EpisodeSampler
-from embodied_rl.runtime.collective import Ranks
-from embodied_rl.runtime.local import InlineHandle
 from embodied_rl_policies.pocket import Pocket
 
 ENVS, ITERATIONS = 128, 60

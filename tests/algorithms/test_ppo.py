@@ -11,8 +11,8 @@ from torch import Tensor
 from embodied_rl.actors.flow import PRIVILEGED
 from embodied_rl.algorithms.ppo import PPO, PPOConfig
 from embodied_rl.interfaces.sim import Source
+from embodied_rl.ranks.collective import Ranks
 from embodied_rl.rollout.buffer import Rollout
-from embodied_rl.runtime.collective import Ranks
 
 SAMPLERS = ["hybrid", "full", "noise"]
 

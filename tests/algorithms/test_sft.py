@@ -9,8 +9,8 @@ from experience import MODEL_DIM, SMALL, changed, weights
 from scipy import stats
 from torch import Tensor
 
-from embodied_rl.algorithms.sft import SFT, SFTConfig, conditional_flow_matching_loss, flow_times, with_features
 from embodied_rl.flow.sampler import ode_sample
+from embodied_rl.imitation.cloning import SFT, SFTConfig, conditional_flow_matching_loss, flow_times, with_features
 from embodied_rl.interfaces.policy import Context, FlowBackbone, PolicyInput
 from embodied_rl_policies.pocket import Pocket
 

@@ -4,12 +4,12 @@ import math
 
 import pytest
 
-from embodied_rl import assets
-from embodied_rl.acting import deployed
-from embodied_rl.actors.checkpoint import read_metadata
-from embodied_rl.config import freeze
+from embodied_rl.assembly.acting import deployed
+from embodied_rl.checkpoints.native import read_metadata
+from embodied_rl.config import assets
+from embodied_rl.config.freeze import freeze
+from embodied_rl.config.schema import SimNode
 from embodied_rl.evaluate.protocol import enumerate_episodes, evaluate
-from embodied_rl.schema import SimNode
 from embodied_rl.simulators.kind import SimulatorKind
 
 EPISODES = 192

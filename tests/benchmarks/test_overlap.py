@@ -3,8 +3,8 @@
 import pytest
 
 from embodied_rl.benchmarks.overlap import Overlap, Stages, bound, stage_times
+from embodied_rl.processes.local import InlineHandle
 from embodied_rl.rollout.episodes import EpisodeSampler
-from embodied_rl.runtime.local import InlineHandle
 from embodied_rl.testing.fakes import FakeSimulator, RowwiseFakeActor
 
 

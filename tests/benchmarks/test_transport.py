@@ -6,7 +6,7 @@ from rich.console import Console
 
 from embodied_rl.benchmarks import recovery, transport
 from embodied_rl.benchmarks.transport import Load, StillSimulator, Transport
-from embodied_rl.schema import SimNode
+from embodied_rl.config.schema import SimNode
 from embodied_rl.simulators.kind import SimulatorKind
 
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from embodied_rl import plugins
-from embodied_rl.cli import main
-from embodied_rl.commands import table
+from embodied_rl.cli import table
+from embodied_rl.cli.main import main
+from embodied_rl.config import plugins
 
 MODULE = '''
 """Plug-ins that do nothing."""

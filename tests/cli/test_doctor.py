@@ -8,8 +8,8 @@ from collections import namedtuple
 import psutil
 import pytest
 
-from embodied_rl import doctor
-from embodied_rl.schema import DoctorConfig, RunConfig
+from embodied_rl.commands import doctor
+from embodied_rl.config.schema import DoctorConfig, RunConfig
 
 Usage = namedtuple("Usage", "total used free")
 

@@ -1,9 +1,9 @@
 """What `--help` and `list` say comes from the dataclasses and the tables themselves."""
 
-from embodied_rl import schema
-from embodied_rl.commands.documentation import plugin_keys, schema_keys
-from embodied_rl.commands.table import COMMANDS
-from embodied_rl.config import key_paths
+from embodied_rl.cli.documentation import plugin_keys, schema_keys
+from embodied_rl.cli.table import COMMANDS
+from embodied_rl.config import schema
+from embodied_rl.config.freeze import key_paths
 
 
 def test_every_key_is_documented() -> None:

@@ -9,9 +9,9 @@ from types import SimpleNamespace
 import pytest
 from omegaconf import OmegaConf
 
-from embodied_rl import schema
-from embodied_rl.commands import table
-from embodied_rl.config import freeze
+from embodied_rl.cli import table
+from embodied_rl.config import schema
+from embodied_rl.config.freeze import freeze
 
 
 @pytest.fixture

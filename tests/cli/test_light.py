@@ -7,12 +7,12 @@ import sys
 
 import pytest
 
-from embodied_rl.commands.table import COMMANDS
+from embodied_rl.cli.table import COMMANDS
 
 HEAVY = ("torch", "mujoco", "scipy", "tensorboard")
 REPORT = f"""
 import json, sys
-from embodied_rl.cli import main
+from embodied_rl.cli.main import main
 code = main(sys.argv[1:])
 print(json.dumps([code, *(name for name in {HEAVY} if name in sys.modules)]))
 """

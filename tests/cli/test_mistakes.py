@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from embodied_rl.cli import CLOSED_PIPE, is_for_the_user, main
-from embodied_rl.commands import table
+from embodied_rl.cli import table
+from embodied_rl.cli.main import CLOSED_PIPE, is_for_the_user, main
 
 TOY = ("train", "experiment=toy_run", "--dry-run")
 
@@ -79,7 +79,7 @@ def test_run_root_may_not_be_a_file(run, tmp_path) -> None:
 
 
 def test_run_root_must_be_writable(run, tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr("embodied_rl.validation.os.access", lambda path, mode: False)
+    monkeypatch.setattr("embodied_rl.config.checks.os.access", lambda path, mode: False)
     code, _, err = run(*TOY)
     assert code == 2
     assert "run.root=runs" in err and "cannot be written" in err

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from embodied_rl import assets
+from embodied_rl.config import assets
 
 
 @pytest.fixture

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from embodied_rl import schema
-from embodied_rl.commands import execution
-from embodied_rl.commands.table import COMMANDS
-from embodied_rl.composition import compose, experiments, root
+from embodied_rl.cli import execution
+from embodied_rl.cli.table import COMMANDS
+from embodied_rl.config import schema
+from embodied_rl.config.compose import compose, experiments, root
 
 FILES = sorted(root().rglob("*.yaml"))
 EXPERIMENTS = {item.name: item for item in experiments()}

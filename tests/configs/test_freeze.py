@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from embodied_rl.config import at_least, freeze, load, rest, save, thaw, to_yaml
-from embodied_rl.schema import TrainConfig
+from embodied_rl.config.freeze import at_least, freeze, load, rest, save, thaw, to_yaml
+from embodied_rl.config.schema import TrainConfig
 
 
 class Mode(Enum):

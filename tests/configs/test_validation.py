@@ -2,9 +2,7 @@
 
 import pytest
 
-from embodied_rl.interfaces.sim import SimulatorSpec, Task
-from embodied_rl.schema import Plan, PolicyNode, SamplerNode, SimNode
-from embodied_rl.validation import (
+from embodied_rl.config.checks import (
     check_checkpoint,
     check_deadlines,
     check_division,
@@ -13,6 +11,8 @@ from embodied_rl.validation import (
     check_sampler,
     check_writable,
 )
+from embodied_rl.config.schema import Plan, PolicyNode, SamplerNode, SimNode
+from embodied_rl.interfaces.sim import SimulatorSpec, Task
 
 SPEC = SimulatorSpec((), (), (), (), (), 10.0, 5, (Task("lift_it", "lift"),), splits=("windy",))
 

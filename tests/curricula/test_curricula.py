@@ -5,12 +5,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from embodied_rl import build
+from embodied_rl.assembly import build
+from embodied_rl.config.schema import EpisodesNode
 from embodied_rl.curricula.success_rate import SuccessRate, SuccessRateConfig
 from embodied_rl.curricula.weighted import Weighted, WeightedConfig
 from embodied_rl.interfaces.curriculum import EpisodeRecord
 from embodied_rl.interfaces.sim import SimulatorSpec, Task
-from embodied_rl.schema import EpisodesNode
 
 TASKS = (Task("push0", "push"), Task("lift0", "lift"), Task("lift1", "lift"), Task("press", "press"))
 SPEC = SimulatorSpec((), (), ("x",), (-1.0,), (1.0,), 10.0, 10, TASKS)

@@ -8,16 +8,17 @@ from types import SimpleNamespace
 
 import pytest
 
-from embodied_rl import composition
 from embodied_rl.actors.embodiment import Embodiment
-from embodied_rl.config import freeze
-from embodied_rl.evaluate import benchmark, command
+from embodied_rl.commands import eval as command
+from embodied_rl.config import compose as composition
+from embodied_rl.config.checks import validate
+from embodied_rl.config.freeze import freeze
+from embodied_rl.config.schema import BenchmarkNode, BenchmarkPart, EvalConfig, SimChange, SimNode, Video
+from embodied_rl.evaluate import benchmark
 from embodied_rl.evaluate.protocol import EpisodeResult
 from embodied_rl.evaluate.report import Report
 from embodied_rl.interfaces.sim import SimulatorSpec, Task
-from embodied_rl.runtime.handle import GaveUp
-from embodied_rl.schema import BenchmarkNode, BenchmarkPart, EvalConfig, SimChange, SimNode, Video
-from embodied_rl.validation import validate
+from embodied_rl.processes.handle import GaveUp
 
 
 @dataclass
@@ -36,6 +37,7 @@ def nodes(monkeypatch: pytest.MonkeyPatch, spec: SimulatorSpec) -> list[SimNode]
         asked.append(node)
         return Kind(node, specs[node.name])
 
+    monkeypatch.setattr(benchmark, "check_settings", lambda *said: None)
     monkeypatch.setattr(benchmark, "SimulatorKind", SimpleNamespace(of=of))
     return asked
 

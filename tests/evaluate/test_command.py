@@ -8,10 +8,11 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from embodied_rl.config import to_yaml
-from embodied_rl.evaluate import benchmark, command
+from embodied_rl.commands import eval as command
+from embodied_rl.config.freeze import to_yaml
+from embodied_rl.config.schema import CompareConfig, EvalConfig, Plan, SimNode, Video
+from embodied_rl.evaluate import benchmark
 from embodied_rl.runs.folder import RunFolder
-from embodied_rl.schema import CompareConfig, EvalConfig, Plan, SimNode, Video
 
 
 @dataclass
@@ -46,7 +47,9 @@ def kind(monkeypatch, tmp_path, make_actor, make_simulator, make_handles):
     """The command with fakes in place of the policy's file and the simulator's plug-in."""
     threads = torch.get_num_threads()
     made = Kind(SimNode("clock", num_envs=6), make_simulator, make_handles, [])
+    monkeypatch.setattr(command, "check_settings", lambda *said: None)
     monkeypatch.setattr(command, "deployed", lambda text: make_actor())
+    monkeypatch.setattr(benchmark, "check_settings", lambda *said: None)
     monkeypatch.setattr(
         benchmark, "SimulatorKind", SimpleNamespace(of=lambda node: made if node.name == "clock" else None)
     )
@@ -122,7 +125,7 @@ def test_a_file_that_names_no_simulator_asks_for_one(kind, monkeypatch):
 
 
 def test_what_eval_writes_compare_reads(kind, tmp_path, capsys):
-    from embodied_rl.evaluate.compare import run as compare
+    from embodied_rl.commands.compare import run as compare
 
     for name, changes in {"a": {}, "b": {"ablate": "image"}}.items():
         run(out=str(tmp_path / name), video=Video(0, 0, 0), **changes)

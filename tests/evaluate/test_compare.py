@@ -5,12 +5,12 @@ import re
 
 import pytest
 
-from embodied_rl.evaluate.compare import curve, over_seeds, pair, read_entry, run
+from embodied_rl.commands.compare import curve, over_seeds, pair, read_entry, run
+from embodied_rl.config.schema import CompareConfig
 from embodied_rl.evaluate.protocol import EpisodeResult
 from embodied_rl.evaluate.report import Report
 from embodied_rl.evaluate.statistics import mcnemar, mean_interval
 from embodied_rl.runs.folder import RunFolder
-from embodied_rl.schema import CompareConfig
 
 
 def results(outcomes, first_seed=0):

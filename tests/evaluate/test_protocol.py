@@ -7,7 +7,7 @@ import pytest
 
 from embodied_rl.evaluate.protocol import enumerate_episodes, evaluate, smoothness
 from embodied_rl.interfaces.sim import Episode, NotFinite
-from embodied_rl.runtime.handle import WorkerDied
+from embodied_rl.processes.handle import WorkerDied
 
 ARRANGEMENTS = [(1, 1), (1, 7), (2, 3), (3, 16), (4, 64)]
 

@@ -7,14 +7,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from embodied_rl.experience.dispatch import Dispatcher
-from embodied_rl.experience.worker import Beginning, Collected, Order, Published
-from embodied_rl.figures import Share
 from embodied_rl.interfaces.curriculum import EpisodeRecord
 from embodied_rl.learning.weights import Weights
+from embodied_rl.processes.handle import GaveUp, WorkerDied, WorkerError
+from embodied_rl.processes.thread import ThreadHandle
 from embodied_rl.rollout.timeline import Timeline
-from embodied_rl.runtime.handle import GaveUp, WorkerDied, WorkerError
-from embodied_rl.runtime.thread import ThreadHandle
+from embodied_rl.training.dispatch import Dispatcher
+from embodied_rl.training.metrics import Share
+from embodied_rl.training.worker import Beginning, Collected, Order, Published
 
 WEIGHTS = Weights(0, {}, "")
 

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 import torch
 
-from embodied_rl.experience.shares import fill, shared_out, to_arrays
 from embodied_rl.rollout.buffer import Rollout
 from embodied_rl.testing.fake_actor import RowwiseFakeActor
 from embodied_rl.testing.fake_simulator import FakeSimulator
+from embodied_rl.training.shares import fill, shared_out, to_arrays
 
 SPEC = FakeSimulator.spec_of(FakeSimulator.Config())
 

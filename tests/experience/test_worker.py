@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 import torch
 
-from embodied_rl.experience import worker
-from embodied_rl.experience.worker import Following, Published
 from embodied_rl.interfaces.policy import NoiseKeys
 from embodied_rl.learning.weights import publish
-from embodied_rl.roles import PolicyWorker
-from embodied_rl.runtime.board import SharedBoard
+from embodied_rl.processes.board import SharedBoard
+from embodied_rl.rollout.policy_worker import PolicyWorker
 from embodied_rl.testing.fake_actor import RowwiseFakeActor
 from embodied_rl.testing.fake_simulator import FakeSimulator
+from embodied_rl.training import worker
+from embodied_rl.training.worker import Following, Published
 
 SPEC = FakeSimulator.spec_of(FakeSimulator.Config())
 

@@ -16,13 +16,13 @@ import pi_sizes as sizes
 from building import FAMILIES, GOLDEN, OPTIONS, lerobot, simulator
 from torch import Tensor
 
-from embodied_rl import build
 from embodied_rl.actors.flow import FlowActor
+from embodied_rl.assembly import build
+from embodied_rl.checkpoints import fitting
+from embodied_rl.config.schema import PolicyNode, SamplerNode
 from embodied_rl.flow import sampler
-from embodied_rl.formats import fitting
 from embodied_rl.interfaces.policy import NoiseKeys
 from embodied_rl.interfaces.sim import Observation
-from embodied_rl.schema import PolicyNode, SamplerNode
 from embodied_rl_policies.pi import network
 from embodied_rl_policies.pi.images import prepare
 

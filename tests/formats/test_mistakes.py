@@ -21,11 +21,11 @@ import pi_sizes as sizes
 from building import EMBEDDING, HEAD, lerobot, openpi, prefixed, simulator, tensors
 from using import attach, exported, save
 
-from embodied_rl import build
-from embodied_rl.formats import finding
+from embodied_rl.assembly import build
+from embodied_rl.checkpoints import finding
+from embodied_rl.config.schema import PolicyNode
 from embodied_rl.interfaces.sim import Observation
 from embodied_rl.learning.checkpoint import CheckpointError
-from embodied_rl.schema import PolicyNode
 
 OPENPI = {"horizon": sizes.CHUNK}
 BEFORE = "policy_preprocessor_step_6_normalizer_processor.safetensors"

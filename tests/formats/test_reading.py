@@ -16,7 +16,7 @@ from building import EMBEDDING, FAMILIES, HEAD, lerobot, mixed, openpi, prefixed
 from safetensors.torch import save_file
 from using import attach, velocity
 
-from embodied_rl.formats import finding
+from embodied_rl.checkpoints import finding
 from embodied_rl.interfaces.sim import Camera
 
 OPENPI = {"horizon": sizes.CHUNK}

@@ -17,10 +17,10 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from using import assert_same_tensors, attach, exported, save, small_files, stored, there_and_back, velocity
 
-from embodied_rl import build
-from embodied_rl.actors.checkpoint import read_metadata
 from embodied_rl.actors.normalisation import Normalisation
-from embodied_rl.schema import PolicyNode
+from embodied_rl.assembly import build
+from embodied_rl.checkpoints.native import read_metadata
+from embodied_rl.config.schema import PolicyNode
 
 OPENPI = {"horizon": sizes.CHUNK}
 SEEN = {view: camera for view, camera in CAMERAS.items() if camera}

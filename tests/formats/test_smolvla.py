@@ -11,9 +11,9 @@ from using import assert_same_tensors, exported, save, small_files, stored, velo
 
 pytest.importorskip("transformers")
 
-from embodied_rl import build
+from embodied_rl.assembly import build
+from embodied_rl.config.schema import PolicyNode
 from embodied_rl.learning.checkpoint import CheckpointError
-from embodied_rl.schema import PolicyNode
 
 SIZES = {
     "width": 32, "layers": 2, "hidden": 40, "heads": 2, "key_value_heads": 1, "head_dim": 8, "vocabulary": 60,

@@ -8,14 +8,14 @@ from building import CAMERAS, OPTIONS, simulator
 from safetensors import safe_open
 from torch import Tensor
 
-from embodied_rl import build
-from embodied_rl.actors.checkpoint import save_backbone
 from embodied_rl.actors.embodiment import Embodiment
-from embodied_rl.config import thaw
-from embodied_rl.formats import export
+from embodied_rl.assembly import build
+from embodied_rl.checkpoints.native import save_backbone
+from embodied_rl.commands import export
+from embodied_rl.config.freeze import thaw
+from embodied_rl.config.schema import ExportConfig, PolicyNode
 from embodied_rl.interfaces.policy import FlowBackbone, PolicyInput
 from embodied_rl.interfaces.sim import SimulatorSpec
-from embodied_rl.schema import ExportConfig, PolicyNode
 
 Attached = tuple[FlowBackbone, Embodiment]
 

@@ -15,14 +15,14 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "algorithms"))
 
 import experience
 
-from embodied_rl.actors.checkpoint import load_actor, save_actor
 from embodied_rl.actors.flow import FlowActor
 from embodied_rl.algorithms.ppo import PPO, PPOConfig
+from embodied_rl.checkpoints.native import load_actor, save_actor
+from embodied_rl.config.schema import LoraNode
 from embodied_rl.learning import checkpoint, sharded, shards, trainable
 from embodied_rl.learning.weights import publish, whole
+from embodied_rl.ranks.launch import Ranks
 from embodied_rl.rollout.buffer import Rollout
-from embodied_rl.runtime.ranks import Ranks
-from embodied_rl.schema import LoraNode
 
 ENVS = (3, 6)
 """Environments of each rank: unequal, so that a plain mean over ranks is wrong."""

@@ -14,7 +14,7 @@ from embodied_rl.benchmarks.networks import TINY
 from embodied_rl.learning import memory
 from embodied_rl.learning.memory import LiveBytes, UpdateMemory, of_update, peak
 from embodied_rl.learning.optimiser import Optimiser
-from embodied_rl.runtime.collective import Ranks
+from embodied_rl.ranks.collective import Ranks
 
 ROWS = 24
 ERROR = 0.01

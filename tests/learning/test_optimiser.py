@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from embodied_rl.learning.optimiser import Optimiser
-from embodied_rl.runtime.collective import Ranks
+from embodied_rl.ranks.collective import Ranks
 
 
 def make(rates: dict[str, float], grad_clip: float = 1e9) -> tuple[dict[str, nn.Parameter], Optimiser]:

@@ -16,8 +16,8 @@ import spreading
 
 from embodied_rl.learning import checkpoint, sharded
 from embodied_rl.learning.checkpoint import CheckpointError
-from embodied_rl.runtime.collective import GlooRanks
-from embodied_rl.runtime.ranks import RankFailed, Ranks, launch
+from embodied_rl.ranks.collective import GlooRanks
+from embodied_rl.ranks.launch import RankFailed, Ranks, launch
 
 State = dict[str, Tensor]
 TAKEN_BACK = ("backbone.stem.mix.bias", "backbone.stem.heat.2.bias")
@@ -157,7 +157,7 @@ def test_a_single_process_needs_no_process_group(tmp_path: Path) -> None:
     code = (
         "import sys; sys.path.insert(0, sys.argv[1]); import spreading;"
         "from pathlib import Path; from torch import distributed;"
-        "from embodied_rl.runtime.ranks import Ranks;"
+        "from embodied_rl.ranks.launch import Ranks;"
         "run = spreading.learned('full', Ranks(), True, spreading.rollouts_of(0)[:2]);"
         "spreading.save(Path(sys.argv[2]), 2, run, Ranks()); spreading.resumed(Path(sys.argv[2]), 2, Ranks(), [], 0);"
         "assert not distributed.is_initialized();"

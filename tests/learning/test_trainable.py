@@ -12,14 +12,14 @@ pytest.importorskip("peft")
 
 from torch import Tensor, nn
 
-from embodied_rl import build
-from embodied_rl.actors.checkpoint import load_parts, read_metadata, save_backbone
 from embodied_rl.actors.embodiment import Embodiment
-from embodied_rl.config import freeze, thaw
+from embodied_rl.assembly import build
+from embodied_rl.checkpoints.native import load_parts, read_metadata, save_backbone
+from embodied_rl.config.freeze import freeze, thaw
+from embodied_rl.config.schema import LoraNode, PolicyNode
 from embodied_rl.interfaces.policy import FlowBackbone, PolicyInput
 from embodied_rl.interfaces.sim import Camera, SimulatorSpec, Task
 from embodied_rl.learning import trainable
-from embodied_rl.schema import LoraNode, PolicyNode
 from embodied_rl_policies.pi.pi0 import Pi0
 from embodied_rl_policies.pi.pi05 import Pi05
 

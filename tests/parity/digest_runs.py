@@ -1,4 +1,4 @@
-"""What small runs of a checkout come to, to the bit: `digest_runs.py <checkout> <out.json>`, for two checkouts, then diff.
+"""What small runs of a checkout come to, to the bit: `digest_runs.py <checkout> <out.json>`; compare two checkouts.
 
 Every command is started as a user would, from a folder of its own, with the code of the checkout that is given. What
 depends on the clock or on a path is left out: metrics under `time/`, provenance, films.
@@ -20,12 +20,13 @@ TINY = ("policy.width=16", "policy.layers=1", "policy.heads=2", "policy.stem_cha
 SMALL = (
     *TINY, "policy.checkpoint=null", "policy.horizon=2", "sim.num_envs=8", "sim.horizon=8", "sim.image_size=16",
     "train.iterations=4", "train.decisions=4", "train.eval_every=2", "train.eval_episodes=4", "train.final_episodes=4",
-    "checkpoint.every=2", "algo.minibatch=16", "algo.critic_steps=3", "algo.critic_warmup=1", "logger.tensorboard=false",
+    "checkpoint.every=2", "logger.tensorboard=false",
+    "algo.minibatch=16", "algo.critic_steps=3", "algo.critic_warmup=1",
 )  # fmt: skip
 RUNS: dict[str, tuple[str, ...]] = {
     "ppo": ("train", *SMALL, "plan=colocated"),
     "noise": ("train", *SMALL, "plan=colocated", "algo=flow_noise", "seed=1"),
-    "grpo": ("train", *SMALL[:-3], "algo=grpo", "algo.group_size=2", "plan=colocated", "logger.tensorboard=false"),
+    "grpo": ("train", *SMALL[:-3], "algo=grpo", "algo.group_size=2", "plan=colocated"),
     "split": ("train", *SMALL, "plan=split", "plan.ranks=1", "plan.slices=2", "episodes=success_rate"),
     "process": ("train", *SMALL, "plan=split", "plan.policy=process", "policy.critic=prefix"),
     "stream": ("train", *SMALL, "plan=colocated", "mode=stream", "segments=2"),
@@ -34,8 +35,7 @@ RUNS: dict[str, tuple[str, ...]] = {
     "ray": ("train", *SMALL, "plan=colocated", "runtime=ray", "cluster=local"),
     "base": ("train", "experiment=demo", "train.iterations=2", "sim.num_envs=16", "train.eval_episodes=8",
              "train.final_episodes=8", "algo.minibatch=128", "plan=colocated", "logger.tensorboard=false"),
-    "sft": ("sft", "experiment=tabletop_sft", *TINY, "algo.steps=20", "algo.demonstrations=8", "eval_episodes=8",
-            "algo.critic_warmup=null"),
+    "sft": ("sft", "experiment=tabletop_sft", *TINY, "algo.steps=20", "algo.demonstrations=8", "eval_episodes=8"),
     "eval": ("eval", "policy=asset:tabletop_base.safetensors", "episodes=24", "split=vision", "out=out"),
     "ablate": ("eval", "policy=asset:tabletop_base.safetensors", "episodes=12", "ablate=instruction", "out=out"),
     "benchmark": ("eval", "policy=expert", "benchmark=tabletop", "episodes=12", "out=out"),
@@ -65,12 +65,13 @@ def digests(checkout: Path, arguments: tuple[str, ...]) -> dict[str, str]:
 
 
 def contents(folder: Path) -> Iterator[tuple[str, bytes]]:
-    """Name and what counts of every file whose bits are promised."""
+    """Name and what counts of every file whose bits are promised; the folder of a run goes without its name."""
     for file in sorted(folder.rglob("*")):
-        name = "/".join(part for part in file.relative_to(folder).parts if part[:8].isdigit() is False or len(part) == 8)
+        name = "/".join(part for part in file.relative_to(folder).parts if not part.startswith("20"))
         if file.name == "metrics.jsonl":
             lines = [json.loads(line) for line in file.read_text().splitlines()]
-            yield name, repr([{k: v for k, v in sorted(line.items()) if not k.startswith("time/")} for line in lines]).encode()
+            kept = [{key: line[key] for key in sorted(line) if not key.startswith("time/")} for line in lines]
+            yield name, repr(kept).encode()
         elif file.name == "report.json":
             yield name, repr(_episodes(json.loads(file.read_text()))).encode()
         elif file.suffix == ".safetensors":

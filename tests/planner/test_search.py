@@ -4,13 +4,13 @@ from dataclasses import replace
 
 import pytest
 
+from embodied_rl.config.schema import Plan
 from embodied_rl.planner.allocation import Allocation
 from embodied_rl.planner.choice import to_plan
 from embodied_rl.planner.costs import Costs, Line
 from embodied_rl.planner.model import Workload, iteration
 from embodied_rl.planner.resources import Resources
 from embodied_rl.planner.search import TIE, allocations, choose, memory
-from embodied_rl.schema import Plan
 
 TWO_CORES = Resources(2)
 

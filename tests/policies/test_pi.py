@@ -17,7 +17,7 @@ from key_lists import read
 
 from embodied_rl.actors import tokenizer
 from embodied_rl.actors.normalisation import Normalisation
-from embodied_rl.formats import layout
+from embodied_rl.checkpoints import layout
 from embodied_rl.interfaces.policy import Context, PolicyInput
 from embodied_rl.testing.policy_contract import check_backbone
 from embodied_rl_policies.pi.config import Pi05Config, PiConfig

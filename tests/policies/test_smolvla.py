@@ -14,7 +14,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from embodied_rl.formats import layout
+from embodied_rl.checkpoints import layout
 from embodied_rl.interfaces.policy import Context, PolicyInput
 from embodied_rl.testing.contract import check_backbone
 

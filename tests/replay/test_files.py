@@ -53,14 +53,14 @@ def test_reopened_from_disk_is_what_it_is_in_memory(tmp_path: Path, capacity: in
     """
     kept, folder, actor = layout(capacity, spare=12), tmp_path / "replay", half_skilled()
     in_memory = ReplayStorage(kept)
-    collector, _ = make(inline(2), storage=in_memory, actor=actor)
+    collector, _ = make(inline(2), writers=[in_memory], actor=actor)
     with closing(ReplayStorage(kept, folder)) as on_disk:
-        interrupted, _ = make(inline(2), storage=on_disk, actor=actor)
+        interrupted, _ = make(inline(2), writers=[on_disk], actor=actor)
         interrupted.collect(actor)
         state = interrupted.state() | on_disk.state()
         interrupted.collect(actor)
     with closing(ReplayStorage(kept, folder)) as reopened:
-        resumed, _ = make(inline(2), storage=reopened, actor=actor)
+        resumed, _ = make(inline(2), writers=[reopened], actor=actor)
         resumed.load(state)
         reopened.load(state)
         for _ in range(2):

@@ -64,7 +64,7 @@ def expected_of(actor, decisions: int, capacity: int, simulator: Callable, lost:
 def test_what_is_sampled_is_what_a_naive_recorder_wrote_down(capacity, parts, slices, order) -> None:
     """Episodes of random length, which end in either way, over three rollouts."""
     storage, actor = ReplayStorage(layout(capacity)), half_skilled()
-    collector, _ = make(inline(parts, LONG, Restless), slices=slices, order=order, actor=actor, storage=storage)
+    collector, _ = make(inline(parts, LONG, Restless), slices=slices, order=order, actor=actor, writers=[storage])
     for _ in range(3):
         collector.collect(actor)
     expected = expected_of(actor, 3 * T, capacity, lambda: Restless(1, LONG))
@@ -75,7 +75,7 @@ def test_what_is_sampled_is_what_a_naive_recorder_wrote_down(capacity, parts, sl
 
 def test_images_in_shared_memory_are_copied(closing: Callable) -> None:
     storage = ReplayStorage(layout())
-    collector, actor = make(closing(workers(2)), storage=storage)
+    collector, actor = make(closing(workers(2)), writers=[storage])
     for _ in range(3):
         collector.collect(actor)
     assert_holds(storage, expected_of(actor, 3 * T, 500, lambda: FakeSimulator(1, CONFIG)))
@@ -86,7 +86,7 @@ def test_a_lost_episode_is_not_sampled_wherever_it_began(closing: Callable, call
     """The worker dies in the second decision of its episodes; they began in this rollout, or in the one before."""
     handles, storage = closing(fast_and_slow()), ReplayStorage(layout())
     actor = KillingActor(handles[1], call)
-    collector, _ = make(handles, actor=actor, storage=storage)
+    collector, _ = make(handles, actor=actor, writers=[storage])
     for _ in range(3):
         collector.collect(actor)
     actor.call = 0
@@ -111,7 +111,7 @@ def test_any_order_of_events_gives_what_the_naive_recorder_says(seed: int) -> No
 
 
 def test_a_rollout_is_the_same_bits_with_a_storage_beside_it() -> None:
-    with_storage, without = [make(inline(2), storage=storage)[0] for storage in (ReplayStorage(layout(5)), None)]
+    with_storage, without = [make(inline(2), writers=kept)[0] for kept in ([ReplayStorage(layout(5))], [])]
     actor = half_skilled()
     for _ in range(3):
         assert_equal(copied(with_storage.collect(actor)), copied(without.collect(actor)))
@@ -120,7 +120,7 @@ def test_a_rollout_is_the_same_bits_with_a_storage_beside_it() -> None:
 def test_each_observation_is_stored_once() -> None:
     """A row a decision and a row a truncation, and for each field one array with room for just the ring."""
     storage = ReplayStorage(layout(40))
-    collector, actor = make(inline(2), storage=storage, actor=half_skilled())
+    collector, actor = make(inline(2), writers=[storage], actor=half_skilled())
     rows = 0
     for _ in range(2):
         rollout = collector.collect(actor)
@@ -187,7 +187,7 @@ def test_a_sample_is_uniform_and_follows_from_the_generator() -> None:
 def test_what_else_a_decision_holds_can_be_kept() -> None:
     extra = {"log_prob": Field((EXECUTED, 2), "<f4"), "trace/action": Field((EXECUTED, 2), "float32")}
     storage, actor = ReplayStorage(layout(extra=extra)), half_skilled()
-    collector, _ = make(inline(2), storage=storage, actor=actor)
+    collector, _ = make(inline(2), writers=[storage], actor=actor)
     rollout = collector.collect(actor)
     assert_holds(storage, expected_of(actor, T, 500, lambda: FakeSimulator(1, CONFIG)))
     drawn = {
@@ -204,7 +204,7 @@ def test_data_in_control_steps_is_the_same_written_at_once_or_step_by_step() -> 
     """Chunks of one action: the collector's steps, and the same episodes given as whole demonstrations."""
     actor = RowwiseFakeActor(SPEC, executed=1)
     by_step, whole = (ReplayStorage(layout(executed=1)) for _ in range(2))
-    collector, _ = make(inline(2), actor=actor, decisions=10, fresh=True, storage=by_step)
+    collector, _ = make(inline(2), actor=actor, decisions=10, fresh=True, writers=[by_step])
     collector.collect(actor)
     for env in range(N):
         rows = naive_episode(env, actor, FakeSimulator(1, CONFIG))
@@ -290,9 +290,9 @@ def test_an_episode_that_was_continued_from_an_earlier_point_is_not_whole() -> N
 
 def test_a_collector_refuses_a_storage_for_something_else() -> None:
     with pytest.raises(ReplayError, match="the replay storage: tracks is 3 there, and 8 here"):
-        make(inline(2), storage=ReplayStorage(layout(tracks=3)))
+        make(inline(2), writers=[ReplayStorage(layout(tracks=3))])
     with pytest.raises(ReplayError, match="executed is 2 there, and 4 here"):
-        make(inline(2), storage=ReplayStorage(layout(executed=2)))
+        make(inline(2), writers=[ReplayStorage(layout(executed=2))])
 
 
 def test_nonsense_is_refused_by_name() -> None:

@@ -5,11 +5,11 @@ from dataclasses import replace
 
 import torch
 
+from embodied_rl.processes.handle import Handle
+from embodied_rl.processes.local import InlineHandle, ProcessHandle
 from embodied_rl.rollout.buffer import Rollout
 from embodied_rl.rollout.collect import Collector
 from embodied_rl.rollout.episodes import EpisodeSampler
-from embodied_rl.runtime.handle import Handle
-from embodied_rl.runtime.local import InlineHandle, ProcessHandle
 from embodied_rl.testing.fakes import FakeSimulator, RowwiseFakeActor
 
 FAKE = "embodied_rl.testing.fake_simulator:FakeSimulator"

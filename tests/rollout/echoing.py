@@ -13,9 +13,9 @@ from torch import Tensor
 
 from embodied_rl.interfaces.policy import Actor, Decision, Evaluation, NoiseKeys, TensorSpec, Trace
 from embodied_rl.interfaces.sim import Observation
+from embodied_rl.processes.handle import WorkerDied
 from embodied_rl.rollout.buffer import Rollout
 from embodied_rl.rollout.collect import Collector
-from embodied_rl.runtime.handle import WorkerDied
 
 EXECUTED = 2
 DECISIONS = HORIZON // EXECUTED  # so that a rollout holds whole episodes, too

@@ -15,10 +15,10 @@ from collecting import CONFIG, SEED, SPEC, N, T, assert_equal, copied, half_skil
 
 from embodied_rl.interfaces.policy import Decision, NoiseKeys
 from embodied_rl.interfaces.sim import StepResult
+from embodied_rl.processes.local import InlineHandle
 from embodied_rl.rollout.buffer import Rollout
 from embodied_rl.rollout.collect import Collector
 from embodied_rl.rollout.episodes import EpisodeSampler
-from embodied_rl.runtime.local import InlineHandle
 from embodied_rl.testing.fakes import FakeSimulator, RowwiseFakeActor
 
 

@@ -17,8 +17,8 @@ from collecting import CONFIG, SPEC, N, T, assert_equal, copied, fast_and_slow, 
 
 from embodied_rl.interfaces.policy import Decision, NoiseKeys
 from embodied_rl.interfaces.sim import Observation
-from embodied_rl.runtime.handle import WorkerDied, WorkerError
-from embodied_rl.runtime.local import ProcessHandle
+from embodied_rl.processes.handle import WorkerDied, WorkerError
+from embodied_rl.processes.local import ProcessHandle
 from embodied_rl.testing.fakes import FakeSimulator, RowwiseFakeActor
 
 

@@ -13,10 +13,10 @@ from collecting import CONFIG, SEED, SPEC, N, T, assert_equal, copied, half_skil
 
 from embodied_rl.interfaces.curriculum import Curriculum, EpisodeRecord
 from embodied_rl.interfaces.sim import Array, Episode
+from embodied_rl.processes.local import InlineHandle
 from embodied_rl.rollout.buffer import Rollout
 from embodied_rl.rollout.collect import Collector
 from embodied_rl.rollout.episodes import EpisodeSampler
-from embodied_rl.runtime.local import InlineHandle
 from embodied_rl.testing.fakes import FakeSimulator
 
 KINDS = {"carried over": (False, 1), "groups carried over": (False, 2), "whole groups": (True, 2)}

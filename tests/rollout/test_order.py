@@ -17,10 +17,10 @@ from collecting import SPEC, N, T, assert_equal, copied, half_skilled, inline, m
 
 from embodied_rl.interfaces.policy import Decision, NoiseKeys
 from embodied_rl.interfaces.sim import Observation
+from embodied_rl.processes.handle import WorkerDied
+from embodied_rl.processes.local import InlineHandle
 from embodied_rl.rollout.order import ready_first
 from embodied_rl.rollout.parts import Part
-from embodied_rl.runtime.handle import WorkerDied
-from embodied_rl.runtime.local import InlineHandle
 from embodied_rl.testing.fakes import RowwiseFakeActor
 
 PARTS = 4

@@ -18,11 +18,11 @@ sys.path.insert(0, str(Path(__file__).parent))
 from echo_simulator import SPEC, EchoConfig
 from echoing import DECISIONS, Books, EchoActor, FlakyHandle
 
+from embodied_rl.processes.local import ProcessHandle
 from embodied_rl.rollout.buffer import Rollout
 from embodied_rl.rollout.collect import Collector
 from embodied_rl.rollout.episodes import EpisodeSampler
 from embodied_rl.rollout.order import Order
-from embodied_rl.runtime.local import ProcessHandle
 
 ENOUGH = 10_000
 FACTORY = "echo_simulator:EchoSimulator"

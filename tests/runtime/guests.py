@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from embodied_rl.interfaces.sim import Array, Observation, Unavailable
-from embodied_rl.runtime.interpreter import folder_of
+from embodied_rl.processes.interpreter import folder_of
 from embodied_rl.testing.fake_simulator import FakeSimulator
 
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import torch
 
-from embodied_rl.runtime.base import BoardReader
-from embodied_rl.runtime.interpreter import folder_of
-from embodied_rl.runtime.ranks import Ranks, raise_on_signals, stop_on_signals
+from embodied_rl.processes.base import BoardReader
+from embodied_rl.processes.interpreter import folder_of
+from embodied_rl.ranks.launch import Ranks, raise_on_signals, stop_on_signals
 
 
 def average(config: dict, ranks: Ranks) -> list[torch.Tensor | None]:
@@ -145,7 +145,7 @@ def stop_at_once(config: str, ranks: Ranks) -> None:
 
 def start_beside(config: str, ranks: Ranks) -> list[tuple[int, bool]]:
     """Each rank has a role of its own beside it, in its bundle."""
-    from embodied_rl.runtime.base import Deadlines, Share
+    from embodied_rl.processes.base import Deadlines, Share
     from embodied_rl.runtime.ray import cluster
     from embodied_rl.runtime.ray.runtime import RayRuntime
 

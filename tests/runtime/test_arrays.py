@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from embodied_rl.runtime.arrays import pack, unpack
+from embodied_rl.processes.arrays import pack, unpack
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float8_e4m3fn, torch.int64, torch.bool, torch.complex64)
 
@@ -79,7 +79,7 @@ def test_what_cannot_be_sent_says_so() -> None:
 
 def test_arrays_need_no_torch() -> None:
     code = (
-        "import sys, numpy as np; from embodied_rl.runtime.arrays import pack, unpack; "
+        "import sys, numpy as np; from embodied_rl.processes.arrays import pack, unpack; "
         "print(unpack(pack(np.arange(3))).tolist(), 'torch' in sys.modules)"
     )
     assert subprocess.check_output([sys.executable, "-c", code], text=True) == "[0, 1, 2] False\n"

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from embodied_rl.runtime.base import BoardReader, Deadlines, Share
-from embodied_rl.runtime.board import SharedBoard, SharedBoardReader
-from embodied_rl.runtime.this_machine import ThisMachine
+from embodied_rl.processes.base import BoardReader, Deadlines, Share
+from embodied_rl.processes.board import SharedBoard, SharedBoardReader
+from embodied_rl.processes.this_machine import ThisMachine
 
 
 @pytest.fixture

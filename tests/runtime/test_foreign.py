@@ -14,11 +14,11 @@ import numpy as np
 import pytest
 
 from embodied_rl.interfaces.sim import Episode, NotFinite, Unavailable
-from embodied_rl.runtime import bootstrap, local, messages
-from embodied_rl.runtime.handle import GaveUp, Handle, WorkerDied, WorkerError
-from embodied_rl.runtime.interpreter import Interpreter, folder_of
-from embodied_rl.runtime.local import InlineHandle, ProcessHandle
-from embodied_rl.runtime.remote import RemoteSimulator
+from embodied_rl.processes import bootstrap, local, messages
+from embodied_rl.processes.handle import GaveUp, Handle, WorkerDied, WorkerError
+from embodied_rl.processes.interpreter import Interpreter, folder_of
+from embodied_rl.processes.local import InlineHandle, ProcessHandle
+from embodied_rl.processes.remote import RemoteSimulator
 from embodied_rl.testing.comparison import assert_same
 from embodied_rl.testing.contract import check_simulator
 from embodied_rl.testing.fake_simulator import FakeSimulator

@@ -3,7 +3,7 @@
 import pickle
 
 from embodied_rl.interfaces.sim import Episode
-from embodied_rl.runtime.messages import Lists
+from embodied_rl.processes.messages import Lists
 
 
 def episodes(*indices: int) -> list[Episode | None]:

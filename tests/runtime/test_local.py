@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from embodied_rl.interfaces.sim import Episode
-from embodied_rl.runtime.handle import GaveUp, Handle, WorkerDied, WorkerError, revive
-from embodied_rl.runtime.local import InlineHandle, ProcessHandle
+from embodied_rl.processes.handle import GaveUp, Handle, WorkerDied, WorkerError, revive
+from embodied_rl.processes.local import InlineHandle, ProcessHandle
 from embodied_rl.testing.comparison import assert_same, copy_of
 from embodied_rl.testing.fake_simulator import FakeSimulator
 
@@ -78,7 +78,7 @@ def test_several_workers_start_in_parallel_with_one_thread_and_without_torch() -
         with pytest.raises(WorkerError, match="module 'os' has no attribute '_fake'"):
             _ = handle.spec
         handle.close()
-    code = "import embodied_rl.runtime.worker, embodied_rl.testing.fake_simulator, sys; print('torch' in sys.modules)"
+    code = "import embodied_rl.processes.worker, embodied_rl.testing.fake_simulator, sys; print('torch' in sys.modules)"
     assert subprocess.check_output([sys.executable, "-c", code], env=child_environment(), text=True) == "False\n"
     with worker() as handle:
         _ = handle.spec
@@ -214,7 +214,7 @@ def test_close_leaves_no_process_and_no_memory_in_mid_call_too() -> None:
 def test_workers_end_when_their_parent_is_killed_in_mid_call() -> None:
     code = """
 import sys, time
-from embodied_rl.runtime.local import ProcessHandle
+from embodied_rl.processes.local import ProcessHandle
 from embodied_rl.testing.fake_simulator import FakeSimulator
 import numpy as np
 handle = ProcessHandle(sys.argv[1], {"num_envs": 1, "config": FakeSimulator.Config(seconds=60)})

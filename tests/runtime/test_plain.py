@@ -15,9 +15,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from embodied_rl.runtime import plain
-from embodied_rl.runtime.collective import LOOPBACK, GlooRanks
-from embodied_rl.runtime.plain import NotPlain
+from embodied_rl.ranks import plain
+from embodied_rl.ranks.collective import LOOPBACK, GlooRanks
+from embodied_rl.ranks.plain import NotPlain
 
 
 @dataclass(frozen=True)
@@ -124,7 +124,7 @@ def test_a_rank_that_sends_pickles_runs_nothing(
     """Whoever takes the place of a rank, on the same store, may say what it likes."""
     import threading
 
-    from embodied_rl.runtime.collective import meeting_point
+    from embodied_rl.ranks.collective import meeting_point
 
     planted, store = pickle.dumps(Planted(tmp_path / "executed")), meeting_point(2, 20.0)
 

@@ -16,8 +16,8 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 import rank_functions
 
-from embodied_rl.runtime.collective import meeting_point
-from embodied_rl.runtime.ranks import Failure, RankFailed, Ranks, first_cause, launch, stop_on_signals
+from embodied_rl.ranks.collective import meeting_point
+from embodied_rl.ranks.launch import Failure, RankFailed, Ranks, first_cause, launch, stop_on_signals
 
 
 def gone(pid: int) -> bool:
@@ -77,7 +77,7 @@ def test_a_killed_rank_is_named_with_its_signal() -> None:
 
 
 def test_a_stalled_rank_ends_the_wait_at_the_deadline(monkeypatch) -> None:
-    monkeypatch.setattr("embodied_rl.runtime.ranks.GRACE", 0.2)
+    monkeypatch.setattr("embodied_rl.ranks.launch.GRACE", 0.2)
     started = time.monotonic()
     with pytest.raises(RankFailed, match=r"rank 1 .*no answer within"):
         launch(rank_functions.stall, None, 2, timeout=1)
@@ -133,7 +133,7 @@ def test_the_first_cause_is_the_earliest_that_is_no_consequence(mine, theirs, ex
 def start_ranks(function: str, folder: Path) -> subprocess.Popen:
     """Rank 0 in a process of its own, with one other rank; returns when both are running."""
     launching = f"launch(functions.{function}, {str(folder)!r}, 2)"
-    code = f"from embodied_rl.runtime.ranks import launch; import rank_functions as functions; {launching}"
+    code = f"from embodied_rl.ranks.launch import launch; import rank_functions as functions; {launching}"
     path = os.pathsep.join([str(Path(__file__).parent), *sys.path])
     process = subprocess.Popen([sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": path})
     wait_for(lambda: all((folder / f"{rank}.pid").exists() for rank in range(2)), 90)

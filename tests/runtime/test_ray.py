@@ -19,10 +19,10 @@ from ray_nodes import gone, two_nodes, wait_for
 
 import embodied_rl
 from embodied_rl.interfaces.sim import Episode, NotFinite, Unavailable
-from embodied_rl.runtime.base import Deadlines, Share
-from embodied_rl.runtime.handle import GaveUp, Handle, NoAnswer, WorkerDied, WorkerError, revive, wait_for_any
-from embodied_rl.runtime.interpreter import Interpreter
-from embodied_rl.runtime.local import InlineHandle, ProcessHandle
+from embodied_rl.processes.base import Deadlines, Share
+from embodied_rl.processes.handle import GaveUp, Handle, NoAnswer, WorkerDied, WorkerError, revive, wait_for_any
+from embodied_rl.processes.interpreter import Interpreter
+from embodied_rl.processes.local import InlineHandle, ProcessHandle
 from embodied_rl.runtime.ray.handle import RayHandle
 from embodied_rl.runtime.ray.runtime import NoRoom, RayRuntime
 from embodied_rl.testing.comparison import assert_same

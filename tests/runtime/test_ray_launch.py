@@ -21,9 +21,9 @@ import rank_functions
 from ray_nodes import gone, two_nodes, wait_for
 
 from embodied_rl.planner.costs import CostFile, Costs, Line
-from embodied_rl.runtime.base import Share
-from embodied_rl.runtime.collective import LOOPBACK, meeting_point
-from embodied_rl.runtime.ranks import RankFailed
+from embodied_rl.processes.base import Share
+from embodied_rl.ranks.collective import LOOPBACK, meeting_point
+from embodied_rl.ranks.launch import RankFailed
 from embodied_rl.runtime.ray.runtime import RayRuntime
 
 
@@ -104,8 +104,8 @@ def test_what_rank_0_says_appears_while_it_runs(runtime: RayRuntime, tmp_path: P
 DRIVER = """
 import sys
 from embodied_rl.planner.costs import CostFile, Costs, Line
-from embodied_rl.runtime.base import Share
-from embodied_rl.runtime.ranks import Stopped
+from embodied_rl.processes.base import Share
+from embodied_rl.ranks.launch import Stopped
 from embodied_rl.runtime.ray.runtime import RayRuntime
 import rank_functions
 

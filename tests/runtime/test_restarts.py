@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from embodied_rl.interfaces.sim import Episode
-from embodied_rl.runtime import local, messages, worker
-from embodied_rl.runtime.handle import GaveUp, NoAnswer, Revival, WorkerDied, respawn, revive
-from embodied_rl.runtime.local import ProcessHandle
-from embodied_rl.runtime.restarts import Restarts
+from embodied_rl.processes import local, messages, worker
+from embodied_rl.processes.handle import GaveUp, NoAnswer, Revival, WorkerDied, respawn, revive
+from embodied_rl.processes.local import ProcessHandle
+from embodied_rl.processes.restarts import Restarts
 from embodied_rl.testing.fake_simulator import FakeSimulator
 
 HERE = Path(__file__).parent

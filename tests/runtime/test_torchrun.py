@@ -12,11 +12,12 @@ from typing import Any
 
 import pytest
 
-from embodied_rl import schema
-from embodied_rl.commands import torchrun as told
-from embodied_rl.runtime import ranks, torchrun
-from embodied_rl.runtime.collective import meeting_point
-from embodied_rl.runtime.place import Place
+from embodied_rl.cli import torchrun as told
+from embodied_rl.config import schema
+from embodied_rl.ranks import launch as ranks
+from embodied_rl.ranks import torchrun
+from embodied_rl.ranks.collective import meeting_point
+from embodied_rl.ranks.place import Place
 
 HERE = Path(__file__).parent
 PLACE = {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "MASTER_ADDR": "localhost", "MASTER_PORT": "1"}

@@ -11,11 +11,11 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 import rank_functions
 
-from embodied_rl.runtime import ranks as local
-from embodied_rl.runtime import torchrun
-from embodied_rl.runtime.handle import RunFailed
-from embodied_rl.runtime.place import Place
-from embodied_rl.runtime.ranks import Ranks
+from embodied_rl.processes.handle import RunFailed
+from embodied_rl.ranks import launch as local
+from embodied_rl.ranks import torchrun
+from embodied_rl.ranks.launch import Ranks
+from embodied_rl.ranks.place import Place
 
 
 def agree(config: object, ranks: Ranks) -> list:

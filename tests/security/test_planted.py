@@ -13,10 +13,10 @@ import pytest
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
-from embodied_rl import config as configuration
-from embodied_rl.assets import resolve
-from embodied_rl.cli import main
-from embodied_rl.schema import AlgoNode, PolicyNode, SimNode, TrainConfig
+from embodied_rl.cli.main import main
+from embodied_rl.config import freeze as configuration
+from embodied_rl.config.assets import resolve
+from embodied_rl.config.schema import AlgoNode, PolicyNode, SimNode, TrainConfig
 
 Typed = Callable[..., tuple[int, str]]
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from embodied_rl.schema import SimNode
+from embodied_rl.config.schema import SimNode
 from embodied_rl.simulators import environments
 from embodied_rl.simulators.kind import SimulatorKind
 

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from embodied_rl import doctor
-from embodied_rl.schema import EnvironmentConfig, SimNode
-from embodied_rl.simulators import environments, install
+from embodied_rl.commands import doctor
+from embodied_rl.commands import sim as install
+from embodied_rl.config.schema import EnvironmentConfig, SimNode
+from embodied_rl.simulators import environments
 
 RECIPE = """
 about: a simulator that weighs nothing

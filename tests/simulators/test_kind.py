@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from embodied_rl import plugins
-from embodied_rl.runtime import this_machine
-from embodied_rl.schema import Plan, SimNode
+from embodied_rl.config import plugins
+from embodied_rl.config.schema import Plan, SimNode
+from embodied_rl.processes import this_machine
 from embodied_rl.simulators.kind import SimulatorKind, make_handles
 from embodied_rl.testing.fake_simulator import FakeSimulator
 

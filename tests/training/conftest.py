@@ -13,8 +13,8 @@ sys.path.extend(str(Path(__file__).parents[1] / name) for name in ("formats", "p
 
 from running import SMALL, TABLETOP, complete, with_plan
 
-from embodied_rl import plugins
-from embodied_rl.cli import main
+from embodied_rl.cli.main import main
+from embodied_rl.config import plugins
 
 HERE = str(Path(__file__).parent)
 Result = tuple[int, str, str]

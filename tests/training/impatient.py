@@ -2,8 +2,8 @@
 
 import sys
 
-from embodied_rl.cli import main
-from embodied_rl.runtime import ranks
+from embodied_rl.cli.main import main
+from embodied_rl.ranks import launch as ranks
 
 if __name__ == "__main__":
     ranks.GRACE = 1.0

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from running import REACHING, SMALL, TABLETOP, assert_learned_alike, complete, figures, started, with_plan
 
-from embodied_rl.cli import main
+from embodied_rl.cli.main import main
 
 WORKERS = ("plan.ranks=2", "plan.rollout_workers=2")
 AHEAD = ("mode=async", "staleness=1", "plan.ranks=1", "plan.rollout_workers=2")

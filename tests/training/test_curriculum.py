@@ -9,7 +9,7 @@ import pytest
 from running import REACHING, SMALL, complete, figures
 from safetensors.torch import load_file
 
-from embodied_rl import plugins
+from embodied_rl.config import plugins
 
 MODULE = '''
 """A curriculum."""

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from running import ITERATIONS, REACHING, SMALL, TABLETOP, assert_same, complete, figures, with_plan
 
-from embodied_rl.cli import main
-from embodied_rl.trainer import Trainer
+from embodied_rl.cli.main import main
+from embodied_rl.training.trainer import Trainer
 
 
 def test_the_same_seed_twice(reference: Path, tmp_path: Path) -> None:

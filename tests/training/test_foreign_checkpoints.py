@@ -15,8 +15,8 @@ from building import EMBEDDING, HEAD, lerobot, openpi
 from running import REACHING, SMALL, assert_same
 from using import attach, save
 
-from embodied_rl.actors.checkpoint import read_metadata
-from embodied_rl.trainer import Trainer
+from embodied_rl.checkpoints.native import read_metadata
+from embodied_rl.training.trainer import Trainer
 
 Typed = Callable[..., tuple[int, str, str]]
 CAMERAS = "policy.cameras={base_0_rgb: top, left_wrist_0_rgb: null, right_wrist_0_rgb: null}"

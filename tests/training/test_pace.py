@@ -1,6 +1,6 @@
 """What a run says of its own speed at the end."""
 
-from embodied_rl.finish import pace
+from embodied_rl.training.final_report import pace
 
 BUSY = {"time/busy/simulators": 0.4, "time/busy/policy": 0.25, "time/busy/learner": 0.3}
 

@@ -7,18 +7,18 @@ from pathlib import Path
 import pytest
 from running import REACHING, SMALL
 
-from embodied_rl.composition import compose
-from embodied_rl.config import load
+from embodied_rl.config.compose import compose
+from embodied_rl.config.freeze import load
+from embodied_rl.config.schema import TrainConfig
 from embodied_rl.planner import choice, profile
 from embodied_rl.planner.costs import CostFile, Costs, Line
 from embodied_rl.planner.model import Workload
 from embodied_rl.planner.profile import Samples, sizes
 from embodied_rl.planner.resources import Resources
 from embodied_rl.planner.search import choose
+from embodied_rl.processes.handle import WorkerDied
 from embodied_rl.rollout.buffer import Rollout
 from embodied_rl.runs import provenance
-from embodied_rl.runtime.handle import WorkerDied
-from embodied_rl.schema import TrainConfig
 
 PLAN = ("plan", *(word for word in SMALL if not word.startswith("run.")), *REACHING)
 STEP = 0.004

@@ -5,9 +5,9 @@ import secrets
 from collections.abc import Mapping
 from typing import Any
 
-from embodied_rl.runtime.arrays import Packed, pack, unpack
-from embodied_rl.runtime.base import Share
-from embodied_rl.runtime.handle import NoAnswer, WorkerDied
+from embodied_rl.processes.arrays import Packed, pack, unpack
+from embodied_rl.processes.base import Share
+from embodied_rl.processes.handle import NoAnswer, WorkerDied
 from embodied_rl.runtime.ray import cluster
 from embodied_rl.runtime.ray.cluster import Actor, Lost, NoTime
 
@@ -30,7 +30,7 @@ class Keeper:
 
 
 class RayBoard:
-    """See `embodied_rl.runtime.base.Board`. It ends with the process that made it.
+    """See `embodied_rl.processes.base.Board`. It ends with the process that made it.
 
     Args:
         variables: of the environment of its actor.
@@ -59,7 +59,7 @@ class RayBoard:
 
 
 class RayBoardReader:
-    """See `embodied_rl.runtime.base.BoardReader`; of whatever process of the same job.
+    """See `embodied_rl.processes.base.BoardReader`; of whatever process of the same job.
 
     Args:
         name: of the actor. deadline: seconds in which it answers, and in which a message must be here.

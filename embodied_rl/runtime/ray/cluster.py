@@ -16,7 +16,7 @@ from multiprocessing.connection import Connection
 from typing import Any, cast
 
 from embodied_rl.interfaces.sim import Unavailable
-from embodied_rl.runtime.base import Share
+from embodied_rl.processes.base import Share
 from embodied_rl.runtime.ray.words import ending
 
 try:

@@ -9,17 +9,17 @@ from typing import Any
 
 import embodied_rl
 from embodied_rl.interfaces.sim import SimulatorSpec
-from embodied_rl.runtime.arrays import pack, unpack
-from embodied_rl.runtime.base import Deadlines, Share
-from embodied_rl.runtime.handle import GaveUp, NoAnswer, WorkerDied
-from embodied_rl.runtime.interpreter import Interpreter
-from embodied_rl.runtime.messages import PROTOCOL
+from embodied_rl.processes.arrays import pack, unpack
+from embodied_rl.processes.base import Deadlines, Share
+from embodied_rl.processes.handle import GaveUp, NoAnswer, WorkerDied
+from embodied_rl.processes.interpreter import Interpreter
+from embodied_rl.processes.messages import PROTOCOL
+from embodied_rl.processes.remote_handle import CALL_REMEDY, START_REMEDY, RemoteCall, RemoteHandle
+from embodied_rl.processes.worker import Failure
 from embodied_rl.runtime.ray import cluster
 from embodied_rl.runtime.ray.cluster import Answer, Lost, NoTime, Where
 from embodied_rl.runtime.ray.hosting import Host, Order, Raised
 from embodied_rl.runtime.ray.room import waits_for
-from embodied_rl.runtime.remote_handle import CALL_REMEDY, START_REMEDY, RemoteCall, RemoteHandle
-from embodied_rl.runtime.worker import Failure
 
 LOG_LINES = 30
 _OF_RAY = (":job_id:", ":actor_name:", ":task_name:")

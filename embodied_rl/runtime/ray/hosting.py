@@ -8,15 +8,15 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import embodied_rl
-from embodied_rl.runtime.arrays import Packed, pack, unpack
-from embodied_rl.runtime.base import Deadlines
-from embodied_rl.runtime.handle import RunFailed
-from embodied_rl.runtime.interpreter import Interpreter
-from embodied_rl.runtime.local import ProcessHandle
-from embodied_rl.runtime.messages import PROTOCOL
-from embodied_rl.runtime.process import resident_bytes
+from embodied_rl.processes.arrays import Packed, pack, unpack
+from embodied_rl.processes.base import Deadlines
+from embodied_rl.processes.handle import RunFailed
+from embodied_rl.processes.interpreter import Interpreter
+from embodied_rl.processes.local import ProcessHandle
+from embodied_rl.processes.messages import PROTOCOL
+from embodied_rl.processes.process import resident_bytes
+from embodied_rl.processes.worker import Failure, Hosted, attempt, build, to_host
 from embodied_rl.runtime.ray import cluster
-from embodied_rl.runtime.worker import Failure, Hosted, attempt, build, to_host
 
 PLACE: list[cluster.Where] = []
 """The bundle that this process is in, where it is in one; set once, before anything else is asked of it."""

@@ -9,10 +9,10 @@ from contextlib import contextmanager, suppress
 from multiprocessing.connection import wait
 from typing import Any
 
-from embodied_rl.runtime.arrays import pack, unpack
-from embodied_rl.runtime.base import Share
-from embodied_rl.runtime.process import STOP_SIGNALS
-from embodied_rl.runtime.ranks import GRACE, START_TIMEOUT, STOPPING, Failure, RankFailed, Stopped, earliest_cause
+from embodied_rl.processes.arrays import pack, unpack
+from embodied_rl.processes.base import Share
+from embodied_rl.processes.process import STOP_SIGNALS
+from embodied_rl.ranks.launch import GRACE, START_TIMEOUT, STOPPING, Failure, RankFailed, Stopped, earliest_cause
 from embodied_rl.runtime.ray.cluster import Actor, Answer, Lost, NoTime, Where
 from embodied_rl.runtime.ray.handle import version_problem
 from embodied_rl.runtime.ray.rank import Job, Meeting, Outcome, RankHost

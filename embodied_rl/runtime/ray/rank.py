@@ -10,11 +10,11 @@ from typing import Any
 
 import torch
 
-from embodied_rl.runtime.arrays import Packed, pack, unpack
-from embodied_rl.runtime.collective import LOOPBACK, GlooRanks, Ranks, StopRequests, meeting_point
-from embodied_rl.runtime.ranks import Failure, Stopped, failure_of
+from embodied_rl.processes.arrays import Packed, pack, unpack
+from embodied_rl.processes.worker import is_ours
+from embodied_rl.ranks.collective import LOOPBACK, GlooRanks, Ranks, StopRequests, meeting_point
+from embodied_rl.ranks.launch import Failure, Stopped, failure_of
 from embodied_rl.runtime.ray import cluster, hosting
-from embodied_rl.runtime.worker import is_ours
 
 
 @dataclass(frozen=True)

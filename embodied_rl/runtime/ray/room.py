@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from embodied_rl.runtime.base import Share
+from embodied_rl.processes.base import Share
 from embodied_rl.runtime.ray import cluster
 from embodied_rl.runtime.ray.cluster import Where
 

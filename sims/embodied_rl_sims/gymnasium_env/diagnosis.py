@@ -6,6 +6,7 @@ from importlib.metadata import PackageNotFoundError, version
 from embodied_rl.interfaces.sim import Diagnosis, Episode, Unavailable
 from embodied_rl_sims.gymnasium_env.environment import GymnasiumEnvironment
 from embodied_rl_sims.gymnasium_env.settings import GymnasiumConfig
+from embodied_rl_sims.gymnasium_env.specification import spec_of
 
 PINS = {"mujoco": "3.8.1", "gymnasium": "1.4.0", "gymnasium-robotics": "1.4.2"}
 """What the adapter is tested with, and what `embodied-rl sim install gymnasium` installs."""
@@ -36,8 +37,6 @@ def _package(name: str, pinned: str) -> Diagnosis:
 
 
 def _environment(config: GymnasiumConfig) -> Diagnosis:
-    from embodied_rl_sims.gymnasium_env.simulator import spec_of
-
     try:
         spec = spec_of(config)
         environment = GymnasiumEnvironment(config, spec)

@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from embodied_rl.interfaces.sim import Episode, NotFinite, Source, Unavailable
+from embodied_rl.processes.local import InlineHandle
 from embodied_rl.rollout.buffer import Rollout
 from embodied_rl.rollout.collect import Collector
 from embodied_rl.rollout.episodes import EpisodeSampler
-from embodied_rl.runtime.local import InlineHandle
 from embodied_rl.simulators.environments import recipe
 from embodied_rl.testing.contract import check_simulator
 from embodied_rl.testing.fakes import RowwiseFakeActor

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from embodied_rl.interfaces.sim import Array, Episode, Observation, StepResult
-from embodied_rl.runtime.interpreter import Interpreter
-from embodied_rl.runtime.local import ProcessHandle
+from embodied_rl.processes.interpreter import Interpreter
+from embodied_rl.processes.local import ProcessHandle
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 sys.path.insert(0, str(Path(__file__).parent))  # where the worker finds `warp_host`

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from embodied_rl.interfaces.sim import Array, Episode, NotFinite, Observation, Unavailable
-from embodied_rl.runtime.handle import WorkerError
-from embodied_rl.runtime.local import ProcessHandle
+from embodied_rl.processes.handle import WorkerError
+from embodied_rl.processes.local import ProcessHandle
 from embodied_rl.simulators import environments
 from embodied_rl.testing.simulator_contract import check_simulator, check_termination_beats_truncation
 from embodied_rl_sims.tabletop import operator

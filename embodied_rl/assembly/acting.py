@@ -1,0 +1,66 @@
+"""Who acts, from a word on the command line: `expert`, `random`, or a checkpoint."""
+
+from difflib import get_close_matches
+from pathlib import Path
+
+from embodied_rl.actors.flow import FlowActor
+from embodied_rl.actors.scripted import OperatorActor, RandomActor
+from embodied_rl.assembly import build
+from embodied_rl.checkpoints.native import read_metadata
+from embodied_rl.config.schema import CollectConfig, PlayConfig
+from embodied_rl.flow.sampler import FlowSDE
+from embodied_rl.interfaces.policy import Actor
+from embodied_rl.interfaces.sim import Operated, Simulator
+
+WORDS = ("expert", "random")
+DENOISE_STEPS = 4
+"""Where a policy file does not say."""
+
+
+def deployed(text: str) -> FlowActor:
+    """The deployed policy of a checkpoint: the plain flow, without noise head or critic.
+
+    It takes as many denoise steps as it was trained with.
+
+    Raises:
+        CheckpointError: missing, damaged, pickled, or made by a policy that is not installed.
+    """
+    path = build.policy_file(text)
+    metadata = read_metadata(path)
+    backbone, embodiment = build.stored_backbone(path)
+    steps = int(metadata.extra.get("denoise_steps", DENOISE_STEPS))
+    return FlowActor(backbone, FlowSDE(steps, 1.0, None, "hybrid"), None, embodiment).eval()
+
+
+def check(config: CollectConfig | PlayConfig) -> None:
+    """Find out whether somebody can act. Raises `ValueError`: neither expert, random, nor a checkpoint."""
+    if config.policy not in WORDS:
+        checkpoint_of(config.policy)
+
+
+def checkpoint_of(text: str) -> Path:
+    """The policy file that is meant where it is neither `expert` nor `random`.
+
+    Raises:
+        ValueError: there is none.
+    """
+    near = get_close_matches(text, WORDS, n=1, cutoff=0.6)
+    if near and not Path(text).exists():
+        raise ValueError(f"policy={text}: there is no such checkpoint. Did you mean '{near[0]}'?")
+    return build.policy_file(text)
+
+
+def actor_for(text: str, simulator: Simulator, num_envs: int) -> Actor:
+    """The actor a word means, for episodes whose indices count from 0 and fill a simulator row by row.
+
+    Raises:
+        ValueError: a simulator without an operator, or no such checkpoint.
+    """
+    if text == "random":
+        return RandomActor(simulator.spec)
+    if text == "expert":
+        if not isinstance(simulator, Operated):
+            raise ValueError("policy=expert: this simulator has no scripted operator; give a checkpoint, or random.")
+        return OperatorActor(simulator.expert(), lambda index: index % num_envs)
+    checkpoint_of(text)
+    return deployed(text)

@@ -1,0 +1,262 @@
+"""From a frozen configuration to actor and curriculum. Names become classes here and nowhere else."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from embodied_rl.actors import placement, tokenizer
+from embodied_rl.actors.critics import make_critic
+from embodied_rl.actors.embodiment import Embodiment
+from embodied_rl.actors.flow import FlowActor, Keep
+from embodied_rl.checkpoints import attach, finding
+from embodied_rl.checkpoints.native import PolicyMetadata, check_config, load_parts, read_metadata
+from embodied_rl.config import assets, plugins
+from embodied_rl.config.freeze import freeze
+from embodied_rl.config.schema import EpisodesNode, Plan, PolicyNode, SamplerNode, SimNode
+from embodied_rl.flow.sampler import FlowNoise, FlowSDE, Sampler
+from embodied_rl.interfaces.curriculum import Curriculum
+from embodied_rl.interfaces.policy import FlowBackbone
+from embodied_rl.interfaces.sim import SimulatorSpec
+from embodied_rl.learning import checkpoint, trainable
+from embodied_rl.learning.checkpoint import CheckpointError
+from embodied_rl.processes.base import Deadlines, Runtime, Share
+from embodied_rl.rollout.policy_worker import PolicyWorker, RemotePolicy
+
+POLICY = "policy.safetensors"
+"""The deployable policy inside a checkpoint or a run folder."""
+
+TOKEN_LENGTH = 8
+"""Words an instruction may have, for a policy with new weights, unless the simulator has longer ones."""
+
+
+def curriculum(node: EpisodesNode, spec: SimulatorSpec) -> Curriculum:
+    """What decides how often each task is drawn while training.
+
+    Raises:
+        ValueError: unknown plug-in or key, or settings that do not fit the simulator.
+    """
+    found, options = plugins.configure("episodes", node, "episodes")
+    return found(options, spec)
+
+
+@dataclass(frozen=True)
+class Blueprint:
+    """What makes an actor of the same shape as another one, wherever: nothing of it lies in a file.
+
+    Attributes:
+        node, sampling, spec: of the configuration, and of its simulator.
+        options, auxiliary_names: of the network. embodiment: of the actor.
+        critic: whether it has one.
+        keep: what its traces keep.
+    """
+
+    node: PolicyNode
+    sampling: SamplerNode
+    spec: SimulatorSpec
+    options: Any
+    auxiliary_names: tuple[str, ...]
+    embodiment: Embodiment
+    critic: bool
+    keep: Keep
+
+    @staticmethod
+    def of(like: FlowActor, node: PolicyNode, sampling: SamplerNode, spec: SimulatorSpec) -> "Blueprint":
+        """Of an actor that was built from such nodes."""
+        network = like.backbone
+        names = tuple(network.spec.auxiliary_names)
+        return Blueprint(
+            node, sampling, spec, network.config, names, like.embodiment, like.critic is not None, like.keep
+        )
+
+    def build(self) -> FlowActor:
+        """An actor with new weights."""
+        cls = plugins.find("policies", self.node.name)
+        network = backbone_maker(cls, self.options)(self.embodiment, self.auxiliary_names)
+        built = assemble(network, self.embodiment, self.node, self.sampling, self.spec, self.critic)
+        built.keep = self.keep
+        return built
+
+
+def policy(learning: FlowActor, blueprint: Blueprint, plan: Plan, runtime: Runtime) -> FlowActor | RemotePolicy:
+    """Who infers while experience is collected: the actor that learns, or a process that is sent its weights."""
+    if plan.policy == "shared":
+        return learning
+    handle = runtime.worker(
+        f"{__name__}:{policy_worker.__name__}",
+        {"blueprint": blueprint},
+        name="policy worker",
+        deadlines=Deadlines(plan.start_timeout, plan.call_timeout),
+        share=Share(gpus=float(blueprint.node.device != "cpu")),
+    )
+    return RemotePolicy(handle, learning)
+
+
+def policy_worker(blueprint: Blueprint) -> PolicyWorker:
+    """A policy worker whose weights are still to come."""
+    return PolicyWorker(blueprint.build())
+
+
+def keep(learning: FlowActor, node: PolicyNode, rows: int) -> Keep:
+    """Let the traces of a rollout of so many rows hold what a frozen part of the network computed, where it fits."""
+    return learning.keep_within(rows, node.cache_gigabytes * 1e9)
+
+
+def sampler(node: SamplerNode, backbone: FlowBackbone) -> Sampler:
+    """What draws actions from the flow while training."""
+    if node.name == "flow_noise":
+        return FlowNoise(
+            node.denoise_steps, node.std_min, node.std_max,
+            feature_dim=backbone.spec.feature_dim, action_dim=backbone.spec.action_dim,
+        )  # fmt: skip
+    return FlowSDE(node.denoise_steps, node.noise_level, node.step_weights, node.layers)
+
+
+def backbone(node: PolicyNode, spec: SimulatorSpec) -> tuple[FlowBackbone, Embodiment]:
+    """The network and what it is attached to: from the checkpoint, or with new weights.
+
+    Raises:
+        ValueError: a checkpoint that is damaged, or of another network.
+    """
+    cls, options = plugins.configure("policies", node, "policy")
+    if node.checkpoint is None:
+        embodiment = new_embodiment(spec, options, node, cls)
+        return backbone_maker(cls, options)(embodiment, ()), embodiment
+    path = assets.resolve(node.checkpoint)
+    if finding.of(path) is not None:
+        network, embodiment = attach.network(path, node, cls, spec, backbone_maker)
+        return network, configured(embodiment, node)
+    network, embodiment = stored_backbone(policy_file(node.checkpoint), node)
+    check_fit(embodiment, spec)
+    return network, configured(embodiment, node)
+
+
+def sizes(node: PolicyNode) -> Any:
+    """The configuration of the network that `backbone` would build: the checkpoint's sizes, or those that were given.
+
+    Raises:
+        ValueError: no such policy, or a checkpoint that is damaged or of another one.
+    """
+    cls, options = plugins.configure("policies", node, "policy")
+    if node.checkpoint is None:
+        return options
+    path = assets.resolve(node.checkpoint)
+    if finding.of(path) is not None:
+        return attach.sizes_of(finding.read(path, attach.asset(node)), cls, node.options)
+    metadata = read_metadata(policy_file(node.checkpoint))
+    check_config(path, metadata, node.name, node.options)
+    return freeze(cls.Config, metadata.config, "policy")
+
+
+def stored_backbone(path: Path, node: PolicyNode | None = None) -> tuple[FlowBackbone, Embodiment]:
+    """The network of a policy file, of the sizes the file says; adapters stay where `node` trains them.
+
+    Raises:
+        CheckpointError: a file that is damaged, of another policy or of other sizes than `node` gives.
+        ValueError: a policy that is not installed, or a file of a version that knew other sizes.
+    """
+
+    def make(metadata: PolicyMetadata) -> FlowBackbone:
+        if node is not None:
+            check_config(path, metadata, node.name, node.options)
+        cls = plugins.find("policies", metadata.policy)
+        options = freeze(cls.Config, metadata.config, "policy")
+        return backbone_maker(cls, options)(metadata.embodiment, metadata.auxiliary_names)
+
+    return load_parts(path, make, merged=node is None or node.train != "lora")
+
+
+def check_fit(embodiment: Embodiment, spec: SimulatorSpec) -> None:
+    """A checkpoint goes on where it can see and act as it was made to.
+
+    Raises:
+        ValueError: where it cannot, and what else to start from.
+    """
+    try:
+        embodiment.check(spec)
+    except ValueError as error:
+        others = "`embodied-rl sft` clones one for this simulator, policy.checkpoint=null starts from new weights"
+        raise ValueError(f"policy.checkpoint: {error} Give one that fits: {others}.") from None
+
+
+def new_embodiment(spec: SimulatorSpec, options: Any, node: PolicyNode, cls: type[Any]) -> Embodiment:
+    """What a policy of this class, with new weights, is attached to."""
+    if cls.PROMPT_WORDS is None:
+        return configured(Embodiment.of(spec, options.horizon, max(TOKEN_LENGTH, spec.instruction_length)), node)
+    made = tokenizer.of_words([*spec.words, *cls.PROMPT_WORDS])
+    return configured(replace(Embodiment.of(spec, options.horizon, options.token_length), tokenizer=made), node)
+
+
+def configured(embodiment: Embodiment, node: PolicyNode) -> Embodiment:
+    """The embodiment with what `policy.executed` and `policy.blind` ask for."""
+    return replace(embodiment, executed=node.executed or embodiment.executed, blind=node.blind or embodiment.blind)
+
+
+def policy_file(text: str) -> Path:
+    """The policy file that a run folder, a checkpoint folder, a file or `asset:<name>` means.
+
+    Raises:
+        CheckpointError: nothing of the kind is there.
+    """
+    path = assets.resolve(text)
+    if (form := finding.of(path)) is not None:
+        raise CheckpointError(
+            f"{path} is a checkpoint of {form}, attached to no simulator yet. This does it: embodied-rl import "
+            f"policy=<pi0|pi05|smolvla> policy.checkpoint={path} sim=<simulator> out=<file>"
+        )
+    return path if path.suffix == ".safetensors" else checkpoint.resolve(path) / POLICY
+
+
+def backbone_maker(cls: type[Any], options: Any) -> Callable[[Embodiment, tuple[str, ...]], FlowBackbone]:
+    """A function from an embodiment and the names of its auxiliary targets to a network."""
+
+    def make(embodiment: Embodiment, auxiliary_names: tuple[str, ...]) -> FlowBackbone:
+        return cls(
+            options,
+            action_dim=len(embodiment.action_names),
+            state_dim=len(embodiment.state_names),
+            cameras=embodiment.seen_as,
+            image_size=embodiment.image_size,
+            vocabulary_size=embodiment.vocabulary_size,
+            token_length=embodiment.token_length,
+            auxiliary_names=auxiliary_names,
+        )
+
+    return make
+
+
+def policy_extra(sim: SimNode, sampling: SamplerNode) -> dict[str, Any]:
+    """What a policy file says of itself beyond its network: where it was trained, how its flow is integrated."""
+    return {"sim": {"name": sim.name, **sim.options}, "denoise_steps": sampling.denoise_steps}
+
+
+def actor(node: PolicyNode, sampling: SamplerNode, spec: SimulatorSpec, needs_critic: bool) -> FlowActor:
+    """Network, sampler and critic as one actor."""
+    return assemble(*backbone(node, spec), node, sampling, spec, needs_critic)
+
+
+def assemble(
+    network: FlowBackbone,
+    embodiment: Embodiment,
+    node: PolicyNode,
+    sampling: SamplerNode,
+    spec: SimulatorSpec,
+    needs_critic: bool,
+) -> FlowActor:
+    """An actor of a network."""
+    trainable.choose(network, node.train, node.lora)
+    critic = make_critic(
+        node.critic if needs_critic else "none",
+        privileged_dim=len(spec.privileged_names),
+        context_dim=network.spec.context_dim,
+        feature_dim=network.spec.feature_dim,
+    )
+    placed = FlowActor(
+        network,
+        sampler(sampling, network),
+        critic,
+        embodiment,
+        privileged_names=spec.privileged_names,
+        freeze_perception=node.freeze_perception,
+    )
+    return placement.place(placed, node)

@@ -1,0 +1,105 @@
+"""A checkpoint of another project, attached to a simulator: network, weights and embodiment."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from embodied_rl.actors.embodiment import Embodiment
+from embodied_rl.checkpoints import finding, fitting, layout
+from embodied_rl.checkpoints.foreign import Foreign
+from embodied_rl.config.freeze import freeze
+from embodied_rl.config.schema import PolicyNode
+from embodied_rl.interfaces.policy import FlowBackbone
+from embodied_rl.interfaces.sim import SimulatorSpec
+from embodied_rl.learning.checkpoint import CheckpointError
+
+Make = Callable[[type[Any], Any], Callable[[Embodiment, tuple[str, ...]], FlowBackbone]]
+"""A policy's class and configuration → what makes its network (`embodied_rl.assembly.build.backbone_maker`)."""
+
+
+def network(
+    path: Path, node: PolicyNode, cls: type[Any], spec: SimulatorSpec, make: Make
+) -> tuple[FlowBackbone, Embodiment]:
+    """Build what a folder holds, for a simulator.
+
+    Args:
+        path: the folder; `finding.of` knows its format.
+        node: what the user chose.
+        cls: the policy's class.
+        spec: of the simulator.
+        make: see `Make`.
+
+    Raises:
+        ValueError: something that does not fit, is missing, or must be chosen, with the key to set.
+    """
+    found = finding.read(path, asset(node))
+    if found.policy not in (None, node.name):
+        raise CheckpointError(f"{path} holds policy {found.policy!r}, not {node.name!r}: set policy={found.policy}.")
+    options = sizes_of(found, cls, node.options)
+    attached = _embodiment(found, node, spec, options)
+    built = _loaded(found, lambda: make(cls, options)(attached, ()))
+    return built, attached
+
+
+def _loaded(found: Foreign, build: Callable[[], FlowBackbone]) -> FlowBackbone:
+    """The network with its weights."""
+    built = layout.empty(build)
+    fitted = layout.source(type(built), found, built)
+    layout.load(found, fitted, built)
+    built.source = fitted
+    return built
+
+
+def _embodiment(found: Foreign, node: PolicyNode, spec: SimulatorSpec, options: Any) -> Embodiment:
+    _check_dimensions(spec, options)
+    seen = fitting.views(found, spec, node.cameras)
+    known = fitting.statistics(found, spec, None if asset(node) else node.statistics)
+    attached = fitting.embodiment(
+        found, spec, seen, known,
+        horizon=options.horizon, token_length=options.token_length, tokenizer=_tokenizer(found, node),
+    )  # fmt: skip
+    _check_tokenizer(attached, options)
+    relative = attached.relative if node.relative is None else fitting.relative(spec, node.relative)
+    return replace(attached, gripper=node.gripper, relative=relative)
+
+
+def _check_dimensions(spec: SimulatorSpec, options: Any) -> None:
+    for name, robot, most in (
+        ("action", len(spec.action_names), options.action_dim),
+        ("state", len(spec.state_names), options.state_dim),
+    ):
+        if robot > most:
+            raise ValueError(
+                f"The simulator has {robot} {name} entries, the checkpoint's network at most {most}: choose a "
+                f"simulator (or a setting of it) with {most} or fewer, or another checkpoint."
+            )
+
+
+def _check_tokenizer(attached: Embodiment, options: Any) -> None:
+    tokens, known = attached.vocabulary_size, options.vocabulary
+    if tokens > known:
+        raise ValueError(
+            f"The tokenizer has {tokens} tokens, the checkpoint's network knows {known}: give policy.tokenizer=<file "
+            "or folder>, that of the language model the policy was made from."
+        )
+
+
+def asset(node: PolicyNode) -> str | None:
+    """`policy.statistics` where it names an asset inside the checkpoint, not a file."""
+    return node.statistics if node.statistics is not None and not Path(node.statistics).exists() else None
+
+
+def _tokenizer(found: Foreign, node: PolicyNode) -> str:
+    if node.tokenizer is None:
+        return found.tokenizer
+    path = Path(node.tokenizer)
+    file = path / "tokenizer.json" if path.is_dir() else path
+    if not file.is_file():
+        raise ValueError(f"policy.tokenizer={node.tokenizer}: there is no {file}.")
+    return file.read_text(encoding="utf-8")
+
+
+def sizes_of(found: Foreign, cls: type[Any], given: Mapping[str, object]) -> Any:
+    """The configuration of the network that a checkpoint holds."""
+    return freeze(cls.Config, layout.sizes(cls, found, given), "policy")

@@ -1,0 +1,174 @@
+"""From a checkpoint's statistics and views, and a simulator, to an embodiment. What does not fit is never guessed."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+
+from embodied_rl.actors.embodiment import Embodiment
+from embodied_rl.actors.normalisation import Normalisation
+from embodied_rl.checkpoints import lerobot, openpi
+from embodied_rl.checkpoints.foreign import Foreign, Statistics
+from embodied_rl.checkpoints.tensors import parsed
+from embodied_rl.config.freeze import did_you_mean
+from embodied_rl.interfaces.sim import SimulatorSpec
+from embodied_rl.learning.checkpoint import CheckpointError
+
+KINDS = {"STATE": lerobot.STATE, "ACTION": lerobot.ACTION}
+
+
+def views(found: Foreign, spec: SimulatorSpec, given: Mapping[str, str | None]) -> dict[str, str]:
+    """view of the policy → camera of the simulator, without the views that stay empty.
+
+    Args:
+        found: the checkpoint.
+        spec: of the simulator.
+        given: `policy.cameras`, view → camera, or null for none.
+
+    Raises:
+        ValueError: a view that nobody said anything of, or a name that neither side knows; with the key to set.
+    """
+    cameras = [camera.name for camera in spec.cameras if camera.role == "policy"]
+    known = f"The policy sees {', '.join(found.cameras)}; the simulator shows {', '.join(cameras) or 'nothing'}."
+    for view, camera in given.items():
+        if view not in found.cameras:
+            raise ValueError(f"policy.cameras: the policy has no view {view!r}. {known}")
+        if camera is not None and camera not in cameras:
+            raise ValueError(f"policy.cameras.{view}={camera}: the simulator has no such camera. {known}")
+    chosen = {view: given.get(view, view if view in cameras else None) for view in found.cameras}
+    undecided = [view for view in found.cameras if view not in given and view not in cameras]
+    if undecided:
+        free = [camera for camera in cameras if camera not in chosen.values()]
+        guess = {view: chosen[view] or (free.pop(0) if free else "null") for view in found.cameras}
+        typed = ", ".join(f"{view}: {camera}" for view, camera in guess.items())
+        raise ValueError(
+            f"{known} Say which is which (null for a view that stays empty), such as policy.cameras='{{{typed}}}'."
+        )
+    seen = {view: camera for view, camera in chosen.items() if camera is not None}
+    if not seen:
+        raise ValueError(f"policy.cameras leaves the policy without any view. {known}")
+    return seen
+
+
+def statistics(found: Foreign, spec: SimulatorSpec, file: str | None) -> tuple[Normalisation, Normalisation]:
+    """Statistics of the simulator's state and actions: the checkpoint's, or those of a file.
+
+    Args:
+        found: the checkpoint.
+        spec: of the simulator.
+        file: a norm_stats.json, a LeRobotDataset's folder or its meta/stats.json; None for the checkpoint's own.
+
+    Raises:
+        ValueError: there are none, or they are of another embodiment.
+    """
+    known = found.statistics if file is None else _of_file(Path(file), found)
+    return (
+        _checked(known.state, "state", len(spec.state_names), known.where, known.problem),
+        _checked(known.action, "action", len(spec.action_names), known.where, known.problem),
+    )
+
+
+def embodiment(
+    found: Foreign,
+    spec: SimulatorSpec,
+    seen: Mapping[str, str],
+    known: tuple[Normalisation, Normalisation],
+    *,
+    horizon: int,
+    token_length: int,
+    tokenizer: str,
+) -> Embodiment:
+    """What a checkpoint is attached to.
+
+    Raises:
+        ValueError: no tokenizer, or cameras of different sizes.
+    """
+    if not tokenizer:
+        raise ValueError(
+            f"{found.folder} brings no tokenizer.json: give policy.tokenizer=<file or folder>, that of the language "
+            "model the policy was made from."
+        )
+    plain = Embodiment.of(_showing(spec, seen), min(found.executed or horizon, horizon), token_length)
+    return _with(plain, found, seen, known, tokenizer)
+
+
+def relative(spec: SimulatorSpec, names: Sequence[str]) -> tuple[int, ...]:
+    """What `Embodiment.relative` is where these actions, by name, are relative to the state entry of their position.
+
+    Raises:
+        ValueError: an action that the simulator does not have, or whose position the state does not have.
+    """
+    for name in names:
+        if name not in spec.action_names:
+            raise ValueError(
+                f"policy.relative: the simulator has no action '{name}'.{did_you_mean(name, spec.action_names)}"
+            )
+        if (entry := spec.action_names.index(name)) >= len(spec.state_names):
+            raise ValueError(
+                f"policy.relative: '{name}' is action {entry}, and the simulator's state has "
+                f"{len(spec.state_names)} entries: it cannot be relative to one of them."
+            )
+    return tuple(entry if name in names else -1 for entry, name in enumerate(spec.action_names)) if names else ()
+
+
+def _showing(spec: SimulatorSpec, seen: Mapping[str, str]) -> SimulatorSpec:
+    cameras = {camera.name: camera for camera in spec.cameras}
+    return replace(spec, cameras=tuple(cameras[name] for name in seen.values()))
+
+
+def _with(
+    plain: Embodiment,
+    found: Foreign,
+    seen: Mapping[str, str],
+    known: tuple[Normalisation, Normalisation],
+    tokenizer: str,
+) -> Embodiment:
+    entries = range(len(plain.action_names))
+    names = found.action_names if len(found.action_names) == len(entries) else plain.action_names
+    kept = [any(part.lower() in name.lower() for part in found.exceptions) for name in names]
+    relative = tuple(-1 if kept[entry] else entry for entry in entries) if found.relative else ()
+    return replace(
+        plain, views=tuple(seen), state=known[0], action=known[1], relative=relative, tokenizer=tokenizer, vocabulary=()
+    )
+
+
+def _of_file(path: Path, found: Foreign) -> Statistics:
+    kind = "quantiles" if _mode(found, "ACTION") == "QUANTILES" else "mean_std"
+    file = next((place for place in (path / "meta/stats.json", path / openpi.STATS, path) if place.is_file()), None)
+    if file is None:
+        raise ValueError(
+            f"policy.statistics={path}: there are no statistics; give a LeRobotDataset or a norm_stats.json."
+        )
+    if "norm_stats" in parsed(file):
+        return openpi.statistics_of(file, kind)
+    values = {
+        f"{feature}.{name}": torch.tensor(value, dtype=torch.float64)
+        for feature, entries in parsed(file).items()
+        if feature in KINDS.values()
+        for name, value in entries.items()
+    }
+    both = (lerobot.normalisation(values, name, _mode(found, key), 1e-8, file) for key, name in KINDS.items())
+    return Statistics(*both, where=str(file))
+
+
+def _mode(found: Foreign, key: str) -> str:
+    """How the policy is normalised, in lerobot's words."""
+    default = "QUANTILES" if found.policy == "pi05" else "MEAN_STD"
+    return str(found.config.get("normalization_mapping", {}).get(key, default))
+
+
+def _checked(known: Normalisation | None, name: str, entries: int, where: str, problem: str) -> Normalisation:
+    if known is None:
+        raise CheckpointError(
+            problem
+            or f"{where} has no statistics of the {name}, and without them the policy would act in wrong units: give "
+            "policy.statistics=<LeRobotDataset folder, or norm_stats.json>."
+        )
+    known = known.unpadded(entries)
+    if len(known) != entries:
+        raise CheckpointError(
+            f"{where} holds statistics of {len(known)} {name} entries, the simulator has {entries}: choose the "
+            "simulator's settings that the policy was trained with, or give policy.statistics=<of this robot>."
+        )
+    return known

@@ -1,0 +1,158 @@
+"""lerobot's policy folders: config.json, model.safetensors, and the processors beside it.
+
+A processor file lists steps; a normaliser's statistics lie in a safetensors file that the step names, as
+`<feature>.<statistic>`. Newer versions keep the tokenizer in the folder, too. Folders from before processors hold their
+statistics among the weights; lerobot brings a script that migrates them.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+
+from embodied_rl.actors.normalisation import Normalisation
+from embodied_rl.checkpoints import tensors
+from embodied_rl.checkpoints.foreign import Foreign, Statistics
+from embodied_rl.learning.checkpoint import CheckpointError
+
+CONFIG, BEFORE, AFTER = "config.json", "policy_preprocessor.json", "policy_postprocessor.json"
+STATE, ACTION, IMAGES = "observation.state", "action", "observation.images."
+EMPTY_CAMERA = "empty_camera_"
+KINDS = {"IDENTITY": "identity", "MEAN_STD": "mean_std", "MIN_MAX": "min_max", "QUANTILES": "quantiles"}
+BOUNDS = {"min_max": ("min", "max"), "quantiles": ("q01", "q99")}
+
+
+def recognises(folder: Path) -> bool:
+    """Whether a folder is of this format."""
+    return (folder / CONFIG).is_file() and '"input_features"' in (folder / CONFIG).read_text("utf-8", "replace")
+
+
+def read(folder: Path, asset: str | None = None) -> Foreign:
+    """What a folder says.
+
+    Args:
+        folder: of a policy.
+        asset: none can be chosen, for the format holds one embodiment.
+
+    Raises:
+        CheckpointError: a file that is missing or damaged, statistics of a kind that is not known, or an asset.
+    """
+    if asset is not None:
+        raise CheckpointError(f"policy.statistics={asset}: there is no such file or folder.")
+    config = tensors.parsed(folder / CONFIG)
+    steps = _steps(folder / BEFORE)
+    relative = steps.get("relative_actions_processor", {}).get("config", {})
+    names = tuple(relative.get("action_names") or ())
+    return Foreign(
+        format="lerobot",
+        folder=folder,
+        policy=str(config["type"]) if "type" in config else None,
+        config=config,
+        tensors=tensors.find(folder),
+        statistics=_statistics(folder, config, steps),
+        cameras=tuple(
+            name.removeprefix(IMAGES)
+            for name in config.get("input_features", {})
+            if name.startswith(IMAGES) and not name.startswith(IMAGES + EMPTY_CAMERA)
+        ),
+        executed=config.get("n_action_steps"),
+        denoise_steps=config.get("num_inference_steps", config.get("num_steps")),
+        relative=bool(relative.get("enabled", False)),
+        exceptions=tuple(relative.get("exclude_joints") or ()) if names else (),  # without names it excludes nothing
+        action_names=names,
+        tokenizer=_tokenizer(folder),
+        files=tensors.contents(folder, _small_files(folder)),
+    )
+
+
+def _steps(file: Path) -> dict[str, dict[str, Any]]:
+    """Processor steps by their registered name."""
+    if not file.is_file():
+        return {}
+    listed = tensors.parsed(file).get("steps")
+    if not isinstance(listed, list) or not all(isinstance(step, dict) for step in listed):
+        raise CheckpointError(f"{file} is damaged: its 'steps' should be a list of mappings.")
+    return {str(step.get("registry_name", step.get("class"))): step for step in listed}
+
+
+def _statistics(folder: Path, config: Mapping[str, Any], steps: Mapping[str, Mapping[str, Any]]) -> Statistics:
+    step = steps.get("normalizer_processor")
+    if step is None or "state_file" not in step:
+        return Statistics(None, None, str(folder / BEFORE))
+    file = folder / Path(step["state_file"]).name
+    if not file.is_file():
+        raise CheckpointError(f"{folder / BEFORE} names {file.name}, which is missing.")
+    values, told = _tensors(file), step.get("config", {})
+    kinds = told.get("norm_map") or config.get("normalization_mapping", {})
+    epsilon, features = float(told.get("eps", 1e-8)), _features(config)
+    both = (
+        Normalisation.identity(features[name])
+        if kinds.get(key, "IDENTITY") == "IDENTITY" and name in features
+        else normalisation(values, name, kinds.get(key, "IDENTITY"), epsilon, file)
+        for key, name in (("STATE", STATE), ("ACTION", ACTION))
+    )
+    return Statistics(*both, where=str(file))
+
+
+def _tensors(file: Path) -> dict[str, torch.Tensor]:
+    try:
+        return load_file(file)
+    except SafetensorError as error:
+        raise CheckpointError(f"{file} is damaged, or no safetensors file: {error}.") from error
+
+
+def _features(config: Mapping[str, Any]) -> dict[str, int]:
+    """Entries of each vector that the policy takes or gives."""
+    listed = {**config.get("input_features", {}), **config.get("output_features", {})}
+    return {name: int(entry["shape"][0]) for name, entry in listed.items() if len(entry.get("shape", ())) == 1}
+
+
+def normalisation(
+    values: Mapping[str, torch.Tensor], feature: str, mode: str, epsilon: float, where: Path
+) -> Normalisation | None:
+    """A feature's statistics in the mode the format names; None where the file has none for it.
+
+    Raises:
+        CheckpointError: an unknown mode, a statistic that the mode needs and the file lacks, or one without meaning.
+    """
+    if mode not in KINDS:
+        raise CheckpointError(f"{where}: normalisation {mode!r} is not known; known: {', '.join(KINDS)}.")
+    known = {name.rpartition(".")[2]: value.double().numpy() for name, value in values.items() if _of(name, feature)}
+    if not known:
+        return None
+    kind = KINDS[mode]
+    needed = BOUNDS.get(kind, ("mean", "std") if kind == "mean_std" else ())
+    if missing := [name for name in needed if name not in known]:
+        raise CheckpointError(f"{where} has no {missing[0]!r} of {feature}, which normalisation {mode} needs.")
+    try:
+        return _made(kind, known, epsilon)
+    except ValueError as error:
+        raise CheckpointError(f"{where}, {feature}: {error}") from error
+
+
+def _made(kind: str, known: Mapping[str, np.ndarray], epsilon: float) -> Normalisation:
+    if kind == "identity":
+        return Normalisation.identity(len(next(iter(known.values()))))
+    if kind == "mean_std":
+        return Normalisation(kind, tuple(known["mean"].tolist()), tuple((known["std"] + epsilon).tolist()))
+    low, high = (known[name] for name in BOUNDS[kind])
+    return Normalisation.between(kind, low, np.where(high == low, low + epsilon, high))
+
+
+def _of(name: str, feature: str) -> bool:
+    return name.rpartition(".")[0] == feature
+
+
+def _small_files(folder: Path) -> list[Path]:
+    below = [file for file in folder.glob("*/*.json") if file.name.startswith(("tokenizer", "special_tokens"))]
+    return [*folder.glob("*.json"), *folder.glob("policy_*.safetensors"), *below]
+
+
+def _tokenizer(folder: Path) -> str:
+    """The tokenizer.json in the folder, or in one below it."""
+    files = [folder / "tokenizer.json", *sorted(folder.glob("*/tokenizer.json"))]
+    return next((file.read_text(encoding="utf-8") for file in files if file.is_file()), "")

@@ -1,0 +1,199 @@
+"""The small files of a lerobot policy folder: configuration, processors, statistics and tokenizer.
+
+Names of steps and keys are lerobot's (0.6; older versions lack `artifacts` and the relative steps). Its loader refuses
+configuration keys that it does not know, so no more are written than every version has.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors.torch import load, save
+from torch import Tensor
+
+from embodied_rl.actors.embodiment import Embodiment
+from embodied_rl.actors.normalisation import Normalisation
+from embodied_rl.checkpoints.layout import Source
+from embodied_rl.checkpoints.lerobot import ACTION, AFTER, BEFORE, CONFIG, IMAGES, STATE
+from embodied_rl.interfaces.policy import FlowBackbone
+
+EPSILON = 1e-8
+MODES = {
+    "identity": "IDENTITY",
+    "mean_std": "MEAN_STD",
+    "quantiles": "QUANTILES",
+    "min_max": "MIN_MAX",
+    "limits": "MIN_MAX",
+}
+BEFORE_STATE, AFTER_STATE = (
+    "policy_preprocessor_step_3_normalizer_processor.safetensors",
+    "policy_postprocessor_step_0_unnormalizer_processor.safetensors",
+)
+
+
+def made(network: FlowBackbone, robot: Embodiment, policy: str, steps: int) -> dict[str, bytes]:
+    """Files for a network that does not come from this format.
+
+    Args:
+        network: what is exported.
+        robot: what it is attached to.
+        policy: lerobot's name of it.
+        steps: K, denoise steps.
+    """
+    config = configuration(network, robot, policy, steps)
+    known = save(statistics(robot))
+    texts = {
+        CONFIG: config,
+        BEFORE: _before(network, robot, config),
+        AFTER: _after(robot, config),
+        "tokenizer/tokenizer_config.json": {"tokenizer_class": "PreTrainedTokenizerFast", "pad_token": _pad(robot)},
+    }
+    written = {name: json.dumps(content, indent=2).encode() for name, content in texts.items()}
+    return written | {"tokenizer/tokenizer.json": robot.tokenizer.encode(), BEFORE_STATE: known, AFTER_STATE: known}
+
+
+def kept(network: FlowBackbone, source: Source, robot: Embodiment, policy: str, steps: int) -> dict[str, bytes]:
+    """The files a network came with, and in them what is other today: statistics, and how many actions are executed.
+
+    Where its processors hold no statistics, or cannot hold today's, they are made anew.
+    """
+    files = source.files | _executed(source, network.spec.horizon, robot.executed)
+    if not any(name.endswith("tokenizer.json") for name in files):
+        files["tokenizer/tokenizer.json"] = robot.tokenizer.encode()
+    if source.holds(robot.state, robot.action):
+        return files
+    if (told := _in_words_of(source, robot)) is None:
+        others = {name: content for name, content in files.items() if not name.startswith("policy_")}
+        return others | made(network, robot, policy, steps)
+    return files | {name: _replaced(files[name], told) for name in files if name.endswith(".safetensors")}
+
+
+def _executed(source: Source, horizon: int, executed: int) -> dict[str, bytes]:
+    """config.json with another number of executed actions, where it is another."""
+    config = json.loads(source.files[CONFIG])
+    if min(config.get("n_action_steps") or horizon, horizon) == executed:
+        return {}
+    return {CONFIG: json.dumps(config | {"n_action_steps": executed}, indent=4).encode()}
+
+
+def _in_words_of(source: Source, robot: Embodiment) -> dict[str, Tensor] | None:
+    """Today's statistics, each of the kind that the files say they are; None where they cannot be."""
+    if not source.where or source.state is None or source.action is None:
+        return None
+    pairs = {STATE: (robot.state, source.state.kind), ACTION: (robot.action, source.action.kind)}
+    if any(kind == "identity" and known.kind != "identity" for known, kind in pairs.values()):
+        return None
+    entries = (_entries(feature, replace(known, kind=kind)) for feature, (known, kind) in pairs.items())
+    return {name: value for found in entries for name, value in found.items()}
+
+
+def _replaced(blob: bytes, told: Mapping[str, Tensor]) -> bytes:
+    """A file of statistics with others of state and action; what else it holds stays."""
+    others = {name: value for name, value in load(blob).items() if name.rpartition(".")[0] not in (STATE, ACTION)}
+    return save(others | dict(told))
+
+
+def configuration(network: FlowBackbone, robot: Embodiment, policy: str, steps: int) -> dict[str, Any]:
+    """config.json."""
+    height, width = robot.image_size
+    seen = {IMAGES + view: _feature("VISUAL", 3, height, width) for view in robot.seen_as}
+    return {
+        "type": policy,
+        "n_obs_steps": 1,
+        "input_features": seen | {STATE: _feature("STATE", len(robot.state_names))},
+        "output_features": {ACTION: _feature("ACTION", len(robot.action_names))},
+        "device": "cpu",
+        "normalization_mapping": _modes(robot),
+        "chunk_size": network.spec.horizon,
+        "n_action_steps": robot.executed,
+        "max_state_dim": network.spec.state_dim,
+        "max_action_dim": network.spec.action_dim,
+        "tokenizer_max_length": network.spec.token_length,
+        **network.checkpoint_config("lerobot", steps),
+    }
+
+
+def statistics(robot: Embodiment) -> dict[str, Tensor]:
+    """`<feature>.<statistic>` → float32 tensors, of the kind each is normalised with."""
+    return {**_entries(STATE, robot.state), **_entries(ACTION, robot.action)}
+
+
+def _entries(feature: str, known: Normalisation) -> dict[str, Tensor]:
+    center, scale = np.asarray(known.center), np.asarray(known.scale)
+    low, high = center - scale, center + scale
+    found: Mapping[str, Any] = {
+        "mean_std": {"mean": center, "std": np.maximum(scale - EPSILON, 0)},
+        "quantiles": {"q01": low, "q99": high},
+        "identity": {"mean": center, "std": scale},
+    }.get(known.kind, {"min": low, "max": high})
+    return {f"{feature}.{name}": torch.tensor(value, dtype=torch.float32) for name, value in found.items()}
+
+
+def _before(network: FlowBackbone, robot: Embodiment, config: Mapping[str, Any]) -> dict[str, Any]:
+    length = {"max_length": network.spec.token_length, "task_key": "task", "padding_side": "right"}
+    told = {**length, "padding": "max_length", "truncation": True, "tokenizer_name": "tokenizer"}
+    features = {**config["input_features"], **config["output_features"]}
+    steps = [
+        _step("rename_observations_processor", {"rename_map": {}}),
+        _step("to_batch_processor", {}),
+        _step("relative_actions_processor", _relative(robot)),
+        _step("normalizer_processor", _normaliser(features, robot)) | {"state_file": BEFORE_STATE},
+        _step(network.LEROBOT_PROMPT, {}),
+        _step("tokenizer_processor", told) | {"artifacts": {"tokenizer_name": "tokenizer"}},
+        _step("device_processor", {"device": "cpu", "float_dtype": None}),
+    ]
+    return {"name": "policy_preprocessor", "steps": steps}
+
+
+def _after(robot: Embodiment, config: Mapping[str, Any]) -> dict[str, Any]:
+    steps = [
+        _step("unnormalizer_processor", _normaliser(config["output_features"], robot)) | {"state_file": AFTER_STATE},
+        _step("absolute_actions_processor", {"enabled": bool(robot.relative)}),
+        _step("device_processor", {"device": "cpu", "float_dtype": None}),
+    ]
+    return {"name": "policy_postprocessor", "steps": steps}
+
+
+def _relative(robot: Embodiment) -> dict[str, Any]:
+    pairs = list(zip(robot.action_names, robot.relative, strict=False))
+    absolute = [name for name, source in pairs if source < 0]
+    for name, source in pairs:
+        if source >= 0 and any(part.lower() in name.lower() for part in absolute):
+            raise ValueError(
+                f"lerobot tells absolute actions by parts of their names, and {name!r} has one in its own."
+            )
+    return {"enabled": bool(robot.relative), "exclude_joints": absolute, "action_names": list(robot.action_names)}
+
+
+def _normaliser(features: Mapping[str, Any], robot: Embodiment) -> dict[str, Any]:
+    return {"eps": EPSILON, "features": features, "norm_map": _modes(robot)}
+
+
+def _modes(robot: Embodiment) -> dict[str, str]:
+    return {"VISUAL": "IDENTITY", "STATE": MODES[robot.state.kind], "ACTION": MODES[robot.action.kind]}
+
+
+def _step(name: str, config: Mapping[str, Any]) -> dict[str, Any]:
+    return {"registry_name": name, "config": config}
+
+
+def _feature(kind: str, *shape: int) -> dict[str, Any]:
+    return {"type": kind, "shape": list(shape)}
+
+
+def _pad(robot: Embodiment) -> str:
+    """The token that id 0 stands for."""
+    from embodied_rl.actors import tokenizer
+
+    return str(tokenizer.load(robot.tokenizer).id_to_token(0))
+
+
+def folder_of(name: str, out: Path) -> Path:
+    """Where a file goes, its folder made."""
+    file = out / name
+    file.parent.mkdir(parents=True, exist_ok=True)
+    return file

@@ -1,0 +1,115 @@
+"""openpi's PyTorch checkpoints: model.safetensors, and norm_stats.json below assets/<asset id>.
+
+A checkpoint converted from JAX has a config.json with sizes; one from its trainer has metadata.pt, a pickle, which is
+never opened. Neither names cameras: openpi's three are fixed.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from embodied_rl.actors.normalisation import Normalisation
+from embodied_rl.checkpoints import tensors
+from embodied_rl.checkpoints.foreign import Foreign, Statistics
+from embodied_rl.learning.checkpoint import CheckpointError
+
+CAMERAS = ("base_0_rgb", "left_wrist_0_rgb", "right_wrist_0_rgb")
+EPSILON = 1e-6
+"""`openpi.transforms.Normalize` adds it to deviations, and to the distance of quantiles."""
+STATS = "norm_stats.json"
+
+
+def recognises(folder: Path) -> bool:
+    """Whether a folder is of this format: weights without lerobot's configuration."""
+    return any((folder / name).is_file() for name in (tensors.SINGLE, tensors.INDEX, *tensors.PICKLES))
+
+
+def read(folder: Path, asset: str | None = None) -> Foreign:
+    """What a folder says.
+
+    Args:
+        folder: of one training step.
+        asset: whose statistics to take, where there are several.
+
+    Raises:
+        CheckpointError: a file that is missing or damaged, or no such asset.
+    """
+    found = tensors.find(folder)
+    policy = "pi05" if any(name.endswith("time_mlp_in.weight") and "action" not in name for name in found) else "pi0"
+    config = tensors.parsed(folder / "config.json") if (folder / "config.json").is_file() else {}
+    tokenizer = folder / "tokenizer.json"
+    return Foreign(
+        format="openpi",
+        folder=folder,
+        policy=policy,
+        config=config,
+        tensors=found,
+        statistics=_statistics(folder, asset, "quantiles" if policy == "pi05" else "mean_std"),
+        cameras=CAMERAS,
+        tokenizer=tokenizer.read_text(encoding="utf-8") if tokenizer.is_file() else "",
+        files=tensors.contents(folder, [*folder.glob("*.json"), *folder.glob("assets/**/*.json")]),
+    )
+
+
+def _statistics(folder: Path, asset: str | None, kind: str) -> Statistics:
+    files = {
+        str(file.parent.relative_to(folder / "assets")): file for file in sorted(folder.glob(f"assets/**/{STATS}"))
+    }
+    if asset is not None and asset not in files:
+        listed = ", ".join(files) or "none"
+        raise CheckpointError(f"policy.statistics={asset}: no such file, and {folder / 'assets'} has {listed}.")
+    if not files:
+        return Statistics(None, None, str(folder / "assets"))
+    if asset is None and len(files) > 1:
+        listed = ", ".join(files)
+        problem = f"has statistics of several robots: choose one with policy.statistics=<asset>, of {listed}."
+        return Statistics(None, None, str(folder / "assets"), f"{folder / 'assets'} {problem}")
+    return statistics_of(files[asset or next(iter(files))], kind)
+
+
+def statistics_of(file: Path, kind: str) -> Statistics:
+    """Statistics from a norm_stats.json; "mean_std" for π0, "quantiles" for π0.5.
+
+    Raises:
+        CheckpointError: it is damaged, or lacks what the kind needs.
+    """
+    data = tensors.parsed(file).get("norm_stats")
+    if not isinstance(data, dict) or not all(isinstance(entry, dict) for entry in data.values()):
+        raise CheckpointError(f"{file} is damaged: its 'norm_stats' should be a mapping of mappings.")
+    return Statistics(
+        *(_normalisation(data[name], name, kind, file) if name in data else None for name in ("state", "actions")),
+        where=str(file),
+    )
+
+
+def _normalisation(entry: dict[str, Any], name: str, kind: str, file: Path) -> Normalisation:
+    first, second = ("mean", "std") if kind == "mean_std" else ("q01", "q99")
+    if missing := [key for key in (first, second) if entry.get(key) is None]:
+        raise CheckpointError(f"{file} has no {missing[0]!r} of {name}, which this policy is normalised with.")
+    a, b = np.asarray(entry[first], np.float64), np.asarray(entry[second], np.float64)
+    try:
+        if kind == "mean_std":
+            return Normalisation(kind, tuple(a.tolist()), tuple((b + EPSILON).tolist()))
+        return Normalisation.between(kind, a, b + EPSILON)
+    except ValueError as error:
+        raise CheckpointError(f"{file}, {name}: {error}") from error
+
+
+def norm_stats(state: Normalisation, action: Normalisation) -> str:
+    """A norm_stats.json with what a normalisation knows: means and deviations, or quantiles.
+
+    openpi reads mean and std whatever it normalises with, so for quantiles they are those of an even spread.
+    """
+    return json.dumps({"norm_stats": {"state": _entry(state), "actions": _entry(action)}}, indent=2)
+
+
+def _entry(known: Normalisation) -> dict[str, list[float] | None]:
+    center, scale = np.asarray(known.center), np.asarray(known.scale)
+    if known.kind == "mean_std":
+        return {"mean": center.tolist(), "std": (scale - EPSILON).tolist(), "q01": None, "q99": None}
+    low, high = center - scale, center + scale - EPSILON
+    return {
+        "mean": center.tolist(), "std": (scale / 3**0.5).tolist(), "q01": low.tolist(), "q99": high.tolist()
+    }  # fmt: skip

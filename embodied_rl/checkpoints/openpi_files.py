@@ -1,0 +1,47 @@
+"""The small files of an openpi checkpoint: config.json as its converter writes it, and norm_stats.json."""
+
+import json
+
+from embodied_rl.actors.embodiment import Embodiment
+from embodied_rl.actors.normalisation import Normalisation
+from embodied_rl.checkpoints.layout import Source
+from embodied_rl.checkpoints.openpi import STATS, norm_stats
+from embodied_rl.interfaces.policy import FlowBackbone
+
+ASSET = "embodied_rl"
+"""The asset id of statistics that no openpi checkpoint named."""
+
+
+def made(network: FlowBackbone, robot: Embodiment, policy: str, steps: int) -> dict[str, bytes]:
+    """Files for a network that does not come from this format.
+
+    Raises:
+        ValueError: statistics that openpi cannot say.
+    """
+    config = {
+        "action_dim": network.spec.action_dim,
+        "action_horizon": network.spec.horizon,
+        **network.checkpoint_config("openpi", steps),
+    }
+    written = {"config.json": json.dumps(config, indent=2).encode(), f"assets/{ASSET}/{STATS}": _stats(robot, policy)}
+    return written | ({"tokenizer.json": robot.tokenizer.encode()} if robot.tokenizer else {})
+
+
+def kept(source: Source, robot: Embodiment, policy: str) -> dict[str, bytes]:
+    """The files a network came with; statistics that are others today take the place of the old ones."""
+    files = ({"tokenizer.json": robot.tokenizer.encode()} if robot.tokenizer else {}) | source.files
+    if source.holds(robot.state, robot.action):
+        return files
+    return files | {source.where or f"assets/{ASSET}/{STATS}": _stats(robot, policy)}
+
+
+def _stats(robot: Embodiment, policy: str) -> bytes:
+    kind = "quantiles" if policy == "pi05" else "mean_std"
+    return norm_stats(_as(robot.state, kind, "state"), _as(robot.action, kind, "actions")).encode()
+
+
+def _as(known: Normalisation, kind: str, name: str) -> Normalisation:
+    """The same map, said in the words openpi has: any affine map is one of a mean and a deviation, or of two bounds."""
+    if known.kind == "identity" and not len(known):
+        raise ValueError(f"openpi needs statistics of the {name}, and the robot has no such entries.")
+    return Normalisation(kind, known.center, known.scale)

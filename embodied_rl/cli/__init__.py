@@ -1,0 +1,1 @@
+"""From the words that were typed to a command with its configuration."""

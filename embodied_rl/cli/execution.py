@@ -1,0 +1,109 @@
+"""A composed configuration: frozen, checked, described, run."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import fields, replace
+from importlib import import_module
+from typing import Any
+
+from embodied_rl.cli import torchrun
+from embodied_rl.cli.options import Options
+from embodied_rl.cli.table import Command
+from embodied_rl.cli.text import columns
+from embodied_rl.config import plugins, schema
+from embodied_rl.config.checks import check_episodes, validate
+from embodied_rl.config.freeze import freeze, thaw, to_yaml
+from embodied_rl.config.schema import (
+    AlgoNode,
+    DoctorConfig,
+    EpisodesNode,
+    Plan,
+    PolicyNode,
+    RunConfig,
+    SimNode,
+    TrainLoop,
+)
+from embodied_rl.simulators.kind import SimulatorKind
+
+Plugins = dict[str, type[Any]]
+"""Node of the configuration → the plug-in's class."""
+
+
+def execute(command: Command, mapping: dict[str, Any], options: Options) -> int:
+    """Check one composed configuration, then do with it what the options say."""
+    config = torchrun.placed(command.name, read(command, mapping, options.overrides))
+    if options.show:
+        print(to_yaml(find_plugins(config)[0]), end="")
+        return 0
+    config, found = prepare(config)
+    if options.dry_run:
+        if command.check is not None:
+            _function(command.check)(config)
+        describe(command, config, found)
+        return 0
+    return _function(command.body)(config) or 0
+
+
+def _function(path: str) -> Callable[[Any], Any]:
+    """From "module:function"."""
+    module, _, name = path.partition(":")
+    return getattr(import_module(module), name)
+
+
+def read(command: Command, mapping: dict[str, Any], overrides: Sequence[str]) -> Any:
+    """Freeze what was composed, with the run's name and the overrides filled in."""
+    kind = getattr(schema, command.schema)
+    run_node = mapping.get("run", {})
+    if "run" in {item.name for item in fields(kind)} and isinstance(run_node, dict):
+        run_node = {**run_node, "overrides": list(overrides)}
+        mapping = {**mapping, "run": {**run_node, "experiment": run_node.get("experiment") or command.name}}
+    return freeze(kind, mapping)
+
+
+def prepare(config: Any) -> tuple[Any, Plugins]:
+    """Check a configuration and find its plug-ins, so that nothing can be misspelt once workers start.
+
+    Returns:
+        The configuration with the plug-ins' defaults filled in, and node → the plug-in's class.
+
+    Raises:
+        ValueError: naming the key that is wrong.
+    """
+    validate(config)
+    if getattr(config, "resume", None) is not None:  # what was composed is not what will run
+        return config, {}
+    config, found = find_plugins(config)
+    if "sim" in found and not isinstance(config, DoctorConfig):  # who says itself what keeps a simulator from starting
+        check_episodes(SimulatorKind.of(config.sim).spec, getattr(config, "split", None), getattr(config, "task", None))
+    return config, found
+
+
+def find_plugins(config: Any) -> tuple[Any, Plugins]:
+    """Find the plug-ins a configuration names, and fill in their own defaults."""
+    found: Plugins = {}
+    for item in fields(config):
+        node = getattr(config, item.name)
+        if isinstance(node, SimNode | PolicyNode | AlgoNode | EpisodesNode):
+            found[item.name], own = plugins.configure(node.kind, node, item.name)
+            if getattr(node, "checkpoint", None) is None:  # a checkpoint says the sizes of its network itself
+                config = replace(config, **{item.name: replace(node, options=thaw(own))})
+    return config, found
+
+
+def describe(command: Command, config: Any, found: Plugins) -> None:
+    """Print what would run."""
+    rows = [("command", f"{command.name} ({command.body})")]
+    for where, plugin in found.items():
+        rows.append((where, f"{getattr(config, where).name} ({plugin.__module__}:{plugin.__qualname__})"))
+    if isinstance(plan := getattr(config, "plan", None), Plan) and plan.allocation == "auto":
+        rows.append(("plan", "auto: chosen for this machine when training starts; embodied-rl plan shows it"))
+    elif "sim" in found and isinstance(plan, Plan):
+        each = config.sim.num_envs // plan.parts
+        rows.append(("plan", f"{plan.allocation}: {plan.parts} simulators of {each} environments"))
+    if isinstance(loop := getattr(config, "train", None), TrainLoop):
+        total = loop.iterations * loop.decisions * config.sim.num_envs
+        size = f"{loop.iterations} iterations × {loop.decisions} decisions × {config.sim.num_envs} environments"
+        rows.append(("train", f"{size} = {total:,} decisions"))
+    if isinstance(run_config := getattr(config, "run", None), RunConfig):
+        rows.append(("run", f"{run_config.root}/{run_config.experiment}/<time>_s{getattr(config, 'seed', 0)}"))
+    columns(rows, indent=0)
+    print("dry run: the configuration is sound, nothing was started")

@@ -1,0 +1,103 @@
+"""The console script. The first word picks the command; the rest are Hydra overrides and a few options."""
+
+import dis
+import os
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+
+from embodied_rl import __version__
+from embodied_rl.cli.table import COMMANDS
+from embodied_rl.config.freeze import did_you_mean
+from embodied_rl.ranks.place import FAILED, Place
+
+USER_ERROR = 2
+INTERRUPTED = 130
+CLOSED_PIPE = 141
+_RAISE = dis.opmap["RAISE_VARARGS"]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command.
+
+    Args:
+        arguments: what was typed after `embodied-rl`; None takes it from the process.
+
+    Returns:
+        The exit code: 0, 1 where the command found something wrong or a process it needs was lost, 2 for a mistake in
+        what was typed.
+    """
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    if (place := Place.here()) is not None:
+        return import_module("embodied_rl.ranks.torchrun").run(place, lambda: _run(words), lambda: _dispatch(words))
+    return _run(words)
+
+
+def _run(arguments: list[str]) -> int:
+    try:
+        code = _dispatch(arguments)
+        sys.stdout.flush()
+        return code
+    except BrokenPipeError:  # the reader, such as `head`, has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        return CLOSED_PIPE
+    except SystemExit as end:  # what rich makes of the same
+        if not isinstance(end.__context__, BrokenPipeError):
+            raise
+        return CLOSED_PIPE
+    except KeyboardInterrupt:
+        print("embodied-rl: interrupted", file=sys.stderr)
+        return INTERRUPTED
+    except ValueError as error:
+        if not is_for_the_user(error):
+            raise
+        print(f"embodied-rl: {error}", file=sys.stderr)
+        return USER_ERROR
+    except RuntimeError as error:
+        from embodied_rl.interfaces.sim import Unavailable
+        from embodied_rl.processes.handle import RunFailed
+
+        if not isinstance(error, RunFailed | Unavailable):
+            raise
+        print(f"embodied-rl: {error}", file=sys.stderr)
+        return FAILED
+
+
+def is_for_the_user(error: ValueError) -> bool:
+    """Whether our own code raised it on purpose: a `raise` statement in one of our modules, or in a plug-in's.
+
+    What NumPy or torch raise, and slips such as int("x"), keep their traceback. The instruction tells, not the source,
+    which may have changed meanwhile, or be absent.
+    """
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    if trace is None:
+        return False
+    code, module = trace.tb_frame.f_code, str(trace.tb_frame.f_globals.get("__name__", ""))
+    return module.startswith("embodied_rl") and code.co_code[trace.tb_lasti] == _RAISE
+
+
+def _dispatch(arguments: list[str]) -> int:
+    from embodied_rl.cli import help as help_text
+
+    if not arguments or arguments[0] in ("--help", "-h", "help"):
+        help_text.overview()
+        return 0
+    name, *rest = arguments
+    if name == "--version":
+        print(f"embodied-rl {__version__}")
+        return 0
+    if name not in (*COMMANDS, "list"):
+        raise ValueError(f"unknown command '{name}'.{did_you_mean(name, [*COMMANDS, 'list'])}")
+    asks_for_help = any(word in ("--help", "-h") for word in rest)
+    if name == "list":
+        from embodied_rl.cli import listing
+
+        return listing.run([]) if asks_for_help else listing.run(rest)
+    if asks_for_help:
+        help_text.command_help(COMMANDS[name])
+        return 0
+    from embodied_rl.cli import launch
+
+    return launch.run(COMMANDS[name], rest)

@@ -1,0 +1,74 @@
+"""Sweeps, and questions that are Hydra's own to answer, go through Hydra's main function."""
+
+import os
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from tempfile import TemporaryDirectory
+
+import hydra
+from hydra.core.hydra_config import HydraConfig
+from hydra.core.plugins import Plugins
+from omegaconf import DictConfig
+
+from embodied_rl.cli import execution
+from embodied_rl.cli.options import Options
+from embodied_rl.cli.table import Command
+from embodied_rl.config import compose as composition
+
+# Runs make their own folders: Hydra makes none but that of the sweep's own record, and configures no logging.
+_QUIET = (
+    "hydra/job_logging=none",
+    "hydra/hydra_logging=none",
+    "hydra.output_subdir=null",
+    "hydra.run.dir=.",
+    "hydra.sweep.subdir=.",
+)
+_RECORD = "hydra.sweep.dir=${oc.select:run.root,runs}/sweeps/${now:%Y-%m-%d_%H-%M-%S}"
+
+
+def run(command: Command, options: Options) -> int:
+    """Check every combination of a sweep, then run them one after another; or answer one of Hydra's own options.
+
+    Raises:
+        ValueError: a mistake in what was typed; in a sweep, before its first run starts.
+    """
+    if options.hydra:
+        _hydra(command, options, list(options.hydra), lambda mapping, overrides: None)
+        return 0
+
+    def check(mapping: dict[str, object], overrides: list[str]) -> None:
+        execution.prepare(execution.read(command, mapping, overrides))
+
+    def start(mapping: dict[str, object], overrides: list[str]) -> None:
+        print(f"embodied-rl {command.name} {' '.join(overrides)}", flush=True)
+        execution.execute(command, mapping, replace(options, overrides=tuple(overrides)))
+
+    with TemporaryDirectory() as nowhere:
+        _hydra(command, options, ["--multirun", "hydra/launcher=basic", f"hydra.sweep.dir={nowhere}"], check)
+        if options.dry_run or options.show:
+            _hydra(command, options, ["--multirun", f"hydra.sweep.dir={nowhere}"], start)
+            return 0
+    _hydra(command, options, ["--multirun", _RECORD], start)
+    return 0
+
+
+def _hydra(
+    command: Command, options: Options, flags: list[str], job: Callable[[dict[str, object], list[str]], None]
+) -> None:
+    """Let Hydra expand the overrides and call `job` with each composed configuration."""
+
+    def task(composed: DictConfig) -> None:
+        chosen = HydraConfig.get()
+        typed = [text.removeprefix("++").removeprefix(composition.VALUE_OF) for text in chosen.overrides.task]
+        job(composition.plain(composed, chosen.runtime.choices.get("experiment")), typed)
+
+    told = composition.hydra_overrides(options.overrides, command.values, options.config_dir)
+    folder = ["--config-dir", str(options.config_dir)] if options.config_dir else []
+    quiet = () if options.hydra else _QUIET
+    # Hydra reads the process's arguments, and hides tracebacks unless told not to.
+    sys.argv = ["embodied-rl", *folder, *flags, *quiet, *told]
+    os.environ["HYDRA_FULL_ERROR"] = "1"
+    Plugins.instance().register(composition.ConfigPackages)
+    with composition.explained():
+        hydra.main(version_base="1.3", config_path=str(composition.root()), config_name=command.config)(task)()

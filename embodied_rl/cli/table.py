@@ -1,0 +1,179 @@
+"""Every command that composes a configuration. `list` alone composes none; it stands in `listing.py`."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Words:
+    """Plain words after a command: the key that takes them, what one is called, and whether there may be many."""
+
+    key: str
+    called: str
+    many: bool = False
+
+
+@dataclass(frozen=True)
+class Command:
+    """One word after `embodied-rl`.
+
+    Attributes:
+        name: the word.
+        summary: one line for the overview.
+        schema: the class in `embodied_rl.config.schema` that its configuration freezes into.
+        body: "module:function", imported when it is called, with the frozen configuration as its only argument.
+        examples: what people type after the name.
+        check: "module:function" that finds what would keep it from working, for `--dry-run`; the body checks by itself.
+        config: the YAML it starts from; None where the dataclass alone says everything.
+        values: keys that hold a value although a folder of YAML has that name.
+        words: what plain words mean to it; None where it takes none.
+    """
+
+    name: str
+    summary: str
+    schema: str
+    body: str
+    examples: tuple[str, ...]
+    check: str | None = None
+    config: str | None = None
+    values: tuple[str, ...] = ()
+    words: Words | None = None
+
+
+_ALL = (
+    Command(
+        "train",
+        "Fine-tune a policy by reinforcement learning in simulation.",
+        "TrainConfig",
+        "embodied_rl.commands.train:run",
+        (
+            "experiment=demo",
+            "experiment=tabletop algo=flow_noise seed=3",
+            "resume=last",
+            "experiment=demo seed=0,1,2 -m",
+        ),
+        config="train",
+        check="embodied_rl.commands.train:check_start",
+    ),
+    Command(
+        "plan",
+        "Measure the stages of a training run, predict every allocation, and choose one.",
+        "PlanConfig",
+        "embodied_rl.commands.plan:run",
+        ("experiment=tabletop", "experiment=tabletop costs=plan/costs.json resources=8xcore"),
+        config="train",
+    ),
+    Command(
+        "trace",
+        "Write one iteration of a run as a trace for Perfetto or Chrome: who did what, when.",
+        "TraceConfig",
+        "embodied_rl.commands.trace:run",
+        ("runs/demo/<time>_s0", "last iteration=20"),
+        words=Words("folder", "run"),
+    ),
+    Command(
+        "eval",
+        "Measure a checkpoint's success: exact episodes, intervals, a report with videos.",
+        "EvalConfig",
+        "embodied_rl.commands.eval:run",
+        (
+            "policy=runs/demo/<time>_s0",
+            "policy=asset:tabletop_base.safetensors split=vision episodes=256",
+            "benchmark=tabletop policy=expert",
+        ),
+        config="eval",
+        values=("episodes", "policy"),
+        check="embodied_rl.commands.eval:check",
+    ),
+    Command(
+        "compare",
+        "Compare runs: paired test, table, curves with intervals over seeds.",
+        "CompareConfig",
+        "embodied_rl.commands.compare:run",
+        ("runs/demo/<time>_s0 runs/demo/<time>_s1 out=comparison",),
+        words=Words("runs", "run", many=True),
+        check="embodied_rl.commands.compare:check",
+    ),
+    Command(
+        "sft",
+        "Clone scripted demonstrations: what made the base checkpoint.",
+        "SftConfig",
+        "embodied_rl.commands.sft:run",
+        ("experiment=tabletop_sft", "experiment=tabletop_sft algo.steps=500 seed=1"),
+        config="sft",
+        check="embodied_rl.commands.sft:check",
+    ),
+    Command(
+        "import",
+        "Attach a checkpoint of lerobot or openpi to a simulator: a policy file for eval, play and collect.",
+        "ImportConfig",
+        "embodied_rl.commands.import_checkpoint:run",
+        ("policy=pi05 policy.checkpoint=<folder> sim=libero out=pi05_libero.safetensors",),
+        config="import",
+        check="embodied_rl.commands.import_checkpoint:check",
+    ),
+    Command(
+        "export",
+        "Write a policy as a checkpoint of lerobot or openpi.",
+        "ExportConfig",
+        "embodied_rl.commands.export:run",
+        ("checkpoint=runs/train/<time>_s0 format=lerobot out=my_policy",),
+        check="embodied_rl.commands.export:check",
+    ),
+    Command(
+        "inspect",
+        "Say what a checkpoint holds: network, sizes, statistics, cameras, and what would be missing.",
+        "InspectConfig",
+        "embodied_rl.commands.inspect:run",
+        ("runs/train/<time>_s0", "<folder of lerobot's or openpi's>"),
+        words=Words("checkpoint", "checkpoint"),
+    ),
+    Command(
+        "collect",
+        "Write demonstrations or rollouts to disk.",
+        "CollectConfig",
+        "embodied_rl.commands.collect:run",
+        ("policy=expert episodes=100", "policy=runs/demo/<time>_s0 episodes=500 out=rollouts"),
+        config="collect",
+        values=("policy", "episodes"),
+        check="embodied_rl.assembly.acting:check",
+    ),
+    Command(
+        "play",
+        "Film one episode of each task.",
+        "PlayConfig",
+        "embodied_rl.commands.play:run",
+        ("policy=expert", "policy=asset:tabletop_base.safetensors"),
+        config="play",
+        values=("policy",),
+        check="embodied_rl.assembly.acting:check",
+    ),
+    Command(
+        "doctor",
+        "Say what is wrong with this machine, and the remedy.",
+        "DoctorConfig",
+        "embodied_rl.commands.doctor:run",
+        ("", "sim=libero", "run.root=/data/runs"),
+        config="doctor",
+    ),
+    Command(
+        "sim",
+        "Make a Python environment for a simulator that cannot share this one.",
+        "EnvironmentConfig",
+        "embodied_rl.commands.sim:run",
+        ("install maniskill", "install libero replace=true"),
+        words=Words("words", "word", many=True),
+        check="embodied_rl.commands.sim:check",
+    ),
+    Command(
+        "bench",
+        "Measure a simulator, its overlap with inference, the planner's predictions, policies, or ablations.",
+        "BenchConfig",
+        "embodied_rl.commands.bench:run",
+        ("tabletop", "overlap experiment=tabletop", "pipeline experiment=tabletop", "policy", "memory", "ablations"),
+        config="train",
+        words=Words("what", "measurement"),
+    ),
+)
+
+COMMANDS = {command.name: command for command in _ALL}
+LIST_SUMMARY = "Show what can be chosen: sims, policies, algos, episodes, benchmarks, experiments, tasks."

@@ -1,0 +1,221 @@
+"""`embodied-rl bench`: a simulator's speed, overlap, the planner's predictions, policies, or the demo's ablations."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict
+from itertools import zip_longest
+from pathlib import Path
+from typing import Any
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+
+from embodied_rl.config.freeze import did_you_mean
+from embodied_rl.config.schema import BenchConfig, Plan
+from embodied_rl.runs import provenance
+from embodied_rl.runs.storage import make_folder, write_text
+from embodied_rl.simulators.kind import SimulatorKind
+
+OVERLAP, PIPELINE, POLICY, MEMORY, ABLATIONS = "overlap", "pipeline", "policy", "memory", "ablations"
+ASYNC, CLUSTER = "async", "cluster"
+SLICES = (1, 2)
+
+
+def run(config: BenchConfig) -> None:
+    """Measure, print, and write `<out>/bench_<what>.json`.
+
+    Raises:
+        ValueError: nothing of that name can be measured.
+    """
+    simulator = config.sim.name
+    what = simulator if config.what == "sim" else config.what
+    if what == ABLATIONS:
+        run_ablations(config)
+        return
+    measures = {simulator: measure_simulator, OVERLAP: measure_overlap, PIPELINE: measure_pipeline}
+    measures |= {POLICY: measure_policy, MEMORY: count_memory, ASYNC: measure_async, CLUSTER: measure_cluster}
+    if what not in measures:
+        hint = did_you_mean(what, [*measures, ABLATIONS])
+        raise ValueError(f"bench: cannot measure '{what}'.{hint} Another simulator is chosen with sim=<name>.")
+    file = make_folder(Path(config.out), "out") / f"bench_{what}.json"
+    found = measures[what](config)
+    write_text(file, json.dumps(found | {"hardware": provenance.hardware()}, indent=2) + "\n")
+    print(f"Written: {file}")
+
+
+def run_ablations(config: BenchConfig) -> None:
+    """Run the demo's ablations that are missing, and write `<out>/ablations.md` after each."""
+    from embodied_rl.benchmarks import ablations
+
+    root, file = make_folder(Path(config.out) / "runs", "out"), Path(config.out) / "ablations.md"
+    for row in ablations.run_all(root, [config.seed]):
+        print(" | ".join(row.cells()))
+        write_text(file, ablations.markdown(ablations.read_all(root, [config.seed])))
+    print(f"Written: {file}")
+
+
+def measure_simulator(config: BenchConfig) -> dict[str, Any]:
+    """The simulator against its own bare loop, and beside others of its kind."""
+    from embodied_rl.benchmarks import peers, throughput
+
+    simulator = SimulatorKind.of(config.sim).build(config.sim.num_envs)
+    ours = throughput.measure(simulator, config.sim.num_envs, config.seconds, config.seed).summary()
+    simulator.close()
+    others = [peers.measure(name, config.seconds / 2) for name in peers.PEERS]
+    Console().print(throughput_table(config.sim.name, ours, others))
+    return {"simulator": config.sim.name, **ours, "peers": [vars(other) for other in others]}
+
+
+def throughput_table(name: str, ours: Mapping[str, Any], others: list[Any]) -> Table:
+    """Control steps per second, and how they compare."""
+    every = ours["control_steps_between_pictures"]
+    caption = f"Control steps per second on one core, with a picture every {every}."
+    table = Table(title=f"bench {name}", caption=caption, box=SIMPLE_HEAD)
+    table.add_column("")
+    table.add_column("steps/s", justify="right", no_wrap=True)
+    table.add_column(f"{name} is", justify="right", no_wrap=True)
+    table.add_column("")
+    speed, bare = ours["control_steps_per_second"], ours["bare_control_steps_per_second"]
+    table.add_row(name, f"{speed:,.0f}", "", f"{ours['envs']} environments, median of {ours['rounds']} rounds")
+    if bare is not None:
+        table.add_row("bare loop", f"{bare:,.0f}", f"{ours['ratio_to_bare']:.1%}", "physics and rays alone, in turns")
+    if ours.get("transport") is not None:
+        table.add_row("transport", "", f"{ours['transport']:.1%}", "share of a step that messages and copies take")
+    for other in others:
+        rate = other.control_steps_per_second
+        if rate is None:
+            table.add_row(other.title, "–", "", other.why_not)
+        else:
+            table.add_row(other.title, f"{rate:,.0f}", f"{speed / rate:.1f} times", other.version)
+    return table
+
+
+def measure_overlap(config: BenchConfig) -> dict[str, Any]:
+    """Simulators in processes of their own, in one and two slices; and symmetric ranks, one a core."""
+    from embodied_rl.benchmarks import busy, overlap
+
+    cores = int(provenance.hardware()["cores"])
+    split = [overlap.measure(config, slices, cores) for slices in SLICES if divisible(config, slices)]
+    ranks = min(cores, config.sim.num_envs)
+    while config.sim.num_envs % ranks:
+        ranks -= 1
+    colocated = busy.measure(config, Plan("colocated", ranks), config.seconds)
+    console = Console()
+    console.print(overlap_table([each.summary() for each in split]))
+    console.print(busy_table(colocated.summary()))
+    return {"split": [each.summary() for each in split], "colocated": colocated.summary()}
+
+
+def measure_pipeline(config: BenchConfig) -> dict[str, Any]:
+    """What carries a step, what a killed simulator costs, and the planner's predictions against measurements: stages
+    that sleep, then the configured training run."""
+    from embodied_rl.benchmarks import live, pipeline, recovery, transport
+    from embodied_rl.planner import choice, profile
+    from embodied_rl.planner import resources as available
+
+    console = Console()
+    carried = [transport.measure(load) for load in transport.LOADS]
+    console.print(transport.table(carried))
+    lost = recovery.measure(SimulatorKind.of(config.sim), max(1, config.sim.num_envs // 4))
+    print(lost)
+    extra, resources = pipeline.overhead(), available.here()
+    costs = profile.measure(config, resources.cores)
+    plans = live.plans(config, costs, resources)
+    predicted = [pipeline.predict(case, extra) for case in pipeline.CASES]
+    before = {"cases": predicted, "live": [asdict(item) for item in plans], "costs": json.loads(costs.text())}
+    write_text(Path(config.out) / "bench_pipeline_predictions.json", json.dumps(before, indent=2) + "\n")
+    cases = [pipeline.run(case, seconds) for case, seconds in zip(pipeline.CASES, predicted, strict=True)]
+    console.print(pipeline.table(cases))
+    for line in pipeline.remarks(cases):
+        print(line)
+    runs = [live.run(config, item) for item in plans]
+    console.print(live.table(runs, costs.costs, choice.workload(config)))
+    for line in live.remarks(runs, costs.costs, choice.workload(config)):
+        print(line)
+    found = {"cases": [case.summary() for case in cases], "live": [run.summary() for run in runs]}
+    others = {"transport": [each.summary() for each in carried], "recovery": lost.summary()}
+    return {"predicted": before, **found, **others}
+
+
+def measure_async(config: BenchConfig) -> dict[str, Any]:
+    """Rollout workers that may be ahead of the learner, against collecting and learning in turn, and the prediction."""
+    from embodied_rl.benchmarks import ahead
+
+    extra = ahead.overhead()
+    found = [ahead.run(case, extra) for case in ahead.CASES]
+    Console().print(ahead.table(found))
+    return {"overhead": extra, "cases": [each.summary() for each in found]}
+
+
+def measure_cluster(config: BenchConfig) -> dict[str, Any]:
+    """The same plans on a Ray cluster of two nodes and on this machine, and what a lost actor or node costs."""
+    from embodied_rl.benchmarks import cluster
+
+    found, lost = cluster.measure()
+    Console().print(cluster.table(found))
+    print(lost)
+    return cluster.summary(found, lost)
+
+
+def measure_policy(config: BenchConfig) -> dict[str, Any]:
+    """What a cached prefix saves flow policies, in decisions and in updates: on one core, or on an accelerator."""
+    from embodied_rl.benchmarks import policy
+
+    decisions, updates = policy.measure(config)
+    console = Console()
+    console.print(policy.denoising_table(decisions))
+    console.print(policy.update_table(updates))
+    for line in policy.sizes(decisions):
+        print(line)
+    return {"decisions": [each.summary() for each in decisions], "updates": [each.summary() for each in updates]}
+
+
+def count_memory(config: BenchConfig) -> dict[str, Any]:
+    """What updates of flow policies at full size take, and the least time of their decisions, by arithmetic."""
+    from embodied_rl.benchmarks import memory, networks
+
+    tables, report = memory.measure(networks.FULL)
+    for each in tables:
+        Console().print(each)
+    return report
+
+
+def divisible(config: BenchConfig, slices: int) -> bool:
+    """Whether the environments can be cut into so many slices."""
+    return config.sim.num_envs % (slices * config.plan.workers) == 0
+
+
+def overlap_table(found: list[Mapping[str, Any]]) -> Table:
+    """Stage times of a slice, and the round they add up to, in milliseconds."""
+    table = Table(
+        title="plan=split",
+        caption="Slices × simulator processes of each. Milliseconds of a slice's stages, each alone;\n"
+        "and of a round, a chunk of all environments: stages in turn, at best, and as measured.",
+        box=SIMPLE_HEAD,
+    )
+    for heading in ("slices", "simulate", "decide", "send", "in turn", "bound", "round", "of bound"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for each in found:
+        stages = each["stages"]
+        times = (stages["simulating"], stages["inferring"], stages["message"])
+        rounds = (each["without_overlap"], each["bound"], each["round"])
+        shown = [f"{1e3 * seconds:.1f}" for seconds in (*times, *rounds)]
+        table.add_row(f"{each['slices']} × {each['workers']}", *shown, f"{each['share_of_bound']:.1%}")
+    return table
+
+
+def busy_table(found: Mapping[str, Any]) -> Table:
+    """Processor time of each rank, as a share of the time that passed."""
+    speed = f"{found['decisions_per_second']:.0f} decisions/s"
+    caption = (
+        f"Rollout and update: {found['iterations']} iterations of {found['seconds']:.2f} s, {speed}.\n"
+        "Had work: busy, or waiting while other programs had the core."
+    )
+    table = Table(title="plan=colocated", caption=caption, box=SIMPLE_HEAD, min_width=60)
+    table.add_column("rank", justify="right")
+    table.add_column("core busy", justify="right")
+    table.add_column("had work", justify="right")
+    for rank, (share, demand) in enumerate(zip_longest(found["shares"], found["demands"])):
+        table.add_row(str(rank), f"{share:.1%}", "–" if demand is None else f"{demand:.1%}")
+    return table

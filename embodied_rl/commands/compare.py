@@ -1,0 +1,257 @@
+"""`embodied-rl compare`: runs side by side, paired where they ran the same episodes, averaged over seeds."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from html import escape
+from itertools import combinations
+from pathlib import Path
+
+from rich.console import Console
+
+from embodied_rl.config.schema import CompareConfig
+from embodied_rl.evaluate.chart import Series, line_chart
+from embodied_rl.evaluate.page import bar, percent, section, table, write_html
+from embodied_rl.evaluate.protocol import IN_DISTRIBUTION
+from embodied_rl.evaluate.report import Report
+from embodied_rl.evaluate.statistics import Mean, PairedTest, mcnemar, mean_interval
+from embodied_rl.runs.folder import RunFolder
+from embodied_rl.runs.metrics import Value, read_metrics
+from embodied_rl.runs.storage import make_folder, write_text
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One column of a comparison.
+
+    Attributes:
+        group: what entries that differ in seed alone share.
+        label: the group, with the seed where it is known.
+        seed: of its run; None where nothing says.
+        report: its newest evaluation.
+        metrics: rows of its metrics.jsonl; none for a bare report.
+    """
+
+    group: str
+    label: str
+    seed: int | None
+    report: Report
+    metrics: tuple[dict[str, Value], ...]
+
+
+def run(config: CompareConfig) -> int:
+    """Compare reports: Markdown on standard output, `compare.md` and `compare.html` in `out`.
+
+    Raises:
+        ValueError: fewer than two runs, or one without an evaluation.
+    """
+    if len(config.runs) < 2:
+        raise ValueError("Nothing to compare: give two runs or more, as in `embodied-rl compare <run> <run>`.")
+    entries = distinct([read_entry(Path(text)) for text in config.runs])
+    markdown = to_markdown(entries)
+    out = make_folder(Path(config.out), "out")
+    write_text(out / "compare.md", markdown)
+    write_comparison(out / "compare.html", entries)
+    print(markdown)
+    Console(stderr=True).print(f"Written: {out / 'compare.md'}, {out / 'compare.html'}", markup=False, soft_wrap=True)
+    return 0
+
+
+def check(config: CompareConfig) -> None:
+    """Find what cannot be compared. Raises `ValueError`."""
+    for text in config.runs:
+        read_entry(Path(text))
+
+
+def read_entry(path: Path) -> Entry:
+    """What a run folder, a folder with a report, or a report file says.
+
+    Raises:
+        ValueError: there is no report.
+    """
+    file = _report_file(path)
+    report = Report.read(file)
+    folder = _run_folder(file)
+    if folder is None:
+        return Entry(str(path), str(path), None, report, ())
+    own = [text for text in folder.overrides() if not text.startswith(("seed=", "experiment=", "run.", "resume="))]
+    group = " ".join([folder.experiment, *own, *_conditions(report.metadata)])
+    seed = "" if folder.seed is None else f" seed {folder.seed}"
+    return Entry(group, group + seed, folder.seed, report, tuple(read_metrics(folder.metrics)))
+
+
+def distinct(entries: Sequence[Entry]) -> list[Entry]:
+    """The same entries with labels that differ: a second one of a name is numbered."""
+    labels = [entry.label for entry in entries]
+    result: list[Entry] = []
+    for place, entry in enumerate(entries):
+        number = labels[: place + 1].count(entry.label)
+        label = entry.label if labels.count(entry.label) == 1 else f"{entry.label} ({number})"
+        result.append(replace(entry, label=label))
+    return result
+
+
+def pair(first: Report, second: Report) -> PairedTest | None:
+    """McNemar's test on the episodes that both ran, told by split, task and seed; None where there are none."""
+    solved = {(r.split, r.task, r.seed): r.success for r in first.episodes}
+    shared = [(r, solved[key]) for r in second.episodes if (key := (r.split, r.task, r.seed)) in solved]
+    return mcnemar([success for _, success in shared], [r.success for r, _ in shared]) if shared else None
+
+
+def over_seeds(entries: Sequence[Entry]) -> dict[str, Mean]:
+    """Group → mean success over its seeds, for groups of two seeds or more; the last report of a seed counts."""
+    groups = {name: one_a_seed(members) for name, members in _grouped(entries).items()}
+    return {
+        name: mean_interval([entry.report.success.rate for entry in members])
+        for name, members in groups.items()
+        if len(members) > 1
+    }
+
+
+def one_a_seed(members: Sequence[Entry]) -> list[Entry]:
+    """The last entry of each seed, in order of seeds: the same run twice is not two."""
+    found = {entry.seed: entry for entry in members if entry.seed is not None}
+    return [found[seed] for seed in sorted(found)]
+
+
+def to_markdown(entries: Sequence[Entry]) -> str:
+    """The whole comparison as Markdown."""
+    families = _families(entries)
+    parts = ["# Comparison", _markdown_table(("run", "split", "episodes", "success [95 %]", *families), _rows(entries))]
+    if seeds := over_seeds(entries):
+        rows = [(name, str(mean.count), _mean_text(mean)) for name, mean in seeds.items()]
+        parts += ["## Over seeds", _markdown_table(("runs", "seeds", "mean success [95 %, Student]"), rows)]
+    if pairs := _pairs(entries):
+        headings = ("first", "second", "shared episodes", "only first", "only second", "p (exact McNemar)")
+        parts += ["## The same episodes", _markdown_table(headings, pairs)]
+    return "\n\n".join(parts) + "\n"
+
+
+def write_comparison(path: Path, entries: Sequence[Entry]) -> None:
+    """The same as a self-contained page, with learning curves."""
+    families = _families(entries)
+    rows = [
+        (escape(entry.label), bar(entry.report.success), *map(escape, row[1:]))
+        for entry, row in zip(entries, _rows(entries), strict=True)
+    ]
+    seeds = [(escape(name), str(mean.count), _mean_text(mean)) for name, mean in over_seeds(entries).items()]
+    pairs = [tuple(map(escape, row)) for row in _pairs(entries)]
+    sections = [
+        section("Success", table(("run", "", "split", "episodes", "success [95 %]", *families), rows)),
+        section("Over seeds", table(("runs", "seeds", "mean success [95 %, Student]"), seeds)),
+        section(
+            "The same episodes",
+            table(("first", "second", "shared episodes", "only first", "only second", "p (exact McNemar)"), pairs),
+        ),
+        section("Learning curves", _curves(entries)),
+    ]
+    write_html(path, "Comparison", f"{len(entries)} runs", sections)
+
+
+def curve(members: Sequence[Entry], metric: str) -> Series:
+    """A metric over iterations: the mean over seeds that have it, and Student's interval where two or more do."""
+    members = one_a_seed(members) or members
+    values: dict[int, list[float]] = {}
+    for member in members:
+        for row in member.metrics:
+            value, iteration = row.get(metric), row.get("iteration")
+            if isinstance(value, int | float) and isinstance(iteration, int):
+                values.setdefault(iteration, []).append(float(value))
+    means = [mean_interval(values[iteration]) for iteration in sorted(values)]
+    banded = any(mean.low is not None for mean in means)
+    return Series(
+        label=members[0].group if len(members) > 1 else members[0].label,
+        x=sorted(values),
+        y=[mean.mean for mean in means],
+        low=[_share(mean.low) for mean in means] if banded else (),
+        high=[_share(mean.high) for mean in means] if banded else (),
+    )
+
+
+def _curves(entries: Sequence[Entry]) -> str:
+    groups = list(_grouped(entries).values())
+    charts = [
+        line_chart(title, [curve(members, metric) for members in groups], x_label="iteration", percent=True)
+        for title, metric in (("Success in evaluations", "eval/success"), ("Success while training", "rollout/success"))
+    ]
+    return f'<div class="charts">{"".join(charts)}</div>' if any(charts) else ""
+
+
+def _rows(entries: Sequence[Entry]) -> list[tuple[str, ...]]:
+    rows: list[tuple[str, ...]] = []
+    for entry in entries:
+        report = entry.report
+        shares = [report.families[name].success for name in _families(entries) if name in report.families]
+        texts = iter(percent(share) for share in shares)
+        cells = [next(texts) if name in report.families else "–" for name in _families(entries)]
+        split = str(report.metadata.get("split", ""))
+        rows.append((entry.label, split, str(report.success.episodes), percent(report.success), *cells))
+    return rows
+
+
+def _pairs(entries: Sequence[Entry]) -> list[tuple[str, ...]]:
+    rows: list[tuple[str, ...]] = []
+    for first, second in combinations(entries, 2):
+        if test := pair(first.report, second.report):
+            counts = (str(test.episodes), str(test.only_first), str(test.only_second))
+            rows.append((first.label, second.label, *counts, f"{test.p_value:.2g}"))
+    return rows
+
+
+def _families(entries: Sequence[Entry]) -> list[str]:
+    return list(dict.fromkeys(name for entry in entries for name in entry.report.families))
+
+
+def _grouped(entries: Sequence[Entry]) -> dict[str, list[Entry]]:
+    groups: dict[str, list[Entry]] = {}
+    for entry in entries:
+        groups.setdefault(entry.group, []).append(entry)
+    return groups
+
+
+def _report_file(path: Path) -> Path:
+    """The report meant: a file itself, or the newest in a folder, of the usual conditions where there is such a one."""
+    if path.is_file():
+        return path
+    files = sorted([*path.glob("report.json"), *path.glob("eval/*/report.json")], key=lambda f: f.stat().st_mtime_ns)
+    if not files:
+        raise ValueError(f"{path} holds no evaluation. Make one: embodied-rl eval checkpoint={path}")
+    usual = [file for file in files if _is_usual(Report.read(file).metadata)]
+    return (usual or files)[-1]
+
+
+def _is_usual(metadata: Mapping[str, object]) -> bool:
+    whole = metadata.get("task") is None and metadata.get("ablate", "none") == "none"
+    return whole and metadata.get("split") == IN_DISTRIBUTION
+
+
+def _conditions(metadata: Mapping[str, object]) -> list[str]:
+    """What sets an evaluation apart from the usual one, after training, with everything shown."""
+    split, without = metadata.get("split", IN_DISTRIBUTION), metadata.get("ablate", "none")
+    found = [f"({split})"] if split != IN_DISTRIBUTION else []
+    found += [f"(without {without})"] if without != "none" else []
+    return [*found, *(["(before)"] if metadata.get("when") == "before" else [])]
+
+
+def _run_folder(report: Path) -> RunFolder | None:
+    """The run a report lies in: <run>/report.json, or <run>/eval/<name>/report.json."""
+    parents = report.resolve().parents
+    folders = [RunFolder(parents[level]) for level in (0, 2) if level < len(parents)]
+    return next((folder for folder in folders if folder.config.is_file()), None)
+
+
+def _markdown_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    def line(cells: Sequence[str]) -> str:
+        return f"| {' | '.join(cell.replace('|', '/') for cell in cells)} |"
+
+    return "\n".join([line(headings), line(["---"] * len(headings)), *(line(row) for row in rows)])
+
+
+def _mean_text(mean: Mean) -> str:
+    low, high = _share(mean.low), _share(mean.high)
+    assert low is not None and high is not None, "a mean over two seeds or more has an interval"
+    return f"{100 * mean.mean:.1f} % [{100 * low:.1f}, {100 * high:.1f}]"
+
+
+def _share(value: float | None) -> float | None:
+    """A bound of an interval for a share, which cannot leave [0, 1]."""
+    return None if value is None else min(1.0, max(0.0, value))

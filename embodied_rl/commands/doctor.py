@@ -1,0 +1,209 @@
+"""What is wrong with this machine, and the remedy."""
+
+import json
+import os
+import platform
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+from rich.table import Table
+from rich.text import Text
+
+from embodied_rl.cli.text import console
+from embodied_rl.commands.sim import recipe_hash
+from embodied_rl.config import assets
+from embodied_rl.config.checks import check_writable
+from embodied_rl.config.schema import DoctorConfig, SimNode
+from embodied_rl.interfaces.sim import Diagnosis, Unavailable
+from embodied_rl.processes.handle import RunFailed
+from embodied_rl.simulators.environments import MARK, folder, recipe_file
+from embodied_rl.simulators.kind import SimulatorKind
+
+GIB = 1024**3
+_COLOURS = {"ok": "green", "warn": "yellow", "fail": "red"}
+_FALLING_CUBE = '<mujoco><worldbody><body><freejoint/><geom size=".1"/></body></worldbody></mujoco>'
+_OPEN_EGL = "import mujoco; context = mujoco.GLContext(16, 16); context.make_current(); context.free()"
+
+
+def run(config: DoctorConfig) -> int:
+    """Print every check; exit code 1 where one failed."""
+    checks = examine(Path(config.run.root).expanduser().absolute())
+    if config.sim is not None:
+        checks += examine_simulator(config.sim)
+    table = Table("", "check", "found", "remedy", box=None, pad_edge=False)
+    for check in checks:
+        table.add_row(Text(check.status, _COLOURS[check.status]), check.name, Text(check.found), Text(check.remedy))
+    console().print(table)
+    failed = [check.name for check in checks if check.status == "fail"]
+    print(f"\n{len(failed)} of {len(checks)} checks failed: {', '.join(failed)}" if failed else "\nready to train")
+    return 1 if failed else 0
+
+
+def examine(run_root: Path) -> list[Diagnosis]:
+    """All checks, for runs that would live in `run_root`."""
+    plain: tuple[Callable[[], Diagnosis], ...] = (python, torch_threads, cores, memory, shared_memory)
+    extra: tuple[Callable[[], Diagnosis], ...] = (mujoco_steps, egl, video_encoder, base_checkpoint)
+    return [*(check() for check in plain), disk(run_root), writable(run_root), *(check() for check in extra)]
+
+
+def examine_simulator(node: SimNode) -> list[Diagnosis]:
+    """The environment a simulator lives in, and what the simulator says of itself."""
+    kind = SimulatorKind.of(node)
+    checks = [environment(kind)]
+    try:
+        spec = kind.spec
+        shown = f"{len(spec.tasks)} tasks, {len(spec.cameras)} cameras, {spec.action_dim} actions"
+        checks.append(Diagnosis(node.name, "ok", shown))
+    except (Unavailable, RunFailed) as error:
+        said, _, remedy = str(error).partition(". ")
+        checks.append(Diagnosis(node.name, "fail", said, remedy))
+    try:
+        own = kind.ask("diagnose") if hasattr(kind.simulator, "diagnose") else []
+    except (Unavailable, RunFailed):  # its package is missing: said above
+        own = []
+    return [*checks, *own]
+
+
+def environment(kind: SimulatorKind) -> Diagnosis:
+    """Whether a simulator has an environment of its own, and whether it was made with today's pins."""
+    name = kind.node.name
+    if kind.interpreter is None:
+        remedy = "" if recipe_file(name) is None else f"embodied-rl sim install {name}, unless it is installed here"
+        return Diagnosis("environment", "ok" if not remedy else "warn", "this one", remedy)
+    mark = folder(name) / MARK
+    noted = json.loads(mark.read_text(encoding="utf-8")) if kind.node.python is None else {}
+    if noted and noted.get("recipe") != recipe_hash(name):
+        again = f"embodied-rl sim install {name} replace=true"
+        return Diagnosis("environment", "warn", f"{kind.interpreter.python}, made with other pins", again)
+    return Diagnosis("environment", "ok", kind.interpreter.python)
+
+
+def python() -> Diagnosis:
+    """The interpreter is one that the package supports."""
+    recent = sys.version_info >= (3, 11)
+    remedy = "" if recent else "install Python 3.11 or newer, then run make again"
+    return Diagnosis("Python", "ok" if recent else "fail", platform.python_version(), remedy)
+
+
+def torch_threads() -> Diagnosis:
+    """Torch loads."""
+    try:
+        import torch
+    except (ImportError, OSError) as error:
+        return Diagnosis("torch", "fail", str(error), "pip install -c constraints.txt torch")
+    return Diagnosis("torch", "ok", f"{torch.__version__}, {torch.get_num_threads()} threads")
+
+
+def cores() -> Diagnosis:
+    """How many cores this process may use."""
+    usable, physical = len(os.sched_getaffinity(0)), psutil.cpu_count(logical=False)
+    found = f"{usable} usable ({physical} physical), load {os.getloadavg()[0]:.1f}"
+    if usable < 2:
+        return Diagnosis("cores", "warn", found, "training works on one core, at half the speed: plan.ranks=1")
+    if os.getloadavg()[0] > usable:
+        return Diagnosis("cores", "warn", found, "other programs are using the cores: expect slower training")
+    return Diagnosis("cores", "ok", found)
+
+
+def memory() -> Diagnosis:
+    """Enough memory for the simulators, the rollout and the policy."""
+    available = psutil.virtual_memory().available
+    found = f"{available / GIB:.1f} GiB available of {psutil.virtual_memory().total / GIB:.1f}"
+    return _enough(
+        "memory",
+        available,
+        1.5 * GIB,
+        3 * GIB,
+        found,
+        "close other programs, or use fewer environments: sim.num_envs=32",
+    )
+
+
+def shared_memory() -> Diagnosis:
+    """Enough shared memory for images on their way between processes."""
+    folder = Path("/dev/shm")
+    if not folder.is_dir():
+        return Diagnosis("shared memory", "warn", "no /dev/shm", "plan=split needs it; plan=colocated does not")
+    free = shutil.disk_usage(folder).free
+    remedy = "give the container more, such as --shm-size=1g; plan=colocated needs none"
+    return _enough("shared memory", free, 32 * 1024**2, 256 * 1024**2, f"{free / GIB:.2f} GiB free", remedy)
+
+
+def disk(run_root: Path) -> Diagnosis:
+    """Enough disk for checkpoints and videos."""
+    existing = next(folder for folder in (run_root, *run_root.parents) if folder.exists())
+    free = shutil.disk_usage(existing).free
+    return _enough(
+        "disk", free, 0.2 * GIB, 2 * GIB, f"{free / GIB:.1f} GiB free", "free some space, or choose run.root=<folder>"
+    )
+
+
+def writable(run_root: Path) -> Diagnosis:
+    """Runs can be written."""
+    try:
+        check_writable(str(run_root), "run.root")
+    except ValueError as error:
+        return Diagnosis("run folder", "fail", str(error), "choose run.root=<a folder you may write>")
+    return Diagnosis("run folder", "ok", str(run_root))
+
+
+def mujoco_steps() -> Diagnosis:
+    """MuJoCo loads, and something falls in it."""
+    try:
+        import mujoco
+    except (ImportError, OSError) as error:
+        return Diagnosis("MuJoCo", "fail", str(error), "pip install -c constraints.txt mujoco")
+    model = mujoco.MjModel.from_xml_string(_FALLING_CUBE)
+    data = mujoco.MjData(model)
+    mujoco.mj_step(model, data)
+    falls = data.qvel[2] < 0
+    remedy = "" if falls else "reinstall it: pip install --force-reinstall -c constraints.txt mujoco"
+    return Diagnosis("MuJoCo", "ok" if falls else "fail", mujoco.__version__, remedy)
+
+
+def egl() -> Diagnosis:
+    """OpenGL without a display, which only `sim.renderer=egl` needs; tried in a process of its own, as it may crash."""
+    environment = {**os.environ, "MUJOCO_GL": "egl", "PYOPENGL_PLATFORM": "egl"}
+    remedy = "optional, for sim.renderer=egl: apt install libegl1 libgl1-mesa-dri, or a GPU driver"
+    try:
+        done = subprocess.run(
+            [sys.executable, "-c", _OPEN_EGL], env=environment, capture_output=True, text=True, timeout=30, check=False
+        )
+    except subprocess.TimeoutExpired:
+        return Diagnosis("EGL", "warn", "no answer in 30 s", remedy)
+    if done.returncode:
+        lines = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
+        return Diagnosis("EGL", "warn", f"absent: {lines[-1][:80]}", remedy)
+    return Diagnosis("EGL", "ok", "works")
+
+
+def video_encoder() -> Diagnosis:
+    """Videos can be written."""
+    try:
+        import imageio_ffmpeg
+
+        return Diagnosis("video encoder", "ok", f"ffmpeg {imageio_ffmpeg.get_ffmpeg_version()}")
+    except (ImportError, RuntimeError) as error:
+        remedy = "pip install --force-reinstall -c constraints.txt imageio-ffmpeg"
+        return Diagnosis("video encoder", "warn", str(error).partition("\n")[0], remedy)
+
+
+def base_checkpoint() -> Diagnosis:
+    """The weights that training starts from came with the package."""
+    found = sorted(assets.root().glob("*.safetensors")) if assets.root().is_dir() else []
+    if not found:
+        remedy = "reinstall the package, or make one: embodied-rl sft experiment=tabletop_sft"
+        return Diagnosis("base checkpoint", "warn", f"none in {assets.root()}", remedy)
+    return Diagnosis(
+        "base checkpoint", "ok", ", ".join(f"{path.name} ({path.stat().st_size / 1e6:.1f} MB)" for path in found)
+    )
+
+
+def _enough(name: str, value: float, least: float, wanted: float, found: str, remedy: str) -> Diagnosis:
+    if value >= wanted:
+        return Diagnosis(name, "ok", found)
+    return Diagnosis(name, "fail" if value < least else "warn", found, remedy)

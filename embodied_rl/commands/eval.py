@@ -1,0 +1,258 @@
+"""`embodied-rl eval`: a checkpoint's success on exact episodes, with a report and videos."""
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+from rich.table import Table
+
+from embodied_rl.actors.embodiment import Embodiment
+from embodied_rl.assembly.acting import WORDS, actor_for, checkpoint_of, deployed
+from embodied_rl.checkpoints.native import read_metadata
+from embodied_rl.config import freeze as configuration
+from embodied_rl.config.freeze import freeze, thaw
+from embodied_rl.config.schema import EvalConfig, SimChange, SimNode
+from embodied_rl.evaluate.benchmark import Part, about, combined, parts_of
+from embodied_rl.evaluate.page import write_page
+from embodied_rl.evaluate.protocol import EpisodeResult, evaluate
+from embodied_rl.evaluate.report import Rate, Report, Summary
+from embodied_rl.evaluate.video import film
+from embodied_rl.interfaces.policy import Actor
+from embodied_rl.interfaces.sim import Simulator
+from embodied_rl.processes.handle import GaveUp, Handle
+from embodied_rl.processes.local import InlineHandle
+from embodied_rl.runs import provenance
+from embodied_rl.runs.folder import RunFolder, new_evaluation
+from embodied_rl.runs.storage import make_folder
+from embodied_rl.simulators.trust import check_settings
+
+_NOTED_PACKAGES = ("embodied-rl", "torch", "numpy", "mujoco", "safetensors")
+
+
+def run(config: EvalConfig) -> int:
+    """Evaluate, film, write `report.json` and `report.html`, print a table.
+
+    Raises:
+        ValueError: no such policy, simulator, split, task or initial state; or a policy made for another robot.
+    """
+    who, file = policy_of(config)
+    folder = None if file is None else run_of(file)
+    parts = parts_of(config, None if file is None else simulator_of(file, folder, config.sim))
+    actor = None if file is None else deployed(who)
+    if actor is not None:
+        check_fit(actor.embodiment, parts)
+    told = metadata(config, who, file, parts)  # whatever it fails of, before hours of episodes
+    out = output_folder(config, folder)
+    played = [play(part, actor, who, config) for part in parts]
+    results, spec = combined(parts, played)
+    found = Report.of(results, spec, told)
+    found.write(out)
+    videos = film_as_configured(parts, played, actor, out, config)
+    write_page(out / "report.html", found, metrics=folder.metrics if folder else None, videos=videos)
+    console = Console(highlight=False)
+    console.print(summary_table(found))
+    for path in (out / "report.html", *videos):
+        console.print(f"Written: {path}", markup=False, soft_wrap=True)
+    return 0
+
+
+def check(config: EvalConfig) -> None:
+    """Find what cannot work before anything is loaded.
+
+    Raises:
+        ValueError: no such policy, simulator, split, task or initial state.
+    """
+    _, file = policy_of(config)
+    if file is not None:
+        read_metadata(file)
+    parts_of(config, None if file is None else simulator_of(file, run_of(file), config.sim))
+
+
+def check_fit(embodiment: Embodiment, parts: Sequence[Part]) -> None:
+    """A policy is evaluated where it can see and act as it was made to.
+
+    Raises:
+        ValueError: naming the tasks where it cannot.
+    """
+    for part in parts:
+        try:
+            embodiment.check(part.spec)
+        except ValueError as error:
+            if len(parts) == 1:
+                raise
+            tasks = ", ".join(task.name for task in part.spec.tasks)
+            remedy = "task=<name> evaluates those alone that it was made for."
+            raise ValueError(f"{part.kind.node.name}, {tasks}: {error} {remedy}") from None
+
+
+def policy_of(config: EvalConfig) -> tuple[str, Path | None]:
+    """Who acts, in a word, and its file; None for the operator and for random actions.
+
+    Raises:
+        ValueError: there is no such checkpoint.
+    """
+    who = config.policy or config.checkpoint
+    assert who is not None, "validation asks for it"
+    return who, None if who in WORDS else checkpoint_of(who)
+
+
+def play(part: Part, actor: Actor | None, who: str, config: EvalConfig) -> list[EpisodeResult]:
+    """Run the episodes of a part: a checkpoint in several simulators, the operator in the one that it sees."""
+    if actor is not None:
+        return evaluate_parallel(actor, part, config)
+    simulator = part.kind.build(1)
+    try:
+        scripted = actor_for(who, simulator, 1)
+        handle = InlineHandle(once(simulator), "evaluation simulator")
+        return evaluate(scripted, [handle], part.spec, part.episodes, config.seed, 1, None, config.ablate)
+    finally:
+        simulator.close()
+
+
+def once(simulator: Simulator) -> Callable[[], Simulator]:
+    """Builds a simulator that is there already; another one is none of which the operator knows.
+
+    Raises:
+        GaveUp: by the function, when it is called again.
+    """
+    left = [simulator]
+
+    def build() -> Simulator:
+        if not left:
+            raise GaveUp("the simulator's process died, and its operator with it; see above for the first cause")
+        return left.pop()
+
+    return build
+
+
+def run_of(file: Path) -> RunFolder | None:
+    """The run a policy file lies in: <run>/policy.safetensors or <run>/checkpoints/<step>/policy.safetensors."""
+    parents = file.resolve().parents
+    folders = [RunFolder(parents[level]) for level in (0, 2) if level < len(parents)]
+    return next((folder for folder in folders if folder.config.is_file()), None)
+
+
+def simulator_of(file: Path, folder: RunFolder | None, change: SimChange) -> SimNode | None:
+    """The simulator a policy was trained in: from its run's configuration, or from what the file says of itself; None
+    where neither says, or another one was typed.
+
+    Raises:
+        ValueError: what says so is damaged, or names code to run that nobody typed.
+    """
+    said = read_metadata(file).extra.get("sim") if folder is None else configuration.read(folder.config).get("sim")
+    if said is None:
+        return None
+    said = {"name": said} if isinstance(said, str) else said
+    if not isinstance(said, Mapping):
+        raise ValueError(f"{file if folder is None else folder.config}: sim is no group of keys.")  # noqa: TRY004
+    if change.name not in (None, said.get("name")):
+        return None
+    check_settings(said, change.options, str(file if folder is None else folder.config))
+    return freeze(SimNode, {str(key): value for key, value in said.items()}, "sim")
+
+
+def evaluate_parallel(actor: Actor, part: Part, config: EvalConfig) -> list[EpisodeResult]:
+    """Evaluate with the simulators in processes of their own, one per part of the plan."""
+    kind, spec, episodes = part.kind, part.spec, part.episodes
+    processes = min(config.plan.parts, len(episodes))
+    envs = max(1, min(kind.node.num_envs, len(episodes)) // processes)
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    torch.set_num_threads(max(1, cores - processes))
+    handles: list[Handle] = []
+    try:
+        # A simulator on an accelerator hands out its observations in this process alone.
+        apart = processes > 1 and spec.device == "cpu"
+        names = [f"evaluation simulator {number}" for number in range(processes)]
+        make = kind.worker if apart else kind.inline
+        handles += [make(envs, name, config.plan) for name in names]
+        return evaluate(actor, handles, spec, episodes, config.seed, envs, None, config.ablate)
+    finally:
+        for handle in handles:
+            handle.close()
+
+
+def metadata(config: EvalConfig, who: str, file: Path | None, parts: Sequence[Part]) -> dict[str, Any]:
+    """Where the figures come from."""
+    source, _ = provenance.gather()
+    return {
+        "checkpoint": who,
+        "file": None if file is None else str(file),
+        "simulator": parts[0].kind.node.name,
+        **about(config, parts),
+        "simulators": [described(part) for part in parts],
+        "split": config.split,
+        "task": config.task,
+        "ablate": config.ablate,
+        "seed": config.seed,
+        "commit": source.commit,
+        "dirty": source.dirty,
+        "packages": {name: source.packages[name] for name in _NOTED_PACKAGES if name in source.packages},
+        "hardware": source.hardware,
+        "command": source.command,
+        "started": source.started,
+    }
+
+
+def described(part: Part) -> dict[str, Any]:
+    """A simulator as it was configured, with the versions and assets that its results depend on; and whether its
+    episodes are those of their seeds, or were drawn by the simulator as it liked.
+    """
+    kind = part.kind
+    depends = kind.ask("provenance") if hasattr(kind.simulator, "provenance") else {}
+    return {"name": kind.node.name, **thaw(kind.options), "seeded": part.spec.seeded, "depends_on": depends}
+
+
+def output_folder(config: EvalConfig, folder: RunFolder | None) -> Path:
+    """`out` where given; else a new folder in the run's `eval/`, or in `eval/` here for a bare file."""
+    what = config.split if config.benchmark is None else config.benchmark.name
+    name = what if config.ablate == "none" else f"{what}_without_{config.ablate}"
+    if config.out is not None:
+        return make_folder(Path(config.out), "out")
+    return new_evaluation(Path("eval"), name) if folder is None else folder.new_evaluation(name)
+
+
+def film_as_configured(
+    parts: Sequence[Part], played: Sequence[list[EpisodeResult]], actor: Actor | None, out: Path, config: EvalConfig
+) -> list[Path]:
+    """The videos that `video` asks for, of each part in a folder of its own where there are several; of checkpoints
+    alone, and none of an ablation.
+    """
+    if config.ablate != "none" or actor is None:
+        return []
+    video, films = config.video, list[Path]()
+    counts = {"episodes": video.episodes, "best": video.best, "worst": video.worst}
+    for number, (part, results) in enumerate(zip(parts, played, strict=True)):
+        place = out if len(parts) == 1 else out / f"part_{number}"
+        films += film(actor, part.kind.build, part.spec, results, place, **counts, seed=config.seed)
+    return films
+
+
+def summary_table(report: Report) -> Table:
+    """Success by task and family, and over all."""
+    said = report.metadata
+    where = f"split {said.get('split', '')}"
+    if "benchmark" in said:
+        changes = "".join(f", sim.{key}={value}" for key, value in said["changed"].items())
+        where = f"{said['benchmark']}{'' if said['complete'] else ', not all of it'}{changes}"
+    table = Table(title=f"{said.get('checkpoint', '')}, {where}")
+    table.add_column("")
+    for heading in ("success", "95 %", "at the end", "episodes", "steps"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for name, summary in report.tasks.items():
+        table.add_row(f"  {name}", *_cells(summary))
+    table.add_section()
+    for name, summary in report.families.items():
+        table.add_row(name, *_cells(summary))
+    table.add_section()
+    table.add_row("all", *_cells(report.overall), style="bold")
+    return table
+
+
+def _cells(summary: Summary) -> tuple[str, ...]:
+    success: Rate = summary.success
+    interval = f"{100 * success.low:.1f} – {100 * success.high:.1f}"
+    at_end = f"{summary.success_at_end.rate:.1%}"
+    return f"{success.rate:.1%}", interval, at_end, str(success.episodes), f"{summary.steps:.1f}"

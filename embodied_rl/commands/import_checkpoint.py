@@ -1,0 +1,48 @@
+"""`embodied-rl import`: a checkpoint of another project as a policy file of ours, attached to a simulator.
+
+`train` and `sft` take such checkpoints themselves; what only looks at a policy (`eval`, `play`, `collect`) takes the
+file.
+"""
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from embodied_rl.assembly import build
+from embodied_rl.checkpoints import finding
+from embodied_rl.checkpoints.native import save_backbone
+from embodied_rl.config import assets
+from embodied_rl.config.schema import ImportConfig
+from embodied_rl.simulators.kind import SimulatorKind
+
+
+def run(config: ImportConfig) -> None:
+    """Attach it, write the file, and say where.
+
+    Raises:
+        ValueError: no such checkpoint, or it does not fit the simulator; with the key to set.
+    """
+    path, out = check(config), Path(config.out)
+    kind = SimulatorKind.of(config.sim)
+    network, embodiment = build.backbone(config.policy, kind.spec)
+    extra: dict[str, Any] = {"sim": {"name": config.sim.name, **config.sim.options}}
+    found = finding.read(path)
+    if found.denoise_steps is not None:
+        extra["denoise_steps"] = found.denoise_steps
+    save_backbone(out, network, embodiment, config.policy.name, asdict(network.config), extra=extra)
+    print(f"{found.format} checkpoint of {config.policy.name}, attached to {config.sim.name}: {out}")
+    print(f"Evaluate it: embodied-rl eval policy={out}")
+
+
+def check(config: ImportConfig) -> Path:
+    """The folder.
+
+    Raises:
+        ValueError: none was given, or it is none of another project's.
+    """
+    if config.policy.checkpoint is None:
+        raise ValueError("policy.checkpoint is missing. Add policy.checkpoint=<folder of lerobot's or openpi's>.")
+    path = assets.resolve(config.policy.checkpoint)
+    if finding.of(path) is None:
+        raise ValueError(f"policy.checkpoint={path} is no checkpoint folder of {' or '.join(finding.READERS)}.")
+    return path

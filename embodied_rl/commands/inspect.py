@@ -1,0 +1,133 @@
+"""`embodied-rl inspect`: what a checkpoint holds, and what would be missing to go on with it."""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from embodied_rl.actors.normalisation import Normalisation
+from embodied_rl.assembly import build
+from embodied_rl.checkpoints import attach, finding, layout
+from embodied_rl.checkpoints.foreign import Foreign
+from embodied_rl.checkpoints.native import PolicyMetadata, read_metadata
+from embodied_rl.config import assets, plugins
+from embodied_rl.config.freeze import thaw
+from embodied_rl.config.schema import InspectConfig
+
+Row = tuple[str, str]
+
+
+def run(config: InspectConfig) -> None:
+    """Print it.
+
+    Raises:
+        CheckpointError: nothing of the kind is there, or it is damaged.
+    """
+    path = assets.resolve(config.checkpoint)
+    if finding.of(path) is None:
+        file = build.policy_file(config.checkpoint)
+        show(own(read_metadata(file)))
+        return
+    found = finding.read(path)
+    show(foreign(found))
+    for problem in missing(found):
+        print(f"missing: {problem}")
+
+
+def own(said: PolicyMetadata) -> Iterator[Row]:
+    """What a policy file of ours says."""
+    robot = said.embodiment
+    yield "format", "embodied-rl" + (f", made from {said.source.format}'s" if said.source else "")
+    yield "policy", said.policy + (f", adapters of rank {said.adapters.rank}" if said.adapters else "")
+    yield "sizes", sizes(said.config)
+    views = zip(robot.cameras, robot.seen_as, strict=True)
+    yield "cameras", ", ".join(f"{camera} as {view}" if camera != view else camera for camera, view in views) or "none"
+    yield "state", f"{len(robot.state_names)} entries, {statistics(robot.state)}: {', '.join(robot.state_names)}"
+    yield "action", f"{len(robot.action_names)} entries, {statistics(robot.action)}: {', '.join(robot.action_names)}"
+    yield "relative actions", ", ".join(_relative(robot.action_names, robot.relative)) or "none"
+    yield "executed", str(robot.executed)
+    yield "prompt", f"at most {robot.token_length} tokens, " + ("tokenizer inside" if robot.tokenizer else "by words")
+    yield "trained with", ", ".join(f"{key}: {value}" for key, value in said.extra.items())
+
+
+def foreign(found: Foreign) -> Iterator[Row]:
+    """What a checkpoint of another project says."""
+    yield "format", found.format
+    yield "policy", found.policy or "not said"
+    yield "sizes", sizes(_sizes(found))
+    yield "tensors", f"{len(found.tensors)}, {found.tensors.nbytes / 1e9:.3f} GB: {types(found)}"
+    yield "cameras", ", ".join(found.cameras) or "none"
+    for name in ("state", "action"):
+        known: Normalisation | None = getattr(found.statistics, name)
+        said = "not said" if known is None else f"{len(known)} entries, {statistics(known)}"
+        yield name, said
+    yield "relative actions", f"but for {', '.join(found.exceptions)}" if found.relative else "none"
+    yield "executed", str(found.executed or "not said")
+    yield "denoise steps", str(found.denoise_steps or "not said")
+    yield "tokenizer", "inside" if found.tokenizer else "not inside"
+
+
+def missing(found: Foreign) -> Iterator[str]:
+    """What would keep it from being trained, and the key or file that mends it."""
+    if found.statistics.problem:
+        yield found.statistics.problem
+    for name in ("state", "action"):
+        if getattr(found.statistics, name) is None and not found.statistics.problem:
+            yield f"statistics of the {name}; policy.statistics=<LeRobotDataset folder, or norm_stats.json>"
+    if not found.tokenizer:
+        yield "the tokenizer; policy.tokenizer=<tokenizer.json, or its folder>"
+    try:
+        cls = plugins.find("policies", str(found.policy))
+        options = attach.sizes_of(found, cls, {})
+        dimensions = {"action_dim": options.action_dim, "state_dim": options.state_dim}
+        network = layout.empty(
+            lambda: cls(options, **dimensions, cameras=("any",), image_size=(64, 64), vocabulary_size=1,
+                        token_length=options.token_length)
+        )  # fmt: skip
+        layout.source(cls, found, network)
+    except ValueError as error:
+        yield str(error)
+
+
+def show(rows: Iterator[Row]) -> None:
+    """Two columns, what is empty left out."""
+    table = Table(box=None, show_header=False, pad_edge=False)
+    table.add_column(style="bold", no_wrap=True)
+    table.add_column()
+    for name, value in rows:
+        if value:
+            table.add_row(name, escape(value))
+    Console().print(table)
+
+
+def sizes(config: Mapping[str, Any]) -> str:
+    """Keys and values on one line."""
+    return ", ".join(f"{key} {value}" for key, value in config.items())
+
+
+def statistics(known: Normalisation) -> str:
+    """How something is normalised, and over which range."""
+    if known.kind == "identity" or not len(known):
+        return "not normalised"
+    low, high = min(known.center), max(known.center)
+    return f"{known.kind} (centres {low:.3g} … {high:.3g}, scales {min(known.scale):.3g} … {max(known.scale):.3g})"
+
+
+def types(found: Foreign) -> str:
+    """How many tensors are stored in which type."""
+    counted = Counter(str(entry.dtype).removeprefix("torch.") for entry in found.tensors.values())
+    return ", ".join(f"{number} {name}" for name, number in counted.items())
+
+
+def _sizes(found: Foreign) -> Mapping[str, Any]:
+    try:
+        return thaw(attach.sizes_of(found, plugins.find("policies", str(found.policy)), {}))
+    except ValueError:  # said below, as something that is missing
+        return {}
+
+
+def _relative(names: tuple[str, ...], relative: tuple[int, ...]) -> list[str]:
+    return [name for name, source in zip(names, relative, strict=False) if source >= 0]

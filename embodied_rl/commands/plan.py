@@ -1,0 +1,113 @@
+"""`embodied-rl plan`: what every allocation of this machine, or of another one, would make of a training run."""
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+
+from embodied_rl.config.schema import PlanConfig
+from embodied_rl.planner import auto, choice, placement, stored
+from embodied_rl.planner import resources as available
+from embodied_rl.planner.costs import CostFile
+from embodied_rl.planner.model import Workload
+from embodied_rl.planner.resources import Resources
+from embodied_rl.planner.search import Candidate, Choice
+from embodied_rl.runs.storage import make_folder, write_text
+
+SHOWN = 8
+"""Allocations in the printed table; plan.json has all."""
+
+
+def run(config: PlanConfig) -> None:
+    """Measure or read costs, predict, choose, print, and write `<out>/costs.json` and `<out>/plan.json`.
+
+    Raises:
+        ValueError: costs that cannot be read or measured here, resources that mean nothing, or no feasible plan.
+    """
+    resources = available.parse(config.resources) if config.resources else auto.resources_of(config)
+    folder, console = make_folder(Path(config.out), "out"), Console()
+    measured = costs_for(config, resources, folder)
+    found, work = choice.decide(config, measured, resources), choice.workload(config)
+    forced = choice.configured(config, measured, resources)
+    console.print(table(found, forced))
+    console.print(why(found, measured, resources, work), soft_wrap=True)
+    if forced is not None and (warning := choice.loss(Choice(forced, (found.best,)))):
+        console.print(warning, soft_wrap=True)
+    if resources.nodes:
+        print(placement.describe(found.best.allocation, resources.nodes))
+    content = choice.summary(found, measured, resources, work)
+    write_text(folder / stored.FILE, json.dumps(content, indent=2) + "\n")
+    print(f"Written: {folder / stored.FILE}")
+
+
+def costs_for(config: PlanConfig, resources: Resources, folder: Path) -> CostFile:
+    """The costs of the file that was named; else measured here, and written to the folder."""
+    if config.costs is not None:
+        return CostFile.read(Path(config.costs))
+    if resources.devices:
+        raise ValueError(
+            f"resources={config.resources}: what accelerators cost cannot be measured here. "
+            "Give costs=<file>; its format is that of the costs.json which `embodied-rl plan` writes."
+        )
+    from embodied_rl.planner import profile
+
+    print(f"Measuring the stages on {resources.cores} cores …")
+    measured = profile.measure(config, resources.cores)
+    write_text(folder / "costs.json", measured.text())
+    auto.keep(measured, choice.store(config))
+    print(f"Written: {folder / 'costs.json'}")
+    return measured
+
+
+def table(made: Choice, forced: Candidate | None) -> Table:
+    """The choice, the runners-up, and the configured plan."""
+    marks = "→ chosen" if forced is None else "→ chosen, * as configured"
+    caption = (
+        f"{marks}. ranks: with + those that collect beside them; sims: simulator processes of a slice, or "
+        "accelerators that simulate; d/s: decisions per second."
+    )
+    found = Table(title="plan", caption=caption, box=SIMPLE_HEAD, pad_edge=False)
+    found.add_column("")
+    found.add_column("mode", no_wrap=True)
+    for heading in ("ranks", "sims", "slices", "d/s", "iteration", "bubble", "GB", ""):
+        found.add_column(heading, justify="right", no_wrap=True)
+    rows = [("→", made.best), *(("", item) for item in made.others[: SHOWN - 1])]
+    if forced is not None:
+        rows.append(("*", forced))
+    for mark, item in rows:
+        found.add_row(mark, *cells(item, made.best))
+    return found
+
+
+def cells(item: Candidate, best: Candidate) -> list[str]:
+    """What the allocation is, its speed, idle time and memory, and how much slower than the choice it is."""
+    plan, found, fastest = item.allocation, item.prediction, best.prediction
+    assert fastest is not None
+    slices = f"{plan.slices} {plan.order}" if plan.order == "ready" else str(plan.slices)
+    ranks = f"{plan.ranks} + {plan.rollout_workers}" if plan.rollout_workers else str(plan.ranks)
+    shape = [plan.mode, ranks, str(plan.workers or "–"), slices]
+    gigabytes = f"{item.memory / 1e9:.1f}"
+    if found is None:
+        return [*shape, "–", "–", "–", gigabytes, "no room"]
+    change = found.decisions_per_second / fastest.decisions_per_second - 1
+    speed = [f"{found.decisions_per_second:,.0f}", f"{found.seconds:.2f} s", f"{found.bubble:.0%}"]
+    return [*shape, *speed, gigabytes, f"{change:+.0%}"]
+
+
+def why(made: Choice, measured: CostFile, resources: Resources, work: Workload) -> str:
+    """The mathematics of the choice in a few lines."""
+    share = work.envs // max(1, made.best.allocation.ranks)
+    ratio, fixed = measured.costs.ratio(share), measured.costs.fixed_share(share)
+    gain = (1 + ratio) / (1 + fixed)
+    lines = [
+        f"With {share} environments at once the smaller of simulation and inference is r = {ratio:.2f} of the larger, "
+        f"of which f = {fixed:.2f} does not shrink with their number. Overlap gains 1 + r = {1 + ratio:.2f} at most, "
+        f"and two slices (1 + r) / (1 + f) = {gain:.2f}, where each stage has a device of its own.",
+        f"Chosen: {made.best.allocation}; the simplest of those within 2 % of the fastest.",
+    ]
+    if not resources.devices:
+        lines.append(f"To use it: {' '.join(stored.to_words(asdict(made.best.allocation)))}")
+    return "\n".join(lines)

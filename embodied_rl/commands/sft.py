@@ -1,0 +1,213 @@
+"""`embodied-rl sft`: behaviour cloning of a scripted operator, perception first. Makes the base checkpoint."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from itertools import count, islice
+from pathlib import Path
+from typing import Any
+
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from embodied_rl.actors.embodiment import Embodiment
+from embodied_rl.actors.flow import FlowActor
+from embodied_rl.actors.placement import check_placement, place_network
+from embodied_rl.assembly import build
+from embodied_rl.checkpoints.native import save_backbone
+from embodied_rl.config import freeze as configuration
+from embodied_rl.config import plugins
+from embodied_rl.config.schema import SftConfig
+from embodied_rl.evaluate.page import percent
+from embodied_rl.evaluate.protocol import chosen_tasks, enumerate_episodes, evaluate
+from embodied_rl.evaluate.report import Report
+from embodied_rl.flow.sampler import FlowSDE
+from embodied_rl.imitation import dataset as lessons
+from embodied_rl.imitation.cloning import SFT, SFTConfig
+from embodied_rl.imitation.demonstrations import Demonstrations, Disturbance, record
+from embodied_rl.interfaces.policy import FlowBackbone
+from embodied_rl.interfaces.sim import Episode, Operated, SimulatorSpec
+from embodied_rl.learning import trainable
+from embodied_rl.processes.memory import keep_freed_memory
+from embodied_rl.rollout.episodes import EpisodeSampler
+from embodied_rl.runs import provenance
+from embodied_rl.runs.folder import RunFolder
+from embodied_rl.simulators.kind import SimulatorKind
+
+WANDERING = Disturbance(noise=0.4, drift=0.7, slip=0.03)
+"""How frames for perception are disturbed, so that they show more than an operator's path."""
+
+
+def run(config: SftConfig) -> None:
+    """Record, teach, clone, evaluate, save.
+
+    Raises:
+        ValueError: a simulator without a scripted operator.
+    """
+    check(config)
+    keep_freed_memory()
+    torch.set_num_threads(1)
+    torch.manual_seed(config.seed)
+    folder = RunFolder.create(config.run.root, config.run.experiment, config.seed)
+    folder.write_config(configuration.to_yaml(config), config.run.overrides)
+    provenance.write(folder.path)
+    kind = SimulatorKind.of(config.sim)
+    backbone, embodiment = follow(config, kind.spec) if config.dataset is not None else _operated(config, kind)
+    found = report(config, kind, backbone, embodiment, folder)
+    _save(folder.path / build.POLICY, backbone, embodiment, config, found, torch.float32)
+    if config.export is not None:
+        _save(Path(config.export), backbone, embodiment, config, found, torch.float16)
+
+
+def _operated(config: SftConfig, kind: SimulatorKind) -> tuple[FlowBackbone, Embodiment]:
+    simulator = kind.build(config.sim.num_envs)
+    try:
+        if not isinstance(simulator, Operated):
+            raise ValueError(  # noqa: TRY004 - the user chose the simulator
+                f"sim.name={config.sim.name} has no scripted operator to learn from; `expert` is missing. "
+                "Give dataset=<LeRobotDataset folder>, or another simulator."
+            )
+        return fit(config, simulator)
+    finally:
+        simulator.close()
+
+
+def check(config: SftConfig) -> None:
+    """Find what cannot be cloned, or with what, before the run's folder is made.
+
+    Raises:
+        ValueError: an algorithm that learns from rollouts, a device that is not there or a precision in which nothing
+            would be learned, or a dataset that cannot be cloned.
+    """
+    algorithm, options = plugins.configure("algorithms", config.algo, "algo")
+    if hasattr(algorithm, "update"):
+        name = config.algo.name
+        raise ValueError(f"algo.name={name} learns from rollouts; `embodied-rl train` is the command for it.")
+    build.sizes(config.policy)
+    check_placement(config.policy)
+    if config.dataset is not None:
+        lessons.check(config, options)
+
+
+def fit(config: SftConfig, simulator: Operated) -> tuple[FlowBackbone, Embodiment]:
+    """The network after both stages, and what it is attached to."""
+    _, options = plugins.configure("algorithms", config.algo, "algo")
+    episodes = drawn(simulator.spec, config.seed, config.task, max(options.frames + options.demonstrations, 1))
+    seen, shown = episodes[: options.frames] or episodes[:1], episodes[options.frames :]
+    chunk = build.sizes(config.policy).horizon
+    frames = _record(simulator, config.seed, seen, options, WANDERING, faulty=False, chunk=chunk)
+    faulty = options.operator == "faulty"
+    upset = Disturbance(options.noise, options.drift, options.drift_share, options.slip, keep=False)
+    demonstrations = _record(simulator, config.seed, shown, options, upset, faulty=faulty, chunk=chunk)
+    share = demonstrations.success.mean()
+    print(f"{len(frames)} frames, {len(demonstrations)} demonstrated steps ({share:.1%} in successful episodes)")
+    backbone, embodiment = network(config, simulator.spec, demonstrations.observation.state, options.auxiliary_names)
+    method = SFT(options, backbone, config.seed, _say, autocast=config.policy.autocast)
+    if options.frames:
+        method.localise(embodiment.inputs(frames.observation, backbone), _targets(frames, options, simulator.spec))
+    del frames
+    state = demonstrations.observation.state
+    actions = embodiment.model_actions(demonstrations.actions, state, backbone.spec.action_dim)
+    method.clone(embodiment.inputs(demonstrations.observation, backbone), actions)
+    return backbone, embodiment
+
+
+def drawn(spec: SimulatorSpec, seed: int, task: str | None, number: int) -> list[Episode]:
+    """The first training episodes of the seed that are of this task or family, null for any."""
+    wanted = set(chosen_tasks(spec, task))
+    sampler = EpisodeSampler(spec, seed)
+    return list(islice((e for e in map(sampler.episode, count()) if e.task in wanted), number))
+
+
+def follow(config: SftConfig, spec: SimulatorSpec) -> tuple[FlowBackbone, Embodiment]:
+    """The network after cloning a dataset, streamed from disk, and what it is attached to."""
+    _, options = plugins.configure("algorithms", config.algo, "algo")
+    with lessons.opened(str(config.dataset)) as dataset:
+        backbone, embodiment = network(config, spec, lessons.states(dataset), ())
+        told = lessons.stream(dataset, embodiment, backbone, options.batch, config.seed)
+        print(f"{len(dataset)} demonstrated steps in {len(dataset.episodes)} episodes of {config.dataset}")
+        SFT(options, backbone, config.seed, _say, autocast=config.policy.autocast).follow(told)
+    return backbone, embodiment
+
+
+def report(
+    config: SftConfig, kind: SimulatorKind, backbone: FlowBackbone, embodiment: Embodiment, folder: RunFolder
+) -> Report:
+    """The success of the cloned policy, printed and written to the run folder."""
+    spec = kind.spec
+    actor = FlowActor(backbone, FlowSDE(config.algo.sampler.denoise_steps, 1.0, None, "hybrid"), None, embodiment)
+    actor.autocast = config.policy.autocast
+    episodes = enumerate_episodes(spec, "eval", config.eval_episodes, config.task)
+    envs = min(config.sim.num_envs, 64)
+    handle = kind.inline(envs, "evaluation")
+    try:
+        results = evaluate(actor, [handle], spec, episodes, 0, envs, embodiment.executed)
+    finally:
+        handle.close()
+    found = Report.of(results, spec, {"run": str(folder.path), "split": "eval"})
+    found.write(folder.path)
+    for name, summary in {"all families": found.overall, **found.families}.items():
+        print(f"  {name:14s} {percent(summary.success)}")
+    return found
+
+
+def _record(
+    simulator: Operated,
+    seed: int,
+    episodes: Sequence[Episode],
+    options: SFTConfig,
+    disturbance: Disturbance,
+    *,
+    faulty: bool,
+    chunk: int,
+) -> Demonstrations:
+    longest = min(options.longest, simulator.spec.horizon)
+    return record(simulator, episodes, chunk=chunk, disturbance=disturbance, seed=seed, faulty=faulty, longest=longest)
+
+
+def network(
+    config: SftConfig, spec: SimulatorSpec, state: NDArray[Any], auxiliary_names: Sequence[str]
+) -> tuple[FlowBackbone, Embodiment]:
+    """The network to start from; with new weights, states are normalised as those demonstrated, [m, S], ask for."""
+    if config.policy.checkpoint is not None:
+        backbone, embodiment = build.backbone(config.policy, spec)
+    else:
+        policy, sizes = plugins.configure("policies", config.policy, "policy")
+        embodiment = build.new_embodiment(spec, sizes, config.policy, policy)
+        embodiment = embodiment.with_statistics(state, kind=policy.STATISTICS)
+        backbone = build.backbone_maker(policy, sizes)(embodiment, tuple(auxiliary_names))
+    trainable.choose(backbone, config.policy.train, config.policy.lora)
+    place_network(backbone, config.policy)
+    return backbone, embodiment
+
+
+def _targets(frames: Demonstrations, options: SFTConfig, spec: SimulatorSpec) -> Tensor:
+    missing = [name for name in options.auxiliary_names if name not in spec.privileged_names]
+    if missing or frames.observation.privileged is None:
+        raise ValueError(f"algo.auxiliary_names: the simulator's privileged state has no {', '.join(missing)}.")
+    columns = [spec.privileged_names.index(name) for name in options.auxiliary_names]
+    return torch.from_numpy(frames.observation.privileged[:, columns]).float()
+
+
+def _save(
+    path: Path,
+    backbone: FlowBackbone,
+    embodiment: Embodiment,
+    config: SftConfig,
+    found: Report,
+    dtype: torch.dtype,
+) -> None:
+    """Write the policy; its header says how it was made and how it scored."""
+    options = asdict(backbone.config)
+    extra = build.policy_extra(config.sim, config.algo.sampler) | {
+        "algo": config.algo.options,
+        "seed": config.seed,
+        "success": asdict(found.success),
+    }
+    save_backbone(path, backbone, embodiment, config.policy.name, options, extra=extra, dtype=dtype)
+
+
+def _say(stage: str, step: int, figures: Mapping[str, float]) -> None:
+    named = "  ".join(f"{name} {value:.4f}" for name, value in figures.items() if math.isfinite(value))
+    print(f"{stage} step {step}  {named}", flush=True)

@@ -1,0 +1,193 @@
+"""`embodied-rl sim install <simulator>`: a pinned Python environment for a simulator that cannot share ours."""
+
+import hashlib
+import json
+import platform
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+from packaging.specifiers import SpecifierSet
+
+from embodied_rl.cli.text import columns
+from embodied_rl.config import plugins
+from embodied_rl.config.freeze import did_you_mean
+from embodied_rl.config.schema import EnvironmentConfig
+from embodied_rl.simulators.environments import MARK, Recipe, folder, recipe, recipe_file
+
+STEP_DEADLINE = 3600.0
+"""Seconds for one step; some packages are gigabytes."""
+
+
+def run(config: EnvironmentConfig) -> int:
+    """Say what will be done, then do it.
+
+    Raises:
+        ValueError: no such simulator, an environment that is there already, a licence that was not accepted, a Python
+            that is too new or too old, or a step that failed.
+    """
+    name, found = check(config)
+    if config.keep and is_current(name):
+        print(f"Kept: {folder(name)}")
+        return 0
+    place, python = folder(name), config.python or sys.executable
+    steps = commands(found, place, python, config.pip)
+    describe(name, found, place, steps)
+    if found.licence and not config.accept_licence:
+        raise ValueError(f"{name} asks you to accept a licence: {found.licence} Add accept_licence=true if you do.")
+    make(place, steps)
+    write_mark(place, name)
+    print(f"Made: {place}\nTry it: embodied-rl doctor sim={name}")
+    return 0
+
+
+def check(config: EnvironmentConfig) -> tuple[str, Recipe]:
+    """The simulator that is meant and its recipe, where nothing stands in the way.
+
+    Raises:
+        ValueError: see `run`.
+    """
+    having = [each for each in plugins.names("sims") if recipe_file(each) is not None]
+    if len(config.words) != 2 or config.words[0] != "install":
+        raise ValueError(f"type: embodied-rl sim install <simulator>; there are {', '.join(having)}.")
+    name = full_name(config.words[1], having)
+    found = recipe(name)
+    if (folder(name) / MARK).exists() and not (config.replace or config.keep):
+        raise ValueError(f"{folder(name)} is there already. To make it anew: replace=true")
+    if is_foreign(folder(name)):
+        raise ValueError(
+            f"{folder(name)} holds something that is no Python environment, and would be erased. Move it away, or "
+            "choose another folder for environments: EMBODIED_RL_ENVIRONMENTS=<folder>"
+        )
+    version = version_of(config.python or sys.executable)
+    if version not in SpecifierSet(found.python):
+        raise ValueError(
+            f"{name} needs Python {found.python}, but {config.python or sys.executable} is {version}. "
+            "Give another: python=<interpreter>"
+        )
+    return name, found
+
+
+def full_name(word: str, having: Sequence[str]) -> str:
+    """The simulator that a word means: its name, or the beginning of exactly one name.
+
+    Raises:
+        ValueError: there is none.
+    """
+    if word in plugins.names("sims"):
+        return word
+    begun = [name for name in having if word and name.startswith(word)]
+    if len(begun) != 1:
+        raise ValueError(f"unknown simulator '{word}'.{did_you_mean(word, list(having))}")
+    return begun[0]
+
+
+def commands(found: Recipe, place: Path, python: str, options: Sequence[str]) -> list[list[str]]:
+    """What is executed, in turn."""
+    inside = str(place / "bin" / "python")
+    steps = [[python, "-m", "venv", "--clear", str(place)]]
+    steps += [[inside, "-m", "pip", "install", "--quiet", *options, *step] for step in found.steps]
+    if found.remove:
+        steps.append([inside, "-m", "pip", "uninstall", "--quiet", "--yes", *found.remove])
+    return [*steps, [inside, "-c", f"import {', '.join(('numpy', *found.imports))}"]]
+
+
+def describe(name: str, found: Recipe, place: Path, steps: Sequence[Sequence[str]]) -> None:
+    """Print what will be done, before it is."""
+    rows = [("simulator", f"{name}: {found.about}"), ("folder", str(place)), ("takes", found.size)]
+    rows += [("system", found.system)] if found.system else []
+    rows += [("licence", found.licence)] if found.licence else []
+    columns(rows, indent=0)
+    for step in steps:
+        print(f"  {shlex.join(step)}")
+    sys.stdout.flush()
+
+
+def make(place: Path, steps: Sequence[Sequence[str]]) -> None:
+    """Execute the steps; what a failed one leaves is removed.
+
+    Raises:
+        ValueError: one failed, with its last words.
+    """
+    place.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        for step in steps:
+            execute_step(step)
+    except BaseException:
+        shutil.rmtree(place, ignore_errors=True)
+        raise
+
+
+def execute_step(step: Sequence[str]) -> None:
+    """One step, with nobody to answer questions.
+
+    Raises:
+        ValueError: it failed, or took longer than `STEP_DEADLINE`.
+    """
+    try:
+        done = subprocess.run(
+            step,
+            stdin=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+            errors="replace",
+            timeout=STEP_DEADLINE,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        raise ValueError(f"no end after {STEP_DEADLINE:g} s: {shlex.join(step)}") from None
+    if done.returncode:
+        said = "\n".join(done.stderr.strip().splitlines()[-15:])
+        raise ValueError(f"exit code {done.returncode} of: {shlex.join(step)}\n{said}")
+
+
+def write_mark(place: Path, name: str) -> None:
+    """Note what was installed; an environment without this is not finished."""
+    frozen = subprocess.run(
+        [str(place / "bin" / "python"), "-m", "pip", "freeze"], capture_output=True, text=True, timeout=120, check=True
+    )
+    noted = {
+        "simulator": name,
+        "recipe": recipe_hash(name),
+        "made": datetime.now(UTC).isoformat(timespec="seconds"),
+        "packages": frozen.stdout.split("\n")[:-1],
+    }
+    (place / MARK).write_text(json.dumps(noted, indent=1) + "\n", encoding="utf-8")
+
+
+def is_foreign(place: Path) -> bool:
+    """Whether there is something that nobody made as an environment."""
+    ours = (place / MARK, place / "pyvenv.cfg")
+    return place.exists() and not any(each.exists() for each in ours) and (place.is_file() or any(place.iterdir()))
+
+
+def is_current(name: str) -> bool:
+    """Whether there is an environment, made from the recipe as it is now."""
+    mark = folder(name) / MARK
+    return mark.exists() and json.loads(mark.read_text(encoding="utf-8")).get("recipe") == recipe_hash(name)
+
+
+def recipe_hash(name: str) -> str:
+    """Of the recipe as it is now: an environment that notes another was made from other pins."""
+    file = recipe_file(name)
+    return "" if file is None else hashlib.sha256(file.read_bytes()).hexdigest()[:16]
+
+
+def version_of(python: str) -> str:
+    """Such as 3.11.2.
+
+    Raises:
+        ValueError: it is no Python.
+    """
+    if python == sys.executable:
+        return platform.python_version()
+    code = "import platform; print(platform.python_version())"
+    try:
+        said = subprocess.run([python, "-c", code], capture_output=True, text=True, timeout=30, check=True)
+    except (OSError, subprocess.SubprocessError) as error:
+        raise ValueError(f"python={python}: this is no Python interpreter ({error}).") from None
+    return said.stdout.strip()

@@ -1,0 +1,275 @@
+"""`embodied-rl train`: the loop, on one page."""
+
+import hashlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+from embodied_rl.assembly import build
+from embodied_rl.config import freeze as configuration
+from embodied_rl.config import plugins
+from embodied_rl.config.schema import Plan, TrainConfig
+from embodied_rl.evaluate.protocol import EpisodeResult
+from embodied_rl.evaluate.statistics import wilson
+from embodied_rl.interfaces.sim import SimulatorSpec
+from embodied_rl.learning import checkpoint
+from embodied_rl.planner import auto, choice, stored
+from embodied_rl.planner.drift import Forecast
+from embodied_rl.processes.handle import RunFailed
+from embodied_rl.ranks.collective import Ranks
+from embodied_rl.ranks.launch import Stopped, raise_on_signals, stop_on_signals
+from embodied_rl.ranks.torchrun import decided_by_rank_0
+from embodied_rl.rollout.episodes import EpisodeSampler
+from embodied_rl.runs import provenance
+from embodied_rl.runs.folder import RunFolder
+from embodied_rl.runs.log import open_log
+from embodied_rl.runs.storage import write_text
+from embodied_rl.runtime import select as runtimes
+from embodied_rl.simulators import environments, trust
+from embodied_rl.simulators.kind import SimulatorKind
+from embodied_rl.training.final_report import PAGE, finish, report
+from embodied_rl.training.trainer import Trainer
+
+
+def run(config: TrainConfig) -> None:
+    """Start a run, or continue one.
+
+    Raises:
+        ValueError: a configuration that cannot work, a run that has nothing left to do, or numbers that are none.
+        RunFailed: a process that it needs was lost, and could not be replaced.
+    """
+    config, folder = start_or_resume(config)
+    if config.resume is not None and (note := stored.moved(folder.path / provenance.FILE)):
+        print(note)
+    try:
+        foreign = environments.interpreter(config.sim) is not None
+        runtimes.launch(config, train, (config, folder), patience(config.plan, foreign))
+    except Stopped:
+        print(f"Stopped; every iteration so far is saved. Continue with: embodied-rl train resume={folder.path}")
+    except FloatingPointError as error:
+        raise ValueError(f"{str(error).rstrip('.')}. The run in {folder.path} cannot go on.") from None
+    except RunFailed as error:
+        remedy = f"Once the cause is gone, continue with: embodied-rl train resume={folder.path}"
+        raise RunFailed(f"{str(error).rstrip()}\n{remedy}") from error
+
+
+def patience(plan: Plan, foreign: bool = False) -> float:
+    """Seconds that ranks wait for each other: enough to find out that a simulator hangs, and to replace it.
+
+    Args:
+        plan: of the run.
+        foreign: whether the simulator lives in another Python environment, and so in a process of its own.
+    """
+    hung = plan.start_timeout + 2 * plan.call_timeout if foreign or plan.allocation == "split" else 0.0
+    return max(300.0, hung)
+
+
+def check_start(config: TrainConfig) -> None:
+    """Find what would keep a run from starting, or from going on; nothing is made.
+
+    Raises:
+        ValueError: see `check` and `to_resume`.
+    """
+    if config.resume is None:
+        check(config)
+    else:
+        to_resume(config)
+
+
+def start_or_resume(config: TrainConfig) -> tuple[TrainConfig, RunFolder]:
+    """A new run folder; or, with `resume`, an old one and the configuration it was started with.
+
+    Where torchrun started several processes, each has the configuration from what was typed, and rank 0 says which
+    folder it is.
+    """
+    if config.resume is not None:
+        return to_resume(replace(config, resume=decided_by_rank_0(lambda: str(run_to_resume(config).path))))
+    begun: dict[str, TrainConfig] = {}
+
+    def begin() -> dict[str, str]:
+        begun["config"], folder = start(config)
+        return {"folder": str(folder.path), "configuration": digest(begun["config"])}
+
+    decision = decided_by_rank_0(begin)
+    own = begun.get("config") or with_workers(config)
+    return own, joined(own, decision)
+
+
+def start(config: TrainConfig) -> tuple[TrainConfig, RunFolder]:
+    """A new run folder, and the configuration with its plan."""
+    check(config)
+    config, plan = auto.resolve(config)
+    config = with_workers(config)
+    folder = RunFolder.create(config.run.root, config.run.experiment, config.seed)
+    folder.write_config(configuration.to_yaml(config), config.run.overrides)
+    provenance.write(folder.path)
+    if plan is not None:
+        write_text(folder.path / stored.FILE, plan)
+    return config, folder
+
+
+def joined(config: TrainConfig, decision: dict[str, str]) -> RunFolder:
+    """The run folder that rank 0 made, where this process has the same configuration.
+
+    Raises:
+        ValueError: it has another one, or does not see the folder.
+    """
+    if decision["configuration"] != digest(config):
+        raise ValueError("This process composed another configuration than rank 0: its files in configs/ differ.")
+    folder = RunFolder(Path(decision["folder"]))
+    if not folder.config.is_file():
+        raise ValueError(f"run.root: {folder.path} is not there. All nodes have to see the run's folder.")
+    return folder
+
+
+def with_workers(config: TrainConfig) -> TrainConfig:
+    """The configuration with the number of rollout workers that its mode takes."""
+    return replace(config, plan=replace(config.plan, rollout_workers=choice.rollout_workers(config)))
+
+
+def digest(config: TrainConfig) -> str:
+    """SHA-256 of a configuration."""
+    return hashlib.sha256(configuration.to_yaml(config).encode()).hexdigest()
+
+
+def run_to_resume(config: TrainConfig) -> RunFolder:
+    """The run that `resume` means.
+
+    Raises:
+        ValueError: there is no such run.
+    """
+    return RunFolder.latest(config.run.root) if config.resume == "last" else RunFolder.open(str(config.resume))
+
+
+def to_resume(config: TrainConfig) -> tuple[TrainConfig, RunFolder]:
+    """The run that `resume` means, and the configuration it was started with.
+
+    Raises:
+        ValueError: there is no such run, its configuration is damaged or says which code to run, or it is done.
+    """
+    folder = run_to_resume(config)
+    old = trust.repeated(configuration.load(TrainConfig, folder.config), config, folder.config)
+    done = max(checkpoint.steps(folder.checkpoints), default=0)
+    if done >= old.train.iterations and (folder.path / PAGE).is_file():
+        raise ValueError(
+            f"{folder.path} is finished: {done} of {old.train.iterations} iterations are done. "
+            "Start a new run from it with policy.checkpoint=<that folder>."
+        )
+    return replace(old, resume=str(folder.path)), folder
+
+
+def check(config: TrainConfig) -> None:
+    """Find what would otherwise be found by every rank, after the run's folder was made.
+
+    Raises:
+        ValueError: an algorithm that does not learn from rollouts, groups that ranks would have to share, segments of
+            part of a decision, a task that the simulator does not have, a checkpoint that is damaged or of another
+            network.
+    """
+    algorithm, options = plugins.configure("algorithms", config.algo, "algo")
+    if not hasattr(algorithm, "update"):
+        name = config.algo.name
+        raise ValueError(f"algo.name={name} does not learn from rollouts; `embodied-rl {name}` is the command for it.")
+    check_groups(config, getattr(options, "group_size", 1))
+    if not algorithm.fresh_episodes:
+        check_segments(config)
+    runtimes.check(config)
+    spec = SimulatorKind.of(config.sim).spec
+    EpisodeSampler(spec, config.seed, curriculum=build.curriculum(config.episodes, spec))
+    build.actor(config.policy, config.algo.sampler, spec, algorithm.needs_critic)
+
+
+def check_groups(config: TrainConfig, size: int) -> None:
+    """Episodes of a group are collected by one process, and learned from by one rank.
+
+    Raises:
+        ValueError: not with these numbers.
+    """
+    plan = config.plan
+    counts = {"ranks": plan.ranks, "rollout workers": plan.rollout_workers or plan.ranks}
+    for name, count in counts.items() if plan.allocation != "auto" else [("ranks", 1)]:
+        if (each := config.sim.num_envs // count) % size:
+            raise ValueError(
+                f"sim.num_envs={config.sim.num_envs} gives each of {count} {name} {each} environments, which are no "
+                f"whole groups of algo.group_size={size}. Try sim.num_envs={count * size}, or a multiple."
+            )
+
+
+def check_segments(config: TrainConfig) -> None:
+    """A rollout makes segments of whole decisions.
+
+    Raises:
+        ValueError: not with these numbers.
+    """
+    decisions, segments = config.train.decisions, config.segments
+    if config.mode == "stream" and decisions % segments:
+        raise ValueError(
+            f"train.decisions={decisions} cannot be divided into segments={segments} equal parts. "
+            f"Try train.decisions={max(1, round(decisions / segments)) * segments}."
+        )
+
+
+def train(job: tuple[TrainConfig, RunFolder], ranks: Ranks) -> None:
+    """One rank of a run, from start to report."""
+    config, folder = job
+    trainer = Trainer(config, folder, ranks)
+    with stop_on_signals(ranks) as stop_requested, closing(trainer):
+        if config.resume is not None and checkpoint.steps(folder.checkpoints):
+            trainer.restore()
+        else:
+            with raise_on_signals(ranks):
+                report(trainer, trainer.evaluate(config.train.final_episodes, "report"), "before")
+        logger = config.logger
+        speaks = {"speaks": ranks.rank == 0, "tensorboard": logger.tensorboard, "live": logger.live}
+        forecast = Forecast.of(folder.path, skip=trainer.algorithm.warmup)
+        with open_log(folder, config.train.iterations, trainer.iteration, **speaks) as log:
+            log.note(f"Run folder: {folder.path}")
+            if trainer.kept != "images":
+                log.note(f"Computed once for all epochs: {trainer.kept} of what the network keeps frozen")
+            while trainer.iteration < config.train.iterations:
+                figures = trainer.step() | forecast.figures()
+                if drifted := forecast.note(figures["time/iteration"]):
+                    log.note(drifted)
+                stopping = ranks.any_(stop_requested())
+                if evaluation_is_due(trainer):
+                    figures |= evaluation_figures(trainer.evaluate(config.train.eval_episodes, "select"), trainer.spec)
+                    figures["time/elapsed"] = trainer.totals.seconds
+                    trainer.note_evaluation(figures["eval/success"], config.train.eval_episodes)
+                log.write(trainer.iteration, figures)
+                if stopping or "eval/success" in figures or trainer.iteration % config.checkpoint.every == 0:
+                    trainer.save()
+                if stopping:
+                    log.note(f"Stopped and saved. Continue with: embodied-rl train resume={folder.path}")
+                    return
+        with raise_on_signals(ranks):
+            if stop_requested():
+                raise Stopped
+            finish(trainer)
+
+
+def evaluation_is_due(trainer: Trainer) -> bool:
+    """Every `train.eval_every` iterations, and after the last."""
+    loop = trainer.config.train
+    return trainer.iteration == loop.iterations or (loop.eval_every > 0 and trainer.iteration % loop.eval_every == 0)
+
+
+def evaluation_figures(results: list[EpisodeResult], spec: SimulatorSpec) -> dict[str, float]:
+    """Success of the deployed policy with its 95 % interval, and of each family."""
+    successes = sum(result.success for result in results)
+    low, high = wilson(successes, len(results))
+    figures = {"eval/success": successes / len(results), "eval/low": low, "eval/high": high}
+    for family in spec.families:
+        outcomes = [result.success for result in results if spec.tasks[result.task].family == family]
+        if outcomes:
+            figures[f"eval/success/{family}"] = sum(outcomes) / len(outcomes)
+    return figures
+
+
+@contextmanager
+def closing(trainer: Trainer) -> Iterator[None]:
+    """Close the simulators, whatever happens."""
+    try:
+        yield
+    finally:
+        trainer.close()

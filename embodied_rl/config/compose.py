@@ -1,0 +1,204 @@
+"""Hydra composes YAML and overrides into a plain mapping. Where the YAML lies is decided here and nowhere else."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib.metadata import entry_points
+from importlib.resources import files
+from pathlib import Path
+from typing import Any, cast
+
+from hydra import compose as hydra_compose
+from hydra import initialize_config_dir
+from hydra.core.config_search_path import ConfigSearchPath
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override
+from hydra.core.plugins import Plugins
+from hydra.errors import HydraException, MissingConfigException
+from hydra.plugins.search_path_plugin import SearchPathPlugin
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from embodied_rl.config.freeze import did_you_mean
+
+VALUE_OF = "value_of_"
+"""Prefix that hides a key from Hydra, where a folder of that name would make it choose a file."""
+
+
+def root() -> Path:
+    """The folder of our own YAML: `configs/` in a checkout, inside the package in a wheel."""
+    package = Path(__file__).parents[1]
+    packaged = package / "_configs"
+    return packaged if packaged.is_dir() else package.parent / "configs"
+
+
+def third_party() -> dict[str, Path]:
+    """Importable packages of YAML that other distributions offer by the entry point `embodied_rl.configs`."""
+    return {entry.value: Path(str(files(entry.value))) for entry in entry_points(group="embodied_rl.configs")}
+
+
+def roots(config_dir: Path | None = None) -> list[Path]:
+    """Every folder that is searched for YAML, in order."""
+    return [root(), *third_party().values(), *([config_dir] if config_dir else [])]
+
+
+class ConfigPackages(SearchPathPlugin):
+    """Lets Hydra see what other distributions offer."""
+
+    def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
+        for package in third_party():
+            search_path.append("embodied-rl", f"pkg://{package}")
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """One file of `configs/experiment/`. Its first comment reads `# <command>: <summary>`."""
+
+    name: str
+    command: str
+    summary: str
+
+
+def experiments(config_dir: Path | None = None) -> list[Experiment]:
+    """Every experiment that can be chosen, sorted by name."""
+    found = {path.stem: path for folder in roots(config_dir) for path in sorted(folder.glob("experiment/*.yaml"))}
+    return [_experiment(path) for _, path in sorted(found.items())]
+
+
+@dataclass(frozen=True)
+class Option:
+    """One file that an override such as `algo=flow_sde` chooses; its first comment describes it.
+
+    Attributes:
+        name: what is typed. plugin: its key `name`, empty where it has none. summary: the comment.
+    """
+
+    name: str
+    plugin: str
+    summary: str
+
+
+def options(group: str, config_dir: Path | None = None) -> list[Option]:
+    """Every file of a group, sorted by name."""
+    found = {path.stem: path for folder in roots(config_dir) for path in sorted(folder.glob(f"{group}/*.yaml"))}
+    return [_option(path) for _, path in sorted(found.items())]
+
+
+def _option(path: Path) -> Option:
+    lines = path.read_text(encoding="utf-8").splitlines()
+    plugin = next((line.partition(":")[2].strip() for line in lines if line.startswith("name:")), "")
+    return Option(path.stem, plugin, _first_comment(lines))
+
+
+def _first_comment(lines: Sequence[str]) -> str:
+    comments = [line[1:].strip() for line in lines if line.startswith("#")]
+    return next((line for line in comments if not line.startswith("@")), "")
+
+
+def _experiment(path: Path) -> Experiment:
+    text = _first_comment(path.read_text(encoding="utf-8").splitlines())
+    command, colon, summary = text.partition(": ")
+    return Experiment(path.stem, command, summary) if colon else Experiment(path.stem, "train", text)
+
+
+def groups(config_dir: Path | None = None) -> set[str]:
+    """Names of the folders of YAML that an override such as `sim=tabletop` chooses a file from."""
+    return {folder.name for top in roots(config_dir) for folder in top.iterdir() if any(folder.glob("*.yaml"))}
+
+
+def hydra_overrides(overrides: Sequence[str], values: Sequence[str], config_dir: Path | None = None) -> list[str]:
+    """The overrides as Hydra has to be told them.
+
+    A plain `key=value` may set a key that no YAML mentions (`++`): whether the key exists is for the dataclasses to
+    say. Choices of a file, Hydra's own keys, and overrides that already start with + or ~ stay as they are.
+
+    Args:
+        overrides: as typed.
+        values: keys that hold a value although a folder of YAML has that name.
+        config_dir: an extra folder of YAML.
+
+    Raises:
+        ValueError: text that is no override.
+    """
+    chosen = groups(config_dir)
+    return [_hydra_override(*_parsed(text), chosen, values) for text in overrides]
+
+
+def _parsed(text: str) -> tuple[str, Override]:
+    """An override as Hydra reads it. A value that is none of Hydra's words, such as many a path, is taken as text."""
+    parser = OverridesParser.create()
+    try:
+        return text, parser.parse_override(text)
+    except HydraException as error:
+        key, equals, value = text.partition("=")
+        quoted = value.replace("\\", "\\\\").replace("'", "\\'")
+        try:
+            return (told := f"{key}{equals}'{quoted}'"), parser.parse_override(told)
+        except HydraException:
+            problem = str(error).partition("\n")[0]
+            raise ValueError(f"{text} is no setting: {problem}. Settings are written key=value.") from None
+
+
+def _hydra_override(text: str, override: Override, chosen: set[str], values: Sequence[str]) -> str:
+    key = override.key_or_group
+    if text.startswith(("+", "~")) or key.startswith(("hydra.", "hydra/")):
+        return text
+    group = key.partition("/")[0].partition("@")[0]
+    if group not in chosen:
+        return f"++{text}"
+    if group in values:
+        return f"++{VALUE_OF}{text}"
+    optional = (str, type(None)) if group == "experiment" else str
+    if not override.is_sweep_override() and not isinstance(override.value(), optional):
+        raise ValueError(f"{text}: {key} is chosen by name, such as {key}=<name>. Its keys are set one by one.")
+    return text
+
+
+def compose(
+    name: str | None, overrides: Sequence[str] = (), values: Sequence[str] = (), config_dir: Path | None = None
+) -> dict[str, Any]:
+    """Compose one configuration.
+
+    Args:
+        name: the YAML to start from, such as "train"; None starts from nothing.
+        overrides: as typed on the command line.
+        values: see `hydra_overrides`.
+        config_dir: an extra folder of YAML, searched last.
+
+    Raises:
+        ValueError: an unknown choice, or an override that cannot be read.
+    """
+    told = hydra_overrides(overrides, values, config_dir)
+    if config_dir:
+        told.append(f"hydra.searchpath=['file://{config_dir.resolve()}']")
+    Plugins.instance().register(ConfigPackages)
+    with explained(), initialize_config_dir(config_dir=str(root()), version_base="1.3", job_name="embodied-rl"):
+        composed = hydra_compose(name, told, return_hydra_config=True)
+        choice = OmegaConf.select(composed, "hydra.runtime.choices.experiment")
+        return plain(OmegaConf.masked_copy(composed, [str(key) for key in composed if key != "hydra"]), choice)
+
+
+def plain(composed: DictConfig, experiment: str | None) -> dict[str, Any]:
+    """What Hydra composed as plain values, with the chosen experiment as `run.experiment` where none is given."""
+    result = cast("dict[str, Any]", OmegaConf.to_container(composed, resolve=True))
+    if experiment and isinstance(result.setdefault("run", {}), dict):
+        result["run"].setdefault("experiment", experiment)
+    return {key.removeprefix(VALUE_OF): value for key, value in result.items()}
+
+
+@contextmanager
+def explained() -> Iterator[None]:
+    """Turn what Hydra says about a configuration into a `ValueError` for the user."""
+    try:
+        yield
+    except MissingConfigException as error:
+        wanted = error.missing_cfg_file or ""
+        group, _, name = wanted.removesuffix(".yaml").rpartition("/")
+        if error.options is None:
+            raise ValueError(str(error)) from None
+        known = [option.rpartition("/")[2] for option in error.options]
+        raise ValueError(f"unknown {group or 'configuration'} '{name}'.{did_you_mean(name, known)}") from None
+    except (HydraException, OmegaConfBaseException) as error:
+        if "No match in the defaults list" in str(error):
+            raise ValueError(f"{str(error).partition(chr(10))[0]} This command has no such choice.") from None
+        raise ValueError(str(error)) from None

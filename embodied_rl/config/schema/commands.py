@@ -1,0 +1,254 @@
+"""What each command can be told."""
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from embodied_rl.config.freeze import at_least
+from embodied_rl.config.schema.nodes import (
+    AlgoNode,
+    BenchmarkNode,
+    CheckpointConfig,
+    EpisodesNode,
+    Logger,
+    Plan,
+    PolicyNode,
+    RunConfig,
+    SimChange,
+    SimNode,
+    TrainLoop,
+)
+
+
+@dataclass(frozen=True)
+class TrainConfig:
+    sim: SimNode
+    """The simulator."""
+    policy: PolicyNode
+    """The policy."""
+    algo: AlgoNode
+    """The algorithm."""
+    episodes: EpisodesNode = field(default_factory=EpisodesNode)
+    """Which tasks are drawn."""
+    seed: int = at_least(0, 0)
+    """Fixes every random choice of the run."""
+    resume: str | None = None
+    """Continue a run: "last", or its folder."""
+    mode: Literal["sync", "stream", "async"] = "sync"
+    """sync: collect, then learn; stream: learn from a rollout while rollout workers make the rest of it; async: rollout
+    workers collect while the ranks learn, `staleness` versions ahead."""
+    segments: int = at_least(2, 4)
+    """stream: so many parts, of train.decisions / segments decisions each, make a rollout; the first epoch learns from
+    one after the other. Where a method wants whole episodes, each of them is a rollout of these."""
+    staleness: int = at_least(0, 1)
+    """async: by how many versions the weights that decided may be older than those that learn from it; 0 is sync."""
+    runtime: Literal["local", "ray"] = "local"
+    """local: processes of this machine; ray: actors on a cluster, which needs the extra embodied-rl[ray]."""
+    cluster: str = "auto"
+    """ray: address of a cluster, such as 10.0.0.1:6379; auto: the one this machine belongs to, or else, as with local,
+    one that is begun here and ends with the run."""
+    run: RunConfig = field(default_factory=RunConfig)
+    """Where the run lives."""
+    train: TrainLoop = field(default_factory=TrainLoop)
+    """How long, and when to evaluate."""
+    checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
+    """When to save."""
+    plan: Plan = field(default_factory=Plan)
+    """Which process does what."""
+    logger: Logger = field(default_factory=Logger)
+    """What is reported while it runs."""
+
+
+@dataclass(frozen=True)
+class PlanConfig(TrainConfig):
+    costs: str | None = None
+    """File of stage costs to plan with; null measures them here."""
+    resources: str | None = None
+    """Cores and accelerators to plan for, such as 8xgpu:80GB or 2xcore; null takes this machine."""
+    out: str = "plan"
+    """Folder of costs.json (what was measured) and plan.json (the table and the choice)."""
+
+
+@dataclass(frozen=True)
+class Video:
+    episodes: int = at_least(0, 16)
+    """Episodes in the tiled video; 0 makes no video."""
+    best: int = at_least(0, 2)
+    """Quickest successes shown on their own."""
+    worst: int = at_least(0, 2)
+    """Failures shown on their own."""
+
+
+@dataclass(frozen=True)
+class EvalConfig:
+    policy: str | None = None
+    """Who acts: a run folder, a checkpoint file, asset:<name>, expert or random."""
+    checkpoint: str | None = None
+    """Another name for `policy`."""
+    benchmark: BenchmarkNode | None = None
+    """Exactly which tasks, initial states and seeds; `embodied-rl list benchmarks` shows them. Null draws episodes."""
+    sim: SimChange = field(default_factory=SimChange)
+    """What is other than in the checkpoint's simulator, or the benchmark's."""
+    seed: int = at_least(0, 0)
+    """Fixes the drawn episodes and the policy's noise."""
+    episodes: int | None = at_least(1, None)
+    """Episodes in all, spread evenly over families, then tasks; null takes 512, or the whole benchmark. Fewer than the
+    whole are no longer that benchmark, and the report says so."""
+    split: str = "eval"
+    """eval (training conditions, other seeds), or one of the simulator's held-out splits; not for a benchmark."""
+    task: str | None = None
+    """Only this task, or this family; null for all."""
+    ablate: Literal["none", "image", "instruction"] = "none"
+    """Show blank images, or the instruction of another episode, to see whether the policy needs them."""
+    out: str | None = None
+    """Folder of the report; null puts it beside the run, or into eval/ here."""
+    video: Video = field(default_factory=Video)
+    """What is filmed."""
+    plan: Plan = field(default_factory=Plan)
+    """Which process does what."""
+
+
+@dataclass(frozen=True)
+class CompareConfig:
+    runs: tuple[str, ...]
+    """Run folders or report files; given as plain words on the command line."""
+    out: str = "comparison"
+    """Folder of the table (Markdown and HTML) and the curves."""
+
+
+@dataclass(frozen=True)
+class SftConfig:
+    sim: SimNode
+    """The simulator that the policy is evaluated in, and, without a dataset, that demonstrations are collected in."""
+    policy: PolicyNode
+    """The policy."""
+    algo: AlgoNode
+    """Supervised fine-tuning: its demonstrations, stages, learning rates and steps."""
+    dataset: str | None = None
+    """Folder of a LeRobotDataset v3.0 to clone; null records the simulator's operator."""
+    task: str | None = None
+    """Only this task, or this family, is demonstrated by the operator and evaluated; null for all."""
+    seed: int = at_least(0, 0)
+    """Fixes every random choice."""
+    run: RunConfig = field(default_factory=RunConfig)
+    """Where the run lives."""
+    eval_episodes: int = at_least(1, 512)
+    """Episodes of the evaluation at the end."""
+    export: str | None = None
+    """File that also receives the weights in half precision; null writes none."""
+    plan: Plan = field(default_factory=Plan)
+    """Which process does what."""
+
+
+@dataclass(frozen=True)
+class ImportConfig:
+    sim: SimNode
+    """The simulator that the policy is attached to."""
+    policy: PolicyNode
+    """The policy, and in `checkpoint` the folder of lerobot's or openpi's."""
+    out: str = "imported.safetensors"
+    """The policy file that is written."""
+
+
+@dataclass(frozen=True)
+class ExportConfig:
+    checkpoint: str
+    """What to export: a run folder, or a policy file."""
+    format: Literal["lerobot", "openpi"] = "lerobot"
+    """Whose checkpoint it becomes."""
+    dtype: Literal["source", "float32"] = "source"
+    """Type of the tensors: as in the checkpoint the policy came from, which rounds what was learned; or float32."""
+    out: str | None = None
+    """Folder it is written to, new or empty; null takes <format>_checkpoint here."""
+
+
+@dataclass(frozen=True)
+class InspectConfig:
+    checkpoint: str
+    """What to look at, given as a plain word: a run folder, a policy file, or a folder of lerobot's or openpi's."""
+
+
+@dataclass(frozen=True)
+class CollectConfig:
+    sim: SimNode
+    """The simulator."""
+    policy: str = "expert"
+    """Who acts: expert, random, a run folder, a checkpoint file, or asset:<name>."""
+    seed: int = at_least(0, 0)
+    """Fixes the episodes and every random choice."""
+    episodes: int = at_least(1, 100)
+    """Episodes to collect."""
+    split: str = "train"
+    """Conditions the episodes are drawn from."""
+    task: str | None = None
+    """Only this task, or this family; null for all."""
+    out: str = "demonstrations"
+    """Folder the episodes are written to."""
+    format: Literal["npz", "lerobot"] = "npz"
+    """npz: one file an episode; lerobot: a LeRobotDataset v3.0, which needs the extra embodied-rl[lerobot]."""
+    plan: Plan = field(default_factory=Plan)
+    """Which process does what."""
+
+
+@dataclass(frozen=True)
+class PlayConfig:
+    sim: SimNode
+    """The simulator."""
+    policy: str = "expert"
+    """Who acts: expert, random, a run folder, a checkpoint file, or asset:<name>."""
+    seed: int = at_least(0, 0)
+    """Fixes the episodes and every random choice."""
+    split: str = "train"
+    """Conditions the episodes are drawn from."""
+    task: str | None = None
+    """Only this task, or this family; null for all."""
+    out: str = "play"
+    """Folder of the videos."""
+
+
+@dataclass(frozen=True)
+class BenchConfig(TrainConfig):
+    what: str = "sim"
+    """What is measured, the first word after `bench`: a simulator, overlap, pipeline, async, cluster, policy, memory
+    or ablations."""
+    seconds: float = at_least(0.1, 10.0)
+    """Length of each measurement."""
+    device: str = "cpu"
+    """For `bench policy`: where the networks are; on a CUDA device they have their full size."""
+    compiled: bool = False
+    """For `bench policy`: also compile the denoise steps, which takes minutes."""
+    out: str = "bench"
+    """Folder of bench_<what>.json."""
+
+
+@dataclass(frozen=True)
+class TraceConfig:
+    folder: str = "last"
+    """The run, given as a plain word: its folder, or "last" for the newest below runs/."""
+    iteration: int | None = at_least(1, None)
+    """Which iteration; null takes the newest that was kept. One is kept with each checkpoint."""
+    file: str | None = None
+    """Where the trace goes; null puts it into the run's folder."""
+
+
+@dataclass(frozen=True)
+class DoctorConfig:
+    sim: SimNode | None = None
+    """A simulator to examine as well: its environment, packages, assets and renderer."""
+    run: RunConfig = field(default_factory=RunConfig)
+    """Where runs would live."""
+
+
+@dataclass(frozen=True)
+class EnvironmentConfig:
+    words: tuple[str, ...] = ()
+    """What to do and for which simulator: install <simulator>."""
+    python: str | None = None
+    """Interpreter to make the environment with; null takes this one."""
+    pip: tuple[str, ...] = ()
+    """Further options of each `pip install`, such as an index."""
+    accept_licence: bool = False
+    """You accept the licence of the simulator, where it asks."""
+    replace: bool = False
+    """Make it anew where it is there already."""
+    keep: bool = False
+    """Where it is there already and was made with today's pins, leave it and say so; with other pins, make it anew."""

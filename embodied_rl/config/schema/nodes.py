@@ -1,0 +1,236 @@
+"""Groups of keys that several commands share."""
+
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal
+
+from embodied_rl.config.freeze import at_least, rest
+from embodied_rl.interfaces.sim import trusted_setting
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    root: str = "runs"
+    """Folder of all runs; each run makes <root>/<experiment>/<time>_s<seed>/ of its own."""
+    experiment: str = ""
+    """Name of the run; by default that of the chosen experiment, or of the command."""
+    overrides: tuple[str, ...] = ()
+    """What was typed; the command line fills it in."""
+
+
+@dataclass(frozen=True)
+class SimNode:
+    kind: ClassVar[str] = "sims"
+    name: str
+    """Simulator; `embodied-rl list sims` shows them."""
+    num_envs: int = at_least(1, 64)
+    """Environments in all, over every rank, slice and worker."""
+    python: str | None = trusted_setting(None)
+    """Interpreter of the Python environment the simulator lives in; null takes the one that `embodied-rl sim install`
+    made for it, or this one."""
+    pythonpath: tuple[str, ...] = trusted_setting(())
+    """Folders that this interpreter imports from, besides its own packages."""
+    options: dict[str, Any] = rest()
+    """The simulator's own keys."""
+
+
+@dataclass(frozen=True)
+class SimChange:
+    name: str | None = None
+    """Simulator; null takes the one of the checkpoint, or of the benchmark."""
+    options: dict[str, Any] = rest()
+    """Further keys of `sim`, the simulator's own among them; what is not given stays as it was."""
+
+
+@dataclass(frozen=True)
+class BenchmarkPart:
+    sim: dict[str, Any]
+    """The simulator: its name and keys, as `sim` has them."""
+    tasks: tuple[str, ...] | None = None
+    """Names of its tasks; null takes all of them."""
+    initial_states: int | None = at_least(1, None)
+    """The first so many numbered initial states of each task; null draws the scene from the seed."""
+    seeds: int = at_least(1, 1)
+    """The seeds 0, 1, … of each task and initial state, so many."""
+    split: str = "train"
+    """Conditions of the simulator."""
+
+
+@dataclass(frozen=True)
+class BenchmarkNode:
+    name: str
+    """Of the benchmark, for reports."""
+    protocol: str
+    """Where its rules come from."""
+    parts: tuple[BenchmarkPart, ...]
+    """What it runs, one simulator after another."""
+
+
+@dataclass(frozen=True)
+class LoraNode:
+    rank: int = at_least(1, 32)
+    """Rank of the low-rank adapters (arXiv:2106.09685)."""
+    alpha: float | None = at_least(0.0, None)
+    """Adapters are scaled by alpha / rank; null takes the rank."""
+
+
+@dataclass(frozen=True)
+class PolicyNode:
+    kind: ClassVar[str] = "policies"
+    name: str
+    """Policy; `embodied-rl list policies` shows them."""
+    checkpoint: str | None = None
+    """Weights to start from: a run folder, a file, asset:<name>, or a folder of lerobot's or openpi's; null draws new
+    ones."""
+    cameras: dict[str, str | None] = field(default_factory=dict)
+    """For a checkpoint of another project: its view → the simulator's camera, null for a view that stays empty; views
+    and cameras of the same name need no entry."""
+    statistics: str | None = None
+    """For a checkpoint of another project: whose statistics normalise, where it has none or those of several robots: a
+    LeRobotDataset's folder, a norm_stats.json, or the name of an openpi asset; null takes the checkpoint's."""
+    tokenizer: str | None = None
+    """For a checkpoint of another project: a tokenizer.json, or its folder; null takes the checkpoint's own."""
+    gripper: Literal["same", "inverted", "zero_one", "one_zero"] = "same"
+    """For a checkpoint of another project: how its gripper actions relate to the simulator's -1 … 1; zero_one and
+    one_zero are policies whose gripper runs from 0 to 1."""
+    relative: tuple[str, ...] | None = None
+    """For a checkpoint of another project: actions, by the simulator's names, that it gives relative to the state entry
+    of the same position; null takes what its files say, which is nothing in openpi's."""
+    executed: int | None = at_least(1, None)
+    """Actions of a chunk that are executed before the policy is asked again; null executes all."""
+    blind: Literal["none", "image", "instruction"] | None = None
+    """An input the policy never gets, for controls; null keeps the checkpoint's, or gives all."""
+    freeze_perception: bool = False
+    """Keep what sees fixed, and compute it once a decision."""
+    train: Literal["full", "expert", "lora"] = "full"
+    """What learns: everything; the action expert alone, on a frozen vision-language model; or low-rank adapters."""
+    lora: LoraNode = field(default_factory=LoraNode)
+    """Adapters, for train=lora."""
+    device: str = "cpu"
+    """Where the network lives: cpu, or cuda."""
+    precision: Literal["float32", "bfloat16"] = "float32"
+    """Type of the vision-language model's weights where these are frozen; bfloat16 halves them, and rounds those of a
+    checkpoint that stores more."""
+    autocast: bool = False
+    """Act and learn with matrix products in bfloat16; weights, their gradients and sums stay float32."""
+    compile: bool = False
+    """Compile the network for acting, with CUDA graphs on a GPU: minutes at the start, shorter decisions, and a rollout
+    whose log-probabilities the update meets within rounding."""
+    cache_gigabytes: float = at_least(0.0, 4.0)
+    """Memory of each rank for what a frozen part of the network computed in a rollout, so that no epoch computes it
+    again: keys and values of a frozen prefix, or else image features; 0 for none."""
+    critic: Literal["privileged", "prefix", "expert"] = "privileged"
+    """What the value is read from: simulator truth, the policy's prefix, or the action expert's features."""
+    options: dict[str, Any] = rest()
+    """The policy's own keys."""
+
+
+@dataclass(frozen=True)
+class SamplerNode:
+    name: Literal["flow_sde", "flow_noise"] = "flow_sde"
+    """Where exploration comes from: a stochastic differential equation, or a learned noise head."""
+    denoise_steps: int = at_least(1, 4)
+    """K, steps that integrate the flow."""
+    noise_level: float = at_least(0.0, 0.8)
+    """Flow-SDE: a, strength of the injected noise."""
+    step_weights: tuple[float, ...] | None = None
+    """Flow-SDE, hybrid: weight of each denoise step in the draw of the stochastic one; null draws evenly."""
+    layers: Literal["hybrid", "full"] = "hybrid"
+    """Flow-SDE: one stochastic denoise step per decision, or all of them."""
+    std_min: float = at_least(0.0, 0.08)
+    """Flow-Noise: lower bound of the noise head's standard deviation."""
+    std_max: float = at_least(0.0, 0.3)
+    """Flow-Noise: upper bound of the noise head's standard deviation."""
+
+
+@dataclass(frozen=True)
+class AlgoNode:
+    kind: ClassVar[str] = "algorithms"
+    name: str
+    """Algorithm; `embodied-rl list algos` shows them."""
+    sampler: SamplerNode = field(default_factory=SamplerNode)
+    """How actions are drawn from the flow while training."""
+    options: dict[str, Any] = rest()
+    """The algorithm's own keys."""
+
+
+@dataclass(frozen=True)
+class EpisodesNode:
+    kind: ClassVar[str] = "episodes"
+    name: str = "uniform"
+    """How often each task is drawn while training; `embodied-rl list episodes` shows the ways."""
+    options: dict[str, Any] = rest()
+    """The way's own keys."""
+
+
+@dataclass(frozen=True)
+class TrainLoop:
+    iterations: int = at_least(1, 100)
+    """Rollouts, each followed by one update."""
+    decisions: int = at_least(1, 24)
+    """T, policy calls per environment in a rollout."""
+    time_limit: Literal["bootstrap", "terminal"] = "bootstrap"
+    """What the end of a truncated episode is worth: its final observation's value; or nothing, where to be in time is
+    part of the task and the critic sees a clock."""
+    eval_every: int = at_least(0, 25)
+    """Iterations between evaluations while training; 0 evaluates only at the end."""
+    eval_episodes: int = at_least(1, 256)
+    """Episodes of an evaluation while training."""
+    final_episodes: int = at_least(1, 512)
+    """Episodes of the evaluation before and after training, on seeds of their own."""
+
+
+@dataclass(frozen=True)
+class CheckpointConfig:
+    every: int = at_least(1, 10)
+    """Iterations between checkpoints."""
+    keep: int = at_least(1, 3)
+    """Checkpoints kept besides the best one."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    allocation: Literal["auto", "colocated", "split"] = "colocated"
+    """colocated: ranks simulate, infer and learn; split: simulators have worker processes of their own; auto, which
+    `train` starts from and only `train` knows: what promises most on this machine."""
+    ranks: int = at_least(1, 2)
+    """Symmetric processes that infer and learn, gradients averaged."""
+    slices: int = at_least(1, 1)
+    """Sets of environments of a rank; while one is inferred the others simulate."""
+    workers: int = at_least(1, 2)
+    """Split: simulator processes of each slice."""
+    order: Literal["exact", "ready"] = "exact"
+    """Split: infer slices in turn, or whichever simulators are done; "ready" gives up reproducible bits."""
+    rollout_workers: int | None = at_least(0, None)
+    """Processes that collect beside the ranks, each with a policy and simulators of its own; 0: ranks collect. Null
+    takes 0, or with mode=stream and mode=async as many as there are ranks."""
+    learner: Literal["replicated", "sharded"] = "replicated"
+    """replicated: each rank has the whole optimiser; sharded: a share of weights, gradients and moments (FSDP2)."""
+    policy: Literal["shared", "process"] = "shared"
+    """shared: a rank infers with the module that learns; process: a process beside it does, and is sent the weights."""
+    start_timeout: float = at_least(1.0, 300.0)
+    """Seconds in which a simulator process must have started; then it counts as hung."""
+    call_timeout: float = at_least(1.0, 120.0)
+    """Seconds in which a simulator process must have executed a chunk; then it counts as hung and is replaced."""
+
+    @property
+    def collectors(self) -> int:
+        """How many processes collect: rollout workers, or the ranks themselves."""
+        return self.rollout_workers or self.ranks
+
+    @property
+    def parts(self) -> int:
+        """Into how many simulators the environments are divided."""
+        return self.collectors * self.simulators
+
+    @property
+    def simulators(self) -> int:
+        """Of each process that collects."""
+        return self.slices * (1 if self.allocation == "colocated" else self.workers)
+
+
+@dataclass(frozen=True)
+class Logger:
+    tensorboard: bool = True
+    """Write TensorBoard events into the run folder."""
+    live: bool = True
+    """Show a live table on a terminal; otherwise plain lines."""

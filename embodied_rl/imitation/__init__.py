@@ -1,0 +1,1 @@
+"""Learning from demonstrations: recording them, drawing from them, cloning them."""

@@ -1,0 +1,252 @@
+"""Supervised fine-tuning by conditional flow matching, with perception learned first.
+
+A vision-language-action policy usually starts from a pretrained vision-language model. A small network trained from
+scratch has none, so its perception is taught first, by localising what the instruction names in many frames
+(`SFT.localise`); then the action expert is cloned from demonstrations on the frozen perception (`SFT.clone`). Times and
+conventions are openpi's: t ~ Beta(1.5, 1) · 0.999 + 0.001, x_t = t·noise + (1 - t)·action, target noise - action.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from dataclasses import dataclass
+from functools import partial
+from statistics import fmean
+from typing import Literal
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from embodied_rl.config.freeze import at_least
+from embodied_rl.interfaces.policy import FlowBackbone, PolicyInput
+
+ROWS_AT_ONCE = 512
+REPORT_EVERY = 200
+
+
+@dataclass(frozen=True)
+class SFTConfig:
+    """Settings of supervised fine-tuning.
+
+    Attributes:
+        auxiliary_names: privileged entries that perception learns to predict.
+        frames: episodes whose frames teach perception; 0 leaves it as it is.
+        localise_steps: optimiser steps of the perception stage.
+        localise_lr: its peak learning rate.
+        localise_batch: its rows of a minibatch.
+        demonstrations: demonstrated episodes to clone.
+        operator: "careful", or "faulty" for the operator with systematic faults.
+        noise, drift, drift_share, slip: how the operator is disturbed, so that it is seen to recover: see
+            `embodied_rl.imitation.demonstrations.Disturbance`. Rows whose chunk meets a drift or a slip are left out.
+        longest: control steps after which a demonstration is cut.
+        steps: optimiser steps of the cloning stage.
+        lr: its peak learning rate.
+        batch: its rows of a minibatch.
+        draws: of time and noise for each of these rows, which is encoded once for all of them.
+        weight_decay: of AdamW, in both stages.
+        feature_noise: standard deviation added to cached perception features while cloning.
+        finetune_steps: further cloning steps with perception learning too; 0 for none.
+        finetune_lr: their peak learning rate.
+    """
+
+    auxiliary_names: tuple[str, ...] = ("target_x", "target_y", "goal_x", "goal_y")
+    frames: int = 6000
+    localise_steps: int = 10_000
+    localise_lr: float = 1e-3
+    localise_batch: int = 128
+    demonstrations: int = 1500
+    operator: Literal["careful", "faulty"] = "faulty"
+    noise: float = 0.1
+    drift: float = 0.0
+    drift_share: float = 0.2
+    slip: float = 0.0
+    longest: int = 30
+    steps: int = 4000
+    lr: float = 1.5e-3
+    batch: int = 64
+    draws: int = at_least(1, 1)
+    weight_decay: float = 1e-3
+    feature_noise: float = 0.003
+    finetune_steps: int = 0
+    finetune_lr: float = 3e-4
+
+
+Report = Callable[[str, int, dict[str, float]], None]
+"""Called with the stage's name, the step and figures."""
+
+
+def flow_times(rows: int, generator: torch.Generator) -> Tensor:
+    """Training times float32 [rows], openpi's Beta(1.5, 1) · 0.999 + 0.001, by the inverse distribution function."""
+    return torch.rand(rows, generator=generator) ** (1 / 1.5) * 0.999 + 0.001
+
+
+@dataclass(frozen=True)
+class Lesson:
+    """What is cloned in one step.
+
+    Attributes:
+        inputs: n rows.
+        actions: float32 [n, H, D] in the model's units.
+        padding: bool [n, H], actions that only repeat the last one and are not learned; None for none.
+    """
+
+    inputs: PolicyInput
+    actions: Tensor
+    padding: Tensor | None = None
+
+
+def conditional_flow_matching_loss(
+    backbone: FlowBackbone,
+    inputs: PolicyInput,
+    actions: Tensor,
+    generator: torch.Generator,
+    padding: Tensor | None = None,
+    draws: int = 1,
+) -> Tensor:
+    """Mean squared error of the velocity, for actions [n, H, D] in the model's units (pi0, arXiv:2410.24164, eq. 1).
+
+    Each row is encoded once for so many `draws` of time and noise (CogACT, arXiv:2411.19650). Actions where `padding`,
+    bool [n, H], is set are left out of the mean. Everything is on the network's device but the generator.
+    """
+    rows = torch.arange(len(actions), device=actions.device).repeat(draws)
+    actions, padding = actions[rows], None if padding is None else padding[rows]
+    time = flow_times(len(actions), generator).to(actions.device)
+    noise = torch.randn(actions.shape, generator=generator).to(actions.device)
+    t = time[:, None, None]
+    context = backbone.encode(inputs)
+    context = context if draws == 1 else context.select(rows)
+    velocity, _ = backbone.velocity(t * noise + (1 - t) * actions, time, context)
+    error = (velocity - (noise - actions)).square()
+    if padding is None:
+        return error.mean()
+    wanted = ~padding[..., None].expand_as(error)
+    return (error * wanted).sum() / wanted.sum().clamp_min(1)
+
+
+class SFT:
+    """Supervised fine-tuning of one backbone, on the device it lives on.
+
+    Args:
+        config: of all stages.
+        backbone: changed in place.
+        seed: of every draw.
+        report: told how it goes.
+        autocast: compute matrix products in bfloat16.
+    """
+
+    Config = SFTConfig
+
+    def __init__(
+        self, config: SFTConfig, backbone: FlowBackbone, seed: int, report: Report, *, autocast: bool = False
+    ) -> None:
+        self.config, self.backbone, self._report = config, backbone, report
+        self._generator = torch.Generator().manual_seed(seed)
+        self._device = next(backbone.parameters()).device
+        self._cast = partial(torch.autocast, self._device.type, torch.bfloat16) if autocast else nullcontext
+
+    def localise(self, inputs: PolicyInput, targets: Tensor) -> None:
+        """Teach perception to predict `backbone.spec.auxiliary_names`, targets float32 [M, G]."""
+        config, parameters = self.config, self.backbone.perception_parameters()
+        optimiser = torch.optim.AdamW(parameters, config.localise_lr, weight_decay=config.weight_decay)
+        for step in range(config.localise_steps):
+            _schedule(optimiser, config.localise_lr, step, config.localise_steps)
+            rows = torch.randint(len(targets), (config.localise_batch,), generator=self._generator)
+            with self._cast():
+                features = _perceive(self.backbone, select(inputs, rows).to(self._device))
+                predicted = self.backbone.predict_auxiliary(features)
+            loss = F.smooth_l1_loss(predicted.float(), targets[rows].to(self._device), beta=0.1)
+            _descend(optimiser, parameters, loss)
+            if (step + 1) % REPORT_EVERY == 0:
+                self._report("localise", step + 1, {"loss": loss.item()})
+
+    def clone(self, inputs: PolicyInput, actions: Tensor) -> None:
+        """Clone chunks float32 [M, H, D] on frozen, cached perception; then, if asked for, with all of it learning."""
+        config = self.config
+        frozen = {id(parameter) for parameter in self.backbone.perception_parameters()}
+        others = [parameter for parameter in self.backbone.parameters() if id(parameter) not in frozen]
+        if config.steps:
+            self._clone(self._drawn(with_features(self.backbone, inputs), actions), others, config.steps, config.lr)
+        self.follow(self._drawn(inputs, actions))
+
+    def follow(self, lessons: Iterator[Lesson]) -> None:
+        """`finetune_steps` steps on what is shown, with everything learning that may."""
+        parameters = list(self.backbone.parameters())
+        self._clone(lessons, parameters, self.config.finetune_steps, self.config.finetune_lr)
+
+    def _drawn(self, inputs: PolicyInput, actions: Tensor) -> Iterator[Lesson]:
+        """Random rows, without end."""
+        while True:
+            rows = torch.randint(len(actions), (self.config.batch,), generator=self._generator)
+            yield Lesson(select(inputs, rows), actions[rows])
+
+    def _clone(self, lessons: Iterator[Lesson], parameters: list[torch.nn.Parameter], steps: int, lr: float) -> None:
+        config, losses = self.config, deque[float](maxlen=REPORT_EVERY)
+        parameters = [parameter for parameter in parameters if parameter.requires_grad]
+        optimiser = torch.optim.AdamW(parameters, lr, weight_decay=config.weight_decay)
+        for step in range(steps):
+            _schedule(optimiser, lr, step, steps)
+            lesson = next(lessons)
+            batch = _shaken(lesson.inputs, config.feature_noise, self._generator).to(self._device)
+            padding = None if lesson.padding is None else lesson.padding.to(self._device)
+            actions = lesson.actions.to(self._device)
+            with self._cast():
+                loss = conditional_flow_matching_loss(
+                    self.backbone, batch, actions, self._generator, padding, config.draws
+                )
+            _descend(optimiser, parameters, loss)
+            losses.append(loss.item())
+            if (step + 1) % REPORT_EVERY == 0:
+                self._report("clone", step + 1, {"loss": fmean(losses)})
+
+
+def with_features(backbone: FlowBackbone, inputs: PolicyInput) -> PolicyInput:
+    """The inputs with what perception sees in them, computed once; images are dropped."""
+    device = next(backbone.parameters()).device
+    with torch.no_grad():
+        parts = [
+            _perceive(backbone, select(inputs, rows).to(device))
+            for rows in torch.arange(len(inputs)).split(ROWS_AT_ONCE)
+        ]
+    features = {name: torch.cat([part[name].to(inputs.state.device) for part in parts]) for name in parts[0]}
+    return PolicyInput({}, inputs.state, inputs.tokens, features)
+
+
+def select(inputs: PolicyInput, rows: Tensor) -> PolicyInput:
+    """The given rows."""
+    features = None if inputs.features is None else {name: value[rows] for name, value in inputs.features.items()}
+    return PolicyInput(
+        {name: value[rows] for name, value in inputs.images.items()}, inputs.state[rows], inputs.tokens[rows], features
+    )
+
+
+def _perceive(backbone: FlowBackbone, inputs: PolicyInput) -> dict[str, Tensor]:
+    features = backbone.perceive(inputs)
+    if features is None:
+        raise ValueError("algo.frames and a frozen perception need a policy with a perception of its own (`perceive`).")
+    return features
+
+
+def _shaken(inputs: PolicyInput, scale: float, generator: torch.Generator) -> PolicyInput:
+    """The same with a little noise on its features, so that the expert does not read their last digits."""
+    if inputs.features is None or not scale:
+        return inputs
+    noisy = {
+        name: value + scale * torch.randn(value.shape, generator=generator) for name, value in inputs.features.items()
+    }
+    return PolicyInput(inputs.images, inputs.state, inputs.tokens, noisy)
+
+
+def _schedule(optimiser: torch.optim.Optimizer, peak: float, step: int, steps: int) -> None:
+    """Fifty steps of warm-up, then a cosine to 3 % of the peak."""
+    cosine = 0.5 * (1 + np.cos(np.pi * step / steps))
+    for group in optimiser.param_groups:
+        group["lr"] = peak * min(1.0, (step + 1) / 50) * (0.97 * cosine + 0.03)
+
+
+def _descend(optimiser: torch.optim.Optimizer, parameters: list[torch.nn.Parameter], loss: Tensor) -> None:
+    optimiser.zero_grad()
+    loss.backward()
+    torch.nn.utils.clip_grad_norm_(parameters, 1.0)
+    optimiser.step()

@@ -1,0 +1,99 @@
+"""Demonstrations on disk as lessons: a LeRobotDataset, streamed, in the units and under the names of an embodiment."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import closing
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from embodied_rl.actors.embodiment import Embodiment
+from embodied_rl.config.schema import SftConfig
+from embodied_rl.imitation.cloning import Lesson, SFTConfig
+from embodied_rl.interfaces.policy import FlowBackbone
+from embodied_rl.interfaces.sim import Observation
+
+if TYPE_CHECKING:
+    from embodied_rl.datasets.lerobot.reader import Dataset
+
+STATISTIC_ROWS = 100_000
+"""Frames whose states are read for statistics, evenly spaced, at most."""
+
+
+def opened(folder: str) -> "closing[Dataset]":
+    """The dataset in a folder, closed afterwards.
+
+    Raises:
+        DatasetError: it is none, or a part of it is missing.
+        Unavailable: the packages that read it are not installed.
+    """
+    from embodied_rl.datasets.lerobot.reader import Dataset
+
+    return closing(Dataset(folder))
+
+
+def check(config: SftConfig, options: SFTConfig) -> None:
+    """Find what keeps a dataset from being cloned, before anything is made.
+
+    Raises:
+        ValueError: stages that need a simulator's operator, or no steps; DatasetError: see `opened`.
+    """
+    if options.frames or options.steps:
+        raise ValueError(
+            f"dataset={config.dataset}: algo.frames={options.frames} and algo.steps={options.steps} belong to scripted "
+            "operators; set both to 0 and algo.finetune_steps=<steps>, as algo=sft_vla does."
+        )
+    with opened(str(config.dataset)):
+        pass
+
+
+def states(dataset: "Dataset") -> NDArray[np.float32]:
+    """The dataset's states [m, S], for statistics."""
+    rows = np.unique(np.linspace(0, len(dataset) - 1, min(len(dataset), STATISTIC_ROWS)).astype(np.int64))
+    return dataset.column("observation.state", rows).reshape(len(rows), -1).astype(np.float32)
+
+
+def stream(
+    dataset: "Dataset", embodiment: Embodiment, network: FlowBackbone, batch: int, seed: int
+) -> Iterator[Lesson]:
+    """Batches without end, in an order of the seed.
+
+    Raises:
+        ValueError: a camera, a state or an action of the dataset that is not the embodiment's.
+    """
+    from embodied_rl.datasets.lerobot.stream import Shuffle, Stream
+
+    names = cameras(dataset.cameras, embodiment)
+    for samples in Stream(dataset, batch, network.spec.horizon, Shuffle(seed=seed)):
+        if samples.actions.shape[-1] != (entries := len(embodiment.action_names)):
+            raise ValueError(
+                f"dataset={dataset.folder} has {samples.actions.shape[-1]} action entries, the simulator {entries}: "
+                "choose the simulator (or the settings of it) that the dataset was recorded with."
+            )
+        seen = _renamed(samples.observation, names)
+        actions = embodiment.model_actions(samples.actions, seen.state, network.spec.action_dim)
+        yield Lesson(embodiment.inputs(seen, network), actions, torch.from_numpy(samples.padding))
+
+
+def cameras(known: Mapping[str, Any], embodiment: Embodiment) -> dict[str, str]:
+    """The embodiment's camera → the dataset's, which has its name, or that of the policy's view.
+
+    Raises:
+        ValueError: the dataset has neither.
+    """
+    found: dict[str, str] = {}
+    for camera, view in zip(embodiment.cameras, embodiment.seen_as, strict=True):
+        name = next((name for name in (camera, view) if name in known), None)
+        if name is None:
+            raise ValueError(
+                f"The policy sees camera {camera!r} (as {view!r}); the dataset shows {', '.join(known) or 'none'}. "
+                "Say which is which with policy.cameras, or choose another dataset."
+            )
+        found[camera] = name
+    return found
+
+
+def _renamed(observation: Observation, names: Mapping[str, str]) -> Observation:
+    return replace(observation, images={camera: observation.images[name] for camera, name in names.items()})

@@ -1,0 +1,1 @@
+"""How one process holds another: handles, workers, messages, boards."""

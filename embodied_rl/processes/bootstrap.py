@@ -1,0 +1,67 @@
+"""First lines of a worker in another Python environment, run there as a script.
+
+Our code is not installed there, so that environment's own folders say what can be imported, and this adds only the
+packages that are named: nothing else that lies beside them here. Standard library only, and older syntax than the rest
+of the package, so that an interpreter that is too old can still say so.
+
+    python bootstrap.py '{"main": "module:function", "packages": {"name": "folder that holds it"}}' <descriptors>
+
+Whoever cannot start sends a greeting with a "problem" through the pipe, whose descriptor comes first; see
+`embodied_rl.processes.messages.greet`.
+"""
+
+import os
+import sys
+from typing import Any
+
+OLDEST = (3, 10)
+
+
+def main() -> None:
+    """Make the packages importable and run the entry point, or say why not."""
+    here = os.path.dirname(os.path.abspath(__file__))
+    sys.path[:] = [entry for entry in sys.path if os.path.realpath(entry or ".") != os.path.realpath(here)]
+    import json
+
+    said = json.loads(sys.argv.pop(1))
+    problem = what_is_missing()
+    if problem:
+        from multiprocessing.connection import Connection
+
+        Connection(int(sys.argv[1])).send_bytes(json.dumps({"problem": problem}).encode())
+        return
+    sys.meta_path.insert(0, Shared(said["packages"]))
+    from importlib import import_module
+
+    module, _, function = said["main"].partition(":")
+    getattr(import_module(module), function)()
+
+
+def what_is_missing() -> str:
+    """Why a worker cannot run here; empty where it can."""
+    found = sys.version.partition(" ")[0]
+    if sys.version_info < OLDEST:
+        return f"it is Python {found}; a simulator's Python must be {OLDEST[0]}.{OLDEST[1]} or newer"
+    try:
+        import numpy  # noqa: F401
+    except ImportError as error:
+        return f"NumPy cannot be imported there ({error}). Install it: {sys.executable} -m pip install numpy"
+    return ""
+
+
+class Shared:
+    """Finds the named top-level packages where they are, and nothing else."""
+
+    def __init__(self, packages: dict):
+        self._packages = packages
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
+        if path is not None or name not in self._packages:
+            return None
+        from importlib.machinery import PathFinder
+
+        return PathFinder.find_spec(name, [self._packages[name]])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,186 @@
+"""One life of a child process: starting it, talking to it under deadlines, and saying how it ended."""
+
+import collections
+import os
+import signal
+import socket
+import struct
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import IO, Any
+
+from embodied_rl.processes.handle import NoAnswer, WorkerDied
+from embodied_rl.processes.interpreter import Interpreter, own_command, own_environment
+from embodied_rl.processes.messages import receive, send
+
+LOG_LINES = 30
+STOP_SIGNALS = {signal.SIGINT, signal.SIGTERM}
+
+
+class ChildProcess:
+    """A fresh Python interpreter with a pipe to it. By default it can import whatever this one can.
+
+    Args:
+        name: for messages.
+        main: "module:function" to run there; the pipe's descriptor is its first command-line argument.
+        log: open file for its standard output and error.
+        deadline: seconds that the transfer of one message may take once it has begun.
+        descriptors: to share with it; further command-line arguments.
+        threads: for NumPy's and torch's own parallelism; children share the cores.
+        interpreter: another environment to run in.
+        packages: what of ours it can import there, besides the engine itself.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        main: str,
+        log: IO[bytes],
+        deadline: float,
+        descriptors: Sequence[int] = (),
+        threads: int = 1,
+        interpreter: Interpreter | None = None,
+        packages: tuple[str, ...] = (),
+    ):
+        self._name, self._log = name, log
+        command = own_command(main) if interpreter is None else interpreter.command(main, packages)
+        variables = own_environment() if interpreter is None else interpreter.environment()
+        ours, theirs = socket.socketpair()
+        _set_deadline(ours, deadline)
+        passed = (theirs.fileno(), *descriptors)
+        with theirs, held_signals():
+            try:
+                self._process = subprocess.Popen(
+                    [*command, *map(str, passed)],
+                    env={**variables, "OMP_NUM_THREADS": str(threads), "OPENBLAS_NUM_THREADS": str(threads)},
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=log,
+                    pass_fds=passed,
+                )
+            except OSError as error:
+                ours.close()
+                raise WorkerDied(f"{name} could not be started by {command[0]}: {error}") from None
+        self.connection = Connection(ours.detach())
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def alive(self) -> bool:
+        return self._process.poll() is None
+
+    def send(self, message: Any, doing: str) -> None:
+        """Send a message. Raises `WorkerDied` when the child is gone or does not read."""
+        try:
+            send(self.connection, message)
+        except OSError:
+            raise self._death(doing) from None
+
+    def receive(
+        self,
+        timeout: float,
+        doing: str,
+        remedy: str = "",
+        deadline: float | None = None,
+        read: Callable[[Connection], Any] = receive,
+    ) -> Any:
+        """The next message.
+
+        Args:
+            timeout: seconds to wait from now on.
+            doing: what it is at, for messages.
+            remedy: what the user can do where it is too late.
+            deadline: seconds it had in all, for messages; by default `timeout`.
+            read: takes the message from the pipe.
+
+        Raises:
+            NoAnswer: the child was silent for too long.
+            WorkerDied: it is gone.
+        """
+        try:
+            if self.connection.poll(timeout):
+                return read(self.connection)
+        except (EOFError, OSError):
+            raise self._death(doing) from None
+        seconds = timeout if deadline is None else deadline
+        raise self._death(doing, f"gave no answer within {seconds:g} s and was killed", remedy)
+
+    def ready(self) -> bool:
+        """Whether `receive` would return, or raise, at once."""
+        return self.connection.poll(0)
+
+    def stop(self, grace: float = 0.0) -> None:
+        """Close the pipe, which ends the child; kill it when it has not ended after `grace` seconds."""
+        self.connection.close()
+        try:
+            self._process.wait(grace)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+    def memory(self) -> int:
+        """Resident bytes; 0 where the system does not say."""
+        return resident_bytes(self.pid)
+
+    def _death(self, doing: str, late: str = "", remedy: str = "") -> WorkerDied:
+        how = late
+        if not late:
+            try:
+                how = _exit_in_words(self._process.wait(1.0))
+            except subprocess.TimeoutExpired:
+                how = "stopped talking and was killed"
+        self._process.kill()
+        self._process.wait()
+        said = " ".join(filter(None, (f"{self._name} (pid {self.pid}) {how} during '{doing}'.", remedy)))
+        return (NoAnswer if late else WorkerDied)(f"{said}{self._log_tail()}")
+
+    def _log_tail(self) -> str:
+        self._log.seek(0)
+        text = b"".join(collections.deque(self._log, LOG_LINES)).decode(errors="replace").rstrip()
+        return f"\nThe last lines of its log:\n{text}" if text else " Its log is empty."
+
+
+@contextmanager
+def held_signals() -> Iterator[None]:
+    """Start children with SIGINT and SIGTERM blocked, so that none ends by one before it has made up its mind."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def anonymous_memory() -> int:
+    """A descriptor of memory without a name. It can be shared with a child, and cannot be left behind."""
+    if hasattr(os, "memfd_create"):
+        return os.memfd_create("embodied-rl")
+    with tempfile.TemporaryFile() as file:
+        return os.dup(file.fileno())
+
+
+def resident_bytes(pid: int) -> int:
+    """Resident memory of a process; 0 where /proc does not tell."""
+    try:
+        pages = Path(f"/proc/{pid}/statm").read_text().split()[1]
+    except (FileNotFoundError, ProcessLookupError):
+        return 0
+    return int(pages) * os.sysconf("SC_PAGE_SIZE")
+
+
+def _set_deadline(end: socket.socket, seconds: float) -> None:
+    value = struct.pack("ll", int(seconds), int(seconds % 1 * 1e6))
+    end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, value)
+    end.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, value)
+
+
+def _exit_in_words(code: int) -> str:
+    if code >= 0:
+        return f"exited with code {code}"
+    hint = " (by hand, or because memory ran out)" if -code == signal.SIGKILL else ""
+    return f"was killed by {signal.Signals(-code).name}{hint}"

@@ -1,0 +1,81 @@
+"""A `Simulator` whose environments live in a worker process, for whoever wants a simulator rather than futures."""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from inspect import Signature, signature
+from typing import Any
+
+from embodied_rl.interfaces.sim import Array, Episode, Observation, SimulatorSpec, StepResult
+from embodied_rl.processes.handle import Handle
+from embodied_rl.processes.worker import Kept
+
+OPTIONAL = ("expert", "bare_loop")
+"""Methods that give a function, which some simulators have."""
+
+
+class RemoteSimulator:
+    """Calls go through a handle; images are copied, so that they stay as they are.
+
+    Args:
+        handle: of the simulator; closed with this object.
+        num_envs: n.
+        simulator: its class: what it has of `OPTIONAL`, this object has, too.
+
+    Attributes:
+        waited: seconds in which steps were waited for.
+        busy: seconds of them in which the simulator was at work; what is left went into transport.
+    """
+
+    def __init__(self, handle: Handle, num_envs: int, simulator: type[Any]) -> None:
+        self.num_envs = num_envs
+        self.waited = self.busy = 0.0
+        self._handle = handle
+        for name in OPTIONAL:
+            if hasattr(simulator, name):
+                setattr(self, name, partial(self._function, name, signature(getattr(simulator, name))))
+        self.spec: SimulatorSpec = handle.spec
+
+    @property
+    def render_seconds(self) -> float:
+        """Spent on pictures, see `embodied_rl.interfaces.sim.Timed`."""
+        return float(self._call("render_seconds"))
+
+    def reset(self, episodes: Sequence[Episode | None]) -> Observation:
+        return _owned(self._call("reset", list(episodes)))
+
+    def step(self, actions: Array, next_episodes: Sequence[Episode | None]) -> StepResult:
+        began = time.perf_counter()
+        future = self._handle.submit("step", actions, list(next_episodes))
+        result: StepResult = future.result()
+        final = None if result.final_observation is None else _owned(result.final_observation)
+        result = replace(result, observation=_owned(result.observation), final_observation=final)
+        self.waited, self.busy = self.waited + time.perf_counter() - began, self.busy + future.seconds
+        return result
+
+    def snapshot(self) -> dict[str, Array]:
+        return self._call("snapshot")
+
+    def restore(self, state: dict[str, Array]) -> Observation:
+        return _owned(self._call("restore", state))
+
+    def render(self, row: int, width: int, height: int) -> Array:
+        """uint8 [height, width, 3] of one environment, for videos."""
+        return self._call("render", row, width, height)
+
+    def close(self) -> None:
+        self._handle.close()
+
+    def _function(self, method: str, takes: Signature, *args: Any, **named: Any) -> Callable[..., Any]:
+        """What a method gives that gives a function: the function stays in the worker, and is called there."""
+        given = takes.bind(self, *args, **named).args[1:]
+        kept: Kept = self._call(method, *given)
+        return lambda *given: self._call("kept", kept.number, *given)
+
+    def _call(self, method: str, *args: Any) -> Any:
+        return self._handle.submit(method, *args).result()
+
+
+def _owned(observation: Observation) -> Observation:
+    return replace(observation, images={name: image.copy() for name, image in observation.images.items()})

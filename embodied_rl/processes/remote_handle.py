@@ -1,0 +1,177 @@
+"""What handles on roles in other processes have in common, wherever those are: one call at a time, a start that may be
+waited for later, restarts within a budget, and deaths that are told with their cause.
+"""
+
+import contextlib
+import time
+from abc import ABC, abstractmethod
+from multiprocessing.connection import Connection
+from typing import Any, Generic, Self, TypeVar
+
+from embodied_rl.interfaces.sim import NotFinite, SimulatorSpec, Unavailable
+from embodied_rl.processes.handle import GaveUp, NoAnswer, WorkerDied, WorkerError
+from embodied_rl.processes.restarts import Restarts
+from embodied_rl.processes.worker import Failure
+
+START_REMEDY = "If it only needs longer to start, raise plan.start_timeout."
+CALL_REMEDY = "If such a call may take longer, raise plan.call_timeout."
+
+
+class RemoteCall:
+    """A future whose answer comes from another process."""
+
+    def __init__(self, handle: "RemoteHandle[Any]", method: str):
+        self.method, self.finished = method, False
+        self.began, self.seconds = time.monotonic(), 0.0
+        self._handle = handle
+        self._value: Any = None
+        self._error: Exception | None = None
+
+    def done(self) -> bool:
+        return self.finished or self._handle.answered(self)
+
+    def wait_on(self) -> tuple[Connection | None, float]:
+        return (None, 0.0) if self.done() else self._handle.wait_on(self)
+
+    def result(self, timeout: float | None = None) -> Any:
+        if not self.finished:
+            self._handle.collect(self, timeout)
+        if self._error is not None:
+            raise self._error
+        return self._value
+
+    def finish(self, value: Any, began: float, seconds: float) -> None:
+        """Set the answer; for the handle alone."""
+        self._value, self.began, self.seconds, self.finished = value, began, seconds, True
+
+    def fail(self, error: Exception) -> None:
+        """Set what went wrong; for the handle alone."""
+        self._error, self.finished = error, True
+
+
+Call = TypeVar("Call", bound=RemoteCall)
+
+
+class RemoteHandle(ABC, Generic[Call]):
+    """A role in another process; see `Handle`. It starts at once, in parallel with others.
+
+    Args:
+        name: for messages.
+        restarts: how often `restart` may be called within an hour. The first is immediate; those that follow without a
+            call that succeeded wait longer and longer, in the new process, so that nobody here waits with it.
+    """
+
+    def __init__(self, name: str, restarts: int):
+        self.name = name
+        self._restarts = Restarts(restarts)
+        self._last_death = self._hopeless = ""
+        self._spec: SimulatorSpec | None = None
+        self._pending: Call | None = None
+        self._closed = self._was_up = False
+        self._starting = True
+
+    @property
+    def spec(self) -> SimulatorSpec:
+        if self._spec is None:
+            self._finish_start()
+        assert self._spec is not None, f"{self.name} is no simulator: it has no spec"
+        return self._spec
+
+    @property
+    @abstractmethod
+    def alive(self) -> bool: ...
+
+    def submit(self, method: str, *args: Any) -> Call:
+        assert not self._closed, f"{self.name} is closed"
+        assert self._pending is None, f"{self.name}: '{method}' submitted before the last call was collected"
+        call = self._send(method, args)
+        self._pending = None if call.finished else call  # it may have failed at once
+        return call
+
+    def restart(self) -> None:
+        if self._hopeless:
+            raise GaveUp(self._hopeless)
+        delay = self._restarts.next_delay()
+        if delay is None:
+            times = f"{self.name} was restarted {self._restarts.budget} times within an hour; giving up."
+            raise GaveUp(f"{times}{self._last_death}")
+        self._stop()
+        self._launch(delay)
+
+    def close(self) -> None:
+        if self._closed:
+            return
+        if self.alive and self._pending is None and not self._starting:
+            with contextlib.suppress(WorkerDied, WorkerError):  # it is on its way out anyway
+                self.submit("close").result(timeout=5.0)
+        self._stop(grace=1.0)
+        self._closed = True
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @abstractmethod
+    def answered(self, call: Call) -> bool:
+        """Whether a call has its answer, or never will, or is too late; for `RemoteCall` alone."""
+
+    @abstractmethod
+    def wait_on(self, call: Call) -> tuple[Connection, float]:
+        """What becomes readable with what a call waits for, and the seconds left for it; for `RemoteCall` alone."""
+
+    @abstractmethod
+    def collect(self, call: Call, timeout: float | None) -> None:
+        """Finish a call; for `RemoteCall` alone."""
+
+    @abstractmethod
+    def _send(self, method: str, args: tuple[Any, ...]) -> Call:
+        """Submit a call, now or once the process is up."""
+
+    @abstractmethod
+    def _launch(self, delay: float = 0.0) -> None:
+        """Start a process, which waits so long before it builds its role."""
+
+    @abstractmethod
+    def _stop(self, grace: float = 0.0) -> None:
+        """End it, after so many seconds at most in which it may do so by itself."""
+
+    @abstractmethod
+    def _await_start(self) -> SimulatorSpec | None:
+        """Until the role is built; returns what it is, for a simulator."""
+
+    def _finish_start(self) -> None:
+        if self._hopeless:
+            raise GaveUp(self._hopeless)
+        try:
+            self._spec = self._await_start()
+        except NoAnswer as death:
+            if self._was_up:
+                raise
+            self._hopeless = str(death)  # what never came up once would hang again
+            raise GaveUp(self._hopeless) from None
+        self._starting, self._was_up = False, True
+
+    def _fail(self, call: Call, error: Exception) -> None:
+        self._pending = None
+        if isinstance(error, WorkerDied):
+            self._last_death = f" The last time: {error}"
+        call.fail(error)
+
+    def _worker_error(self, method: str, failure: Failure, where: str = "") -> Exception:
+        """What a failure over there is raised as here."""
+        if failure.row is not None:
+            return NotFinite(failure.summary, failure.row)
+        if failure.told:
+            return WorkerError(failure.summary)
+        if failure.not_finite:
+            return FloatingPointError(failure.summary)
+        if failure.refused:
+            return ValueError(failure.summary)
+        if failure.unavailable:
+            return Unavailable(f"{self.name}: {failure.summary}")
+        return WorkerError(
+            f"{self.name}: '{method}' raised {failure.summary}{where}\n"
+            f"--- traceback in the worker ---\n{failure.traceback}--- end of it ---"
+        )

@@ -1,0 +1,295 @@
+"""The worker's side of a process handle. Imports NumPy and the standard library only, so that it starts in any
+Python environment a simulator needs.
+
+After a greeting (see `messages.py`), requests are pickled tuples (method, args); replies are `Reply` or `Failure`.
+Images never cross the pipe: they are written to shared memory, alternating between two slots, so that the last
+observation stays readable while the next one is being made.
+"""
+
+import faulthandler
+import importlib
+import math
+import mmap
+import os
+import select
+import signal
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from multiprocessing.connection import Connection
+from typing import Any
+
+import numpy as np
+
+from embodied_rl.interfaces.sim import Array, Camera, NotFinite, Observation, StepResult, Unavailable
+from embodied_rl.processes.handle import RunFailed
+from embodied_rl.processes.messages import Lists, greet, receive, send
+
+SLOTS = 2
+
+
+@dataclass
+class Reply:
+    """What a call gave. Images of its observations lie in `slot`; the simulator was busy for `seconds` from `began`."""
+
+    value: Any
+    began: float
+    seconds: float
+    slot: int
+
+
+@dataclass
+class Failure:
+    """What a call raised.
+
+    Attributes:
+        row: the environment whose physics left the numbers.
+        unavailable: whether something is missing on this machine, so that `summary` says all there is to say.
+        missing: the package that could not be imported.
+        refused: whether our own code, or a plug-in's, refused what it was given, so that `summary` is for the user.
+        told: whether `summary` tells the failure of a worker of this worker, with all there is to say.
+        not_finite: whether a role of ours met a number that is none, and `summary` says where.
+    """
+
+    summary: str
+    traceback: str
+    row: int | None = None
+    unavailable: bool = False
+    missing: str = ""
+    refused: bool = False
+    told: bool = False
+    not_finite: bool = False
+
+
+class ImageSlots:
+    """Two slots of shared memory; each holds, per camera, n images of an observation and n of a final one.
+
+    Args:
+        memory: descriptor of the shared memory; it is sized here. Untouched pages cost nothing.
+        cameras: as in `SimulatorSpec`.
+        num_envs: n.
+    """
+
+    def __init__(self, memory: int, cameras: tuple[Camera, ...], num_envs: int):
+        self.cameras, self.num_envs = cameras, num_envs
+        shapes = [(SLOTS, 2, num_envs, camera.height, camera.width, 3) for camera in cameras]
+        size = max(1, sum(math.prod(shape) for shape in shapes))
+        if os.fstat(memory).st_size != size:
+            os.ftruncate(memory, size)
+        self._memory = mmap.mmap(memory, size)
+        self._images: dict[str, Array] = {}
+        offset = 0
+        for camera, shape in zip(cameras, shapes, strict=True):
+            flat = np.frombuffer(self._memory, np.uint8, math.prod(shape), offset)
+            self._images[camera.name] = flat.reshape(shape)
+            offset += math.prod(shape)
+
+    def put(self, value: Any, slot: int) -> Any:
+        """`value` with the images of its observations moved to a slot. Other values pass through."""
+        return self._convert(value, slot, self._store)
+
+    def take(self, value: Any, slot: int) -> Any:
+        """The inverse of `put`: `value` with images that are views of a slot."""
+        return self._convert(value, slot, self._view)
+
+    def _convert(self, value: Any, slot: int, move: Any) -> Any:
+        if isinstance(value, Observation):
+            return move(value, slot, 0)
+        if isinstance(value, StepResult):
+            final = value.final_observation
+            final = None if final is None else move(final, slot, 1)
+            return replace(value, observation=move(value.observation, slot, 0), final_observation=final)
+        return value
+
+    def _store(self, observation: Observation, slot: int, part: int) -> Observation:
+        if set(observation.images) != set(self._images):
+            raise ValueError(f"observation has cameras {sorted(observation.images)}, spec {sorted(self._images)}")
+        for name, image in observation.images.items():
+            room = self._images[name][slot, part, : len(observation)]
+            if image.shape != room.shape or image.dtype != np.uint8:
+                raise ValueError(f"camera '{name}': {image.dtype} {image.shape}, the spec says uint8 {room.shape}")
+            room[:] = image
+        return replace(observation, images={})
+
+    def _view(self, observation: Observation, slot: int, part: int) -> Observation:
+        rows = len(observation)
+        return replace(observation, images={name: array[slot, part, :rows] for name, array in self._images.items()})
+
+
+def on_host(array: Any) -> Array:
+    """A NumPy array of what a simulator on an accelerator hands out; NumPy arrays as they are."""
+    return array if isinstance(array, np.ndarray) else np.asarray(array.cpu())
+
+
+def to_host(value: Any) -> Any:
+    """`value` with the arrays of its observations on the host. Other values pass through."""
+    if isinstance(value, StepResult):
+        final = value.final_observation
+        value.observation = to_host(value.observation)
+        value.final_observation = None if final is None else to_host(final)
+        return value
+    if not isinstance(value, Observation):
+        return value
+    images = {name: on_host(image) for name, image in value.images.items()}
+    truth = None if value.privileged is None else on_host(value.privileged)
+    return replace(value, images=images, state=on_host(value.state), privileged=truth)
+
+
+def build(factory: str, kwargs: Mapping[str, Any]) -> Any:
+    """`factory` is "module:Class"; its keywords are `kwargs`."""
+    return resolve(factory)(**kwargs)
+
+
+def resolve(path: str) -> Any:
+    """What "module:name" means."""
+    module, _, name = path.partition(":")
+    return getattr(importlib.import_module(module), name)
+
+
+class Described:
+    """A role that answers what a simulator's class can say without being built.
+
+    Args:
+        factory: "module:Class" of the simulator.
+    """
+
+    def __init__(self, factory: str):
+        self._simulator = resolve(factory)
+
+    def ask(self, method: str, config: Any) -> Any:
+        """Call one of its static methods: "spec_of", "diagnose", "provenance"."""
+        return getattr(self._simulator, method)(config)
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+@dataclass(frozen=True)
+class Kept:
+    """In place of a function that a call gave, such as an operator: it stays in the worker, under this number."""
+
+    number: int
+
+
+class Hosted:
+    """A role as the other side sees it: methods, plain attributes, and the functions that it gave.
+
+    Args:
+        role: what was built.
+    """
+
+    def __init__(self, role: Any):
+        self._role = role
+        self._kept: list[Callable[..., Any]] = []
+
+    def call(self, method: str, args: tuple[Any, ...]) -> Any:
+        """What the role gives; "kept" calls a function that it gave before: its number, then its arguments."""
+        if method == "kept":
+            return self._kept[args[0]](*args[1:])
+        if method == "render_seconds":  # not every simulator tells its pictures from its physics
+            return getattr(self._role, method, 0.0)
+        found = getattr(self._role, method)
+        value = found(*args) if callable(found) else found
+        if not callable(value):
+            return value
+        self._kept.append(value)
+        return Kept(len(self._kept) - 1)
+
+
+def exit_with_parent(descriptor: int) -> None:
+    """End this process as soon as the other end of a pipe is closed, even in the middle of a long call."""
+
+    def watch() -> None:
+        poll = select.poll()
+        poll.register(descriptor, 0)  # only hang-up and errors
+        poll.poll()
+        os._exit(1)
+
+    threading.Thread(target=watch, name="exit-with-parent", daemon=True).start()
+
+
+def leave_signals_to_parent() -> None:
+    """Ctrl-C and a scheduler's SIGTERM reach every process; the parent decides what happens, by closing the pipe."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT, signal.SIGTERM})
+
+
+def serve(connection: Connection, memory: int) -> None:
+    """Build the role that the first message names, so many seconds later, then answer calls until "close"."""
+    greet(connection)
+    factory, kwargs, delay = receive(connection)
+    time.sleep(delay)
+    built = attempt(build, factory, kwargs)
+    if isinstance(built, Failure):
+        return send(connection, built)
+    role = built.value
+    spec = getattr(role, "spec", None)  # a simulator's; other roles have no pictures to hand over
+    slots = ImageSlots(memory, () if spec is None else spec.cameras, kwargs.get("num_envs", 0))
+    send(connection, replace(built, value=None if spec is None else replace(spec, device="cpu")))
+    hosted, slot, method, lists = Hosted(role), 0, "", Lists()
+    while method != "close":
+        method, args = receive(connection)
+        args = lists.restore(method, args)
+        following = (slot + 1) % SLOTS
+        reply = attempt(_call, hosted, method, args, slots, following)
+        if isinstance(reply, Reply) and isinstance(reply.value, Observation | StepResult):
+            reply.slot = slot = following
+        send(connection, reply)
+
+
+def _call(hosted: Hosted, method: str, args: tuple[Any, ...], slots: ImageSlots, slot: int) -> Any:
+    return slots.put(to_host(hosted.call(method, args)), slot)
+
+
+def attempt(function: Callable[..., Any], *args: Any) -> Reply | Failure:
+    """What a call gave, or raised, for the other side of a border between processes."""
+    began = time.monotonic()
+    try:
+        value = function(*args)
+    except NotFinite as error:
+        return Failure(str(error), traceback.format_exc(), error.row)
+    except Unavailable as error:
+        return Failure(str(error), traceback.format_exc(), unavailable=True)
+    except RunFailed as error:
+        return Failure(str(error), "", told=True)
+    except ModuleNotFoundError as error:
+        return Failure(f"{type(error).__name__}: {error}", traceback.format_exc(), missing=error.name or "")
+    except FloatingPointError as error:
+        return Failure(str(error), traceback.format_exc(), not_finite=is_ours(error))
+    except ValueError as error:
+        if not is_ours(error):
+            return Failure(f"{type(error).__name__}: {error}", traceback.format_exc())
+        return Failure(str(error), traceback.format_exc(), refused=True)
+    except Exception as error:  # noqa: BLE001  a process border: whatever it is, the parent has to hear of it
+        return Failure(f"{type(error).__name__}: {error}", traceback.format_exc())
+    return Reply(value, began, time.monotonic() - began, 0)
+
+
+def is_ours(error: Exception) -> bool:
+    """Whether one of our own modules raised it; what NumPy or a simulator raises is no word for the user."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    module = "" if trace is None else str(trace.tb_frame.f_globals.get("__name__", ""))
+    return module.startswith("embodied_rl") and not module.startswith("embodied_rl.processes.worker")
+
+
+def prepare_child() -> int:
+    """What every child process does first; returns the descriptor of its pipe."""
+    pipe = int(sys.argv[1])
+    for descriptor in sys.argv[1:]:
+        os.set_inheritable(int(descriptor), False)
+    faulthandler.enable()
+    leave_signals_to_parent()
+    exit_with_parent(pipe)
+    return pipe
+
+
+def main() -> None:
+    """Entry point of a worker: descriptors of the pipe and of the shared memory are its command line."""
+    with Connection(prepare_child()) as connection:
+        serve(connection, int(sys.argv[2]))

@@ -1,0 +1,259 @@
+"""Symmetric ranks: each process simulates, infers and learns on its share of the environments, gradients averaged.
+
+Here they are started, ended together, and asked which of them failed first; `collective.py` is what they do together.
+"""
+
+import os
+import signal
+import tempfile
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from typing import Protocol, TypeVar
+
+import torch
+
+from embodied_rl.interfaces.sim import Unavailable
+from embodied_rl.processes.handle import RunFailed, WorkerDied
+from embodied_rl.processes.messages import receive, send
+from embodied_rl.processes.process import STOP_SIGNALS, ChildProcess
+from embodied_rl.processes.worker import prepare_child
+from embodied_rl.ranks.collective import GlooRanks, PeerLost, Ranks, meeting_point
+
+__all__ = ["PeerLost", "RankFailed", "Ranks", "Stopped", "launch", "raise_on_signals", "stop_on_signals"]
+
+Config = TypeVar("Config")
+Result = TypeVar("Result")
+START_TIMEOUT = 120.0
+GRACE = 10.0
+STOPPING = b"\nStopping after this iteration; a second signal leaves at once, without saving.\n"
+
+
+class RankFailed(RunFailed):
+    """Another rank failed first; the message holds its traceback, or how its process ended."""
+
+
+@dataclass(frozen=True)
+class Failure:
+    """How a rank failed, when (on the monotonic clock, which all processes share), and whether because of another.
+
+    `error` is what it raised, where that says all there is to say and needs no traceback: a number that is none, or one
+    of our own errors for the user.
+    """
+
+    rank: int
+    time: float
+    cascade: bool
+    message: str
+    error: Exception | None = None
+
+
+@dataclass(frozen=True)
+class _Rendezvous:
+    rank: int
+    size: int
+    port: int
+    timeout: float
+    threads: int
+
+    def join(self, store: object = None) -> GlooRanks:
+        store = store or meeting_point(self.size, self.timeout, self.port)
+        return GlooRanks(self.rank, self.size, store, self.timeout)
+
+
+class Place(Protocol):
+    """Where rank 0 meets the others, and the seconds that they wait for each other."""
+
+    @property
+    def timeout(self) -> float: ...
+
+    def join(self, store: object = None) -> Ranks:
+        """Connect with them."""
+        ...
+
+
+def launch(
+    function: Callable[[Config, Ranks], Result],
+    config: Config,
+    size: int,
+    *,
+    timeout: float = 300.0,
+    threads: int | None = None,
+) -> Result:
+    """Run `function(config, ranks)` on `size` ranks. Rank 0 is this process; the others end with it, however it ends.
+
+    Args:
+        function: importable by name from its module.
+        config: picklable.
+        size: number of ranks.
+        timeout: seconds that ranks wait for each other: more than one may ever be ahead.
+        threads: of torch in each of several ranks; by default an equal share of the cores.
+
+    Returns:
+        What rank 0's function returned, once all ranks are done.
+
+    Raises:
+        RankFailed: another rank failed first.
+        Exception: what this rank's function raised, when that came first.
+    """
+    if size == 1:
+        return function(config, Ranks())
+    threads = threads or max(1, (os.cpu_count() or 1) // size)
+    with ExitStack() as stack:
+        stack.callback(torch.set_num_threads, torch.get_num_threads())
+        torch.set_num_threads(threads)
+        store = meeting_point(size, timeout)
+        children = []
+        for rank in range(1, size):
+            log = stack.enter_context(tempfile.TemporaryFile())
+            child = ChildProcess(f"rank {rank}", f"{__name__}:run_rank", log, timeout, threads=threads)
+            stack.callback(child.stop)
+            children.append(child)
+        _start(children, function, config, [_Rendezvous(r, size, store.port, timeout, threads) for r in range(1, size)])
+        return lead(function, config, _Rendezvous(0, size, store.port, timeout, threads), store, children)
+
+
+@contextmanager
+def stop_on_signals(ranks: Ranks) -> Iterator[Callable[[], bool]]:
+    """SIGINT and SIGTERM set a flag on rank 0, which the yielded function tells; the other ranks ignore them.
+
+    A second signal acts as usual, for the impatient. Ranks agree with `ranks.any_(stop_requested())`.
+    """
+    if ranks.stops is not None:
+        with ranks.stops.hearing("flag"):
+            yield ranks.stops.requested
+        return
+    requested = threading.Event()
+    if ranks.rank > 0 or threading.current_thread() is not threading.main_thread():
+        yield requested.is_set
+        return
+
+    def request(*_: object) -> None:
+        requested.set()
+        restore()
+        os.write(2, STOPPING)
+
+    def restore() -> None:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+    before = {number: signal.signal(number, request) for number in STOP_SIGNALS}
+    try:
+        yield requested.is_set
+    finally:
+        restore()
+
+
+class Stopped(KeyboardInterrupt):
+    """SIGINT or SIGTERM came where everything is saved, and nothing is worth waiting for."""
+
+
+@contextmanager
+def raise_on_signals(ranks: Ranks) -> Iterator[None]:
+    """SIGINT and SIGTERM raise `Stopped` on rank 0, which ends the others."""
+    if ranks.stops is not None:
+        with ranks.stops.hearing("raise"):
+            yield
+        return
+    if ranks.rank > 0 or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def stop(*_: object) -> None:
+        raise Stopped
+
+    before = {number: signal.signal(number, stop) for number in STOP_SIGNALS}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def run_rank() -> None:
+    """Entry point of ranks 1 and above."""
+    with Connection(prepare_child()) as pipe:
+        rendezvous, function, config = receive(pipe)
+        torch.set_num_threads(rendezvous.threads)
+        send(pipe, "ready")
+        failure = None
+        try:
+            function(config, rendezvous.join())
+        except Exception as error:  # noqa: BLE001  a process border
+            failure = failure_of(rendezvous.rank, error)
+        send(pipe, failure)
+        if failure is None:  # stay until rank 0 closes the pipe, or is gone: it may still read from here
+            pipe.poll(None)
+
+
+def _start(children: list[ChildProcess], function: object, config: object, places: list[_Rendezvous]) -> None:
+    try:
+        for child, place in zip(children, places, strict=True):
+            child.send((place, function, config), "start")
+        for child in children:
+            child.receive(START_TIMEOUT, "start")
+    except WorkerDied as death:
+        raise RankFailed(str(death)) from None
+
+
+def lead(
+    function: Callable[[Config, Ranks], Result],
+    config: Config,
+    place: Place,
+    store: object,
+    children: list[ChildProcess],
+) -> Result:
+    """Run `function(config, ranks)` on rank 0 and ask after the others: their reports say how they fared."""
+    try:
+        result = function(config, place.join(store))
+    except Exception as error:
+        mine = failure_of(0, error)
+        # A mistake in the configuration shows on every rank; here it is raised as it is, whoever was first.
+        first = mine if isinstance(error, ValueError) else first_cause(mine, children)
+        if first is mine:
+            raise
+        if first.error is not None:
+            raise first.error from None
+        raise RankFailed(f"rank {first.rank} failed first:\n{first.message}") from None
+    for rank, child in enumerate(children, start=1):
+        failure = _outcome(rank, child, place.timeout)
+        if failure is not None:
+            raise failure.error or RankFailed(f"rank {rank} failed at the end:\n{failure.message}")
+    return result
+
+
+def _outcome(rank: int, child: ChildProcess, seconds: float) -> Failure | None:
+    """How another rank ended; None where all went well."""
+    try:
+        return child.receive(seconds, "training")
+    except WorkerDied as death:
+        return Failure(rank, time.monotonic(), False, str(death))
+
+
+def failure_of(rank: int, error: Exception) -> Failure:
+    """How a rank failed that raised this."""
+    ours = isinstance(error, ValueError) and type(error).__module__.startswith(__name__.partition(".")[0])
+    said = error if ours or isinstance(error, FloatingPointError | Unavailable) else None
+    text = str(error) if isinstance(error, RunFailed | Unavailable) else "".join(traceback.format_exception(error))
+    return Failure(rank, time.monotonic(), isinstance(error, PeerLost), text, said)
+
+
+def first_cause(mine: Failure, children: list[ChildProcess]) -> Failure:
+    """The earliest failure of all ranks that is not itself the consequence of another rank's."""
+    failures = [mine]
+    until = time.monotonic() + GRACE
+    for rank, child in enumerate(children, start=1):
+        if not mine.cascade and not child.ready():
+            continue
+        failure = _outcome(rank, child, max(0.1, until - time.monotonic()))
+        failures += [failure] if failure is not None else []
+    return earliest_cause(failures) or mine
+
+
+def earliest_cause(failures: Iterable[Failure]) -> Failure | None:
+    """The first of them that is not the consequence of another; None where all are."""
+    return min((failure for failure in failures if not failure.cascade), key=lambda failure: failure.time, default=None)

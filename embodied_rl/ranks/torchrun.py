@@ -1,0 +1,449 @@
+"""Ranks that torchrun started: `torchrun --nproc-per-node 4 -m embodied_rl train …`, on one node or several.
+
+torchrun starts the same command line as many processes and gives each a rank. Each composes its own configuration from
+what was typed. Rank 0 makes the run's folder, says over torchrun's store which it is, prints, and decides what comes of
+signals; the others take part, and end with its exit code. What they raise, it tells.
+
+Whoever reaches the store can read and write it, and it listens on every network: it holds JSON, which names a folder,
+addresses and failures, and nothing that is run. `docs/security.md` says what that protects from.
+
+torchrun signals everybody: rank 0 decides what comes of it and the others ignore it while they take part. Its agent
+kills what has not ended 30 s after a signal; TORCH_ELASTIC_SHUTDOWN_TIMEOUT (seconds) gives an iteration longer.
+
+Over several nodes the run's folder must be one that all of them see.
+"""
+
+import io
+import json
+import logging
+import os
+import signal
+import sys
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, redirect_stdout, suppress
+from dataclasses import dataclass
+from datetime import timedelta
+from functools import cache, partial
+from ipaddress import ip_address
+from typing import Any, TypeVar
+
+import torch
+from torch import distributed
+
+from embodied_rl.interfaces.sim import Unavailable
+from embodied_rl.processes.handle import RunFailed, WorkerDied
+from embodied_rl.processes.process import STOP_SIGNALS
+from embodied_rl.ranks import addresses
+from embodied_rl.ranks import launch as local
+from embodied_rl.ranks.collective import GlooRanks, PeerLost, Ranks
+from embodied_rl.ranks.launch import GRACE, Failure, RankFailed
+from embodied_rl.ranks.place import FAILED, Place
+
+Config = TypeVar("Config")
+Result = TypeVar("Result")
+AGENT = "TORCHELASTIC_USE_AGENT_STORE"
+"""Whether torchrun's agent hosts the store; otherwise rank 0 does, such as where variables were set by hand."""
+LATER = 0.5
+"""Seconds by which others end after rank 0 where something failed: torchrun calls who ends first the root cause."""
+_POLL = 0.05
+_JOINED, _END, _DECISION = "launch", "end", "decision"
+_ERRORS = {kind.__name__: kind for kind in (ValueError, FloatingPointError, Unavailable)}
+"""What a failure may be raised as on rank 0; its text alone travels."""
+_torch: Any = distributed  # its type stubs lack stores
+
+
+class Intruded(RunFailed):
+    """Something stands in torchrun's store that none of this run's processes wrote."""
+
+    def __init__(self, key: str, said: Any) -> None:
+        shown = said[:16] if isinstance(said, bytes) else str(said)[:40]
+        super().__init__(
+            f"torchrun's store holds {shown!r} under '{key}', which none of this run's processes wrote: another "
+            "program reaches it. Nothing of it was run. Keep MASTER_PORT from other users and networks."
+        )
+
+
+class Ended(BaseException):
+    """Rank 0 has ended, with this code. Nothing on the way catches it but who follows."""
+
+
+class Meeting:
+    """One process's end of torchrun's store.
+
+    Attributes:
+        place: which process of how many.
+        store: keys and bytes that all of them see, and anybody else who reaches it.
+    """
+
+    def __init__(self, place: Place, store: Any) -> None:
+        self.place, self.store = place, store
+
+    def tell(self, key: str, value: Any) -> None:
+        """Leave a value for the others: what JSON can say."""
+        self.store.set(key, json.dumps(value).encode())
+
+    def knows(self, key: str) -> bool:
+        """Whether somebody has left it."""
+        return self.store.check([key])
+
+    def ask(self, key: str, seconds: float | None = None, until: str | None = None) -> Any:
+        """The value, once it is there.
+
+        Args:
+            key: of the value.
+            seconds: to wait; None waits as long as torchrun lets this process live.
+            until: a key that ends the waiting.
+
+        Raises:
+            TimeoutError: it was not there in time, or `until` was there first.
+            RunFailed: what is there is not ours.
+        """
+        deadline = None if seconds is None else time.monotonic() + seconds
+        while not self.knows(key):
+            if (deadline is not None and time.monotonic() > deadline) or (until is not None and self.knows(until)):
+                raise TimeoutError(key)
+            time.sleep(_POLL)
+        said = self.store.get(key)
+        try:
+            return json.loads(said)
+        except ValueError:
+            raise Intruded(key, said) from None
+
+    def join(self, timeout: float) -> GlooRanks:
+        """Connect the ranks.
+
+        Raises:
+            PeerLost: another rank did not come within `timeout` seconds.
+        """
+        place = self.place
+        own = _torch.PrefixStore("embodied_rl", self.store)
+        own.set_timeout(timedelta(seconds=timeout))
+        try:
+            return GlooRanks(place.rank, place.size, own, timeout, address=address(self, timeout))
+        except RunFailed:
+            raise
+        except (RuntimeError, TimeoutError) as error:
+            raise PeerLost(f"rank {place.rank} did not meet the others within {timeout:g} s: {error}") from error
+
+
+@dataclass(frozen=True)
+class Follower:
+    """Another rank as rank 0 asks after it, with the methods of a `ChildProcess` that tell how it fared."""
+
+    meeting: Meeting
+    rank: int
+
+    def ready(self) -> bool:
+        """Whether it has reported."""
+        return self.meeting.knows(_report(self.rank))
+
+    def begun(self, seconds: float) -> None:
+        """Wait until it is about to take part, or has failed before.
+
+        Raises:
+            WorkerDied: it has done neither.
+        """
+        with suppress(TimeoutError):
+            self.meeting.ask(_begun(self.rank), seconds, until=_report(self.rank))
+            return
+        if not self.ready():
+            raise WorkerDied(f"rank {self.rank} did not begin within {seconds:g} s.")
+
+    def receive(self, timeout: float, doing: str) -> Failure | None:
+        """Its report: how it failed, or None.
+
+        Raises:
+            WorkerDied: there is none.
+        """
+        try:
+            said = self.meeting.ask(_report(self.rank), timeout)
+        except TimeoutError:
+            how = "reported nothing: it was killed, or hangs. Where it ended, torchrun's summary says how."
+            raise WorkerDied(f"rank {self.rank} {how}") from None
+        return None if said is None else _failure(self.rank, said)
+
+
+@dataclass(frozen=True)
+class _Seat:
+    """Where rank 0 sits; see `embodied_rl.ranks.launch.lead`."""
+
+    meeting: Meeting
+    timeout: float
+
+    def join(self, store: object = None) -> GlooRanks:
+        return self.meeting.join(self.timeout)
+
+
+@cache
+def meeting(place: Place) -> Meeting:
+    """This process's end of the store, connected once."""
+    if torch.cuda.is_available():
+        torch.cuda.set_device(place.local_rank % torch.cuda.device_count())  # what device "cuda" means from now on
+    return Meeting(place, next(_torch.rendezvous("env://"))[0])
+
+
+def run(place: Place, lead: Callable[[], int], follow: Callable[[], object]) -> int:
+    """What a process of torchrun does; returns its exit code.
+
+    Args:
+        place: which process of how many.
+        lead: what rank 0 does; the exit code of all is what it returns.
+        follow: what the others do. They raise what goes wrong, and rank 0 tells it.
+    """
+    there = meeting(place)
+    if place.rank > 0:
+        return _follow(there, follow)
+    code = FAILED
+    try:
+        code = lead()
+    finally:
+        there.tell(_END, code)
+        if os.environ.get(AGENT) != "True":  # the store ends with this process
+            _wait_for_all(there)
+    return code
+
+
+def decided_by_rank_0(decide: Callable[[], Any]) -> Any:
+    """What rank 0 decides, on every process of torchrun; without torchrun, on this one. Called once in a run.
+
+    Args:
+        decide: called on rank 0 alone; returns what JSON can say.
+    """
+    place = Place.here()
+    if place is None or place.size == 1:
+        return decide()
+    there = meeting(place)
+    if place.rank == 0:
+        value = decide()
+        there.tell(_DECISION, value)
+        return value
+    return _ask_rank_0(there, _DECISION)
+
+
+def launch(
+    function: Callable[[Config, Ranks], Result],
+    config: Config,
+    size: int,
+    *,
+    timeout: float = 300.0,
+    threads: int | None = None,
+) -> Result:
+    """Run `function(config, ranks)` as one of torchrun's processes; all of them call this, once.
+
+    See `embodied_rl.ranks.launch.launch`.
+
+    Raises:
+        ValueError: `size` is not how many torchrun started.
+        RankFailed: another rank failed first.
+        Exception: what this rank's function raised, when that came first.
+    """
+    place = Place.here()
+    assert place is not None, "torchrun started this process"
+    place.check(size, ", as when the run began")
+    if threads is not None:
+        torch.set_num_threads(threads)
+    if size == 1:
+        return function(config, Ranks())
+    there = meeting(place)
+    if place.rank > 0:
+        return _take_part(there, function, config, timeout)
+    others: list[Any] = [Follower(there, rank) for rank in range(1, size)]
+    before = {number: signal.getsignal(number) for number in STOP_SIGNALS}
+    try:
+        for other in others:
+            other.begun(timeout)
+        _raise_failure(others)
+        there.tell(_JOINED, True)
+        return local.lead(partial(_lead, function), config, _Seat(there, timeout), None, others)
+    except KeyboardInterrupt:  # torchrun's way to end us, perhaps because another rank failed
+        _raise_failure(others)
+        raise
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def launcher() -> Callable[..., Any]:
+    """`launch` where torchrun started this process, and otherwise that of `embodied_rl.ranks.launch`."""
+    return local.launch if Place.here() is None else launch
+
+
+def _wait_for_all(there: Meeting) -> None:
+    until = time.monotonic() + GRACE
+    for rank in range(1, there.place.size):
+        with suppress(TimeoutError):
+            there.ask(f"left/{rank}", max(0.0, until - time.monotonic()))
+
+
+def _lead(function: Callable[[Config, Ranks], Result], config: Config, ranks: Ranks) -> Result:
+    """A rank 0 that lives to tell: torchrun ends all at once where a process is gone."""
+    try:
+        return function(config, ranks)
+    except Exception:
+        for number in STOP_SIGNALS:
+            signal.signal(number, signal.SIG_IGN)
+        raise
+
+
+def _raise_failure(others: list[Any]) -> None:
+    """What another rank has reported by now, where it is the cause of something."""
+    failures = [failure for other in others if other.ready() and (failure := other.receive(0.0, "the end"))]
+    causes = [failure for failure in failures if not failure.cascade]
+    if causes:
+        first = min(causes, key=lambda failure: failure.time)
+        raise first.error or RankFailed(f"rank {first.rank} failed first:\n{first.message}") from None
+
+
+def _follow(there: Meeting, follow: Callable[[], object]) -> int:
+    """Do what rank 0 does, without a word, until it says that all is over; returns the exit code."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # before it takes part, a signal ends this process at once
+    failure = None
+    with _silent():
+        try:
+            follow()
+        except Ended:
+            pass
+        except _Reported as reported:
+            failure = reported.failure
+        except Exception as error:  # noqa: BLE001  a process border
+            failure = local.failure_of(there.place.rank, error)
+            _tell_report(there, failure)
+    try:
+        code = there.ask(_END, None if failure is None else GRACE)
+        if not isinstance(code, int):
+            raise Intruded(_END, code)
+    except (TimeoutError, RuntimeError):  # rank 0 is gone and cannot tell, or the store with it
+        if failure is not None and not failure.cascade:
+            print(failure.message, file=sys.stderr)
+        return FAILED
+    there.tell(f"left/{there.place.rank}", None)
+    time.sleep(LATER if code else 0.0)
+    return code
+
+
+class _Reported(BaseException):
+    """How this rank failed, which rank 0 has been told."""
+
+    def __init__(self, failure: Failure) -> None:
+        super().__init__(failure.message)
+        self.failure = failure
+
+
+def _take_part(there: Meeting, function: Callable[[Config, Ranks], Result], config: Config, timeout: float) -> Result:
+    there.tell(_begun(there.place.rank), True)
+    _ask_rank_0(there, _JOINED)
+    joined = None
+    with _deaf():
+        try:
+            joined = there.join(timeout)
+            result = function(config, joined)
+        except Exception as error:  # noqa: BLE001  a process border
+            failure = local.failure_of(there.place.rank, error)
+            if joined is not None:
+                joined.leave()
+            _tell_report(there, failure)
+            raise _Reported(failure) from None
+        joined.leave()
+        with suppress(RuntimeError):  # where the store is gone, the next question says so
+            there.tell(_report(there.place.rank), None)
+        return result
+
+
+def _ask_rank_0(there: Meeting, key: str) -> Any:
+    """What rank 0 says.
+
+    Raises:
+        Ended: it has ended instead.
+    """
+    try:
+        return there.ask(key, until=_END)
+    except TimeoutError:
+        raise Ended from None
+
+
+def _tell_report(there: Meeting, failure: Failure) -> None:
+    error = failure.error
+    kind = next((name for name, each in _ERRORS.items() if isinstance(error, each)), None)
+    said = {"when": failure.time + time.time() - time.monotonic(), "cascade": failure.cascade}
+    with suppress(RuntimeError):  # where the store is gone, the next question says so
+        there.tell(_report(there.place.rank), said | {"message": failure.message, "kind": kind, "text": str(error)})
+
+
+def _failure(rank: int, said: Any) -> Failure:
+    """What `_tell_report` told, on this node's clock."""
+    try:
+        when, kind = float(said["when"]) - time.time() + time.monotonic(), said["kind"]
+        error = None if kind is None else _ERRORS[kind](str(said["text"]))
+        return Failure(rank, when, bool(said["cascade"]), str(said["message"]), error)
+    except (KeyError, TypeError, ValueError):
+        raise Intruded(_report(rank), said) from None
+
+
+@contextmanager
+def _silent() -> Iterator[None]:
+    """Rank 0 speaks for all; what ends a process, such as a fault in a library, still shows."""
+    with redirect_stdout(io.StringIO()), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        before = _quiet_logging(100)
+        try:
+            yield
+        finally:
+            _quiet_logging(before)
+
+
+def _quiet_logging(level: int) -> int:
+    before = logging.root.manager.disable
+    logging.disable(level)
+    return before
+
+
+@contextmanager
+def _deaf() -> Iterator[None]:
+    """Leave SIGINT and SIGTERM to rank 0."""
+    before = {number: signal.signal(number, signal.SIG_IGN) for number in STOP_SIGNALS}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def address(there: Meeting, timeout: float) -> str:
+    """This process's address, at which the other ranks reach it.
+
+    It is that of the interface that leads to MASTER_ADDR. Where this is the loopback interface although others come
+    from elsewhere, as on the node of MASTER_ADDR itself, it is that of the interface that leads to them.
+
+    Raises:
+        TimeoutError: another rank did not say its own within `timeout` seconds.
+    """
+    place = there.place
+    if name := os.environ.get(addresses.INTERFACE):
+        return addresses.of_interface(name)
+    mine = addresses.towards(os.environ["MASTER_ADDR"])
+    there.tell(f"address/{place.rank}", mine)
+    everybody = [_ip(there.ask(f"address/{rank}", timeout), rank) for rank in range(place.size)]
+    elsewhere = [other for other in everybody if not addresses.is_loopback(other)]
+    return addresses.towards(elsewhere[0]) if elsewhere and addresses.is_loopback(mine) else mine
+
+
+def _ip(said: Any, rank: int) -> str:
+    """An address that another rank told.
+
+    Raises:
+        Intruded: it is none.
+    """
+    try:
+        return str(ip_address(said if isinstance(said, str) else ""))
+    except ValueError:
+        raise Intruded(f"address/{rank}", said) from None
+
+
+def _begun(rank: int) -> str:
+    return f"begun/{rank}"
+
+
+def _report(rank: int) -> str:
+    return f"report/{rank}"

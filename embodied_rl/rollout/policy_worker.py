@@ -1,0 +1,98 @@
+"""Who does what: simulators simulate, a policy worker infers, a learner learns, scorers judge.
+
+Each role is an ordinary object without processes inside; a handle (`embodied_rl.runtime`) decides where it runs.
+A simulator is the contract's `Simulator`. The learner is an algorithm on every rank. On one device policy and learner
+share one module, and nothing is sent; elsewhere a `PolicyWorker` infers behind a handle, and `RemotePolicy` stands for
+it where rollouts are collected.
+"""
+
+import logging
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from embodied_rl.actors.flow import FlowActor
+from embodied_rl.interfaces.policy import Actor, Decision, NoiseKeys
+from embodied_rl.interfaces.sim import Observation
+from embodied_rl.learning.weights import Weights, load, publish
+from embodied_rl.processes.handle import Handle, WorkerDied, respawn
+
+log = logging.getLogger(__name__)
+
+
+class PolicyWorker:
+    """Infers with the weights it was given last."""
+
+    def __init__(self, actor: Actor) -> None:
+        torch.set_num_threads(1)
+        self.actor = actor.eval()
+
+    def close(self) -> None:
+        """Nothing is held that the process does not free."""
+
+    def act(self, observation: Observation, keys: NoiseKeys, explore: bool) -> Decision:
+        """See `Actor.act`."""
+        return self.actor.act(observation, keys, explore)
+
+    def value(self, observation: Observation, keys: NoiseKeys) -> Tensor:
+        """See `Actor.value`."""
+        return self.actor.value(observation, keys)
+
+    def load(self, weights: Weights, exploration: dict[str, float]) -> int:
+        """Take over weights between two calls, and how strongly to explore; returns their version."""
+        load(self.actor, weights)
+        self.actor.explore_with(exploration)
+        self.actor.version = weights.version
+        return weights.version
+
+
+class RemotePolicy:
+    """What a collector takes for an actor while a `PolicyWorker` infers behind a handle.
+
+    A worker that dies is replaced and asked again: the same weights, observation and noise keys give the same action,
+    so that nothing is lost.
+
+    Args:
+        handle: of a `PolicyWorker` whose network is that of `actor`.
+        actor: holds the newest weights; the learner changes it in place.
+
+    Attributes:
+        restarts: workers replaced so far.
+    """
+
+    def __init__(self, handle: Handle, actor: FlowActor) -> None:
+        self.handle, self.actor, self.restarts = handle, actor, 0
+        self._complete = False
+
+    def refresh(self) -> None:
+        """Send the newest weights; at first everything, then what is learned."""
+        while True:
+            weights = publish(self.actor, self.actor.version, everything=not self._complete)
+            try:
+                self.handle.submit("load", weights, self.actor.exploration()).result()
+                self._complete = True
+                return
+            except WorkerDied as death:
+                self._replace(death)
+
+    def act(self, observation: Observation, keys: NoiseKeys, explore: bool) -> Decision:
+        """See `Actor.act`."""
+        return self._ask("act", observation, keys, explore)
+
+    def value(self, observation: Observation, keys: NoiseKeys) -> Tensor:
+        """See `Actor.value`."""
+        return self._ask("value", observation, keys)
+
+    def _ask(self, method: str, *args: Any) -> Any:
+        while True:
+            try:
+                return self.handle.submit(method, *args).result()
+            except WorkerDied as death:
+                self._replace(death)
+                self.refresh()
+
+    def _replace(self, death: WorkerDied) -> None:
+        log.warning("%s\nA new worker takes over with the same weights; nothing is lost.", death)
+        self._complete = False
+        self.restarts += respawn(self.handle)

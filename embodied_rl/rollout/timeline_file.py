@@ -1,0 +1,34 @@
+"""Timelines of the iterations that a run kept, one with each checkpoint: `<run>/timelines/<iteration>.json`."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import astuple
+from pathlib import Path
+
+from embodied_rl.rollout.timeline import Span, Timeline
+from embodied_rl.runs.storage import write_text
+
+FOLDER = "timelines"
+
+
+def keep_timelines(folder: Path, iteration: int, timelines: Sequence[Timeline]) -> None:
+    """Store the timelines of all ranks in a run's folder."""
+    (folder / FOLDER).mkdir(exist_ok=True)
+    content = [{"began": t.began, "total": t.total, "spans": [astuple(span) for span in t.spans]} for t in timelines]
+    write_text(folder / FOLDER / f"{iteration:08d}.json", json.dumps(content) + "\n")
+
+
+def read_timelines(folder: Path, iteration: int | None) -> tuple[int, list[Timeline]]:
+    """The timelines of an iteration, by default of the newest that was kept.
+
+    Raises:
+        ValueError: it was not kept.
+    """
+    kept = sorted(int(file.stem) for file in (folder / FOLDER).glob("*.json"))
+    if not kept:
+        raise ValueError(f"{folder} has no timeline yet: one is kept with each checkpoint (checkpoint.every).")
+    wanted = kept[-1] if iteration is None else iteration
+    if wanted not in kept:
+        raise ValueError(f"iteration={wanted}: {folder} has kept {', '.join(map(str, kept))}.")
+    content = json.loads((folder / FOLDER / f"{wanted:08d}.json").read_text(encoding="utf-8"))
+    return wanted, [Timeline([Span(*span) for span in t["spans"]], t["began"], t["total"]) for t in content]
