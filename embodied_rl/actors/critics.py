@@ -8,6 +8,8 @@ from enum import StrEnum
 
 from torch import Tensor, nn
 
+from embodied_rl.interfaces.errors import UserError
+
 
 class Need(StrEnum):
     """What a critic reads."""
@@ -49,11 +51,11 @@ class PrivilegedCritic(Critic):
         """dim: P, entries of the privileged state; hidden: units of each layer.
 
         Raises:
-            ValueError: for a simulator without privileged state.
+            UserError: for a simulator without privileged state.
         """
         super().__init__()
         if dim < 1:
-            raise ValueError("This simulator has no privileged state for policy.critic=privileged; try prefix.")
+            raise UserError("This simulator has no privileged state for policy.critic=privileged; try prefix.")
         self.head = value_head(dim, hidden)
 
     def forward(self, privileged: Tensor | None, pooled: Tensor | None, features: Tensor | None) -> Tensor:
@@ -108,7 +110,7 @@ def make_critic(
     """The critic of `policy.critic`: "privileged", "prefix", "expert", or "none" for methods without one.
 
     Raises:
-        ValueError: for another kind.
+        UserError: for another kind.
     """
     if kind == "none":
         return None
@@ -118,4 +120,4 @@ def make_critic(
         return PrefixCritic(context_dim, hidden, detach)
     if kind == Need.EXPERT:
         return ExpertCritic(feature_dim, hidden, detach)
-    raise ValueError(f"policy.critic={kind!r} is not one of privileged, prefix, expert, none.")
+    raise UserError(f"policy.critic={kind!r} is not one of privileged, prefix, expert, none.")

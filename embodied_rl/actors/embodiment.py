@@ -12,6 +12,7 @@ from torch.nn.functional import pad
 
 from embodied_rl.actors import tokenizer
 from embodied_rl.actors.normalisation import Normalisation
+from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.policy import FlowBackbone, PolicyInput
 from embodied_rl.interfaces.sim import Observation, SimulatorSpec
 
@@ -66,33 +67,33 @@ class Embodiment:
         """Refuse what could only fail later.
 
         Raises:
-            ValueError: for lengths that differ, limits without a finite range, or statistics without spread.
+            UserError: for lengths that differ, limits without a finite range, or statistics without spread.
         """
         self._check_lengths()
         for name, low, high in zip(self.action_names, self.action_low, self.action_high, strict=True):
             if not (np.isfinite([low, high]).all() and low < high):
-                raise ValueError(f"Action {name!r} needs finite limits with low < high, not [{low}, {high}].")
+                raise UserError(f"Action {name!r} needs finite limits with low < high, not [{low}, {high}].")
         if min((*self.privileged_std, 1.0)) <= 0:
-            raise ValueError("embodiment.privileged_std must be positive.")
+            raise UserError("embodiment.privileged_std must be positive.")
         if self.executed < 1:
-            raise ValueError(f"policy.executed={self.executed} must be at least 1.")
+            raise UserError(f"policy.executed={self.executed} must be at least 1.")
         if self.blind not in BLIND:
-            raise ValueError(f"policy.blind={self.blind!r} is not one of {', '.join(BLIND)}.")
+            raise UserError(f"policy.blind={self.blind!r} is not one of {', '.join(BLIND)}.")
         if self.gripper not in GRIPPERS:
-            raise ValueError(f"policy.gripper={self.gripper!r} is not one of {', '.join(GRIPPERS)}.")
+            raise UserError(f"policy.gripper={self.gripper!r} is not one of {', '.join(GRIPPERS)}.")
 
     def _check_lengths(self) -> None:
         for prefix, parts in (("state", ("",)), ("action", ("", "_low", "_high")), ("privileged", ("_mean", "_std"))):
             names = getattr(self, f"{prefix}_names")
             for part in parts:
                 if len(getattr(self, f"{prefix}{part}")) != len(names):
-                    raise ValueError(f"embodiment.{prefix}{part} must have {len(names)} entries, one for each name.")
+                    raise UserError(f"embodiment.{prefix}{part} must have {len(names)} entries, one for each name.")
         if self.views and len(self.views) != len(self.cameras):
-            raise ValueError(f"embodiment.views must have {len(self.cameras)} entries, one for each camera.")
+            raise UserError(f"embodiment.views must have {len(self.cameras)} entries, one for each camera.")
         if self.relative and len(self.relative) != len(self.action_names):
-            raise ValueError(f"embodiment.relative must have {len(self.action_names)} entries, one for each action.")
+            raise UserError(f"embodiment.relative must have {len(self.action_names)} entries, one for each action.")
         if max(self.relative, default=-1) >= len(self.state_names):
-            raise ValueError(
+            raise UserError(
                 f"embodiment.relative names state entry {max(self.relative)}, and the state has "
                 f"{len(self.state_names)} entries: actions that are relative to the state need as many entries there."
             )
@@ -102,12 +103,12 @@ class Embodiment:
         """The embodiment of a simulator, its policy cameras and words, with means 0 and deviations 1.
 
         Raises:
-            ValueError: where the policy's cameras differ in size.
+            UserError: where the policy's cameras differ in size.
         """
         cameras = [camera for camera in spec.cameras if camera.role == "policy"]
         sizes = {(camera.height, camera.width) for camera in cameras}
         if len(sizes) > 1:
-            raise ValueError(f"The cameras a policy sees must share one size, here {sorted(sizes)}.")
+            raise UserError(f"The cameras a policy sees must share one size, here {sorted(sizes)}.")
         states, extras = len(spec.state_names), len(spec.privileged_names)
         return Embodiment(
             cameras=tuple(camera.name for camera in cameras),
@@ -130,19 +131,19 @@ class Embodiment:
         """Refuse a simulator that this embodiment was not made for.
 
         Raises:
-            ValueError: naming the cameras, state or action entries, limits or words that differ.
+            UserError: naming the cameras, state or action entries, limits or words that differ.
         """
         cameras = {camera.name: (camera.height, camera.width) for camera in spec.cameras}
         for name in self.cameras:
             if cameras.get(name) != self.image_size:
-                raise ValueError(f"The policy sees camera {name!r} at {self.image_size}; the simulator has {cameras}.")
+                raise UserError(f"The policy sees camera {name!r} at {self.image_size}; the simulator has {cameras}.")
         for entry in ("state_names", "action_names", "action_low", "action_high"):
             mine, other = getattr(self, entry), tuple(getattr(spec, entry))
             if mine != other:
-                raise ValueError(f"The policy was made for another robot: its {entry} are {mine}, here {other}.")
+                raise UserError(f"The policy was made for another robot: its {entry} are {mine}, here {other}.")
         unknown = sorted({word.lower() for word in spec.words} - set(self.vocabulary))
         if unknown and not self.tokenizer:
-            raise ValueError(f"The policy was trained without the words {', '.join(unknown)} of this simulator.")
+            raise UserError(f"The policy was trained without the words {', '.join(unknown)} of this simulator.")
 
     def with_statistics(
         self, state: NDArray[Any], privileged: NDArray[Any] | None = None, kind: str = "mean_std"
@@ -158,7 +159,7 @@ class Embodiment:
         """n prompts → token ids int64 [n, L], 0 where padded.
 
         Raises:
-            ValueError: for an unknown word, by name, or a prompt of more than L tokens.
+            UserError: for an unknown word, by name, or a prompt of more than L tokens.
         """
         if self.tokenizer:
             return torch.from_numpy(tokenizer.by_model(prompts, self.tokenizer, self.token_length))
@@ -168,12 +169,12 @@ class Embodiment:
         """An observation as the network takes it, on the device it lives on. Privileged state is left behind.
 
         Raises:
-            ValueError: for a missing camera, an image or a state of another size, or an unknown word.
+            UserError: for a missing camera, an image or a state of another size, or an unknown word.
         """
         images = {view: self._image(observation, name) for view, name in zip(self.seen_as, self.cameras, strict=True)}
         state = torch.as_tensor(observation.state)
         if state.shape[1:] != (len(self.state_names),):
-            raise ValueError(f"The policy takes {len(self.state_names)} state entries, not {tuple(state.shape[1:])}.")
+            raise UserError(f"The policy takes {len(self.state_names)} state entries, not {tuple(state.shape[1:])}.")
         normal = self.state.normalise(state)
         told = [""] * len(state) if self.blind == "instruction" else observation.instruction
         tokens = self.tokens(network.prompts(told, normal))
@@ -193,10 +194,10 @@ class Embodiment:
 
     def _image(self, observation: Observation, name: str) -> Tensor:
         if name not in observation.images:
-            raise ValueError(f"The policy sees camera {name!r}; the simulator shows {', '.join(observation.images)}.")
+            raise UserError(f"The policy sees camera {name!r}; the simulator shows {', '.join(observation.images)}.")
         image = torch.as_tensor(observation.images[name])
         if image.shape[1:] != (*self.image_size, 3) or image.dtype != torch.uint8:
-            raise ValueError(
+            raise UserError(
                 f"Camera {name!r}: the policy takes uint8 images of {(*self.image_size, 3)}, "
                 f"not {image.dtype} of {tuple(image.shape[1:])}."
             )
@@ -261,12 +262,12 @@ class Embodiment:
         """The inverse of `to_dict`, after JSON, too.
 
         Raises:
-            ValueError: naming entries that are missing or unknown.
+            UserError: naming entries that are missing or unknown.
         """
         names = {field.name for field in fields(Embodiment)}
         data = _upgraded(data)
         if wrong := sorted(names ^ set(data)):
-            raise ValueError(f"The stored embodiment does not fit this version: entries {', '.join(wrong)}.")
+            raise UserError(f"The stored embodiment does not fit this version: entries {', '.join(wrong)}.")
         plain: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in data.items()}
         for name in ("state", "action"):
             kept = plain[name]

@@ -18,6 +18,7 @@ from embodied_rl.actors.critics import Critic, Need
 from embodied_rl.actors.embodiment import Embodiment
 from embodied_rl.actors.precision import mixed
 from embodied_rl.flow.noise import Stream, normal
+from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.policy import (
     Actor,
     Context,
@@ -74,7 +75,7 @@ class FlowActor(Actor):
                 by default the features of a perception that is frozen here, else images.
 
         Raises:
-            ValueError: where backbone and embodiment do not fit, naming the entry.
+            UserError: where backbone and embodiment do not fit, naming the entry.
         """
         super().__init__()
         _check_fit(backbone, embodiment, freeze_perception)
@@ -123,7 +124,7 @@ class FlowActor(Actor):
         The value is NaN where a privileged critic gets no privileged state, which only a deployed policy may.
 
         Raises:
-            ValueError: where exploring needs privileged state and the observation has none, or the inputs do not fit.
+            UserError: where exploring needs privileged state and the observation has none, or the inputs do not fit.
         """
         inputs = self._inputs(observation)
         context = self.backbone.encode(inputs)
@@ -145,7 +146,7 @@ class FlowActor(Actor):
         """float32 [n]: what `act` would give with the same keys, without choosing an action.
 
         Raises:
-            ValueError: where the critic needs privileged state and the observation has none.
+            UserError: where the critic needs privileged state and the observation has none.
         """
         trace = self._critic_trace(observation, keys, required=True)
         reads_network = self.critic is not None and self.critic.needs != Need.PRIVILEGED
@@ -243,7 +244,7 @@ class FlowActor(Actor):
             values = self.embodiment.normalise_privileged(observation.privileged, self.privileged_names)
             trace[PRIVILEGED] = values.to(self.device)
         elif required:
-            raise ValueError(
+            raise UserError(
                 "The critic or the auxiliary loss reads privileged state and the observation has none: train on a "
                 "simulator that gives it, or set policy.critic=prefix."
             )
@@ -334,12 +335,12 @@ def _check_fit(backbone: FlowBackbone, embodiment: Embodiment, freeze_perception
     }
     for name, (network, robot) in pairs.items():
         if network != robot:
-            raise ValueError(f"The policy has {network} {name}, the embodiment {robot}: build both from one simulator.")
+            raise UserError(f"The policy has {network} {name}, the embodiment {robot}: build both from one simulator.")
     if (states := len(embodiment.state_names)) > spec.state_dim:
-        raise ValueError(f"The policy has {spec.state_dim} state entries, the robot {states}.")
+        raise UserError(f"The policy has {spec.state_dim} state entries, the robot {states}.")
     if embodiment.executed > spec.horizon:
-        raise ValueError(f"policy.executed={embodiment.executed} exceeds the {spec.horizon} actions of a chunk.")
+        raise UserError(f"policy.executed={embodiment.executed} exceeds the {spec.horizon} actions of a chunk.")
     if (robot_dim := len(embodiment.action_names)) > spec.action_dim:
-        raise ValueError(f"The policy has {spec.action_dim} action dimensions, the robot {robot_dim}.")
+        raise UserError(f"The policy has {spec.action_dim} action dimensions, the robot {robot_dim}.")
     if freeze_perception and not backbone.perception_parameters():
-        raise ValueError("policy.freeze_perception=true, but this policy has no perception that can be frozen apart.")
+        raise UserError("policy.freeze_perception=true, but this policy has no perception that can be frozen apart.")

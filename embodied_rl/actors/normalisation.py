@@ -8,6 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
+from embodied_rl.interfaces.errors import UserError
+
 KINDS = ("identity", "mean_std", "quantiles", "min_max", "limits")
 SMALLEST_STD = 1e-4
 LARGEST_PAD = 1e-5
@@ -33,14 +35,14 @@ class Normalisation:
         """Refuse what could only fail later.
 
         Raises:
-            ValueError: an unknown kind, statistics of two lengths, without spread, or not finite.
+            UserError: an unknown kind, statistics of two lengths, without spread, or not finite.
         """
         if self.kind not in KINDS:
-            raise ValueError(f"Statistics of kind {self.kind!r} are unknown; known: {', '.join(KINDS)}.")
+            raise UserError(f"Statistics of kind {self.kind!r} are unknown; known: {', '.join(KINDS)}.")
         if len(self.center) != len(self.scale):
-            raise ValueError(f"Statistics of {len(self.center)} centres and {len(self.scale)} scales do not fit.")
+            raise UserError(f"Statistics of {len(self.center)} centres and {len(self.scale)} scales do not fit.")
         if not np.isfinite([*self.center, *self.scale]).all() or min((*self.scale, 1.0)) <= 0:
-            raise ValueError("Statistics must be finite, and every scale positive.")
+            raise UserError("Statistics must be finite, and every scale positive.")
 
     def __len__(self) -> int:
         return len(self.center)

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from embodied_rl.actors.flow import FlowActor
 from embodied_rl.config.schema import PolicyNode
+from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.policy import Context, FlowBackbone
 
 
@@ -15,7 +16,7 @@ def place(actor: FlowActor, node: PolicyNode) -> FlowActor:
     """Put an actor where `node` says.
 
     Raises:
-        ValueError: a device that is not there, or a precision in which what learns would not learn.
+        UserError: a device that is not there, or a precision in which what learns would not learn.
     """
     actor.autocast = node.autocast
     place_network(actor.backbone, node)
@@ -29,7 +30,7 @@ def check_placement(node: PolicyNode) -> None:
     """Find what `place` refuses whatever the network is.
 
     Raises:
-        ValueError: a device that is not there, or half the precision for what learns.
+        UserError: a device that is not there, or half the precision for what learns.
     """
     _device(node.device)
     if node.precision == "bfloat16" and node.train == "full":
@@ -40,7 +41,7 @@ def place_network(network: FlowBackbone, node: PolicyNode) -> None:
     """Put a network by itself where `node` says, in the precision that it says.
 
     Raises:
-        ValueError: see `place`.
+        UserError: see `place`.
     """
     if node.precision == "bfloat16":
         _halve(network, node)
@@ -75,8 +76,8 @@ def _halve(network: FlowBackbone, node: PolicyNode) -> None:
         parameter.data = parameter.data.to(torch.bfloat16)
 
 
-def _too_coarse(node: PolicyNode) -> ValueError:
-    return ValueError(
+def _too_coarse(node: PolicyNode) -> UserError:
+    return UserError(
         f"policy.precision=bfloat16 is for a frozen vision-language model, and policy.train={node.train} lets it "
         "learn, in steps that bfloat16 rounds away: use policy.train=expert or lora, or precision=float32."
     )
@@ -86,7 +87,7 @@ def _device(name: str) -> torch.device:
     try:
         device = torch.device(name)
     except RuntimeError as error:
-        raise ValueError(f"policy.device={name} is no device: {error}") from None
+        raise UserError(f"policy.device={name} is no device: {error}") from None
     if device.type == "cuda" and not torch.cuda.is_available():
-        raise ValueError(f"policy.device={name}: there is no CUDA device here, or this build of torch knows none.")
+        raise UserError(f"policy.device={name}: there is no CUDA device here, or this build of torch knows none.")
     return device

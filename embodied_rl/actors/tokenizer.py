@@ -7,6 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from embodied_rl.interfaces.errors import UserError
+
 Ids = NDArray[np.int64]
 
 
@@ -14,7 +16,7 @@ def by_words(texts: Sequence[str], vocabulary: Sequence[str], length: int) -> Id
     """Each word's place in the vocabulary, int64 [n, length], 0 where padded.
 
     Raises:
-        ValueError: for an unknown word, by name, or a text of more than `length` words.
+        UserError: for an unknown word, by name, or a text of more than `length` words.
     """
     known = {word: index for index, word in enumerate(vocabulary) if index}
     rows: list[list[int]] = []
@@ -22,9 +24,9 @@ def by_words(texts: Sequence[str], vocabulary: Sequence[str], length: int) -> Id
         words = text.lower().split()
         if unknown := [word for word in words if word not in known]:
             listed = ", ".join(known)
-            raise ValueError(f"The policy does not know the word {unknown[0]!r} of {text!r}; it knows {listed}.")
+            raise UserError(f"The policy does not know the word {unknown[0]!r} of {text!r}; it knows {listed}.")
         if len(words) > length:
-            raise ValueError(f"{text!r} has {len(words)} words; the policy reads at most {length}.")
+            raise UserError(f"{text!r} has {len(words)} words; the policy reads at most {length}.")
         rows.append([known[word] for word in words])
     return _padded(rows, length)
 
@@ -38,14 +40,14 @@ def by_model(texts: Sequence[str], tokenizer: str, length: int) -> Ids:
         length: L.
 
     Raises:
-        ValueError: for a prompt of more than `length` tokens.
+        UserError: for a prompt of more than `length` tokens.
     """
     loaded = load(tokenizer)
     start = loaded.token_to_id("<bos>")
     rows = [_led(encoding.ids, start) for encoding in loaded.encode_batch(list(texts))]
     for text, row in zip(texts, rows, strict=True):
         if len(row) > length:
-            raise ValueError(
+            raise UserError(
                 f"The prompt {text!r} has {len(row)} tokens; the policy reads at most {length}. "
                 "Shorten the instruction, or raise policy.token_length."
             )
@@ -62,14 +64,14 @@ def load(tokenizer: str) -> Any:
     """A `tokenizers.Tokenizer` from what its tokenizer.json holds.
 
     Raises:
-        ValueError: it is damaged, or no tokenizer.
+        UserError: it is damaged, or no tokenizer.
     """
     from tokenizers import Tokenizer
 
     try:
         return Tokenizer.from_str(tokenizer)
     except Exception as error:  # noqa: BLE001 - the library raises plain exceptions
-        raise ValueError(f"The tokenizer is damaged, or no tokenizer.json: {error}") from None
+        raise UserError(f"The tokenizer is damaged, or no tokenizer.json: {error}") from None
 
 
 def of_words(words: Sequence[str]) -> str:

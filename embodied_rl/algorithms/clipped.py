@@ -14,6 +14,7 @@ from torch import Tensor
 from embodied_rl.algorithms.batch import Batch, concatenate
 from embodied_rl.algorithms.proximal import decouple, level_mask, stale_rows
 from embodied_rl.config.freeze import at_least
+from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.policy import Actor, Evaluation
 from embodied_rl.learning import memory, sharded
 from embodied_rl.learning.optimiser import Optimiser
@@ -73,10 +74,12 @@ class ClippedConfig:
         """Refuse what cannot be.
 
         Raises:
-            ValueError: fewer than one row at once.
+            UserError: fewer than one row at once, or bounds that leave nothing to learn from.
         """
+        if self.dual_clip is not None and not self.dual_clip > 1:
+            raise UserError(f"algo.dual_clip={self.dual_clip} must be above 1, or null.")
         if isinstance(self.micro_batch, int) and self.micro_batch < 1:
-            raise ValueError(f"algo.micro_batch={self.micro_batch} must be at least 1, auto, or null.")
+            raise UserError(f"algo.micro_batch={self.micro_batch} must be at least 1, auto, or null.")
 
 
 ValueLoss = Callable[[Batch, Tensor], Tensor]

@@ -22,6 +22,7 @@ from embodied_rl.actors.flow import PRIVILEGED, FlowActor
 from embodied_rl.algorithms.batch import Batch, as_batch, concatenate
 from embodied_rl.algorithms.clipped import ClippedConfig, ClippedUpdate
 from embodied_rl.config.freeze import at_least
+from embodied_rl.interfaces.errors import UserError
 from embodied_rl.learning.optimiser import Optimiser
 from embodied_rl.objectives.gae import discounted_reward, discounts, gae, next_values
 from embodied_rl.objectives.reduce import masked_mean
@@ -64,7 +65,7 @@ class PPOConfig(ClippedConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         if max(self.gamma, self.lam) > 1:
-            raise ValueError(f"algo.gamma={self.gamma} and algo.lam={self.lam} may not exceed 1.")
+            raise UserError(f"algo.gamma={self.gamma} and algo.lam={self.lam} may not exceed 1.")
 
 
 class PPO:

@@ -9,6 +9,7 @@ from embodied_rl.assembly import build
 from embodied_rl.checkpoints.native import read_metadata
 from embodied_rl.config.schema import CollectConfig, PlayConfig
 from embodied_rl.flow.sampler import FlowSDE
+from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.policy import Actor
 from embodied_rl.interfaces.sim import Operated, Simulator
 
@@ -33,7 +34,7 @@ def deployed(text: str) -> FlowActor:
 
 
 def check(config: CollectConfig | PlayConfig) -> None:
-    """Find out whether somebody can act. Raises `ValueError`: neither expert, random, nor a checkpoint."""
+    """Find out whether somebody can act. Raises `UserError`: neither expert, random, nor a checkpoint."""
     if config.policy not in WORDS:
         checkpoint_of(config.policy)
 
@@ -42,11 +43,11 @@ def checkpoint_of(text: str) -> Path:
     """The policy file that is meant where it is neither `expert` nor `random`.
 
     Raises:
-        ValueError: there is none.
+        UserError: there is none.
     """
     near = get_close_matches(text, WORDS, n=1, cutoff=0.6)
     if near and not Path(text).exists():
-        raise ValueError(f"policy={text}: there is no such checkpoint. Did you mean '{near[0]}'?")
+        raise UserError(f"policy={text}: there is no such checkpoint. Did you mean '{near[0]}'?")
     return build.policy_file(text)
 
 
@@ -54,13 +55,13 @@ def actor_for(text: str, simulator: Simulator, num_envs: int) -> Actor:
     """The actor a word means, for episodes whose indices count from 0 and fill a simulator row by row.
 
     Raises:
-        ValueError: a simulator without an operator, or no such checkpoint.
+        UserError: a simulator without an operator, or no such checkpoint.
     """
     if text == "random":
         return RandomActor(simulator.spec)
     if text == "expert":
         if not isinstance(simulator, Operated):
-            raise ValueError("policy=expert: this simulator has no scripted operator; give a checkpoint, or random.")
+            raise UserError("policy=expert: this simulator has no scripted operator; give a checkpoint, or random.")
         return OperatorActor(simulator.expert(), lambda index: index % num_envs)
     checkpoint_of(text)
     return deployed(text)

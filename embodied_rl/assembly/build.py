@@ -16,6 +16,7 @@ from embodied_rl.config.freeze import freeze
 from embodied_rl.config.schema import EpisodesNode, Plan, PolicyNode, SamplerNode, SimNode
 from embodied_rl.flow.sampler import FlowNoise, FlowSDE, Sampler
 from embodied_rl.interfaces.curriculum import Curriculum
+from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.policy import FlowBackbone
 from embodied_rl.interfaces.sim import SimulatorSpec
 from embodied_rl.learning import checkpoint, trainable
@@ -34,7 +35,7 @@ def curriculum(node: EpisodesNode, spec: SimulatorSpec) -> Curriculum:
     """What decides how often each task is drawn while training.
 
     Raises:
-        ValueError: unknown plug-in or key, or settings that do not fit the simulator.
+        UserError: unknown plug-in or key, or settings that do not fit the simulator.
     """
     found, options = plugins.configure("episodes", node, "episodes")
     return found(options, spec)
@@ -103,20 +104,27 @@ def keep(learning: FlowActor, node: PolicyNode, rows: int) -> Keep:
 
 
 def sampler(node: SamplerNode, backbone: FlowBackbone) -> Sampler:
-    """What draws actions from the flow while training."""
-    if node.name == "flow_noise":
-        return FlowNoise(
-            node.denoise_steps, node.std_min, node.std_max,
-            feature_dim=backbone.spec.feature_dim, action_dim=backbone.spec.action_dim,
-        )  # fmt: skip
-    return FlowSDE(node.denoise_steps, node.noise_level, node.step_weights, node.layers)
+    """What draws actions from the flow while training.
+
+    Raises:
+        UserError: settings that make no sampler.
+    """
+    try:
+        if node.name == "flow_noise":
+            return FlowNoise(
+                node.denoise_steps, node.std_min, node.std_max,
+                feature_dim=backbone.spec.feature_dim, action_dim=backbone.spec.action_dim,
+            )  # fmt: skip
+        return FlowSDE(node.denoise_steps, node.noise_level, node.step_weights, node.layers)
+    except ValueError as error:
+        raise UserError(f"algo.sampler: {error}.") from error
 
 
 def backbone(node: PolicyNode, spec: SimulatorSpec) -> tuple[FlowBackbone, Embodiment]:
     """The network and what it is attached to: from the checkpoint, or with new weights.
 
     Raises:
-        ValueError: a checkpoint that is damaged, or of another network.
+        UserError: a checkpoint that is damaged, or of another network.
     """
     cls, options = plugins.configure("policies", node, "policy")
     if node.checkpoint is None:
@@ -135,7 +143,7 @@ def sizes(node: PolicyNode) -> Any:
     """The configuration of the network that `backbone` would build: the checkpoint's sizes, or those that were given.
 
     Raises:
-        ValueError: no such policy, or a checkpoint that is damaged or of another one.
+        UserError: no such policy, or a checkpoint that is damaged or of another one.
     """
     cls, options = plugins.configure("policies", node, "policy")
     if node.checkpoint is None:
@@ -153,7 +161,7 @@ def stored_backbone(path: Path, node: PolicyNode | None = None) -> tuple[FlowBac
 
     Raises:
         CheckpointError: a file that is damaged, of another policy or of other sizes than `node` gives.
-        ValueError: a policy that is not installed, or a file of a version that knew other sizes.
+        UserError: a policy that is not installed, or a file of a version that knew other sizes.
     """
 
     def make(metadata: PolicyMetadata) -> FlowBackbone:
@@ -170,13 +178,13 @@ def check_fit(embodiment: Embodiment, spec: SimulatorSpec) -> None:
     """A checkpoint goes on where it can see and act as it was made to.
 
     Raises:
-        ValueError: where it cannot, and what else to start from.
+        UserError: where it cannot, and what else to start from.
     """
     try:
         embodiment.check(spec)
     except ValueError as error:
         others = "`embodied-rl sft` clones one for this simulator, policy.checkpoint=null starts from new weights"
-        raise ValueError(f"policy.checkpoint: {error} Give one that fits: {others}.") from None
+        raise UserError(f"policy.checkpoint: {error} Give one that fits: {others}.") from None
 
 
 def new_embodiment(spec: SimulatorSpec, options: Any, node: PolicyNode, cls: type[Any]) -> Embodiment:

@@ -96,7 +96,7 @@ def lay_out(
         changes: further keys of the policy.
 
     Raises:
-        ValueError: the plug-in, or a package that it needs, is not installed.
+        UserError: the plug-in, or a package that it needs, is not installed.
     """
     options = {"token_length": size.tokens[policy], **size.options, **changes}
     node = PolicyNode(policy, train=train, options=options)  # type: ignore[arg-type]

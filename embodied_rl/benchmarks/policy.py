@@ -19,6 +19,7 @@ from embodied_rl.benchmarks.networks import Size
 from embodied_rl.benchmarks.stopwatch import Turns, one_thread, take_turns
 from embodied_rl.config.schema import BenchConfig
 from embodied_rl.flow.sampler import ode_sample
+from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.policy import Context, FlowBackbone, PolicyInput, Trace
 from embodied_rl.ranks.collective import Ranks
 
@@ -108,7 +109,7 @@ def measure(config: BenchConfig) -> tuple[list[Denoising], list[Update]]:
     """Every case, policy and number of steps; on the host on one core.
 
     Raises:
-        ValueError: there is no such device here, or a package that the policies need.
+        UserError: there is no such device here, or a package that the policies need.
     """
     device = _device(config.device)
     cases = HOST if device.type == "cpu" else ACCELERATOR
@@ -190,11 +191,11 @@ def _device(name: str) -> torch.device:
     try:
         device = torch.device(name)
     except RuntimeError as error:
-        raise ValueError(f"device={name}: {error}") from error
+        raise UserError(f"device={name}: {error}") from error
     if device.type not in ("cpu", "cuda"):
-        raise ValueError(f"device={name}: policies are measured on cpu or cuda.")
+        raise UserError(f"device={name}: policies are measured on cpu or cuda.")
     if device.type == "cuda" and not torch.cuda.is_available():
-        raise ValueError(f"device={name}: torch finds no CUDA device here; leave it at device=cpu.")
+        raise UserError(f"device={name}: torch finds no CUDA device here; leave it at device=cpu.")
     return device
 
 

@@ -10,6 +10,7 @@ from embodied_rl.checkpoints import finding, fitting, layout
 from embodied_rl.checkpoints.foreign import Foreign
 from embodied_rl.config.freeze import freeze
 from embodied_rl.config.schema import PolicyNode
+from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.policy import FlowBackbone
 from embodied_rl.interfaces.sim import SimulatorSpec
 from embodied_rl.learning.checkpoint import CheckpointError
@@ -31,7 +32,7 @@ def network(
         make: see `Make`.
 
     Raises:
-        ValueError: something that does not fit, is missing, or must be chosen, with the key to set.
+        UserError: something that does not fit, is missing, or must be chosen, with the key to set.
     """
     found = finding.read(path, asset(node))
     if found.policy not in (None, node.name):
@@ -70,7 +71,7 @@ def _check_dimensions(spec: SimulatorSpec, options: Any) -> None:
         ("state", len(spec.state_names), options.state_dim),
     ):
         if robot > most:
-            raise ValueError(
+            raise UserError(
                 f"The simulator has {robot} {name} entries, the checkpoint's network at most {most}: choose a "
                 f"simulator (or a setting of it) with {most} or fewer, or another checkpoint."
             )
@@ -79,7 +80,7 @@ def _check_dimensions(spec: SimulatorSpec, options: Any) -> None:
 def _check_tokenizer(attached: Embodiment, options: Any) -> None:
     tokens, known = attached.vocabulary_size, options.vocabulary
     if tokens > known:
-        raise ValueError(
+        raise UserError(
             f"The tokenizer has {tokens} tokens, the checkpoint's network knows {known}: give policy.tokenizer=<file "
             "or folder>, that of the language model the policy was made from."
         )
@@ -96,7 +97,7 @@ def _tokenizer(found: Foreign, node: PolicyNode) -> str:
     path = Path(node.tokenizer)
     file = path / "tokenizer.json" if path.is_dir() else path
     if not file.is_file():
-        raise ValueError(f"policy.tokenizer={node.tokenizer}: there is no {file}.")
+        raise UserError(f"policy.tokenizer={node.tokenizer}: there is no {file}.")
     return file.read_text(encoding="utf-8")
 
 

@@ -12,6 +12,7 @@ from embodied_rl.checkpoints import lerobot, openpi
 from embodied_rl.checkpoints.foreign import Foreign, Statistics
 from embodied_rl.checkpoints.tensors import parsed
 from embodied_rl.config.freeze import did_you_mean
+from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.sim import SimulatorSpec
 from embodied_rl.learning.checkpoint import CheckpointError
 
@@ -27,27 +28,27 @@ def views(found: Foreign, spec: SimulatorSpec, given: Mapping[str, str | None]) 
         given: `policy.cameras`, view → camera, or null for none.
 
     Raises:
-        ValueError: a view that nobody said anything of, or a name that neither side knows; with the key to set.
+        UserError: a view that nobody said anything of, or a name that neither side knows; with the key to set.
     """
     cameras = [camera.name for camera in spec.cameras if camera.role == "policy"]
     known = f"The policy sees {', '.join(found.cameras)}; the simulator shows {', '.join(cameras) or 'nothing'}."
     for view, camera in given.items():
         if view not in found.cameras:
-            raise ValueError(f"policy.cameras: the policy has no view {view!r}. {known}")
+            raise UserError(f"policy.cameras: the policy has no view {view!r}. {known}")
         if camera is not None and camera not in cameras:
-            raise ValueError(f"policy.cameras.{view}={camera}: the simulator has no such camera. {known}")
+            raise UserError(f"policy.cameras.{view}={camera}: the simulator has no such camera. {known}")
     chosen = {view: given.get(view, view if view in cameras else None) for view in found.cameras}
     undecided = [view for view in found.cameras if view not in given and view not in cameras]
     if undecided:
         free = [camera for camera in cameras if camera not in chosen.values()]
         guess = {view: chosen[view] or (free.pop(0) if free else "null") for view in found.cameras}
         typed = ", ".join(f"{view}: {camera}" for view, camera in guess.items())
-        raise ValueError(
+        raise UserError(
             f"{known} Say which is which (null for a view that stays empty), such as policy.cameras='{{{typed}}}'."
         )
     seen = {view: camera for view, camera in chosen.items() if camera is not None}
     if not seen:
-        raise ValueError(f"policy.cameras leaves the policy without any view. {known}")
+        raise UserError(f"policy.cameras leaves the policy without any view. {known}")
     return seen
 
 
@@ -60,7 +61,7 @@ def statistics(found: Foreign, spec: SimulatorSpec, file: str | None) -> tuple[N
         file: a norm_stats.json, a LeRobotDataset's folder or its meta/stats.json; None for the checkpoint's own.
 
     Raises:
-        ValueError: there are none, or they are of another embodiment.
+        UserError: there are none, or they are of another embodiment.
     """
     known = found.statistics if file is None else _of_file(Path(file), found)
     return (
@@ -82,10 +83,10 @@ def embodiment(
     """What a checkpoint is attached to.
 
     Raises:
-        ValueError: no tokenizer, or cameras of different sizes.
+        UserError: no tokenizer, or cameras of different sizes.
     """
     if not tokenizer:
-        raise ValueError(
+        raise UserError(
             f"{found.folder} brings no tokenizer.json: give policy.tokenizer=<file or folder>, that of the language "
             "model the policy was made from."
         )
@@ -97,15 +98,15 @@ def relative(spec: SimulatorSpec, names: Sequence[str]) -> tuple[int, ...]:
     """What `Embodiment.relative` is where these actions, by name, are relative to the state entry of their position.
 
     Raises:
-        ValueError: an action that the simulator does not have, or whose position the state does not have.
+        UserError: an action that the simulator does not have, or whose position the state does not have.
     """
     for name in names:
         if name not in spec.action_names:
-            raise ValueError(
+            raise UserError(
                 f"policy.relative: the simulator has no action '{name}'.{did_you_mean(name, spec.action_names)}"
             )
         if (entry := spec.action_names.index(name)) >= len(spec.state_names):
-            raise ValueError(
+            raise UserError(
                 f"policy.relative: '{name}' is action {entry}, and the simulator's state has "
                 f"{len(spec.state_names)} entries: it cannot be relative to one of them."
             )
@@ -137,7 +138,7 @@ def _of_file(path: Path, found: Foreign) -> Statistics:
     kind = "quantiles" if _mode(found, "ACTION") == "QUANTILES" else "mean_std"
     file = next((place for place in (path / "meta/stats.json", path / openpi.STATS, path) if place.is_file()), None)
     if file is None:
-        raise ValueError(
+        raise UserError(
             f"policy.statistics={path}: there are no statistics; give a LeRobotDataset or a norm_stats.json."
         )
     if "norm_stats" in parsed(file):

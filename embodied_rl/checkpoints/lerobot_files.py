@@ -19,6 +19,7 @@ from embodied_rl.actors.embodiment import Embodiment
 from embodied_rl.actors.normalisation import Normalisation
 from embodied_rl.checkpoints.layout import Source
 from embodied_rl.checkpoints.lerobot import ACTION, AFTER, BEFORE, CONFIG, IMAGES, STATE
+from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.policy import FlowBackbone
 
 EPSILON = 1e-8
@@ -163,9 +164,7 @@ def _relative(robot: Embodiment) -> dict[str, Any]:
     absolute = [name for name, source in pairs if source < 0]
     for name, source in pairs:
         if source >= 0 and any(part.lower() in name.lower() for part in absolute):
-            raise ValueError(
-                f"lerobot tells absolute actions by parts of their names, and {name!r} has one in its own."
-            )
+            raise UserError(f"lerobot tells absolute actions by parts of their names, and {name!r} has one in its own.")
     return {"enabled": bool(robot.relative), "exclude_joints": absolute, "action_names": list(robot.action_names)}
 
 

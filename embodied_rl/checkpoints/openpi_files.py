@@ -6,6 +6,7 @@ from embodied_rl.actors.embodiment import Embodiment
 from embodied_rl.actors.normalisation import Normalisation
 from embodied_rl.checkpoints.layout import Source
 from embodied_rl.checkpoints.openpi import STATS, norm_stats
+from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.policy import FlowBackbone
 
 ASSET = "embodied_rl"
@@ -16,7 +17,7 @@ def made(network: FlowBackbone, robot: Embodiment, policy: str, steps: int) -> d
     """Files for a network that does not come from this format.
 
     Raises:
-        ValueError: statistics that openpi cannot say.
+        UserError: statistics that openpi cannot say.
     """
     config = {
         "action_dim": network.spec.action_dim,
@@ -43,5 +44,5 @@ def _stats(robot: Embodiment, policy: str) -> bytes:
 def _as(known: Normalisation, kind: str, name: str) -> Normalisation:
     """The same map, said in the words openpi has: any affine map is one of a mean and a deviation, or of two bounds."""
     if known.kind == "identity" and not len(known):
-        raise ValueError(f"openpi needs statistics of the {name}, and the robot has no such entries.")
+        raise UserError(f"openpi needs statistics of the {name}, and the robot has no such entries.")
     return Normalisation(kind, known.center, known.scale)

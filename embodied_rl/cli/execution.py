@@ -66,7 +66,7 @@ def prepare(config: Any) -> tuple[Any, Plugins]:
         The configuration with the plug-ins' defaults filled in, and node → the plug-in's class.
 
     Raises:
-        ValueError: naming the key that is wrong.
+        UserError: naming the key that is wrong.
     """
     validate(config)
     if getattr(config, "resume", None) is not None:  # what was composed is not what will run

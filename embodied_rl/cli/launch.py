@@ -7,6 +7,7 @@ from embodied_rl.cli.execution import execute
 from embodied_rl.cli.options import Options, parse
 from embodied_rl.cli.table import Command
 from embodied_rl.config import compose as composition
+from embodied_rl.interfaces.errors import UserError
 from embodied_rl.planner import stored
 
 
@@ -14,7 +15,7 @@ def run(command: Command, arguments: Sequence[str]) -> int:
     """Run one command with what was typed after it.
 
     Raises:
-        ValueError: a mistake in what was typed.
+        UserError: a mistake in what was typed.
     """
     options = parse(command, arguments)
     options = replace(options, overrides=stored.expand(options.overrides))
@@ -34,7 +35,7 @@ def _check_experiment(command: Command, options: Options) -> None:
         key, _, value = override.partition("=")
         if key == "experiment" and value in known and known[value].command not in (command.name, command.config):
             wanted = known[value].command
-            raise ValueError(
+            raise UserError(
                 f"experiment={value} is one for `{wanted}`, not for `{command.name}`. "
                 f"Type: embodied-rl {wanted} experiment={value}"
             )

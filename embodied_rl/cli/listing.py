@@ -8,6 +8,7 @@ from embodied_rl.cli.text import columns
 from embodied_rl.config import plugins
 from embodied_rl.config.freeze import did_you_mean
 from embodied_rl.config.schema import SimNode
+from embodied_rl.interfaces.errors import UserError
 from embodied_rl.simulators.environments import recipe_file
 from embodied_rl.simulators.kind import SimulatorKind
 
@@ -24,7 +25,7 @@ def run(words: Sequence[str]) -> int:
     """Print everything, one section, or the keys of one choice (`list algos flow_sde`).
 
     Raises:
-        ValueError: an unknown section, name or option.
+        UserError: an unknown section, name or option.
     """
     words, config_dir = _config_dir(words)
     if not words:
@@ -35,7 +36,7 @@ def run(words: Sequence[str]) -> int:
         return 0
     section, *more = words
     if section not in SECTIONS:
-        raise ValueError(f"unknown list '{section}'.{did_you_mean(section, SECTIONS)}")
+        raise UserError(f"unknown list '{section}'.{did_you_mean(section, SECTIONS)}")
     if section == "tasks":
         _tasks(more)
     elif more and section in _KINDS:
@@ -55,7 +56,7 @@ def _config_dir(words: Sequence[str]) -> tuple[list[str], Path | None]:
         folder = Path(rest[place + 1])
         return rest[:place] + rest[place + 2 :], folder
     if unknown := [text for text in rest if text.startswith("-")]:
-        raise ValueError(f"unknown option '{unknown[0]}': list takes --config-dir DIR alone.")
+        raise UserError(f"unknown option '{unknown[0]}': list takes --config-dir DIR alone.")
     return rest, None
 
 

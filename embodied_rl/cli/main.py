@@ -1,6 +1,5 @@
 """The console script. The first word picks the command; the rest are Hydra overrides and a few options."""
 
-import dis
 import os
 import sys
 from collections.abc import Sequence
@@ -9,12 +8,12 @@ from importlib import import_module
 from embodied_rl import __version__
 from embodied_rl.cli.table import COMMANDS
 from embodied_rl.config.freeze import did_you_mean
+from embodied_rl.interfaces.errors import UserError
 from embodied_rl.ranks.place import FAILED, Place
 
 USER_ERROR = 2
 INTERRUPTED = 130
 CLOSED_PIPE = 141
-_RAISE = dis.opmap["RAISE_VARARGS"]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -48,9 +47,7 @@ def _run(arguments: list[str]) -> int:
     except KeyboardInterrupt:
         print("embodied-rl: interrupted", file=sys.stderr)
         return INTERRUPTED
-    except ValueError as error:
-        if not is_for_the_user(error):
-            raise
+    except UserError as error:
         print(f"embodied-rl: {error}", file=sys.stderr)
         return USER_ERROR
     except RuntimeError as error:
@@ -61,21 +58,6 @@ def _run(arguments: list[str]) -> int:
             raise
         print(f"embodied-rl: {error}", file=sys.stderr)
         return FAILED
-
-
-def is_for_the_user(error: ValueError) -> bool:
-    """Whether our own code raised it on purpose: a `raise` statement in one of our modules, or in a plug-in's.
-
-    What NumPy or torch raise, and slips such as int("x"), keep their traceback. The instruction tells, not the source,
-    which may have changed meanwhile, or be absent.
-    """
-    trace = error.__traceback__
-    while trace is not None and trace.tb_next is not None:
-        trace = trace.tb_next
-    if trace is None:
-        return False
-    code, module = trace.tb_frame.f_code, str(trace.tb_frame.f_globals.get("__name__", ""))
-    return module.startswith("embodied_rl") and code.co_code[trace.tb_lasti] == _RAISE
 
 
 def _dispatch(arguments: list[str]) -> int:
@@ -89,7 +71,7 @@ def _dispatch(arguments: list[str]) -> int:
         print(f"embodied-rl {__version__}")
         return 0
     if name not in (*COMMANDS, "list"):
-        raise ValueError(f"unknown command '{name}'.{did_you_mean(name, [*COMMANDS, 'list'])}")
+        raise UserError(f"unknown command '{name}'.{did_you_mean(name, [*COMMANDS, 'list'])}")
     asks_for_help = any(word in ("--help", "-h") for word in rest)
     if name == "list":
         from embodied_rl.cli import listing

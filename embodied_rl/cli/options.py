@@ -6,6 +6,7 @@ from pathlib import Path
 
 from embodied_rl.cli.table import Command
 from embodied_rl.config.freeze import did_you_mean
+from embodied_rl.interfaces.errors import UserError
 
 _FLAGS = {"--dry-run": "dry_run", "-m": "sweep", "--multirun": "sweep"}
 _HYDRA = ("--info", "--hydra-help", "--resolve", "--package")
@@ -37,7 +38,7 @@ def parse(command: Command, arguments: Sequence[str]) -> Options:
     """Read what was typed after a command.
 
     Raises:
-        ValueError: an option that does not exist, or a plain word that the command does not take.
+        UserError: an option that does not exist, or a plain word that the command does not take.
     """
     options, words = Options(), list[str]()
     rest = [part for text in arguments for part in (text.split("=", 1) if text.startswith("--") else [text])]
@@ -54,7 +55,7 @@ def parse(command: Command, arguments: Sequence[str]) -> Options:
             values = [rest.pop(0)] if rest and text in ("--info", "--package") else []
             options = replace(options, hydra=(*options.hydra, text, *values))
         elif text.startswith("-"):
-            raise ValueError(_unknown_option(text, rest))
+            raise UserError(_unknown_option(text, rest))
         elif "=" in text or text.startswith("~"):
             options = replace(options, overrides=(*options.overrides, text))
         else:
@@ -64,7 +65,7 @@ def parse(command: Command, arguments: Sequence[str]) -> Options:
 
 def _folder(text: str) -> Path:
     if not Path(text).is_dir():
-        raise ValueError(f"--config-dir {text}: there is no such folder.")
+        raise UserError(f"--config-dir {text}: there is no such folder.")
     return Path(text)
 
 
@@ -82,14 +83,14 @@ def _words(command: Command, words: Sequence[str]) -> list[str]:
     if not words:
         return []
     if command.words is None:
-        raise ValueError(
+        raise UserError(
             f"'{words[0]}' is not a setting: {command.name} takes key=value, such as "
             f"{(command.examples[0] or 'run.root=runs').split()[0]}."
         )
     if command.words.many:
         return [f"{command.words.key}=[{','.join(_quoted(word) for word in words)}]"]
     if len(words) > 1:
-        raise ValueError(f"{command.name} takes one {command.words.called} at a time, not {' and '.join(words)}.")
+        raise UserError(f"{command.name} takes one {command.words.called} at a time, not {' and '.join(words)}.")
     return [f"{command.words.key}={_quoted(words[0])}"]
 
 

@@ -31,7 +31,7 @@ def run(command: Command, options: Options) -> int:
     """Check every combination of a sweep, then run them one after another; or answer one of Hydra's own options.
 
     Raises:
-        ValueError: a mistake in what was typed; in a sweep, before its first run starts.
+        UserError: a mistake in what was typed; in a sweep, before its first run starts.
     """
     if options.hydra:
         _hydra(command, options, list(options.hydra), lambda mapping, overrides: None)

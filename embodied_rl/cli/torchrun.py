@@ -4,6 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 from embodied_rl.config.schema import Plan, TrainConfig
+from embodied_rl.interfaces.errors import UserError
 from embodied_rl.ranks.place import Place
 
 
@@ -11,7 +12,7 @@ def placed(command: str, config: Any) -> Any:
     """A configuration with torchrun's processes as its ranks; as it is where torchrun has no part in it.
 
     Raises:
-        ValueError: a command that has no ranks, or plan.ranks was given and differs.
+        UserError: a command that has no ranks, or plan.ranks was given and differs.
     """
     place = Place.here()
     if place is None:
@@ -19,7 +20,7 @@ def placed(command: str, config: Any) -> Any:
     if not isinstance(config, TrainConfig) or command != "train":
         if place.size == 1:
             return config
-        raise ValueError(f"torchrun starts ranks of `train`; `{command}` is one process: type it without torchrun.")
+        raise UserError(f"torchrun starts ranks of `train`; `{command}` is one process: type it without torchrun.")
     if config.resume is not None:
         return config  # its run says how many ranks it has
     if any(override.lstrip("+").partition("=")[0] == "plan.ranks" for override in config.run.overrides):

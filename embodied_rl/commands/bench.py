@@ -13,6 +13,7 @@ from rich.table import Table
 
 from embodied_rl.config.freeze import did_you_mean
 from embodied_rl.config.schema import BenchConfig, Plan
+from embodied_rl.interfaces.errors import UserError
 from embodied_rl.runs import provenance
 from embodied_rl.runs.storage import make_folder, write_text
 from embodied_rl.simulators.kind import SimulatorKind
@@ -26,7 +27,7 @@ def run(config: BenchConfig) -> None:
     """Measure, print, and write `<out>/bench_<what>.json`.
 
     Raises:
-        ValueError: nothing of that name can be measured.
+        UserError: nothing of that name can be measured.
     """
     simulator = config.sim.name
     what = simulator if config.what == "sim" else config.what
@@ -37,7 +38,7 @@ def run(config: BenchConfig) -> None:
     measures |= {POLICY: measure_policy, MEMORY: count_memory, ASYNC: measure_async, CLUSTER: measure_cluster}
     if what not in measures:
         hint = did_you_mean(what, [*measures, ABLATIONS])
-        raise ValueError(f"bench: cannot measure '{what}'.{hint} Another simulator is chosen with sim=<name>.")
+        raise UserError(f"bench: cannot measure '{what}'.{hint} Another simulator is chosen with sim=<name>.")
     file = make_folder(Path(config.out), "out") / f"bench_{what}.json"
     found = measures[what](config)
     write_text(file, json.dumps(found | {"hardware": provenance.hardware()}, indent=2) + "\n")

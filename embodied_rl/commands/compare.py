@@ -14,6 +14,7 @@ from embodied_rl.evaluate.page import bar, percent, section, table, write_html
 from embodied_rl.evaluate.protocol import IN_DISTRIBUTION
 from embodied_rl.evaluate.report import Report
 from embodied_rl.evaluate.statistics import Mean, PairedTest, mcnemar, mean_interval
+from embodied_rl.interfaces.errors import UserError
 from embodied_rl.runs.folder import RunFolder
 from embodied_rl.runs.metrics import Value, read_metrics
 from embodied_rl.runs.storage import make_folder, write_text
@@ -42,10 +43,10 @@ def run(config: CompareConfig) -> int:
     """Compare reports: Markdown on standard output, `compare.md` and `compare.html` in `out`.
 
     Raises:
-        ValueError: fewer than two runs, or one without an evaluation.
+        UserError: fewer than two runs, or one without an evaluation.
     """
     if len(config.runs) < 2:
-        raise ValueError("Nothing to compare: give two runs or more, as in `embodied-rl compare <run> <run>`.")
+        raise UserError("Nothing to compare: give two runs or more, as in `embodied-rl compare <run> <run>`.")
     entries = distinct([read_entry(Path(text)) for text in config.runs])
     markdown = to_markdown(entries)
     out = make_folder(Path(config.out), "out")
@@ -57,7 +58,7 @@ def run(config: CompareConfig) -> int:
 
 
 def check(config: CompareConfig) -> None:
-    """Find what cannot be compared. Raises `ValueError`."""
+    """Find what cannot be compared. Raises `UserError`."""
     for text in config.runs:
         read_entry(Path(text))
 
@@ -66,7 +67,7 @@ def read_entry(path: Path) -> Entry:
     """What a run folder, a folder with a report, or a report file says.
 
     Raises:
-        ValueError: there is no report.
+        UserError: there is no report.
     """
     file = _report_file(path)
     report = Report.read(file)
@@ -214,7 +215,7 @@ def _report_file(path: Path) -> Path:
         return path
     files = sorted([*path.glob("report.json"), *path.glob("eval/*/report.json")], key=lambda f: f.stat().st_mtime_ns)
     if not files:
-        raise ValueError(f"{path} holds no evaluation. Make one: embodied-rl eval checkpoint={path}")
+        raise UserError(f"{path} holds no evaluation. Make one: embodied-rl eval checkpoint={path}")
     usual = [file for file in files if _is_usual(Report.read(file).metadata)]
     return (usual or files)[-1]
 

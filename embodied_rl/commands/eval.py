@@ -20,6 +20,7 @@ from embodied_rl.evaluate.page import write_page
 from embodied_rl.evaluate.protocol import EpisodeResult, evaluate
 from embodied_rl.evaluate.report import Rate, Report, Summary
 from embodied_rl.evaluate.video import film
+from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.policy import Actor
 from embodied_rl.interfaces.sim import Simulator
 from embodied_rl.processes.handle import GaveUp, Handle
@@ -36,7 +37,7 @@ def run(config: EvalConfig) -> int:
     """Evaluate, film, write `report.json` and `report.html`, print a table.
 
     Raises:
-        ValueError: no such policy, simulator, split, task or initial state; or a policy made for another robot.
+        UserError: no such policy, simulator, split, task or initial state; or a policy made for another robot.
     """
     who, file = policy_of(config)
     folder = None if file is None else run_of(file)
@@ -63,7 +64,7 @@ def check(config: EvalConfig) -> None:
     """Find what cannot work before anything is loaded.
 
     Raises:
-        ValueError: no such policy, simulator, split, task or initial state.
+        UserError: no such policy, simulator, split, task or initial state.
     """
     _, file = policy_of(config)
     if file is not None:
@@ -75,7 +76,7 @@ def check_fit(embodiment: Embodiment, parts: Sequence[Part]) -> None:
     """A policy is evaluated where it can see and act as it was made to.
 
     Raises:
-        ValueError: naming the tasks where it cannot.
+        UserError: naming the tasks where it cannot.
     """
     for part in parts:
         try:
@@ -85,14 +86,14 @@ def check_fit(embodiment: Embodiment, parts: Sequence[Part]) -> None:
                 raise
             tasks = ", ".join(task.name for task in part.spec.tasks)
             remedy = "task=<name> evaluates those alone that it was made for."
-            raise ValueError(f"{part.kind.node.name}, {tasks}: {error} {remedy}") from None
+            raise UserError(f"{part.kind.node.name}, {tasks}: {error} {remedy}") from None
 
 
 def policy_of(config: EvalConfig) -> tuple[str, Path | None]:
     """Who acts, in a word, and its file; None for the operator and for random actions.
 
     Raises:
-        ValueError: there is no such checkpoint.
+        UserError: there is no such checkpoint.
     """
     who = config.policy or config.checkpoint
     assert who is not None, "validation asks for it"
@@ -140,14 +141,14 @@ def simulator_of(file: Path, folder: RunFolder | None, change: SimChange) -> Sim
     where neither says, or another one was typed.
 
     Raises:
-        ValueError: what says so is damaged, or names code to run that nobody typed.
+        UserError: what says so is damaged, or names code to run that nobody typed.
     """
     said = read_metadata(file).extra.get("sim") if folder is None else configuration.read(folder.config).get("sim")
     if said is None:
         return None
     said = {"name": said} if isinstance(said, str) else said
     if not isinstance(said, Mapping):
-        raise ValueError(f"{file if folder is None else folder.config}: sim is no group of keys.")  # noqa: TRY004
+        raise UserError(f"{file if folder is None else folder.config}: sim is no group of keys.")
     if change.name not in (None, said.get("name")):
         return None
     check_settings(said, change.options, str(file if folder is None else folder.config))

@@ -14,6 +14,7 @@ from embodied_rl.checkpoints.native import read_metadata
 from embodied_rl.checkpoints.tensors import SINGLE
 from embodied_rl.config import assets
 from embodied_rl.config.schema import ExportConfig
+from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.policy import FlowBackbone
 from embodied_rl.learning.checkpoint import failed_writes
 from embodied_rl.runs.storage import explained
@@ -26,7 +27,7 @@ def run(config: ExportConfig) -> None:
     """Write the folder; adapters become part of the weights they adapt.
 
     Raises:
-        ValueError: no such checkpoint, a policy without such a format, or a folder that is not empty.
+        UserError: no such checkpoint, a policy without such a format, or a folder that is not empty.
     """
     file, out = check(config)
     network, robot = build.stored_backbone(file)
@@ -53,20 +54,20 @@ def check(config: ExportConfig) -> tuple[Path, Path]:
     """The policy file, and the folder it goes to.
 
     Raises:
-        ValueError: see `run`.
+        UserError: see `run`.
     """
     given = assets.resolve(config.checkpoint)
     if (form := finding.of(given)) is not None:
-        raise ValueError(
+        raise UserError(
             f"checkpoint={given} is a folder of {form}'s: what is exported is a policy file of embodied-rl, which "
             f"knows its robot. Make one with: embodied-rl import policy.checkpoint={given} sim=<simulator>"
         )
     file, out = build.policy_file(config.checkpoint), Path(config.out or f"{config.format}_checkpoint")
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise ValueError(f"out={out} is there already and not empty; give another folder.")
+        raise UserError(f"out={out} is there already and not empty; give another folder.")
     metadata = read_metadata(file)
     if not metadata.embodiment.tokenizer:
-        raise ValueError(
+        raise UserError(
             f"{file} holds policy {metadata.policy!r}, which {config.format} does not know; it goes on with "
             "embodied-rl alone."
         )

@@ -13,6 +13,7 @@ from embodied_rl.checkpoints import finding
 from embodied_rl.checkpoints.native import save_backbone
 from embodied_rl.config import assets
 from embodied_rl.config.schema import ImportConfig
+from embodied_rl.interfaces.errors import UserError
 from embodied_rl.simulators.kind import SimulatorKind
 
 
@@ -20,7 +21,7 @@ def run(config: ImportConfig) -> None:
     """Attach it, write the file, and say where.
 
     Raises:
-        ValueError: no such checkpoint, or it does not fit the simulator; with the key to set.
+        UserError: no such checkpoint, or it does not fit the simulator; with the key to set.
     """
     path, out = check(config), Path(config.out)
     kind = SimulatorKind.of(config.sim)
@@ -38,11 +39,11 @@ def check(config: ImportConfig) -> Path:
     """The folder.
 
     Raises:
-        ValueError: none was given, or it is none of another project's.
+        UserError: none was given, or it is none of another project's.
     """
     if config.policy.checkpoint is None:
-        raise ValueError("policy.checkpoint is missing. Add policy.checkpoint=<folder of lerobot's or openpi's>.")
+        raise UserError("policy.checkpoint is missing. Add policy.checkpoint=<folder of lerobot's or openpi's>.")
     path = assets.resolve(config.policy.checkpoint)
     if finding.of(path) is None:
-        raise ValueError(f"policy.checkpoint={path} is no checkpoint folder of {' or '.join(finding.READERS)}.")
+        raise UserError(f"policy.checkpoint={path} is no checkpoint folder of {' or '.join(finding.READERS)}.")
     return path

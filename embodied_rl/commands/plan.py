@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.table import Table
 
 from embodied_rl.config.schema import PlanConfig
+from embodied_rl.interfaces.errors import UserError
 from embodied_rl.planner import auto, choice, placement, stored
 from embodied_rl.planner import resources as available
 from embodied_rl.planner.costs import CostFile
@@ -25,7 +26,7 @@ def run(config: PlanConfig) -> None:
     """Measure or read costs, predict, choose, print, and write `<out>/costs.json` and `<out>/plan.json`.
 
     Raises:
-        ValueError: costs that cannot be read or measured here, resources that mean nothing, or no feasible plan.
+        UserError: costs that cannot be read or measured here, resources that mean nothing, or no feasible plan.
     """
     resources = available.parse(config.resources) if config.resources else auto.resources_of(config)
     folder, console = make_folder(Path(config.out), "out"), Console()
@@ -48,7 +49,7 @@ def costs_for(config: PlanConfig, resources: Resources, folder: Path) -> CostFil
     if config.costs is not None:
         return CostFile.read(Path(config.costs))
     if resources.devices:
-        raise ValueError(
+        raise UserError(
             f"resources={config.resources}: what accelerators cost cannot be measured here. "
             "Give costs=<file>; its format is that of the costs.json which `embodied-rl plan` writes."
         )

@@ -26,6 +26,7 @@ from embodied_rl.flow.sampler import FlowSDE
 from embodied_rl.imitation import dataset as lessons
 from embodied_rl.imitation.cloning import SFT, SFTConfig
 from embodied_rl.imitation.demonstrations import Demonstrations, Disturbance, record
+from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.policy import FlowBackbone
 from embodied_rl.interfaces.sim import Episode, Operated, SimulatorSpec
 from embodied_rl.learning import trainable
@@ -43,7 +44,7 @@ def run(config: SftConfig) -> None:
     """Record, teach, clone, evaluate, save.
 
     Raises:
-        ValueError: a simulator without a scripted operator.
+        UserError: a simulator without a scripted operator.
     """
     check(config)
     keep_freed_memory()
@@ -64,7 +65,7 @@ def _operated(config: SftConfig, kind: SimulatorKind) -> tuple[FlowBackbone, Emb
     simulator = kind.build(config.sim.num_envs)
     try:
         if not isinstance(simulator, Operated):
-            raise ValueError(  # noqa: TRY004 - the user chose the simulator
+            raise UserError(
                 f"sim.name={config.sim.name} has no scripted operator to learn from; `expert` is missing. "
                 "Give dataset=<LeRobotDataset folder>, or another simulator."
             )
@@ -77,13 +78,13 @@ def check(config: SftConfig) -> None:
     """Find what cannot be cloned, or with what, before the run's folder is made.
 
     Raises:
-        ValueError: an algorithm that learns from rollouts, a device that is not there or a precision in which nothing
+        UserError: an algorithm that learns from rollouts, a device that is not there or a precision in which nothing
             would be learned, or a dataset that cannot be cloned.
     """
     algorithm, options = plugins.configure("algorithms", config.algo, "algo")
     if hasattr(algorithm, "update"):
         name = config.algo.name
-        raise ValueError(f"algo.name={name} learns from rollouts; `embodied-rl train` is the command for it.")
+        raise UserError(f"algo.name={name} learns from rollouts; `embodied-rl train` is the command for it.")
     build.sizes(config.policy)
     check_placement(config.policy)
     if config.dataset is not None:
@@ -185,7 +186,7 @@ def network(
 def _targets(frames: Demonstrations, options: SFTConfig, spec: SimulatorSpec) -> Tensor:
     missing = [name for name in options.auxiliary_names if name not in spec.privileged_names]
     if missing or frames.observation.privileged is None:
-        raise ValueError(f"algo.auxiliary_names: the simulator's privileged state has no {', '.join(missing)}.")
+        raise UserError(f"algo.auxiliary_names: the simulator's privileged state has no {', '.join(missing)}.")
     columns = [spec.privileged_names.index(name) for name in options.auxiliary_names]
     return torch.from_numpy(frames.observation.privileged[:, columns]).float()
 

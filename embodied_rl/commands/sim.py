@@ -17,6 +17,7 @@ from embodied_rl.cli.text import columns
 from embodied_rl.config import plugins
 from embodied_rl.config.freeze import did_you_mean
 from embodied_rl.config.schema import EnvironmentConfig
+from embodied_rl.interfaces.errors import UserError
 from embodied_rl.simulators.environments import MARK, Recipe, folder, recipe, recipe_file
 
 STEP_DEADLINE = 3600.0
@@ -27,7 +28,7 @@ def run(config: EnvironmentConfig) -> int:
     """Say what will be done, then do it.
 
     Raises:
-        ValueError: no such simulator, an environment that is there already, a licence that was not accepted, a Python
+        UserError: no such simulator, an environment that is there already, a licence that was not accepted, a Python
             that is too new or too old, or a step that failed.
     """
     name, found = check(config)
@@ -38,7 +39,7 @@ def run(config: EnvironmentConfig) -> int:
     steps = commands(found, place, python, config.pip)
     describe(name, found, place, steps)
     if found.licence and not config.accept_licence:
-        raise ValueError(f"{name} asks you to accept a licence: {found.licence} Add accept_licence=true if you do.")
+        raise UserError(f"{name} asks you to accept a licence: {found.licence} Add accept_licence=true if you do.")
     make(place, steps)
     write_mark(place, name)
     print(f"Made: {place}\nTry it: embodied-rl doctor sim={name}")
@@ -49,23 +50,23 @@ def check(config: EnvironmentConfig) -> tuple[str, Recipe]:
     """The simulator that is meant and its recipe, where nothing stands in the way.
 
     Raises:
-        ValueError: see `run`.
+        UserError: see `run`.
     """
     having = [each for each in plugins.names("sims") if recipe_file(each) is not None]
     if len(config.words) != 2 or config.words[0] != "install":
-        raise ValueError(f"type: embodied-rl sim install <simulator>; there are {', '.join(having)}.")
+        raise UserError(f"type: embodied-rl sim install <simulator>; there are {', '.join(having)}.")
     name = full_name(config.words[1], having)
     found = recipe(name)
     if (folder(name) / MARK).exists() and not (config.replace or config.keep):
-        raise ValueError(f"{folder(name)} is there already. To make it anew: replace=true")
+        raise UserError(f"{folder(name)} is there already. To make it anew: replace=true")
     if is_foreign(folder(name)):
-        raise ValueError(
+        raise UserError(
             f"{folder(name)} holds something that is no Python environment, and would be erased. Move it away, or "
             "choose another folder for environments: EMBODIED_RL_ENVIRONMENTS=<folder>"
         )
     version = version_of(config.python or sys.executable)
     if version not in SpecifierSet(found.python):
-        raise ValueError(
+        raise UserError(
             f"{name} needs Python {found.python}, but {config.python or sys.executable} is {version}. "
             "Give another: python=<interpreter>"
         )
@@ -76,13 +77,13 @@ def full_name(word: str, having: Sequence[str]) -> str:
     """The simulator that a word means: its name, or the beginning of exactly one name.
 
     Raises:
-        ValueError: there is none.
+        UserError: there is none.
     """
     if word in plugins.names("sims"):
         return word
     begun = [name for name in having if word and name.startswith(word)]
     if len(begun) != 1:
-        raise ValueError(f"unknown simulator '{word}'.{did_you_mean(word, list(having))}")
+        raise UserError(f"unknown simulator '{word}'.{did_you_mean(word, list(having))}")
     return begun[0]
 
 
@@ -111,7 +112,7 @@ def make(place: Path, steps: Sequence[Sequence[str]]) -> None:
     """Execute the steps; what a failed one leaves is removed.
 
     Raises:
-        ValueError: one failed, with its last words.
+        UserError: one failed, with its last words.
     """
     place.parent.mkdir(parents=True, exist_ok=True)
     try:
@@ -126,7 +127,7 @@ def execute_step(step: Sequence[str]) -> None:
     """One step, with nobody to answer questions.
 
     Raises:
-        ValueError: it failed, or took longer than `STEP_DEADLINE`.
+        UserError: it failed, or took longer than `STEP_DEADLINE`.
     """
     try:
         done = subprocess.run(
@@ -139,10 +140,10 @@ def execute_step(step: Sequence[str]) -> None:
             check=False,
         )
     except subprocess.TimeoutExpired:
-        raise ValueError(f"no end after {STEP_DEADLINE:g} s: {shlex.join(step)}") from None
+        raise UserError(f"no end after {STEP_DEADLINE:g} s: {shlex.join(step)}") from None
     if done.returncode:
         said = "\n".join(done.stderr.strip().splitlines()[-15:])
-        raise ValueError(f"exit code {done.returncode} of: {shlex.join(step)}\n{said}")
+        raise UserError(f"exit code {done.returncode} of: {shlex.join(step)}\n{said}")
 
 
 def write_mark(place: Path, name: str) -> None:
@@ -181,7 +182,7 @@ def version_of(python: str) -> str:
     """Such as 3.11.2.
 
     Raises:
-        ValueError: it is no Python.
+        UserError: it is no Python.
     """
     if python == sys.executable:
         return platform.python_version()
@@ -189,5 +190,5 @@ def version_of(python: str) -> str:
     try:
         said = subprocess.run([python, "-c", code], capture_output=True, text=True, timeout=30, check=True)
     except (OSError, subprocess.SubprocessError) as error:
-        raise ValueError(f"python={python}: this is no Python interpreter ({error}).") from None
+        raise UserError(f"python={python}: this is no Python interpreter ({error}).") from None
     return said.stdout.strip()

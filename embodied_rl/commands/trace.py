@@ -20,7 +20,7 @@ def run(config: TraceConfig) -> None:
     """Write the trace, and print who did what for how long.
 
     Raises:
-        ValueError: there is no such run, or it has kept no such iteration.
+        UserError: there is no such run, or it has kept no such iteration.
     """
     folder = RunFolder.latest("runs") if config.folder == "last" else RunFolder.open(config.folder)
     iteration, timelines = read_timelines(folder.path, config.iteration)

@@ -12,6 +12,7 @@ from embodied_rl.config import plugins
 from embodied_rl.config.schema import Plan, TrainConfig
 from embodied_rl.evaluate.protocol import EpisodeResult
 from embodied_rl.evaluate.statistics import wilson
+from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.sim import SimulatorSpec
 from embodied_rl.learning import checkpoint
 from embodied_rl.planner import auto, choice, stored
@@ -36,7 +37,7 @@ def run(config: TrainConfig) -> None:
     """Start a run, or continue one.
 
     Raises:
-        ValueError: a configuration that cannot work, a run that has nothing left to do, or numbers that are none.
+        UserError: a configuration that cannot work, a run that has nothing left to do, or numbers that are none.
         RunFailed: a process that it needs was lost, and could not be replaced.
     """
     config, folder = start_or_resume(config)
@@ -48,7 +49,7 @@ def run(config: TrainConfig) -> None:
     except Stopped:
         print(f"Stopped; every iteration so far is saved. Continue with: embodied-rl train resume={folder.path}")
     except FloatingPointError as error:
-        raise ValueError(f"{str(error).rstrip('.')}. The run in {folder.path} cannot go on.") from None
+        raise UserError(f"{str(error).rstrip('.')}. The run in {folder.path} cannot go on.") from None
     except RunFailed as error:
         remedy = f"Once the cause is gone, continue with: embodied-rl train resume={folder.path}"
         raise RunFailed(f"{str(error).rstrip()}\n{remedy}") from error
@@ -69,7 +70,7 @@ def check_start(config: TrainConfig) -> None:
     """Find what would keep a run from starting, or from going on; nothing is made.
 
     Raises:
-        ValueError: see `check` and `to_resume`.
+        UserError: see `check` and `to_resume`.
     """
     if config.resume is None:
         check(config)
@@ -113,13 +114,13 @@ def joined(config: TrainConfig, decision: dict[str, str]) -> RunFolder:
     """The run folder that rank 0 made, where this process has the same configuration.
 
     Raises:
-        ValueError: it has another one, or does not see the folder.
+        UserError: it has another one, or does not see the folder.
     """
     if decision["configuration"] != digest(config):
-        raise ValueError("This process composed another configuration than rank 0: its files in configs/ differ.")
+        raise UserError("This process composed another configuration than rank 0: its files in configs/ differ.")
     folder = RunFolder(Path(decision["folder"]))
     if not folder.config.is_file():
-        raise ValueError(f"run.root: {folder.path} is not there. All nodes have to see the run's folder.")
+        raise UserError(f"run.root: {folder.path} is not there. All nodes have to see the run's folder.")
     return folder
 
 
@@ -137,7 +138,7 @@ def run_to_resume(config: TrainConfig) -> RunFolder:
     """The run that `resume` means.
 
     Raises:
-        ValueError: there is no such run.
+        UserError: there is no such run.
     """
     return RunFolder.latest(config.run.root) if config.resume == "last" else RunFolder.open(str(config.resume))
 
@@ -146,13 +147,13 @@ def to_resume(config: TrainConfig) -> tuple[TrainConfig, RunFolder]:
     """The run that `resume` means, and the configuration it was started with.
 
     Raises:
-        ValueError: there is no such run, its configuration is damaged or says which code to run, or it is done.
+        UserError: there is no such run, its configuration is damaged or says which code to run, or it is done.
     """
     folder = run_to_resume(config)
     old = trust.repeated(configuration.load(TrainConfig, folder.config), config, folder.config)
     done = max(checkpoint.steps(folder.checkpoints), default=0)
     if done >= old.train.iterations and (folder.path / PAGE).is_file():
-        raise ValueError(
+        raise UserError(
             f"{folder.path} is finished: {done} of {old.train.iterations} iterations are done. "
             "Start a new run from it with policy.checkpoint=<that folder>."
         )
@@ -163,14 +164,14 @@ def check(config: TrainConfig) -> None:
     """Find what would otherwise be found by every rank, after the run's folder was made.
 
     Raises:
-        ValueError: an algorithm that does not learn from rollouts, groups that ranks would have to share, segments of
+        UserError: an algorithm that does not learn from rollouts, groups that ranks would have to share, segments of
             part of a decision, a task that the simulator does not have, a checkpoint that is damaged or of another
             network.
     """
     algorithm, options = plugins.configure("algorithms", config.algo, "algo")
     if not hasattr(algorithm, "update"):
         name = config.algo.name
-        raise ValueError(f"algo.name={name} does not learn from rollouts; `embodied-rl {name}` is the command for it.")
+        raise UserError(f"algo.name={name} does not learn from rollouts; `embodied-rl {name}` is the command for it.")
     check_groups(config, getattr(options, "group_size", 1))
     if not algorithm.fresh_episodes:
         check_segments(config)
@@ -184,13 +185,13 @@ def check_groups(config: TrainConfig, size: int) -> None:
     """Episodes of a group are collected by one process, and learned from by one rank.
 
     Raises:
-        ValueError: not with these numbers.
+        UserError: not with these numbers.
     """
     plan = config.plan
     counts = {"ranks": plan.ranks, "rollout workers": plan.rollout_workers or plan.ranks}
     for name, count in counts.items() if plan.allocation != "auto" else [("ranks", 1)]:
         if (each := config.sim.num_envs // count) % size:
-            raise ValueError(
+            raise UserError(
                 f"sim.num_envs={config.sim.num_envs} gives each of {count} {name} {each} environments, which are no "
                 f"whole groups of algo.group_size={size}. Try sim.num_envs={count * size}, or a multiple."
             )
@@ -200,11 +201,11 @@ def check_segments(config: TrainConfig) -> None:
     """A rollout makes segments of whole decisions.
 
     Raises:
-        ValueError: not with these numbers.
+        UserError: not with these numbers.
     """
     decisions, segments = config.train.decisions, config.segments
     if config.mode == "stream" and decisions % segments:
-        raise ValueError(
+        raise UserError(
             f"train.decisions={decisions} cannot be divided into segments={segments} equal parts. "
             f"Try train.decisions={max(1, round(decisions / segments)) * segments}."
         )

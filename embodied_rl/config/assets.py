@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from embodied_rl.config.freeze import did_you_mean
+from embodied_rl.interfaces.errors import UserError
 
 PREFIX = "asset:"
 
@@ -18,12 +19,12 @@ def path(name: str) -> Path:
     """Where the asset `name` lies.
 
     Raises:
-        ValueError: there is no such asset.
+        UserError: there is no such asset.
     """
     found = root() / name
     if not found.exists():
         known = sorted(str(item.relative_to(root())) for item in root().rglob("*.safetensors"))
-        raise ValueError(f"there is no asset '{name}'.{did_you_mean(name, known) or f' Nothing lies in {root()}.'}")
+        raise UserError(f"there is no asset '{name}'.{did_you_mean(name, known) or f' Nothing lies in {root()}.'}")
     return found
 
 

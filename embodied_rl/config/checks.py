@@ -19,6 +19,7 @@ from embodied_rl.config.schema import (
     SimNode,
     TrainConfig,
 )
+from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.sim import SimulatorSpec
 
 LONGEST_DEADLINE = 86_400
@@ -28,11 +29,11 @@ def validate(config: Any) -> None:
     """Check a frozen configuration of any command.
 
     Raises:
-        ValueError: keys that contradict each other, a folder that cannot be written, a checkpoint that is not there.
+        UserError: keys that contradict each other, a folder that cannot be written, a checkpoint that is not there.
     """
     sim, plan = getattr(config, "sim", None), getattr(config, "plan", None)
     if isinstance(plan, Plan) and plan.allocation == "auto" and not isinstance(config, TrainConfig):
-        raise ValueError("plan=auto is for training; here choose plan=colocated or plan=split.")
+        raise UserError("plan=auto is for training; here choose plan=colocated or plan=split.")
     if isinstance(config, TrainConfig) and not isinstance(config, BenchConfig):  # a benchmark has plans of its own
         check_training(config)
     if isinstance(sim, SimNode) and isinstance(plan, Plan) and plan.allocation != "auto":
@@ -59,7 +60,7 @@ def validate(config: Any) -> None:
 def check_actor(config: EvalConfig) -> None:
     """Exactly one policy is evaluated."""
     if (config.policy is None) == (config.checkpoint is None):
-        raise ValueError("Who acts? Give policy=<a run folder, a file, asset:<name>, expert or random>, once.")
+        raise UserError("Who acts? Give policy=<a run folder, a file, asset:<name>, expert or random>, once.")
 
 
 def check_division(sim: SimNode, plan: Plan) -> None:
@@ -69,7 +70,7 @@ def check_division(sim: SimNode, plan: Plan) -> None:
         who = f"{who} × plan.slices" if plan.allocation == "colocated" else f"{who} × plan.workers × plan.slices"
         also = f", and over plan.ranks={plan.ranks}" if plan.rollout_workers else ""
         whole = math.lcm(plan.parts, plan.ranks)
-        raise ValueError(
+        raise UserError(
             f"sim.num_envs={sim.num_envs} cannot be divided evenly over {who} = {plan.parts}{also}. "
             f"Try sim.num_envs={max(whole, round(sim.num_envs / whole) * whole)}."
         )
@@ -81,12 +82,12 @@ def check_training(config: TrainConfig) -> None:
     if plan.allocation == "auto":
         check_open(config.run.overrides)
     if config.mode != "sync" and plan.rollout_workers == 0 and plan.allocation != "auto":
-        raise ValueError(
+        raise UserError(
             f"mode={config.mode} collects beside the ranks: plan.rollout_workers must be at least 1; "
             "null takes plan.ranks."
         )
     if plan.rollout_workers and plan.policy == "process":
-        raise ValueError(
+        raise UserError(
             "plan.policy=process has no meaning beside plan.rollout_workers, which infer themselves: drop one of them."
         )
 
@@ -96,7 +97,7 @@ def check_open(overrides: Sequence[str]) -> None:
     chosen = ("plan.ranks", "plan.slices", "plan.workers", "plan.rollout_workers")
     for override in overrides:
         if override.lstrip("+~").partition("=")[0] in chosen:
-            raise ValueError(
+            raise UserError(
                 f"{override}: plan=auto, the default, chooses this itself. To choose by hand name the allocation, too, "
                 f"such as plan=colocated {override}, or plan=split."
             )
@@ -106,7 +107,7 @@ def check_deadlines(plan: Plan) -> None:
     """Nothing waits for ever."""
     for key, seconds in (("start_timeout", plan.start_timeout), ("call_timeout", plan.call_timeout)):
         if not seconds <= LONGEST_DEADLINE:
-            raise ValueError(f"plan.{key} must be at most {LONGEST_DEADLINE} seconds, a day, not {seconds:g}.")
+            raise UserError(f"plan.{key} must be at most {LONGEST_DEADLINE} seconds, a day, not {seconds:g}.")
 
 
 def check_resume(overrides: Sequence[str]) -> None:
@@ -115,7 +116,7 @@ def check_resume(overrides: Sequence[str]) -> None:
     for override in overrides:
         key = override.lstrip("+~").partition("=")[0]
         if key not in ("resume", "run.root", "cluster") and not key.startswith("sim."):
-            raise ValueError(
+            raise UserError(
                 f"{override}: resume continues a run exactly as it was configured, so {key} cannot be changed. "
                 "To start a new run from its weights: policy.checkpoint=<its folder>."
             )
@@ -125,14 +126,14 @@ def check_sampler(sampler: SamplerNode) -> None:
     """The sampler's bounds and weights make sense."""
     weights = sampler.step_weights
     if weights is not None and len(weights) != sampler.denoise_steps:
-        raise ValueError(
+        raise UserError(
             f"algo.sampler.step_weights has {len(weights)} entries, but algo.sampler.denoise_steps is "
             f"{sampler.denoise_steps}. Give one weight per step, or algo.sampler.step_weights=null."
         )
     if weights is not None and (min(weights) < 0 or max(weights) <= 0):
-        raise ValueError("algo.sampler.step_weights may not be negative, and one of them must be positive.")
+        raise UserError("algo.sampler.step_weights may not be negative, and one of them must be positive.")
     if sampler.std_min > sampler.std_max:
-        raise ValueError("algo.sampler.std_min may not exceed algo.sampler.std_max.")
+        raise UserError("algo.sampler.std_min may not exceed algo.sampler.std_max.")
 
 
 def check_checkpoint(policy: PolicyNode) -> None:
@@ -142,46 +143,46 @@ def check_checkpoint(policy: PolicyNode) -> None:
     try:
         found = assets.resolve(policy.checkpoint)
     except ValueError as error:
-        raise ValueError(f"policy.checkpoint: {error}") from None
+        raise UserError(f"policy.checkpoint: {error}") from None
     if not found.exists():
-        raise ValueError(f"policy.checkpoint: {found} is not there. policy.checkpoint=null starts from new weights.")
+        raise UserError(f"policy.checkpoint: {found} is not there. policy.checkpoint=null starts from new weights.")
 
 
 def check_learner(plan: Plan | None, policy: PolicyNode) -> None:
     """Compiled graphs remember where weights are; those of a sharded learner come and go."""
     if plan is not None and plan.learner == "sharded" and policy.compile:
-        raise ValueError("plan.learner=sharded gathers weights anew for each use; leave policy.compile=true out.")
+        raise UserError("plan.learner=sharded gathers weights anew for each use; leave policy.compile=true out.")
 
 
 def check_plain(experiment: str) -> None:
     """A run's name is the name of one folder."""
     if Path(experiment).name != experiment:
-        raise ValueError(f"run.experiment must be a plain name without slashes, not {experiment!r}.")
+        raise UserError(f"run.experiment must be a plain name without slashes, not {experiment!r}.")
 
 
 def check_writable(folder: str, where: str) -> None:
     """A folder can be made and written, without making it.
 
     Raises:
-        ValueError: naming the key `where` and what is in the way.
+        UserError: naming the key `where` and what is in the way.
     """
     path = Path(folder).expanduser().absolute()
     existing = next(parent for parent in (path, *path.parents) if parent.exists())
     if not existing.is_dir():
-        raise ValueError(f"{where}={folder}: {existing} is a file, not a folder. Choose another, such as {where}=runs.")
+        raise UserError(f"{where}={folder}: {existing} is a file, not a folder. Choose another, such as {where}=runs.")
     if not os.access(existing, os.W_OK | os.X_OK):
-        raise ValueError(f"{where}={folder}: {existing} cannot be written. Choose another, such as {where}=/tmp/runs.")
+        raise UserError(f"{where}={folder}: {existing} cannot be written. Choose another, such as {where}=/tmp/runs.")
 
 
 def check_episodes(spec: SimulatorSpec, split: str | None, task: str | None) -> None:
     """The simulator has such a split, and such a task or family.
 
     Raises:
-        ValueError: naming the closest ones it has.
+        UserError: naming the closest ones it has.
     """
     splits = ["train", "eval", *(name for name in spec.splits if name != "eval")]
     if split is not None and split not in splits:
-        raise ValueError(f"split: unknown split '{split}'.{did_you_mean(split, splits)}")
+        raise UserError(f"split: unknown split '{split}'.{did_you_mean(split, splits)}")
     known = [*spec.families, *(item.name for item in spec.tasks)]
     if task is not None and task not in known:
-        raise ValueError(f"task: unknown task '{task}'.{did_you_mean(task, known)}")
+        raise UserError(f"task: unknown task '{task}'.{did_you_mean(task, known)}")

@@ -20,6 +20,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from embodied_rl.config.freeze import did_you_mean
+from embodied_rl.interfaces.errors import UserError
 
 VALUE_OF = "value_of_"
 """Prefix that hides a key from Hydra, where a folder of that name would make it choose a file."""
@@ -118,7 +119,7 @@ def hydra_overrides(overrides: Sequence[str], values: Sequence[str], config_dir:
         config_dir: an extra folder of YAML.
 
     Raises:
-        ValueError: text that is no override.
+        UserError: text that is no override.
     """
     chosen = groups(config_dir)
     return [_hydra_override(*_parsed(text), chosen, values) for text in overrides]
@@ -136,7 +137,7 @@ def _parsed(text: str) -> tuple[str, Override]:
             return (told := f"{key}{equals}'{quoted}'"), parser.parse_override(told)
         except HydraException:
             problem = str(error).partition("\n")[0]
-            raise ValueError(f"{text} is no setting: {problem}. Settings are written key=value.") from None
+            raise UserError(f"{text} is no setting: {problem}. Settings are written key=value.") from None
 
 
 def _hydra_override(text: str, override: Override, chosen: set[str], values: Sequence[str]) -> str:
@@ -150,7 +151,7 @@ def _hydra_override(text: str, override: Override, chosen: set[str], values: Seq
         return f"++{VALUE_OF}{text}"
     optional = (str, type(None)) if group == "experiment" else str
     if not override.is_sweep_override() and not isinstance(override.value(), optional):
-        raise ValueError(f"{text}: {key} is chosen by name, such as {key}=<name>. Its keys are set one by one.")
+        raise UserError(f"{text}: {key} is chosen by name, such as {key}=<name>. Its keys are set one by one.")
     return text
 
 
@@ -166,7 +167,7 @@ def compose(
         config_dir: an extra folder of YAML, searched last.
 
     Raises:
-        ValueError: an unknown choice, or an override that cannot be read.
+        UserError: an unknown choice, or an override that cannot be read.
     """
     told = hydra_overrides(overrides, values, config_dir)
     if config_dir:
@@ -188,17 +189,17 @@ def plain(composed: DictConfig, experiment: str | None) -> dict[str, Any]:
 
 @contextmanager
 def explained() -> Iterator[None]:
-    """Turn what Hydra says about a configuration into a `ValueError` for the user."""
+    """Turn what Hydra says about a configuration into a `UserError` for the user."""
     try:
         yield
     except MissingConfigException as error:
         wanted = error.missing_cfg_file or ""
         group, _, name = wanted.removesuffix(".yaml").rpartition("/")
         if error.options is None:
-            raise ValueError(str(error)) from None
+            raise UserError(str(error)) from None
         known = [option.rpartition("/")[2] for option in error.options]
-        raise ValueError(f"unknown {group or 'configuration'} '{name}'.{did_you_mean(name, known)}") from None
+        raise UserError(f"unknown {group or 'configuration'} '{name}'.{did_you_mean(name, known)}") from None
     except (HydraException, OmegaConfBaseException) as error:
         if "No match in the defaults list" in str(error):
-            raise ValueError(f"{str(error).partition(chr(10))[0]} This command has no such choice.") from None
-        raise ValueError(str(error)) from None
+            raise UserError(f"{str(error).partition(chr(10))[0]} This command has no such choice.") from None
+        raise UserError(str(error)) from None

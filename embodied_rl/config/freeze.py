@@ -16,6 +16,8 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
+from embodied_rl.interfaces.errors import UserError
+
 
 class DataclassInstance(Protocol):
     """Any instance of a dataclass."""
@@ -58,22 +60,25 @@ def freeze(kind: type[Config], mapping: Mapping[str, Any], where: str = "") -> C
         where: full name of the node, for messages; empty at the root.
 
     Raises:
-        ValueError: an unknown or missing key, or a value of the wrong type or outside its bounds.
+        UserError: an unknown or missing key, or a value of the wrong type or outside its bounds.
     """
     known = {item.name: item for item in fields(kind) if item.init}
     rest_name = rest_field(kind)
     named = {key: value for key, value in mapping.items() if key in known and key != rest_name}
     extra = {key: value for key, value in mapping.items() if key not in named}
     if extra and rest_name is None:
-        raise ValueError(_unknown_key(kind, next(iter(extra)), where))
+        raise UserError(_unknown_key(kind, next(iter(extra)), where))
     for name, item in known.items():
         if name not in named and item.default is MISSING and item.default_factory is MISSING:
-            raise ValueError(f"{join(where, name)} is missing. Add {join(where, name)}=<value>.")
+            raise UserError(f"{join(where, name)} is missing. Add {join(where, name)}=<value>.")
     hints = get_type_hints(kind)
     values = {key: _convert(value, hints[key], join(where, key)) for key, value in named.items()}
     for key, value in values.items():
         _check_bounds(value, known[key], join(where, key))
-    return kind(**values, **({rest_name: extra} if rest_name else {}))
+    try:
+        return kind(**values, **({rest_name: extra} if rest_name else {}))
+    except ValueError as error:  # what a plug-in's own check says is for the user, whatever it raises
+        raise UserError(str(error)) from error
 
 
 def thaw(config: DataclassInstance) -> dict[str, Any]:
@@ -102,29 +107,29 @@ def load(kind: type[Config], path: Path) -> Config:
     """Read what `save` wrote.
 
     Raises:
-        ValueError: the file is not there, or does not fit `kind`.
+        UserError: the file is not there, or does not fit `kind`.
     """
     mapping = read(path)
     try:
         return freeze(kind, mapping)
     except ValueError as error:
-        raise ValueError(f"{path}: {error}") from None
+        raise UserError(f"{path}: {error}") from None
 
 
 def read(path: Path) -> dict[str, Any]:
     """What `save` wrote, as plain values. Nothing that it refers to is looked up: the file may be a stranger's.
 
     Raises:
-        ValueError: the file is not there, is damaged, or holds no keys.
+        UserError: the file is not there, is damaged, or holds no keys.
     """
     if not path.is_file():
-        raise ValueError(f"{path} is not there: is this the folder of a run?")
+        raise UserError(f"{path} is not there: is this the folder of a run?")
     try:
         mapping = cast("Any", OmegaConf.to_container(OmegaConf.load(path), resolve=False))
     except (YAMLError, UnicodeDecodeError, OmegaConfBaseException, OSError) as error:
-        raise ValueError(f"{path} is damaged: {error}") from None
+        raise UserError(f"{path} is damaged: {error}") from None
     if not isinstance(mapping, dict):
-        raise ValueError(f"{path} is damaged: it holds no keys.")  # noqa: TRY004  for the user
+        raise UserError(f"{path} is damaged: it holds no keys.")
     return {str(key): value for key, value in cast("dict[Any, Any]", mapping).items()}
 
 
@@ -159,7 +164,7 @@ def _unknown_key(kind: type[DataclassInstance], key: str, where: str) -> str:
 def _check_bounds(value: Any, item: Field[Any], where: str) -> None:
     minimum = item.metadata.get("at_least")
     if minimum is not None and value is not None and not value >= minimum:
-        raise ValueError(f"{where} must be at least {minimum}, not {value}.")
+        raise UserError(f"{where} must be at least {minimum}, not {value}.")
 
 
 def _plain(value: Any) -> Any:
@@ -174,9 +179,9 @@ def _plain(value: Any) -> Any:
     return str(value) if isinstance(value, Path) else value
 
 
-def _wrong(value: Any, expected: str, where: str) -> ValueError:
+def _wrong(value: Any, expected: str, where: str) -> UserError:
     given = "nothing (null)" if value is None else f"{value!r} ({type(value).__name__})"
-    return ValueError(f"{where}: expected {expected}, got {given}.")
+    return UserError(f"{where}: expected {expected}, got {given}.")
 
 
 def _convert(value: Any, hint: Any, where: str) -> Any:
@@ -205,11 +210,11 @@ def _convert_union(value: Any, options: tuple[Any, ...], where: str) -> Any:
     others = [option for option in options if option is not types.NoneType]
     if value is None and len(others) < len(options):
         return None
-    errors: list[ValueError] = []
+    errors: list[UserError] = []
     for option in others:
         try:
             return _convert(value, option, where)
-        except ValueError as error:
+        except UserError as error:
             errors.append(error)
     raise errors[-1] if len(errors) == 1 else _wrong(value, " or ".join(map(_describe, others)), where)
 
@@ -217,7 +222,7 @@ def _convert_union(value: Any, options: tuple[Any, ...], where: str) -> Any:
 def _convert_name(value: Any, known: dict[str, Any], where: str) -> Any:
     if value is not None and str(value) in known:
         return known[str(value)]
-    raise ValueError(f"{where}: unknown value {value!r}.{did_you_mean(str(value), list(known))}")
+    raise UserError(f"{where}: unknown value {value!r}.{did_you_mean(str(value), list(known))}")
 
 
 def _convert_sequence(value: Any, hint: Any, where: str) -> Any:
@@ -251,7 +256,7 @@ def _convert_scalar(value: Any, hint: Any, where: str) -> Any:
     if type(value) is hint or (hint not in _SCALARS and isinstance(value, hint)):
         return value
     remedy = f" To give a number as text, quote it twice: {where}='\"{value}\"'" if hint is str and value else ""
-    raise ValueError(f"{_wrong(value, _describe(hint), where)}{remedy}")
+    raise UserError(f"{_wrong(value, _describe(hint), where)}{remedy}")
 
 
 def _describe(hint: Any) -> str:

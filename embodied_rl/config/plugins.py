@@ -12,6 +12,7 @@ from importlib.metadata import entry_points
 from typing import Any
 
 from embodied_rl.config.freeze import DataclassInstance, did_you_mean, freeze, join, key_paths
+from embodied_rl.interfaces.errors import UserError
 
 GROUPS = {
     "sims": "embodied_rl.sims",
@@ -27,14 +28,14 @@ def table(kind: str) -> dict[str, str]:
     """All plug-ins of a kind, name → "module:Class", over every installed distribution.
 
     Raises:
-        ValueError: two distributions offer the same name.
+        UserError: two distributions offer the same name.
     """
     result: dict[str, str] = {}
     for entry in sorted(entry_points(group=GROUPS[kind]), key=lambda entry: entry.value):
         offered: Mapping[str, str] = entry.load()
         for name, path in offered.items():
             if result.setdefault(name, path) != path:
-                raise ValueError(f"two packages offer a {_SINGULAR[kind]} '{name}': {result[name]} and {path}.")
+                raise UserError(f"two packages offer a {_SINGULAR[kind]} '{name}': {result[name]} and {path}.")
     return result
 
 
@@ -47,12 +48,12 @@ def path(kind: str, name: str) -> str:
     """Where a plug-in lives, "module:Class", without importing it.
 
     Raises:
-        ValueError: there is no such plug-in.
+        UserError: there is no such plug-in.
     """
     known = table(kind)
     if name not in known:
         installed = did_you_mean(name, names(kind)) or " None is installed: is embodied-rl installed (pip install)?"
-        raise ValueError(f"unknown {_SINGULAR[kind]} '{name}'.{installed}")
+        raise UserError(f"unknown {_SINGULAR[kind]} '{name}'.{installed}")
     return known[name]
 
 
@@ -60,7 +61,7 @@ def find(kind: str, name: str) -> type[Any]:
     """Import a plug-in.
 
     Raises:
-        ValueError: there is no such plug-in, or a package that it needs is not installed.
+        UserError: there is no such plug-in, or a package that it needs is not installed.
     """
     module, _, attribute = path(kind, name).partition(":")
     try:
@@ -68,7 +69,7 @@ def find(kind: str, name: str) -> type[Any]:
     except ModuleNotFoundError as error:
         if error.name is None or error.name.partition(".")[0] == module.partition(".")[0]:
             raise  # a slip of the plug-in's author, not of the user
-        raise ValueError(
+        raise UserError(
             f"{_SINGULAR[kind]} '{name}' needs the package '{error.name}', which is not installed here."
         ) from error
 
@@ -85,7 +86,7 @@ def configure(kind: str, node: DataclassInstance, where: str) -> tuple[type[Any]
         The plug-in's class, and an instance of its `Config`.
 
     Raises:
-        ValueError: an unknown plug-in, or options that its `Config` does not take.
+        UserError: an unknown plug-in, or options that its `Config` does not take.
     """
     options: dict[str, Any] = getattr(node, "options")  # noqa: B009 - nodes share this field, not a base class
     found = find(kind, getattr(node, "name"))  # noqa: B009
@@ -93,5 +94,5 @@ def configure(kind: str, node: DataclassInstance, where: str) -> tuple[type[Any]
     for key in options:
         if key not in own:
             known = [join(where, item) for item in (*own, *key_paths(type(node)))]
-            raise ValueError(f"unknown key '{join(where, key)}'.{did_you_mean(join(where, key), known)}")
+            raise UserError(f"unknown key '{join(where, key)}'.{did_you_mean(join(where, key), known)}")
     return found, freeze(found.Config, options, where)

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from embodied_rl.curricula.uniform import uniform_weights
 from embodied_rl.interfaces.curriculum import Curriculum, EpisodeRecord
+from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.sim import Array, SimulatorSpec
 
 
@@ -39,16 +40,16 @@ class SuccessRate(Curriculum):
     """More of the tasks whose success is neither certain nor hopeless: by floor + p (1 − p).
 
     Raises:
-        ValueError: a floor or a rate outside its bounds.
+        UserError: a floor or a rate outside its bounds.
     """
 
     Config = SuccessRateConfig
 
     def __init__(self, config: SuccessRateConfig, spec: SimulatorSpec) -> None:
         if not 0 < config.floor < float("inf"):
-            raise ValueError(f"episodes.floor must be above 0, not {config.floor}: a task may come back.")
+            raise UserError(f"episodes.floor must be above 0, not {config.floor}: a task may come back.")
         if not 0 < config.rate <= 1:
-            raise ValueError(f"episodes.rate must be above 0 and at most 1, not {config.rate}.")
+            raise UserError(f"episodes.rate must be above 0 and at most 1, not {config.rate}.")
         self.config, self._uniform = config, uniform_weights(spec)
         self._success = np.full(len(spec.tasks), 0.5)
 

@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 from embodied_rl.config.freeze import did_you_mean
 from embodied_rl.curricula.uniform import uniform_weights
 from embodied_rl.interfaces.curriculum import Curriculum
+from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.sim import SimulatorSpec
 
 
@@ -29,7 +30,7 @@ class Weighted(Curriculum):
     family's and a task's means the family.
 
     Raises:
-        ValueError: a name that the simulator does not have, a negative number, or nothing left to draw.
+        UserError: a name that the simulator does not have, a negative number, or nothing left to draw.
     """
 
     Config = WeightedConfig
@@ -39,14 +40,14 @@ class Weighted(Curriculum):
         known = list(dict.fromkeys([*spec.families, *names]))
         for name, weight in given.items():
             if name not in known:
-                raise ValueError(f"episodes.weights: unknown family or task '{name}'.{did_you_mean(name, known)}")
+                raise UserError(f"episodes.weights: unknown family or task '{name}'.{did_you_mean(name, known)}")
             if not 0 <= weight < float("inf"):
-                raise ValueError(f"episodes.weights.{name} must be a number of at least 0, not {weight}.")
+                raise UserError(f"episodes.weights.{name} must be a number of at least 0, not {weight}.")
         of_family = np.array([given.get(task.family, 1.0) for task in spec.tasks], np.float64)
         own = np.array([1.0 if name in spec.families else given.get(name, 1.0) for name in names], np.float64)
         self._weights = uniform_weights(spec) * of_family * own
         if not self._weights.any():
-            raise ValueError("episodes.weights leaves no task to draw: give one of them more than 0.")
+            raise UserError("episodes.weights leaves no task to draw: give one of them more than 0.")
 
     def weights(self) -> NDArray[np.float64]:
         """float64 [tasks]."""

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.sim import Episode
 
 
@@ -20,13 +21,13 @@ def foreign_instructions(episodes: Sequence[Episode], own: Mapping[int, str], se
         Episode index → the instruction to show.
 
     Raises:
-        ValueError: one task has more than half of the episodes, so that there are too few others.
+        UserError: one task has more than half of the episodes, so that there are too few others.
     """
     tasks = [episode.task for episode in episodes]
     task, most = Counter(tasks).most_common(1)[0]
     if 2 * most > len(tasks):
         message = f"ablate=instruction needs instructions of other tasks, but task {task} has {most} of {len(tasks)}"
-        raise ValueError(f"{message} episodes. Evaluate all tasks, without task=….")
+        raise UserError(f"{message} episodes. Evaluate all tasks, without task=….")
     source = np.random.default_rng(seed).permutation(len(tasks))
     for row in range(len(tasks)):
         if tasks[source[row]] == tasks[row]:

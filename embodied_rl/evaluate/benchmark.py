@@ -9,6 +9,7 @@ from typing import Any
 from embodied_rl.config.freeze import did_you_mean, freeze
 from embodied_rl.config.schema import BenchmarkNode, BenchmarkPart, EvalConfig, SimChange, SimNode
 from embodied_rl.evaluate.protocol import EpisodeResult, enumerate_episodes
+from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.sim import Episode, SimulatorSpec, Task
 from embodied_rl.simulators.kind import SimulatorKind
 from embodied_rl.simulators.trust import check_settings
@@ -46,7 +47,7 @@ def parts_of(config: EvalConfig, own: SimNode | None) -> list[Part]:
         own: the simulator that the policy was trained in, where that is known.
 
     Raises:
-        ValueError: no simulator, or an unknown one; an unknown split, task or initial state.
+        UserError: no simulator, or an unknown one; an unknown split, task or initial state.
     """
     if config.benchmark is None:
         kind = SimulatorKind.of(changed({} if own is None else mapping_of(own), config.sim))
@@ -54,7 +55,7 @@ def parts_of(config: EvalConfig, own: SimNode | None) -> list[Part]:
         listed = enumerate_episodes(kind.spec, config.split, count, config.task, seed=config.seed)
         return [Part(kind, kind.spec, tuple(listed), count)]
     if config.split != "eval":
-        raise ValueError("split: a benchmark has conditions of its own. Leave out split=…, or benchmark=….")
+        raise UserError("split: a benchmark has conditions of its own. Leave out split=…, or benchmark=….")
     check_change(config.benchmark, config.sim)
     for part in config.benchmark.parts:
         check_settings(part.sim, config.sim.options, f"benchmark={config.benchmark.name}")
@@ -65,7 +66,7 @@ def parts_of(config: EvalConfig, own: SimNode | None) -> list[Part]:
     found = [_listed(part, spec, config.task) for part, spec in described]
     if not any(found):
         known = [name for spec in specs for name in (*spec.families, *(task.name for task in spec.tasks))]
-        raise ValueError(f"task: unknown task '{config.task}'.{did_you_mean(str(config.task), known)}")
+        raise UserError(f"task: unknown task '{config.task}'.{did_you_mean(str(config.task), known)}")
     limits = shares([len(each) for each in found], config.episodes)
     starts = accumulate(limits, initial=0)
     parts = [
@@ -90,11 +91,11 @@ def changed(base: dict[str, Any], change: SimChange) -> SimNode:
     """A simulator with what was typed; where that names another simulator, nothing of the first is kept.
 
     Raises:
-        ValueError: neither names one.
+        UserError: neither names one.
     """
     kept = base if change.name in (None, base.get("name")) else {}
     if change.name is None and "name" not in kept:
-        raise ValueError("The policy does not say which simulator it was trained in. Add sim=<name>, or benchmark=….")
+        raise UserError("The policy does not say which simulator it was trained in. Add sim=<name>, or benchmark=….")
     named = {} if change.name is None else {"name": change.name}
     return freeze(SimNode, {**kept, **named, **change.options}, "sim")
 
@@ -103,15 +104,15 @@ def check_change(node: BenchmarkNode, change: SimChange) -> None:
     """What makes a benchmark the one that it is cannot be set: its simulators, and the keys that it sets of them.
 
     Raises:
-        ValueError: naming the key.
+        UserError: naming the key.
     """
     if change.name is not None:
-        raise ValueError(f"sim={change.name}: benchmark={node.name} has its own. Set keys one by one: sim.<key>=…")
+        raise UserError(f"sim={change.name}: benchmark={node.name} has its own. Set keys one by one: sim.<key>=…")
     for part in node.parts:
         for key in change.options:
             if key in part.sim and key not in MACHINE and part.sim[key] != change.options[key]:
                 said = f"benchmark={node.name} says {part.sim[key]!r}"
-                raise ValueError(f"sim.{key}: {said}. Leave one of them out.")
+                raise UserError(f"sim.{key}: {said}. Leave one of them out.")
 
 
 def mapping_of(node: SimNode) -> dict[str, Any]:
@@ -156,9 +157,9 @@ def _listed(part: BenchmarkPart, spec: SimulatorSpec, only: str | None) -> list[
     short = [spec.tasks[task] for task in chosen if spec.tasks[task].initial_states < (part.initial_states or 0)]
     if short:
         has = f"'{short[0].name}' has {short[0].initial_states}"
-        raise ValueError(f"benchmark: it asks for {part.initial_states} initial states of each task, but {has}.")
+        raise UserError(f"benchmark: it asks for {part.initial_states} initial states of each task, but {has}.")
     if part.split not in ("train", *spec.splits):
-        raise ValueError(f"benchmark: unknown split '{part.split}'.{did_you_mean(part.split, list(spec.splits))}")
+        raise UserError(f"benchmark: unknown split '{part.split}'.{did_you_mean(part.split, list(spec.splits))}")
     states = [None] if part.initial_states is None else range(part.initial_states)
     drawn = [(state, seed, task) for state in states for seed in range(part.seeds) for task in chosen]
     return [Episode(index, task, seed, state, split=part.split) for index, (state, seed, task) in enumerate(drawn)]
@@ -172,6 +173,6 @@ def _tasks(part: BenchmarkPart, spec: SimulatorSpec, only: str | None) -> list[i
     names = [task.name for task in spec.tasks]
     for name in part.tasks or ():
         if name not in names:
-            raise ValueError(f"benchmark: unknown task '{name}'.{did_you_mean(name, names)}")
+            raise UserError(f"benchmark: unknown task '{name}'.{did_you_mean(name, names)}")
     wanted = [number for number, task in enumerate(spec.tasks) if part.tasks is None or task.name in part.tasks]
     return [number for number in wanted if only in (None, spec.tasks[number].name, spec.tasks[number].family)]

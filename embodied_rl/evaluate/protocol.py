@@ -16,6 +16,7 @@ import torch
 
 from embodied_rl.config.freeze import did_you_mean
 from embodied_rl.evaluate.ablation import foreign_instructions
+from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.policy import Actor, NoiseKeys
 from embodied_rl.interfaces.sim import Array, Episode, NotFinite, Observation, SimulatorSpec, StepResult
 from embodied_rl.processes.handle import Future, Handle, WorkerDied, respawn, revive
@@ -65,7 +66,7 @@ def enumerate_episodes(
         seed: equal seeds give equal episodes.
 
     Raises:
-        ValueError: unknown split or task.
+        UserError: unknown split or task.
     """
     families = _families(spec, task)
     conditions = _conditions(spec, split)
@@ -106,11 +107,11 @@ def evaluate(
         One result per episode, in the order of `episodes`.
 
     Raises:
-        ValueError: indices that repeat, or NaN from the policy or the simulator, saying in which episode.
+        UserError: indices that repeat, or NaN from the policy or the simulator, saying in which episode.
         WorkerDied: a worker died more often than its handle restarts it.
     """
     if len({episode.index for episode in episodes}) != len(episodes):
-        raise ValueError("Two episodes of an evaluation share an index; noise and results are keyed by it.")
+        raise UserError("Two episodes of an evaluation share an index; noise and results are keyed by it.")
     instructions = None
     if ablate == "instruction":
         own = _instructions(handles, episodes, envs_per_handle)
@@ -157,13 +158,13 @@ class _Chooser:
         return actions
 
     def _check(self, values: Array, running: Sequence["_Running"], who: str, meaning: str) -> None:
-        """Raise `ValueError` where `values` [n, ...], the rows of `running`, are not finite."""
+        """Raise `UserError` where `values` [n, ...], the rows of `running`, are not finite."""
         finite = np.isfinite(values.reshape(len(values), -1)).all(axis=1)
         if not finite.all():
             bad = running[int(np.argmin(finite))]
             name = self._spec.tasks[bad.episode.task].name
             where = f"episode {bad.episode.index} ({name}, seed {bad.episode.seed}), decision {bad.decisions}"
-            raise ValueError(f"{who} NaN or infinity in {where}. {meaning}.")
+            raise UserError(f"{who} NaN or infinity in {where}. {meaning}.")
 
     def _shown(self, observation: Observation, index: Array) -> Observation:
         if self._blank_images:
@@ -243,7 +244,7 @@ class _Slice:
         except NotFinite as error:
             running = self._running[error.row]
             what = "" if running is None else f" in episode {running.episode.index} (seed {running.episode.seed})"
-            raise ValueError(f"{error}{what}. The simulator is to blame, or actions that it cannot take.") from None
+            raise UserError(f"{error}{what}. The simulator is to blame, or actions that it cannot take.") from None
         return finished
 
     def _reset(self) -> Future:
@@ -284,10 +285,10 @@ def chosen_tasks(spec: SimulatorSpec, task: str | None) -> list[int]:
     """Numbers of the tasks of this name or family; of all for null.
 
     Raises:
-        ValueError: unknown task.
+        UserError: unknown task.
     """
     if task is not None and task not in (known := [*spec.families, *(item.name for item in spec.tasks)]):
-        raise ValueError(f"task: unknown task '{task}'.{did_you_mean(task, known)}")
+        raise UserError(f"task: unknown task '{task}'.{did_you_mean(task, known)}")
     return [number for number, item in enumerate(spec.tasks) if task in (None, item.name, item.family)]
 
 
@@ -302,7 +303,7 @@ def _conditions(spec: SimulatorSpec, split: str) -> str:
     """The simulator's word for a split: it draws "eval" as it draws "train", unless it has an "eval" of its own."""
     known = ["train", IN_DISTRIBUTION, *(name for name in spec.splits if name != IN_DISTRIBUTION)]
     if split not in known:
-        raise ValueError(f"split: unknown split '{split}'.{did_you_mean(split, known)}")
+        raise UserError(f"split: unknown split '{split}'.{did_you_mean(split, known)}")
     return split if split in spec.splits else "train"
 
 

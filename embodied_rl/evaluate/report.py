@@ -20,6 +20,7 @@ from typing import Any
 
 from embodied_rl.evaluate.protocol import EpisodeResult
 from embodied_rl.evaluate.statistics import wilson
+from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.sim import SimulatorSpec
 from embodied_rl.runs.storage import write_text
 
@@ -133,12 +134,12 @@ class Report:
         """Read a `report.json`.
 
         Raises:
-            ValueError: the file is no report.
+            UserError: the file is no report.
         """
         try:
             return Report.from_dict(json.loads(path.read_text(encoding="utf-8")))
         except (UnicodeDecodeError, json.JSONDecodeError, KeyError, TypeError, AttributeError) as error:
-            raise ValueError(f"{path} is not a report of `embodied-rl eval` ({error}).") from error
+            raise UserError(f"{path} is not a report of `embodied-rl eval` ({error}).") from error
 
 
 def episodes_hash(results: Sequence[EpisodeResult], spec: SimulatorSpec) -> str:

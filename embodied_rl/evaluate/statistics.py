@@ -5,6 +5,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import NormalDist, fmean, stdev
 
+from embodied_rl.interfaces.errors import UserError
+
 Z95 = NormalDist().inv_cdf(0.975)
 
 
@@ -86,10 +88,10 @@ def mean_interval(values: Sequence[float]) -> Mean:
     A bootstrap over so few values would be too narrow: three values can be resampled in ten ways only.
 
     Raises:
-        ValueError: no values.
+        UserError: no values.
     """
     if not values:
-        raise ValueError("A mean needs at least one value.")
+        raise UserError("A mean needs at least one value.")
     count, mean = len(values), fmean(values)
     if count == 1:
         return Mean(mean, None, None, 1)

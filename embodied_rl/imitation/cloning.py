@@ -20,6 +20,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from embodied_rl.config.freeze import at_least
+from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.policy import FlowBackbone, PolicyInput
 
 ROWS_AT_ONCE = 512
@@ -224,7 +225,7 @@ def select(inputs: PolicyInput, rows: Tensor) -> PolicyInput:
 def _perceive(backbone: FlowBackbone, inputs: PolicyInput) -> dict[str, Tensor]:
     features = backbone.perceive(inputs)
     if features is None:
-        raise ValueError("algo.frames and a frozen perception need a policy with a perception of its own (`perceive`).")
+        raise UserError("algo.frames and a frozen perception need a policy with a perception of its own (`perceive`).")
     return features
 
 

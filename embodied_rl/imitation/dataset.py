@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from embodied_rl.actors.embodiment import Embodiment
 from embodied_rl.config.schema import SftConfig
 from embodied_rl.imitation.cloning import Lesson, SFTConfig
+from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.policy import FlowBackbone
 from embodied_rl.interfaces.sim import Observation
 
@@ -38,10 +39,10 @@ def check(config: SftConfig, options: SFTConfig) -> None:
     """Find what keeps a dataset from being cloned, before anything is made.
 
     Raises:
-        ValueError: stages that need a simulator's operator, or no steps; DatasetError: see `opened`.
+        UserError: stages that need a simulator's operator, or no steps; DatasetError: see `opened`.
     """
     if options.frames or options.steps:
-        raise ValueError(
+        raise UserError(
             f"dataset={config.dataset}: algo.frames={options.frames} and algo.steps={options.steps} belong to scripted "
             "operators; set both to 0 and algo.finetune_steps=<steps>, as algo=sft_vla does."
         )
@@ -61,14 +62,14 @@ def stream(
     """Batches without end, in an order of the seed.
 
     Raises:
-        ValueError: a camera, a state or an action of the dataset that is not the embodiment's.
+        UserError: a camera, a state or an action of the dataset that is not the embodiment's.
     """
     from embodied_rl.datasets.lerobot.stream import Shuffle, Stream
 
     names = cameras(dataset.cameras, embodiment)
     for samples in Stream(dataset, batch, network.spec.horizon, Shuffle(seed=seed)):
         if samples.actions.shape[-1] != (entries := len(embodiment.action_names)):
-            raise ValueError(
+            raise UserError(
                 f"dataset={dataset.folder} has {samples.actions.shape[-1]} action entries, the simulator {entries}: "
                 "choose the simulator (or the settings of it) that the dataset was recorded with."
             )
@@ -81,13 +82,13 @@ def cameras(known: Mapping[str, Any], embodiment: Embodiment) -> dict[str, str]:
     """The embodiment's camera → the dataset's, which has its name, or that of the policy's view.
 
     Raises:
-        ValueError: the dataset has neither.
+        UserError: the dataset has neither.
     """
     found: dict[str, str] = {}
     for camera, view in zip(embodiment.cameras, embodiment.seen_as, strict=True):
         name = next((name for name in (camera, view) if name in known), None)
         if name is None:
-            raise ValueError(
+            raise UserError(
                 f"The policy sees camera {camera!r} (as {view!r}); the dataset shows {', '.join(known) or 'none'}. "
                 "Say which is which with policy.cameras, or choose another dataset."
             )

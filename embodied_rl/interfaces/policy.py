@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.sim import Observation
 
 TensorSpec = dict[str, tuple[tuple[int, ...], torch.dtype]]
@@ -154,9 +155,9 @@ class FlowBackbone(nn.Module):
             given: keys that the user gave.
 
         Raises:
-            ValueError: this network takes no such checkpoints, or the checkpoint says too little.
+            UserError: this network takes no such checkpoints, or the checkpoint says too little.
         """
-        raise ValueError(f"{cls.__name__} reads checkpoints of this library only.")
+        raise UserError(f"{cls.__name__} reads checkpoints of this library only.")
 
     def unread_shapes(self) -> Mapping[str, tuple[int, ...]]:
         """Their names → shapes of tensors that loaders of other projects ask for and no forward pass reads."""

@@ -26,6 +26,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from embodied_rl.interfaces.errors import UserError
 from embodied_rl.runs.storage import explained, sync_folder, write_text
 
 TENSORS, STATE, POLICY = "tensors.safetensors", "state.json", "policy.safetensors"
@@ -33,7 +34,7 @@ _STEP = re.compile(r"\d{8,}$")
 _PICKLE_STARTS = (b"PK\x03\x04", b"\x80")
 
 
-class CheckpointError(ValueError):
+class CheckpointError(UserError):
     """A checkpoint that cannot be used; the message names the file and says why."""
 
 
@@ -149,10 +150,10 @@ def prune(folder: Path, keep: int) -> None:
     """Delete all but the newest `keep` checkpoints and the one `best` points at.
 
     Raises:
-        ValueError: `keep` is below 1.
+        UserError: `keep` is below 1.
     """
     if keep < 1:
-        raise ValueError(f"checkpoint.keep must be at least 1, not {keep}.")
+        raise UserError(f"checkpoint.keep must be at least 1, not {keep}.")
     best = folder / "best"
     kept = {f"{step:08d}" for step in steps(folder)[-keep:]} | ({_pointed(best)} if best.is_file() else set())
     for step in steps(folder):

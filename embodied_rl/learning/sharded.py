@@ -23,6 +23,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, distributed, nn
 
+from embodied_rl.interfaces.errors import UserError
 from embodied_rl.ranks.addresses import INTERFACE, interface_of
 from embodied_rl.ranks.collective import GlooRanks, PeerLost, Ranks
 
@@ -42,14 +43,14 @@ def spread(network: nn.Module, learner: str, ranks: Ranks) -> "Sharding | None":
     """Shard a network where `plan.learner` says so and there is anybody to share it with.
 
     Raises:
-        ValueError: ranks share a GPU, which PyTorch's communication between GPUs does not know.
+        UserError: ranks share a GPU, which PyTorch's communication between GPUs does not know.
     """
     if not isinstance(ranks, GlooRanks):
         return None
     device = next(network.parameters()).device
     alone = device.type == "cpu" or _has_its_own(device, ranks)
     if learner == "sharded" and not alone:
-        raise ValueError(
+        raise UserError(
             "plan.learner=sharded needs a GPU for each rank: start them with torchrun --nproc-per-node <number of GPUs>"
         )
     if alone and (learner == "sharded" or device.type != "cpu"):

@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 from embodied_rl.config.schema import LoraNode
+from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.policy import FlowBackbone
 
 ADAPTER = "default"
@@ -21,7 +22,7 @@ def choose(network: FlowBackbone, train: str, lora: LoraNode) -> None:
         lora: of the adapters.
 
     Raises:
-        ValueError: the network has no part that can be frozen apart, is not made for adapters, or has others.
+        UserError: the network has no part that can be frozen apart, is not made for adapters, or has others.
     """
     if train == "expert":
         _freeze_prefix(network)
@@ -38,12 +39,12 @@ def adapt(network: FlowBackbone, lora: LoraNode) -> None:
     """Give each of `network.adapted_modules()` an adapter that changes nothing yet.
 
     Raises:
-        ValueError: the network names none, or peft is not installed.
+        UserError: the network names none, or peft is not installed.
         AssertionError: what was adapted is not what the network named.
     """
     names = network.adapted_modules()
     if not names:
-        raise ValueError("policy.train=lora: this policy is not made for adapters; use policy.train=full.")
+        raise UserError("policy.train=lora: this policy is not made for adapters; use policy.train=full.")
     peft = _peft()
     settings = peft.LoraConfig(r=lora.rank, lora_alpha=_alpha(lora), lora_dropout=0.0, target_modules=names)
     peft.inject_adapter_in_model(settings, network)
@@ -81,7 +82,7 @@ def _check_settings(network: FlowBackbone, lora: LoraNode) -> None:
     assert there is not None
     if there != LoraNode(lora.rank, _alpha(lora)):
         told = f"policy.lora.rank={there.rank} policy.lora.alpha={there.alpha:g}"
-        raise ValueError(
+        raise UserError(
             f"policy.lora.rank={lora.rank} with alpha {_alpha(lora):g}, but the checkpoint's adapters have rank "
             f"{there.rank} and alpha {there.alpha:g}: set {told}."
         )
@@ -94,7 +95,7 @@ def _alpha(lora: LoraNode) -> float:
 def _freeze_prefix(network: FlowBackbone) -> None:
     prefix = network.prefix_parameters()
     if not prefix:
-        raise ValueError("policy.train=expert: this policy has no prefix that can be frozen apart; use train=full.")
+        raise UserError("policy.train=expert: this policy has no prefix that can be frozen apart; use train=full.")
     for parameter in prefix:
         parameter.requires_grad_(False)
 
@@ -103,5 +104,5 @@ def _peft() -> Any:
     try:
         import peft
     except ModuleNotFoundError as error:
-        raise ValueError("policy.train=lora needs peft: pip install 'embodied-rl[lora]'.") from error
+        raise UserError("policy.train=lora needs peft: pip install 'embodied-rl[lora]'.") from error
     return peft

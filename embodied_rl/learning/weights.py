@@ -7,6 +7,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from embodied_rl.interfaces.errors import UserError
 from embodied_rl.learning import sharded
 
 
@@ -25,7 +26,7 @@ class Weights:
     checksum: str
 
 
-class WeightsDamaged(ValueError):  # noqa: N818  it says what happened
+class WeightsDamaged(UserError):  # noqa: N818  it says what happened
     """Weights did not arrive as they were sent, or are of another network."""
 
 

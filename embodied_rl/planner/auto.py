@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from embodied_rl.config.schema import TrainConfig
+from embodied_rl.interfaces.errors import UserError
 from embodied_rl.planner import choice, profile
 from embodied_rl.planner import resources as available
 from embodied_rl.planner.costs import CostFile
@@ -26,7 +27,7 @@ def resolve(config: TrainConfig) -> tuple[TrainConfig, str | None]:
     """The configuration with a plan in place of `plan=auto`, and the text of `plan.json`; None without a prediction.
 
     Raises:
-        ValueError: no allocation is feasible, or the prescribed one does not fit in memory.
+        UserError: no allocation is feasible, or the prescribed one does not fit in memory.
     """
     if config.plan.allocation != "auto" and config.runtime == "ray":
         return config, None  # predictions that are at hand are of this machine
@@ -79,13 +80,13 @@ def probed(config: TrainConfig, cores: int) -> CostFile:
     """Costs measured now, and kept for the next run.
 
     Raises:
-        ValueError: what measures them was killed, or hung.
+        UserError: what measures them was killed, or hung.
     """
     print(f"Measuring the stages on {cores} cores, once for this machine and configuration …", flush=True)
     try:
         measured = profile.measure_apart(config, cores)
     except WorkerDied as death:
-        raise ValueError(f"plan=auto: {death} To start without measuring: plan=colocated, or plan=split.") from None
+        raise UserError(f"plan=auto: {death} To start without measuring: plan=colocated, or plan=split.") from None
     keep(measured, choice.store(config))
     return measured
 

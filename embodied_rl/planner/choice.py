@@ -12,6 +12,7 @@ from embodied_rl.assembly import build
 from embodied_rl.config import plugins
 from embodied_rl.config.freeze import thaw
 from embodied_rl.config.schema import Plan, TrainConfig
+from embodied_rl.interfaces.errors import UserError
 from embodied_rl.planner.allocation import Allocation, Order
 from embodied_rl.planner.costs import CostFile
 from embodied_rl.planner.model import Workload
@@ -30,7 +31,7 @@ def decide(config: TrainConfig, measured: CostFile, resources: Resources) -> Cho
     """Predict every allocation for a run, and choose; ready order is considered only where `plan.order` asks for it.
 
     Raises:
-        ValueError: no allocation is feasible.
+        UserError: no allocation is feasible.
     """
     orders: tuple[Order, ...] = ("exact", "ready") if config.plan.order == "ready" else ("exact",)
     return choose(measured.costs, resources, workload(config), group_size=group_size(config), orders=orders)
@@ -40,14 +41,12 @@ def prescribed(config: TrainConfig, measured: CostFile, resources: Resources) ->
     """The configured plan as the choice, and what else there would have been.
 
     Raises:
-        ValueError: it does not fit in memory.
+        UserError: it does not fit in memory.
     """
     mine = configured(config, measured, resources)
     assert mine is not None, "a plan is configured"
     if mine.prediction is None:
-        raise ValueError(
-            f"plan: {mine.allocation} {mine.why_not}. Try plan=auto, or fewer environments (sim.num_envs)."
-        )
+        raise UserError(f"plan: {mine.allocation} {mine.why_not}. Try plan=auto, or fewer environments (sim.num_envs).")
     try:
         free = decide(config, measured, resources)
     except ValueError:  # nothing else is feasible

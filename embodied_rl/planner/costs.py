@@ -12,6 +12,7 @@ from typing import Any, Literal
 import numpy as np
 
 from embodied_rl.config.freeze import did_you_mean
+from embodied_rl.interfaces.errors import UserError
 
 
 @dataclass(frozen=True)
@@ -30,10 +31,10 @@ class Line:
         """Least squares in relative error, so that small sizes count as much as large ones; never a negative part.
 
         Raises:
-            ValueError: fewer than two different sizes, or a value that is not positive.
+            UserError: fewer than two different sizes, or a value that is not positive.
         """
         if len(set(items)) < 2 or min(values) <= 0:
-            raise ValueError(f"a line needs two sizes and positive values; got {list(items)} and {list(values)}")
+            raise UserError(f"a line needs two sizes and positive values; got {list(items)} and {list(values)}")
         design = np.stack([np.ones(len(items)), np.array(items, float)], axis=1) / np.array(values, float)[:, None]
         fixed, per_item = np.linalg.lstsq(design, np.ones(len(items)), rcond=None)[0]
         if fixed < 0:
@@ -120,16 +121,16 @@ class CostFile:
         """The counterpart of `text`; people may write such a file by hand.
 
         Raises:
-            ValueError: the file is missing, is not JSON, or holds something else than costs.
+            UserError: the file is missing, is not JSON, or holds something else than costs.
         """
         try:
             content = json.loads(path.read_text(encoding="utf-8"))
             return CostFile(_costs(content["costs"], path), content.get("about", {}), content.get("spread", {}))
         except FileNotFoundError:
             remedy = "`embodied-rl plan` measures costs and writes such a file"
-            raise ValueError(f"costs={path}: there is no such file; {remedy}.") from None
+            raise UserError(f"costs={path}: there is no such file; {remedy}.") from None
         except (OSError, KeyError, TypeError, AttributeError, UnicodeDecodeError, json.JSONDecodeError) as error:
-            raise ValueError(f"costs={path} is not a file of stage costs ({type(error).__name__}: {error})") from None
+            raise UserError(f"costs={path} is not a file of stage costs ({type(error).__name__}: {error})") from None
 
 
 def _costs(content: Mapping[str, Any], path: Path) -> Costs:
@@ -137,11 +138,11 @@ def _costs(content: Mapping[str, Any], path: Path) -> Costs:
     values: dict[str, Any] = {}
     for name, value in content.items():
         if name not in known:
-            raise ValueError(f"costs={path}: unknown cost '{name}'.{did_you_mean(name, list(known))}")
+            raise UserError(f"costs={path}: unknown cost '{name}'.{did_you_mean(name, list(known))}")
         values[name] = Line(**value) if isinstance(value, Mapping) else value
     missing = [name for name in ("step", "inference", "update") if not isinstance(values.get(name), Line)]
     if missing:
-        raise ValueError(f'costs={path}: {missing[0]} must be given as {{"fixed": seconds, "per_item": seconds}}')
+        raise UserError(f'costs={path}: {missing[0]} must be given as {{"fixed": seconds, "per_item": seconds}}')
     return Costs(**values)
 
 

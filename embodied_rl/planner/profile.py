@@ -83,7 +83,7 @@ def measure(config: TrainConfig, cores: int) -> CostFile:
         cores: how many work at once.
 
     Raises:
-        ValueError: more cores than environments.
+        UserError: more cores than environments.
     """
     groups = config.sim.num_envs // group_size(config)
     ranks = max(count for count in range(1, cores + 1) if groups % count == 0)

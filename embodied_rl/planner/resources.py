@@ -3,6 +3,7 @@
 import re
 from dataclasses import dataclass
 
+from embodied_rl.interfaces.errors import UserError
 from embodied_rl.runs import provenance
 
 _PART = re.compile(r"(\d+)x(core|gpu)s?(?::(\d+(?:\.\d+)?)GB)?")
@@ -38,12 +39,12 @@ def parse(text: str) -> Resources:
     """Resources as people write them: `8xgpu`, `8xgpu:80GB`, `2xcore:16GB`, `8xgpu+64xcore`. GB are 10⁹ bytes.
 
     Raises:
-        ValueError: text that says something else.
+        UserError: text that says something else.
     """
     parts = [_PART.fullmatch(part) for part in text.split("+")]
     counts = {part[2]: (int(part[1]), float(part[3]) * 1e9 if part[3] else None) for part in parts if part}
     if None in parts or len(counts) < len(parts) or 0 in [count for count, _ in counts.values()]:
-        raise ValueError(
+        raise UserError(
             f"resources={text}: write <count>x<gpu or core> and, if it counts, the memory of each gpu or of the host, "
             "such as resources=8xgpu, resources=8xgpu:80GB+64xcore, or resources=2xcore:16GB"
         )

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
+from embodied_rl.interfaces.errors import UserError
 from embodied_rl.planner.allocation import Allocation, Order
 from embodied_rl.planner.costs import Costs
 from embodied_rl.planner.model import Prediction, Workload, iteration, learners
@@ -51,13 +52,13 @@ def choose(
         orders: that may be used; "ready" gives up reproducible bits.
 
     Raises:
-        ValueError: no allocation is feasible; the message names what is in the way.
+        UserError: no allocation is feasible; the message names what is in the way.
     """
     plans = allocations(resources, workload, group_size, tuple(orders))
     found = [candidate(costs, plan, resources, workload) for plan in plans]
     feasible = sorted((item for item in found if item.prediction), key=_seconds)
     if not feasible:
-        raise ValueError(no_plan(found, resources, workload))
+        raise UserError(no_plan(found, resources, workload))
     good = [item for item in feasible if _seconds(item) <= _seconds(feasible[0]) * (1 + TIE)]
     best = min(good, key=lambda item: item.allocation.simplicity)
     others = [item for item in feasible if item is not best] + [item for item in found if not item.prediction]

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from embodied_rl.interfaces.errors import UserError
 from embodied_rl.runs import provenance
 
 FILE = "plan.json"
@@ -18,7 +19,7 @@ def expand(overrides: Sequence[str]) -> tuple[str, ...]:
     """The overrides with `plan=<file>.json` replaced by the allocation that the file holds.
 
     Raises:
-        ValueError: there is no such file, it holds no plan, or one for another machine.
+        UserError: there is no such file, it holds no plan, or one for another machine.
     """
     return tuple(word for override in overrides for word in _expanded(override))
 
@@ -29,15 +30,13 @@ def _expanded(override: str) -> list[str]:
         return [override]
     path = Path(value)
     if not path.is_file():
-        raise ValueError(
-            f"plan={path}: there is no such file; `embodied-rl plan` and every planned run write a {FILE}."
-        )
+        raise UserError(f"plan={path}: there is no such file; `embodied-rl plan` and every planned run write a {FILE}.")
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
         words = to_words(content["chosen"]["allocation"])
         check_machine(content, words, path)
     except (KeyError, TypeError, AttributeError, json.JSONDecodeError) as error:
-        raise ValueError(f"plan={path} is not a plan ({type(error).__name__}: {error}).") from None
+        raise UserError(f"plan={path} is not a plan ({type(error).__name__}: {error}).") from None
     return words
 
 
@@ -73,15 +72,15 @@ def check_machine(content: Mapping[str, Any], words: Sequence[str], path: Path) 
     """The plan was made for a machine like this one.
 
     Raises:
-        ValueError: naming the difference, and what to do.
+        UserError: naming the difference, and what to do.
     """
     remedy = "plan=auto plans for this machine"
     if content["resources"]["devices"]:
         devices = content["resources"]["devices"]
-        raise ValueError(f"plan={path} is for {devices} accelerators, which a run here does not spread over; {remedy}.")
+        raise UserError(f"plan={path} is for {devices} accelerators, which a run here does not spread over; {remedy}.")
     different = differences({**content["about"], "cores": content["resources"]["cores"]})
     if different:
-        raise ValueError(
+        raise UserError(
             f"plan={path} was made for another machine ({different}). {remedy[0].upper()}{remedy[1:]}; "
             f"to use it all the same: {' '.join(words)}"
         )

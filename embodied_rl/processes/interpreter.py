@@ -8,6 +8,8 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from embodied_rl.interfaces.errors import UserError
+
 ROOT_PACKAGE = "embodied_rl"
 _OWN = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")
 """Variables that are meant for this interpreter alone."""
@@ -33,7 +35,7 @@ class Interpreter:
         """Find the interpreter that a name or a path means.
 
         Raises:
-            ValueError: there is no such program, naming the key `where`.
+            UserError: there is no such program, naming the key `where`.
         """
         path = Path(python).expanduser()
         if path.is_dir() and (path / "bin" / "python").exists():
@@ -41,7 +43,7 @@ class Interpreter:
         found = shutil.which(str(path))
         if found is None:
             why = "cannot be executed" if path.is_file() else "is not there"
-            raise ValueError(f"{where}: {path} {why}. Give the Python interpreter of the simulator's environment.")
+            raise UserError(f"{where}: {path} {why}. Give the Python interpreter of the simulator's environment.")
         return Interpreter(os.path.abspath(found), pythonpath, remedy)
 
     def command(self, main: str, packages: tuple[str, ...]) -> list[str]:
@@ -76,10 +78,10 @@ def folder_of(package: str) -> str:
     """The folder that holds a top-level package or module.
 
     Raises:
-        ValueError: it cannot be imported here.
+        UserError: it cannot be imported here.
     """
     spec = importlib.util.find_spec(package)
     if spec is None:
-        raise ValueError(f"the package '{package}' cannot be found here")
+        raise UserError(f"the package '{package}' cannot be found here")
     places = spec.submodule_search_locations
     return str(Path(next(iter(places)) if places else str(spec.origin)).resolve().parent)

@@ -8,6 +8,7 @@ from abc import ABC, abstractmethod
 from multiprocessing.connection import Connection
 from typing import Any, Generic, Self, TypeVar
 
+from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.sim import NotFinite, SimulatorSpec, Unavailable
 from embodied_rl.processes.handle import GaveUp, NoAnswer, WorkerDied, WorkerError
 from embodied_rl.processes.restarts import Restarts
@@ -168,7 +169,7 @@ class RemoteHandle(ABC, Generic[Call]):
         if failure.not_finite:
             return FloatingPointError(failure.summary)
         if failure.refused:
-            return ValueError(failure.summary)
+            return UserError(failure.summary)
         if failure.unavailable:
             return Unavailable(f"{self.name}: {failure.summary}")
         return WorkerError(

@@ -24,6 +24,7 @@ from typing import Any
 
 import numpy as np
 
+from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.sim import Array, Camera, NotFinite, Observation, StepResult, Unavailable
 from embodied_rl.processes.handle import RunFailed
 from embodied_rl.processes.messages import Lists, greet, receive, send
@@ -259,23 +260,12 @@ def attempt(function: Callable[..., Any], *args: Any) -> Reply | Failure:
     except ModuleNotFoundError as error:
         return Failure(f"{type(error).__name__}: {error}", traceback.format_exc(), missing=error.name or "")
     except FloatingPointError as error:
-        return Failure(str(error), traceback.format_exc(), not_finite=is_ours(error))
-    except ValueError as error:
-        if not is_ours(error):
-            return Failure(f"{type(error).__name__}: {error}", traceback.format_exc())
+        return Failure(str(error), traceback.format_exc(), not_finite=True)
+    except UserError as error:
         return Failure(str(error), traceback.format_exc(), refused=True)
     except Exception as error:  # noqa: BLE001  a process border: whatever it is, the parent has to hear of it
         return Failure(f"{type(error).__name__}: {error}", traceback.format_exc())
     return Reply(value, began, time.monotonic() - began, 0)
-
-
-def is_ours(error: Exception) -> bool:
-    """Whether one of our own modules raised it; what NumPy or a simulator raises is no word for the user."""
-    trace = error.__traceback__
-    while trace is not None and trace.tb_next is not None:
-        trace = trace.tb_next
-    module = "" if trace is None else str(trace.tb_frame.f_globals.get("__name__", ""))
-    return module.startswith("embodied_rl") and not module.startswith("embodied_rl.processes.worker")
 
 
 def prepare_child() -> int:

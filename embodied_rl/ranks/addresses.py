@@ -4,6 +4,8 @@ import socket
 
 import psutil
 
+from embodied_rl.interfaces.errors import UserError
+
 INTERFACE = "GLOO_SOCKET_IFNAME"
 """Names the network interface to use, where the one that leads to the others is not the right one; as in torch."""
 
@@ -21,12 +23,12 @@ def of_interface(name: str) -> str:
     """The address of a network interface.
 
     Raises:
-        ValueError: there is none of that name, or it has none.
+        UserError: there is none of that name, or it has none.
     """
     known = psutil.net_if_addrs()
     found = [entry.address for entry in known.get(name, ()) if entry.family == socket.AF_INET]
     if not found:
-        raise ValueError(f"{INTERFACE}={name}: no such interface with an address; there are {', '.join(known)}.")
+        raise UserError(f"{INTERFACE}={name}: no such interface with an address; there are {', '.join(known)}.")
     return found[0]
 
 

@@ -17,6 +17,7 @@ from typing import Protocol, TypeVar
 
 import torch
 
+from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.sim import Unavailable
 from embodied_rl.processes.handle import RunFailed, WorkerDied
 from embodied_rl.processes.messages import receive, send
@@ -213,7 +214,7 @@ def lead(
     except Exception as error:
         mine = failure_of(0, error)
         # A mistake in the configuration shows on every rank; here it is raised as it is, whoever was first.
-        first = mine if isinstance(error, ValueError) else first_cause(mine, children)
+        first = mine if isinstance(error, UserError) else first_cause(mine, children)
         if first is mine:
             raise
         if first.error is not None:
@@ -236,8 +237,7 @@ def _outcome(rank: int, child: ChildProcess, seconds: float) -> Failure | None:
 
 def failure_of(rank: int, error: Exception) -> Failure:
     """How a rank failed that raised this."""
-    ours = isinstance(error, ValueError) and type(error).__module__.startswith(__name__.partition(".")[0])
-    said = error if ours or isinstance(error, FloatingPointError | Unavailable) else None
+    said = error if isinstance(error, UserError | FloatingPointError | Unavailable) else None
     text = str(error) if isinstance(error, RunFailed | Unavailable) else "".join(traceback.format_exception(error))
     return Failure(rank, time.monotonic(), isinstance(error, PeerLost), text, said)
 

@@ -4,6 +4,8 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from embodied_rl.interfaces.errors import UserError
+
 FAILED = 1
 _VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
 
@@ -31,10 +33,10 @@ class Place:
         """Everybody has a part.
 
         Raises:
-            ValueError: there are more or fewer processes than ranks.
+            UserError: there are more or fewer processes than ranks.
         """
         if ranks != self.size:
-            raise ValueError(
+            raise UserError(
                 f"torchrun started {self.size} processes, which are the ranks, but plan.ranks={ranks}: start {ranks} "
                 f"(--nproc-per-node times --nnodes){remedy}."
             )

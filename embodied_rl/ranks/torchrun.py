@@ -32,6 +32,7 @@ from typing import Any, TypeVar
 import torch
 from torch import distributed
 
+from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.sim import Unavailable
 from embodied_rl.processes.handle import RunFailed, WorkerDied
 from embodied_rl.processes.process import STOP_SIGNALS
@@ -49,7 +50,7 @@ LATER = 0.5
 """Seconds by which others end after rank 0 where something failed: torchrun calls who ends first the root cause."""
 _POLL = 0.05
 _JOINED, _END, _DECISION = "launch", "end", "decision"
-_ERRORS = {kind.__name__: kind for kind in (ValueError, FloatingPointError, Unavailable)}
+_ERRORS = {kind.__name__: kind for kind in (UserError, FloatingPointError, Unavailable)}
 """What a failure may be raised as on rank 0; its text alone travels."""
 _torch: Any = distributed  # its type stubs lack stores
 
@@ -235,7 +236,7 @@ def launch(
     See `embodied_rl.ranks.launch.launch`.
 
     Raises:
-        ValueError: `size` is not how many torchrun started.
+        UserError: `size` is not how many torchrun started.
         RankFailed: another rank failed first.
         Exception: what this rank's function raised, when that came first.
     """

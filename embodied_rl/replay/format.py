@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.sim import Array, SimulatorSpec
 
 NAME, VERSION = "embodied-rl replay", 1
@@ -18,7 +19,7 @@ NAME, VERSION = "embodied-rl replay", 1
 REMEDY = "Give another folder, or delete this one if nobody needs what it holds."
 
 
-class ReplayError(ValueError):
+class ReplayError(UserError):
     """A replay storage that cannot be used as asked; the message names it, says why, and what to do."""
 
 

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from embodied_rl.interfaces.curriculum import EpisodeRecord
+from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.policy import Actor, Decision, NoiseKeys, Trace
 from embodied_rl.interfaces.sim import Episode, Observation, SimulatorSpec, Source, StepResult
 from embodied_rl.rollout.writer import outcome
@@ -127,7 +128,7 @@ class Rollout:
     def check_sizes(self, spec: SimulatorSpec, num_envs: int, executed: int) -> None:
         """See `Writer`."""
         if (self.num_envs, self.executed) != (num_envs, executed):
-            raise ValueError(
+            raise UserError(
                 f"a rollout of {self.num_envs} environments and {self.executed} executed actions was given {num_envs} "
                 f"environments and {executed} actions"
             )

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.policy import Decision, Policy
 from embodied_rl.interfaces.sim import Array, NotFinite, Observation, SimulatorSpec, StepResult
 from embodied_rl.processes.handle import Future, Handle, Revival, WorkerDied, wait_for_any
@@ -60,7 +61,7 @@ class Collector:
         lost_episodes: episodes that were lost with them.
 
     Raises:
-        ValueError: sizes do not fit each other, or those of a writer.
+        UserError: sizes do not fit each other, or those of a writer.
     """
 
     def __init__(
@@ -80,7 +81,7 @@ class Collector:
         total = rollout.num_envs if env_total is None else env_total
         check_sizes(len(handles), envs_per_slice, rollout.num_envs, total, sampler.group_size)
         if fresh and rollout.decisions * rollout.executed < spec.horizon:
-            raise ValueError(
+            raise UserError(
                 f"{rollout.decisions} decisions of {rollout.executed} steps do not hold an episode of {spec.horizon}; "
                 f"whole episodes need train.decisions ≥ {-(-spec.horizon // rollout.executed)}"
             )
@@ -137,7 +138,7 @@ class Collector:
         """Continue from a `state` of a collector of the same handles, sampler and sizes.
 
         Raises:
-            ValueError: the state is of another number of environments or simulators.
+            UserError: the state is of another number of environments or simulators.
         """
         self._envs.load(state)
         self._begun = bool(state["begun"])
@@ -146,7 +147,7 @@ class Collector:
             return
         saved = snapshots(state)
         if len(saved) not in (0, len(self._parts)):
-            raise ValueError(f"the saved collector has {len(saved)} simulators, this one {len(self._parts)}")
+            raise UserError(f"the saved collector has {len(saved)} simulators, this one {len(self._parts)}")
         if saved:
             pairs = zip(self._parts, saved, strict=True)
             futures = [part.handle.submit("restore", snapshot) for part, snapshot in pairs]

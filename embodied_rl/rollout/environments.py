@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 
 from embodied_rl.interfaces.curriculum import EpisodeRecord
+from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.policy import NoiseKeys
 from embodied_rl.interfaces.sim import Array, Episode, Observation, StepResult
 from embodied_rl.rollout.episodes import EpisodeSampler
@@ -124,11 +125,11 @@ class Environments:
         return self._sampler.state() | {f"environments/{name}": array.copy() for name, array in arrays.items()}
 
     def load(self, state: dict[str, Array]) -> None:
-        """Continue where `state` was taken. Raises `ValueError` when it is of another number of environments."""
+        """Continue where `state` was taken. Raises `UserError` when it is of another number of environments."""
         for name, array in self._arrays().items():
             saved = state[f"environments/{name}"]
             if saved.shape != array.shape:
-                raise ValueError(f"the saved collector has {len(saved)} environments, this one {len(array)}")
+                raise UserError(f"the saved collector has {len(saved)} environments, this one {len(array)}")
             array[:] = saved
         self._sampler.load(state)
         for column in range(len(self._numbers)):

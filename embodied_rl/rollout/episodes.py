@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from embodied_rl.curricula.uniform import Uniform, UniformConfig, uniform_weights
 from embodied_rl.interfaces.curriculum import Curriculum, EpisodeRecord
+from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.sim import Array, Episode, SimulatorSpec
 
 Purpose = Literal["train", "select", "report"]
@@ -27,11 +28,11 @@ def episode_seed(purpose: Purpose, split: str, run_seed: int, index: int) -> int
         index: any integer that tells episodes apart.
 
     Raises:
-        ValueError: unknown purpose.
+        UserError: unknown purpose.
     """
     purposes = get_args(Purpose)
     if purpose not in purposes:
-        raise ValueError(f"unknown purpose '{purpose}' of an episode; there are {', '.join(purposes)}")
+        raise UserError(f"unknown purpose '{purpose}' of an episode; there are {', '.join(purposes)}")
     return purposes.index(purpose) << _HASH_BITS | _hash(split, run_seed, index)
 
 
@@ -53,7 +54,7 @@ class EpisodeSampler:
         curriculum: gives the weights; by default families are drawn equally often, and the tasks of each.
 
     Raises:
-        ValueError: the split is unknown, the group size is below 1, groups are asked of a simulator that cannot start
+        UserError: the split is unknown, the group size is below 1, groups are asked of a simulator that cannot start
             episodes alike, or the weights cannot be drawn from.
     """
 
@@ -68,11 +69,11 @@ class EpisodeSampler:
         curriculum: Curriculum | None = None,
     ):
         if split not in ("train", *spec.splits):
-            raise ValueError(f"unknown split '{split}'; the simulator has {', '.join(('train', *spec.splits))}")
+            raise UserError(f"unknown split '{split}'; the simulator has {', '.join(('train', *spec.splits))}")
         if group_size < 1:
-            raise ValueError(f"group_size must be at least 1, got {group_size}")
+            raise UserError(f"group_size must be at least 1, got {group_size}")
         if group_size > 1 and not spec.seeded:
-            raise ValueError(
+            raise UserError(
                 "the episodes of a group start alike, but this simulator draws them whatever their seed: "
                 "choose an algorithm without groups, such as algo=flow_sde."
             )
@@ -102,7 +103,7 @@ class EpisodeSampler:
         """Let the curriculum learn from the training episodes that ended, of all ranks; only between two rollouts.
 
         Raises:
-            ValueError: it gave weights that cannot be drawn from.
+            UserError: it gave weights that cannot be drawn from.
         """
         self._curriculum.update(finished)
         self._weights = checked_weights(self._curriculum, len(self._spec.tasks))
@@ -159,14 +160,14 @@ def checked_weights(curriculum: Curriculum, tasks: int) -> NDArray[np.float64]:
     """float64 [tasks]: the weights of a curriculum, scaled so that the largest is 1.
 
     Raises:
-        ValueError: they are not one per task, or cannot be drawn from.
+        UserError: they are not one per task, or cannot be drawn from.
     """
     weights = np.array(curriculum.weights(), np.float64)
     name = type(curriculum).__name__
     if weights.shape != (tasks,):
-        raise ValueError(f"episodes: {name} gave weights of shape {weights.shape} for {tasks} tasks")
+        raise UserError(f"episodes: {name} gave weights of shape {weights.shape} for {tasks} tasks")
     if not np.isfinite(weights).all() or weights.min() < 0 or weights.max() == 0:
-        raise ValueError(f"episodes: {name} must give finite weights of at least 0, one of them more; not {weights}")
+        raise UserError(f"episodes: {name} must give finite weights of at least 0, one of them more; not {weights}")
     return weights / weights.max()
 
 

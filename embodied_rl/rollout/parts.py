@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.policy import NoiseKeys
 from embodied_rl.interfaces.sim import Array, Observation, StepResult
 from embodied_rl.processes.handle import Future, Handle, Revival
@@ -63,20 +64,20 @@ class Final:
 
 def check_sizes(handles: int, envs_per_slice: int, num_envs: int, total: int, group_size: int) -> None:
     if num_envs % handles:
-        raise ValueError(f"sim.num_envs: {num_envs} environments cannot be shared equally by {handles} simulators")
+        raise UserError(f"sim.num_envs: {num_envs} environments cannot be shared equally by {handles} simulators")
     if num_envs % envs_per_slice or envs_per_slice % (num_envs // handles):
-        raise ValueError(
+        raise UserError(
             f"plan.slices: slices of {envs_per_slice} of {num_envs} environments are not made of whole simulators "
             f"of {num_envs // handles}"
         )
     if num_envs % group_size or total % group_size:
-        raise ValueError(f"sim.num_envs: {num_envs} environments cannot be split into groups of {group_size}")
+        raise UserError(f"sim.num_envs: {num_envs} environments cannot be split into groups of {group_size}")
 
 
 def check_ended(result: StepResult, acting: Array) -> None:
     expected = np.flatnonzero(result.terminated | result.truncated)
     if not np.array_equal(result.ended, expected) or not np.isin(expected, acting).all():
-        raise ValueError(
+        raise UserError(
             f"the simulator says that rows {result.ended.tolist()} ended, its flags say {expected.tolist()}, and rows "
             f"{acting.tolist()} were running; embodied_rl.testing.contract.check_simulator tells what is wrong"
         )

@@ -7,6 +7,8 @@ Shapes: T decisions, N environments; any shape will do.
 
 from torch import Tensor
 
+from embodied_rl.interfaces.errors import UserError
+
 
 class Gate:
     """Decides whether more may be collected, so that nothing is older than the bound when its turn comes (AReaL,
@@ -32,10 +34,10 @@ class Gate:
             version: of the weights at the start.
 
         Raises:
-            ValueError: a negative bound, or batches without rows.
+            UserError: a negative bound, or batches without rows.
         """
         if staleness < 0 or rows < 1:
-            raise ValueError(f"staleness={staleness} must be at least 0, and a batch of {rows} rows at least 1 row.")
+            raise UserError(f"staleness={staleness} must be at least 0, and a batch of {rows} rows at least 1 row.")
         self.staleness, self.rows = staleness, rows
         self.recover(version)
 

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import astuple
 from pathlib import Path
 
+from embodied_rl.interfaces.errors import UserError
 from embodied_rl.rollout.timeline import Span, Timeline
 from embodied_rl.runs.storage import write_text
 
@@ -22,13 +23,13 @@ def read_timelines(folder: Path, iteration: int | None) -> tuple[int, list[Timel
     """The timelines of an iteration, by default of the newest that was kept.
 
     Raises:
-        ValueError: it was not kept.
+        UserError: it was not kept.
     """
     kept = sorted(int(file.stem) for file in (folder / FOLDER).glob("*.json"))
     if not kept:
-        raise ValueError(f"{folder} has no timeline yet: one is kept with each checkpoint (checkpoint.every).")
+        raise UserError(f"{folder} has no timeline yet: one is kept with each checkpoint (checkpoint.every).")
     wanted = kept[-1] if iteration is None else iteration
     if wanted not in kept:
-        raise ValueError(f"iteration={wanted}: {folder} has kept {', '.join(map(str, kept))}.")
+        raise UserError(f"iteration={wanted}: {folder} has kept {', '.join(map(str, kept))}.")
     content = json.loads((folder / FOLDER / f"{wanted:08d}.json").read_text(encoding="utf-8"))
     return wanted, [Timeline([Span(*span) for span in t["spans"]], t["began"], t["total"]) for t in content]

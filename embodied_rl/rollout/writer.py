@@ -24,7 +24,7 @@ class Writer(Protocol):
             executed: Hx.
 
         Raises:
-            ValueError: it was made for something else.
+            UserError: it was made for something else.
         """
         ...
 

@@ -10,6 +10,7 @@ from datetime import datetime
 from itertools import count
 from pathlib import Path
 
+from embodied_rl.interfaces.errors import UserError
 from embodied_rl.runs.storage import explained, write_text
 
 _NAME = re.compile(r"(?P<time>\d{8}-\d{6})_s(?P<seed>\d+)(_\d+)?$")
@@ -35,10 +36,10 @@ class RunFolder:
 
         Raises:
             StorageError: `root` cannot be written, or its disk is full.
-            ValueError: the experiment's name is not the name of one folder.
+            UserError: the experiment's name is not the name of one folder.
         """
         if Path(experiment).name != experiment:
-            raise ValueError(f"run.experiment must be a plain name without slashes, not {experiment!r}.")
+            raise UserError(f"run.experiment must be a plain name without slashes, not {experiment!r}.")
         base = Path(root) / experiment / f"{(now or datetime.now()).strftime('%Y%m%d-%H%M%S')}_s{seed}"
         with explained(base):
             base.parent.mkdir(parents=True, exist_ok=True)
@@ -52,12 +53,12 @@ class RunFolder:
         """An existing run folder, told by its `config.yaml` or `checkpoints/`.
 
         Raises:
-            ValueError: there is no run in `path`.
+            UserError: there is no run in `path`.
         """
         folder = cls(Path(path))
         if not (folder.config.is_file() or folder.checkpoints.is_dir()):
             message = f"No run in {path}: it holds neither config.yaml nor checkpoints/. Give a folder below run.root."
-            raise ValueError(message)
+            raise UserError(message)
         return folder
 
     @classmethod
@@ -65,12 +66,12 @@ class RunFolder:
         """The newest training run below `root`, which is what `resume=last` means; it may have no checkpoint yet.
 
         Raises:
-            ValueError: there is no training run below `root`.
+            UserError: there is no training run below `root`.
         """
         configs = [file for file in Path(root).glob("*/*/config.yaml") if _NAME.match(file.parent.name)]
         found = [file.parent for file in configs if _TRAINS.search(file.read_text(encoding="utf-8"))]
         if not found:
-            raise ValueError(f"No training run below {root} (run.root): nothing to resume. Start a run first.")
+            raise UserError(f"No training run below {root} (run.root): nothing to resume. Start a run first.")
         return cls(max(found, key=_age))
 
     @property

@@ -6,11 +6,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from embodied_rl.interfaces.errors import UserError
+
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _REFUSED = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST, errno.ENOENT}
 
 
-class StorageError(ValueError):
+class StorageError(UserError):
     """A run cannot write where its configuration tells it to."""
 
 

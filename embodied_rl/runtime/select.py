@@ -5,6 +5,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, TypeVar
 
 from embodied_rl.config.schema import TrainConfig
+from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.sim import Unavailable
 from embodied_rl.processes.base import Runtime, Share
 from embodied_rl.processes.this_machine import ThisMachine
@@ -46,14 +47,14 @@ def check(config: TrainConfig) -> None:
     """Find what would keep the processes of a run from starting, as far as this machine can tell.
 
     Raises:
-        Unavailable: Ray is not installed. ValueError: torchrun has started this process, and Ray would start ranks.
+        Unavailable: Ray is not installed. UserError: torchrun has started this process, and Ray would start ranks.
     """
     if config.runtime == "local":
         return
     if find_spec("ray") is None:
         raise Unavailable("runtime=ray needs Ray, which is not installed here: pip install 'embodied-rl[ray]'")
     if Place.here() is not None:
-        raise ValueError("runtime=ray starts ranks itself: plan.ranks says how many. Run it without torchrun.")
+        raise UserError("runtime=ray starts ranks itself: plan.ranks says how many. Run it without torchrun.")
 
 
 def nodes(config: TrainConfig) -> tuple[int, ...]:

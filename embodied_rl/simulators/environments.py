@@ -24,6 +24,7 @@ from omegaconf import OmegaConf
 from embodied_rl.config import plugins
 from embodied_rl.config.freeze import did_you_mean, freeze
 from embodied_rl.config.schema import SimNode
+from embodied_rl.interfaces.errors import UserError
 from embodied_rl.processes.interpreter import Interpreter
 
 
@@ -78,12 +79,12 @@ def recipe(name: str) -> Recipe:
     """How the environment of a simulator is made.
 
     Raises:
-        ValueError: no such simulator, or it needs none.
+        UserError: no such simulator, or it needs none.
     """
     file = recipe_file(name)
     if file is None:
         having = [each for each in plugins.names("sims") if recipe_file(each) is not None]
-        raise ValueError(f"the simulator '{name}' needs no environment of its own.{did_you_mean(name, having)}")
+        raise UserError(f"the simulator '{name}' needs no environment of its own.{did_you_mean(name, having)}")
     content = OmegaConf.to_container(OmegaConf.load(file))
     assert isinstance(content, dict), f"{file} is a mapping"
     return freeze(Recipe, {str(key): value for key, value in content.items()}, str(file))
@@ -103,15 +104,15 @@ def interpreter(node: SimNode) -> Interpreter | None:
     """The environment that a simulator lives in: the one given, the one that was made for it, or None for this one.
 
     Raises:
-        ValueError: `sim.python` is no interpreter, or `sim.pythonpath` has no folder.
+        UserError: `sim.python` is no interpreter, or `sim.pythonpath` has no folder.
     """
     for entry in node.pythonpath:
         if not Path(entry).expanduser().is_dir():
-            raise ValueError(f"sim.pythonpath: {entry} is not a folder.")
+            raise UserError(f"sim.pythonpath: {entry} is not a folder.")
     paths = tuple(str(Path(entry).expanduser().absolute()) for entry in node.pythonpath)
     if node.python is not None:
         return Interpreter.of(node.python, paths, remedy(node.name))
     found = installed(node.name)
     if found is None and paths:
-        raise ValueError("sim.pythonpath is for another interpreter: give sim.python=<interpreter> with it.")
+        raise UserError("sim.pythonpath is for another interpreter: give sim.python=<interpreter> with it.")
     return None if found is None else Interpreter(str(found), paths, remedy(node.name))

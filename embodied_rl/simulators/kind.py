@@ -46,7 +46,7 @@ class SimulatorKind:
         """Find the plug-in a node names, and the environment it lives in.
 
         Raises:
-            ValueError: unknown plug-in or key, or no such interpreter.
+            UserError: unknown plug-in or key, or no such interpreter.
         """
         simulator, options = plugins.configure("sims", node, "sim")
         return SimulatorKind(node, simulator, options, environments.interpreter(node))
@@ -57,7 +57,7 @@ class SimulatorKind:
 
         Raises:
             Unavailable: its package, or something else that it needs, is not installed.
-            ValueError: options that it does not take.
+            UserError: options that it does not take.
         """
         if self.interpreter is None:
             return self.ask("spec_of")

@@ -15,6 +15,7 @@ from typing import Any
 from embodied_rl.config import plugins
 from embodied_rl.config.freeze import freeze, thaw
 from embodied_rl.config.schema import SimNode, TrainConfig
+from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.sim import trusted_defaults
 
 CLUSTERS = ("auto", "local")
@@ -30,7 +31,7 @@ def check_settings(said: Mapping[str, Any], typed: Collection[str], source: str)
         source: the file, for messages.
 
     Raises:
-        ValueError: naming the settings, and what to type by whoever trusts them; or no such simulator.
+        UserError: naming the settings, and what to type by whoever trusts them; or no such simulator.
     """
     trusted = trusted_settings(str(said.get("name")))
     given = {key: said[key] for key in trusted if key in said and key not in typed}
@@ -38,7 +39,7 @@ def check_settings(said: Mapping[str, Any], typed: Collection[str], source: str)
     if refused:
         keys = ", ".join(f"sim.{key}" for key in refused)
         overrides = " ".join(override(f"sim.{key}", value) for key, value in refused.items())
-        raise ValueError(
+        raise UserError(
             f"{source} says which code to run ({keys}), and that is never taken from a file. "
             f"If you trust what it names, type it yourself: {overrides}"
         )
@@ -48,7 +49,7 @@ def trusted_settings(simulator: str) -> dict[str, Any]:
     """The keys of `sim` that only a trusted source may give, with their defaults.
 
     Raises:
-        ValueError: no such simulator.
+        UserError: no such simulator.
     """
     return trusted_defaults(SimNode) | trusted_defaults(plugins.find("sims", simulator).Config)
 
@@ -62,18 +63,18 @@ def repeated(stored: TrainConfig, typed: TrainConfig, file: Path) -> TrainConfig
         file: where `stored` was read, for messages.
 
     Raises:
-        ValueError: the folder names code to run, or a cluster, and nobody typed it; or something else was typed.
+        UserError: the folder names code to run, or a cluster, and nobody typed it; or something else was typed.
     """
     keys, said, given = typed_settings(typed.run.overrides), thaw(stored.sim), thaw(typed.sim)
     if other := keys - trusted_settings(stored.sim.name).keys():
-        raise ValueError(
+        raise UserError(
             f"sim.{min(other)}: resume continues a run exactly as it was configured, so sim.{min(other)} cannot be "
             "changed. To start a new run from its weights: policy.checkpoint=<its folder>."
         )
     check_settings(said, keys, str(file))
     if stored.runtime == "ray" and stored.cluster not in CLUSTERS and not _is_typed("cluster", typed.run.overrides):
         remedy = override("cluster", stored.cluster)
-        raise ValueError(
+        raise UserError(
             f"{file} names a cluster, which is never taken from a file. If you trust it, type it yourself: {remedy}"
         )
     cluster = typed.cluster if _is_typed("cluster", typed.run.overrides) else stored.cluster

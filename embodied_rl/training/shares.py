@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.sim import Array
 from embodied_rl.rollout.buffer import Rollout
 
@@ -25,11 +26,11 @@ def fill(rollout: Rollout, arrays: Mapping[str, Array]) -> None:
     """The inverse of `to_arrays`: copy arrays into a rollout of the same sizes.
 
     Raises:
-        ValueError: they are of other sizes.
+        UserError: they are of other sizes.
     """
     for name, tensor in rollout.tensors().items():
         if arrays[name].shape != (view := _plain(tensor)).shape:
-            raise ValueError(f"a rollout's {name} is {arrays[name].shape}, {tuple(tensor.shape)} was expected")
+            raise UserError(f"a rollout's {name} is {arrays[name].shape}, {tuple(tensor.shape)} was expected")
         view.copy_(torch.from_numpy(np.require(arrays[name], requirements=["C", "W"])))
 
 

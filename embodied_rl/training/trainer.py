@@ -16,6 +16,7 @@ from embodied_rl.config.schema import PolicyNode, TrainConfig
 from embodied_rl.evaluate.protocol import EpisodeResult, enumerate_episodes, evaluate
 from embodied_rl.evaluate.statistics import as_good
 from embodied_rl.interfaces.curriculum import EpisodeRecord
+from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.sim import SimulatorSpec
 from embodied_rl.learning import checkpoint, sharded, shards
 from embodied_rl.processes.base import Share
@@ -245,7 +246,7 @@ class Trainer:
         assert self._resumed is not None, "only a run that continues has something to restore"
         (self.iteration, tensors, metadata), self._resumed = self._resumed, None
         if metadata["ranks"] != self.ranks.size:
-            raise ValueError(
+            raise UserError(
                 f"{self.folder.path} was run on {metadata['ranks']} ranks and continues exactly only on as many: "
                 f"set plan.ranks={metadata['ranks']}."
             )

@@ -18,6 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.policy import Context, FlowBackbone, PolicyInput, PolicySpec
 from embodied_rl_policies.layers import ExpertLayer, LastPrefixLayer, PrefixLayer, modulated
 
@@ -53,15 +54,15 @@ class PocketConfig:
         """Refuse sizes that do not fit together.
 
         Raises:
-            ValueError: naming the key to change.
+            UserError: naming the key to change.
         """
         for name in ("width", "layers", "heads", "horizon", "keypoints", "keypoint_tokens", "stem_channels", "hidden"):
             if getattr(self, name) < 1:
-                raise ValueError(f"policy.{name}={getattr(self, name)} must be at least 1.")
+                raise UserError(f"policy.{name}={getattr(self, name)} must be at least 1.")
         if self.width % 8 or self.width % self.heads:
-            raise ValueError(f"policy.width={self.width} must be a multiple of 8 and of policy.heads={self.heads}.")
+            raise UserError(f"policy.width={self.width} must be a multiple of 8 and of policy.heads={self.heads}.")
         if self.stem_channels % 8:
-            raise ValueError(f"policy.stem_channels={self.stem_channels} must be a multiple of 8.")
+            raise UserError(f"policy.stem_channels={self.stem_channels} must be a multiple of 8.")
 
 
 def position_encoding(cells: int, width: int) -> Tensor:
@@ -169,13 +170,13 @@ class Pocket(FlowBackbone):
             auxiliary_names: privileged entries the localisation head predicts from the keypoints.
 
         Raises:
-            ValueError: for images whose sides are not multiples of 16, or names to predict from no camera.
+            UserError: for images whose sides are not multiples of 16, or names to predict from no camera.
         """
         super().__init__()
         if auxiliary_names and not cameras:
-            raise ValueError("algo.auxiliary_names: without a camera there is nothing to predict them from; give [].")
+            raise UserError("algo.auxiliary_names: without a camera there is nothing to predict them from; give [].")
         if any(side % (PIXELS_PER_CELL * PATCH_GRID) for side in image_size):
-            raise ValueError(f"The pocket policy takes images with sides that are multiples of 16, not {image_size}.")
+            raise UserError(f"The pocket policy takes images with sides that are multiples of 16, not {image_size}.")
         self.config, width = config, config.width
         self.spec = PolicySpec(
             horizon=config.horizon,

@@ -11,6 +11,7 @@ import pytest
 from embodied_rl.commands import doctor
 from embodied_rl.commands import sim as install
 from embodied_rl.config.schema import EnvironmentConfig, SimNode
+from embodied_rl.interfaces.errors import UserError
 from embodied_rl.simulators import environments
 
 RECIPE = """
@@ -106,7 +107,7 @@ def test_what_a_failed_step_leaves_is_removed(recipe: Path, monkeypatch: pytest.
         environments.folder("tabletop").mkdir(parents=True, exist_ok=True)
         done.append(step)
         if "install" in step:
-            raise ValueError("pip is out of order")
+            raise UserError("pip is out of order")
 
     monkeypatch.setattr(install, "execute_step", execute)
     with pytest.raises(ValueError, match="out of order"):

@@ -9,6 +9,7 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
+from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.sim import SimulatorSpec
 
 VERSION = "v3.0"
@@ -21,7 +22,7 @@ STATE, ACTION, IMAGES = "observation.state", "action", "observation.images."
 REWARD, SUCCESS, DONE, SOURCE = "next.reward", "next.success", "next.done", "source"
 
 
-class DatasetError(ValueError):
+class DatasetError(UserError):
     """A dataset that cannot be used as asked; the message names it, says why, and what to do."""
 
 

@@ -5,13 +5,12 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from embodied_rl.processes.arrays import Packed, pack, unpack
-from embodied_rl.processes.worker import is_ours
 from embodied_rl.ranks.collective import LOOPBACK, GlooRanks, Ranks, StopRequests, meeting_point
 from embodied_rl.ranks.launch import Failure, Stopped, failure_of
 from embodied_rl.runtime.ray import cluster, hosting
@@ -101,8 +100,7 @@ class RankHost:
             return Outcome(stopped=True)
         except Exception as error:  # noqa: BLE001  a process border
             failure = failure_of(rank, error)
-            refused = isinstance(error, ValueError) and is_ours(error)  # a word for the user: all there is to say
-            return Outcome(failure=replace(failure, error=error) if refused else failure)
+            return Outcome(failure=failure)
 
     def _join(self, job: Job) -> Ranks:
         meeting = job.meeting

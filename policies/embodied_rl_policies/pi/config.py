@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass, fields
 
+from embodied_rl.interfaces.errors import UserError
+
 
 @dataclass(frozen=True)
 class PiConfig:
@@ -43,23 +45,23 @@ class PiConfig:
         """Refuse sizes that do not fit together.
 
         Raises:
-            ValueError: naming the key to change.
+            UserError: naming the key to change.
         """
         for entry in fields(self):
             value = getattr(self, entry.name)
             if value is not None and not isinstance(value, bool) and value < 1:
-                raise ValueError(f"policy.{entry.name}={value} must be at least 1.")
+                raise UserError(f"policy.{entry.name}={value} must be at least 1.")
         if self.head_dim % 2:
-            raise ValueError(f"policy.head_dim={self.head_dim} must be even: rotary positions turn pairs.")
+            raise UserError(f"policy.head_dim={self.head_dim} must be even: rotary positions turn pairs.")
         if self.expert_width % 2:
-            raise ValueError(f"policy.expert_width={self.expert_width} must be even: time is sines and cosines.")
+            raise UserError(f"policy.expert_width={self.expert_width} must be even: time is sines and cosines.")
         if self.vision_width % self.vision_heads:
-            raise ValueError(
+            raise UserError(
                 f"policy.vision_width={self.vision_width} must be a multiple of "
                 f"policy.vision_heads={self.vision_heads}."
             )
         if self.resolution % self.patch:
-            raise ValueError(f"policy.resolution={self.resolution} must be a multiple of policy.patch={self.patch}.")
+            raise UserError(f"policy.resolution={self.resolution} must be a multiple of policy.patch={self.patch}.")
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
+from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.policy import Context, FlowBackbone, PolicyInput, PolicySpec
 from embodied_rl_policies.pi import native, sizes
 from embodied_rl_policies.pi.attention import attend, key_value, rotary
@@ -84,7 +85,7 @@ class Pi(FlowBackbone):
             auxiliary_names: none: there is no auxiliary head.
 
         Raises:
-            ValueError: for a robot with more dimensions than the network, no camera, or auxiliary names.
+            UserError: for a robot with more dimensions than the network, no camera, or auxiliary names.
         """
         super().__init__()
         _check_robot(config, action_dim, state_dim, cameras, auxiliary_names)
@@ -137,7 +138,7 @@ class Pi(FlowBackbone):
         """Sizes from tensors where these say it, else from openpi's or lerobot's configuration.
 
         Raises:
-            ValueError: tensors that the sizes hang on are missing, or nobody says what no tensor tells.
+            UserError: tensors that the sizes hang on are missing, or nobody says what no tensor tells.
         """
         return sizes.read(shapes, config, given)
 
@@ -270,11 +271,11 @@ def _check_robot(
 ) -> None:
     for name, robot, network in (("action", action_dim, config.action_dim), ("state", state_dim, config.state_dim)):
         if robot > network:
-            raise ValueError(
+            raise UserError(
                 f"The robot has {robot} {name} entries, the network takes {network}: choose a simulator with fewer, or "
                 f"a network with policy.{name}_dim={robot}."
             )
     if not cameras:
-        raise ValueError("policy.cameras: this policy needs one camera at least, and none is shown to it.")
+        raise UserError("policy.cameras: this policy needs one camera at least, and none is shown to it.")
     if auxiliary_names:
-        raise ValueError("algo.auxiliary_names: this policy has no auxiliary head; give [] and algo.frames=0.")
+        raise UserError("algo.auxiliary_names: this policy has no auxiliary head; give [] and algo.frames=0.")

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
+from embodied_rl.interfaces.errors import UserError
 from embodied_rl_policies.pi.config import PiConfig
 
 Shapes = Mapping[str, tuple[int, ...]]
@@ -35,12 +36,12 @@ def read(shapes: Shapes, config: Mapping[str, Any], given: Mapping[str, Any]) ->
     One key-value head, as in every Gemma variant of openpi, tells the head dimension and so the number of heads.
 
     Raises:
-        ValueError: a tensor that the sizes hang on is missing, or nobody says what no tensor tells.
+        UserError: a tensor that the sizes hang on is missing, or nobody says what no tensor tells.
     """
     try:
         found = _language(shapes) | _expert(shapes) | _vision(shapes)
     except KeyError as error:
-        raise ValueError(f"The checkpoint is not one of π0 or π0.5: {error.args[0]} is missing.") from None
+        raise UserError(f"The checkpoint is not one of π0 or π0.5: {error.args[0]} is missing.") from None
     if (width := found["vision_width"]) in VISION_HEADS:
         found["vision_heads"] = VISION_HEADS[width]
     for key, names in CONFIGURED.items():
@@ -50,7 +51,7 @@ def read(shapes: Shapes, config: Mapping[str, Any], given: Mapping[str, Any]) ->
     untold = [key for key in UNTOLD if key not in found and key not in given]
     if untold:
         listed = ", nor ".join(f"{UNTOLD[key]}: give policy.{key}=<number>" for key in untold)
-        raise ValueError(f"The checkpoint does not say {listed}.")
+        raise UserError(f"The checkpoint does not say {listed}.")
     return found
 
 

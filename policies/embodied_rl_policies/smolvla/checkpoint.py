@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
+from embodied_rl.interfaces.errors import UserError
 from embodied_rl_policies.smolvla.config import SmolVLAConfig
 
 Shapes = Mapping[str, tuple[int, ...]]
@@ -56,20 +57,20 @@ def read_sizes(shapes: Shapes, config: Mapping[str, Any], given: Mapping[str, An
         given: keys that the user gave.
 
     Raises:
-        ValueError: a tensor that the sizes hang on is missing, nobody says what no tensor tells, or the checkpoint
+        UserError: a tensor that the sizes hang on is missing, nobody says what no tensor tells, or the checkpoint
             wants what this network does not do.
     """
     _refuse_unknown(config)
     try:
         found = _language(shapes) | _expert(shapes) | _vision(shapes)
     except KeyError as error:
-        raise ValueError(f"The checkpoint is not a SmolVLA: {error.args[0]} is missing.") from None
+        raise UserError(f"The checkpoint is not a SmolVLA: {error.args[0]} is missing.") from None
     _check_resolution(config, found["resolution"])
     found |= {ours: config[theirs] for ours, theirs in CONFIGURED.items() if config.get(theirs) is not None}
     found |= _known(found, given)
     for key, meaning in UNTOLD.items():
         if key not in found and key not in given:
-            raise ValueError(f"The checkpoint does not say {meaning}: give policy.{key}=<number>.")
+            raise UserError(f"The checkpoint does not say {meaning}: give policy.{key}=<number>.")
     found |= _heads(shapes, {**found, **given}["head_dim"])
     return found | {"self_attention_every": _self_attention_every(config)}
 
@@ -91,16 +92,16 @@ def _known(found: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, int]
 def _refuse_unknown(config: Mapping[str, Any]) -> None:
     """What no fine-tune on the hub uses, and would be read wrongly."""
     if config.get("adapt_to_pi_aloha"):
-        raise ValueError("The checkpoint has adapt_to_pi_aloha, which turns joints and grippers; it is not supported.")
+        raise UserError("The checkpoint has adapt_to_pi_aloha, which turns joints and grippers; it is not supported.")
     layers, expert = config.get("num_vlm_layers", 0), config.get("num_expert_layers", 0)
     if expert > 0 and expert != layers:
-        raise ValueError(f"The checkpoint has {expert} expert layers on {layers} of the language model; not supported.")
+        raise UserError(f"The checkpoint has {expert} expert layers on {layers} of the language model; not supported.")
 
 
 def _check_resolution(config: Mapping[str, Any], resolution: int) -> None:
     width, height = config.get("resize_imgs_with_padding") or (resolution, resolution)
     if (width, height) != (resolution, resolution):
-        raise ValueError(
+        raise UserError(
             f"The checkpoint brings pictures to {width} by {height} pixels, while its vision tower takes squares of "
             f"{resolution} pixels; not supported."
         )

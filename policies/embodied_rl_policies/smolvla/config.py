@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass, fields
 
+from embodied_rl.interfaces.errors import UserError
+
 MAY_BE_ZERO = ("self_attention_every", "fake_image_token", "global_image_token")
 
 
@@ -64,41 +66,41 @@ class SmolVLAConfig:
         """Refuse sizes that do not fit together.
 
         Raises:
-            ValueError: naming the key to change.
+            UserError: naming the key to change.
         """
         for entry in fields(self):
             value, least = getattr(self, entry.name), 0 if entry.name in MAY_BE_ZERO else 1
             if isinstance(value, int) and not isinstance(value, bool) and value < least:
-                raise ValueError(f"policy.{entry.name}={value} must be at least {least}.")
+                raise UserError(f"policy.{entry.name}={value} must be at least {least}.")
         self._check_attention()
         self._check_images()
         if not 0 < self.min_period < self.max_period:
-            raise ValueError(f"policy.min_period={self.min_period} must lie between 0 and policy.max_period.")
+            raise UserError(f"policy.min_period={self.min_period} must lie between 0 and policy.max_period.")
 
     def _check_attention(self) -> None:
         if self.heads % self.key_value_heads:
-            raise ValueError(
+            raise UserError(
                 f"policy.heads={self.heads} must be a multiple of policy.key_value_heads={self.key_value_heads}."
             )
         if self.head_dim % 2:
-            raise ValueError(f"policy.head_dim={self.head_dim} must be even: rotary positions turn pairs.")
+            raise UserError(f"policy.head_dim={self.head_dim} must be even: rotary positions turn pairs.")
         if self.expert_width % 2:
-            raise ValueError(f"policy.expert_width={self.expert_width} must be even: time is sines and cosines.")
+            raise UserError(f"policy.expert_width={self.expert_width} must be even: time is sines and cosines.")
 
     def _check_images(self) -> None:
         if self.vision_width % self.vision_heads:
-            raise ValueError(
+            raise UserError(
                 f"policy.vision_width={self.vision_width} must be a multiple of "
                 f"policy.vision_heads={self.vision_heads}."
             )
         if self.resolution % (self.patch * self.pixel_shuffle):
-            raise ValueError(
+            raise UserError(
                 f"policy.resolution={self.resolution} must be a multiple of policy.patch={self.patch} times "
                 f"policy.pixel_shuffle={self.pixel_shuffle}."
             )
         highest = max(self.fake_image_token, self.global_image_token)
         if self.image_special_tokens and self.vocabulary is not None and highest >= self.vocabulary:
-            raise ValueError(
+            raise UserError(
                 f"policy.fake_image_token={self.fake_image_token} and policy.global_image_token="
                 f"{self.global_image_token} must be below policy.vocabulary={self.vocabulary}, or "
                 "policy.image_special_tokens false."

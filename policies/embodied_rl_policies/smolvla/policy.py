@@ -22,6 +22,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.policy import Context, FlowBackbone, PolicyInput, PolicySpec
 from embodied_rl_policies.recomputing import remember_less
 from embodied_rl_policies.smolvla import checkpoint
@@ -70,14 +71,14 @@ class SmolVLA(FlowBackbone):
             auxiliary_names: must be empty; there is no localisation head.
 
         Raises:
-            ValueError: for what does not fit the configured sizes, no camera, or names to predict.
+            UserError: for what does not fit the configured sizes, no camera, or names to predict.
         """
         super().__init__()
         _check_fit(config, action_dim, state_dim, vocabulary_size, token_length)
         if not cameras:
-            raise ValueError("SmolVLA needs a camera; give it one in the simulator's cameras.")
+            raise UserError("SmolVLA needs a camera; give it one in the simulator's cameras.")
         if auxiliary_names:
-            raise ValueError("algo.auxiliary_names: SmolVLA has no head that predicts positions; give [].")
+            raise UserError("algo.auxiliary_names: SmolVLA has no head that predicts positions; give [].")
         self.config = config
         self.spec = PolicySpec(
             horizon=config.horizon,
@@ -130,7 +131,7 @@ class SmolVLA(FlowBackbone):
         """Sizes from tensors where these say it, else from lerobot's configuration.
 
         Raises:
-            ValueError: tensors that the sizes hang on are missing, nobody says what no tensor tells, or the checkpoint
+            UserError: tensors that the sizes hang on are missing, nobody says what no tensor tells, or the checkpoint
                 wants what this network does not do.
         """
         return checkpoint.read_sizes(shapes, config, given)
@@ -143,10 +144,10 @@ class SmolVLA(FlowBackbone):
         """The settings of lerobot's SmolVLA.
 
         Raises:
-            ValueError: openpi has no SmolVLA.
+            UserError: openpi has no SmolVLA.
         """
         if form != "lerobot":
-            raise ValueError(f"{form} has no SmolVLA: give format=lerobot.")
+            raise UserError(f"{form} has no SmolVLA: give format=lerobot.")
         return checkpoint.configuration(self.config, steps)
 
     def perception_parameters(self) -> list[nn.Parameter]:
@@ -258,4 +259,4 @@ def _check_fit(config: SmolVLAConfig, action_dim: int, state_dim: int, vocabular
     for name, value in needed.items():
         limit = getattr(config, name)
         if limit is not None and value > limit:
-            raise ValueError(f"policy.{name}={limit} is less than the {value} that are needed.")
+            raise UserError(f"policy.{name}={limit} is less than the {value} that are needed.")

@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 
+from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.sim import Array, Episode, SimulatorSpec, Unavailable
 from embodied_rl_sims.gymnasium_env.layout import layout_of
 from embodied_rl_sims.gymnasium_env.making import OPENGL, make
@@ -54,14 +55,14 @@ class GymnasiumEnvironment:
         """One control step.
 
         Raises:
-            ValueError: the environment ended the episode at a time limit of its own, before `sim.horizon`; or its
+            UserError: the environment ended the episode at a time limit of its own, before `sim.horizon`; or its
                 `info` does not say whether the goal holds.
         """
         given = action.astype(self._space.dtype).reshape(self._space.shape)
         self.observation, reward, terminated, truncated, info = self._environment.step(given)
         self._steps += 1
         if truncated and not terminated and self._steps < self._spec.horizon:
-            raise ValueError(
+            raise UserError(
                 f"{self._config.id} ended an episode at a limit of its own, after {self._steps} control steps. Set "
                 f"sim.horizon={self._steps} or less, or lift that limit by sim.options."
             )
@@ -101,7 +102,7 @@ class GymnasiumEnvironment:
             return False
         if key not in info:
             known = ", ".join(map(str, info)) or "nothing"
-            raise ValueError(
+            raise UserError(
                 f"sim.success={key}: the `info` of {self._config.id} has {known}. Name the entry that says whether the "
                 "goal holds, or set sim.success=null."
             )

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.sim import Array
 
 ACTIONS = ("move_x", "move_y", "move_z", "gripper")
@@ -48,12 +49,12 @@ def operator(id: str) -> Callable[[Mapping[str, Any]], Array]:
     """Observation of a Fetch environment → its operator's action, float32 [4]. It keeps nothing in mind.
 
     Raises:
-        ValueError: there is no operator for this environment.
+        UserError: there is no operator for this environment.
     """
     for name, act in (("FetchReach", reach), ("FetchPush", push), ("FetchPickAndPlace", pick_and_place)):
         if id.startswith(name):
             return act
-    raise ValueError(f"sim.id={id} has no scripted operator; FetchReach, FetchPush and FetchPickAndPlace have one.")
+    raise UserError(f"sim.id={id} has no scripted operator; FetchReach, FetchPush and FetchPickAndPlace have one.")
 
 
 def reach(observation: Mapping[str, Any]) -> Array:

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.sim import Array
 from embodied_rl_sims.gymnasium_env import fetch
 from embodied_rl_sims.gymnasium_env.settings import GymnasiumConfig
@@ -41,7 +42,7 @@ def layout_of(config: GymnasiumConfig, space: Any) -> Layout:
     """How observations of `space` (a `gymnasium.spaces.Space`) are laid out.
 
     Raises:
-        ValueError: `sim.state_keys` or `sim.state_entries` are not of this space, or it holds no numbers.
+        UserError: `sim.state_keys` or `sim.state_entries` are not of this space, or it holds no numbers.
     """
     keys: tuple[str, ...] = tuple(getattr(space, "spaces", ()))
     shapes = {key: _shape(config, space[key], key) for key in keys} if keys else {"": _shape(config, space, "")}
@@ -57,16 +58,16 @@ def limits(config: GymnasiumConfig, space: Any) -> tuple[tuple[float, ...], tupl
     """The least and the largest action of `space` (a `gymnasium.spaces.Space`), each of length A.
 
     Raises:
-        ValueError: actions are not continuous, or not bounded.
+        UserError: actions are not continuous, or not bounded.
     """
     if type(space).__name__ != "Box" or np.dtype(space.dtype).kind != "f":
-        raise ValueError(
+        raise UserError(
             f"sim.id={config.id}: its actions are {space}. Policies here choose continuous ones, a Box of floats. "
             "Look for a continuous variant; LunarLander-v3, for instance, takes sim.options={continuous: true}."
         )
     low, high = (np.ravel(limit).astype(np.float32) for limit in (space.low, space.high))
     if not (np.isfinite(low) & np.isfinite(high)).all():
-        raise ValueError(
+        raise UserError(
             f"sim.id={config.id}: its actions have no limits ({space}). Register a variant of it that is wrapped in "
             "gymnasium.wrappers.RescaleAction or TransformAction, and name it in sim.id."
         )
@@ -76,7 +77,7 @@ def limits(config: GymnasiumConfig, space: Any) -> tuple[tuple[float, ...], tupl
 def _shape(config: GymnasiumConfig, space: Any, key: str) -> tuple[int, ...]:
     shape = getattr(space, "shape", None)
     if not shape or len(shape) > 2 or np.dtype(space.dtype).kind not in "fiub":
-        raise ValueError(
+        raise UserError(
             f"sim.id={config.id}: its observation{f' {key!r}' if key else ''} is {space}, which is no list of numbers. "
             "Arrays of one or two dimensions, and dicts of them, can make a state; pictures are drawn by `render`."
         )
@@ -89,7 +90,7 @@ def _keys(config: GymnasiumConfig, shapes: dict[str, Any]) -> Sequence[str]:
         return ["observation"] if alone else [key for key in shapes if key != _ACHIEVED]
     if unknown := [key for key in config.state_keys if key not in shapes]:
         known = ", ".join(shapes) if "" not in shapes else "none: its observation is one array"
-        raise ValueError(f"sim.state_keys={unknown}: the observation of {config.id} has {known}.")
+        raise UserError(f"sim.state_keys={unknown}: the observation of {config.id} has {known}.")
     return config.state_keys
 
 
@@ -100,5 +101,5 @@ def _entries(config: GymnasiumConfig, positions: Array) -> Array:
     if entries is None:
         return positions
     if max(entries, default=0) >= len(positions):
-        raise ValueError(f"sim.state_entries={list(entries)}: the state of {config.id} has {len(positions)} numbers.")
+        raise UserError(f"sim.state_entries={list(entries)}: the state of {config.id} has {len(positions)} numbers.")
     return positions[np.array(entries, np.int64)]

@@ -6,6 +6,7 @@ import sys
 from importlib import import_module
 from typing import Any
 
+from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.sim import Unavailable
 from embodied_rl_sims.gymnasium_env.settings import GymnasiumConfig
 
@@ -48,7 +49,7 @@ def make(config: GymnasiumConfig, render: bool) -> Any:
         render: whether it can draw pictures. Nothing is drawn, and no OpenGL looked for, until it does.
 
     Raises:
-        ValueError: there is no such id, or it does not take the options.
+        UserError: there is no such id, or it does not take the options.
     """
     gymnasium = load(config)
     keys = {"max_episode_steps": -1, "disable_env_checker": True, **config.options}
@@ -63,9 +64,9 @@ def make(config: GymnasiumConfig, render: bool) -> Any:
                 raise
             return gymnasium.make(config.id, render_mode="rgb_array", **keys)
     except unregistered:
-        raise ValueError(f"sim.id: unknown environment '{config.id}'.{_nearest(gymnasium, config)}") from None
+        raise UserError(f"sim.id: unknown environment '{config.id}'.{_nearest(gymnasium, config)}") from None
     except TypeError as error:
-        raise ValueError(f"sim.options={config.options}: {error}") from error
+        raise UserError(f"sim.options={config.options}: {error}") from error
 
 
 def _size(config: GymnasiumConfig) -> dict[str, int]:

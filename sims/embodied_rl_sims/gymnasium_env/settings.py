@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.sim import trusted_setting
 
 _OURS = {"render_mode": "sim.observations", "width": "sim.image_size", "height": "sim.image_size"}
@@ -50,17 +51,17 @@ class GymnasiumConfig:
     def __post_init__(self) -> None:
         if ":" in self.id:  # Gymnasium would import what stands before it
             module, _, name = self.id.rpartition(":")
-            raise ValueError(f"sim.id={self.id}: give the module apart, sim.id={name} sim.package={module}.")
+            raise UserError(f"sim.id={self.id}: give the module apart, sim.id={name} sim.package={module}.")
         for name, value in (("image_size", self.image_size), ("horizon", self.horizon)):
             if value is not None and value < 1:
-                raise ValueError(f"sim.{name}={value}: it must be at least 1.")
+                raise UserError(f"sim.{name}={value}: it must be at least 1.")
         if self.control_hz is not None and self.control_hz <= 0:
-            raise ValueError(f"sim.control_hz={self.control_hz}: it must be positive.")
+            raise UserError(f"sim.control_hz={self.control_hz}: it must be positive.")
         if self.success is None and self.reward == "success":
-            raise ValueError("sim.reward=success needs sim.success, the entry of `info` that says so.")
+            raise UserError("sim.reward=success needs sim.success, the entry of `info` that says so.")
         for name, key in _OURS.items():
             if name in self.options:
-                raise ValueError(f"sim.options.{name}: set {key} instead.")
+                raise UserError(f"sim.options.{name}: set {key} instead.")
         entries = self.state_entries or ()
         if len(set(entries)) != len(entries) or min(entries, default=0) < 0:
-            raise ValueError(f"sim.state_entries={list(entries)}: they count from 0, and none can occur twice.")
+            raise UserError(f"sim.state_entries={list(entries)}: they count from 0, and none can occur twice.")

@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.sim import Array, Diagnosis
 from embodied_rl_sims.gymnasium_env import diagnosis, fetch
 from embodied_rl_sims.gymnasium_env.environment import GymnasiumEnvironment
@@ -35,11 +36,11 @@ class Gymnasium(Rows):
         Call the result for one control step's actions, float32 [n, A].
 
         Raises:
-            ValueError: the environment has no operator, or no faulty one.
+            UserError: the environment has no operator, or no faulty one.
         """
         operate = fetch.operator(self.config.id)
         if faulty:
-            raise ValueError(f"sim.id={self.config.id} has no operator with faults; ask for the expert.")
+            raise UserError(f"sim.id={self.config.id} has no operator with faults; ask for the expert.")
 
         def actions() -> Array:
             moves = np.zeros((self.num_envs, self.spec.action_dim), np.float32)

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.sim import Camera, SimulatorSpec, Task
 from embodied_rl_sims.gymnasium_env import fetch
 from embodied_rl_sims.gymnasium_env.environment import instruction_of
@@ -14,7 +15,7 @@ def spec_of(config: GymnasiumConfig) -> SimulatorSpec:
     """The specification of an environment, which is built for it, and draws nothing.
 
     Raises:
-        ValueError: there is no such environment, or it is of a kind that cannot be trained here.
+        UserError: there is no such environment, or it is of a kind that cannot be trained here.
         ModuleNotFoundError: Gymnasium or `sim.package` is not installed.
     """
     environment = make(config, render=False)
@@ -26,7 +27,7 @@ def spec_of(config: GymnasiumConfig) -> SimulatorSpec:
     finally:
         environment.close()
     if config.observations == "rgb" and "rgb_array" not in modes:
-        raise ValueError(f"sim.id={config.id} draws no pictures (it has {list(modes)}): set sim.observations=state.")
+        raise UserError(f"sim.id={config.id} draws no pictures (it has {list(modes)}): set sim.observations=state.")
     camera = Camera(config.camera, config.image_size, config.image_size)
     instruction, name = instruction_of(config), config.id
     known = fetch.is_fetch(config.id) and len(low) == len(fetch.ACTIONS)
@@ -47,7 +48,7 @@ def spec_of(config: GymnasiumConfig) -> SimulatorSpec:
 def _horizon(config: GymnasiumConfig) -> int:
     registered = load(config).spec(config.id).max_episode_steps
     if (horizon := config.horizon or registered) is None:
-        raise ValueError(f"sim.id={config.id} is registered without max_episode_steps: set sim.horizon.")
+        raise UserError(f"sim.id={config.id} is registered without max_episode_steps: set sim.horizon.")
     return horizon
 
 
@@ -57,4 +58,4 @@ def _control_hz(config: GymnasiumConfig, environment: Any) -> float:
         return 1 / float(step)
     if rate := environment.metadata.get("render_fps"):
         return float(rate)
-    raise ValueError(f"sim.id={config.id} does not say how long a control step is: set sim.control_hz.")
+    raise UserError(f"sim.id={config.id} does not say how long a control step is: set sim.control_hz.")

@@ -8,6 +8,7 @@ import sys
 from importlib import import_module
 from typing import Any
 
+from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.sim import Unavailable
 from embodied_rl_sims.isaac.settings import IsaacLabConfig
 
@@ -53,14 +54,14 @@ def make(config: IsaacLabConfig, num_envs: int) -> Any:
     """A new environment; the application must run.
 
     Raises:
-        ValueError: there is no such environment, camera or option.
+        UserError: there is no such environment, camera or option.
     """
     gymnasium = import_module("gymnasium")
     import_module(config.package)
     if config.id not in gymnasium.registry:
         near = difflib.get_close_matches(config.id, list(gymnasium.registry), 3)
         hint = f"Did you mean {', '.join(near)}?" if near else f"Is it one of sim.package={config.package}?"
-        raise ValueError(f"sim.id: unknown environment '{config.id}'. {hint}")
+        raise UserError(f"sim.id: unknown environment '{config.id}'. {hint}")
     own = import_module("isaaclab_tasks.utils").parse_env_cfg(config.id, device=config.device, num_envs=num_envs)
     adapt(config, own)
     return gymnasium.make(config.id, cfg=own).unwrapped
@@ -72,7 +73,7 @@ def adapt(config: IsaacLabConfig, own: Any) -> None:
     It draws once a control step, and once more after a reset, which otherwise would show the episode before.
 
     Raises:
-        ValueError: there is no such camera or option.
+        UserError: there is no such camera or option.
     """
     for path, value in config.options.items():
         _set(own, path, value)
@@ -93,7 +94,7 @@ def _set(own: Any, path: str, value: Any) -> None:
     for parent in parents:
         own = getattr(own, parent, None)
     if not hasattr(own, last):
-        raise ValueError(f"sim.options: the environment's configuration has no '{path}'.")
+        raise UserError(f"sim.options: the environment's configuration has no '{path}'.")
     setattr(own, last, value)
 
 
@@ -104,4 +105,4 @@ def _camera(own: Any, name: str) -> Any:
         if hasattr(getattr(place, name, None), "data_types"):
             return getattr(place, name)
     known = [each for place in places for each in vars(place) if hasattr(getattr(place, each), "data_types")]
-    raise ValueError(f"sim.cameras: the environment has no camera '{name}'; it has {', '.join(known) or 'none'}.")
+    raise UserError(f"sim.cameras: the environment has no camera '{name}'; it has {', '.join(known) or 'none'}.")

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.sim import trusted_setting
 
 
@@ -43,13 +44,13 @@ class IsaacLabConfig:
     def __post_init__(self) -> None:
         if ":" in self.id:  # Gymnasium would import what stands before it
             module, _, name = self.id.rpartition(":")
-            raise ValueError(f"sim.id={self.id}: give the module apart, sim.id={name} sim.package={module}.")
+            raise UserError(f"sim.id={self.id}: give the module apart, sim.id={name} sim.package={module}.")
         for name, value in (("image_size", self.image_size), ("horizon", self.horizon)):
             if value is not None and value < 1:
-                raise ValueError(f"sim.{name}={value}: it must be at least 1.")
+                raise UserError(f"sim.{name}={value}: it must be at least 1.")
         if self.action_limit <= 0:
-            raise ValueError(f"sim.action_limit={self.action_limit}: it must be positive.")
+            raise UserError(f"sim.action_limit={self.action_limit}: it must be positive.")
         if self.success is None and self.reward == "success":
-            raise ValueError("sim.reward=success needs sim.success, which says when the goal is reached.")
+            raise UserError("sim.reward=success needs sim.success, which says when the goal is reached.")
         if len(set(self.cameras)) != len(self.cameras):
-            raise ValueError(f"sim.cameras={list(self.cameras)}: one is named twice.")
+            raise UserError(f"sim.cameras={list(self.cameras)}: one is named twice.")

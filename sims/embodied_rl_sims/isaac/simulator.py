@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.sim import (
     Array,
     Camera,
@@ -31,7 +32,7 @@ def spec_of(config: IsaacLabConfig) -> SimulatorSpec:
     """The specification of an environment, for which the application is started and one environment built.
 
     Raises:
-        ValueError: there is no such environment, camera or term.
+        UserError: there is no such environment, camera or term.
         Unavailable: see `app.launch`.
     """
     simulator = IsaacLab(config, 1)
@@ -141,7 +142,7 @@ class IsaacLab(NoSnapshots):
         """bool [n]; a termination term of that name, or else an entry of `extras`.
 
         Raises:
-            ValueError: there is neither.
+            UserError: there is neither.
         """
         name = self.config.success
         if name is None:
@@ -152,7 +153,7 @@ class IsaacLab(NoSnapshots):
             return manager.get_term(name).cpu().numpy().astype(bool)
         if getattr(extras.get(name), "shape", None) == (self.num_envs,):
             return extras[name].cpu().numpy().astype(bool)
-        raise ValueError(
+        raise UserError(
             f"sim.success={name}: {self.config.id} has the termination terms {list(terms)} and `extras` with "
             f"{list(extras)}. Name one with one value an environment, or set sim.success=null."
         )

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.sim import Array, Observation
 from embodied_rl_sims.isaac.settings import IsaacLabConfig
 
@@ -48,7 +49,7 @@ class Eyes:
         observation: that it gave: group → tensor [N, D], or term → tensor.
 
     Raises:
-        ValueError: there is no such term or camera.
+        UserError: there is no such term or camera.
     """
 
     def __init__(self, config: IsaacLabConfig, environment: Any, observation: Mapping[str, Any]) -> None:
@@ -57,19 +58,19 @@ class Eyes:
         widths = _widths(environment, observation, _POLICY)
         chosen = tuple(widths) if config.state_terms is None else config.state_terms
         if unknown := [name for name in chosen if name not in widths]:
-            raise ValueError(f"sim.state_terms={unknown}: the group 'policy' of {config.id} has {', '.join(widths)}.")
+            raise UserError(f"sim.state_terms={unknown}: the group 'policy' of {config.id} has {', '.join(widths)}.")
         starts = dict(zip(widths, np.cumsum([0, *widths.values()]).tolist(), strict=False))
         self._entries = [starts[name] + number for name in chosen for number in range(widths[name])]
         self.state_names = _names({name: widths[name] for name in chosen})
         self.privileged_names = _names(_widths(environment, observation, self._truth))
         if unknown := [name for name in config.cameras if name not in environment.scene.sensors]:
-            raise ValueError(f"sim.cameras={unknown}: the scene has {', '.join(environment.scene.sensors)}.")
+            raise UserError(f"sim.cameras={unknown}: the scene has {', '.join(environment.scene.sensors)}.")
 
     def see(self, observation: Mapping[str, Any]) -> Seen:
         """Copies of what the environment shows.
 
         Raises:
-            ValueError: a camera's picture has another size than it was told.
+            UserError: a camera's picture has another size than it was told.
         """
         state = _flat(observation[_POLICY])[:, self._entries]
         images = {name: self._picture(name) for name in self._config.cameras}
@@ -80,7 +81,7 @@ class Eyes:
         picture = output["rgb" if "rgb" in output else "rgba"][..., :3]
         size = self._config.image_size
         if (found := tuple(picture.shape[1:])) != (size, size, 3):
-            raise ValueError(f"camera '{name}' gives pictures of {found}: sim.image_size={size} did not reach it.")
+            raise UserError(f"camera '{name}' gives pictures of {found}: sim.image_size={size} did not reach it.")
         return picture.clone()
 
 

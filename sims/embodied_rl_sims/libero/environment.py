@@ -5,6 +5,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.sim import Array, Episode
 from embodied_rl_sims.libero import package
 from embodied_rl_sims.libero.operator import Operator
@@ -122,12 +123,12 @@ def _initial_state(problem: package.Problem, episode: Episode) -> Array:
     """The episode's numbered official initial state, or one of them drawn from its seed.
 
     Raises:
-        ValueError: there is no such number.
+        UserError: there is no such number.
     """
     states = package.initial_states(problem.states)
     number = episode.initial_state
     if number is None:
         number = int(np.random.default_rng([episode.seed, _STATE_STREAM]).integers(len(states)))
     if not 0 <= number < len(states):
-        raise ValueError(f"'{problem.name}' has initial states 0 to {len(states) - 1}, and no {number}.")
+        raise UserError(f"'{problem.name}' has initial states 0 to {len(states) - 1}, and no {number}.")
     return states[number]

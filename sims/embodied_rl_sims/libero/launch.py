@@ -12,6 +12,7 @@ from importlib.util import find_spec, module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import ModuleType
 
+from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.sim import Unavailable
 from embodied_rl_sims.libero import assets, package
 
@@ -46,13 +47,13 @@ def load(renderer: str, place: Path) -> ModuleType:
     """The package's module of environments, which will draw with `renderer` and take its assets from `place`.
 
     Raises:
-        ValueError: this process draws with another OpenGL already.
+        UserError: this process draws with another OpenGL already.
         Unavailable: the renderer's driver is not installed.
     """
     if "robosuite" not in sys.modules:
         os.environ["MUJOCO_GL"] = os.environ["PYOPENGL_PLATFORM"] = renderer
     elif os.environ.get("MUJOCO_GL") != renderer:
-        raise ValueError(f"sim.renderer={renderer}: this process draws with {os.environ.get('MUJOCO_GL')} already.")
+        raise UserError(f"sim.renderer={renderer}: this process draws with {os.environ.get('MUJOCO_GL')} already.")
     with drawing(renderer, ImportError, AttributeError):
         _import_robosuite()
     libero = _import_quietly()

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.sim import Array
 from embodied_rl_sims.libero.domain import SEEN, build, moment_sensor
 from embodied_rl_sims.libero.launch import drawing
@@ -148,7 +149,7 @@ class Scene:
 def _check_cameras(wanted: tuple[str, ...], known: tuple[str, ...]) -> None:
     unknown = set(wanted) - set(known)
     if unknown:
-        raise ValueError(f"sim.cameras: LIBERO's scenes have no {', '.join(sorted(unknown))}, but {', '.join(known)}.")
+        raise UserError(f"sim.cameras: LIBERO's scenes have no {', '.join(sorted(unknown))}, but {', '.join(known)}.")
 
 
 @contextmanager

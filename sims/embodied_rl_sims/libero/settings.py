@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
+from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.sim import trusted_setting
 
 SUITES = ("libero_spatial", "libero_object", "libero_goal", "libero_10", "libero_90")
@@ -61,9 +62,9 @@ class LiberoConfig:
         for key, limit in least.items():
             value = getattr(self, key)
             if value is not None and value < limit:
-                raise ValueError(f"sim.{key}={value}: it must be at least {limit}.")
+                raise UserError(f"sim.{key}={value}: it must be at least {limit}.")
         if len(set(self.cameras)) < len(self.cameras):
-            raise ValueError(f"sim.cameras={list(self.cameras)}: a camera is named twice.")
+            raise UserError(f"sim.cameras={list(self.cameras)}: a camera is named twice.")
 
     @property
     def episode_steps(self) -> int:
@@ -72,4 +73,4 @@ class LiberoConfig:
 
 def _check_choice(key: str, value: str, choices: tuple[str, ...]) -> None:
     if value not in choices:
-        raise ValueError(f"sim.{key}={value}: it is one of {', '.join(choices)}.")
+        raise UserError(f"sim.{key}={value}: it is one of {', '.join(choices)}.")

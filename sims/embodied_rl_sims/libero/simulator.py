@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.sim import Array, Camera, SimulatorSpec, Task
 from embodied_rl_sims.libero import assets, launch, package, report
 from embodied_rl_sims.libero.environment import POSE, LiberoEnvironment, Scenes
@@ -73,10 +74,10 @@ class Libero(Rows):
         """A scripted operator for the suite libero_object; call the result for one control step's actions.
 
         Raises:
-            ValueError: another suite, or one with faults, which LIBERO has not.
+            UserError: another suite, or one with faults, which LIBERO has not.
         """
         if self.config.suite != "libero_object" or faulty:
-            raise ValueError(
+            raise UserError(
                 f"sim.suite={self.config.suite}: LIBERO's scripted operator is for libero_object, and has no faults."
             )
 

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.sim import Array, Episode
 from embodied_rl_sims.maniskill import operator, planner
 from embodied_rl_sims.maniskill.package import make
@@ -17,14 +18,14 @@ def expert_of(config: ManiSkillConfig, rows: Rows) -> Callable[[], Array]:
     """An operator for all environments: call it for one control step's actions, float32 [n, A]; parked rows get zeros.
 
     Raises:
-        ValueError: none demonstrates this task in this control mode.
+        UserError: none demonstrates this task in this control mode.
         Unavailable: the motion planner cannot be loaded.
     """
     if config.control_mode == planner.MODE:
         return _planned(config, rows)
     if config.control_mode in operator.MODES and config.task in operator.OPERATORS:
         return _scripted(config, rows)
-    raise ValueError(
+    raise UserError(
         f"nobody demonstrates sim.task={config.task} with sim.control_mode={config.control_mode}. "
         f"{' and '.join(operator.OPERATORS)} have an operator in {' and '.join(operator.MODES)}; with {planner.MODE}, "
         "the package's motion planners serve these and others."

@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from importlib import import_module
 from typing import Any
 
+from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.sim import Unavailable
 from embodied_rl_sims.maniskill.assets import missing_assets, named_in, refuse, unavailable
 from embodied_rl_sims.maniskill.settings import ManiSkillConfig
@@ -24,7 +25,7 @@ def make(config: ManiSkillConfig, num_envs: int = 1) -> Any:
     """A `mani_skill.envs.sapien_env.BaseEnv`, which observes nothing by itself.
 
     Raises:
-        ValueError: the package knows no such task, control mode, robot or reward for it.
+        UserError: the package knows no such task, control mode, robot or reward for it.
         Unavailable: an asset or a Vulkan driver is missing.
     """
     missing = missing_assets(registered(config))
@@ -53,7 +54,7 @@ def registered(config: ManiSkillConfig) -> Any:
     """The package's entry of the task: its class, its limit of control steps, the assets it declares.
 
     Raises:
-        ValueError: there is no such task, or it has no such reward.
+        UserError: there is no such task, or it has no such reward.
     """
     import_module("mani_skill.envs")  # registers the tasks
     tasks = import_module("mani_skill.utils.registration").REGISTERED_ENVS
@@ -64,7 +65,7 @@ def registered(config: ManiSkillConfig) -> Any:
     rewards = [name for name in entry.cls.SUPPORTED_REWARD_MODES if name != "none"]
     if config.reward not in rewards:
         known = f"it has {' and '.join(rewards)}" if rewards else "it has none at all"
-        raise ValueError(f"sim.reward={config.reward}: '{config.task}' has no such reward; {known}.")
+        raise UserError(f"sim.reward={config.reward}: '{config.task}' has no such reward; {known}.")
     return entry
 
 
@@ -72,7 +73,7 @@ def _check_name(key: str, name: str, known: list[str]) -> None:
     if name not in known:
         close = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
         hint = f"Did you mean {' or '.join(close)}?" if close else f"There are {len(known)}, as {', '.join(known[:5])}."
-        raise ValueError(f"sim.{key}={name}: ManiSkill has no such {key}. {hint}")
+        raise UserError(f"sim.{key}={name}: ManiSkill has no such {key}. {hint}")
 
 
 def _renderer(config: ManiSkillConfig) -> str:
@@ -94,7 +95,7 @@ def _translated(config: ManiSkillConfig) -> Iterator[None]:
         raise
     except AssertionError as error:
         if "not in supported modes" in str(error):
-            raise ValueError(f"sim.control_mode: {error}") from error
+            raise UserError(f"sim.control_mode: {error}") from error
         raise
     except (RuntimeError, OSError) as error:
         if any(text in str(error) for text in _DRIVER_ERRORS):

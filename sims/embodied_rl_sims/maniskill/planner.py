@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.sim import Array, Episode, Unavailable
 from embodied_rl_sims.maniskill.physics import renew
 from embodied_rl_sims.maniskill.single import package_seed
@@ -20,7 +21,7 @@ class Planner:
         env: a `BaseEnv` of one environment in `MODE`; closed with this object.
 
     Raises:
-        ValueError: the package has no planner for the task.
+        UserError: the package has no planner for the task.
         Unavailable: the planning library would end the process.
     """
 
@@ -28,7 +29,7 @@ class Planner:
         _check_numpy()
         solvers = import_module("mani_skill.examples.motionplanning.panda.run").MP_SOLUTIONS
         if task not in solvers:
-            raise ValueError(f"sim.task={task}: the package plans for {', '.join(sorted(solvers))} alone.")
+            raise UserError(f"sim.task={task}: the package plans for {', '.join(sorted(solvers))} alone.")
         self._solve, self._env = solvers[task], env
 
     def plan(self, episode: Episode) -> Array:

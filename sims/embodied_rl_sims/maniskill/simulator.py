@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.sim import Array, Camera, Episode, Observation, SimulatorSpec, StepResult, Task
 from embodied_rl_sims.maniskill.batch import Batch
 from embodied_rl_sims.maniskill.experts import expert_of
@@ -22,7 +23,7 @@ def spec_of(config: ManiSkillConfig) -> SimulatorSpec:
     """The specification of a task, read from one environment on the processor; draws nothing.
 
     Raises:
-        ValueError: the package has no such task, control mode, robot or reward, or it cannot be trained on.
+        UserError: the package has no such task, control mode, robot or reward, or it cannot be trained on.
         Unavailable: an asset or a Vulkan driver is missing.
     """
     env = make(replace(config, backend="cpu"))
@@ -63,7 +64,7 @@ class ManiSkill:
     control step is the package's `info["success"]`; a step that fails by `info["fail"]` ends the episode.
 
     Raises:
-        ValueError, Unavailable: see `spec_of`.
+        UserError, Unavailable: see `spec_of`.
     """
 
     Config = ManiSkillConfig
@@ -103,13 +104,13 @@ class ManiSkill:
         """Demonstrations, see `embodied_rl_sims.maniskill.experts`.
 
         Raises:
-            ValueError: none demonstrates this task in this control mode.
+            UserError: none demonstrates this task in this control mode.
             Unavailable: the motion planner cannot be loaded.
         """
         if faulty:
-            raise ValueError("ManiSkill has no faulty operator; leave out operator=faulty.")
+            raise UserError("ManiSkill has no faulty operator; leave out operator=faulty.")
         if self.config.backend == "gpu":
-            raise ValueError("sim.backend=gpu has no operator: record demonstrations with sim.backend=cpu.")
+            raise UserError("sim.backend=gpu has no operator: record demonstrations with sim.backend=cpu.")
         assert isinstance(self._inner, Rows)
         if self._expert is None:  # a planner has an environment of its own
             self._expert = expert_of(self.config, self._inner)
@@ -132,9 +133,9 @@ def _actions(config: ManiSkillConfig, env: Any) -> tuple[tuple[str, ...], tuple[
     """Names and limits of the actions: "arm_0" … "gripper", after the package's controllers."""
     space = env.single_action_space
     if not hasattr(space, "low"):
-        raise ValueError(f"sim.task={config.task}: tasks with several robots are not supported.")
+        raise UserError(f"sim.task={config.task}: tasks with several robots are not supported.")
     if not np.isfinite([space.low, space.high]).all():
-        raise ValueError(
+        raise UserError(
             f"sim.control_mode={config.control_mode}: its actions have no limits; '{config.task}' also has "
             f"{', '.join(name for name in env.agent.supported_control_modes if name != config.control_mode)}."
         )
@@ -148,7 +149,7 @@ def _actions(config: ManiSkillConfig, env: Any) -> tuple[tuple[str, ...], tuple[
 def _horizon(config: ManiSkillConfig) -> int:
     horizon = config.horizon or registered(config).max_episode_steps
     if horizon is None:
-        raise ValueError(f"sim.horizon=null: '{config.task}' has no limit of its own; give a number of control steps.")
+        raise UserError(f"sim.horizon=null: '{config.task}' has no limit of its own; give a number of control steps.")
     return int(horizon)
 
 

@@ -5,6 +5,7 @@ from typing import Literal
 
 import numpy as np
 
+from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.sim import Camera, SimulatorSpec
 from embodied_rl_sims.tabletop.layout import FAMILIES, SPLITS, TASKS, WORDS
 
@@ -41,9 +42,9 @@ class TabletopConfig:
     def __post_init__(self) -> None:
         least, most = self.inference_delay
         if min(self.horizon, self.image_size) < 1 or min(self.state_noise, self.image_noise) < 0:
-            raise ValueError("sim.horizon and sim.image_size must be at least 1, sim.state_noise and image_noise 0.")
+            raise UserError("sim.horizon and sim.image_size must be at least 1, sim.state_noise and image_noise 0.")
         if not 0 <= least <= most:
-            raise ValueError(f"sim.inference_delay=[{least},{most}]: it is (least, most), both at least 0.")
+            raise UserError(f"sim.inference_delay=[{least},{most}]: it is (least, most), both at least 0.")
 
 
 def spec_of(config: TabletopConfig) -> SimulatorSpec:

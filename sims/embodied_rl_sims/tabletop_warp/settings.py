@@ -3,6 +3,7 @@
 import re
 from dataclasses import dataclass
 
+from embodied_rl.interfaces.errors import UserError
 from embodied_rl_sims.tabletop.settings import TabletopConfig
 
 
@@ -23,4 +24,4 @@ class TabletopWarpConfig(TabletopConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", self.device):
-            raise ValueError(f"sim.device={self.device}: it is auto, cpu, cuda or cuda:<number>.")
+            raise UserError(f"sim.device={self.device}: it is auto, cpu, cuda or cuda:<number>.")
