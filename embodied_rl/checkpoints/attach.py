@@ -46,7 +46,7 @@ def network(
 def _loaded(found: Foreign, build: Callable[[], FlowBackbone]) -> FlowBackbone:
     """The network with its weights."""
     built = layout.empty(build)
-    fitted = layout.source(type(built), found, built)
+    fitted = layout.source(type(layout.foreign(built)), found, built)
     layout.load(found, fitted, built)
     built.source = fitted
     return built

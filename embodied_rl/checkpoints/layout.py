@@ -1,7 +1,7 @@
 """Which of our tensors is which of theirs, and what of a checkpoint we only carry along.
 
-A network's class says how its names translate (`FlowBackbone.CHECKPOINT_NAMES`), which names are second copies of the
-same weight (`CHECKPOINT_COPIES`), and which tensors its own forward pass never reads (`CHECKPOINT_UNREAD`).
+A network's class says how its names translate (`ForeignCheckpoint.CHECKPOINT_NAMES`), which names are second copies
+of the same weight (`CHECKPOINT_COPIES`), and which tensors its own forward pass never reads (`CHECKPOINT_UNREAD`).
 """
 
 import re
@@ -15,6 +15,8 @@ from torch import Tensor
 
 from embodied_rl.actors.normalisation import Normalisation
 from embodied_rl.checkpoints.foreign import Foreign
+from embodied_rl.interfaces.errors import UserError
+from embodied_rl.interfaces.foreign_checkpoint import ForeignCheckpoint
 from embodied_rl.interfaces.policy import FlowBackbone
 from embodied_rl.learning.checkpoint import CheckpointError
 
@@ -89,12 +91,18 @@ def empty(build: Callable[[], FlowBackbone]) -> FlowBackbone:
     return network if network.CAN_BE_EMPTY else build()
 
 
+def foreign(network: FlowBackbone) -> ForeignCheckpoint:
+    """The network as what it says of other projects' checkpoints."""
+    assert isinstance(network, ForeignCheckpoint), "only such networks are attached to other projects' checkpoints"
+    return network
+
+
 def core(name: str) -> str:
     """Their name without the outermost module, which some versions write and some do not."""
     return name.removeprefix(PREFIX)
 
 
-def ours(cls: type[FlowBackbone], name: str) -> str:
+def ours(cls: type[ForeignCheckpoint], name: str) -> str:
     """Our name of one of theirs."""
     plain = core(name)
     plain = cls.CHECKPOINT_COPIES.get(plain, plain)
@@ -105,7 +113,7 @@ def ours(cls: type[FlowBackbone], name: str) -> str:
     return plain
 
 
-def theirs(cls: type[FlowBackbone], name: str) -> str:
+def theirs(cls: type[ForeignCheckpoint], name: str) -> str:
     """Their name, as new versions write it and without the outermost module, of one of ours."""
     for mine, starts in cls.CHECKPOINT_NAMES.items():
         if name.startswith(mine):
@@ -113,12 +121,12 @@ def theirs(cls: type[FlowBackbone], name: str) -> str:
     return name
 
 
-def shapes(cls: type[FlowBackbone], found: Foreign) -> dict[str, tuple[int, ...]]:
+def shapes(cls: type[ForeignCheckpoint], found: Foreign) -> dict[str, tuple[int, ...]]:
     """Shapes by our names."""
     return {ours(cls, name): entry.shape for name, entry in found.tensors.items()}
 
 
-def source(cls: type[FlowBackbone], found: Foreign, network: FlowBackbone) -> Source:
+def source(cls: type[ForeignCheckpoint], found: Foreign, network: FlowBackbone) -> Source:
     """How a checkpoint fits a network.
 
     Raises:
@@ -163,7 +171,7 @@ def load(found: Foreign, fitted: Source, network: FlowBackbone, dtype: torch.dty
         CheckpointError: a damaged file.
     """
     state: dict[str, Tensor] = {}
-    cls = type(network)
+    cls = type(foreign(network))
     firsts = sorted(fitted.names, key=lambda name: core(name) in cls.CHECKPOINT_COPIES)
     for name in (name for name in firsts if fitted.names[name]):
         stored, mine = found.tensors.load(name), fitted.names[name]
@@ -198,12 +206,15 @@ def _nearest(name: str, among: Iterable[str]) -> str:
     return f"   (nearest: {close[0]})" if close else ""
 
 
-def sizes(cls: type[FlowBackbone], found: Foreign, given: Mapping[str, object]) -> dict[str, object]:
+def sizes(cls: type[Any], found: Foreign, given: Mapping[str, object]) -> dict[str, object]:
     """The network's configuration keys: what the checkpoint says, and what was given where it says nothing.
 
     Raises:
         CheckpointError: a given key contradicts the checkpoint, or one is needed that neither has.
+        UserError: a network that no other project publishes.
     """
+    if not issubclass(cls, ForeignCheckpoint):
+        raise UserError(f"{cls.__name__} reads checkpoints of this library only.")
     read = cls.checkpoint_sizes(shapes(cls, found), found.config, given)
     for key, value in given.items():
         if key in read and read[key] != value:

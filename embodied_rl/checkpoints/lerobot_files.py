@@ -17,7 +17,7 @@ from torch import Tensor
 
 from embodied_rl.actors.embodiment import Embodiment
 from embodied_rl.actors.normalisation import Normalisation
-from embodied_rl.checkpoints.layout import Source
+from embodied_rl.checkpoints.layout import Source, foreign
 from embodied_rl.checkpoints.lerobot import ACTION, AFTER, BEFORE, CONFIG, IMAGES, STATE
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.policy import FlowBackbone
@@ -114,7 +114,7 @@ def configuration(network: FlowBackbone, robot: Embodiment, policy: str, steps: 
         "max_state_dim": network.spec.state_dim,
         "max_action_dim": network.spec.action_dim,
         "tokenizer_max_length": network.spec.token_length,
-        **network.checkpoint_config("lerobot", steps),
+        **foreign(network).checkpoint_config("lerobot", steps),
     }
 
 
@@ -143,7 +143,7 @@ def _before(network: FlowBackbone, robot: Embodiment, config: Mapping[str, Any])
         _step("to_batch_processor", {}),
         _step("relative_actions_processor", _relative(robot)),
         _step("normalizer_processor", _normaliser(features, robot)) | {"state_file": BEFORE_STATE},
-        _step(network.LEROBOT_PROMPT, {}),
+        _step(foreign(network).LEROBOT_PROMPT, {}),
         _step("tokenizer_processor", told) | {"artifacts": {"tokenizer_name": "tokenizer"}},
         _step("device_processor", {"device": "cpu", "float_dtype": None}),
     ]

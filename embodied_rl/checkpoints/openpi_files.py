@@ -4,7 +4,7 @@ import json
 
 from embodied_rl.actors.embodiment import Embodiment
 from embodied_rl.actors.normalisation import Normalisation
-from embodied_rl.checkpoints.layout import Source
+from embodied_rl.checkpoints.layout import Source, foreign
 from embodied_rl.checkpoints.openpi import STATS, norm_stats
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.policy import FlowBackbone
@@ -22,7 +22,7 @@ def made(network: FlowBackbone, robot: Embodiment, policy: str, steps: int) -> d
     config = {
         "action_dim": network.spec.action_dim,
         "action_horizon": network.spec.horizon,
-        **network.checkpoint_config("openpi", steps),
+        **foreign(network).checkpoint_config("openpi", steps),
     }
     written = {"config.json": json.dumps(config, indent=2).encode(), f"assets/{ASSET}/{STATS}": _stats(robot, policy)}
     return written | ({"tokenizer.json": robot.tokenizer.encode()} if robot.tokenizer else {})

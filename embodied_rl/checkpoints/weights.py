@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from embodied_rl.checkpoints.layout import PREFIX, Source, core, theirs
+from embodied_rl.checkpoints.layout import PREFIX, Source, core, foreign, theirs
 from embodied_rl.interfaces.policy import FlowBackbone
 from embodied_rl.learning.checkpoint import separate
 
@@ -23,7 +23,7 @@ def named(network: FlowBackbone, form: str) -> dict[str, Tensor]:
         return separate({name: value.to(source.dtypes[name]) for name, value in found.items()})
     plain = _plain(network, state)
     if form == "openpi":  # safetensors keeps the first name of a weight that has two
-        firsts = type(network).CHECKPOINT_COPIES.values()
+        firsts = foreign(network).CHECKPOINT_COPIES.values()
         return separate({name: value for name, value in plain.items() if name not in firsts})
     return separate({PREFIX + name: value for name, value in plain.items()})
 
@@ -33,16 +33,16 @@ def header(network: FlowBackbone, tensors: Mapping[str, Tensor], form: str) -> d
     source: Source | None = network.source
     if source is not None and source.format == form and source.header:
         return source.header
-    copies = type(network).CHECKPOINT_COPIES.items()
+    copies = foreign(network).CHECKPOINT_COPIES.items()
     return {"format": "pt"} | {first: copy for copy, first in copies if copy in tensors and first not in tensors}
 
 
 def _plain(network: FlowBackbone, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Their names without the outermost module → tensors."""
-    cls, source = type(network), network.source
+    cls, source = type(foreign(network)), network.source
     found = {theirs(cls, name): value for name, value in state.items()}
     found |= {copy: found[first] for copy, first in cls.CHECKPOINT_COPIES.items() if first in found}
     carried = {} if source is None else {core(name): value for name, value in source.carried.items()}
-    wanted = {name: carried.get(name, torch.zeros(shape)) for name, shape in network.unread_shapes().items()}
+    wanted = {name: carried.get(name, torch.zeros(shape)) for name, shape in foreign(network).unread_shapes().items()}
     types = {} if source is None else {core(name): dtype for name, dtype in source.dtypes.items()}
     return {name: value.to(types.get(name, value.dtype)) for name, value in (found | wanted).items()}

@@ -12,9 +12,10 @@ from embodied_rl.assembly import build
 from embodied_rl.checkpoints import finding, lerobot_files, openpi_files, weights
 from embodied_rl.checkpoints.native import read_metadata
 from embodied_rl.checkpoints.tensors import SINGLE
-from embodied_rl.config import assets
+from embodied_rl.config import assets, plugins
 from embodied_rl.config.schema import ExportConfig
 from embodied_rl.interfaces.errors import UserError
+from embodied_rl.interfaces.foreign_checkpoint import ForeignCheckpoint
 from embodied_rl.interfaces.policy import FlowBackbone
 from embodied_rl.learning.checkpoint import failed_writes
 from embodied_rl.runs.storage import explained
@@ -66,7 +67,7 @@ def check(config: ExportConfig) -> tuple[Path, Path]:
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise UserError(f"out={out} is there already and not empty; give another folder.")
     metadata = read_metadata(file)
-    if not metadata.embodiment.tokenizer:
+    if not issubclass(plugins.find("policies", metadata.policy), ForeignCheckpoint):
         raise UserError(
             f"{file} holds policy {metadata.policy!r}, which {config.format} does not know; it goes on with "
             "embodied-rl alone."

@@ -12,7 +12,6 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.sim import Observation
 
 TensorSpec = dict[str, tuple[tuple[int, ...], torch.dtype]]
@@ -124,48 +123,15 @@ class FlowBackbone(nn.Module):
         STATISTICS: how states are normalised where they are measured anew: "mean_std" or "quantiles".
         PROMPT_WORDS: what a prompt holds beside the words of its instruction, for networks with new weights; None where
             instructions are read word by word, without a tokenizer.
-        CHECKPOINT_NAMES: for checkpoints of other projects, start of our parameter names → how theirs start; the first
-            is how it is written. A leading "model." is not part of them.
-        CHECKPOINT_COPIES: their names of second copies of a weight → the name of the first.
-        CHECKPOINT_UNREAD: patterns of their names that this network never reads, and that are carried along.
-        LEROBOT_PROMPT: lerobot's name of the step that writes its prompts.
     """
 
     CAN_BE_EMPTY: ClassVar[bool] = False
     STATISTICS: ClassVar[str] = "mean_std"
     PROMPT_WORDS: ClassVar[tuple[str, ...] | None] = None
-    CHECKPOINT_NAMES: ClassVar[Mapping[str, tuple[str, ...]]] = {}
-    CHECKPOINT_COPIES: ClassVar[Mapping[str, str]] = {}
-    CHECKPOINT_UNREAD: ClassVar[tuple[str, ...]] = ()
-    LEROBOT_PROMPT: ClassVar[str] = ""
 
     spec: PolicySpec
     config: Any
     source: Any = None
-
-    @classmethod
-    def checkpoint_sizes(
-        cls, shapes: Mapping[str, tuple[int, ...]], config: Mapping[str, Any], given: Mapping[str, Any]
-    ) -> dict[str, Any]:
-        """Keys of `Config` that a checkpoint of another project decides.
-
-        Args:
-            shapes: its tensors' shapes, by this network's names.
-            config: its configuration file.
-            given: keys that the user gave.
-
-        Raises:
-            UserError: this network takes no such checkpoints, or the checkpoint says too little.
-        """
-        raise UserError(f"{cls.__name__} reads checkpoints of this library only.")
-
-    def unread_shapes(self) -> Mapping[str, tuple[int, ...]]:
-        """Their names → shapes of tensors that loaders of other projects ask for and no forward pass reads."""
-        return {}
-
-    def checkpoint_config(self, form: str, steps: int) -> dict[str, Any]:
-        """What the configuration file of format `form` says of this network alone; `steps`: K, denoise steps."""
-        return {}
 
     def perceive(self, inputs: PolicyInput) -> dict[str, Tensor] | None:
         """The part of `encode` that may be frozen and cached across epochs; None where there is no such part."""

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from embodied_rl.interfaces.errors import UserError
+from embodied_rl.interfaces.foreign_checkpoint import ForeignCheckpoint
 from embodied_rl.interfaces.policy import Context, FlowBackbone, PolicyInput, PolicySpec
 from embodied_rl_policies.pi import native, sizes
 from embodied_rl_policies.pi.attention import attend, key_value, rotary
@@ -35,7 +36,7 @@ class Projector(nn.Module):
         self.linear = nn.Linear(inputs, outputs)
 
 
-class Pi(FlowBackbone):
+class Pi(ForeignCheckpoint, FlowBackbone):
     """The prefix, and the frame of the action expert; π0 and π0.5 say what the expert's tokens are."""
 
     CAN_BE_EMPTY = True

@@ -23,6 +23,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from embodied_rl.interfaces.errors import UserError
+from embodied_rl.interfaces.foreign_checkpoint import ForeignCheckpoint
 from embodied_rl.interfaces.policy import Context, FlowBackbone, PolicyInput, PolicySpec
 from embodied_rl_policies.recomputing import remember_less
 from embodied_rl_policies.smolvla import checkpoint
@@ -34,7 +35,7 @@ from embodied_rl_policies.smolvla.network import Expert, LanguageModel, time_emb
 INITIAL_DEVIATION = 0.02
 
 
-class SmolVLA(FlowBackbone):
+class SmolVLA(ForeignCheckpoint, FlowBackbone):
     """SmolVLA as lerobot trains it, with fresh weights until a checkpoint is read."""
 
     Config = SmolVLAConfig
