@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -18,6 +19,7 @@ from embodied_rl.actors.critics import Critic, Need
 from embodied_rl.actors.embodiment import Embodiment
 from embodied_rl.actors.precision import mixed
 from embodied_rl.flow.noise import Stream, normal
+from embodied_rl.flow.sampler import Committed, ode_sample
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.policy import (
     Actor,
@@ -44,12 +46,7 @@ class FlowActor(Actor):
     the features of the first denoise evaluation, at t = 1 and the x_1 that the noise keys draw. π_RL averages over all
     steps in the rollout and takes one step in the update, which are two different estimators; ours is one. Given the
     keys, x_1 is known before any stochastic step is drawn, so V(o, x_1) is a valid baseline.
-
-    Attributes:
-        autocast: compute matrix products in bfloat16.
     """
-
-    autocast: bool = False
 
     def __init__(
         self,
@@ -112,9 +109,53 @@ class FlowActor(Actor):
             setattr(self.sampler, name, value)
 
     @property
-    def device(self) -> torch.device:
-        """Where the network lives."""
-        return next(self.backbone.parameters()).device
+    def network(self) -> FlowBackbone:
+        return self.backbone
+
+    @property
+    def critic_reads(self) -> str | None:  # type: ignore[override]
+        """See `Actor`."""
+        return PRIVILEGED if self._critic_needs(Need.PRIVILEGED) else None
+
+    @mixed
+    @torch.no_grad()
+    def infer(
+        self,
+        observation: Observation,
+        keys: NoiseKeys | None = None,
+        prefix: np.ndarray | None = None,
+        committed: np.ndarray | None = None,
+    ) -> np.ndarray:
+        """See `Actor.infer`; what follows a prefix is denoised beside it, by replacement."""
+        context = self.backbone.encode(self._inputs(observation))
+        shape = (self.backbone.spec.horizon, self.backbone.spec.action_dim)
+        start = torch.zeros(len(observation), *shape)
+        start = (start if keys is None else normal(keys, Stream.INITIAL, shape)).to(self.device)
+        given = None if prefix is None else self._committed(prefix, committed, observation)
+        drawn = ode_sample(self._velocity(context), start, self.sampler.denoise_steps, given)
+        return self.embodiment.actions(drawn, observation.state)
+
+    def _committed(self, prefix: np.ndarray, committed: np.ndarray | None, observation: Observation) -> Committed:
+        """Committed actions as the network knows them.
+
+        Raises:
+            UserError: a prefix of another shape, longer than a chunk, or with numbers that are none.
+        """
+        rows, horizon, entries = len(observation), self.backbone.spec.horizon, len(self.embodiment.action_names)
+        length = prefix.shape[1] if prefix.ndim == 3 else -1
+        counts = np.full(rows, length) if committed is None else np.asarray(committed)
+        if prefix.shape != (rows, length, entries) or length > horizon:
+            raise UserError(f"prefix has the shape {prefix.shape}; [{rows}, at most {horizon}, {entries}] fits.")
+        if counts.shape != (rows,) or counts.min(initial=0) < 0 or counts.max(initial=0) > length:
+            raise UserError(f"committed must say for each of {rows} rows how many of {length} actions are, from 0 on.")
+        if not np.isfinite(prefix).all():
+            raise UserError("prefix holds numbers that are none.")
+        known = self.embodiment.model_actions(prefix, observation.state, self.backbone.spec.action_dim)
+        actions = torch.zeros(rows, horizon, known.shape[2])
+        actions[:, :length] = known
+        mask = torch.zeros(actions.shape, dtype=torch.bool)
+        mask[:, :length, :entries] = (torch.arange(length) < torch.from_numpy(counts)[:, None])[..., None]
+        return Committed(actions.to(self.device), mask.to(self.device))
 
     @mixed
     @torch.no_grad()
@@ -171,10 +212,10 @@ class FlowActor(Actor):
         )
 
     @mixed
-    def critic_value(self, privileged: Tensor) -> Tensor:
-        """float32 [B] with gradients, from recorded privileged state [B, P]: a privileged critic by itself."""
+    def critic_value(self, recorded: Tensor) -> Tensor:
+        """See `Actor.critic_value`: from recorded privileged state [B, P]."""
         assert self.critic is not None, "this actor has no critic"
-        return self.critic(privileged.to(self.device), None, None).float().cpu()
+        return self.critic(recorded.to(self.device), None, None).float().cpu()
 
     def trace_spec(self) -> TensorSpec:
         """Shapes and types of one row of `Decision.trace`."""

@@ -116,7 +116,7 @@ class ClippedUpdate:
         self.rate = 1.0
         self._pending: tuple[float, float] | None = None  # ratios and rows whose gradients wait for a step
         self._at_once: int | None = config.micro_batch if isinstance(config.micro_batch, int) else None
-        self._noise_level = getattr(getattr(actor, "sampler", None), "noise_level", None)
+        self._noise_level = actor.exploration().get("noise_level")
 
     def anneal(self, iteration: int) -> None:
         """Set learning rates and noise level for an iteration; pure functions of it."""
@@ -124,7 +124,7 @@ class ClippedUpdate:
         self.rate = 1 - (1 - self.config.lr_final) * done
         if self._noise_level is not None and self.config.noise_final < 1:
             late = max(0.0, (done - self.config.noise_decay_from) / max(1 - self.config.noise_decay_from, 1e-9))
-            self.actor.sampler.noise_level = self._noise_level * (1 - (1 - self.config.noise_final) * late)  # type: ignore[union-attr]
+            self.actor.explore_with({"noise_level": self._noise_level * (1 - (1 - self.config.noise_final) * late)})
 
     def proximal(self, batch: Batch) -> tuple[Batch, dict[str, float]]:
         """What to `run` and to fit a critic on where rows may be stale, and figures on them; see `proximal.decouple`.

@@ -17,9 +17,10 @@ from statistics import fmean
 import torch
 from torch import Tensor
 
-from embodied_rl.actors.flow import FlowActor
 from embodied_rl.algorithms.batch import Batch, as_batch
 from embodied_rl.algorithms.clipped import ClippedConfig, ClippedUpdate
+from embodied_rl.interfaces.algorithm import Needs
+from embodied_rl.interfaces.policy import Actor
 from embodied_rl.objectives.gae import discounted_reward
 from embodied_rl.objectives.group import group_advantage
 from embodied_rl.objectives.reduce import Level
@@ -46,12 +47,14 @@ class GRPO:
     """One update an iteration: group advantages, policy."""
 
     Config = GRPOConfig
-    needs_critic = False
-    fresh_episodes = True
-    warmup = 0
 
-    def __init__(self, config: GRPOConfig, actor: FlowActor, ranks: Ranks, seed: int, iterations: int) -> None:
-        self.config, self.group_size, self.ranks = config, config.group_size, ranks
+    @staticmethod
+    def needs(config: GRPOConfig) -> Needs:
+        """See `embodied_rl.interfaces.algorithm.AlgorithmKind`."""
+        return Needs(group_size=config.group_size, fresh_episodes=True, epochs=config.epochs)
+
+    def __init__(self, config: GRPOConfig, actor: Actor, ranks: Ranks, seed: int, iterations: int) -> None:
+        self.config, self.ranks = config, ranks
         self.policy = ClippedUpdate(config, actor, ranks, seed, iterations)
 
     def prepare(self, iteration: int) -> None:

@@ -17,12 +17,12 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from embodied_rl.actors.critics import Need
-from embodied_rl.actors.flow import PRIVILEGED, FlowActor
 from embodied_rl.algorithms.batch import Batch, as_batch, concatenate
 from embodied_rl.algorithms.clipped import ClippedConfig, ClippedUpdate
 from embodied_rl.config.freeze import at_least
+from embodied_rl.interfaces.algorithm import Discount, Needs, part_of, state_of
 from embodied_rl.interfaces.errors import UserError
+from embodied_rl.interfaces.policy import Actor
 from embodied_rl.learning.optimiser import Optimiser
 from embodied_rl.objectives.gae import discounted_reward, discounts, gae, next_values
 from embodied_rl.objectives.reduce import masked_mean
@@ -31,7 +31,7 @@ from embodied_rl.objectives.value import value_loss as elementwise_value_loss
 from embodied_rl.ranks.collective import Ranks
 from embodied_rl.rollout.buffer import Rollout
 
-_REPLAYED = ("privileged", "returns", "value")
+_REPLAYED: tuple[str, ...] = ("privileged", "returns", "value")
 
 
 @dataclass(frozen=True)
@@ -69,27 +69,24 @@ class PPOConfig(ClippedConfig):
 
 
 class PPO:
-    """One update an iteration: advantages, critic, policy.
-
-    Attributes:
-        warmup: iterations at the start whose update is shorter, because it leaves the policy alone.
-    """
+    """One update an iteration: advantages, critic, policy."""
 
     Config = PPOConfig
-    needs_critic = True
-    fresh_episodes = False
-    group_size = 1
 
-    def __init__(self, config: PPOConfig, actor: FlowActor, ranks: Ranks, seed: int, iterations: int) -> None:
+    @staticmethod
+    def needs(config: PPOConfig) -> Needs:
+        """See `embodied_rl.interfaces.algorithm.AlgorithmKind`."""
+        discount = Discount(config.gamma, config.discount)
+        return Needs(critic=True, epochs=config.epochs, warmup=config.critic_warmup, discount=discount)
+
+    def __init__(self, config: PPOConfig, actor: Actor, ranks: Ranks, seed: int, iterations: int) -> None:
         self.config, self.actor, self.ranks, self.seed = config, actor, ranks, seed
-        self.warmup = config.critic_warmup
-        assert actor.critic is not None, "PPO needs a critic"
-        self._apart = actor.critic.needs == Need.PRIVILEGED
+        head = actor.parameter_groups()["critic"]
+        assert head, "PPO needs a critic"
+        self._apart = actor.critic_reads
         together = None if self._apart else self.value_loss
         self.policy = ClippedUpdate(config, actor, ranks, seed, iterations, together)
-        self.critic = Optimiser(
-            {"critic": actor.parameter_groups()["critic"]}, {"critic": config.critic_lr}, config.grad_clip
-        )
+        self.critic = Optimiser({"critic": head}, {"critic": config.critic_lr}, config.grad_clip)
         self._replay: list[tuple[Tensor, ...]] = []
 
     def prepare(self, iteration: int) -> None:
@@ -152,7 +149,7 @@ class PPO:
     def _fit_critic(self, batch: Batch, iteration: int, times: int) -> float:
         """A critic that reads privileged state learns by itself, from the last few rollouts: it costs no vision."""
         assert batch.returns is not None and batch.value is not None
-        recorded = batch.trace[PRIVILEGED], batch.returns, batch.value
+        recorded = batch.trace[str(self._apart)], batch.returns, batch.value
         self._replay.append(tuple(tensor[batch.rows].clone() for tensor in recorded))
         del self._replay[: -self.config.critic_replay]
         privileged, returns, old = (torch.cat(parts) for parts in zip(*self._replay, strict=True))
@@ -195,20 +192,14 @@ class PPO:
 
     def state(self) -> dict[str, Tensor]:
         """What an exact resume needs, as tensors."""
-        state = {f"policy/{name}": value for name, value in self.policy.state().items()}
-        state |= {f"critic/{name}": value for name, value in self.critic.state().items()}
-        for index, recorded in enumerate(self._replay):
-            state |= {f"replay/{index}/{name}": tensor for name, tensor in zip(_REPLAYED, recorded, strict=True)}
-        return state
+        replay = {str(index): dict(zip(_REPLAYED, kept, strict=True)) for index, kept in enumerate(self._replay)}
+        parts = {"policy": self.policy.state(), "critic": self.critic.state(), "replay": state_of(replay)}
+        return state_of(parts)
 
     def load(self, state: dict[str, Tensor]) -> None:
         """The inverse of `state`."""
-        self.policy.load(_part(state, "policy/"))
-        self.critic.load(_part(state, "critic/"))
-        replay = _part(state, "replay/")
+        self.policy.load(part_of(state, "policy"))
+        self.critic.load(part_of(state, "critic"))
+        replay = part_of(state, "replay")
         count = len(replay) // len(_REPLAYED)
         self._replay = [tuple(replay[f"{index}/{name}"] for name in _REPLAYED) for index in range(count)]
-
-
-def _part(state: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
-    return {name.removeprefix(prefix): value for name, value in state.items() if name.startswith(prefix)}

@@ -3,34 +3,26 @@
 from difflib import get_close_matches
 from pathlib import Path
 
-from embodied_rl.actors.flow import FlowActor
+from embodied_rl.actors.kinds import deploy_actor
 from embodied_rl.actors.scripted import OperatorActor, RandomActor
 from embodied_rl.assembly import build
 from embodied_rl.checkpoints.native import read_metadata
 from embodied_rl.config.schema import CollectConfig, PlayConfig
-from embodied_rl.flow.sampler import FlowSDE
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.policy import Actor
 from embodied_rl.interfaces.sim import Operated, Simulator
 
 WORDS = ("expert", "random")
-DENOISE_STEPS = 4
-"""Where a policy file does not say."""
 
 
-def deployed(text: str) -> FlowActor:
-    """The deployed policy of a checkpoint: the plain flow, without noise head or critic.
-
-    It takes as many denoise steps as it was trained with.
+def deployed(text: str) -> Actor:
+    """The deployed policy of a checkpoint, without exploration or critic.
 
     Raises:
         CheckpointError: missing, damaged, pickled, or made by a policy that is not installed.
     """
     path = build.policy_file(text)
-    metadata = read_metadata(path)
-    backbone, embodiment = build.stored_backbone(path)
-    steps = int(metadata.extra.get("denoise_steps", DENOISE_STEPS))
-    return FlowActor(backbone, FlowSDE(steps, 1.0, None, "hybrid"), None, embodiment).eval()
+    return deploy_actor(*build.stored_backbone(path), read_metadata(path).extra)
 
 
 def check(config: CollectConfig | PlayConfig) -> None:

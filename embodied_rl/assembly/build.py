@@ -5,19 +5,18 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from embodied_rl.actors import placement, tokenizer
-from embodied_rl.actors.critics import make_critic
+from embodied_rl.actors import tokenizer
 from embodied_rl.actors.embodiment import Embodiment
-from embodied_rl.actors.flow import FlowActor, Keep
+from embodied_rl.actors.kinds import ActorSettings, make_actor
 from embodied_rl.checkpoints import attach, finding
 from embodied_rl.checkpoints.native import PolicyMetadata, check_config, load_parts, read_metadata
 from embodied_rl.config import assets, plugins
 from embodied_rl.config.freeze import freeze
-from embodied_rl.config.schema import EpisodesNode, Plan, PolicyNode, SamplerNode, SimNode
-from embodied_rl.flow.sampler import FlowNoise, FlowSDE, Sampler
+from embodied_rl.config.schema import AlgoNode, EpisodesNode, Plan, PolicyNode, SamplerNode, SimNode
+from embodied_rl.interfaces.algorithm import Algorithm, AlgorithmKind, Needs
 from embodied_rl.interfaces.curriculum import Curriculum
 from embodied_rl.interfaces.errors import UserError
-from embodied_rl.interfaces.policy import FlowBackbone
+from embodied_rl.interfaces.policy import Actor, FlowBackbone
 from embodied_rl.interfaces.sim import SimulatorSpec
 from embodied_rl.learning import checkpoint, trainable
 from embodied_rl.learning.checkpoint import CheckpointError
@@ -59,27 +58,25 @@ class Blueprint:
     auxiliary_names: tuple[str, ...]
     embodiment: Embodiment
     critic: bool
-    keep: Keep
+    keep: str
 
     @staticmethod
-    def of(like: FlowActor, node: PolicyNode, sampling: SamplerNode, spec: SimulatorSpec) -> "Blueprint":
+    def of(like: Actor, node: PolicyNode, sampling: SamplerNode, spec: SimulatorSpec) -> "Blueprint":
         """Of an actor that was built from such nodes."""
-        network = like.backbone
-        names = tuple(network.spec.auxiliary_names)
-        return Blueprint(
-            node, sampling, spec, network.config, names, like.embodiment, like.critic is not None, like.keep
-        )
+        network = like.network
+        names, critic = tuple(network.spec.auxiliary_names), bool(like.parameter_groups()["critic"])
+        return Blueprint(node, sampling, spec, network.config, names, like.embodiment, critic, like.keep)
 
-    def build(self) -> FlowActor:
+    def build(self) -> Actor:
         """An actor with new weights."""
         cls = plugins.find("policies", self.node.name)
         network = backbone_maker(cls, self.options)(self.embodiment, self.auxiliary_names)
-        built = assemble(network, self.embodiment, self.node, self.sampling, self.spec, self.critic)
+        built = actor_of(network, self.embodiment, self.node, self.sampling, self.spec, self.critic)
         built.keep = self.keep
         return built
 
 
-def policy(learning: FlowActor, blueprint: Blueprint, plan: Plan, runtime: Runtime) -> FlowActor | RemotePolicy:
+def policy(learning: Actor, blueprint: Blueprint, plan: Plan, runtime: Runtime) -> Actor | RemotePolicy:
     """Who infers while experience is collected: the actor that learns, or a process that is sent its weights."""
     if plan.policy == "shared":
         return learning
@@ -98,26 +95,32 @@ def policy_worker(blueprint: Blueprint) -> PolicyWorker:
     return PolicyWorker(blueprint.build())
 
 
-def keep(learning: FlowActor, node: PolicyNode, rows: int) -> Keep:
-    """Let the traces of a rollout of so many rows hold what a frozen part of the network computed, where it fits."""
-    return learning.keep_within(rows, node.cache_gigabytes * 1e9)
+@dataclass(frozen=True)
+class Method:
+    """A learning algorithm as configured, not built yet.
+
+    Attributes:
+        kind: its class. options: an instance of its `Config`. needs: what it asks of a run.
+    """
+
+    kind: AlgorithmKind
+    options: Any
+    needs: Needs
+
+    def build(self, actor: Actor, ranks: Any, seed: int, iterations: int) -> Algorithm:
+        """For an actor that learns; see `AlgorithmKind`."""
+        return self.kind(self.options, actor, ranks, seed, iterations)
 
 
-def sampler(node: SamplerNode, backbone: FlowBackbone) -> Sampler:
-    """What draws actions from the flow while training.
+def method(node: AlgoNode) -> Method:
+    """The algorithm that a configuration names.
 
     Raises:
-        UserError: settings that make no sampler.
+        UserError: no such algorithm, or settings that it does not take.
     """
-    try:
-        if node.name == "flow_noise":
-            return FlowNoise(
-                node.denoise_steps, node.std_min, node.std_max,
-                feature_dim=backbone.spec.feature_dim, action_dim=backbone.spec.action_dim,
-            )  # fmt: skip
-        return FlowSDE(node.denoise_steps, node.noise_level, node.step_weights, node.layers)
-    except ValueError as error:
-        raise UserError(f"algo.sampler: {error}.") from error
+    kind, options = plugins.configure("algorithms", node, "algo")
+    found: Any = kind
+    return Method(found, options, found.needs(options))
 
 
 def backbone(node: PolicyNode, spec: SimulatorSpec) -> tuple[FlowBackbone, Embodiment]:
@@ -238,33 +241,19 @@ def policy_extra(sim: SimNode, sampling: SamplerNode) -> dict[str, Any]:
     return {"sim": {"name": sim.name, **sim.options}, "denoise_steps": sampling.denoise_steps}
 
 
-def actor(node: PolicyNode, sampling: SamplerNode, spec: SimulatorSpec, needs_critic: bool) -> FlowActor:
-    """Network, sampler and critic as one actor."""
-    return assemble(*backbone(node, spec), node, sampling, spec, needs_critic)
+def actor(node: PolicyNode, sampling: SamplerNode, spec: SimulatorSpec, needs_critic: bool) -> Actor:
+    """Network, exploration and critic as one actor."""
+    return actor_of(*backbone(node, spec), node, sampling, spec, needs_critic)
 
 
-def assemble(
+def actor_of(
     network: FlowBackbone,
     embodiment: Embodiment,
     node: PolicyNode,
     sampling: SamplerNode,
     spec: SimulatorSpec,
     needs_critic: bool,
-) -> FlowActor:
-    """An actor of a network."""
+) -> Actor:
+    """An actor of a network, of which what `policy.train` says learns."""
     trainable.choose(network, node.train, node.lora)
-    critic = make_critic(
-        node.critic if needs_critic else "none",
-        privileged_dim=len(spec.privileged_names),
-        context_dim=network.spec.context_dim,
-        feature_dim=network.spec.feature_dim,
-    )
-    placed = FlowActor(
-        network,
-        sampler(sampling, network),
-        critic,
-        embodiment,
-        privileged_names=spec.privileged_names,
-        freeze_perception=node.freeze_perception,
-    )
-    return placement.place(placed, node)
+    return make_actor(network, embodiment, ActorSettings(node, sampling, needs_critic, spec.privileged_names))

@@ -27,8 +27,9 @@ from embodied_rl.rollout.buffer import Rollout
 from embodied_rl.rollout.collect import Collector
 from embodied_rl.rollout.episodes import EpisodeSampler
 from embodied_rl.rollout.policy_worker import PolicyWorker
-from embodied_rl.training.sources import SharedExperience, Workers
+from embodied_rl.training.sources import SharedExperience
 from embodied_rl.training.worker import RolloutWorker
+from embodied_rl.training.workers import Workers
 
 DECISIONS, ENVS = 16, 16
 WARM, MEASURED = 2, 8

@@ -11,6 +11,7 @@ from embodied_rl.config.schema import Plan, TrainConfig
 from embodied_rl.ranks.collective import Ranks
 from embodied_rl.ranks.launch import launch
 from embodied_rl.runs.folder import RunFolder
+from embodied_rl.training.parts import assemble
 from embodied_rl.training.trainer import Trainer
 
 _SCHEDULER = Path("/proc/thread-self/schedstat")
@@ -54,7 +55,8 @@ def measure(config: TrainConfig, plan: Plan, seconds: float) -> Busy:
 def _train(job: tuple[TrainConfig, RunFolder, float], ranks: Ranks) -> Busy:
     """One rank's part of the measurement; the same result on every rank."""
     config, folder, seconds = job
-    trainer = Trainer(config, folder, ranks)
+    parts = assemble(config, folder, ranks)
+    trainer = Trainer(parts)
     for _ in range(_WARM_UP):
         trainer.step()
     ranks.barrier()
@@ -69,7 +71,7 @@ def _train(job: tuple[TrainConfig, RunFolder, float], ranks: Ranks) -> Busy:
     shares = tuple(ranks.gather(busy / passed))
     told = None if waited is None or queued_before is None else (busy + waited - queued_before) / passed
     demands = tuple(share for share in ranks.gather(told) if share is not None)
-    trainer.close()
+    parts.close()
     decisions = len(times) * config.train.decisions * config.sim.num_envs
     return Busy(shares, demands, len(times), statistics.median(times), tuple(times), decisions / sum(times))
 

@@ -10,6 +10,7 @@ from torch import nn
 
 from embodied_rl.actors.embodiment import Embodiment
 from embodied_rl.actors.flow import FEATURES, FLOW, IMAGE, PREFIX, STATE, TOKENS, FlowActor, Keep
+from embodied_rl.actors.flow_kind import make_sampler
 from embodied_rl.assembly import build
 from embodied_rl.config import plugins
 from embodied_rl.config.schema import PolicyNode, SamplerNode
@@ -109,7 +110,7 @@ def lay_out(
             for parameter in network.parameters():
                 if not parameter.requires_grad:
                     parameter.data = parameter.data.bfloat16()
-    actor = FlowActor(network, build.sampler(SamplerNode(denoise_steps=steps), network), None, embodiment)
+    actor = FlowActor(network, make_sampler(SamplerNode(denoise_steps=steps), network), None, embodiment)
     actor.keep = actor.keepable()[0]
     return actor
 

@@ -19,10 +19,9 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from embodied_rl.actors.embodiment import Embodiment
-from embodied_rl.actors.flow import FlowActor
 from embodied_rl.checkpoints.layout import Source, empty
 from embodied_rl.config.schema import LoraNode
-from embodied_rl.interfaces.policy import FlowBackbone
+from embodied_rl.interfaces.policy import Actor, FlowBackbone
 from embodied_rl.learning import sharded
 from embodied_rl.learning.checkpoint import CheckpointError, failed_writes
 from embodied_rl.learning.trainable import adapt, adapter_settings, merge
@@ -94,7 +93,7 @@ def save_backbone(
 
 def save_actor(
     path: Path,
-    actor: FlowActor,
+    actor: Actor,
     policy: str,
     config: Mapping[str, Any],
     *,
@@ -106,7 +105,7 @@ def save_actor(
     Raises:
         StorageError: the disk is full or the folder cannot be written; an earlier file is untouched.
     """
-    _write(path, whole(actor), _described(actor.backbone, actor.embodiment, policy, config, extra), dtype)
+    _write(path, whole(actor), _described(actor.network, actor.embodiment, policy, config, extra), dtype)
 
 
 def read_metadata(path: Path) -> PolicyMetadata:
@@ -161,7 +160,7 @@ def check_config(path: Path, metadata: PolicyMetadata, policy: str, given: Mappi
             )
 
 
-def load_actor(path: Path, actor: FlowActor) -> PolicyMetadata:
+def load_actor(path: Path, actor: Actor) -> PolicyMetadata:
     """Put the weights of a file into an actor of the same network, sampler and critic.
 
     Raises:

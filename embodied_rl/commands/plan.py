@@ -16,6 +16,7 @@ from embodied_rl.planner.costs import CostFile
 from embodied_rl.planner.model import Workload
 from embodied_rl.planner.resources import Resources
 from embodied_rl.planner.search import Candidate, Choice
+from embodied_rl.runs.folder import PLAN
 from embodied_rl.runs.storage import make_folder, write_text
 
 SHOWN = 8
@@ -40,8 +41,8 @@ def run(config: PlanConfig) -> None:
     if resources.nodes:
         print(placement.describe(found.best.allocation, resources.nodes))
     content = choice.summary(found, measured, resources, work)
-    write_text(folder / stored.FILE, json.dumps(content, indent=2) + "\n")
-    print(f"Written: {folder / stored.FILE}")
+    write_text(folder / PLAN, json.dumps(content, indent=2) + "\n")
+    print(f"Written: {folder / PLAN}")
 
 
 def costs_for(config: PlanConfig, resources: Resources, folder: Path) -> CostFile:

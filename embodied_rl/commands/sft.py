@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from embodied_rl.actors.embodiment import Embodiment
-from embodied_rl.actors.flow import FlowActor
+from embodied_rl.actors.kinds import deploy_actor
 from embodied_rl.actors.placement import check_placement, place_network
 from embodied_rl.assembly import build
 from embodied_rl.checkpoints.native import save_backbone
@@ -22,7 +22,6 @@ from embodied_rl.config.schema import SftConfig
 from embodied_rl.evaluate.page import percent
 from embodied_rl.evaluate.protocol import chosen_tasks, enumerate_episodes, evaluate
 from embodied_rl.evaluate.report import Report
-from embodied_rl.flow.sampler import FlowSDE
 from embodied_rl.imitation import dataset as lessons
 from embodied_rl.imitation.cloning import SFT, SFTConfig
 from embodied_rl.imitation.demonstrations import Demonstrations, Disturbance, record
@@ -81,14 +80,14 @@ def check(config: SftConfig) -> None:
         UserError: an algorithm that learns from rollouts, a device that is not there or a precision in which nothing
             would be learned, or a dataset that cannot be cloned.
     """
-    algorithm, options = plugins.configure("algorithms", config.algo, "algo")
-    if hasattr(algorithm, "update"):
+    method = build.method(config.algo)
+    if method.needs.learns_from != "demonstrations":
         name = config.algo.name
         raise UserError(f"algo.name={name} learns from rollouts; `embodied-rl train` is the command for it.")
     build.sizes(config.policy)
     check_placement(config.policy)
     if config.dataset is not None:
-        lessons.check(config, options)
+        lessons.check(config, method.options)
 
 
 def fit(config: SftConfig, simulator: Operated) -> tuple[FlowBackbone, Embodiment]:
@@ -137,7 +136,7 @@ def report(
 ) -> Report:
     """The success of the cloned policy, printed and written to the run folder."""
     spec = kind.spec
-    actor = FlowActor(backbone, FlowSDE(config.algo.sampler.denoise_steps, 1.0, None, "hybrid"), None, embodiment)
+    actor = deploy_actor(backbone, embodiment, {"denoise_steps": config.algo.sampler.denoise_steps})
     actor.autocast = config.policy.autocast
     episodes = enumerate_episodes(spec, "eval", config.eval_episodes, config.task)
     envs = min(config.sim.num_envs, 64)

@@ -1,36 +1,27 @@
 """`embodied-rl train`: the loop, on one page."""
 
 import hashlib
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
 from embodied_rl.assembly import build
 from embodied_rl.config import freeze as configuration
-from embodied_rl.config import plugins
 from embodied_rl.config.schema import Plan, TrainConfig
-from embodied_rl.evaluate.protocol import EpisodeResult
-from embodied_rl.evaluate.statistics import wilson
 from embodied_rl.interfaces.errors import UserError
-from embodied_rl.interfaces.sim import SimulatorSpec
 from embodied_rl.learning import checkpoint
 from embodied_rl.planner import auto, choice, stored
-from embodied_rl.planner.drift import Forecast
 from embodied_rl.processes.handle import RunFailed
-from embodied_rl.ranks.collective import Ranks
-from embodied_rl.ranks.launch import Stopped, raise_on_signals, stop_on_signals
+from embodied_rl.ranks.launch import Stopped
 from embodied_rl.ranks.torchrun import decided_by_rank_0
 from embodied_rl.rollout.episodes import EpisodeSampler
 from embodied_rl.runs import provenance
-from embodied_rl.runs.folder import RunFolder
-from embodied_rl.runs.log import open_log
+from embodied_rl.runs.folder import PLAN, RunFolder
 from embodied_rl.runs.storage import write_text
 from embodied_rl.runtime import select as runtimes
 from embodied_rl.simulators import environments, trust
 from embodied_rl.simulators.kind import SimulatorKind
-from embodied_rl.training.final_report import PAGE, finish, report
-from embodied_rl.training.trainer import Trainer
+from embodied_rl.training.final_report import PAGE
+from embodied_rl.training.loop import train
 
 
 def run(config: TrainConfig) -> None:
@@ -106,7 +97,7 @@ def start(config: TrainConfig) -> tuple[TrainConfig, RunFolder]:
     folder.write_config(configuration.to_yaml(config), config.run.overrides)
     provenance.write(folder.path)
     if plan is not None:
-        write_text(folder.path / stored.FILE, plan)
+        write_text(folder.path / PLAN, plan)
     return config, folder
 
 
@@ -168,17 +159,17 @@ def check(config: TrainConfig) -> None:
             part of a decision, a task that the simulator does not have, a checkpoint that is damaged or of another
             network.
     """
-    algorithm, options = plugins.configure("algorithms", config.algo, "algo")
-    if not hasattr(algorithm, "update"):
+    needs = build.method(config.algo).needs
+    if needs.learns_from != "rollouts":
         name = config.algo.name
         raise UserError(f"algo.name={name} does not learn from rollouts; `embodied-rl {name}` is the command for it.")
-    check_groups(config, getattr(options, "group_size", 1))
-    if not algorithm.fresh_episodes:
+    check_groups(config, needs.group_size)
+    if not needs.fresh_episodes:
         check_segments(config)
     runtimes.check(config)
     spec = SimulatorKind.of(config.sim).spec
     EpisodeSampler(spec, config.seed, curriculum=build.curriculum(config.episodes, spec))
-    build.actor(config.policy, config.algo.sampler, spec, algorithm.needs_critic)
+    build.actor(config.policy, config.algo.sampler, spec, needs.critic)
 
 
 def check_groups(config: TrainConfig, size: int) -> None:
@@ -209,68 +200,3 @@ def check_segments(config: TrainConfig) -> None:
             f"train.decisions={decisions} cannot be divided into segments={segments} equal parts. "
             f"Try train.decisions={max(1, round(decisions / segments)) * segments}."
         )
-
-
-def train(job: tuple[TrainConfig, RunFolder], ranks: Ranks) -> None:
-    """One rank of a run, from start to report."""
-    config, folder = job
-    trainer = Trainer(config, folder, ranks)
-    with stop_on_signals(ranks) as stop_requested, closing(trainer):
-        if config.resume is not None and checkpoint.steps(folder.checkpoints):
-            trainer.restore()
-        else:
-            with raise_on_signals(ranks):
-                report(trainer, trainer.evaluate(config.train.final_episodes, "report"), "before")
-        logger = config.logger
-        speaks = {"speaks": ranks.rank == 0, "tensorboard": logger.tensorboard, "live": logger.live}
-        forecast = Forecast.of(folder.path, skip=trainer.algorithm.warmup)
-        with open_log(folder, config.train.iterations, trainer.iteration, **speaks) as log:
-            log.note(f"Run folder: {folder.path}")
-            if trainer.kept != "images":
-                log.note(f"Computed once for all epochs: {trainer.kept} of what the network keeps frozen")
-            while trainer.iteration < config.train.iterations:
-                figures = trainer.step() | forecast.figures()
-                if drifted := forecast.note(figures["time/iteration"]):
-                    log.note(drifted)
-                stopping = ranks.any_(stop_requested())
-                if evaluation_is_due(trainer):
-                    figures |= evaluation_figures(trainer.evaluate(config.train.eval_episodes, "select"), trainer.spec)
-                    figures["time/elapsed"] = trainer.totals.seconds
-                    trainer.note_evaluation(figures["eval/success"], config.train.eval_episodes)
-                log.write(trainer.iteration, figures)
-                if stopping or "eval/success" in figures or trainer.iteration % config.checkpoint.every == 0:
-                    trainer.save()
-                if stopping:
-                    log.note(f"Stopped and saved. Continue with: embodied-rl train resume={folder.path}")
-                    return
-        with raise_on_signals(ranks):
-            if stop_requested():
-                raise Stopped
-            finish(trainer)
-
-
-def evaluation_is_due(trainer: Trainer) -> bool:
-    """Every `train.eval_every` iterations, and after the last."""
-    loop = trainer.config.train
-    return trainer.iteration == loop.iterations or (loop.eval_every > 0 and trainer.iteration % loop.eval_every == 0)
-
-
-def evaluation_figures(results: list[EpisodeResult], spec: SimulatorSpec) -> dict[str, float]:
-    """Success of the deployed policy with its 95 % interval, and of each family."""
-    successes = sum(result.success for result in results)
-    low, high = wilson(successes, len(results))
-    figures = {"eval/success": successes / len(results), "eval/low": low, "eval/high": high}
-    for family in spec.families:
-        outcomes = [result.success for result in results if spec.tasks[result.task].family == family]
-        if outcomes:
-            figures[f"eval/success/{family}"] = sum(outcomes) / len(outcomes)
-    return figures
-
-
-@contextmanager
-def closing(trainer: Trainer) -> Iterator[None]:
-    """Close the simulators, whatever happens."""
-    try:
-        yield
-    finally:
-        trainer.close()

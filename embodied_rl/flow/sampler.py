@@ -56,12 +56,31 @@ class SampleEvaluation:
     features: Tensor
 
 
-def ode_sample(velocity: Velocity, x: Tensor, denoise_steps: int) -> Tensor:
-    """The deterministic policy: K Euler steps from x₁ [n, H, D] to x₀ [n, H, D]."""
+@dataclass
+class Committed:
+    """Part of a chunk that is known already.
+
+    Attributes:
+        actions: float32 [n, H, D], x₀ where it is.
+        mask: bool [n, H, D], where that is.
+    """
+
+    actions: Tensor
+    mask: Tensor
+
+
+def ode_sample(velocity: Velocity, x: Tensor, denoise_steps: int, committed: Committed | None = None) -> Tensor:
+    """The deterministic policy: K Euler steps from x₁ [n, H, D] to x₀ [n, H, D].
+
+    Committed entries go straight to what they are, v = (x - x₀) / t, so that the others are denoised beside them
+    (replacement, as in inpainting with flows). Where nothing is committed, this is the plain flow to the bit.
+    """
     for t in times(denoise_steps, x.device)[:-1]:
         v, _ = velocity(x, t.repeat(len(x)))
+        if committed is not None:
+            v = torch.where(committed.mask, (x - committed.actions) / t, v)
         x = ode(x, v, 1 / denoise_steps)
-    return x
+    return x if committed is None else torch.where(committed.mask, committed.actions, x)
 
 
 class Sampler(nn.Module, ABC):

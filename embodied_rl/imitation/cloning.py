@@ -20,6 +20,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from embodied_rl.config.freeze import at_least
+from embodied_rl.interfaces.algorithm import Needs
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.policy import FlowBackbone, PolicyInput
 
@@ -138,6 +139,11 @@ class SFT:
     """
 
     Config = SFTConfig
+
+    @staticmethod
+    def needs(config: SFTConfig) -> Needs:
+        """See `embodied_rl.interfaces.algorithm.AlgorithmKind`."""
+        return Needs(learns_from="demonstrations")
 
     def __init__(
         self, config: SFTConfig, backbone: FlowBackbone, seed: int, report: Report, *, autocast: bool = False

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.sim import Observation
 
 TensorSpec = dict[str, tuple[tuple[int, ...], torch.dtype]]
@@ -115,6 +116,7 @@ class FlowBackbone(nn.Module):
     """A flow-matching VLA. Flow time follows openpi: t = 1 is noise, t = 0 is the action.
 
     Attributes:
+        KIND: which kind of actor it becomes; see `embodied_rl.actors.kinds`.
         spec: its fixed sizes.
         config: the plug-in's `Config`, a dataclass, which policy files keep.
         source: where it came from, where that is a checkpoint of another project.
@@ -125,6 +127,7 @@ class FlowBackbone(nn.Module):
             instructions are read word by word, without a tokenizer.
     """
 
+    KIND: ClassVar[str] = "flow"
     CAN_BE_EMPTY: ClassVar[bool] = False
     STATISTICS: ClassVar[str] = "mean_std"
     PROMPT_WORDS: ClassVar[tuple[str, ...] | None] = None
@@ -197,6 +200,11 @@ class NoiseKeys:
     episode: np.ndarray
     decision: np.ndarray
 
+    @staticmethod
+    def none(rows: int) -> "NoiseKeys":
+        """Of rows that nobody counts."""
+        return NoiseKeys(0, np.zeros(rows, np.int64), np.zeros(rows, np.int64))
+
     def __len__(self) -> int:
         return len(self.episode)
 
@@ -256,9 +264,58 @@ class Policy(Protocol):
 
 
 class Actor(nn.Module):
-    """What algorithms, collectors, evaluators and servers see of a policy."""
+    """What algorithms, collectors, evaluators and servers see of a policy.
+
+    Attributes:
+        version: of the weights, counted in updates.
+        embodiment: what the network is attached to; an `embodied_rl.actors.embodiment.Embodiment`.
+        autocast: compute matrix products in bfloat16.
+        keep: what its traces hold of an observation; see `keep_within`.
+        critic_reads: the entry of a trace that the critic reads by itself, so that it can learn without the network;
+            None where it reads what the network makes of an observation, or there is no critic.
+    """
 
     version: int = 0
+    embodiment: Any
+    autocast: bool = False
+    keep: str = "images"
+    critic_reads: str | None = None
+
+    @property
+    def network(self) -> Any:
+        """The policy's network, without sampler and critic: what a policy file holds."""
+        raise NotImplementedError
+
+    @property
+    def device(self) -> torch.device:
+        """Where the network lives."""
+        return next(self.network.parameters()).device
+
+    def infer(
+        self,
+        observation: Observation,
+        keys: NoiseKeys | None = None,
+        prefix: np.ndarray | None = None,
+        committed: np.ndarray | None = None,
+    ) -> np.ndarray:
+        """The deployed policy's chunk for each row: no trace, no value, no exploration.
+
+        Args:
+            observation: n rows.
+            keys: what the start of the chunk is drawn from; None begins at the mean of the noise.
+            prefix: float32 [n, d, A] in the simulator's units, actions that the robot is about to execute whatever
+                the policy says, such as those that it executes during inference.
+            committed: int64 [n], how many of a row's d actions are; None for all.
+
+        Returns:
+            float32 [n, Hx, A], like `Decision.actions`. It begins with the committed actions, and continues them.
+
+        Raises:
+            UserError: inputs that do not fit, or a prefix that this policy cannot continue.
+        """
+        if prefix is not None:
+            raise UserError(f"{type(self).__name__} cannot continue actions that are already committed.")
+        return self.act(observation, keys or NoiseKeys.none(len(observation)), explore=False).actions
 
     def act(self, observation: Observation, keys: NoiseKeys, explore: bool) -> Decision:
         """Choose a chunk for each row. `explore=False` is the deterministic policy that is deployed."""
@@ -267,6 +324,14 @@ class Actor(nn.Module):
     def value(self, observation: Observation, keys: NoiseKeys) -> Tensor:
         """float32 [n], for final and last observations; the same estimator as `act` and `evaluate` use."""
         raise NotImplementedError
+
+    def critic_value(self, recorded: Tensor) -> Tensor:
+        """float32 [B] with gradients, from the trace's entry `critic_reads`: a critic by itself."""
+        raise NotImplementedError
+
+    def keep_within(self, rows: int, budget: float) -> str:
+        """Let traces hold the most useful part of which `rows` fit into `budget` bytes; returns which that is."""
+        return self.keep
 
     def evaluate(self, trace: Trace) -> Evaluation:
         """Recompute log-probability, entropy and value of recorded decisions, with gradients."""

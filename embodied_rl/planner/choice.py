@@ -9,7 +9,6 @@ from typing import Any
 
 from embodied_rl import __version__
 from embodied_rl.assembly import build
-from embodied_rl.config import plugins
 from embodied_rl.config.freeze import thaw
 from embodied_rl.config.schema import Plan, TrainConfig
 from embodied_rl.interfaces.errors import UserError
@@ -101,16 +100,16 @@ def rollout_workers(config: TrainConfig) -> int:
 
 def workload(config: TrainConfig) -> Workload:
     """N environments, T decisions of each in a rollout, and how far who collects may be ahead."""
-    algorithm, options = plugins.configure("algorithms", config.algo, "algo")
+    needs = build.method(config.algo).needs
     segments = config.segments if config.mode == "stream" else 1
     work = Workload(
         config.sim.num_envs,
         config.train.decisions,
         config.staleness if config.mode == "async" else 0,
         segments,
-        early=1 / int(getattr(options, "epochs", 1)),
+        early=1 / needs.epochs,
     )
-    if not algorithm.fresh_episodes:
+    if not needs.fresh_episodes:
         return work
     spec = SimulatorKind.of(config.sim).spec
     _, embodiment = build.backbone(config.policy, spec)
@@ -119,7 +118,7 @@ def workload(config: TrainConfig) -> Workload:
 
 def group_size(config: TrainConfig) -> int:
     """Environments that have to stay together."""
-    return int(getattr(plugins.configure("algorithms", config.algo, "algo")[1], "group_size", 1))
+    return build.method(config.algo).needs.group_size
 
 
 def summary(choice: Choice, measured: CostFile, resources: Resources, work: Workload) -> dict[str, Any]:

@@ -17,7 +17,6 @@ import numpy as np
 import torch
 
 from embodied_rl.assembly import build
-from embodied_rl.config import plugins
 from embodied_rl.config.schema import TrainConfig
 from embodied_rl.interfaces.sim import Timed
 from embodied_rl.planner.choice import group_size
@@ -157,18 +156,18 @@ class _Bench:
     def __init__(self, config: TrainConfig, ranks: Ranks):
         self.config, self.ranks = config, ranks
         self.kind = SimulatorKind.of(config.sim)
-        algorithm, options = plugins.configure("algorithms", config.algo, "algo")
-        self.actor = build.actor(config.policy, config.algo.sampler, self.kind.spec, algorithm.needs_critic)
-        self.algorithm = algorithm(options, self.actor, ranks, config.seed, config.train.iterations)
-        self.group_size: int = self.algorithm.group_size
+        method = build.method(config.algo)
+        self.needs, self.group_size = method.needs, method.needs.group_size
+        self.actor = build.actor(config.policy, config.algo.sampler, self.kind.spec, method.needs.critic)
+        self.algorithm = method.build(self.actor, ranks, config.seed, config.train.iterations)
         rows = self.decisions(config.train.decisions) * config.sim.num_envs // ranks.size
-        build.keep(self.actor, config.policy, rows)
-        self.learning: int = self.algorithm.warmup
+        self.actor.keep_within(rows, config.policy.cache_gigabytes * 1e9)
+        self.learning: int = method.needs.warmup
         """Iteration whose update is like all later ones."""
 
     def decisions(self, most: int) -> int:
         """T: at most so many, or what the longest episode takes where rollouts hold whole ones."""
-        if not self.algorithm.fresh_episodes:
+        if not self.needs.fresh_episodes:
             return min(most, self.config.train.decisions)
         return -(-self.kind.spec.horizon // self.actor.embodiment.executed)
 
@@ -180,7 +179,7 @@ class _Bench:
         spec = self.kind.spec
         sampler = EpisodeSampler(spec, self.config.seed + self.ranks.rank, group_size=self.group_size)
         rollout = Rollout.allocate(self.actor, decisions, envs)
-        fresh = self.algorithm.fresh_episodes
+        fresh = self.needs.fresh_episodes
         try:
             yield Collector([handle], spec, envs, sampler, rollout, self.config.seed, fresh=fresh), simulator
         finally:

@@ -7,9 +7,7 @@ from typing import Any
 
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.runs import provenance
-
-FILE = "plan.json"
-"""In a run's folder and in that of `embodied-rl plan`: the choice, what else there was, and the costs behind it."""
+from embodied_rl.runs.folder import PLAN
 
 _TELLING = ("cores", "cpu")
 """What makes two machines different, as far as plans go."""
@@ -30,7 +28,7 @@ def _expanded(override: str) -> list[str]:
         return [override]
     path = Path(value)
     if not path.is_file():
-        raise UserError(f"plan={path}: there is no such file; `embodied-rl plan` and every planned run write a {FILE}.")
+        raise UserError(f"plan={path}: there is no such file; `embodied-rl plan` and every planned run write a {PLAN}.")
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
         words = to_words(content["chosen"]["allocation"])

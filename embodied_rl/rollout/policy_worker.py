@@ -12,7 +12,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from embodied_rl.actors.flow import FlowActor
 from embodied_rl.interfaces.policy import Actor, Decision, NoiseKeys
 from embodied_rl.interfaces.sim import Observation
 from embodied_rl.learning.weights import Weights, load, publish
@@ -61,7 +60,7 @@ class RemotePolicy:
         restarts: workers replaced so far.
     """
 
-    def __init__(self, handle: Handle, actor: FlowActor) -> None:
+    def __init__(self, handle: Handle, actor: Actor) -> None:
         self.handle, self.actor, self.restarts = handle, actor, 0
         self._complete = False
 

@@ -13,6 +13,8 @@ from pathlib import Path
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.runs.storage import explained, write_text
 
+PLAN = "plan.json"
+"""In a run's folder: the choice of an allocation, what else there was, and the costs behind it."""
 _NAME = re.compile(r"(?P<time>\d{8}-\d{6})_s(?P<seed>\d+)(_\d+)?$")
 _TRAINS = re.compile(r"^train:", re.MULTILINE)
 _STATE_FILES = "checkpoints/[0-9]*/state.json"

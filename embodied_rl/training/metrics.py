@@ -5,6 +5,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from embodied_rl.evaluate.protocol import EpisodeResult
+from embodied_rl.evaluate.statistics import wilson
 from embodied_rl.interfaces.curriculum import EpisodeRecord
 from embodied_rl.interfaces.sim import SimulatorSpec
 from embodied_rl.rollout.buffer import Rollout
@@ -154,4 +156,16 @@ def outcomes(records: Sequence[EpisodeRecord], spec: SimulatorSpec) -> dict[str,
         successes = [record.success_once for record in records if spec.tasks[record.task].family == family]
         if successes:
             figures[f"rollout/success/{family}"] = float(np.mean(successes))
+    return figures
+
+
+def evaluation_figures(results: list[EpisodeResult], spec: SimulatorSpec) -> dict[str, float]:
+    """Success of the deployed policy with its 95 % interval, and of each family."""
+    successes = sum(result.success for result in results)
+    low, high = wilson(successes, len(results))
+    figures = {"eval/success": successes / len(results), "eval/low": low, "eval/high": high}
+    for family in spec.families:
+        outcomes = [result.success for result in results if spec.tasks[result.task].family == family]
+        if outcomes:
+            figures[f"eval/success/{family}"] = sum(outcomes) / len(outcomes)
     return figures

@@ -5,32 +5,23 @@ segments, number i·S is the first of them, and so on.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from dataclasses import replace
+from typing import Protocol
 
-import torch
-
-from embodied_rl.assembly import build
-from embodied_rl.config.schema import TrainConfig
 from embodied_rl.interfaces.curriculum import EpisodeRecord
 from embodied_rl.interfaces.policy import Actor, Policy
 from embodied_rl.interfaces.sim import Array
-from embodied_rl.learning.weights import Weights, publish
-from embodied_rl.processes.base import Board, BoardReader, Deadlines, Runtime
-from embodied_rl.processes.base import Share as NodeShare
-from embodied_rl.processes.handle import Handle
 from embodied_rl.ranks.collective import Ranks
 from embodied_rl.rollout.buffer import Rollout
-from embodied_rl.rollout.collect import Collector
 from embodied_rl.rollout.episodes import EpisodeSampler
-from embodied_rl.rollout.policy_worker import PolicyWorker, RemotePolicy
+from embodied_rl.rollout.policy_worker import RemotePolicy
 from embodied_rl.rollout.timeline import WAIT, Timeline
-from embodied_rl.runtime import select as runtimes
-from embodied_rl.simulators.kind import SimulatorKind, make_handles
+from embodied_rl.training.collecting import Collecting
 from embodied_rl.training.dispatch import Dispatcher
 from embodied_rl.training.metrics import Share, joined
 from embodied_rl.training.shares import fill, shared_out
-from embodied_rl.training.worker import Beginning, Collected, Published, RolloutWorker
+from embodied_rl.training.worker import Collected
+from embodied_rl.training.workers import Workers
 
 
 class Experience(Protocol):
@@ -56,6 +47,10 @@ class Experience(Protocol):
         """What was done for the present version, by those who collected and whose report this rank has."""
         ...
 
+    def figures(self) -> dict[str, float]:
+        """What there is to say of how episodes are drawn."""
+        ...
+
     def tell(self, finished: Sequence[EpisodeRecord]) -> None:
         """Episodes that ended in it, on all ranks: what curricula learn from."""
         ...
@@ -78,16 +73,12 @@ class OwnExperience:
 
     Args:
         policy: infers: the actor that learns, or who stands for it.
-        collector: of the rank.
-        sampler: the collector's.
-        handles: the collector's simulators.
+        collecting: of the rank.
     """
 
-    def __init__(
-        self, policy: Policy, collector: Collector, sampler: EpisodeSampler, handles: Sequence[Handle]
-    ) -> None:
-        self.timeline = collector.timeline
-        self._policy, self._collector, self._sampler, self._handles = policy, collector, sampler, handles
+    def __init__(self, policy: Policy, collecting: Collecting) -> None:
+        self._policy, self._collecting, self._collector = policy, collecting, collecting.collector
+        self.timeline = self._collector.timeline
 
     def offer(self) -> None:
         """Nothing has to be sent where the actor itself infers."""
@@ -103,8 +94,11 @@ class OwnExperience:
         restarts = self._policy.restarts if isinstance(self._policy, RemotePolicy) else 0
         return [Share.of(self._collector, self._collector.rollout, restarts)]
 
+    def figures(self) -> dict[str, float]:
+        return self._collecting.sampler.figures()
+
     def tell(self, finished: Sequence[EpisodeRecord]) -> None:
-        self._sampler.update(finished)
+        self._collecting.sampler.update(finished)
 
     def state(self) -> dict[str, Array]:
         return self._collector.state()
@@ -113,9 +107,9 @@ class OwnExperience:
         self._collector.load(dict(state))
 
     def close(self) -> None:
-        policy = [self._policy.handle] if isinstance(self._policy, RemotePolicy) else []
-        for handle in (*self._handles, *policy):
-            handle.close()
+        self._collecting.close()
+        if isinstance(self._policy, RemotePolicy):
+            self._policy.handle.close()
 
 
 class SharedExperience:
@@ -135,7 +129,7 @@ class SharedExperience:
         ranks: Ranks,
         rollouts: Sequence[Rollout],
         sampler: EpisodeSampler,
-        workers: "Workers | None",
+        workers: Workers | None,
     ) -> None:
         self.timeline = Timeline()
         self._actor, self._ranks, self._rollouts = actor, ranks, rollouts
@@ -175,6 +169,9 @@ class SharedExperience:
         first, *others = (joined([part.share for part in parts]) for parts in zip(*self._made, strict=True))
         return [replace(first, restarts=first.restarts + self._workers.dispatcher.restarts), *others]
 
+    def figures(self) -> dict[str, float]:
+        return self._sampler.figures()
+
     def tell(self, finished: Sequence[EpisodeRecord]) -> None:
         self._sampler.update(finished)
         if self._workers is not None:
@@ -198,111 +195,3 @@ class SharedExperience:
     def close(self) -> None:
         if self._workers is not None:
             self._workers.close()
-
-
-class Workers:
-    """The rollout workers of a run, and what rank 0 tells them.
-
-    Args:
-        board: that they read weights from.
-        handles: of them, in the order of their environments.
-        staleness: versions that they may be ahead.
-        segments: of what a version learns from.
-    """
-
-    def __init__(self, board: Board, handles: Sequence[Handle], staleness: int, segments: int = 1) -> None:
-        self.dispatcher = Dispatcher(handles, staleness, segments)
-        self._board, self._count = board, len(handles)
-        self._everything: Weights | None = None
-
-    @staticmethod
-    def start(config: TrainConfig, runtime: Runtime, blueprint: build.Blueprint, sizes: "Sizes") -> "Workers":
-        """Those of a run.
-
-        Args:
-            config: of the run.
-            runtime: starts them.
-            blueprint: of their actors.
-            sizes: of their rollouts.
-        """
-        board = runtime.board()
-        patience = sizes.decisions * config.plan.call_timeout + config.plan.start_timeout
-        given = {"config": config, "blueprint": blueprint, "sizes": sizes, "board": board.reader()}
-        handles = [
-            runtime.worker(
-                f"{__name__}:{rollout_worker.__name__}",
-                given | {"number": number},
-                name=f"rollout worker {number}",
-                deadlines=Deadlines(config.plan.start_timeout, patience),
-                share=NodeShare(gpus=float(config.policy.device != "cpu")),
-            )
-            for number in range(int(config.plan.rollout_workers or 0))
-        ]
-        return Workers(board, handles, config.staleness if config.mode == "async" else 0, sizes.segments)
-
-    def offer(self, actor: Actor) -> None:
-        """Publish what has been learned, and let the workers begin what it allows."""
-        learned, exploration = publish(actor, actor.version), actor.exploration()
-        self._board.publish(actor.version, Published(learned, exploration))
-        if self._everything is None:
-            self._everything = publish(actor, actor.version, everything=True)
-        self.dispatcher.offer(actor.version, Beginning(self._everything, Published(learned, exploration)))
-
-    def load(self, version: int, state: Mapping[str, Array], learned: Mapping[str, Array]) -> None:
-        """Go on with what a version learns from, from a `SharedExperience.state`, and what curricula have learned."""
-        parts = [_part(state, f"worker/{worker}/") | dict(learned) for worker in range(self._count)]
-        self.dispatcher.load(version, parts)
-
-    def close(self) -> None:
-        """End them."""
-        self.dispatcher.close()
-        self._board.close()
-
-
-@dataclass(frozen=True)
-class Sizes:
-    """What an algorithm wants of a rollout.
-
-    Attributes:
-        decisions: T, of a segment.
-        group_size: episodes that start alike.
-        fresh: whether rollouts hold whole episodes.
-        segments: rollouts that a version learns from, one after another.
-    """
-
-    decisions: int
-    group_size: int
-    fresh: bool
-    segments: int = 1
-
-
-def rollout_worker(
-    config: TrainConfig, blueprint: build.Blueprint, sizes: Sizes, number: int, board: BoardReader
-) -> RolloutWorker:
-    """The rollout worker `number` of a run, whose weights are still to come."""
-    torch.manual_seed(config.seed)
-    torch.set_num_threads(1)
-    kind = SimulatorKind.of(config.sim)
-    actor = blueprint.build()
-    actor.version = -1
-    envs = config.sim.num_envs // int(config.plan.rollout_workers or 1)
-    curriculum = build.curriculum(config.episodes, kind.spec)
-    sampler = EpisodeSampler(kind.spec, config.seed, group_size=sizes.group_size, curriculum=curriculum)
-    handles = make_handles(kind, config.plan, envs, f"worker {number}'s", runtimes.of(config))
-    collector = Collector(
-        handles,
-        kind.spec,
-        envs // config.plan.slices,
-        sampler,
-        Rollout.allocate(actor, sizes.decisions, envs),
-        config.seed,
-        env_offset=number * envs,
-        env_total=config.sim.num_envs,
-        fresh=sizes.fresh,
-        order=config.plan.order,
-    )
-    return RolloutWorker(PolicyWorker(actor), board, collector, sampler, handles)
-
-
-def _part(state: Mapping[str, Array], prefix: str) -> dict[str, Any]:
-    return {name.removeprefix(prefix): array for name, array in state.items() if name.startswith(prefix)}

@@ -3,7 +3,7 @@
 import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 
 import torch
@@ -11,124 +11,46 @@ from torch import Tensor
 
 from embodied_rl.assembly import build
 from embodied_rl.checkpoints.native import load_actor, save_actor
-from embodied_rl.config import plugins
-from embodied_rl.config.schema import PolicyNode, TrainConfig
 from embodied_rl.evaluate.protocol import EpisodeResult, enumerate_episodes, evaluate
 from embodied_rl.evaluate.statistics import as_good
 from embodied_rl.interfaces.curriculum import EpisodeRecord
 from embodied_rl.interfaces.errors import UserError
-from embodied_rl.interfaces.sim import SimulatorSpec
-from embodied_rl.learning import checkpoint, sharded, shards
-from embodied_rl.processes.base import Share
-from embodied_rl.processes.memory import keep_freed_memory
+from embodied_rl.learning import checkpoint, shards
 from embodied_rl.processes.process import resident_bytes
-from embodied_rl.ranks.collective import Ranks
 from embodied_rl.rollout.buffer import Rollout
-from embodied_rl.rollout.collect import Collector
-from embodied_rl.rollout.episodes import EpisodeSampler, Purpose
+from embodied_rl.rollout.episodes import Purpose
 from embodied_rl.rollout.staleness import mask_older, staleness
 from embodied_rl.rollout.timeline import LEARN, RANK, Span, Timeline
 from embodied_rl.rollout.timeline_file import keep_timelines
 from embodied_rl.runs import provenance
-from embodied_rl.runs.folder import RunFolder
-from embodied_rl.runtime import select as runtimes
-from embodied_rl.simulators.kind import SimulatorKind, make_handles
 from embodied_rl.training import metrics as figures
-from embodied_rl.training.sources import Experience, OwnExperience, SharedExperience, Sizes, Workers
-
-EVALUATION_ENVS = 32
-"""Environments of an evaluation on each rank, at most."""
+from embodied_rl.training.parts import Parts, evaluation_envs
+from embodied_rl.training.sources import Experience, OwnExperience
 
 
 class Trainer:
-    """One rank of a run."""
+    """One rank of a run: it collects, learns, evaluates, saves, and continues.
 
-    def __init__(self, config: TrainConfig, folder: RunFolder, ranks: Ranks) -> None:
-        keep_freed_memory()
-        torch.set_num_threads(1)
-        torch.manual_seed(config.seed)
-        self.config, self.folder, self.ranks = config, folder, ranks
-        self._runtime = runtimes.of(config)
-        self.kind = SimulatorKind.of(config.sim)
-        self.spec: SimulatorSpec = self.kind.spec
-        algorithm, options = plugins.configure("algorithms", config.algo, "algo")
-        self._resumed = self._checkpoint()
-        node = self._policy()
-        self.actor = build.actor(node, config.algo.sampler, self.spec, algorithm.needs_critic)
-        self.sharding = sharded.spread(self.actor.backbone, config.plan.learner, ranks)
-        self.algorithm = algorithm(options, self.actor, ranks, config.seed, config.train.iterations)
-        self._episodes = self._sampler()
-        self._segments = config.segments if config.mode == "stream" else 1
-        self._bound = config.staleness if config.mode == "async" else 0
-        envs = config.sim.num_envs // ranks.size
-        self.kept = build.keep(self.actor, config.policy, self._decisions() * envs * self._segments)
-        least = Share(cpus=0.0)  # they work while those of training rest
-        self._evaluators = make_handles(
-            self.kind, config.plan, self._evaluation_envs(), "evaluation", self._runtime, least
-        )
-        rollouts = Rollout.allocate(self.actor, self._decisions() * self._segments, envs).segments(self._segments)
-        self._blueprint = build.Blueprint.of(self.actor, node, config.algo.sampler, self.spec)
-        self._experience = self._shared(rollouts) if config.plan.rollout_workers else self._own(rollouts[0])
+    Args:
+        parts: what it is made of; see `embodied_rl.training.parts.assemble`.
+
+    Attributes:
+        parts: the same.
+        iteration: that is done next, counted from 0.
+        totals: of the run so far.
+        timelines: of the last iteration, of everybody who worked in it.
+    """
+
+    def __init__(self, parts: Parts) -> None:
+        self.parts, self.config, self.folder, self.ranks = parts, parts.config, parts.folder, parts.ranks
+        self.actor, self.algorithm, self._experience = parts.actor, parts.algorithm, parts.experience
+        self.kind, self.spec = parts.kind, parts.kind.spec
+        self._bound = self.config.staleness if self.config.mode == "async" else 0
         self._offered = -1
         self._cores = int(provenance.hardware()["cores"])
         self.timelines: list[Timeline] = []
         self.totals = figures.Totals()
         self.iteration = 0
-
-    def _checkpoint(self) -> checkpoint.Loaded | None:
-        """The newest whole checkpoint of a run that continues, if it had come to one."""
-        begun = self.config.resume is not None and checkpoint.steps(self.folder.checkpoints)
-        return checkpoint.load_latest(self.folder.checkpoints) if begun else None
-
-    def _policy(self) -> PolicyNode:
-        """Where the network comes from: a run that continues has it, even where what it began from is gone."""
-        if self._resumed is None:
-            return self.config.policy
-        file = self.folder.checkpoints / f"{self._resumed[0]:08d}" / build.POLICY
-        return replace(self.config.policy, checkpoint=str(file))
-
-    def _sampler(self) -> EpisodeSampler:
-        curriculum, size = build.curriculum(self.config.episodes, self.spec), self.algorithm.group_size
-        return EpisodeSampler(self.spec, self.config.seed, group_size=size, curriculum=curriculum)
-
-    def _own(self, rollout: Rollout) -> OwnExperience:
-        """This rank collects."""
-        config = self.config
-        handles = make_handles(self.kind, config.plan, rollout.num_envs, "training", self._runtime)
-        collector = Collector(
-            handles,
-            self.spec,
-            rollout.num_envs // config.plan.slices,
-            self._episodes,
-            rollout,
-            config.seed,
-            env_offset=self.ranks.rank * rollout.num_envs,
-            env_total=config.sim.num_envs,
-            fresh=self.algorithm.fresh_episodes,
-            order=config.plan.order,
-        )
-        policy = build.policy(self.actor, self._blueprint, config.plan, self._runtime)
-        return OwnExperience(policy, collector, self._episodes, handles)
-
-    def _shared(self, rollouts: Sequence[Rollout]) -> SharedExperience:
-        """Rollout workers collect."""
-        workers, method = None, self.algorithm
-        if self.ranks.rank == 0:
-            sizes = Sizes(rollouts[0].decisions, method.group_size, method.fresh_episodes, len(rollouts))
-            workers = Workers.start(self.config, self._runtime, self._blueprint, sizes)
-        return SharedExperience(self.actor, self.ranks, rollouts, self._episodes, workers)
-
-    def _decisions(self) -> int:
-        """T of a segment; a method that needs whole episodes gets as many decisions as the longest takes."""
-        if not self.algorithm.fresh_episodes:
-            return self.config.train.decisions // self._segments
-        return -(-self.spec.horizon // self.actor.embodiment.executed)
-
-    def _evaluation_envs(self) -> int:
-        """As many as train, at most: some simulators take hundreds of megabytes for each."""
-        parts = self.config.plan.simulators
-        most = min(EVALUATION_ENVS, self.config.sim.num_envs // self.ranks.size)
-        return most // parts * parts or parts
 
     def step(self) -> dict[str, float]:
         """One iteration: collect, learn; returns figures for the log, the same on every rank but for times."""
@@ -149,7 +71,7 @@ class Trainer:
 
     def _rollouts(self, turns: "Turns") -> Iterator[Rollout]:
         """What this version learns from, as it comes."""
-        for _ in range(self._segments):
+        for _ in range(self.parts.segments):
             rollout = turns.collect()
             if self.config.mode != "sync":
                 masked = mask_older(rollout.version, rollout.valid, self.actor.version, self._bound)
@@ -188,7 +110,7 @@ class Trainer:
         resident = [] if own else [size for _, _, size in everybody]
         self.timelines = ranks if own else [*ranks, *(share.timeline for share in shares)]
         inline, finished = self.config.plan.allocation == "colocated", figures.finished(shares)
-        drawn_by = self._episodes.figures()  # of this rollout; what it taught counts for the next
+        drawn_by = experience.figures()  # of this rollout; what it taught counts for the next
         experience.tell(finished)
         return {
             **figures.counts(shares, self.totals),
@@ -205,13 +127,20 @@ class Trainer:
         began = time.perf_counter()
         listed = enumerate_episodes(self.spec, "eval", episodes, purpose=purpose)
         mine = listed[self.ranks.rank :: self.ranks.size]
-        envs = self._evaluation_envs() // len(self._evaluators)
-        executed = self.actor.embodiment.executed
-        results = evaluate(self.actor, self._evaluators, self.spec, mine, 0, envs, executed)
+        evaluators, executed = self.parts.evaluators, self.actor.embodiment.executed
+        envs = evaluation_envs(self.config, self.ranks) // len(evaluators)
+        results = evaluate(self.actor, evaluators, self.spec, mine, 0, envs, executed)
         everything = [result for part in self.ranks.gather(results, EpisodeResult) for result in part]
         if purpose == "select":
             self.totals.seconds += time.perf_counter() - began
         return sorted(everything, key=lambda result: result.index)
+
+    def evaluate_and_choose(self) -> dict[str, float]:
+        """Evaluate on episodes that choose the checkpoint; returns figures for the log."""
+        episodes = self.config.train.eval_episodes
+        found = figures.evaluation_figures(self.evaluate(episodes, "select"), self.spec)
+        self.note_evaluation(found["eval/success"], episodes)
+        return found | {"time/elapsed": self.totals.seconds}
 
     def save(self) -> None:
         """Write a checkpoint, with no slice in flight; the time it takes counts from the next one on."""
@@ -219,7 +148,7 @@ class Trainer:
         state = {f"collector/{name}": torch.as_tensor(value) for name, value in self._experience.state().items()}
         state |= {f"algorithm/{name}": value for name, value in self.algorithm.state().items()}
         gathered = self.ranks.gather(state)
-        spread = shards.write(self.folder.checkpoints, self.sharding, self.ranks)
+        spread = shards.write(self.folder.checkpoints, self.parts.sharding, self.ranks)
         if self.ranks.rank == 0:
             tensors = {f"rank/{rank}/{name}": part[name] for rank, part in enumerate(gathered) for name in part}
             metadata = {"version": self.actor.version, "ranks": self.ranks.size, "totals": asdict(self.totals)}
@@ -243,8 +172,8 @@ class Trainer:
 
     def restore(self) -> None:
         """Continue from the newest whole checkpoint, bit for bit."""
-        assert self._resumed is not None, "only a run that continues has something to restore"
-        (self.iteration, tensors, metadata), self._resumed = self._resumed, None
+        assert self.parts.resumed is not None, "only a run that continues has something to restore"
+        (self.iteration, tensors, metadata), self.parts.resumed = self.parts.resumed, None
         if metadata["ranks"] != self.ranks.size:
             raise UserError(
                 f"{self.folder.path} was run on {metadata['ranks']} ranks and continues exactly only on as many: "
@@ -253,7 +182,7 @@ class Trainer:
         load_actor(self.folder.checkpoints / f"{self.iteration:08d}" / build.POLICY, self.actor)
         mine = _part(tensors, f"rank/{self.ranks.rank}/")
         self.algorithm.load(_part(mine, "algorithm/"))
-        shards.read(self.folder.checkpoints / f"{self.iteration:08d}", self.sharding)
+        shards.read(self.folder.checkpoints / f"{self.iteration:08d}", self.parts.sharding)
         self.actor.version = metadata["version"]
         self._experience.load({name: value.numpy() for name, value in _part(mine, "collector/").items()})
         self.totals = figures.Totals(**metadata["totals"])
@@ -268,14 +197,7 @@ class Trainer:
     def export(self, path: Path) -> None:
         """Write the policy alone, as it is deployed."""
         extra = build.policy_extra(self.config.sim, self.config.algo.sampler)
-        save_actor(path, self.actor, self.config.policy.name, asdict(self.actor.backbone.config), extra=extra)
-
-    def close(self) -> None:
-        """End the simulators."""
-        self._experience.close()
-        for handle in self._evaluators:
-            handle.close()
-        sharded.leave()
+        save_actor(path, self.actor, self.config.policy.name, asdict(self.actor.network.config), extra=extra)
 
 
 class Turns:

@@ -142,7 +142,7 @@ def test_two_ranks_learn_what_one_process_learns_from_all_their_episodes() -> No
 
 def test_there_is_no_critic() -> None:
     """Values are no part of it, and a rollout of a real actor without one moves every part of the network."""
-    assert not GRPO.needs_critic
+    assert not GRPO.needs(GRPOConfig()).critic
     actor = make_actor(critic="none")
     rollout = make_rollout(actor, group_size=5)
     rollout.terminated[-1] = True

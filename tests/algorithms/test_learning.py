@@ -59,9 +59,10 @@ def train(method: str, sign: float = 1.0, lag: int = 0) -> tuple[float, float]:
         learner = PPO(PPOConfig(**UPDATE, **critic), actor, Ranks(), 0, ITERATIONS)
     config = Pointing.Config(sign)
     handle = InlineHandle(lambda: Pointing(config, ENVS))
-    episodes = EpisodeSampler(handle.spec, 0, group_size=learner.group_size)
+    needs = type(learner).needs(learner.config)
+    episodes = EpisodeSampler(handle.spec, 0, group_size=needs.group_size)
     rollout = Rollout.allocate(actor, 1, ENVS)
-    collector = Collector([handle], handle.spec, ENVS, episodes, rollout, 0, fresh=learner.fresh_episodes)
+    collector = Collector([handle], handle.spec, ENVS, episodes, rollout, 0, fresh=needs.fresh_episodes)
     before, versions = deployed_error(actor), deque[FlowActor](maxlen=lag + 1)
     for actor.version in range(ITERATIONS):
         learner.prepare(actor.version)

@@ -17,6 +17,7 @@ from building import FAMILIES, GOLDEN, OPTIONS, lerobot, simulator
 from torch import Tensor
 
 from embodied_rl.actors.flow import FlowActor
+from embodied_rl.actors.flow_kind import make_sampler
 from embodied_rl.assembly import build
 from embodied_rl.checkpoints import fitting
 from embodied_rl.config.schema import PolicyNode, SamplerNode
@@ -60,7 +61,7 @@ def test_actions_are_those_of_lerobot(
     node = PolicyNode(family, checkpoint=str(folder), options=OPTIONS)
     node = replace(node, relative=spec.action_names[:4]) if by_key else node
     backbone, robot = build.backbone(node, spec)
-    actor = FlowActor(backbone, build.sampler(SamplerNode(denoise_steps=sizes.STEPS), backbone), None, robot)
+    actor = FlowActor(backbone, make_sampler(SamplerNode(denoise_steps=sizes.STEPS), backbone), None, robot)
     seen, recorded = observation(rows), load_file(GOLDEN / f"{family}_lerobot.safetensors")
     inputs = robot.inputs(seen, backbone)
     assert torch.equal(inputs.tokens, (recorded["policy.tokens"] * recorded["policy.token_mask"])[rows])

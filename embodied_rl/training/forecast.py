@@ -6,7 +6,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from embodied_rl.planner.stored import FILE
+from embodied_rl.runs.folder import PLAN
 
 TOLERANCE = 0.15
 """Share by which iterations may differ from their prediction before it is worth a word."""
@@ -34,7 +34,7 @@ class Forecast:
     def of(folder: Path, skip: int = 0) -> "Forecast":
         """Of a run's folder; an empty one where it was started without a prediction."""
         try:
-            prediction = json.loads((folder / FILE).read_text(encoding="utf-8"))["chosen"]["prediction"]
+            prediction = json.loads((folder / PLAN).read_text(encoding="utf-8"))["chosen"]["prediction"]
             return Forecast(float(prediction["seconds"]), float(prediction["bubble"]), skip)
         except FileNotFoundError:
             return Forecast()

@@ -1,0 +1,62 @@
+"""How flow-matching networks become actors: sampler, critic, placement."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from embodied_rl.actors.critics import make_critic
+from embodied_rl.actors.embodiment import Embodiment
+from embodied_rl.actors.flow import FlowActor
+from embodied_rl.actors.kinds import ActorSettings
+from embodied_rl.actors.placement import place
+from embodied_rl.config.schema import SamplerNode
+from embodied_rl.flow.sampler import FlowNoise, FlowSDE, Sampler
+from embodied_rl.interfaces.errors import UserError
+from embodied_rl.interfaces.policy import FlowBackbone
+
+DENOISE_STEPS = 4
+"""Where a policy file does not say."""
+
+
+class FlowKind:
+    """Makes `FlowActor`s."""
+
+    def make(self, network: FlowBackbone, embodiment: Embodiment, settings: ActorSettings) -> FlowActor:
+        """See `ActorKind.make`."""
+        node = settings.policy
+        critic = make_critic(
+            node.critic if settings.needs_critic else "none",
+            privileged_dim=len(settings.privileged_names),
+            context_dim=network.spec.context_dim,
+            feature_dim=network.spec.feature_dim,
+        )
+        actor = FlowActor(
+            network,
+            make_sampler(settings.sampling, network),
+            critic,
+            embodiment,
+            privileged_names=settings.privileged_names,
+            freeze_perception=node.freeze_perception,
+        )
+        return place(actor, node)
+
+    def deploy(self, network: FlowBackbone, embodiment: Embodiment, said: Mapping[str, Any]) -> FlowActor:
+        """See `ActorKind.deploy`: the plain flow, with as many denoise steps as it was trained with."""
+        steps = int(said.get("denoise_steps", DENOISE_STEPS))
+        return FlowActor(network, FlowSDE(steps, 1.0, None, "hybrid"), None, embodiment).eval()
+
+
+def make_sampler(node: SamplerNode, network: FlowBackbone) -> Sampler:
+    """What draws actions from the flow while training.
+
+    Raises:
+        UserError: settings that make no sampler.
+    """
+    try:
+        if node.name == "flow_noise":
+            return FlowNoise(
+                node.denoise_steps, node.std_min, node.std_max,
+                feature_dim=network.spec.feature_dim, action_dim=network.spec.action_dim,
+            )  # fmt: skip
+        return FlowSDE(node.denoise_steps, node.noise_level, node.step_weights, node.layers)
+    except ValueError as error:
+        raise UserError(f"algo.sampler: {error}.") from error

@@ -1,0 +1,76 @@
+"""Training, on one page: what one rank of a run does from start to report."""
+
+from collections.abc import Callable
+from contextlib import closing
+
+from embodied_rl.config.schema import TrainConfig
+from embodied_rl.ranks.collective import Ranks
+from embodied_rl.ranks.launch import Stopped, raise_on_signals, stop_on_signals
+from embodied_rl.runs.folder import RunFolder
+from embodied_rl.runs.log import open_log
+from embodied_rl.training.final_report import finish, report
+from embodied_rl.training.forecast import Forecast
+from embodied_rl.training.parts import Parts, assemble
+from embodied_rl.training.trainer import Trainer
+
+
+def train(job: tuple[TrainConfig, RunFolder], ranks: Ranks) -> None:
+    """Build one rank of a run, and let it learn."""
+    config, folder = job
+    parts = assemble(config, folder, ranks)
+    with stop_on_signals(ranks) as stop_requested, closing(parts):
+        learn(parts, stop_requested)
+
+
+def learn(parts: Parts, stop_requested: Callable[[], bool]) -> None:
+    """Collect, learn, evaluate and save, again and again; then report.
+
+    Args:
+        parts: what the rank is made of.
+        stop_requested: whether somebody wants the run to stop after this iteration.
+
+    Raises:
+        Stopped: somebody did, where everything is saved already.
+    """
+    trainer, config, ranks = Trainer(parts), parts.config, parts.ranks
+    if parts.resumed is not None:
+        trainer.restore()
+    else:
+        with raise_on_signals(ranks):
+            report(trainer, trainer.evaluate(config.train.final_episodes, "report"), "before")
+    speaks = {"speaks": ranks.rank == 0, "tensorboard": config.logger.tensorboard, "live": config.logger.live}
+    forecast = Forecast.of(parts.folder.path, skip=parts.needs.warmup)
+    with open_log(parts.folder, config.train.iterations, trainer.iteration, **speaks) as log:
+        for note in beginning(parts):
+            log.note(note)
+        while trainer.iteration < config.train.iterations:
+            figures = trainer.step() | forecast.figures()
+            if drifted := forecast.note(figures["time/iteration"]):
+                log.note(drifted)
+            stopping = ranks.any_(stop_requested())
+            if evaluation_is_due(trainer):
+                figures |= trainer.evaluate_and_choose()
+            log.write(trainer.iteration, figures)
+            if stopping or "eval/success" in figures or trainer.iteration % config.checkpoint.every == 0:
+                trainer.save()
+            if stopping:
+                log.note(f"Stopped and saved. Continue with: embodied-rl train resume={parts.folder.path}")
+                return
+    with raise_on_signals(ranks):
+        if stop_requested():
+            raise Stopped
+        finish(trainer)
+
+
+def beginning(parts: Parts) -> list[str]:
+    """What the user reads first."""
+    notes = [f"Run folder: {parts.folder.path}"]
+    if parts.kept != "images":
+        notes.append(f"Computed once for all epochs: {parts.kept} of what the network keeps frozen")
+    return notes
+
+
+def evaluation_is_due(trainer: Trainer) -> bool:
+    """Every `train.eval_every` iterations, and after the last."""
+    loop = trainer.config.train
+    return trainer.iteration == loop.iterations or (loop.eval_every > 0 and trainer.iteration % loop.eval_every == 0)
