@@ -14,6 +14,7 @@ from embodied_rl.actors import tokenizer
 from embodied_rl.actors.normalisation import Normalisation
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.policy import FlowBackbone, PolicyInput
+from embodied_rl.interfaces.robot import Body
 from embodied_rl.interfaces.sim import Observation, SimulatorSpec
 
 BLIND = ("none", "image", "instruction")
@@ -127,21 +128,25 @@ class Embodiment:
             privileged_std=(1.0,) * extras,
         )
 
-    def check(self, spec: SimulatorSpec) -> None:
-        """Refuse a simulator that this embodiment was not made for.
+    def check_body(self, body: Body, words: Sequence[str] = ()) -> None:
+        """Refuse a robot that this embodiment was not made for.
+
+        Args:
+            body: simulated or real.
+            words: that instructions may hold.
 
         Raises:
             UserError: naming the cameras, state or action entries, limits or words that differ.
         """
-        cameras = {camera.name: (camera.height, camera.width) for camera in spec.cameras}
         for name in self.cameras:
-            if cameras.get(name) != self.image_size:
-                raise UserError(f"The policy sees camera {name!r} at {self.image_size}; the simulator has {cameras}.")
+            if body.cameras.get(name) != self.image_size:
+                seen = dict(body.cameras)
+                raise UserError(f"The policy sees camera {name!r} at {self.image_size}; the simulator has {seen}.")
         for entry in ("state_names", "action_names", "action_low", "action_high"):
-            mine, other = getattr(self, entry), tuple(getattr(spec, entry))
+            mine, other = getattr(self, entry), tuple(getattr(body, entry))
             if mine != other:
                 raise UserError(f"The policy was made for another robot: its {entry} are {mine}, here {other}.")
-        unknown = sorted({word.lower() for word in spec.words} - set(self.vocabulary))
+        unknown = sorted({word.lower() for word in words} - set(self.vocabulary))
         if unknown and not self.tokenizer:
             raise UserError(f"The policy was trained without the words {', '.join(unknown)} of this simulator.")
 

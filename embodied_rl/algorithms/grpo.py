@@ -21,11 +21,11 @@ from embodied_rl.algorithms.batch import Batch, as_batch
 from embodied_rl.algorithms.clipped import ClippedConfig, ClippedUpdate
 from embodied_rl.interfaces.algorithm import Needs
 from embodied_rl.interfaces.policy import Actor
-from embodied_rl.objectives.gae import discounted_reward
 from embodied_rl.objectives.group import group_advantage
 from embodied_rl.objectives.reduce import Level
 from embodied_rl.ranks.collective import Ranks
 from embodied_rl.rollout.buffer import Rollout
+from embodied_rl.rollout.rewards import compose_reward
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ class GRPO:
 
     def _batch(self, rollout: Rollout, notes: list[dict[str, float]]) -> Batch:
         """What to learn from; adds what there is to say of it to `notes`."""
-        rewards = discounted_reward(rollout.reward, rollout.steps, 1.0)
+        rewards = compose_reward(rollout, self.needs(self.config).discount)
         returns = torch.where(rollout.valid, rewards, 0).sum(dim=0)  # [N], one episode each
         whole = (rollout.terminated | rollout.truncated).any(dim=0) & rollout.valid[0]
         alone = rollout.group.max() + 1 + torch.arange(len(whole))  # a broken episode is compared with nothing

@@ -24,12 +24,13 @@ from embodied_rl.interfaces.algorithm import Discount, Needs, part_of, state_of
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.policy import Actor
 from embodied_rl.learning.optimiser import Optimiser
-from embodied_rl.objectives.gae import discounted_reward, discounts, gae, next_values
+from embodied_rl.objectives.gae import discounts, gae, next_values
 from embodied_rl.objectives.reduce import masked_mean
 from embodied_rl.objectives.value import explained_variance
 from embodied_rl.objectives.value import value_loss as elementwise_value_loss
 from embodied_rl.ranks.collective import Ranks
 from embodied_rl.rollout.buffer import Rollout
+from embodied_rl.rollout.rewards import compose_reward
 
 _REPLAYED: tuple[str, ...] = ("privileged", "returns", "value")
 
@@ -127,8 +128,7 @@ class PPO:
     def _advantages(self, rollout: Rollout) -> Batch:
         config = self.config
         discount = discounts(rollout.steps, config.gamma, config.discount)
-        within = config.gamma if config.discount == "control_step" else 1.0
-        reward = discounted_reward(rollout.reward, rollout.steps, within)
+        reward = compose_reward(rollout, self.needs(config).discount)
         ended = rollout.terminated | rollout.truncated
         following = next_values(
             rollout.value, rollout.last_value, rollout.final_value, rollout.terminated, rollout.truncated

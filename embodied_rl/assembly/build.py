@@ -184,7 +184,7 @@ def check_fit(embodiment: Embodiment, spec: SimulatorSpec) -> None:
         UserError: where it cannot, and what else to start from.
     """
     try:
-        embodiment.check(spec)
+        embodiment.check_body(spec.body, spec.words)
     except ValueError as error:
         others = "`embodied-rl sft` clones one for this simulator, policy.checkpoint=null starts from new weights"
         raise UserError(f"policy.checkpoint: {error} Give one that fits: {others}.") from None

@@ -80,7 +80,7 @@ def check_fit(embodiment: Embodiment, parts: Sequence[Part]) -> None:
     """
     for part in parts:
         try:
-            embodiment.check(part.spec)
+            embodiment.check_body(part.spec.body, part.spec.words)
         except ValueError as error:
             if len(parts) == 1:
                 raise

@@ -12,6 +12,8 @@ from typing import Any, Literal, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
+from embodied_rl.interfaces.robot import Body
+
 Array = NDArray[Any]
 
 _TRUSTED = "trusted"
@@ -54,6 +56,8 @@ class Episode:
         initial_state: a benchmark's numbered initial state, or None to draw one from `seed`.
         group: episodes of one group start alike; group-relative advantages compare them.
         split: "train", or the name of a held-out split in `SimulatorSpec.splits`.
+        final_picture: draw the last observation also where the episode terminates. Nobody learns from that picture, so
+            it is drawn for who asks: a judge of what was reached, say.
     """
 
     index: int
@@ -62,6 +66,7 @@ class Episode:
     initial_state: int | None = None
     group: int = -1
     split: str = "train"
+    final_picture: bool = False
 
 
 @dataclass(frozen=True)
@@ -126,6 +131,12 @@ class SimulatorSpec:
     can_snapshot: bool = False
     final_observation: Literal["exact", "previous"] = "exact"
     seeded: bool = True
+
+    @property
+    def body(self) -> Body:
+        """The robot in it."""
+        cameras = {camera.name: (camera.height, camera.width) for camera in self.cameras}
+        return Body(cameras, self.state_names, self.action_names, self.action_low, self.action_high, self.control_hz)
 
     @property
     def action_dim(self) -> int:
@@ -229,7 +240,8 @@ class StepResult:
         observation: after the reset, where the episode ended.
         ended: int64 [m] rows whose episode ended in this chunk.
         final_observation: m rows, the last observation of the episodes that ended, or None when m = 0; see
-            `SimulatorSpec.final_observation`.
+            `SimulatorSpec.final_observation`. Pictures of those that terminated mean nothing, unless their episode asked
+            for them (`Episode.final_picture`).
     """
 
     reward: Array

@@ -16,7 +16,7 @@ import numpy as np
 
 from embodied_rl.interfaces.sim import Array
 
-PROTOCOL = 2
+PROTOCOL = 3
 """Of the messages below and of the classes in `embodied_rl.interfaces.sim` that they hold; raised with each change."""
 
 

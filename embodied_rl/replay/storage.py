@@ -42,6 +42,8 @@ class ReplayStorage:
         StorageError: there is no room for it, or the folder cannot be written.
     """
 
+    final_pictures = False
+
     def __init__(self, layout: ReplayFormat, folder: Path | None = None):
         if folder is not None:
             make_folder(folder, layout)

@@ -4,6 +4,7 @@ Shapes: T decisions, N environments, Hx executed actions, D' elements of an acti
 """
 
 from dataclasses import dataclass, field, fields, replace
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -28,7 +29,10 @@ class Rollout:
         log_prob: float32 [T, N, Hx, D'] when the action was chosen.
         value: float32 [T, N] of the observation the decision was made on.
         version: int64 [T, N] of the weights that decided.
-        reward: float32 [T, N, Hx].
+        decision: int64 [T, N], decisions of its episode before this one.
+        reward: float32 [T, N, Hx], the simulator's, of each control step.
+        shaping: float32 [T, N], added by a potential: changes how fast is learned, not what is best.
+        bonus: float32 [T, N], added for anything else: may change what is best.
         success: bool [T, N, Hx].
         steps: int64 [T, N], control steps executed.
         source: uint8 [T, N, Hx], a `Source` each.
@@ -45,7 +49,10 @@ class Rollout:
     log_prob: Tensor
     value: Tensor
     version: Tensor
+    decision: Tensor
     reward: Tensor
+    shaping: Tensor
+    bonus: Tensor
     success: Tensor
     steps: Tensor
     source: Tensor
@@ -58,6 +65,7 @@ class Rollout:
     task: Tensor
     last_value: Tensor
     finished: list[EpisodeRecord] = field(default_factory=list)
+    final_pictures: ClassVar[bool] = False
 
     @staticmethod
     def allocate(actor: Actor, decisions: int, num_envs: int, device: torch.device | str = "cpu") -> "Rollout":
@@ -72,7 +80,10 @@ class Rollout:
             log_prob=zeros(*actor.log_prob_shape()),
             value=zeros(),
             version=zeros(dtype=torch.int64),
+            decision=zeros(dtype=torch.int64),
             reward=zeros(executed),
+            shaping=zeros(),
+            bonus=zeros(),
             success=zeros(executed, dtype=torch.bool),
             steps=zeros(dtype=torch.int64),
             source=zeros(executed, dtype=torch.uint8),
@@ -153,6 +164,7 @@ class Rollout:
         self.version[row, columns] = decision.version.to(self.log_prob.device)
         self.episode[row, columns] = self._long([episode.index for episode in episodes])
         self.group[row, columns] = self._long([episode.group for episode in episodes])
+        self.decision[row, columns] = self._long([int(number) for number in keys.decision])
         self.task[row, columns] = self._long([episode.task for episode in episodes])
 
     def write_result(self, row: int, columns: Tensor, result: StepResult, rows: np.ndarray) -> None:

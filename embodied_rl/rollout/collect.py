@@ -89,7 +89,8 @@ class Collector:
         for writer in writers:
             writer.check_sizes(spec, rollout.num_envs, rollout.executed)
         self._writers = [rollout, *writers]
-        self._envs = Environments(sampler, env_offset + np.arange(rollout.num_envs), total, seed)
+        pictured = any(writer.final_pictures for writer in self._writers)
+        self._envs = Environments(sampler, env_offset + np.arange(rollout.num_envs), total, seed, pictured)
         columns = np.split(np.arange(rollout.num_envs), len(handles))
         self._parts = [Part(handle, mine) for handle, mine in zip(handles, columns, strict=True)]
         size = envs_per_slice * len(handles) // rollout.num_envs

@@ -22,14 +22,18 @@ class Environments:
         numbers: int64 [N], their numbers among all environments of a run.
         total: how many environments the run has.
         seed: of the run.
+        final_pictures: whether simulators draw the last observation of every episode.
 
     Attributes:
         active: bool [N], false while parked.
         first_row: int64 [N], row of the present rollout in which its episode began; 0 where it began earlier.
     """
 
-    def __init__(self, sampler: EpisodeSampler, numbers: Array, total: int, seed: int):
+    def __init__(
+        self, sampler: EpisodeSampler, numbers: Array, total: int, seed: int, final_pictures: bool = False
+    ) -> None:
         self._sampler, self._numbers, self._total, self._seed = sampler, numbers, total, seed
+        self._final_pictures = final_pictures
         size = len(numbers)
         self.active = np.ones(size, bool)
         self.first_row = np.zeros(size, np.int64)
@@ -52,14 +56,18 @@ class Environments:
 
     def to_start(self, columns: Array) -> list[Episode | None]:
         """What a simulator should start: None where parked."""
-        return [self._episodes[column] if self.active[column] else None for column in columns]
+        return [self._told(self._episodes[column]) if self.active[column] else None for column in columns]
 
     def following(self, columns: Array) -> list[Episode]:
         """What the environments run next, should they begin it in this rollout."""
         for column in columns.tolist():
             if column not in self._next:  # drawn once for all chunks of an episode
                 self._next[column] = self._sampler.episode(self._index(column, 1))
-        return [self._next[column] for column in columns.tolist()]
+        return [self._told(self._next[column]) for column in columns.tolist()]
+
+    def _told(self, episode: Episode) -> Episode:
+        """An episode as simulators are told of it."""
+        return replace(episode, final_picture=True) if self._final_pictures else episode
 
     def keys(self, columns: Array) -> NoiseKeys:
         """Keys of the next decision."""

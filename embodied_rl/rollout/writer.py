@@ -13,7 +13,13 @@ from embodied_rl.interfaces.sim import Array, Episode, Observation, SimulatorSpe
 
 
 class Writer(Protocol):
-    """Takes decisions, then what came of them; `columns` (int64 [n]) are environments, `row` is one of a rollout."""
+    """Takes decisions, then what came of them; `columns` (int64 [n]) are environments, `row` is one of a rollout.
+
+    Attributes:
+        final_pictures: whether it looks at the last observation of episodes that terminated.
+    """
+
+    final_pictures: bool
 
     def check_sizes(self, spec: SimulatorSpec, num_envs: int, executed: int) -> None:
         """Find out whether it has room for what so many environments of a simulator do.

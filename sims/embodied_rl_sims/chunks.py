@@ -1,8 +1,10 @@
 """What every simulator's chunk starts from. NumPy and the standard library only, Python 3.10 or newer."""
 
+from collections.abc import Sequence
+
 import numpy as np
 
-from embodied_rl.interfaces.sim import Array, Observation, SimulatorSpec, Source, StepResult
+from embodied_rl.interfaces.sim import Array, Episode, Observation, SimulatorSpec, Source, StepResult
 
 
 def empty_result(spec: SimulatorSpec, actions: Array) -> StepResult:
@@ -24,6 +26,11 @@ def empty_result(spec: SimulatorSpec, actions: Array) -> StepResult:
         truncated=np.zeros(n, bool),
         observation=Observation({}, np.zeros((0, 0)), ()),
     )
+
+
+def asked_for_final_picture(episodes: Sequence[Episode | None]) -> Array:
+    """bool [n]: whose episode wants its last observation drawn even where it terminates."""
+    return np.array([episode is not None and episode.final_picture for episode in episodes], bool)
 
 
 class NoSnapshots:

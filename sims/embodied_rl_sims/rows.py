@@ -11,7 +11,7 @@ from typing import Protocol
 import numpy as np
 
 from embodied_rl.interfaces.sim import Array, Episode, NotFinite, Observation, SimulatorSpec, Source, StepResult
-from embodied_rl_sims.chunks import NoSnapshots, empty_result
+from embodied_rl_sims.chunks import NoSnapshots, asked_for_final_picture, empty_result
 
 
 @dataclass
@@ -75,7 +75,8 @@ class Rows(NoSnapshots):
     """n environments in turn; implements `embodied_rl.interfaces.sim.Simulator`.
 
     The time limit is the spec's horizon. A picture is drawn once, at the end of a chunk. The final picture of an
-    episode that terminated is black, because nothing follows that could be learned from it.
+    episode that terminated is black, because nothing follows that could be learned from it, unless the episode asks for
+    it (`Episode.final_picture`).
 
     Args:
         spec: of the simulator.
@@ -103,7 +104,8 @@ class Rows(NoSnapshots):
                 self._run(row, result)
         result.ended = np.flatnonzero(result.terminated | result.truncated)
         if len(result.ended):
-            result.final_observation = self._observe(result.ended, without_picture=result.terminated)
+            unasked = result.terminated & ~asked_for_final_picture(self._episode)
+            result.final_observation = self._observe(result.ended, without_picture=unasked)
             for row in result.ended:
                 self._begin(int(row), next_episodes[row])
         result.observation = self._observe(range(self.num_envs))

@@ -94,14 +94,15 @@ def test_json_there_and_back(embodiment) -> None:
 
 def test_another_robot_is_refused(embodiment, simulator_spec) -> None:
     """Its own simulator passes; cameras, limits and words that differ are named."""
-    embodiment.check(simulator_spec)
+    embodiment.check_body(simulator_spec.body, simulator_spec.words)
     for change, message in [
         ({"cameras": simulator_spec.cameras[1:]}, "front"),
         ({"action_low": (-1.0, -2.0, 0.0)}, "action_low"),
         ({"words": (*simulator_spec.words, "bowl")}, "bowl"),
     ]:
         with pytest.raises(ValueError, match=message):
-            embodiment.check(replace(simulator_spec, **change))
+            changed = replace(simulator_spec, **change)
+            embodiment.check_body(changed.body, changed.words)
 
 
 def test_impossible_embodiments_are_refused(embodiment, simulator_spec) -> None:

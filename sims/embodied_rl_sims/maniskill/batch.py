@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from embodied_rl.interfaces.sim import Array, Episode, NotFinite, Observation, SimulatorSpec, Source, StepResult
-from embodied_rl_sims.chunks import NoSnapshots, empty_result
+from embodied_rl_sims.chunks import NoSnapshots, asked_for_final_picture, empty_result
 from embodied_rl_sims.maniskill.instructions import instruction_of
 from embodied_rl_sims.maniskill.reading import Reader, joined
 from embodied_rl_sims.maniskill.settings import ManiSkillConfig
@@ -47,16 +47,18 @@ class Batch(NoSnapshots):
         result = empty_result(self.spec, given)
         running = self._running()
         finals: list[tuple[Array, Observation]] = []
+        asked = asked_for_final_picture(self._episode)
         for j in range(actions.shape[1]):
             if not running.any():
                 break
             over = self._control_step(result, j, running)
             if len(over):
-                finals.append((over, self._observe(over, pictures=bool(result.truncated[over].any()))))
+                shown = result.truncated[over] | asked[over]
+                finals.append((over, self._observe(over, pictures=bool(shown.any()))))
             running[over] = False
         result.ended = np.flatnonzero(result.terminated | result.truncated)
         if finals:
-            result.final_observation = self._in_order(finals, result.terminated)
+            result.final_observation = self._in_order(finals, result.terminated & ~asked)
             self._begin(result.ended, next_episodes)
         result.observation = self._observe(np.arange(self.num_envs), pictures=True)
         return result
@@ -137,13 +139,13 @@ class Batch(NoSnapshots):
             row = int(rows[np.flatnonzero(~finite)[0]])
             raise NotFinite(f"the state is no longer finite after control step {self._clock[row]}", row)
 
-    def _in_order(self, finals: list[tuple[Array, Observation]], terminated: Array) -> Observation:
-        """Rows that ended at several steps as one observation, ascending; without pictures where they terminated."""
+    def _in_order(self, finals: list[tuple[Array, Observation]], dark: Array) -> Observation:
+        """Rows that ended at several steps as one observation, ascending; without pictures where `dark` is set."""
         import torch
 
         rows = np.concatenate([each for each, _ in finals])
         order = np.argsort(rows)
-        place, shown = self._on_device(order), self._on_device(~terminated[rows[order]])
+        place, shown = self._on_device(order), self._on_device(~dark[rows[order]])
 
         def together(parts: list[Any]) -> Any:
             return torch.cat(parts)[place]

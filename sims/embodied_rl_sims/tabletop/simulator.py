@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 import numpy as np
 
 from embodied_rl.interfaces.sim import Array, Episode, NotFinite, Observation, Source, StepResult
-from embodied_rl_sims.chunks import empty_result
+from embodied_rl_sims.chunks import asked_for_final_picture, empty_result
 from embodied_rl_sims.tabletop import arm, operator
 from embodied_rl_sims.tabletop.bodies import FIXTURES, OBJECTS, Bodies
 from embodied_rl_sims.tabletop.camera import RayCamera, View
@@ -18,7 +18,7 @@ from embodied_rl_sims.tabletop.settings import LAG, WORKSPACE_HIGH, WORKSPACE_LO
 
 _CAMERA = "front"
 _FAULT_STREAM, _DELAY_STREAM = 1, 1003
-_EPISODE_FIELDS = ("index", "task", "seed", "initial_state", "group", "split")
+_EPISODE_FIELDS = ("index", "task", "seed", "initial_state", "group", "split", "final_picture")
 
 
 class Tabletop:
@@ -26,7 +26,8 @@ class Tabletop:
 
     Actions are displacements of the commanded tool position in metres and the gripper's opening in -1…1. The reward
     is 1 on the control step that reaches the goal. Lifting, placing or pressing the wrong thing ends the episode. The
-    final picture of an episode that terminated is black, because nothing follows that could be learned from it.
+    final picture of an episode that terminated is black, because nothing follows that could be learned from it, unless
+    the episode asks for it (`Episode.final_picture`).
     """
 
     Config = TabletopConfig
@@ -71,7 +72,8 @@ class Tabletop:
             running &= ~over & ~late
         result.ended = np.flatnonzero(result.terminated | result.truncated)
         if len(result.ended):
-            result.final_observation = self._observe(result.ended, result.truncated)
+            wanted = result.truncated | asked_for_final_picture(self._episode)
+            result.final_observation = self._observe(result.ended, wanted)
             for row in result.ended:
                 self._begin(int(row), next_episodes[row])
         result.observation = self._observe()
@@ -290,11 +292,13 @@ def _pack(episode: Episode | None) -> list[int]:
     if episode is None:
         return [-1] * len(_EPISODE_FIELDS)
     state = -1 if episode.initial_state is None else episode.initial_state
-    return [episode.index, episode.task, episode.seed, state, episode.group, ("train", *SPLITS).index(episode.split)]
+    split = ("train", *SPLITS).index(episode.split)
+    return [episode.index, episode.task, episode.seed, state, episode.group, split, int(episode.final_picture)]
 
 
 def _unpack(packed: Array) -> Episode | None:
-    index, task, seed, state, group, split = (int(value) for value in packed)
+    index, task, seed, state, group, split, *pictured = (int(value) for value in packed)
     if seed < 0:
         return None
-    return Episode(index, task, seed, None if state < 0 else state, group, ("train", *SPLITS)[split])
+    shown = pictured == [1]  # earlier snapshots say nothing of it
+    return Episode(index, task, seed, None if state < 0 else state, group, ("train", *SPLITS)[split], shown)
