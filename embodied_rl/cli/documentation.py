@@ -43,15 +43,20 @@ def plugin_keys(path: str, where: str) -> list[Key]:
         path: "module:Class" of the plug-in.
         where: the node its keys belong to, such as "algo".
     """
-    plugin = _find_class(*path.split(":"))
+    plugin = _plugin_class(path)
     config = _find_class(plugin[0], "Config", plugin[1].body) if plugin else None
     return _keys(*config, where) if config else []
 
 
 def summary(path: str) -> str:
     """First line of the docstring of "module:Class"."""
-    plugin = _find_class(*path.split(":"))
+    plugin = _plugin_class(path)
     return ((plugin and ast.get_docstring(plugin[1])) or "").partition("\n")[0]
+
+
+def _plugin_class(path: str) -> Located | None:
+    module, _, name = path.partition(":")
+    return _find_class(module, name)
 
 
 def _find_class(module: str, name: str, body: Sequence[ast.stmt] | None = None) -> Located | None:
@@ -75,7 +80,9 @@ def _statements(module: str) -> list[ast.stmt]:
     spec = find_spec(top)
     for name in inner:
         spec = PathFinder.find_spec(name, spec.submodule_search_locations) if spec else None
-    return ast.parse(Path(spec.origin).read_text(encoding="utf-8")).body if spec and spec.has_location else []
+    if spec is None or spec.origin is None or not spec.has_location:
+        return []
+    return ast.parse(Path(spec.origin).read_text(encoding="utf-8")).body
 
 
 def _keys(module: str, node: ast.ClassDef, where: str) -> list[Key]:
