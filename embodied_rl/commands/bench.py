@@ -72,7 +72,9 @@ def throughput_table(name: str, ours: Mapping[str, Any], others: list[Any]) -> T
     """Control steps per second, and how they compare."""
     every, speed = ours["control_steps_between_pictures"], ours["control_steps_per_second"]
     bare, transport = ours["bare_control_steps_per_second"], ours.get("transport")
-    rows = [(name, f"{speed:,.0f}", "", f"{ours['envs']} environments, median of {ours['rounds']} rounds")]
+    rows: list[tuple[str, ...]] = [
+        (name, f"{speed:,.0f}", "", f"{ours['envs']} environments, median of {ours['rounds']} rounds")
+    ]
     if bare is not None:
         rows.append(("bare loop", f"{bare:,.0f}", f"{ours['ratio_to_bare']:.1%}", "physics and rays alone, in turns"))
     if transport is not None:
