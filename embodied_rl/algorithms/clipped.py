@@ -25,50 +25,48 @@ from embodied_rl.ranks.collective import Ranks
 
 @dataclass(frozen=True)
 class ClippedConfig:
-    """Settings of the clipped policy update.
-
-    Attributes:
-        lr: learning rate of the policy. perception_lr: of what it sees with.
-        lr_final: share of the learning rates that is left at the end; linear in between.
-        warmup_updates: optimiser steps over which the policy's learning rates rise.
-        epochs: passes over a rollout.
-        minibatch: rows of a minibatch that may be learned from, over all ranks.
-        micro_batch: rows of a minibatch whose gradients are computed at once, on each rank; null for all, "auto" for as
-            many as memory allows, which is measured once. Fewer change nothing but the last digits.
-        level: what one ratio covers: "token", "action" or "chunk".
-        clip_low: the ratio stays above 1 - clip_low.
-        clip_high: the ratio stays below 1 + clip_high; more than clip_low is DAPO's clip-higher (arXiv:2503.14476).
-        dual_clip: bounds the loss of bad actions at that multiple of the advantage (arXiv:1912.09729); null for none.
-        decoupled: where earlier weights decided, the ratio is to the policy at the start of the update, and a weight
-            corrects for the one that decided (decoupled PPO, arXiv:2505.24298); otherwise to that one.
-        importance_cap: those weights are truncated there, which is at least 1; null for not at all.
-        target_kl: an epoch whose mean KL of a chunk exceeds it is the last; null for no limit.
-        entropy: weight of the entropy bonus, where the noise is learned.
-        auxiliary: weight of the backbone's auxiliary loss, such as localisation.
-        grad_clip: largest gradient norm.
-        noise_final: share of the sampler's noise level that is left at the end.
-        noise_decay_from: share of the run after which the noise level falls, linearly.
-    """
+    """Settings of the clipped policy update."""
 
     lr: float = at_least(0, 2e-4)
+    """learning rate of the policy."""
     perception_lr: float = at_least(0, 1e-4)
+    """learning rate of what the policy sees with."""
     lr_final: float = at_least(0, 0.3)
+    """share of the learning rates that is left at the end; linear in between."""
     warmup_updates: int = at_least(0, 20)
+    """optimiser steps over which the policy's learning rates rise."""
     epochs: int = at_least(1, 3)
+    """passes over a rollout."""
     minibatch: int = at_least(1, 512)
+    """rows of a minibatch that may be learned from, over all ranks."""
     micro_batch: int | Literal["auto"] | None = None
+    """rows of a minibatch whose gradients are computed at once, on each rank; null for all, "auto" for as many as
+    memory allows, which is measured once. Fewer change nothing but the last digits."""
     level: Literal["token", "action", "chunk"] = "action"
+    """what one ratio covers: "token", "action" or "chunk"."""
     clip_low: float = at_least(0, 0.2)
+    """the ratio stays above 1 - clip_low."""
     clip_high: float = at_least(0, 0.2)
+    """the ratio stays below 1 + clip_high; more than clip_low is DAPO's clip-higher (arXiv:2503.14476)."""
     dual_clip: float | None = at_least(1, None)
+    """bounds the loss of bad actions at that multiple of the advantage (arXiv:1912.09729); null for none."""
     decoupled: bool = True
+    """where earlier weights decided, the ratio is to the policy at the start of the update, and a weight corrects for
+    the one that decided (decoupled PPO, arXiv:2505.24298); otherwise to that one."""
     importance_cap: float | None = at_least(1, 2.0)
+    """those weights are truncated there, which is at least 1; null for not at all."""
     target_kl: float | None = at_least(0, 0.3)
+    """an epoch whose mean KL of a chunk exceeds it is the last; null for no limit."""
     entropy: float = at_least(0, 0.0)
+    """weight of the entropy bonus, where the noise is learned."""
     auxiliary: float = at_least(0, 0.0)
+    """weight of the backbone's auxiliary loss, such as localisation."""
     grad_clip: float = at_least(0, 1.0)
+    """largest gradient norm."""
     noise_final: float = at_least(0, 1.0)
+    """share of the sampler's noise level that is left at the end."""
     noise_decay_from: float = at_least(0, 0.5)
+    """share of the run after which the noise level falls, linearly."""
 
     def __post_init__(self) -> None:
         """Refuse what cannot be.

@@ -30,17 +30,14 @@ from embodied_rl.rollout.rewards import compose_reward
 
 @dataclass(frozen=True)
 class GRPOConfig(ClippedConfig):
-    """Settings of GRPO, beyond those of the clipped update.
-
-    Attributes:
-        group_size: episodes that start alike; it divides the environments of every rank.
-        success_low: groups whose mean return is below are left out.
-        success_high: groups whose mean return is above are left out.
-    """
+    """Settings of GRPO, beyond those of the clipped update."""
 
     group_size: int = 8
+    """episodes that start alike; it divides the environments of every rank."""
     success_low: float = 0.1
+    """groups whose mean return is below are left out."""
     success_high: float = 0.9
+    """groups whose mean return is above are left out."""
 
 
 class GRPO:

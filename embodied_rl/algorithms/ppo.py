@@ -37,31 +37,28 @@ _REPLAYED: tuple[str, ...] = ("privileged", "returns", "value")
 
 @dataclass(frozen=True)
 class PPOConfig(ClippedConfig):
-    """Settings of PPO, beyond those of the clipped update.
-
-    Attributes:
-        gamma: discount, per control step or decision, as `discount` says.
-        discount: what gamma discounts: a "control_step", or a "decision" as in pi_RL.
-        lam: lambda of generalised advantage estimation, per decision.
-        normalise: advantages to mean 0 and deviation 1 over all ranks.
-        critic_lr: learning rate of the critic.
-        value_clip: clipping around the value before the update; null for none.
-        value_huber: Huber threshold of the value loss; null for squares.
-        critic_warmup: iterations that fit the critic alone.
-        critic_steps: minibatches an iteration of a critic on privileged state; `minibatch` rows on each rank.
-        critic_replay: rollouts those minibatches draw from.
-    """
+    """Settings of PPO, beyond those of the clipped update."""
 
     gamma: float = at_least(0, 0.994)
+    """discount, per control step or decision, as `discount` says."""
     discount: Literal["control_step", "decision"] = "control_step"
+    """what gamma discounts: a "control_step", or a "decision" as in pi_RL."""
     lam: float = at_least(0, 0.9)
+    """lambda of generalised advantage estimation, per decision."""
     normalise: bool = True
+    """advantages to mean 0 and deviation 1 over all ranks."""
     critic_lr: float = at_least(0, 1e-3)
+    """learning rate of the critic."""
     value_clip: float | None = at_least(0, None)
+    """clipping around the value before the update; null for none."""
     value_huber: float | None = at_least(0, None)
+    """Huber threshold of the value loss; null for squares."""
     critic_warmup: int = at_least(0, 2)
+    """iterations that fit the critic alone."""
     critic_steps: int = at_least(0, 60)
+    """minibatches an iteration of a critic on privileged state; `minibatch` rows on each rank."""
     critic_replay: int = at_least(1, 6)
+    """rollouts those minibatches draw from."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

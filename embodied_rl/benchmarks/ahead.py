@@ -11,10 +11,10 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from embodied_rl.benchmarks.sleeping import SleepingActor, SleepingConfig, SleepingSimulator
+from embodied_rl.benchmarks.tables import make_table
 from embodied_rl.planner.allocation import Allocation
 from embodied_rl.planner.costs import Costs, Line
 from embodied_rl.planner.model import Workload, iteration
@@ -167,12 +167,10 @@ def run(case: Case, extra: float) -> Outcome:
 
 def table(outcomes: Sequence[Outcome]) -> Table:
     """Each case beside its prediction."""
+    rows = [
+        (each.case.name, f"{each.predicted:.2f} s", f"{each.measured:.2f} s", f"{each.share:.1%}", f"{each.behind:.0%}")
+        for each in outcomes
+    ]
     caption = f"Seconds of an iteration of {ENVS} × {DECISIONS} decisions, medians of {MEASURED}."
-    found = Table(title="collecting ahead, stages that sleep", caption=caption, box=SIMPLE_HEAD)
-    found.add_column("case")
-    for heading in ("predicted", "measured", "of predicted", "lag ≥ 1"):
-        found.add_column(heading, justify="right", no_wrap=True)
-    for each in outcomes:
-        times = (f"{each.predicted:.2f} s", f"{each.measured:.2f} s")
-        found.add_row(each.case.name, *times, f"{each.share:.1%}", f"{each.behind:.0%}")
-    return found
+    headings = ("case", "predicted", "measured", "of predicted", "lag ≥ 1")
+    return make_table("collecting ahead, stages that sleep", caption, headings, rows)

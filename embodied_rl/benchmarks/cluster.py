@@ -13,11 +13,11 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
-from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from embodied_rl.benchmarks import ahead, pipeline
 from embodied_rl.benchmarks.sleeping import EXECUTED, SleepingConfig, SleepingSimulator
+from embodied_rl.benchmarks.tables import make_table
 from embodied_rl.processes.base import Deadlines, Runtime, Share
 from embodied_rl.processes.handle import Handle, WorkerDied, revive
 from embodied_rl.processes.this_machine import ThisMachine
@@ -146,13 +146,8 @@ def _episodes() -> list[Any]:
 def table(outcomes: Sequence[Outcome]) -> Table:
     """Each plan here and there."""
     caption = f"Seconds of a rollout or an iteration, medians of {REPEATS}, in turns; two nodes on this machine."
-    found = Table(title="a Ray cluster, stages that sleep", caption=caption, box=SIMPLE_HEAD)
-    found.add_column("plan")
-    for heading in ("local", "Ray", "throughput"):
-        found.add_column(heading, justify="right", no_wrap=True)
-    for each in outcomes:
-        found.add_row(each.name, f"{each.local:.2f} s", f"{each.ray:.2f} s", f"{each.share:.1%}")
-    return found
+    rows = [(each.name, f"{each.local:.2f} s", f"{each.ray:.2f} s", f"{each.share:.1%}") for each in outcomes]
+    return make_table("a Ray cluster, stages that sleep", caption, ("plan", "local", "Ray", "throughput"), rows)
 
 
 def summary(outcomes: Sequence[Outcome], found: Recovery) -> dict[str, Any]:

@@ -6,15 +6,15 @@ from itertools import product
 from typing import Any
 
 import torch
-from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode, sdpa_flop_count
 
 from embodied_rl.benchmarks import networks
 from embodied_rl.benchmarks.networks import Size
+from embodied_rl.benchmarks.tables import make_table
+from embodied_rl.benchmarks.update_memory import without_memory
 from embodied_rl.interfaces.policy import PolicyInput
-from embodied_rl.learning.memory import without_memory
 
 ROWS, STEPS = (1, 32), (4, 10)
 
@@ -108,15 +108,13 @@ def table(found: Sequence[Decision]) -> Table:
         f"Not measured: milliseconds of a decision in bfloat16 at least, K = {STEPS[0]}/{STEPS[1]}: "
         "bytes read by bandwidth, or operations (10¹² of prefix + step) by peak speed."
     )
-    made = Table(title="bench memory: limit of a decision", caption=caption, box=SIMPLE_HEAD)
-    made.add_column("policy", no_wrap=True)
-    for heading in ("rows", "operations", *(each.name for each in ACCELERATORS)):
-        made.add_column(heading, justify="right", no_wrap=True)
+    rows = list[tuple[str, ...]]()
     for each in found:
         work = f"{each.prefix.operations / 1e12:.2f} + {each.step.operations / 1e12:.3f}"
         least = ("/".join(f"{1e3 * each.seconds(on, steps):.1f}" for steps in STEPS) for on in ACCELERATORS)
-        made.add_row(each.policy, str(each.rows), work, *least)
-    return made
+        rows.append((each.policy, str(each.rows), work, *least))
+    headings = ("policy", "rows", "operations", *(each.name for each in ACCELERATORS))
+    return make_table("bench memory: limit of a decision", caption, headings, rows)
 
 
 def _operations() -> FlopCounterMode:

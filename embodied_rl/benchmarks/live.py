@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from embodied_rl.benchmarks import busy
+from embodied_rl.benchmarks.tables import make_table
 from embodied_rl.config.schema import TrainConfig
 from embodied_rl.planner import choice
 from embodied_rl.planner.allocation import Allocation
@@ -104,11 +104,9 @@ def _with_interval(each: Run) -> str:
 def table(runs: Sequence[Run], costs: Costs, work: Workload) -> Table:
     """Each allocation beside its prediction."""
     shares = f"r = {costs.ratio(work.envs):.2f}, f = {costs.fixed_share(work.envs):.2f}"
-    found = Table(title="training", caption=f"Seconds of the median iteration; {shares}.", box=SIMPLE_HEAD)
-    found.add_column("allocation")
-    for heading in ("predicted", "measured", "error"):
-        found.add_column(heading, justify="right", no_wrap=True)
-    for each in runs:
-        cells = f"{each.predicted:.2f} s", _with_interval(each), f"{each.error:+.1%}"
-        found.add_row(str(each.plan.allocation), *cells)
-    return found
+    rows = [
+        (str(each.plan.allocation), f"{each.predicted:.2f} s", _with_interval(each), f"{each.error:+.1%}")
+        for each in runs
+    ]
+    caption = f"Seconds of the median iteration; {shares}."
+    return make_table("training", caption, ("allocation", "predicted", "measured", "error"), rows)

@@ -5,13 +5,13 @@ from dataclasses import asdict, dataclass
 from itertools import product
 from typing import Any
 
-from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from embodied_rl.actors.flow import Keep
 from embodied_rl.benchmarks import limit, networks
 from embodied_rl.benchmarks.networks import Size
-from embodied_rl.learning.memory import UpdateMemory, of_update, row_bytes, without_memory
+from embodied_rl.benchmarks.tables import make_table
+from embodied_rl.benchmarks.update_memory import UpdateMemory, count_update, row_bytes, without_memory
 
 MEMORIES = (24, 80, 141)
 """GB (10⁹ bytes) of an RTX 4090, an A100 or H100, and an H200."""
@@ -48,7 +48,7 @@ def account(policy: str, size: Size, train: str, precision: str) -> Account:
     found: dict[bool, UpdateMemory] = {}
     for saving in (False, True):
         actor = networks.lay_out(policy, size, train=train, precision=precision, gradient_checkpointing=saving)
-        found[saving] = of_update(actor, autocast=precision == "mixed")
+        found[saving] = count_update(actor, autocast=precision == "mixed")
     return Account(policy, train, precision, actor.keep, found[False], found[True])
 
 
@@ -72,15 +72,12 @@ def recorded(size: Size) -> list[dict[str, Any]]:
 
 def held_table(found: Sequence[Account]) -> Table:
     """Gigabytes that are there all the time."""
-    caption = "GB (10⁹ bytes) that are held all the time where a policy learns."
-    made = Table(title="bench memory: held", caption=caption, box=SIMPLE_HEAD)
-    made.add_column("policy", no_wrap=True)
-    for heading in ("weights", "gradients", "Adam", "all"):
-        made.add_column(heading, justify="right", no_wrap=True)
+    rows = list[tuple[str, ...]]()
     for each in found:
         held = each.plain.weights, each.plain.gradients, each.plain.moments, each.plain.held
-        made.add_row(f"{each.policy} {each.train}, {each.precision}", *(f"{value / 1e9:.2f}" for value in held))
-    return made
+        rows.append((f"{each.policy} {each.train}, {each.precision}", *(f"{value / 1e9:.2f}" for value in held)))
+    caption = "GB (10⁹ bytes) that are held all the time where a policy learns."
+    return make_table("bench memory: held", caption, ("policy", "weights", "gradients", "Adam", "all"), rows)
 
 
 def rows_table(found: Sequence[Account]) -> Table:
@@ -89,30 +86,24 @@ def rows_table(found: Sequence[Account]) -> Table:
         "MB of each row of a micro-batch, and the most rows that fit into so many GB, "
         "as it is/with gradient checkpointing; what an allocator wastes is not counted."
     )
-    made = Table(title="bench memory: micro-batches", caption=caption, box=SIMPLE_HEAD)
-    made.add_column("policy", no_wrap=True)
-    for heading in ("MB a row", *(f"{size} GB" for size in MEMORIES)):
-        made.add_column(heading, justify="right", no_wrap=True)
+    cells = list[tuple[str, ...]]()
     for each in found:
         ways = each.plain, each.saving
         rows = "/".join(f"{way.row / 1e6:.0f}" for way in ways)
         fits = ("/".join(str(way.most_rows(size * 1e9)) for way in ways) for size in MEMORIES)
-        made.add_row(f"{each.policy} {each.train}, {each.precision}", rows, *fits)
-    return made
+        cells.append((f"{each.policy} {each.train}, {each.precision}", rows, *fits))
+    headings = ("policy", "MB a row", *(f"{size} GB" for size in MEMORIES))
+    return make_table("bench memory: micro-batches", caption, headings, cells)
 
 
 def recorded_table(found: Sequence[dict[str, Any]]) -> Table:
     """Megabytes of a recorded decision."""
     caption = "Megabytes that a trace holds of a decision, with what a frozen part of the network made of it."
-    made = Table(title="bench memory: traces", caption=caption, box=SIMPLE_HEAD)
-    made.add_column("policy", no_wrap=True)
-    for title in KINDS.values():
-        made.add_column(title, justify="right", no_wrap=True)
+    rows = list[tuple[str, ...]]()
     for each in found:
-        kept = (f"{each[keep] / 1e6:.2f}" for keep in KINDS)
         stored = "bfloat16" if each["precision"] == "mixed" else "float32"
-        made.add_row(f"{each['policy']}, {stored} prefix", *kept)
-    return made
+        rows.append((f"{each['policy']}, {stored} prefix", *(f"{each[keep] / 1e6:.2f}" for keep in KINDS)))
+    return make_table("bench memory: traces", caption, ("policy", *KINDS.values()), rows)
 
 
 def measure(size: Size) -> tuple[list[Table], dict[str, Any]]:

@@ -12,10 +12,10 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
-from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from embodied_rl.benchmarks.sleeping import EXECUTED, SleepingActor, SleepingConfig, SleepingSimulator
+from embodied_rl.benchmarks.tables import make_table
 from embodied_rl.planner.allocation import Allocation, Order
 from embodied_rl.planner.costs import Costs, Line
 from embodied_rl.planner.model import DRAWS, Workload, rollout
@@ -184,13 +184,11 @@ def run(case: Case, predicted: float) -> Outcome:
 
 def table(outcomes: Sequence[Outcome]) -> Table:
     """Each case beside its prediction."""
-    found = Table(title="stages that sleep", caption="Seconds of a rollout of 24 decisions, medians.", box=SIMPLE_HEAD)
-    found.add_column("case")
-    for heading in ("predicted", "measured", "error"):
-        found.add_column(heading, justify="right", no_wrap=True)
-    for each in outcomes:
-        found.add_row(each.case.name, f"{each.predicted:.2f} s", f"{each.measured:.2f} s", f"{each.error:+.1%}")
-    return found
+    rows = [
+        (each.case.name, f"{each.predicted:.2f} s", f"{each.measured:.2f} s", f"{each.error:+.1%}") for each in outcomes
+    ]
+    caption, headings = "Seconds of a rollout of 24 decisions, medians.", ("case", "predicted", "measured", "error")
+    return make_table("stages that sleep", caption, headings, rows)
 
 
 def remarks(outcomes: Sequence[Outcome]) -> list[str]:

@@ -7,7 +7,6 @@ from itertools import product
 from typing import Any
 
 import torch
-from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from torch import Tensor
 
@@ -17,6 +16,7 @@ from embodied_rl.algorithms.clipped import ClippedConfig, ClippedUpdate
 from embodied_rl.benchmarks import networks
 from embodied_rl.benchmarks.networks import Size
 from embodied_rl.benchmarks.stopwatch import Turns, one_thread, take_turns
+from embodied_rl.benchmarks.tables import make_table
 from embodied_rl.config.schema import BenchConfig
 from embodied_rl.flow.sampler import ode_sample
 from embodied_rl.interfaces.errors import UserError
@@ -211,17 +211,16 @@ def denoising_table(found: Sequence[Denoising]) -> Table:
         "Milliseconds of a decision for so many rows, K denoise steps: prefix encoded "
         "once; with compiled steps; prefix encoded at every step. Actions differ by."
     )
-    made = Table(title="bench policy: decisions", caption=caption, box=SIMPLE_HEAD)
-    made.add_column("policy", no_wrap=True)
-    for heading in ("rows", "K", "once", "compiled", "every step", "times", "differ"):
-        made.add_column(heading, justify="right", no_wrap=True)
+    rows = list[tuple[str, ...]]()
     for each in found:
         once, again = (f"{1e3 * each.turns.seconds(name):.1f}" for name in ("cached", "uncached"))
         fused = "–" if each.compiled is None else f"{1e3 * each.turns.seconds('compiled'):.1f}"
-        ratio = f"{each.turns.ratio('uncached', 'cached'):.2f}"
-        counts = str(each.rows), str(each.steps)
-        made.add_row(f"{each.policy} {each.size.name}", *counts, once, fused, again, ratio, f"{each.difference:.1g}")
-    return made
+        asked = (f"{each.policy} {each.size.name}", str(each.rows), str(each.steps))
+        rows.append(
+            (*asked, once, fused, again, f"{each.turns.ratio('uncached', 'cached'):.2f}", f"{each.difference:.1g}")
+        )
+    headings = ("policy", "rows", "K", "once", "compiled", "every step", "times", "differ")
+    return make_table("bench policy: decisions", caption, headings, rows)
 
 
 def update_table(found: Sequence[Update]) -> Table:
@@ -230,16 +229,14 @@ def update_table(found: Sequence[Update]) -> Table:
         "Decisions per second of an update of the action expert alone, from images, image "
         "features, or the prefix's keys and values, of so many kB; log-probs differ by."
     )
-    made = Table(title="bench policy: update", caption=caption, box=SIMPLE_HEAD)
-    made.add_column("policy", no_wrap=True)
-    for heading in ("rows", *networks.KEEPS, "times", "differ", "kB"):
-        made.add_column(heading, justify="right", no_wrap=True)
+    rows = list[tuple[str, ...]]()
     for each in found:
         rates = (f"{each.rate(keep):.1f}" for keep in networks.KEEPS)
         ratio, size = each.turns.ratio("images", "prefix"), each.row_bytes["prefix"] / 1e3
         name, rest = f"{each.policy} {each.size.name}", (f"{ratio:.2f}", f"{each.difference:.1g}", f"{size:,.0f}")
-        made.add_row(name, str(each.rows), *rates, *rest)
-    return made
+        rows.append((name, str(each.rows), *rates, *rest))
+    headings = ("policy", "rows", *networks.KEEPS, "times", "differ", "kB")
+    return make_table("bench policy: update", caption, headings, rows)
 
 
 def sizes(found: Sequence[Denoising]) -> list[str]:

@@ -18,22 +18,20 @@ _ACTIONS = ("x", "y")
 
 @dataclass(frozen=True)
 class SleepingConfig:
-    """Settings.
-
-    Attributes:
-        fixed, per_env: seconds of a chunk: fixed + per_env · n.
-        jitter: σ of a log-normal factor of mean 1.
-        seed: of the jitter.
-        image_size: of the pictures, which are made anew for every observation.
-        horizon: control steps of an episode; it ends at the limit.
-    """
+    """Settings."""
 
     fixed: float = 0.0
+    """seconds that every chunk takes."""
     per_env: float = 0.0
+    """seconds that a chunk takes beyond those, for each environment."""
     jitter: float = 0.0
+    """σ of a log-normal factor of mean 1."""
     seed: int = 0
+    """of the jitter."""
     image_size: int = 64
+    """of the pictures, which are made anew for every observation."""
     horizon: int = 40
+    """control steps of an episode; it ends at the limit."""
 
 
 class SleepingSimulator:

@@ -9,10 +9,10 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 import numpy as np
-from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from embodied_rl.benchmarks.sleeping import EXECUTED
+from embodied_rl.benchmarks.tables import make_table
 from embodied_rl.interfaces.sim import Array, Camera, Episode, Observation, SimulatorSpec, Source, StepResult, Task
 from embodied_rl.processes.local import ProcessHandle
 from embodied_rl.rollout.episodes import EpisodeSampler
@@ -155,11 +155,6 @@ def _serve(connection: Connection, load: Load) -> None:
 def table(found: Sequence[Transport]) -> Table:
     """Milliseconds of a step, each way of carrying it."""
     caption = "Milliseconds of a step there and back: messages alone, with the copy of the pictures, and by plain pipe."
-    made = Table(title="transport", caption=caption, box=SIMPLE_HEAD)
-    made.add_column("step")
-    for heading in ("messages", "whole", "plain pipe"):
-        made.add_column(heading, justify="right", no_wrap=True)
-    for each in found:
-        seconds = (each.signal, each.whole, each.pickled)
-        made.add_row(each.load.name, *(f"{1e3 * value:.3f}" for value in seconds))
-    return made
+    seconds = [(each.load.name, (each.signal, each.whole, each.pickled)) for each in found]
+    rows = [(name, *(f"{1e3 * value:.3f}" for value in values)) for name, values in seconds]
+    return make_table("transport", caption, ("step", "messages", "whole", "plain pipe"), rows)

@@ -6,7 +6,6 @@ ever executed. A tokenizer and other files, being long, are tensors of bytes.
 """
 
 import json
-import os
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -26,7 +25,7 @@ from embodied_rl.learning import sharded
 from embodied_rl.learning.checkpoint import CheckpointError, failed_writes
 from embodied_rl.learning.trainable import adapt, adapter_settings, merge
 from embodied_rl.learning.weights import adopted, whole
-from embodied_rl.runs.storage import explained, sync_folder
+from embodied_rl.runs.storage import make_folder, replacing
 
 FORMATS = (1, 2)
 """Those that are read; the last one is written."""
@@ -196,18 +195,9 @@ def _write(path: Path, state: Mapping[str, Tensor], metadata: PolicyMetadata, dt
         tensors |= {FILE + name: _as_tensor(content) for name, content in metadata.source.files.items()}
     if metadata.embodiment.tokenizer:
         tensors[TOKENIZER] = _as_tensor(metadata.embodiment.tokenizer.encode())
-    temporary = path.with_name(f".tmp-{path.name}-{os.getpid()}")
-    with explained(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            with failed_writes(path):
-                save_file(tensors, temporary, {HEADER: metadata.to_json()})
-            with temporary.open("rb") as written:
-                os.fsync(written.fileno())
-            temporary.replace(path)
-        finally:
-            temporary.unlink(missing_ok=True)
-        sync_folder(path.parent)
+    make_folder(path.parent, "run.root")
+    with replacing(path) as temporary, failed_writes(path):
+        save_file(tensors, temporary, {HEADER: metadata.to_json()})
 
 
 def _read(path: Path, weights: bool = True) -> tuple[PolicyMetadata, dict[str, Tensor]]:

@@ -1,13 +1,23 @@
-"""What each configuration key means, read from the source of its dataclass: nothing heavy is imported to say it."""
+"""What each configuration key means: the string under its field. It is read from source text, and nothing is imported.
+
+A field of a configuration dataclass is documented by the string under it, its default is shown as it would be typed.
+"""
 
 import ast
-import re
+from collections.abc import Sequence
 from dataclasses import dataclass
-from importlib.machinery import ModuleSpec, PathFinder
+from functools import cache
+from importlib.machinery import PathFinder
 from importlib.util import find_spec
+from itertools import zip_longest
 from pathlib import Path
 
 from embodied_rl.config.freeze import join
+
+Located = tuple[str, ast.ClassDef]
+"""The module that defines a class, and the class."""
+
+_DEFAULT_POSITION = {"trusted_setting": 0}  # of the default among the arguments; `at_least` has it second
 
 
 @dataclass(frozen=True)
@@ -19,40 +29,11 @@ class Key:
     doc: str
 
 
-@dataclass(frozen=True)
-class Source:
-    """A module's text: its top-level classes, and where the names it imports come from."""
-
-    classes: dict[str, ast.ClassDef]
-    imported: dict[str, str]
-
-    @staticmethod
-    def of(module: str) -> "Source":
-        """Read a module without running it. A module that cannot be found has no classes."""
-        spec = _locate(module)
-        text = Path(spec.origin).read_text(encoding="utf-8") if spec and spec.origin else ""
-        body = ast.parse(text).body
-        imports = [node for node in body if isinstance(node, ast.ImportFrom) and node.module and not node.level]
-        return Source(
-            {node.name: node for node in body if isinstance(node, ast.ClassDef)},
-            {name.asname or name.name: str(node.module) for node in imports for name in node.names},
-        )
-
-
-def _locate(module: str) -> ModuleSpec | None:
-    """Where a module lies. Unlike `find_spec`, this does not import the packages around it."""
-    top, *inner = module.split(".")
-    spec = find_spec(top)
-    for name in inner:
-        spec = PathFinder.find_spec(name, spec.submodule_search_locations) if spec else None
-    return spec
-
-
 def schema_keys(name: str) -> list[Key]:
     """The keys of a dataclass in `embodied_rl.config.schema`."""
-    source, node = _find_class("embodied_rl.config.schema", name)
-    assert node is not None, f"embodied_rl.config.schema has no {name}"
-    return _keys(node, source, "")
+    found = _find_class("embodied_rl.config.schema", name)
+    assert found is not None, f"embodied_rl.config.schema has no {name}"
+    return _keys(*found, "")
 
 
 def plugin_keys(path: str, where: str) -> list[Key]:
@@ -62,93 +43,88 @@ def plugin_keys(path: str, where: str) -> list[Key]:
         path: "module:Class" of the plug-in.
         where: the node its keys belong to, such as "algo".
     """
-    source, plugin = _find_class(*path.split(":"))
-    for node in plugin.body if plugin else []:
-        if isinstance(node, ast.ClassDef) and node.name == "Config":
-            return _keys(node, source, where)
-        if (
-            isinstance(node, ast.Assign)
-            and isinstance(node.value, ast.Name)
-            and ast.unparse(node.targets[0]) == "Config"
-        ):
-            config = _follow(source, node.value.id)
-            return _keys(config[1], config[0], where) if config[1] else []
-    return []
+    plugin = _plugin_class(path)
+    config = _find_class(plugin[0], "Config", plugin[1].body) if plugin else None
+    return _keys(*config, where) if config else []
 
 
 def summary(path: str) -> str:
     """First line of the docstring of "module:Class"."""
-    _, plugin = _find_class(*path.split(":"))
-    return ((plugin and ast.get_docstring(plugin)) or "").partition("\n")[0]
+    plugin = _plugin_class(path)
+    return ((plugin and ast.get_docstring(plugin[1])) or "").partition("\n")[0]
 
 
-def _find_class(module: str, name: str) -> tuple[Source, ast.ClassDef | None]:
-    return _follow(Source.of(module), name)
+def _plugin_class(path: str) -> Located | None:
+    module, _, name = path.partition(":")
+    return _find_class(module, name)
 
 
-def _follow(source: Source, name: str) -> tuple[Source, ast.ClassDef | None]:
-    """The class `name` as a module sees it, in the module that defines it."""
-    if name in source.classes:
-        return source, source.classes[name]
-    return _find_class(source.imported[name], name) if name in source.imported else (source, None)
+def _find_class(module: str, name: str, body: Sequence[ast.stmt] | None = None) -> Located | None:
+    """The class that `body`, or else the whole of `module`, calls `name`: defined there, imported, or an alias."""
+    for node in _statements(module) if body is None else body:
+        if isinstance(node, ast.ClassDef) and node.name == name:
+            return module, node
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == name:
+            return _find_class(module, ast.unparse(node.value))
+        if isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            for alias in node.names:
+                if name == (alias.asname or alias.name):
+                    return _find_class(node.module, alias.name)
+    return None
 
 
-def _keys(node: ast.ClassDef, source: Source, where: str) -> list[Key]:
-    annotated = [
-        item.target.id for item in node.body if isinstance(item, ast.AnnAssign) and isinstance(item.target, ast.Name)
-    ]
-    listed = _attributes(ast.get_docstring(node) or "", annotated)
-    result: list[Key] = []
-    for base in node.bases:
-        inherited, parent = _follow(source, ast.unparse(base))
-        result += _keys(parent, inherited, where) if parent else []
-    for item, after in zip(node.body, [*node.body[1:], None], strict=True):
-        if not isinstance(item, ast.AnnAssign) or not isinstance(item.target, ast.Name):
-            continue
-        name, annotation = item.target.id, ast.unparse(item.annotation)
-        around, nested = _nested(source, annotation.partition(" |")[0])
-        if annotation.startswith("ClassVar") or (item.value and ast.unparse(item.value) == "rest()"):
-            continue
-        if nested:
-            result += _keys(nested, around, join(where, name))
-        if not nested or "None" in annotation:
-            result.append(Key(join(where, name), _default(item.value), _string(after) or listed.get(name, "")))
+@cache
+def _statements(module: str) -> list[ast.stmt]:
+    """The top level of a module's text; nothing where there is no such module. The packages around it are not run."""
+    top, *inner = module.split(".")
+    spec = find_spec(top)
+    for name in inner:
+        spec = PathFinder.find_spec(name, spec.submodule_search_locations) if spec else None
+    if spec is None or spec.origin is None or not spec.has_location:
+        return []
+    return ast.parse(Path(spec.origin).read_text(encoding="utf-8")).body
+
+
+def _keys(module: str, node: ast.ClassDef, where: str) -> list[Key]:
+    """The keys of a dataclass, those of its bases first."""
+    bases = [found for base in node.bases if (found := _find_class(module, ast.unparse(base)))]
+    result = [key for base in bases for key in _keys(*base, where)]
+    for item, after in zip_longest(node.body, node.body[1:]):
+        if isinstance(item, ast.AnnAssign):
+            result += _field_keys(module, item, _string(after), where)
     return result
 
 
-def _nested(source: Source, name: str) -> tuple[Source, ast.ClassDef | None]:
-    """The class of a field that is a group of keys, if it is one: a class of this module, or of another one of ours."""
-    if name not in source.classes and not source.imported.get(name, "").startswith(f"{__name__.partition('.')[0]}."):
-        return source, None
-    return _follow(source, name)
+def _field_keys(module: str, field: ast.AnnAssign, doc: str, where: str) -> list[Key]:
+    """The key of a field; or, of one that is a dataclass itself, the keys in it."""
+    name, kind = join(where, ast.unparse(field.target)), ast.unparse(field.annotation)
+    if kind.startswith("ClassVar") or (field.value and ast.unparse(field.value) == "rest()"):
+        return []
+    group = _find_class(module, kind.removesuffix(" | None"))
+    nested = _keys(*group, name) if group and group[1].decorator_list else []
+    if nested and not kind.endswith(" | None"):
+        return nested
+    return [*nested, Key(name, _default(field.value), doc)]
 
 
 def _string(node: ast.stmt | None) -> str:
-    """The text of a statement that is nothing but a string."""
+    """The text, in one line, of a statement that is nothing but a string."""
     value = node.value if isinstance(node, ast.Expr) else None
-    return value.value if isinstance(value, ast.Constant) and isinstance(value.value, str) else ""
-
-
-def _attributes(docstring: str, fields: list[str]) -> dict[str, str]:
-    """The entries of an `Attributes:` section. An entry may speak of several fields, a line hold several entries."""
-    field = f"(?:{'|'.join(fields)})"
-    parts = re.split(rf"(?:^ *|(?<=\. ))({field}(?:, {field})*): ", docstring.partition("Attributes:\n")[2], flags=re.M)
-    texts = [" ".join(text.split()) for text in parts[2::2]]
-    return {name: text for names, text in zip(parts[1::2], texts, strict=True) for name in names.split(", ")}
+    return " ".join(value.value.split()) if isinstance(value, ast.Constant) and isinstance(value.value, str) else ""
 
 
 def _default(node: ast.expr | None) -> str:
     """A default as it would be typed: `null`, `true`, text without quotes."""
     if isinstance(node, ast.Call):
         arguments = {keyword.arg: keyword.value for keyword in node.keywords}
-        given = arguments.get("default", node.args[1] if len(node.args) > 1 else arguments.get("default_factory"))
-        return _default(given)
+        position = _DEFAULT_POSITION.get(ast.unparse(node.func), 1)
+        positional = node.args[position] if len(node.args) > position else None
+        return _default(arguments.get("default", positional or arguments.get("default_factory")))
     if node is None:
         return "required"
     if isinstance(node, ast.Tuple | ast.List):
         return f"[{','.join(_default(item) for item in node.elts)}]"
     if isinstance(node, ast.Constant):
-        names = {None: "null", True: "true", False: "false"}
-        special = node.value is None or isinstance(node.value, bool)
-        return names[node.value] if special else str(node.value)
-    return ast.unparse(node)
+        names = {"None": "null", "True": "true", "False": "false"}
+        return names.get(str(node.value), str(node.value))
+    return {"dict": "{}", "tuple": "[]"}.get(ast.unparse(node), ast.unparse(node))

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from embodied_rl.cli.documentation import plugin_keys, summary
+from embodied_rl.cli.options import existing_folder, option_parser
 from embodied_rl.cli.text import columns
 from embodied_rl.config import plugins
 from embodied_rl.config.freeze import did_you_mean
@@ -50,14 +51,10 @@ def run(words: Sequence[str]) -> int:
 
 def _config_dir(words: Sequence[str]) -> tuple[list[str], Path | None]:
     """The plain words, and the folder of `--config-dir`."""
-    rest = [part for text in words for part in (text.split("=", 1) if text.startswith("--") else [text])]
-    if "--config-dir" in rest[:-1]:
-        place = rest.index("--config-dir")
-        folder = Path(rest[place + 1])
-        return rest[:place] + rest[place + 2 :], folder
+    typed, rest = option_parser().parse_known_args(words)
     if unknown := [text for text in rest if text.startswith("-")]:
         raise UserError(f"unknown option '{unknown[0]}': list takes --config-dir DIR alone.")
-    return rest, None
+    return rest, existing_folder(typed.config_dir)
 
 
 def _plugin(group: str, name: str, config_dir: Path | None) -> str:

@@ -1,15 +1,15 @@
 """Sort what was typed after a command into overrides, plain words and options."""
 
+import argparse
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
+from typing import NoReturn
 
 from embodied_rl.cli.table import Command
 from embodied_rl.config.freeze import did_you_mean
 from embodied_rl.interfaces.errors import UserError
 
-_FLAGS = {"--dry-run": "dry_run", "-m": "sweep", "--multirun": "sweep"}
-_HYDRA = ("--info", "--hydra-help", "--resolve", "--package")
 _SHOWN = ("--help", "--dry-run", "--cfg job", "--config-dir DIR", "-m")
 
 
@@ -34,47 +34,57 @@ class Options:
     hydra: tuple[str, ...] = ()
 
 
+class _Parser(argparse.ArgumentParser):
+    """Says what is wrong by a `UserError`."""
+
+    def error(self, message: str) -> NoReturn:
+        raise UserError(message)
+
+
+def option_parser() -> argparse.ArgumentParser:
+    """A parser that knows `--config-dir`, takes whole names of options alone, and raises `UserError`."""
+    parser = _Parser(add_help=False, allow_abbrev=False)
+    parser.add_argument("--config-dir", "-cd")
+    return parser
+
+
 def parse(command: Command, arguments: Sequence[str]) -> Options:
     """Read what was typed after a command.
 
     Raises:
         UserError: an option that does not exist, or a plain word that the command does not take.
     """
-    options, words = Options(), list[str]()
-    rest = [part for text in arguments for part in (text.split("=", 1) if text.startswith("--") else [text])]
-    while rest:
-        text = rest.pop(0)
-        if text in ("--cfg", "-c") and rest:
-            kind = rest.pop(0)
-            options = replace(options, show=True) if kind == "job" else replace(options, hydra=("--cfg", kind))
-        elif text in ("--config-dir", "-cd") and rest:
-            options = replace(options, config_dir=_folder(rest.pop(0)))
-        elif text in _FLAGS:
-            options = replace(options, **{_FLAGS[text]: True})
-        elif text in _HYDRA:
-            values = [rest.pop(0)] if rest and text in ("--info", "--package") else []
-            options = replace(options, hydra=(*options.hydra, text, *values))
-        elif text.startswith("-"):
-            raise UserError(_unknown_option(text, rest))
-        elif "=" in text or text.startswith("~"):
-            options = replace(options, overrides=(*options.overrides, text))
-        else:
-            words.append(text)
-    return replace(options, overrides=(*options.overrides, *_words(command, words)))
+    parser = option_parser()
+    parser.add_argument("--dry-run", action="store_true")
+    parser.add_argument("--multirun", "-m", action="store_true")
+    parser.add_argument("--cfg", "-c")
+    for name in ("--hydra-help", "--resolve"):
+        parser.add_argument(name, dest="hydra", action="append_const", const=name)
+    for name in ("--info", "--package"):
+        parser.add_argument(name, dest="hydra", action="append", type=f"{name}={{}}".format)
+    typed, rest = parser.parse_known_args(arguments)
+    if unknown := [text for text in rest if text.startswith("-")]:
+        raise UserError(_unknown_option(unknown[0]))
+    overrides = [text for text in rest if "=" in text or text.startswith("~")]
+    words = [text for text in rest if text not in overrides]
+    hydra = [*(typed.hydra or []), *([] if typed.cfg in (None, "job") else [f"--cfg={typed.cfg}"])]
+    folder, show = existing_folder(typed.config_dir), typed.cfg == "job"
+    return Options((*overrides, *_words(command, words)), typed.dry_run, show, typed.multirun, folder, tuple(hydra))
 
 
-def _folder(text: str) -> Path:
-    if not Path(text).is_dir():
+def existing_folder(text: str | None) -> Path | None:
+    """The folder of `--config-dir`, where one was typed. Raises `UserError`: there is no such folder."""
+    if text is not None and not Path(text).is_dir():
         raise UserError(f"--config-dir {text}: there is no such folder.")
-    return Path(text)
+    return None if text is None else Path(text)
 
 
-def _unknown_option(text: str, rest: Sequence[str]) -> str:
-    value = rest[0] if rest else "<value>"
-    key = text.lstrip("-").replace("-", "_")
+def _unknown_option(text: str) -> str:
+    name, equals, value = text.partition("=")
+    key = name.lstrip("-").replace("-", "_")
     return (
-        f"unknown option '{text}'.{did_you_mean(text, _SHOWN)} "
-        f"Settings are written without dashes, such as {key}={value}."
+        f"unknown option '{name}'.{did_you_mean(name, _SHOWN)} "
+        f"Settings are written without dashes, such as {key}={value if equals else '<value>'}."
     )
 
 

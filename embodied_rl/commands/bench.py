@@ -7,10 +7,10 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
-from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
+from embodied_rl.benchmarks.tables import make_table
 from embodied_rl.config.freeze import did_you_mean
 from embodied_rl.config.schema import BenchConfig, Plan
 from embodied_rl.interfaces.errors import UserError
@@ -70,26 +70,21 @@ def measure_simulator(config: BenchConfig) -> dict[str, Any]:
 
 def throughput_table(name: str, ours: Mapping[str, Any], others: list[Any]) -> Table:
     """Control steps per second, and how they compare."""
-    every = ours["control_steps_between_pictures"]
-    caption = f"Control steps per second on one core, with a picture every {every}."
-    table = Table(title=f"bench {name}", caption=caption, box=SIMPLE_HEAD)
-    table.add_column("")
-    table.add_column("steps/s", justify="right", no_wrap=True)
-    table.add_column(f"{name} is", justify="right", no_wrap=True)
-    table.add_column("")
-    speed, bare = ours["control_steps_per_second"], ours["bare_control_steps_per_second"]
-    table.add_row(name, f"{speed:,.0f}", "", f"{ours['envs']} environments, median of {ours['rounds']} rounds")
+    every, speed = ours["control_steps_between_pictures"], ours["control_steps_per_second"]
+    bare, transport = ours["bare_control_steps_per_second"], ours.get("transport")
+    rows: list[tuple[str, ...]] = [
+        (name, f"{speed:,.0f}", "", f"{ours['envs']} environments, median of {ours['rounds']} rounds")
+    ]
     if bare is not None:
-        table.add_row("bare loop", f"{bare:,.0f}", f"{ours['ratio_to_bare']:.1%}", "physics and rays alone, in turns")
-    if ours.get("transport") is not None:
-        table.add_row("transport", "", f"{ours['transport']:.1%}", "share of a step that messages and copies take")
+        rows.append(("bare loop", f"{bare:,.0f}", f"{ours['ratio_to_bare']:.1%}", "physics and rays alone, in turns"))
+    if transport is not None:
+        rows.append(("transport", "", f"{transport:.1%}", "share of a step that messages and copies take"))
     for other in others:
         rate = other.control_steps_per_second
-        if rate is None:
-            table.add_row(other.title, "–", "", other.why_not)
-        else:
-            table.add_row(other.title, f"{rate:,.0f}", f"{speed / rate:.1f} times", other.version)
-    return table
+        speeds = ("–", "") if rate is None else (f"{rate:,.0f}", f"{speed / rate:.1f} times")
+        rows.append((other.title, *speeds, other.why_not if rate is None else other.version))
+    caption = f"Control steps per second on one core, with a picture every {every}."
+    return make_table(f"bench {name}", caption, ("", "steps/s", f"{name} is"), rows, remark="")
 
 
 def measure_overlap(config: BenchConfig) -> dict[str, Any]:
@@ -189,21 +184,19 @@ def divisible(config: BenchConfig, slices: int) -> bool:
 
 def overlap_table(found: list[Mapping[str, Any]]) -> Table:
     """Stage times of a slice, and the round they add up to, in milliseconds."""
-    table = Table(
-        title="plan=split",
-        caption="Slices × simulator processes of each. Milliseconds of a slice's stages, each alone;\n"
-        "and of a round, a chunk of all environments: stages in turn, at best, and as measured.",
-        box=SIMPLE_HEAD,
+    caption = (
+        "Slices × simulator processes of each. Milliseconds of a slice's stages, each alone;\n"
+        "and of a round, a chunk of all environments: stages in turn, at best, and as measured."
     )
-    for heading in ("slices", "simulate", "decide", "send", "in turn", "bound", "round", "of bound"):
-        table.add_column(heading, justify="right", no_wrap=True)
+    rows = list[tuple[str, ...]]()
     for each in found:
         stages = each["stages"]
         times = (stages["simulating"], stages["inferring"], stages["message"])
         rounds = (each["without_overlap"], each["bound"], each["round"])
         shown = [f"{1e3 * seconds:.1f}" for seconds in (*times, *rounds)]
-        table.add_row(f"{each['slices']} × {each['workers']}", *shown, f"{each['share_of_bound']:.1%}")
-    return table
+        rows.append((f"{each['slices']} × {each['workers']}", *shown, f"{each['share_of_bound']:.1%}"))
+    headings = ("slices", "simulate", "decide", "send", "in turn", "bound", "round", "of bound")
+    return make_table("plan=split", caption, headings, rows)
 
 
 def busy_table(found: Mapping[str, Any]) -> Table:
@@ -213,10 +206,8 @@ def busy_table(found: Mapping[str, Any]) -> Table:
         f"Rollout and update: {found['iterations']} iterations of {found['seconds']:.2f} s, {speed}.\n"
         "Had work: busy, or waiting while other programs had the core."
     )
-    table = Table(title="plan=colocated", caption=caption, box=SIMPLE_HEAD, min_width=60)
-    table.add_column("rank", justify="right")
-    table.add_column("core busy", justify="right")
-    table.add_column("had work", justify="right")
-    for rank, (share, demand) in enumerate(zip_longest(found["shares"], found["demands"])):
-        table.add_row(str(rank), f"{share:.1%}", "–" if demand is None else f"{demand:.1%}")
-    return table
+    rows = [
+        (str(rank), f"{share:.1%}", "–" if demand is None else f"{demand:.1%}")
+        for rank, (share, demand) in enumerate(zip_longest(found["shares"], found["demands"]))
+    ]
+    return make_table("plan=colocated", caption, ("rank", "core busy", "had work"), rows)

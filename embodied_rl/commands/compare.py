@@ -116,36 +116,34 @@ def one_a_seed(members: Sequence[Entry]) -> list[Entry]:
 
 def to_markdown(entries: Sequence[Entry]) -> str:
     """The whole comparison as Markdown."""
-    families = _families(entries)
-    parts = ["# Comparison", _markdown_table(("run", "split", "episodes", "success [95 %]", *families), _rows(entries))]
-    if seeds := over_seeds(entries):
-        rows = [(name, str(mean.count), _mean_text(mean)) for name, mean in seeds.items()]
-        parts += ["## Over seeds", _markdown_table(("runs", "seeds", "mean success [95 %, Student]"), rows)]
-    if pairs := _pairs(entries):
-        headings = ("first", "second", "shared episodes", "only first", "only second", "p (exact McNemar)")
-        parts += ["## The same episodes", _markdown_table(headings, pairs)]
+    headings = ("run", "split", "episodes", "success [95 %]", *_families(entries))
+    parts = ["# Comparison", _markdown_table(headings, _rows(entries))]
+    for title, headings, rows in _details(entries):
+        parts += [f"## {title}", _markdown_table(headings, rows)] if rows else []
     return "\n\n".join(parts) + "\n"
 
 
 def write_comparison(path: Path, entries: Sequence[Entry]) -> None:
     """The same as a self-contained page, with learning curves."""
-    families = _families(entries)
     rows = [
         (escape(entry.label), bar(entry.report.success), *map(escape, row[1:]))
         for entry, row in zip(entries, _rows(entries), strict=True)
     ]
-    seeds = [(escape(name), str(mean.count), _mean_text(mean)) for name, mean in over_seeds(entries).items()]
-    pairs = [tuple(map(escape, row)) for row in _pairs(entries)]
-    sections = [
-        section("Success", table(("run", "", "split", "episodes", "success [95 %]", *families), rows)),
-        section("Over seeds", table(("runs", "seeds", "mean success [95 %, Student]"), seeds)),
-        section(
-            "The same episodes",
-            table(("first", "second", "shared episodes", "only first", "only second", "p (exact McNemar)"), pairs),
-        ),
-        section("Learning curves", _curves(entries)),
+    headings = ("run", "", "split", "episodes", "success [95 %]", *_families(entries))
+    sections = [section("Success", table(headings, rows))]
+    for title, headings, rows in _details(entries):
+        sections.append(section(title, table(headings, [tuple(map(escape, row)) for row in rows])))
+    write_html(path, "Comparison", f"{len(entries)} runs", [*sections, section("Learning curves", _curves(entries))])
+
+
+def _details(entries: Sequence[Entry]) -> list[tuple[str, tuple[str, ...], list[tuple[str, ...]]]]:
+    """Title, headings and rows of the tables beyond the first; no rows where there is nothing to say."""
+    seeds = [(name, str(mean.count), _mean_text(mean)) for name, mean in over_seeds(entries).items()]
+    paired = ("first", "second", "shared episodes", "only first", "only second", "p (exact McNemar)")
+    return [
+        ("Over seeds", ("runs", "seeds", "mean success [95 %, Student]"), seeds),
+        ("The same episodes", paired, _pairs(entries)),
     ]
-    write_html(path, "Comparison", f"{len(entries)} runs", sections)
 
 
 def curve(members: Sequence[Entry], metric: str) -> Series:

@@ -1,6 +1,5 @@
 """What is wrong with this machine, and the remedy."""
 
-import json
 import os
 import platform
 import shutil
@@ -14,13 +13,13 @@ from rich.table import Table
 from rich.text import Text
 
 from embodied_rl.cli.text import console
-from embodied_rl.commands.sim import recipe_hash
+from embodied_rl.commands.sim import is_current
 from embodied_rl.config import assets
 from embodied_rl.config.checks import check_writable
 from embodied_rl.config.schema import DoctorConfig, SimNode
 from embodied_rl.interfaces.sim import Diagnosis, Unavailable
 from embodied_rl.processes.handle import RunFailed
-from embodied_rl.simulators.environments import MARK, folder, recipe_file
+from embodied_rl.simulators.environments import recipe_file
 from embodied_rl.simulators.kind import SimulatorKind
 
 GIB = 1024**3
@@ -74,9 +73,7 @@ def environment(kind: SimulatorKind) -> Diagnosis:
     if kind.interpreter is None:
         remedy = "" if recipe_file(name) is None else f"embodied-rl sim install {name}, unless it is installed here"
         return Diagnosis("environment", "ok" if not remedy else "warn", "this one", remedy)
-    mark = folder(name) / MARK
-    noted = json.loads(mark.read_text(encoding="utf-8")) if kind.node.python is None else {}
-    if noted and noted.get("recipe") != recipe_hash(name):
+    if kind.node.python is None and not is_current(name):
         again = f"embodied-rl sim install {name} replace=true"
         return Diagnosis("environment", "warn", f"{kind.interpreter.python}, made with other pins", again)
     return Diagnosis("environment", "ok", kind.interpreter.python)

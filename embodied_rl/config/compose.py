@@ -62,8 +62,7 @@ class Experiment:
 
 def experiments(config_dir: Path | None = None) -> list[Experiment]:
     """Every experiment that can be chosen, sorted by name."""
-    found = {path.stem: path for folder in roots(config_dir) for path in sorted(folder.glob("experiment/*.yaml"))}
-    return [_experiment(path) for _, path in sorted(found.items())]
+    return [_experiment(option) for option in options("experiment", config_dir)]
 
 
 @dataclass(frozen=True)
@@ -88,18 +87,13 @@ def options(group: str, config_dir: Path | None = None) -> list[Option]:
 def _option(path: Path) -> Option:
     lines = path.read_text(encoding="utf-8").splitlines()
     plugin = next((line.partition(":")[2].strip() for line in lines if line.startswith("name:")), "")
-    return Option(path.stem, plugin, _first_comment(lines))
-
-
-def _first_comment(lines: Sequence[str]) -> str:
     comments = [line[1:].strip() for line in lines if line.startswith("#")]
-    return next((line for line in comments if not line.startswith("@")), "")
+    return Option(path.stem, plugin, next((line for line in comments if not line.startswith("@")), ""))
 
 
-def _experiment(path: Path) -> Experiment:
-    text = _first_comment(path.read_text(encoding="utf-8").splitlines())
-    command, colon, summary = text.partition(": ")
-    return Experiment(path.stem, command, summary) if colon else Experiment(path.stem, "train", text)
+def _experiment(option: "Option") -> Experiment:
+    command, colon, summary = option.summary.partition(": ")
+    return Experiment(option.name, command, summary) if colon else Experiment(option.name, "train", option.summary)
 
 
 def groups(config_dir: Path | None = None) -> set[str]:

@@ -25,15 +25,12 @@ from embodied_rl.interfaces.sim import Array, SimulatorSpec
 
 @dataclass(frozen=True)
 class SuccessRateConfig:
-    """Settings.
-
-    Attributes:
-        floor: added to p (1 − p), which is 1/4 at most, so that no task is forgotten; above 0.
-        rate: share of a new episode in a task's running mean, which thus looks back about 1 / rate episodes; in (0, 1].
-    """
+    """Settings."""
 
     floor: float = 0.05
+    """added to p (1 − p), which is 1/4 at most, so that no task is forgotten; above 0."""
     rate: float = 0.05
+    """share of a new episode in a task's running mean, which thus looks back about 1 / rate episodes; in (0, 1]."""
 
 
 class SuccessRate(Curriculum):

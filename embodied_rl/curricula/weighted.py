@@ -14,13 +14,10 @@ from embodied_rl.interfaces.sim import SimulatorSpec
 
 @dataclass(frozen=True)
 class WeightedConfig:
-    """Settings.
-
-    Attributes:
-        weights: how many times as often as in the uniform draw, by family or task; 1 for those left out.
-    """
+    """Settings."""
 
     weights: dict[str, float] = field(default_factory=dict)
+    """how many times as often as in the uniform draw, by family or task; 1 for those left out."""
 
 
 class Weighted(Curriculum):

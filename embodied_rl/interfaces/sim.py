@@ -215,7 +215,13 @@ class Unavailable(RuntimeError):  # noqa: N818  it says what happened
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """One line of `embodied-rl doctor`. `remedy` is empty where nothing is wrong."""
+    """One line of `embodied-rl doctor`. `remedy` is empty where nothing is wrong.
+
+    A simulator that depends on more than its package may have two static methods, for which nothing has to be built:
+    `diagnose(config)` returns a sequence of these (versions against pins, assets, licences, the renderer) and never
+    raises for what is missing; `provenance(config)` returns dict[str, str], what results depend on (versions of
+    packages, sha256 of assets), which is published with every evaluation.
+    """
 
     name: str
     status: Literal["ok", "warn", "fail"]
@@ -309,21 +315,4 @@ class Operated(Simulator, Protocol):
         Args:
             faulty: an operator with systematic faults, where the simulator has one.
         """
-        ...
-
-
-@runtime_checkable
-class Diagnosed(Protocol):
-    """A simulator that depends on more than its package. Both are static: nothing has to be built for them."""
-
-    @staticmethod
-    def diagnose(config: Any) -> Sequence[Diagnosis]:
-        """Versions against pins, assets, licences, the renderer and its frames a second; never raises for what is
-        missing.
-        """
-        ...
-
-    @staticmethod
-    def provenance(config: Any) -> dict[str, str]:
-        """What results depend on: versions of packages, sha256 of assets. Published with every evaluation."""
         ...

@@ -156,6 +156,21 @@ def held_signals() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
+@contextmanager
+def handle_stop_signals(handler: Callable[..., object] | signal.Handlers) -> Iterator[Callable[[], None]]:
+    """SIGINT and SIGTERM have this handler. The yielded function puts back what they had before, as the end does."""
+    before = {number: signal.signal(number, handler) for number in STOP_SIGNALS}
+
+    def restore() -> None:
+        for number, earlier in before.items():
+            signal.signal(number, earlier)
+
+    try:
+        yield restore
+    finally:
+        restore()
+
+
 def anonymous_memory() -> int:
     """A descriptor of memory without a name. It can be shared with a child, and cannot be left behind."""
     if hasattr(os, "memfd_create"):

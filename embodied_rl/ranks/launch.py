@@ -4,7 +4,6 @@ Here they are started, ended together, and asked which of them failed first; `co
 """
 
 import os
-import signal
 import tempfile
 import threading
 import time
@@ -21,7 +20,7 @@ from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.sim import Unavailable
 from embodied_rl.processes.handle import RunFailed, WorkerDied
 from embodied_rl.processes.messages import receive, send
-from embodied_rl.processes.process import STOP_SIGNALS, ChildProcess
+from embodied_rl.processes.process import ChildProcess, handle_stop_signals
 from embodied_rl.processes.worker import prepare_child
 from embodied_rl.ranks.collective import GlooRanks, PeerLost, Ranks, meeting_point
 
@@ -138,15 +137,8 @@ def stop_on_signals(ranks: Ranks) -> Iterator[Callable[[], bool]]:
         restore()
         os.write(2, STOPPING)
 
-    def restore() -> None:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-    before = {number: signal.signal(number, request) for number in STOP_SIGNALS}
-    try:
+    with handle_stop_signals(request) as restore:
         yield requested.is_set
-    finally:
-        restore()
 
 
 class Stopped(KeyboardInterrupt):
@@ -167,12 +159,8 @@ def raise_on_signals(ranks: Ranks) -> Iterator[None]:
     def stop(*_: object) -> None:
         raise Stopped
 
-    before = {number: signal.signal(number, stop) for number in STOP_SIGNALS}
-    try:
+    with handle_stop_signals(stop):
         yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def run_rank() -> None:

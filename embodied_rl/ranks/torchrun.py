@@ -35,7 +35,7 @@ from torch import distributed
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.sim import Unavailable
 from embodied_rl.processes.handle import RunFailed, WorkerDied
-from embodied_rl.processes.process import STOP_SIGNALS
+from embodied_rl.processes.process import STOP_SIGNALS, handle_stop_signals
 from embodied_rl.ranks import addresses
 from embodied_rl.ranks import launch as local
 from embodied_rl.ranks.collective import GlooRanks, PeerLost, Ranks
@@ -336,7 +336,7 @@ def _take_part(there: Meeting, function: Callable[[Config, Ranks], Result], conf
     there.tell(_begun(there.place.rank), True)
     _ask_rank_0(there, _JOINED)
     joined = None
-    with _deaf():
+    with handle_stop_signals(signal.SIG_IGN):  # they are rank 0's
         try:
             joined = there.join(timeout)
             result = function(config, joined)
@@ -398,17 +398,6 @@ def _quiet_logging(level: int) -> int:
     before = logging.root.manager.disable
     logging.disable(level)
     return before
-
-
-@contextmanager
-def _deaf() -> Iterator[None]:
-    """Leave SIGINT and SIGTERM to rank 0."""
-    before = {number: signal.signal(number, signal.SIG_IGN) for number in STOP_SIGNALS}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def address(there: Meeting, timeout: float) -> str:

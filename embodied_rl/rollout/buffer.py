@@ -184,17 +184,9 @@ class Rollout:
         self.terminated |= self.truncated
         self.truncated.zero_()
 
-    def valid_rows(self) -> Tensor:
-        """int64 indices into `batch()` of the rows that may be learned from, in ascending order."""
-        return self.valid.flatten().nonzero()[:, 0]
-
     def batch(self) -> dict[str, Tensor]:
         """Views of everything but `last_value` as [T·N, ...]; the trace's entries as "trace/<name>"."""
         return {name: tensor.flatten(0, 1) for name, tensor in self.tensors().items() if name != "last_value"}
-
-    def trace_rows(self, rows: Tensor) -> Trace:
-        """The trace of some rows of `batch()`, for `Actor.evaluate`."""
-        return {name: tensor.flatten(0, 1)[rows] for name, tensor in self.trace.items()}
 
     def tensors(self) -> dict[str, Tensor]:
         """All of them by name, the trace's as "trace/<name>"."""

@@ -8,6 +8,9 @@ from pathlib import Path
 
 from embodied_rl.interfaces.errors import UserError
 
+TEMPORARY = ".tmp-"
+"""How names of files begin that are not finished."""
+
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _REFUSED = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST, errno.ENOENT}
 
@@ -55,17 +58,35 @@ def make_folder(path: Path, key: str) -> Path:
     return path
 
 
+@contextmanager
+def replacing(path: Path, key: str = "run.root") -> Iterator[Path]:
+    """Another path to write; it takes the place of `path` in one step when the block ends without an error.
+
+    Raises:
+        StorageError: the disk is full or the folder refuses the write; the message names the key that led there.
+    """
+    temporary = path.with_name(f"{TEMPORARY}{path.name}-{os.getpid()}")  # no reader looks for such a suffix
+    with explained(path, key):
+        try:
+            yield temporary
+            settle(temporary, path)
+        finally:
+            temporary.unlink(missing_ok=True)
+
+
+def settle(temporary: Path, path: Path) -> None:
+    """Move a written file to its place, for good: a power cut takes neither its content nor its name."""
+    with temporary.open("rb") as file:
+        os.fsync(file.fileno())
+    temporary.replace(path)
+    sync_folder(path.parent)
+
+
 def write_text(path: Path, text: str) -> None:
     """Replace `path` in one step: a reader, or a run that resumes, sees the old text or the new one, never a part.
 
     Raises:
         StorageError: the disk is full or the folder refuses the write.
     """
-    temporary = path.with_name(f".tmp-{path.name}-{os.getpid()}")
-    with explained(path):
-        with temporary.open("w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-        sync_folder(path.parent)
+    with replacing(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")

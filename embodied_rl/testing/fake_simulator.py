@@ -38,24 +38,21 @@ class FakeSimulator:
 
     @dataclass(frozen=True)
     class Config:
-        """Settings; the last four make it misbehave in a chosen way.
-
-        Attributes:
-            horizon: control steps after which an episode is truncated.
-            success_after: the goal counts as reached after this many steps, wherever the point is.
-            seconds: time that one control step of the whole slice takes.
-            fault: "", or what goes wrong, once in its life: "nan state", "nan reward", "physics", "raise",
-                "crash" (by SIGKILL) or "hang".
-            fault_call: in which call of `step` it goes wrong, counted from 0.
-            fault_row: in which environment.
-        """
+        """Settings; the last four make it misbehave in a chosen way."""
 
         horizon: int = 20
+        """control steps after which an episode is truncated."""
         success_after: int | None = None
+        """the goal counts as reached after this many steps, wherever the point is."""
         seconds: float = 0.0
+        """time that one control step of the whole slice takes."""
         fault: str = ""
+        """"", or what goes wrong, once in its life: "nan state", "nan reward", "physics", "raise", "crash" (by SIGKILL)
+        or "hang"."""
         fault_call: int = 0
+        """in which call of `step` it goes wrong, counted from 0."""
         fault_row: int = 0
+        """in which environment."""
 
     def __init__(self, num_envs: int, config: Config | None = None):
         self.config = config or self.Config()

@@ -28,27 +28,24 @@ PATCH_GRID = 4
 
 @dataclass(frozen=True)
 class PocketConfig:
-    """Sizes of the network; the defaults give 0.78 million parameters.
-
-    Attributes:
-        width: of every token, in the prefix and in the expert.
-        layers: of the expert; the prefix gives each of them its keys and values.
-        heads: attention heads; they divide `width`.
-        horizon: H, actions predicted at once.
-        keypoints: spatial-softmax keypoints a camera.
-        keypoint_tokens: prefix tokens that the keypoints of one camera become.
-        stem_channels: channels of the convolutional stem.
-        hidden: hidden units of a transformer block, in widths.
-    """
+    """Sizes of the network; the defaults give 0.78 million parameters."""
 
     width: int = 112
+    """of every token, in the prefix and in the expert."""
     layers: int = 2
+    """of the expert; the prefix gives each of them its keys and values."""
     heads: int = 4
+    """attention heads; they divide `width`."""
     horizon: int = 5
+    """H, actions predicted at once."""
     keypoints: int = 32
+    """spatial-softmax keypoints a camera."""
     keypoint_tokens: int = 2
+    """prefix tokens that the keypoints of one camera become."""
     stem_channels: int = 64
+    """channels of the convolutional stem."""
     hidden: int = 3
+    """hidden units of a transformer block, in widths."""
 
     def __post_init__(self) -> None:
         """Refuse sizes that do not fit together.

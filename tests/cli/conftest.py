@@ -13,9 +13,9 @@ from embodied_rl.config import plugins
 MODULE = '''
 """Plug-ins that do nothing."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from embodied_rl.interfaces.sim import SimulatorSpec, Task
+from embodied_rl.interfaces.sim import SimulatorSpec, Task, trusted_setting
 
 SIMS = {"toy": "toy_package:Toy", "broken": "toy_missing:Toy", "hungry": "toy_hungry:Toy"}
 POLICIES = {"toy": "toy_package:Toy"}
@@ -24,18 +24,17 @@ ALGORITHMS = {"toy": "toy_package:Learner"}
 
 @dataclass(frozen=True)
 class ToyConfig:
-    """Settings of the toy.
-
-    Attributes:
-        gravity: metres per second squared,
-            downwards.
-        size: (height, width). colour, shade: of the toy.
-    """
-
     gravity: float = 9.81
+    """metres per second squared,
+    downwards."""
     size: tuple[int, int] = (8, 8)
+    """(height, width)."""
     colour: str = "red"
-    shade: str | None = None
+    """of the toy."""
+    shade: str | None = trusted_setting(None)
+    """of the toy."""
+    parts: dict[str, float] = field(default_factory=dict)
+    """by name."""
 
 
 class Toy:

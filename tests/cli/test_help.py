@@ -26,13 +26,14 @@ def test_defaults_are_shown_as_they_are_typed() -> None:
 
 
 def test_keys_of_a_plug_in_are_read_without_importing_it(toy_package) -> None:
-    """Both ways of documenting a dataclass, an alias, an inner class and a base class."""
+    """An alias, an inner class and a base class; a text of two lines; defaults in calls."""
     keys = {key.name: (key.default, key.doc) for key in plugin_keys("toy_package:Toy", "sim")}
     assert keys == {
         "sim.gravity": ("9.81", "metres per second squared, downwards."),
         "sim.size": ("[8,8]", "(height, width)."),
         "sim.colour": ("red", "of the toy."),
         "sim.shade": ("null", "of the toy."),
+        "sim.parts": ("{}", "by name."),
     }
     assert {key.name: key.doc for key in plugin_keys("toy_package:Learner", "algo")} == {
         "algo.lr": "Learning rate.",

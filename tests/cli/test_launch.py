@@ -36,7 +36,7 @@ def test_the_body_gets_a_frozen_configuration(run, received) -> None:
 
 def test_defaults_of_plug_ins_are_filled_in(run, received) -> None:
     run("train", "experiment=toy_run", "sim.colour=blue")
-    assert received[0].sim.options == {"gravity": 1.5, "size": [8, 8], "colour": "blue", "shade": None}
+    assert received[0].sim.options == {"gravity": 1.5, "size": [8, 8], "colour": "blue", "shade": None, "parts": {}}
 
 
 def test_the_name_of_the_run_can_be_given(run, received) -> None:
@@ -51,7 +51,7 @@ def test_cfg_job_prints_everything_and_starts_nothing(run, received) -> None:
     shown = OmegaConf.to_container(OmegaConf.create(out))
     assert shown["sim"] == {
         "name": "toy", "num_envs": 8, "python": None, "pythonpath": [],
-        "gravity": 1.5, "size": [8, 8], "colour": "red", "shade": None
+        "gravity": 1.5, "size": [8, 8], "colour": "red", "shade": None, "parts": {}
     }  # fmt: skip
     run("train", "experiment=toy_run")
     assert freeze(schema.TrainConfig, shown) == received[0]

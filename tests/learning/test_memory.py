@@ -9,10 +9,11 @@ from torch import Tensor
 
 pytest.importorskip("transformers")
 
-from embodied_rl.benchmarks import networks
+from embodied_rl.benchmarks import networks, update_memory
 from embodied_rl.benchmarks.networks import TINY
+from embodied_rl.benchmarks.update_memory import UpdateMemory, count_update
 from embodied_rl.learning import memory
-from embodied_rl.learning.memory import LiveBytes, UpdateMemory, of_update, peak
+from embodied_rl.learning.memory import LiveBytes, peak
 from embodied_rl.learning.optimiser import Optimiser
 from embodied_rl.ranks.collective import Ranks
 
@@ -50,15 +51,15 @@ def allocated(work: Callable[[], object]) -> int:
 def test_the_peak_of_an_update_is_what_the_allocator_gives_out(policy: str, train: str, saving: bool) -> None:
     """Counted without memory from other numbers of rows, within 1 %."""
     actor, trace = real(policy, train, saving)
-    work = partial(memory.learn, actor, trace)
+    work = partial(update_memory.learn, actor, trace)
     work()
-    counted = of_update(networks.lay_out(policy, TINY, train=train, gradient_checkpointing=saving))
+    counted = count_update(networks.lay_out(policy, TINY, train=train, gradient_checkpointing=saving))
     assert counted.peak(ROWS) == pytest.approx(allocated(work), rel=ERROR)
 
 
 def test_gradient_checkpointing_is_smaller_and_a_kept_prefix_smaller_still() -> None:
     rows = {
-        (train, saving): of_update(networks.lay_out("pi0", TINY, train=train, gradient_checkpointing=saving)).row
+        (train, saving): count_update(networks.lay_out("pi0", TINY, train=train, gradient_checkpointing=saving)).row
         for train in ("full", "expert")
         for saving in (False, True)
     }
@@ -108,9 +109,9 @@ def test_live_bytes_of_simple_work() -> None:
 
 def test_moments_and_gradients_are_those_of_the_optimiser() -> None:
     actor, trace = real("pi0", "expert")
-    counted = of_update(networks.lay_out("pi0", TINY, train="expert"))
+    counted = count_update(networks.lay_out("pi0", TINY, train="expert"))
     optimiser = Optimiser(actor.parameter_groups(), {"actor": 1e-4, "critic": 1e-4}, grad_clip=1.0)
-    memory.learn(actor, trace)
+    update_memory.learn(actor, trace)
     assert any(parameter.grad is not None and parameter.grad.any() for parameter in actor.parameters())
     optimiser.step(Ranks())
     moments = [value for name, value in optimiser.state().items() if "exp_avg" in name]
@@ -143,7 +144,7 @@ def test_the_largest_micro_batch() -> None:
 
 def test_products_in_bfloat16_make_copies_of_the_weights_once() -> None:
     """A micro-batch's peak has a part that does not depend on its rows; without autocast there is next to none."""
-    exact, mixed = (of_update(networks.lay_out("pi0", TINY, train="expert"), autocast=way) for way in (False, True))
+    exact, mixed = (count_update(networks.lay_out("pi0", TINY, train="expert"), autocast=way) for way in (False, True))
     assert mixed.row < exact.row and mixed.peak(0) > 0.4 * mixed.gradients / 2
     assert exact.peak(0) < 0.1 * exact.gradients
 
@@ -152,7 +153,7 @@ def test_nothing_of_full_size_is_allocated() -> None:
     """Weights of more than 12 GB are counted in a process that takes less than a megabyte for it."""
     laid_out = networks.lay_out("pi0", networks.FULL, train="expert")
     found: list[UpdateMemory] = []
-    assert allocated(lambda: found.append(of_update(laid_out))) < 1e6
+    assert allocated(lambda: found.append(count_update(laid_out))) < 1e6
     assert found[0].weights > 12e9
 
 

@@ -31,17 +31,14 @@ def code(episode: Array, chunk: Array) -> Array:
 
 @dataclass(frozen=True)
 class EchoConfig:
-    """Settings.
-
-    Attributes:
-        death: share of chunks in which it kills its own process.
-        delay: seconds that a chunk takes at most.
-        seed: of both.
-    """
+    """Settings."""
 
     death: float = 0.0
+    """share of chunks in which it kills its own process."""
     delay: float = 0.0
+    """seconds that a chunk takes at most."""
     seed: int = 0
+    """of both."""
 
 
 class EchoSimulator:

@@ -52,14 +52,13 @@ def test_batch_rows_are_those_of_the_environments_in_order() -> None:
     rollout.write_decision(1, columns, decision, episodes, observation, keys)
     rollout.write_result(1, columns, result(3), np.arange(3))
     batch = rollout.batch()
-    assert rollout.valid_rows().tolist() == [4, 5, 7]
-    assert batch["episode"][rollout.valid_rows()].tolist() == [11, 12, 10]
-    assert batch["group"][rollout.valid_rows()].tolist() == [0, 1, 0]
+    assert batch["valid"].nonzero()[:, 0].tolist() == [4, 5, 7]
+    assert batch["episode"][batch["valid"]].tolist() == [11, 12, 10]
+    assert batch["group"][batch["valid"]].tolist() == [0, 1, 0]
     assert torch.equal(batch["log_prob"][7], decision.log_prob[0])
     assert torch.equal(batch["trace/action"][4], decision.trace["action"][1])
-    assert torch.equal(rollout.trace_rows(torch.tensor([7, 4]))["action"], decision.trace["action"][:2])
-    again = ACTOR.evaluate(rollout.trace_rows(rollout.valid_rows())).log_prob
-    torch.testing.assert_close(again, batch["log_prob"][rollout.valid_rows()])
+    trace = {name: batch[f"trace/{name}"][batch["valid"]] for name in rollout.trace}
+    torch.testing.assert_close(ACTOR.evaluate(trace).log_prob, batch["log_prob"][batch["valid"]])
     assert batch["value"].data_ptr() == rollout.value.data_ptr()
 
 

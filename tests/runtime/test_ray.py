@@ -140,7 +140,9 @@ def test_a_killed_actor_is_noticed_at_once_named_and_replaced(started) -> None:
     os.kill(pid, signal.SIGKILL)
     began = time.monotonic()
     wait_for_any([future])
-    with pytest.raises(WorkerDied, match=rf"simulator 7 \(pid {pid} on node [\d.]+\) was killed, or crashed.*'step'"):
+    with pytest.raises(
+        WorkerDied, match=rf"simulator 7 \(pid {pid} on node [\d.]+\) has died \(Ray says: .*{pid}.*\) during 'step'"
+    ):
         future.result()
     assert time.monotonic() - began < 2  # the chunk takes 4
     assert not handle.alive and not isinstance(future._error, NoAnswer)

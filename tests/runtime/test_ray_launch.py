@@ -72,7 +72,7 @@ def test_a_refusal_is_raised_as_it_is(runtime: RayRuntime) -> None:
 
 def test_a_killed_rank_is_named_with_its_node(runtime: RayRuntime) -> None:
     began = time.monotonic()
-    with pytest.raises(RankFailed, match=r"rank 1 \(pid \d+ on node [\d.]+\) was killed, or crashed"):
+    with pytest.raises(RankFailed, match=r"rank 1 \(pid \d+ on node [\d.]+\) has died \(Ray says: .*pid: \d+"):
         launch(runtime, rank_functions.fail, {"rank": 1, "how": "kill"})
     assert time.monotonic() - began < 60
 

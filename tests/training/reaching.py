@@ -17,20 +17,17 @@ SIZE = 16
 
 @dataclass(frozen=True)
 class ReachingConfig(FakeSimulator.Config):
-    """Settings.
-
-    Attributes:
-        nan_episode: the training episode whose state becomes NaN after its first chunk; -1 for none.
-        shades: grey levels of the picture's background; it says nothing.
-        gate: a file that must be there before the simulator is built; "" for none.
-        marks: a folder where each process writes a line before and after every chunk of training; "" for none.
-    """
+    """Settings."""
 
     horizon: int = 6
     nan_episode: int = -1
+    """the training episode whose state becomes NaN after its first chunk; -1 for none."""
     shades: int = 1
+    """grey levels of the picture's background; it says nothing."""
     gate: str = ""
+    """a file that must be there before the simulator is built; "" for none."""
     marks: str = ""
+    """a folder where each process writes a line before and after every chunk of training; "" for none."""
 
 
 class Reaching(FakeSimulator):

@@ -7,38 +7,25 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from embodied_rl.datasets.lerobot.info import DatasetError, Place
-from embodied_rl.runs.storage import explained, make_folder, sync_folder
+from embodied_rl.runs import storage
+from embodied_rl.runs.storage import TEMPORARY, make_folder
 
 KEY = "the dataset's folder"
 """What the user sets to another path, in errors."""
 
-TEMPORARY = ".tmp-"
-
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Another path to write; it takes the place of `path` in one step when the block ends without an error.
-
-    Raises:
-        StorageError: the disk is full or the folder refuses the write.
-    """
-    temporary = path.with_name(f"{TEMPORARY}{path.name}-{os.getpid()}")  # no reader looks for such a suffix
+    """See `storage.replacing`; makes the folder, too."""
     make_folder(path.parent, KEY)
-    with explained(path, KEY):
-        try:
-            yield temporary
-            settle(temporary, path)
-        finally:
-            temporary.unlink(missing_ok=True)
+    with storage.replacing(path, KEY) as temporary:
+        yield temporary
 
 
 def settle(temporary: Path, path: Path) -> None:
-    """Move a written file to its place, for good."""
+    """See `storage.settle`; makes the folder, too."""
     make_folder(path.parent, KEY)
-    with temporary.open("rb") as file:
-        os.fsync(file.fileno())
-    temporary.replace(path)
-    sync_folder(path.parent)
+    storage.settle(temporary, path)
 
 
 @contextmanager

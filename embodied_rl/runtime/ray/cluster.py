@@ -17,13 +17,23 @@ from typing import Any, cast
 
 from embodied_rl.interfaces.sim import Unavailable
 from embodied_rl.processes.base import Share
-from embodied_rl.runtime.ray.words import ending
 
 try:
     import ray
     import ray._private.services
     import ray._private.worker
-    from ray.exceptions import AuthenticationError, GetTimeoutError, RayActorError, RayError, RayTaskError
+    from ray.exceptions import (
+        ActorDiedError,
+        ActorPlacementGroupRemoved,
+        AuthenticationError,
+        GetTimeoutError,
+        NodeDiedError,
+        OutOfMemoryError,
+        OwnerDiedError,
+        RayActorError,
+        RayError,
+        RayTaskError,
+    )
     from ray.util import get_node_ip_address, placement_group, remove_placement_group
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
 except ModuleNotFoundError as error:
@@ -31,9 +41,19 @@ except ModuleNotFoundError as error:
 
 log = logging.getLogger(__name__)
 
+_ENDINGS: tuple[tuple[type[RayError], str], ...] = (
+    (OutOfMemoryError, "was ended by Ray, because its node ran out of memory"),
+    (NodeDiedError, "was lost with its node"),
+    (OwnerDiedError, "was ended with whoever started it"),
+    (ActorPlacementGroupRemoved, "was ended with its reservation"),
+    (ActorDiedError, "has died"),
+    (RayActorError, "is out of reach"),
+)
+"""What kinds of Ray's errors say of an actor; a kind of error stands before the kinds that it is one of."""
+
 
 class Lost(Exception):  # noqa: N818  it says what happened
-    """An actor is gone; the message is how, to follow its name: "was killed …"."""
+    """An actor is gone; the message is how, to follow its name: "has died (Ray says: …)"."""
 
 
 class NoTime(Exception):  # noqa: N818
@@ -251,11 +271,11 @@ def get(reference: Any, timeout: float) -> Any:
 
 
 def in_words(error: Exception) -> str:
-    """How an actor ended, to follow its name."""
+    """How an actor ended, to follow its name, with what Ray says of it."""
     if isinstance(error, RayTaskError):
         return f"failed within Ray: {error}"
-    kind = "is out of reach" if isinstance(error, RayActorError) else f"is gone ({type(error).__name__})"
-    return ending(str(error)) or f"{kind}: {str(error).strip()}"
+    how = next((words for kind, words in _ENDINGS if isinstance(error, kind)), f"is gone ({type(error).__name__})")
+    return f"{how} (Ray says: {' '.join(str(error).split())})"
 
 
 class Refused(Exception):  # noqa: N818

@@ -11,7 +11,7 @@ from typing import Any
 
 from embodied_rl.processes.arrays import pack, unpack
 from embodied_rl.processes.base import Share
-from embodied_rl.processes.process import STOP_SIGNALS
+from embodied_rl.processes.process import handle_stop_signals
 from embodied_rl.ranks.launch import GRACE, START_TIMEOUT, STOPPING, Failure, RankFailed, Stopped, earliest_cause
 from embodied_rl.runtime.ray.cluster import Actor, Answer, Lost, NoTime, Where
 from embodied_rl.runtime.ray.handle import version_problem
@@ -151,15 +151,8 @@ def passed_on(rank: Rank) -> Iterator[Signals]:
         signals.note(number)
         restore()
 
-    def restore() -> None:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-    before = {number: signal.signal(number, note) for number in STOP_SIGNALS}
-    try:
+    with handle_stop_signals(note) as restore:
         yield signals
-    finally:
-        restore()
 
 
 class Echo:

@@ -7,39 +7,46 @@ from embodied_rl.interfaces.errors import UserError
 
 @dataclass(frozen=True)
 class PiConfig:
-    """Sizes of the network; a checkpoint's own sizes replace them.
-
-    Attributes:
-        width, layers, hidden: of the language model; heads, head_dim: of its attention, and of the expert's.
-        vocabulary: token ids; null takes as many as the tokenizer has.
-        expert_width, expert_hidden: of the action expert, which has as many layers as the language model.
-        vision_width, vision_layers, vision_hidden, vision_heads: of the vision tower.
-        patch: pixels a side of a patch. resolution: pixels a side that images are brought to.
-        horizon: H, actions predicted at once.
-        action_dim, state_dim: D and S of the network; a robot's shorter vectors are padded with zeros.
-        token_length: L, tokens of a prompt at most.
-        gradient_checkpointing: compute activations again in the backward pass instead of keeping them.
-    """
+    """Sizes of the network; a checkpoint's own sizes replace them."""
 
     width: int = 2048
+    """of the language model."""
     layers: int = 18
+    """of the language model, and of the action expert."""
     hidden: int = 16_384
+    """of a feed-forward block of the language model."""
     heads: int = 8
+    """of the attention of the language model and of the expert."""
     head_dim: int = 256
+    """of that attention; even."""
     vocabulary: int | None = 257_152
+    """token ids; null takes as many as the tokenizer has."""
     expert_width: int = 1024
+    """of the action expert."""
     expert_hidden: int = 4096
+    """of a feed-forward block of the action expert."""
     vision_width: int = 1152
+    """of the vision tower."""
     vision_layers: int = 27
+    """of the vision tower."""
     vision_hidden: int = 4304
+    """of a feed-forward block of the vision tower."""
     vision_heads: int = 16
+    """of the vision tower; they divide its width."""
     patch: int = 14
+    """pixels a side of a patch."""
     resolution: int = 224
+    """pixels a side that images are brought to."""
     horizon: int = 50
+    """H, actions predicted at once."""
     action_dim: int = 32
+    """D of the network; a robot's shorter actions are padded with zeros."""
     state_dim: int = 32
+    """S of the network; a robot's shorter states are padded with zeros."""
     token_length: int = 48
+    """L, tokens of a prompt at most."""
     gradient_checkpointing: bool = False
+    """compute activations again in the backward pass instead of keeping them."""
 
     def __post_init__(self) -> None:
         """Refuse sizes that do not fit together.

@@ -5,8 +5,7 @@ from typing import Any
 
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl_policies.pi.config import PiConfig
-
-Shapes = Mapping[str, tuple[int, ...]]
+from embodied_rl_policies.tensors import Shapes, count_layers, end_of_language_model
 
 LANGUAGE = "paligemma_with_expert.paligemma.model.language_model."
 
@@ -60,7 +59,7 @@ def _language(shapes: Shapes) -> dict[str, int]:
     return {
         "vocabulary": shapes["language.embed_tokens.weight"][0],
         "width": shapes["language.embed_tokens.weight"][1],
-        "layers": _count(shapes, "language.layers."),
+        "layers": count_layers(shapes, "language.layers."),
         "hidden": shapes["language.layers.0.mlp.up_proj.weight"][0],
         "head_dim": head_dim,
         "heads": shapes["language.layers.0.self_attn.q_proj.weight"][0] // head_dim,
@@ -82,29 +81,17 @@ def _vision(shapes: Shapes) -> dict[str, int]:
     side = round(shapes["vision.embeddings.position_embedding.weight"][0] ** 0.5)
     return {
         "vision_width": width,
-        "vision_layers": _count(shapes, "vision.encoder.layers."),
+        "vision_layers": count_layers(shapes, "vision.encoder.layers."),
         "vision_hidden": shapes["vision.encoder.layers.0.mlp.fc1.weight"][0],
         "patch": patch,
         "resolution": patch * side,
     }
 
 
-def _count(shapes: Shapes, start: str) -> int:
-    """Number of numbered modules below a name."""
-    return 1 + max((int(name[len(start) :].split(".")[0]) for name in shapes if name.startswith(start)), default=-1)
-
-
 def unread(config: PiConfig, vocabulary: int) -> dict[str, tuple[int, ...]]:
     """Their names → shapes of what both projects store and no forward pass reads."""
-    last = f"{LANGUAGE}layers.{config.layers - 1}."
     inner = config.heads * config.head_dim
     return {
-        f"{LANGUAGE}norm.weight": (config.width,),
-        f"{last}post_attention_layernorm.weight": (config.width,),
-        f"{last}self_attn.q_proj.weight": (inner, config.width),
-        f"{last}self_attn.o_proj.weight": (config.width, inner),
-        f"{last}mlp.gate_proj.weight": (config.hidden, config.width),
-        f"{last}mlp.up_proj.weight": (config.hidden, config.width),
-        f"{last}mlp.down_proj.weight": (config.width, config.hidden),
+        **end_of_language_model(LANGUAGE, config.layers, config.width, config.hidden, inner),
         "paligemma_with_expert.gemma_expert.lm_head.weight": (vocabulary, config.expert_width),
     }

@@ -5,8 +5,7 @@ from typing import Any
 
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl_policies.smolvla.config import SmolVLAConfig
-
-Shapes = Mapping[str, tuple[int, ...]]
+from embodied_rl_policies.tensors import Shapes, count_layers, end_of_language_model
 
 VLM = "vlm_with_expert.vlm."
 TEXT = f"{VLM}model.text_model."
@@ -117,7 +116,7 @@ def _language(shapes: Shapes) -> dict[str, int]:
     return {
         "vocabulary": shapes["text_model.embed_tokens.weight"][0],
         "width": shapes["text_model.embed_tokens.weight"][1],
-        "layers": _count(shapes, "text_model.layers."),
+        "layers": count_layers(shapes, "text_model.layers."),
         "hidden": shapes["text_model.layers.0.mlp.up_proj.weight"][0],
     }
 
@@ -136,7 +135,7 @@ def _vision(shapes: Shapes) -> dict[str, int]:
     side = round(shapes["vision_model.embeddings.position_embedding.weight"][0] ** 0.5)
     return {
         "vision_width": width,
-        "vision_layers": _count(shapes, "vision_model.encoder.layers."),
+        "vision_layers": count_layers(shapes, "vision_model.encoder.layers."),
         "vision_hidden": shapes["vision_model.encoder.layers.0.mlp.fc1.weight"][0],
         "patch": patch,
         "resolution": patch * side,
@@ -144,23 +143,12 @@ def _vision(shapes: Shapes) -> dict[str, int]:
     }
 
 
-def _count(shapes: Shapes, start: str) -> int:
-    """Number of numbered modules below a name."""
-    return 1 + max((int(name[len(start) :].split(".")[0]) for name in shapes if name.startswith(start)), default=-1)
-
-
 def unread_shapes(config: SmolVLAConfig, vocabulary: int) -> dict[str, tuple[int, ...]]:
     """Their names → shapes of what lerobot stores and no forward pass of ours reads."""
-    last, inner = f"{TEXT}layers.{config.layers - 1}.", config.heads * config.head_dim
+    inner = config.heads * config.head_dim
     return {
         f"{VLM}lm_head.weight": (vocabulary, config.width),
-        f"{TEXT}norm.weight": (config.width,),
-        f"{last}post_attention_layernorm.weight": (config.width,),
-        f"{last}self_attn.q_proj.weight": (inner, config.width),
-        f"{last}self_attn.o_proj.weight": (config.width, inner),
-        f"{last}mlp.gate_proj.weight": (config.hidden, config.width),
-        f"{last}mlp.up_proj.weight": (config.hidden, config.width),
-        f"{last}mlp.down_proj.weight": (config.width, config.hidden),
+        **end_of_language_model(TEXT, config.layers, config.width, config.hidden, inner),
     }
 
 

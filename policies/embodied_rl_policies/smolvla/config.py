@@ -9,54 +9,63 @@ MAY_BE_ZERO = ("self_attention_every", "fake_image_token", "global_image_token")
 
 @dataclass(frozen=True)
 class SmolVLAConfig:
-    """Sizes of the network; a checkpoint's own sizes replace them.
-
-    Attributes:
-        width, layers, hidden: of the language model; a checkpoint keeps its first `layers` layers alone.
-        heads, key_value_heads, head_dim: of its attention, and of the expert's.
-        vocabulary: token ids; null takes as many as the tokenizer has.
-        expert_width, expert_hidden: of the action expert, which has as many layers as the language model.
-        self_attention_every: the expert's layers 0, e, 2 e, … attend to the actions too, as joint attention does; the
-            others attend to the prefix alone. 1 makes all of them joint, 0 none.
-        vision_width, vision_layers, vision_hidden, vision_heads: of the vision tower.
-        patch: pixels a side of a patch. resolution: pixels a side that images are brought to.
-        pixel_shuffle: patches a side that become one prefix token.
-        image_special_tokens: put the tokens of a prompt that frame an image around each camera's features.
-        fake_image_token, global_image_token: their ids: fake, global, image, fake.
-        horizon: H, actions predicted at once.
-        action_dim, state_dim: D and S of the network; a robot's shorter vectors are padded with zeros.
-        token_length: L, tokens of a prompt at most.
-        min_period, max_period: of the sines and cosines that the flow time becomes.
-        gradient_checkpointing: compute activations again in the backward pass instead of keeping them.
-    """
+    """Sizes of the network; a checkpoint's own sizes replace them."""
 
     width: int = 960
+    """of the language model."""
     layers: int = 16
+    """of the language model, of which a checkpoint keeps the first ones alone, and of the action expert."""
     hidden: int = 2560
+    """of a feed-forward block of the language model."""
     heads: int = 15
+    """of the attention of the language model and of the expert."""
     key_value_heads: int = 5
+    """of the same attention; they divide `heads`."""
     head_dim: int = 64
+    """of that attention; even."""
     vocabulary: int | None = 49_280
+    """token ids; null takes as many as the tokenizer has."""
     expert_width: int = 720
+    """of the action expert."""
     expert_hidden: int = 2048
+    """of a feed-forward block of the action expert."""
     self_attention_every: int = 2
+    """the expert's layers 0, e, 2 e, … attend to the actions too, as joint attention does; the others attend to the
+    prefix alone. 1 makes all of them joint, 0 none."""
     vision_width: int = 768
+    """of the vision tower."""
     vision_layers: int = 12
+    """of the vision tower."""
     vision_hidden: int = 3072
+    """of a feed-forward block of the vision tower."""
     vision_heads: int = 12
+    """of the vision tower; they divide its width."""
     patch: int = 16
+    """pixels a side of a patch."""
     resolution: int = 512
+    """pixels a side that images are brought to."""
     pixel_shuffle: int = 4
+    """patches a side that become one prefix token."""
     image_special_tokens: bool = False
+    """put the tokens of a prompt that frame an image around each camera's features."""
     fake_image_token: int = 49_189
+    """id of the token that stands before and after an image."""
     global_image_token: int = 49_152
+    """id of the token between it and the image."""
     horizon: int = 50
+    """H, actions predicted at once."""
     action_dim: int = 32
+    """D of the network; a robot's shorter actions are padded with zeros."""
     state_dim: int = 32
+    """S of the network; a robot's shorter states are padded with zeros."""
     token_length: int = 48
+    """L, tokens of a prompt at most."""
     min_period: float = 4e-3
+    """shortest period of the sines and cosines that the flow time becomes."""
     max_period: float = 4.0
+    """longest period of these."""
     gradient_checkpointing: bool = False
+    """compute activations again in the backward pass instead of keeping them."""
 
     def attends_to_actions(self, layer: int) -> bool:
         """Whether the expert's layer attends to the actions beside the prefix."""

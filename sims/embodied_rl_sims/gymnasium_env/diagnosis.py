@@ -1,39 +1,30 @@
 """What the adapter finds on this machine: versions, the environment, the renderer."""
 
 import time
-from importlib.metadata import PackageNotFoundError, version
 
 from embodied_rl.interfaces.sim import Diagnosis, Episode, Unavailable
 from embodied_rl_sims.gymnasium_env.environment import GymnasiumEnvironment
 from embodied_rl_sims.gymnasium_env.settings import GymnasiumConfig
 from embodied_rl_sims.gymnasium_env.specification import spec_of
+from embodied_rl_sims.packages import diagnose_package, find_versions
 
 PINS = {"mujoco": "3.8.1", "gymnasium": "1.4.0", "gymnasium-robotics": "1.4.2"}
 """What the adapter is tested with, and what `embodied-rl sim install gymnasium` installs."""
 
 _FRAMES = 5
+_REMEDY = "embodied-rl sim install gymnasium"
 
 
 def diagnose(config: GymnasiumConfig) -> list[Diagnosis]:
     """One line for each package, and for the environment with its pictures; raises nothing for what is missing."""
-    return [*(_package(name, pinned) for name, pinned in PINS.items()), _environment(config)]
+    packages = (diagnose_package(name, pinned, _REMEDY) for name, pinned in PINS.items())
+    return [*packages, _environment(config)]
 
 
 def provenance(config: GymnasiumConfig) -> dict[str, str]:
     """Package → version, for those that are installed, and the one that registers the environment."""
     names = [*PINS, *([config.package.replace("_", "-")] if config.package else [])]
-    found = {name: _version(name) for name in names}
-    return {name: number for name, number in found.items() if number}
-
-
-def _package(name: str, pinned: str) -> Diagnosis:
-    found, line = _version(name), f"package {name}"
-    remedy = "embodied-rl sim install gymnasium"
-    if found is None:
-        return Diagnosis(line, "fail", "not installed", remedy)
-    if found != pinned:
-        return Diagnosis(line, "warn", f"{found}, tested with {pinned}", remedy)
-    return Diagnosis(line, "ok", found)
+    return find_versions(names)
 
 
 def _environment(config: GymnasiumConfig) -> Diagnosis:
@@ -50,15 +41,8 @@ def _environment(config: GymnasiumConfig) -> Diagnosis:
         rate = _FRAMES / (time.perf_counter() - began)
         environment.close()
     except ModuleNotFoundError as error:
-        return Diagnosis(config.id, "fail", str(error), "embodied-rl sim install gymnasium")
+        return Diagnosis(config.id, "fail", str(error), _REMEDY)
     except (Unavailable, ValueError) as error:
         found, _, remedy = str(error).partition(". ")
         return Diagnosis(config.id, "fail", found, remedy)
     return Diagnosis(config.id, "ok", f"draws {rate:.0f} pictures of {config.image_size} px a second")
-
-
-def _version(name: str) -> str | None:
-    try:
-        return version(name)
-    except PackageNotFoundError:
-        return None

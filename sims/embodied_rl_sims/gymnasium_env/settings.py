@@ -11,42 +11,39 @@ _OURS = {"render_mode": "sim.observations", "width": "sim.image_size", "height":
 
 @dataclass(frozen=True)
 class GymnasiumConfig:
-    """Settings of a Gymnasium environment.
-
-    Attributes:
-        id: as it is registered, for instance "FetchPickAndPlace-v4" or "HalfCheetah-v5".
-        package: the module that registers it when it is imported; null for those of Gymnasium itself.
-        options: what `gymnasium.make` passes on to the environment, for instance {reward_type: dense}.
-        observations: "rgb": one picture, and a state; "state": no picture.
-        image_size: pixels on each side of the picture. Environments that take `width` and `height` draw in that size;
-            the picture of any other is averaged down to it.
-        camera: what the picture is called. Where the camera stands is the environment's affair; see `options`.
-        instruction: the task in words; null for those of the id.
-        horizon: control steps after which an episode is truncated; null for the registered `max_episode_steps`.
-        control_hz: control steps per simulated second; null for 1 / `env.dt`, or the environment's `render_fps`.
-        success: the entry of `info` that says whether the goal holds; null where there is none.
-        terminate_on_success: end an episode when its goal is reached; else run on to the horizon.
-        reward: "environment": its own; "success": 1 on the first step on which the goal holds.
-        state_keys: which entries of a dict observation make the state; null for all but `achieved_goal` when
-            observations=state, and for `observation` alone when observations=rgb.
-        state_entries: which numbers of that state a policy sees, for instance [0, 1, 2]; null for all of them, or,
-            where a Fetch environment is seen by pictures, for those that its robot can measure.
-    """
+    """Settings of a Gymnasium environment."""
 
     id: str = "FetchPickAndPlace-v4"
+    """as it is registered, for instance "FetchPickAndPlace-v4" or "HalfCheetah-v5"."""
     package: str | None = trusted_setting("gymnasium_robotics")
+    """the module that registers it when it is imported; null for those of Gymnasium itself."""
     options: dict[str, Any] = trusted_setting(default_factory=dict)
+    """what `gymnasium.make` passes on to the environment, for instance {reward_type: dense}."""
     observations: Literal["rgb", "state"] = "rgb"
+    """"rgb": one picture, and a state; "state": no picture."""
     image_size: int = 64
+    """pixels on each side of the picture. Environments that take `width` and `height` draw in that size; the picture of
+    any other is averaged down to it."""
     camera: str = "front"
+    """what the picture is called. Where the camera stands is the environment's affair; see `options`."""
     instruction: str | None = None
+    """the task in words; null for those of the id."""
     horizon: int | None = None
+    """control steps after which an episode is truncated; null for the registered `max_episode_steps`."""
     control_hz: float | None = None
+    """control steps per simulated second; null for 1 / `env.dt`, or the environment's `render_fps`."""
     success: str | None = "is_success"
+    """the entry of `info` that says whether the goal holds; null where there is none."""
     terminate_on_success: bool = True
+    """end an episode when its goal is reached; else run on to the horizon."""
     reward: Literal["environment", "success"] = "environment"
+    """"environment": its own; "success": 1 on the first step on which the goal holds."""
     state_keys: tuple[str, ...] | None = None
+    """which entries of a dict observation make the state; null for all but `achieved_goal` when observations=state, and
+    for `observation` alone when observations=rgb."""
     state_entries: tuple[int, ...] | None = None
+    """which numbers of that state a policy sees, for instance [0, 1, 2]; null for all of them, or, where a Fetch
+    environment is seen by pictures, for those that its robot can measure."""
 
     def __post_init__(self) -> None:
         if ":" in self.id:  # Gymnasium would import what stands before it

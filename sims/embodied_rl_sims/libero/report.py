@@ -3,13 +3,13 @@
 import os
 import time
 from collections.abc import Iterator, Sequence
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from embodied_rl.interfaces.sim import Diagnosis
 from embodied_rl_sims.libero import assets, launch, package
 from embodied_rl_sims.libero.scene import Scene
 from embodied_rl_sims.libero.settings import LiberoConfig
+from embodied_rl_sims.packages import find_version
 
 PINS = {"hf-libero": "0.1.4", "robosuite": "1.4.0", "bddl": "1.0.1", "mujoco": "3.8.1"}
 """What the adapter was tested with. robosuite 1.4.0 fails on MuJoCo 3.9 and newer, and LIBERO needs that robosuite."""
@@ -35,7 +35,7 @@ def provenance(config: LiberoConfig) -> dict[str, str]:
     place, root = assets.folder(config.assets), package.root()
     problems = package.problems(config.suite)
     return {
-        **{name: _version(name) or "unknown" for name in (*PINS, "numpy")},
+        **{name: find_version(name) or "unknown" for name in (*PINS, "numpy")},
         "rendering": f"{config.rendering}, {config.renderer}",
         "assets sha256": assets.digest(_files(place), place),
         "bddl sha256": assets.digest([problem.bddl for problem in problems], root),
@@ -45,7 +45,7 @@ def provenance(config: LiberoConfig) -> dict[str, str]:
 
 def _packages() -> Iterator[Diagnosis]:
     for name, pin in PINS.items():
-        found = _version(name)
+        found = find_version(name)
         if found is None:
             yield Diagnosis(name, "fail", "not installed here", _INSTALL)
         elif name == "mujoco" and tuple(int(part) for part in found.split(".")[:2]) >= (3, 9):
@@ -94,13 +94,6 @@ def _driver() -> str:
 
     name = GL.glGetString(GL.GL_RENDERER)
     return name.decode() if isinstance(name, bytes) else "an unnamed driver"
-
-
-def _version(name: str) -> str | None:
-    try:
-        return version(name)
-    except PackageNotFoundError:
-        return None
 
 
 def _files(place: Path) -> list[Path]:

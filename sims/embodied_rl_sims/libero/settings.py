@@ -18,41 +18,38 @@ CAMERAS = ("agentview", "robot0_eye_in_hand")
 
 @dataclass(frozen=True)
 class LiberoConfig:
-    """Settings of LIBERO; the defaults are the protocol by which OpenVLA-OFT and openpi evaluate.
-
-    Attributes:
-        suite: libero_spatial, libero_object, libero_goal, libero_10 (also called LIBERO-Long) or libero_90.
-        image_size: pixels on each side of a picture.
-        cameras: by LIBERO's names; none for the state alone.
-        mirror: show pictures as OpenVLA and openpi feed them, which is upright with left and right swapped: they turn
-            robosuite's bottom-up rows by 180°, and so do the data their checkpoints were trained on. False shows them
-            as the camera sees.
-        assets: LIBERO's assets folder; by default the one that LIBERO's config.yaml names, or the package's own.
-        rendering: "official", or "light": no shadows, no reflections, no smoothed edges, coarser surfaces of robot and
-            objects. Light pictures come several times as fast, and differ (physics do not): evaluate published
-            policies with "official".
-        renderer: the OpenGL that draws, "egl" or "osmesa". One process draws with one.
-        horizon: control steps after settling, until an episode is truncated; by default the suite's.
-        settle: control steps without motion at the start, while objects fall into place; no part of the episode.
-            OpenVLA-OFT and openpi have 10 with the gripper opening; LIBERO's libero/lifelong/evaluate.py has 5.
-        terminate_on_success: end an episode when its goal is reached; else run to the horizon.
-        control_freq: control steps per simulated second.
-        keep: scenes of tasks that no environment runs at present, kept built for the next episode of their task. Each
-            takes seconds to build anew, and memory: 0.2 GB with coarse assets, several times that with LIBERO's.
-    """
+    """Settings of LIBERO; the defaults are the protocol by which OpenVLA-OFT and openpi evaluate."""
 
     suite: Literal["libero_spatial", "libero_object", "libero_goal", "libero_10", "libero_90"] = "libero_spatial"
+    """libero_spatial, libero_object, libero_goal, libero_10 (also called LIBERO-Long) or libero_90."""
     image_size: int = 256
+    """pixels on each side of a picture."""
     cameras: tuple[str, ...] = CAMERAS
+    """by LIBERO's names; none for the state alone."""
     mirror: bool = True
+    """show pictures as OpenVLA and openpi feed them, which is upright with left and right swapped: they turn
+    robosuite's bottom-up rows by 180°, and so do the data their checkpoints were trained on. False shows them as the
+    camera sees."""
     assets: str | None = trusted_setting(None)
+    """LIBERO's assets folder; by default the one that LIBERO's config.yaml names, or the package's own."""
     rendering: Literal["official", "light"] = "official"
+    """"official", or "light": no shadows, no reflections, no smoothed edges, coarser surfaces of robot and objects.
+    Light pictures come several times as fast, and differ (physics do not): evaluate published policies with
+    "official"."""
     renderer: Literal["egl", "osmesa"] = "egl"
+    """the OpenGL that draws, "egl" or "osmesa". One process draws with one."""
     horizon: int | None = None
+    """control steps after settling, until an episode is truncated; by default the suite's."""
     settle: int = 10
+    """control steps without motion at the start, while objects fall into place; no part of the episode. OpenVLA-OFT and
+    openpi have 10 with the gripper opening; LIBERO's libero/lifelong/evaluate.py has 5."""
     terminate_on_success: bool = True
+    """end an episode when its goal is reached; else run to the horizon."""
     control_freq: int = 20
+    """control steps per simulated second."""
     keep: int = 4
+    """scenes of tasks that no environment runs at present, kept built for the next episode of their task. Each takes
+    seconds to build anew, and memory: 0.2 GB with coarse assets, several times that with LIBERO's."""
 
     def __post_init__(self) -> None:
         _check_choice("suite", self.suite, SUITES)

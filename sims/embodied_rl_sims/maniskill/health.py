@@ -14,6 +14,7 @@ from embodied_rl_sims.maniskill.assets import missing_assets, unavailable
 from embodied_rl_sims.maniskill.package import make, registered
 from embodied_rl_sims.maniskill.reading import Reader
 from embodied_rl_sims.maniskill.settings import ManiSkillConfig
+from embodied_rl_sims.packages import find_version, find_versions
 
 TRIED = {"mani_skill": "3.0.1", "sapien": "3.0.3", "gymnasium": "1.4.0", "torch": "2.13.0", "numpy": "1.26.4"}
 """Versions that this adapter is tested with."""
@@ -41,8 +42,7 @@ def diagnose(config: ManiSkillConfig) -> list[Diagnosis]:
 
 def provenance(config: ManiSkillConfig) -> dict[str, str]:
     """Versions of the packages, sha256 of all files that the package brings for robots and tasks, the renderer."""
-    names = (*TRIED, "mplib")
-    found = {name: metadata.version(name) for name in names if _is_installed(name)}
+    found = find_versions((*TRIED, "mplib"))
     env = make(replace(config, backend="cpu"))
     device = env._render_device
     env.close()
@@ -50,9 +50,9 @@ def provenance(config: ManiSkillConfig) -> dict[str, str]:
 
 
 def _version(name: str, tried: str) -> Diagnosis:
-    if not _is_installed(name):
+    version = find_version(name)
+    if version is None:
         return Diagnosis(name, "fail", "not installed", "embodied-rl sim install maniskill")
-    version = metadata.version(name)
     if version.partition("+")[0] == tried:
         return Diagnosis(name, "ok", version)
     return Diagnosis(name, "warn", version, f"this adapter is tested with {name}=={tried}")
@@ -86,20 +86,13 @@ def _renderer(config: ManiSkillConfig) -> Diagnosis:
 
 
 def _planner(_: ManiSkillConfig) -> Diagnosis:
-    if not _is_installed("mplib"):
+    version = find_version("mplib")
+    if version is None:
         return Diagnosis("motion planner", "warn", "mplib is not installed", "pip install mplib==0.1.1")
     if int(np.__version__.partition(".")[0]) > 1:
-        found = f"mplib {metadata.version('mplib')} with NumPy {np.__version__}, which ends the process"
+        found = f"mplib {version} with NumPy {np.__version__}, which ends the process"
         return Diagnosis("motion planner", "warn", found, "pip install 'numpy<2'")
-    return Diagnosis("motion planner", "ok", f"mplib {metadata.version('mplib')}")
-
-
-def _is_installed(name: str) -> bool:
-    try:
-        metadata.version(name)
-    except metadata.PackageNotFoundError:
-        return False
-    return True
+    return Diagnosis("motion planner", "ok", f"mplib {version}")
 
 
 def _files_hash() -> str:

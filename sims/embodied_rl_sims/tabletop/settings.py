@@ -17,27 +17,24 @@ LAG = 0.05  # metres that the commanded point may run ahead of the tool
 
 @dataclass(frozen=True)
 class TabletopConfig:
-    """Settings of the tabletop.
-
-    Attributes:
-        horizon: control steps after which an episode is truncated.
-        image_size: pixels on each side of the camera's picture.
-        renderer: of videos. "raycast" needs no OpenGL and is bit-reproducible; "egl" draws them with OpenGL.
-        randomise: vary colours and light within the training range.
-        terminate_on_success: end an episode when its goal is reached; else run to the horizon.
-        inference_delay: (least, most) control steps the arm holds still before each chunk, drawn once an episode.
-        state_noise: standard deviation added to the state, in metres.
-        image_noise: standard deviation added to pixels, in 0…255.
-    """
+    """Settings of the tabletop."""
 
     horizon: int = 50
+    """control steps after which an episode is truncated."""
     image_size: int = 64
+    """pixels on each side of the camera's picture."""
     renderer: Literal["raycast", "egl"] = "raycast"
+    """of videos. "raycast" needs no OpenGL and is bit-reproducible; "egl" draws them with OpenGL."""
     randomise: bool = True
+    """vary colours and light within the training range."""
     terminate_on_success: bool = True
+    """end an episode when its goal is reached; else run to the horizon."""
     inference_delay: tuple[int, int] = (0, 0)
+    """(least, most) control steps the arm holds still before each chunk, drawn once an episode."""
     state_noise: float = 0.0
+    """standard deviation added to the state, in metres."""
     image_noise: float = 0.0
+    """standard deviation added to pixels, in 0…255."""
 
     def __post_init__(self) -> None:
         least, most = self.inference_delay

@@ -1,8 +1,7 @@
 """What the tabletop on `mujoco_warp` depends on, and what is wrong with it on this machine."""
 
-from importlib.metadata import PackageNotFoundError, version
-
 from embodied_rl.interfaces.sim import Diagnosis, Unavailable
+from embodied_rl_sims.packages import find_version
 from embodied_rl_sims.tabletop_warp.settings import TabletopWarpConfig
 
 _PACKAGES = ("mujoco", "mujoco-warp", "warp-lang")
@@ -16,12 +15,12 @@ def diagnose(config: TabletopWarpConfig) -> list[Diagnosis]:
 
 def provenance(config: TabletopWarpConfig) -> dict[str, str]:
     """Versions of the packages, and the device."""
-    return {**{name: _version(name) for name in _PACKAGES}, "device": device(config).found}
+    return {**{name: find_version(name) or "missing" for name in _PACKAGES}, "device": device(config).found}
 
 
 def packages() -> Diagnosis:
     """MuJoCo and MuJoCo Warp are released together, with numbers that agree."""
-    found = {name: _version(name) for name in _PACKAGES}
+    found = {name: find_version(name) or "missing" for name in _PACKAGES}
     shown = ", ".join(f"{name} {number}" for name, number in found.items())
     if "missing" in found.values():
         return Diagnosis("MuJoCo Warp", "fail", shown, _REMAKE)
@@ -44,10 +43,3 @@ def device(config: TabletopWarpConfig) -> Diagnosis:
         return Diagnosis("device", "fail", said, remedy or _REMAKE)
     slow = "it works, but sim=tabletop is faster without a GPU" if chosen == "cpu" else ""
     return Diagnosis("device", "warn" if slow else "ok", describe(chosen), slow)
-
-
-def _version(package: str) -> str:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return "missing"

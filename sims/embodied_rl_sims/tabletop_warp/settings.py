@@ -9,17 +9,14 @@ from embodied_rl_sims.tabletop.settings import TabletopConfig
 
 @dataclass(frozen=True)
 class TabletopWarpConfig(TabletopConfig):
-    """Settings of the tabletop, and where it runs.
-
-    Attributes:
-        device: "auto" (the first CUDA device where there is one, else the processor), "cpu", or a CUDA device such as
-            "cuda" or "cuda:1".
-        deterministic: on a CUDA device, sum in a fixed order, so that equal seeds give equal bits; False is faster.
-            On the processor they always do.
-    """
+    """Settings of the tabletop, and where it runs."""
 
     device: str = "auto"
+    """"auto" (the first CUDA device where there is one, else the processor), "cpu", or a CUDA device such as "cuda" or
+    "cuda:1"."""
     deterministic: bool = True
+    """on a CUDA device, sum in a fixed order, so that equal seeds give equal bits; False is faster. On the processor
+    they always do."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
