@@ -246,8 +246,8 @@ class StepResult:
         observation: after the reset, where the episode ended.
         ended: int64 [m] rows whose episode ended in this chunk.
         final_observation: m rows, the last observation of the episodes that ended, or None when m = 0; see
-            `SimulatorSpec.final_observation`. Pictures of those that terminated mean nothing, unless their episode asked
-            for them (`Episode.final_picture`).
+            `SimulatorSpec.final_observation`. Pictures of those that terminated mean nothing, unless their episode
+            asked for them (`Episode.final_picture`).
     """
 
     reward: Array
