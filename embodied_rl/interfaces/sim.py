@@ -301,6 +301,15 @@ class Operated(Simulator, Protocol):
 
 
 @runtime_checkable
+class Rendered(Protocol):
+    """A simulator that draws pictures for videos, in any size."""
+
+    def render(self, row: int, width: int, height: int) -> Array:
+        """uint8 [height, width, 3] of one environment."""
+        ...
+
+
+@runtime_checkable
 class Diagnosed(Protocol):
     """A simulator that depends on more than its package. Both are static: nothing has to be built for them."""
 
