@@ -72,7 +72,12 @@ def described(record: Record, task: str) -> dict[str, object]:
 
 
 def collect(policy: Policy, simulator: Simulator, episodes: Sequence[Episode], seed: int) -> Iterator[Record]:
-    """Run episodes without exploration, one control step at a time; yields each once those beside it are over, too."""
+    """Run episodes without exploration, one control step at a time; yields each once those beside it are over, too.
+
+    Raises:
+        UserError: NaN from the policy or the simulator, saying in which episode.
+        WorkerDied: the simulator's worker died.
+    """
     handle, runner = wrap_simulator(simulator), EpisodeRunner(policy, simulator.spec, seed, stepwise=True)
     for batch in in_batches(episodes, AT_ONCE):
         recorder = _Recorder()

@@ -102,9 +102,8 @@ def record(
 ) -> list[Recording]:
     """Film episodes without exploration.
 
-    A chunk is chosen as always, but handed to the simulator one control step at a time, so that each can be filmed; a
-    simulator that waits before each chunk, for the delay of a slow policy, therefore waits more often here. Where it
-    is not `Rendered`, its first camera is enlarged.
+    The simulator executes a chunk one control step at a time (see `EpisodeRunner.stepwise`), so that each can be filmed.
+    Where it is not `Rendered`, its first camera is enlarged.
 
     Args:
         actor: the policy.
@@ -113,6 +112,10 @@ def record(
         num_envs: of the simulator.
         seed: of the policy's noise, as in `evaluate`, whose episodes this repeats.
         width, height: of a frame in pixels.
+
+    Raises:
+        UserError: NaN from the policy or the simulator, saying in which episode.
+        WorkerDied: the simulator's worker died.
     """
     handle, camera = wrap_simulator(simulator), _Camera(simulator, (width, height))
     runner = EpisodeRunner(actor, simulator.spec, seed, stepwise=True)

@@ -62,7 +62,21 @@ def record(
     faulty: bool = False,
     longest: int | None = None,
 ) -> Demonstrations:
-    """Let the operator run `episodes`, at most `longest` control steps each, and keep every control step."""
+    """Let the operator run episodes and keep every control step.
+
+    Args:
+        simulator: with the operator.
+        episodes: run in batches of `simulator.num_envs`.
+        chunk: H, actions that each control step is recorded with.
+        disturbance: what is done to the operator's moves.
+        seed: of the disturbance.
+        faulty: take the operator with systematic faults.
+        longest: control steps after which an episode is cut; None cuts none.
+
+    Raises:
+        UserError: NaN from the operator or the simulator, saying in which episode.
+        WorkerDied: the simulator's worker died.
+    """
     rng = np.random.default_rng([seed, len(episodes)])
     handle, width = wrap_simulator(simulator), simulator.num_envs
     parts: list[Demonstrations] = []
@@ -71,7 +85,7 @@ def record(
         recorder = _Recorder(simulator.expert(faulty), _disturber(disturbance, high, width, rng))
         row_of = {episode.index: row for row, episode in enumerate(batch)}
         actor = OperatorActor(recorder.operate, row_of.__getitem__)
-        runner = EpisodeRunner(actor, simulator.spec, seed, longest=longest or simulator.spec.horizon)
+        runner = EpisodeRunner(actor, simulator.spec, seed, longest=longest)
         runner.run([handle], width, batch, recorder)
         parts.append(recorder.cut(batch, chunk, disturbance.keep))
     return Demonstrations(
