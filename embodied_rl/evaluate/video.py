@@ -102,7 +102,7 @@ def record(
 ) -> list[Recording]:
     """Film episodes without exploration.
 
-    The simulator executes a chunk one control step at a time (see `EpisodeRunner.stepwise`), so that each can be filmed.
+    The simulator executes a chunk one control step at a time (see `EpisodeRunner.stepwise`), so that each is filmed.
     Where it is not `Rendered`, its first camera is enlarged.
 
     Args:
