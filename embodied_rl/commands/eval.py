@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -103,13 +104,10 @@ def play(part: Part, actor: Actor | None, who: str, config: EvalConfig) -> list[
     """Run the episodes of a part: a checkpoint in several simulators, the operator in the one that it sees."""
     if actor is not None:
         return evaluate_parallel(actor, part, config)
-    simulator = part.kind.build(1)
-    try:
+    with closing(part.kind.build(1)) as simulator:
         scripted = actor_for(who, simulator, 1)
         handle = wrap_simulator(simulator, "evaluation simulator")
         return evaluate(scripted, [handle], part.spec, part.episodes, config.seed, 1, None, config.ablate)
-    finally:
-        simulator.close()
 
 
 def run_of(file: Path) -> RunFolder | None:

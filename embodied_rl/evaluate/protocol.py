@@ -8,13 +8,7 @@ from typing import Literal
 import numpy as np
 
 from embodied_rl.config.freeze import did_you_mean
-from embodied_rl.evaluate.ablation import (
-    AblatedPolicy,
-    blank_images,
-    foreign_instructions,
-    read_instructions,
-    replace_instructions,
-)
+from embodied_rl.evaluate import ablation
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.policy import Policy
 from embodied_rl.interfaces.sim import Array, Episode, Observation, SimulatorSpec, StepResult
@@ -107,10 +101,11 @@ def evaluate(
         WorkerDied: a worker died more often than its handle restarts it.
     """
     if ablate == "image":
-        actor = AblatedPolicy(actor, blank_images)
+        actor = ablation.AblatedPolicy(actor, ablation.blank_images)
     elif ablate == "instruction":
-        own = read_instructions(handles[0], episodes, envs_per_handle)
-        actor = AblatedPolicy(actor, partial(replace_instructions, foreign_instructions(episodes, own, seed)))
+        own = ablation.read_instructions(handles[0], episodes, envs_per_handle)
+        shown = ablation.foreign_instructions(episodes, own, seed)
+        actor = ablation.AblatedPolicy(actor, partial(ablation.replace_instructions, shown))
     counter = _Counter()
     EpisodeRunner(actor, spec, seed, executed).run(handles, envs_per_handle, episodes, counter)
     return [counter.results[episode.index] for episode in episodes]

@@ -3,6 +3,7 @@
 import math
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -74,12 +75,9 @@ def film(
     if not wanted:
         return []
     envs = min(len(wanted), AT_ONCE)
-    simulator = build(envs)
-    try:
+    with closing(build(envs)) as simulator:
         listed = [Episode(r.index, r.task, r.seed, r.initial_state, split=r.split) for r in wanted.values()]
         filmed = {r.episode.index: r for r in record(actor, simulator, listed, num_envs=envs, seed=seed)}
-    finally:
-        simulator.close()
     with explained(folder):
         folder.mkdir(parents=True, exist_ok=True)
     paths: list[Path] = []
@@ -134,9 +132,8 @@ class _Camera(Observer):
 
     def on_start(self, started: Sequence[Running], observation: Observation) -> None:
         for each in started:
-            recording = Recording(each.episode, observation.instruction[each.row])
-            recording.frames.append(self._frame(each.row, observation, each.row))
-            self.recordings[each.episode.index] = recording
+            frames = [self._frame(each.row, observation, each.row)]
+            self.recordings[each.episode.index] = Recording(each.episode, observation.instruction[each.row], frames)
 
     def on_step(self, running: Sequence[Running], before: Observation, result: StepResult) -> None:
         finals = {int(row): place for place, row in enumerate(result.ended)}

@@ -143,13 +143,7 @@ class _Slice:
     """One simulator: what runs in each of its environments, what runs next there, and the call under way."""
 
     def __init__(
-        self,
-        runner: EpisodeRunner,
-        handle: Handle,
-        envs: int,
-        share: int,
-        queue: deque[Episode],
-        observer: Observer,
+        self, runner: EpisodeRunner, handle: Handle, envs: int, share: int, queue: deque[Episode], observer: Observer
     ) -> None:
         self._runner, self._handle, self._queue, self._observer = runner, handle, queue, observer
         first = [queue.popleft() for _ in range(min(share, len(queue)))]
@@ -209,8 +203,10 @@ class _Slice:
         return [started for each in ended if (started := self._running[each.row]) is not None]
 
     def _step(self) -> Future:
+        assert self._observation is not None, "a decision follows an observation"
         running = self._active()
-        self._decide([each for each in running if each.pending is None])
+        if deciding := [each for each in running if each.pending is None]:
+            self._runner.decide(self._observation.select([each.row for each in deciding]), deciding)
         chunks = [each.pending for each in running if each.pending is not None]
         size = 1 if self._runner.stepwise else len(chunks[0])
         actions = np.zeros((len(self._running), size, chunks[0].shape[1]), np.float32)
@@ -220,11 +216,6 @@ class _Slice:
             if self._next[each.row] is None and self._queue:
                 self._next[each.row] = self._queue.popleft()
         return self._handle.submit("step", actions, list(self._next))
-
-    def _decide(self, deciding: list[Running]) -> None:
-        assert self._observation is not None, "a decision follows an observation"
-        if deciding:
-            self._runner.decide(self._observation.select([each.row for each in deciding]), deciding)
 
     def _active(self) -> list[Running]:
         return [each for each in self._running if each is not None]
