@@ -1,7 +1,6 @@
 """`embodied-rl collect`: demonstrations or rollouts on disk, one file an episode, or a LeRobotDataset.
 
-<out>/episode_000000.npz    images/<camera> uint8 [T, h, w, 3] and state float32 [T, S] before each control step;
-                            actions float32 [T, A], reward float32 [T] and success bool [T] of it
+<out>/episode_000000.npz    see `embodied_rl.datasets.record`
 <out>/index.jsonl           one line an episode: file, task, instruction, seed, split, success, steps
 
 With format=lerobot, instead of .npz files, what docs/datasets.md describes.
@@ -10,48 +9,22 @@ With format=lerobot, instead of .npz files, what docs/datasets.md describes.
 import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
-
-import numpy as np
-import torch
 
 from embodied_rl.assembly.acting import actor_for
 from embodied_rl.config.schema import CollectConfig
+from embodied_rl.datasets.record import Record, write_npz
 from embodied_rl.evaluate.protocol import enumerate_episodes
-from embodied_rl.interfaces.policy import Actor, NoiseKeys
-from embodied_rl.interfaces.sim import Array, Episode, Observation, Simulator, SimulatorSpec, StepResult
+from embodied_rl.interfaces.policy import Policy
+from embodied_rl.interfaces.sim import Episode, Observation, Simulator, SimulatorSpec, StepResult
+from embodied_rl.processes.local import wrap_simulator
 from embodied_rl.rollout.episodes import episode_seed
+from embodied_rl.rollout.runner import EpisodeRunner, Observer, Running, in_batches
 from embodied_rl.runs.storage import explained, make_folder
 from embodied_rl.simulators.kind import SimulatorKind
 
 AT_ONCE = 16
 """Episodes that run side by side."""
-
-
-@dataclass
-class Record:
-    """One episode as it goes, control step by control step: what was seen, done and reached."""
-
-    episode: Episode
-    instruction: str
-    observations: list[Observation] = field(default_factory=list)
-    actions: list[Array] = field(default_factory=list)
-    reward: list[float] = field(default_factory=list)
-    success: list[bool] = field(default_factory=list)
-    source: list[int] = field(default_factory=list)
-
-    def arrays(self) -> dict[str, Array]:
-        """What the file holds."""
-        seen = Observation.concatenate(self.observations)
-        return {
-            **{f"images/{name}": image for name, image in seen.images.items()},
-            "state": seen.state,
-            "actions": np.stack(self.actions),
-            "reward": np.array(self.reward, np.float32),
-            "success": np.array(self.success, bool),
-        }
 
 
 def run(config: CollectConfig) -> None:
@@ -82,19 +55,12 @@ def writing(config: CollectConfig, spec: SimulatorSpec) -> Iterator[Callable[[Re
         Unavailable: a package that the format needs is not installed.
     """
     if config.format == "npz":
-        yield partial(write_npz, Path(config.out))
+        yield lambda record: {"file": write_npz(Path(config.out), record)}
         return
     from embodied_rl.datasets.lerobot import collected  # pyarrow and PyAV, for those who ask for them
 
     with collected.new_dataset(Path(config.out), spec, config.sim.name) as writer:
         yield lambda record: {"episode": collected.write(writer, record)}
-
-
-def write_npz(out: Path, record: Record) -> dict[str, object]:
-    """Write one episode's file; says which."""
-    file = f"episode_{record.episode.index:06d}.npz"
-    np.savez_compressed(out / file, allow_pickle=False, **record.arrays())
-    return {"file": file}
 
 
 def described(record: Record, task: str) -> dict[str, object]:
@@ -105,42 +71,30 @@ def described(record: Record, task: str) -> dict[str, object]:
     }  # fmt: skip
 
 
-@torch.no_grad()
-def collect(actor: Actor, simulator: Simulator, episodes: Sequence[Episode], seed: int) -> Iterator[Record]:
-    """Run episodes without exploration, one control step at a time; yields each once it is over."""
-    for start in range(0, len(episodes), AT_ONCE):
-        batch = episodes[start : start + AT_ONCE]
-        yield from _batch(actor, simulator, batch, seed)
+def collect(policy: Policy, simulator: Simulator, episodes: Sequence[Episode], seed: int) -> Iterator[Record]:
+    """Run episodes without exploration, one control step at a time; yields each once those beside it are over, too.
+
+    Raises:
+        UserError: NaN from the policy or the simulator, saying in which episode.
+        WorkerDied: the simulator's worker died.
+    """
+    handle, runner = wrap_simulator(simulator), EpisodeRunner(policy, simulator.spec, seed, stepwise=True)
+    for batch in in_batches(episodes, AT_ONCE):
+        recorder = _Recorder()
+        runner.run([handle], AT_ONCE, batch, recorder)
+        yield from (recorder.records[episode.index] for episode in batch)
 
 
-def _batch(actor: Actor, simulator: Simulator, episodes: Sequence[Episode], seed: int) -> list[Record]:
-    observation = simulator.reset([*episodes, *[None] * (AT_ONCE - len(episodes))])
-    records = [Record(episode, observation.instruction[row]) for row, episode in enumerate(episodes)]
-    active, decision = np.arange(len(episodes)), 0
-    while len(active):
-        indices = np.array([episodes[int(row)].index for row in active])
-        keys = NoiseKeys(seed, indices, np.full(len(active), decision))
-        chosen = actor.act(observation.select(active).without_privileged(), keys, explore=False).actions
-        executed, action_dim = chosen.shape[1:]
-        chunk = np.zeros((AT_ONCE, executed, action_dim), np.float32)
-        chunk[active] = chosen
-        for step in range(executed):
-            result = simulator.step(chunk[:, step : step + 1], [None] * AT_ONCE)
-            _note(records, active, observation, result)
-            observation = result.observation
-            active = np.setdiff1d(active, result.ended)
-            if not len(active):
-                break
-        decision += 1
-    return records
+class _Recorder(Observer):
+    """Records of episodes, by their index."""
 
+    def __init__(self) -> None:
+        self.records: dict[int, Record] = {}
 
-def _note(records: list[Record], active: Array, before: Observation, result: StepResult) -> None:
-    """Add one control step to the records of the environments that took it."""
-    for row in active:
-        record = records[row]
-        record.observations.append(before.select([row]))
-        record.actions.append(result.executed[row, 0].copy())
-        record.reward.append(float(result.reward[row, 0]))
-        record.success.append(bool(result.success[row, 0]))
-        record.source.append(int(result.source[row, 0]))
+    def on_start(self, started: Sequence[Running], observation: Observation) -> None:
+        for each in started:
+            self.records[each.episode.index] = Record(each.episode, observation.instruction[each.row])
+
+    def on_step(self, running: Sequence[Running], before: Observation, result: StepResult) -> None:
+        for each in running:
+            self.records[each.episode.index].add(before, result, each.row)

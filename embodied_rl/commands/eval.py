@@ -1,7 +1,8 @@
 """`embodied-rl eval`: a checkpoint's success on exact episodes, with a report and videos."""
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +23,8 @@ from embodied_rl.evaluate.report import Rate, Report, Summary
 from embodied_rl.evaluate.video import film
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.policy import Actor
-from embodied_rl.interfaces.sim import Simulator
-from embodied_rl.processes.handle import GaveUp, Handle
-from embodied_rl.processes.local import InlineHandle
+from embodied_rl.processes.handle import Handle
+from embodied_rl.processes.local import wrap_simulator
 from embodied_rl.runs import provenance
 from embodied_rl.runs.folder import RunFolder, new_evaluation
 from embodied_rl.runs.storage import make_folder
@@ -104,29 +104,10 @@ def play(part: Part, actor: Actor | None, who: str, config: EvalConfig) -> list[
     """Run the episodes of a part: a checkpoint in several simulators, the operator in the one that it sees."""
     if actor is not None:
         return evaluate_parallel(actor, part, config)
-    simulator = part.kind.build(1)
-    try:
+    with closing(part.kind.build(1)) as simulator:
         scripted = actor_for(who, simulator, 1)
-        handle = InlineHandle(once(simulator), "evaluation simulator")
+        handle = wrap_simulator(simulator, "evaluation simulator")
         return evaluate(scripted, [handle], part.spec, part.episodes, config.seed, 1, None, config.ablate)
-    finally:
-        simulator.close()
-
-
-def once(simulator: Simulator) -> Callable[[], Simulator]:
-    """Builds a simulator that is there already; another one is none of which the operator knows.
-
-    Raises:
-        GaveUp: by the function, when it is called again.
-    """
-    left = [simulator]
-
-    def build() -> Simulator:
-        if not left:
-            raise GaveUp("the simulator's process died, and its operator with it; see above for the first cause")
-        return left.pop()
-
-    return build
 
 
 def run_of(file: Path) -> RunFolder | None:

@@ -2,7 +2,9 @@
 
 import math
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import asdict
+from functools import partial
 from itertools import count, islice
 from pathlib import Path
 from typing import Any
@@ -61,16 +63,13 @@ def run(config: SftConfig) -> None:
 
 
 def _operated(config: SftConfig, kind: SimulatorKind) -> tuple[FlowBackbone, Embodiment]:
-    simulator = kind.build(config.sim.num_envs)
-    try:
+    with closing(kind.build(config.sim.num_envs)) as simulator:
         if not isinstance(simulator, Operated):
             raise UserError(
                 f"sim.name={config.sim.name} has no scripted operator to learn from; `expert` is missing. "
                 "Give dataset=<LeRobotDataset folder>, or another simulator."
             )
         return fit(config, simulator)
-    finally:
-        simulator.close()
 
 
 def check(config: SftConfig) -> None:
@@ -96,10 +95,10 @@ def fit(config: SftConfig, simulator: Operated) -> tuple[FlowBackbone, Embodimen
     episodes = drawn(simulator.spec, config.seed, config.task, max(options.frames + options.demonstrations, 1))
     seen, shown = episodes[: options.frames] or episodes[:1], episodes[options.frames :]
     chunk = build.sizes(config.policy).horizon
-    frames = _record(simulator, config.seed, seen, options, WANDERING, faulty=False, chunk=chunk)
-    faulty = options.operator == "faulty"
+    demonstrate = partial(record, simulator, chunk=chunk, seed=config.seed, longest=options.longest)
+    frames = demonstrate(seen, disturbance=WANDERING)
     upset = Disturbance(options.noise, options.drift, options.drift_share, options.slip, keep=False)
-    demonstrations = _record(simulator, config.seed, shown, options, upset, faulty=faulty, chunk=chunk)
+    demonstrations = demonstrate(shown, disturbance=upset, faulty=options.operator == "faulty")
     share = demonstrations.success.mean()
     print(f"{len(frames)} frames, {len(demonstrations)} demonstrated steps ({share:.1%} in successful episodes)")
     backbone, embodiment = network(config, simulator.spec, demonstrations.observation.state, options.auxiliary_names)
@@ -140,30 +139,13 @@ def report(
     actor.autocast = config.policy.autocast
     episodes = enumerate_episodes(spec, "eval", config.eval_episodes, config.task)
     envs = min(config.sim.num_envs, 64)
-    handle = kind.inline(envs, "evaluation")
-    try:
+    with closing(kind.inline(envs, "evaluation")) as handle:
         results = evaluate(actor, [handle], spec, episodes, 0, envs, embodiment.executed)
-    finally:
-        handle.close()
     found = Report.of(results, spec, {"run": str(folder.path), "split": "eval"})
     found.write(folder.path)
     for name, summary in {"all families": found.overall, **found.families}.items():
         print(f"  {name:14s} {percent(summary.success)}")
     return found
-
-
-def _record(
-    simulator: Operated,
-    seed: int,
-    episodes: Sequence[Episode],
-    options: SFTConfig,
-    disturbance: Disturbance,
-    *,
-    faulty: bool,
-    chunk: int,
-) -> Demonstrations:
-    longest = min(options.longest, simulator.spec.horizon)
-    return record(simulator, episodes, chunk=chunk, disturbance=disturbance, seed=seed, faulty=faulty, longest=longest)
 
 
 def network(

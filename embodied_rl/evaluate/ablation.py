@@ -1,12 +1,54 @@
-"""Wrong instructions, to see whether a policy listens."""
+"""Policies that are shown black images or wrong instructions, to see whether they look and listen."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
+from torch import Tensor
 
 from embodied_rl.interfaces.errors import UserError
-from embodied_rl.interfaces.sim import Episode
+from embodied_rl.interfaces.policy import Decision, NoiseKeys, Policy
+from embodied_rl.interfaces.sim import Episode, Observation
+from embodied_rl.processes.handle import Handle, WorkerDied, revive
+from embodied_rl.rollout.runner import in_batches
+
+
+@dataclass(frozen=True)
+class AblatedPolicy:
+    """A policy that is shown what `alter` makes of an observation."""
+
+    policy: Policy
+    alter: Callable[[Observation, NoiseKeys], Observation]
+
+    def act(self, observation: Observation, keys: NoiseKeys, explore: bool) -> Decision:
+        return self.policy.act(self.alter(observation, keys), keys, explore)
+
+    def value(self, observation: Observation, keys: NoiseKeys) -> Tensor:
+        return self.policy.value(self.alter(observation, keys), keys)
+
+
+def blank_images(observation: Observation, keys: NoiseKeys) -> Observation:
+    """The observation with black images."""
+    return replace(observation, images={name: np.zeros_like(image) for name, image in observation.images.items()})
+
+
+def replace_instructions(shown: Mapping[int, str], observation: Observation, keys: NoiseKeys) -> Observation:
+    """The observation with the instructions of `shown`, by the episode's index."""
+    return replace(observation, instruction=tuple(shown[int(index)] for index in keys.episode))
+
+
+def read_instructions(handle: Handle, episodes: Sequence[Episode], envs: int) -> dict[int, str]:
+    """Episode index → what the simulator asks for in it, known only once it starts."""
+    found: dict[int, str] = {}
+    for batch in in_batches(episodes, envs):
+        padded = [*batch, *[None] * (envs - len(batch))]
+        try:
+            observation: Observation = handle.submit("reset", padded).result()
+        except WorkerDied:
+            observation, _ = revive(handle, padded)
+        found.update({episode.index: observation.instruction[row] for row, episode in enumerate(batch)})
+    return found
 
 
 def foreign_instructions(episodes: Sequence[Episode], own: Mapping[int, str], seed: int) -> dict[int, str]:

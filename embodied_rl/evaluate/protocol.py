@@ -1,28 +1,20 @@
-"""Which episodes an evaluation runs, and running each of them exactly once.
+"""Which episodes an evaluation runs, and what each of them comes to."""
 
-Everything a result depends on follows from the episode: its seed in the simulator, its index in the policy's noise. So
-the results do not depend on how many simulators there are, or on which of them ran what; but for rounding, because a
-network computes a small batch by other operations than a large one.
-"""
-
-import logging
-from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
 import numpy as np
-import torch
 
 from embodied_rl.config.freeze import did_you_mean
-from embodied_rl.evaluate.ablation import foreign_instructions
+from embodied_rl.evaluate import ablation
 from embodied_rl.interfaces.errors import UserError
-from embodied_rl.interfaces.policy import Actor, NoiseKeys
-from embodied_rl.interfaces.sim import Array, Episode, NotFinite, Observation, SimulatorSpec, StepResult
-from embodied_rl.processes.handle import Future, Handle, WorkerDied, respawn, revive
+from embodied_rl.interfaces.policy import Policy
+from embodied_rl.interfaces.sim import Array, Episode, Observation, SimulatorSpec, StepResult
+from embodied_rl.processes.handle import Handle
 from embodied_rl.rollout.episodes import Purpose, episode_seed
-
-log = logging.getLogger(__name__)
+from embodied_rl.rollout.runner import EpisodeRunner, Observer, Running
 
 Ablation = Literal["none", "image", "instruction"]
 IN_DISTRIBUTION = "eval"
@@ -80,7 +72,7 @@ def enumerate_episodes(
 
 
 def evaluate(
-    actor: Actor,
+    actor: Policy,
     handles: Sequence[Handle],
     spec: SimulatorSpec,
     episodes: Sequence[Episode],
@@ -89,9 +81,7 @@ def evaluate(
     executed: int | None,
     ablate: Ablation = "none",
 ) -> list[EpisodeResult]:
-    """Run each episode once, without exploration; while one simulator's rows are inferred, the others simulate.
-
-    A simulator whose worker dies is restarted, and its unfinished episodes start again.
+    """Run each episode once, without exploration, and count what it came to; see `EpisodeRunner`.
 
     Args:
         actor: the policy; it never gets privileged state.
@@ -110,168 +100,66 @@ def evaluate(
         UserError: indices that repeat, or NaN from the policy or the simulator, saying in which episode.
         WorkerDied: a worker died more often than its handle restarts it.
     """
-    if len({episode.index for episode in episodes}) != len(episodes):
-        raise UserError("Two episodes of an evaluation share an index; noise and results are keyed by it.")
-    instructions = None
-    if ablate == "instruction":
-        own = _instructions(handles, episodes, envs_per_handle)
-        instructions = foreign_instructions(episodes, own, seed)
-    chooser = _Chooser(actor, spec, seed, executed, ablate == "image", instructions)
-    queue = deque(episodes)
-    share = min(envs_per_handle, -(-len(episodes) // len(handles)))
-    slices = [_Slice(handle, envs_per_handle, share, queue) for handle in handles]
-    results: dict[int, EpisodeResult] = {}
-    with torch.no_grad():
-        while any(part.busy for part in slices):
-            for part in slices:
-                if part.busy:
-                    for result in part.advance(chooser):
-                        assert result.index not in results, f"episode {result.index} was counted twice"
-                        results[result.index] = result
-    return [results[episode.index] for episode in episodes]
+    if ablate == "image":
+        actor = ablation.AblatedPolicy(actor, ablation.blank_images)
+    elif ablate == "instruction":
+        own = ablation.read_instructions(handles[0], episodes, envs_per_handle)
+        shown = ablation.foreign_instructions(episodes, own, seed)
+        actor = ablation.AblatedPolicy(actor, partial(ablation.replace_instructions, shown))
+    counter = _Counter()
+    EpisodeRunner(actor, spec, seed, executed).run(handles, envs_per_handle, episodes, counter)
+    return [counter.results[episode.index] for episode in episodes]
 
 
-class _Chooser:
-    """The policy as a function of an observation and who it belongs to; blanks or swaps inputs where asked."""
+class _Counter(Observer):
+    """The results of episodes, by their index."""
 
-    def __init__(
-        self,
-        actor: Actor,
-        spec: SimulatorSpec,
-        seed: int,
-        executed: int | None,
-        blank_images: bool,
-        instructions: dict[int, str] | None,
-    ) -> None:
-        self._actor, self._spec, self._seed, self._executed = actor, spec, seed, executed
-        self._blank_images, self._instructions = blank_images, instructions
+    def __init__(self) -> None:
+        self.results: dict[int, EpisodeResult] = {}
+        self._tallies: dict[int, _Tally] = {}
 
-    def __call__(self, observation: Observation, running: Sequence["_Running"]) -> Array:
-        """float32 [n, Hx, A] for the n rows of `observation`, which are those of `running`."""
-        index = np.array([row.episode.index for row in running], np.int64)
-        decision = np.array([row.decisions for row in running], np.int64)
-        shown = self._shown(observation.without_privileged(), index)
-        self._check(shown.state, running, "The simulator's state has", "The policy is not to blame")
-        actions = self._actor.act(shown, NoiseKeys(self._seed, index, decision), explore=False).actions
-        actions = actions[:, : self._executed]
-        self._check(actions, running, "The policy chose", "Its checkpoint is of no use")
-        return actions
+    def on_start(self, started: Sequence[Running], observation: Observation) -> None:
+        self._tallies |= {each.episode.index: _Tally() for each in started}
 
-    def _check(self, values: Array, running: Sequence["_Running"], who: str, meaning: str) -> None:
-        """Raise `UserError` where `values` [n, ...], the rows of `running`, are not finite."""
-        finite = np.isfinite(values.reshape(len(values), -1)).all(axis=1)
-        if not finite.all():
-            bad = running[int(np.argmin(finite))]
-            name = self._spec.tasks[bad.episode.task].name
-            where = f"episode {bad.episode.index} ({name}, seed {bad.episode.seed}), decision {bad.decisions}"
-            raise UserError(f"{who} NaN or infinity in {where}. {meaning}.")
+    def on_step(self, running: Sequence[Running], before: Observation, result: StepResult) -> None:
+        for each in running:
+            self._tallies[each.episode.index].add(result, each.row)
 
-    def _shown(self, observation: Observation, index: Array) -> Observation:
-        if self._blank_images:
-            blank = {name: np.zeros_like(image) for name, image in observation.images.items()}
-            observation = replace(observation, images=blank)
-        if self._instructions is not None:
-            observation = replace(observation, instruction=tuple(self._instructions[int(i)] for i in index))
-        return observation
+    def on_end(self, ended: Sequence[Running]) -> None:
+        for index, each in ((each.episode.index, each) for each in ended):
+            assert index not in self.results, f"episode {index} was counted twice"
+            self.results[index] = self._tallies.pop(index).finish(each)
 
 
-class _Running:
-    """One episode under way."""
+class _Tally:
+    """What an episode came to so far."""
 
-    def __init__(self, episode: Episode) -> None:
-        self.episode, self.decisions, self.steps, self.reward = episode, 0, 0, 0.0
-        self.success = self.success_at_end = False
+    def __init__(self) -> None:
+        self._reward, self._success, self._success_at_end = 0.0, False, False
         self._executed: list[Array] = []
 
     def add(self, result: StepResult, row: int) -> None:
         """Count the steps of one chunk that were really executed."""
         valid = int(result.steps[row])
-        self.decisions += 1
-        self.steps += valid
-        self.reward += float(np.sum(result.reward[row, :valid], dtype=np.float64))
+        self._reward += float(np.sum(result.reward[row, :valid], dtype=np.float64))
         if valid:
-            self.success |= bool(result.success[row, :valid].any())
-            self.success_at_end = bool(result.success[row, valid - 1])
+            self._success |= bool(result.success[row, :valid].any())
+            self._success_at_end = bool(result.success[row, valid - 1])
         self._executed.append(np.array(result.executed[row, :valid], np.float64))
 
-    def finish(self) -> EpisodeResult:
+    def finish(self, ended: Running) -> EpisodeResult:
         return EpisodeResult(
-            index=self.episode.index,
-            task=self.episode.task,
-            seed=self.episode.seed,
-            split=self.episode.split,
-            success=self.success,
-            success_at_end=self.success_at_end,
-            steps=self.steps,
-            reward=self.reward,
+            index=ended.episode.index,
+            task=ended.episode.task,
+            seed=ended.episode.seed,
+            split=ended.episode.split,
+            success=self._success,
+            success_at_end=self._success_at_end,
+            steps=ended.steps,
+            reward=self._reward,
             smoothness=smoothness(np.concatenate(self._executed)),
-            initial_state=self.episode.initial_state,
+            initial_state=ended.episode.initial_state,
         )
-
-
-class _Slice:
-    """One simulator: what runs in each of its environments, what runs next there, and the call under way.
-
-    An environment that finds no next episode is parked, and its row is never inferred again.
-    """
-
-    def __init__(self, handle: Handle, envs: int, share: int, queue: deque[Episode]) -> None:
-        self._handle, self._queue = handle, queue
-        self._running = [_Running(queue.popleft()) if row < share and queue else None for row in range(envs)]
-        self._next: list[Episode | None] = [None] * envs
-        self._observation: Observation | None = None
-        self._call = self._reset() if self.busy else None
-
-    @property
-    def busy(self) -> bool:
-        return any(row is not None for row in self._running)
-
-    def advance(self, chooser: _Chooser) -> list[EpisodeResult]:
-        """Wait for the simulator, count what it did, and send it the next actions. Returns the episodes that ended."""
-        assert self._call is not None, "a busy slice has a call under way"
-        finished: list[EpisodeResult] = []
-        try:
-            answer = self._call.result()
-            if isinstance(answer, StepResult):
-                finished = self._count(answer)
-                answer = answer.observation
-            if self.busy:
-                self._call = self._step(answer, chooser)
-        except WorkerDied as death:
-            log.warning("%s\nIts episodes start again in a new worker.", death)
-            respawn(self._handle)
-            self._call = self._reset()
-        except NotFinite as error:
-            running = self._running[error.row]
-            what = "" if running is None else f" in episode {running.episode.index} (seed {running.episode.seed})"
-            raise UserError(f"{error}{what}. The simulator is to blame, or actions that it cannot take.") from None
-        return finished
-
-    def _reset(self) -> Future:
-        self._running = [None if row is None else _Running(row.episode) for row in self._running]
-        return self._handle.submit("reset", [None if row is None else row.episode for row in self._running])
-
-    def _step(self, observation: Observation, chooser: _Chooser) -> Future:
-        active = np.array([row for row, running in enumerate(self._running) if running is not None], np.int64)
-        chosen = chooser(observation.select(active), [row for row in self._running if row is not None])
-        actions = np.zeros((len(self._running), *chosen.shape[1:]), np.float32)
-        actions[active] = chosen
-        for row in active:
-            if self._next[row] is None and self._queue:
-                self._next[row] = self._queue.popleft()
-        return self._handle.submit("step", actions, list(self._next))
-
-    def _count(self, result: StepResult) -> list[EpisodeResult]:
-        finished: list[EpisodeResult] = []
-        for row, running in enumerate(self._running):
-            if running is None:
-                continue
-            running.add(result, row)
-            if result.terminated[row] or result.truncated[row]:
-                finished.append(running.finish())
-                following, self._next[row] = self._next[row], None
-                self._running[row] = None if following is None else _Running(following)
-        return finished
 
 
 def smoothness(actions: Array) -> float:
@@ -305,18 +193,3 @@ def _conditions(spec: SimulatorSpec, split: str) -> str:
     if split not in known:
         raise UserError(f"split: unknown split '{split}'.{did_you_mean(split, known)}")
     return split if split in spec.splits else "train"
-
-
-def _instructions(handles: Sequence[Handle], episodes: Sequence[Episode], envs: int) -> dict[int, str]:
-    """Episode index → what the simulator asks for in it, known only once it starts."""
-    found: dict[int, str] = {}
-    handle = handles[0]
-    for start in range(0, len(episodes), envs):
-        batch = episodes[start : start + envs]
-        padded = [*batch, *[None] * (envs - len(batch))]
-        try:
-            observation: Observation = handle.submit("reset", padded).result()
-        except WorkerDied:
-            observation, _ = revive(handle, padded)
-        found.update({episode.index: observation.instruction[row] for row, episode in enumerate(batch)})
-    return found

@@ -3,18 +3,19 @@
 import math
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import imageio_ffmpeg
 import numpy as np
-import torch
 from PIL import Image, ImageDraw, ImageFont
 
 from embodied_rl.evaluate.protocol import EpisodeResult
-from embodied_rl.interfaces.policy import Actor, NoiseKeys
-from embodied_rl.interfaces.sim import Array, Episode, Observation, Simulator, SimulatorSpec, StepResult
+from embodied_rl.interfaces.policy import Policy
+from embodied_rl.interfaces.sim import Array, Episode, Observation, Rendered, Simulator, SimulatorSpec, StepResult
+from embodied_rl.processes.local import wrap_simulator
+from embodied_rl.rollout.runner import EpisodeRunner, Observer, Running, in_batches
 from embodied_rl.runs.storage import explained
 
 _RUNNING, _SUCCESS, _FAILURE = (148, 163, 184), (22, 163, 74), (220, 38, 38)
@@ -42,7 +43,7 @@ class Recording:
 
 
 def film(
-    actor: Actor,
+    actor: Policy,
     build: Callable[[int], Simulator],
     spec: SimulatorSpec,
     results: Sequence[EpisodeResult],
@@ -74,12 +75,9 @@ def film(
     if not wanted:
         return []
     envs = min(len(wanted), AT_ONCE)
-    simulator = build(envs)
-    try:
+    with closing(build(envs)) as simulator:
         listed = [Episode(r.index, r.task, r.seed, r.initial_state, split=r.split) for r in wanted.values()]
         filmed = {r.episode.index: r for r in record(actor, simulator, listed, num_envs=envs, seed=seed)}
-    finally:
-        simulator.close()
     with explained(folder):
         folder.mkdir(parents=True, exist_ok=True)
     paths: list[Path] = []
@@ -91,7 +89,7 @@ def film(
 
 
 def record(
-    actor: Actor,
+    actor: Policy,
     simulator: Simulator,
     episodes: Sequence[Episode],
     *,
@@ -102,9 +100,8 @@ def record(
 ) -> list[Recording]:
     """Film episodes without exploration.
 
-    A chunk is chosen as always, but handed to the simulator one control step at a time, so that each can be filmed; a
-    simulator that waits before each chunk, for the delay of a slow policy, therefore waits more often here. It may
-    have `render(row, width, height) -> uint8 [height, width, 3]`; else its first camera is enlarged.
+    The simulator executes a chunk one control step at a time (see `EpisodeRunner.stepwise`), so that each is filmed.
+    Where it is not `Rendered`, its first camera is enlarged.
 
     Args:
         actor: the policy.
@@ -113,63 +110,45 @@ def record(
         num_envs: of the simulator.
         seed: of the policy's noise, as in `evaluate`, whose episodes this repeats.
         width, height: of a frame in pixels.
+
+    Raises:
+        UserError: NaN from the policy or the simulator, saying in which episode.
+        WorkerDied: the simulator's worker died.
     """
-    recordings: list[Recording] = []
-    with torch.no_grad():
-        for start in range(0, len(episodes), num_envs):
-            filmed = _Film(simulator, episodes[start : start + num_envs], num_envs, (width, height))
-            decision = 0
-            while filmed.active.size:
-                rows = filmed.active
-                keys = NoiseKeys(seed, filmed.index[rows], np.full(len(rows), decision, np.int64))
-                shown = filmed.observation.select(rows).without_privileged()
-                filmed.execute(actor.act(shown, keys, explore=False).actions)
-                decision += 1
-            recordings += filmed.recordings
-    return recordings
+    handle, camera = wrap_simulator(simulator), _Camera(simulator, (width, height))
+    runner = EpisodeRunner(actor, simulator.spec, seed, stepwise=True)
+    for batch in in_batches(episodes, num_envs):
+        runner.run([handle], num_envs, batch, camera)
+    return [camera.recordings[episode.index] for episode in episodes]
 
 
-class _Film:
-    """A batch of episodes that start together; an environment whose episode ends is parked."""
+class _Camera(Observer):
+    """Films whatever runs in a simulator, a frame per control step."""
 
-    def __init__(self, simulator: Simulator, episodes: Sequence[Episode], num_envs: int, size: tuple[int, int]) -> None:
-        self._simulator, self._num_envs, self._size = simulator, num_envs, size
-        self.observation = simulator.reset([*episodes, *[None] * (num_envs - len(episodes))])
-        self.active = np.arange(len(episodes))
-        self.index = np.array([episode.index for episode in episodes], np.int64)
-        self.recordings = [Recording(e, self.observation.instruction[row]) for row, e in enumerate(episodes)]
-        for row in range(len(episodes)):
-            self.recordings[row].frames.append(self._frame(row, self.observation, row))
+    def __init__(self, simulator: Simulator, size: tuple[int, int]) -> None:
+        self.recordings: dict[int, Recording] = {}
+        self._renderer = simulator if isinstance(simulator, Rendered) else None
+        self._size = size
 
-    def execute(self, chunk: Array) -> None:
-        """Run a chunk, float32 [active rows, Hx, A], step by step; rows that end drop out."""
-        chosen = dict(zip(self.active.tolist(), chunk, strict=True))
-        for j in range(chunk.shape[1]):
-            if not self.active.size:
-                return
-            actions = np.zeros((self._num_envs, 1, chunk.shape[2]), np.float32)
-            for row in self.active:
-                actions[row, 0] = chosen[int(row)][j]
-            self._add(self._simulator.step(actions, [None] * self._num_envs))
+    def on_start(self, started: Sequence[Running], observation: Observation) -> None:
+        for each in started:
+            frames = [self._frame(each.row, observation, each.row)]
+            self.recordings[each.episode.index] = Recording(each.episode, observation.instruction[each.row], frames)
 
-    def _add(self, result: StepResult) -> None:
-        self.observation = result.observation
-        ended = set((self.active[(result.terminated | result.truncated)[self.active]]).tolist())
-        finals = {int(row): number for number, row in enumerate(result.ended)}
-        for row in self.active.tolist():
-            recording = self.recordings[row]
-            recording.success |= bool(result.success[row, 0])
-            if row not in ended:
-                recording.frames.append(self._frame(row, self.observation, row))
-            elif not hasattr(self._simulator, "render") and result.final_observation is not None:
-                recording.frames.append(self._frame(row, result.final_observation, finals[row]))
-            # A simulator with `render` is parked by now, and has nothing to show of the last step.
-        self.active = np.array([row for row in self.active if row not in ended], np.int64)
+    def on_step(self, running: Sequence[Running], before: Observation, result: StepResult) -> None:
+        finals = {int(row): place for place, row in enumerate(result.ended)}
+        for each in running:
+            recording = self.recordings[each.episode.index]
+            recording.success |= bool(result.success[each.row, 0])
+            if each.row not in finals:
+                recording.frames.append(self._frame(each.row, result.observation, each.row))
+            elif self._renderer is None and result.final_observation is not None:
+                recording.frames.append(self._frame(each.row, result.final_observation, finals[each.row]))
+            # A simulator that renders has parked the row by now, and has nothing to show of the last step.
 
     def _frame(self, row: int, observation: Observation, place: int) -> Array:
-        render: Any = getattr(self._simulator, "render", None)
-        if render is not None:
-            return np.asarray(render(row, *self._size), np.uint8)
+        if self._renderer is not None:
+            return np.asarray(self._renderer.render(row, *self._size), np.uint8)
         image = np.asarray(next(iter(observation.images.values()))[place], np.uint8)
         return np.asarray(Image.fromarray(image).resize(self._size, Image.Resampling.NEAREST))
 

@@ -5,7 +5,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from embodied_rl.interfaces.sim import Array, Episode, Observation, Operated
+from embodied_rl.actors.scripted import OperatorActor
+from embodied_rl.interfaces.sim import Array, Episode, Observation, Operated, StepResult
+from embodied_rl.processes.local import wrap_simulator
+from embodied_rl.rollout.runner import EpisodeRunner, Observer, Running, in_batches
 
 
 @dataclass(frozen=True)
@@ -59,14 +62,32 @@ def record(
     faulty: bool = False,
     longest: int | None = None,
 ) -> Demonstrations:
-    """Let the operator run `episodes`, at most `longest` control steps each, and keep every control step."""
+    """Let the operator run episodes and keep every control step.
+
+    Args:
+        simulator: with the operator.
+        episodes: run in batches of `simulator.num_envs`.
+        chunk: H, actions that each control step is recorded with.
+        disturbance: what is done to the operator's moves.
+        seed: of the disturbance.
+        faulty: take the operator with systematic faults.
+        longest: control steps after which an episode is cut; None cuts none.
+
+    Raises:
+        UserError: NaN from the operator or the simulator, saying in which episode.
+        WorkerDied: the simulator's worker died.
+    """
     rng = np.random.default_rng([seed, len(episodes)])
-    width = simulator.num_envs
-    most = longest or simulator.spec.horizon
-    parts = [
-        _batch(simulator, episodes[start : start + width], chunk, disturbance, rng, faulty, most)
-        for start in range(0, len(episodes), width)
-    ]
+    handle, width = wrap_simulator(simulator), simulator.num_envs
+    parts: list[Demonstrations] = []
+    for batch in in_batches(episodes, width):
+        high = np.array(simulator.spec.action_high)
+        recorder = _Recorder(simulator.expert(faulty), _disturber(disturbance, high, width, rng))
+        row_of = {episode.index: row for row, episode in enumerate(batch)}
+        actor = OperatorActor(recorder.operate, row_of.__getitem__)
+        runner = EpisodeRunner(actor, simulator.spec, seed, longest=longest)
+        runner.run([handle], width, batch, recorder)
+        parts.append(recorder.cut(batch, chunk, disturbance.keep))
     return Demonstrations(
         observation=Observation.concatenate([part.observation for part in parts]),
         actions=np.concatenate([part.actions for part in parts]),
@@ -75,44 +96,51 @@ def record(
     )
 
 
-@dataclass(frozen=True)
-class _Seen:
-    """One control step of all environments: [n] rows, the operator's actions [n, A], and bool [n] masks."""
+class _Recorder(Observer):
+    """What the operator saw and chose at each control step, and who ended in success; n environments.
 
-    observation: Observation
-    chosen: Array
-    running: Array
-    upset: Array
+    Args:
+        operator: gives its actions, float32 [n, A].
+        disturb: chosen actions [n, A] → what is executed [n, A], and who drifts or slips, bool [n].
+    """
 
+    def __init__(self, operator: Callable[[], Array], disturb: Callable[[Array], tuple[Array, Array]]) -> None:
+        self._operator, self._disturb = operator, disturb
+        self._chosen: list[Array] = []
+        self._upset: list[Array] = []
+        self._seen: list[Observation] = []
+        self._running: list[Array] = []
+        self._success: set[int] = set()
 
-def _batch(
-    simulator: Operated,
-    episodes: Sequence[Episode],
-    chunk: int,
-    disturbance: Disturbance,
-    rng: np.random.Generator,
-    faulty: bool,
-    longest: int,
-) -> Demonstrations:
-    """One round: every environment runs one episode."""
-    num_envs = simulator.num_envs
-    operator = simulator.expert(faulty)
-    disturb = _disturber(disturbance, np.array(simulator.spec.action_high), num_envs, rng)
-    observation = simulator.reset([*episodes, *[None] * (num_envs - len(episodes))])
-    running = np.arange(num_envs) < len(episodes)
-    done = np.zeros(num_envs, bool)
-    seen: list[_Seen] = []
-    for _ in range(longest):
-        chosen = operator()
-        executed, upset = disturb(chosen)
-        seen.append(_Seen(observation, chosen, running.copy(), upset & (not disturbance.keep)))
-        result = simulator.step(executed[:, None], [None] * num_envs)
-        done |= result.success[:, 0]
-        running &= ~(result.terminated | result.truncated)
-        observation = result.observation
-        if not running.any():
-            break
-    return _cut(seen, episodes, done, chunk)
+    def operate(self) -> Array:
+        """The operator's disturbed actions for one control step, [n, A]."""
+        self._chosen.append(self._operator())
+        executed, upset = self._disturb(self._chosen[-1])
+        self._upset.append(upset)
+        return executed
+
+    def on_step(self, running: Sequence[Running], before: Observation, result: StepResult) -> None:
+        rows = np.array([each.row for each in running])
+        self._seen.append(before.select(rows))
+        self._running.append(np.isin(np.arange(len(before)), rows))
+        self._success |= set(rows[result.success[rows, 0]].tolist())
+
+    def cut(self, episodes: Sequence[Episode], chunk: int, keep: bool) -> Demonstrations:
+        """Each control step with the chunk that follows; without those whose chunk is upset, unless `keep`."""
+        running, chosen = np.stack(self._running), np.stack(self._chosen)  # [steps, n], [steps, n, A]
+        upset = np.stack(self._upset) & (not keep)
+        last = np.maximum(running.sum(axis=0) - 1, 0)
+        follow = np.minimum(np.arange(len(running))[:, None] + np.arange(chunk), last[:, None, None])  # [n, steps, H]
+        columns = np.arange(running.shape[1])
+        kept = running & ~upset[follow.swapaxes(0, 1), columns[:, None]].any(axis=-1)
+        steps, rows = np.nonzero(kept)
+        shown = zip(self._seen, kept, running, strict=True)
+        return Demonstrations(
+            observation=Observation.concatenate([seen.select(np.flatnonzero(k[r])) for seen, k, r in shown]),
+            actions=chosen[follow[rows, steps], rows[:, None]].astype(np.float32),
+            episode=np.array([episodes[int(row)].index for row in rows], np.int64),
+            success=np.isin(rows, list(self._success)),
+        )
 
 
 def _disturber(
@@ -136,23 +164,3 @@ def _disturber(
         return executed, slips[:, 0] | drift.any(axis=1)
 
     return disturb
-
-
-def _cut(seen: list[_Seen], episodes: Sequence[Episode], done: Array, chunk: int) -> Demonstrations:
-    """Rows of running environments, each with the chunk that follows, without those whose chunk is upset."""
-    running = np.stack([step.running for step in seen])  # [steps, n]
-    chosen = np.stack([step.chosen for step in seen])  # [steps, n, A]
-    upset = np.stack([step.upset for step in seen])
-    last = np.maximum(running.sum(axis=0) - 1, 0)
-    follow = np.minimum(np.arange(len(seen))[:, None] + np.arange(chunk), last[:, None, None])  # [n, steps, H]
-    columns = np.arange(running.shape[1])
-    kept = running & ~upset[follow.swapaxes(0, 1), columns[:, None]].any(axis=-1)
-    steps, rows = np.nonzero(kept)
-    parts = [step.observation.select(np.flatnonzero(row)) for step, row in zip(seen, kept, strict=True)]
-    observation = Observation.concatenate(parts)
-    return Demonstrations(
-        observation=observation,
-        actions=chosen[follow[rows, steps], rows[:, None]].astype(np.float32),
-        episode=np.array([episodes[int(row)].index for row in rows], np.int64),
-        success=done[rows],
-    )

@@ -316,3 +316,12 @@ class Operated(Simulator, Protocol):
             faulty: an operator with systematic faults, where the simulator has one.
         """
         ...
+
+
+@runtime_checkable
+class Rendered(Protocol):
+    """A simulator that draws pictures for videos, in any size."""
+
+    def render(self, row: int, width: int, height: int) -> Array:
+        """uint8 [height, width, 3] of one environment."""
+        ...

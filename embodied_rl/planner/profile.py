@@ -22,7 +22,7 @@ from embodied_rl.interfaces.sim import Timed
 from embodied_rl.planner.choice import group_size
 from embodied_rl.planner.costs import CostFile, Costs, Line
 from embodied_rl.processes.handle import Handle
-from embodied_rl.processes.local import InlineHandle, ProcessHandle
+from embodied_rl.processes.local import ProcessHandle, wrap_simulator
 from embodied_rl.processes.process import resident_bytes
 from embodied_rl.ranks.collective import Ranks
 from embodied_rl.ranks.launch import launch
@@ -175,7 +175,7 @@ class _Bench:
     def collector(self, envs: int, decisions: int) -> Iterator[tuple[Collector, Any]]:
         """A collector of one simulator in this process, and that simulator."""
         simulator = self.kind.build(envs)
-        handle = InlineHandle(lambda: simulator, "probe")
+        handle = wrap_simulator(simulator, "probe")
         spec = self.kind.spec
         sampler = EpisodeSampler(spec, self.config.seed + self.ranks.rank, group_size=self.group_size)
         rollout = Rollout.allocate(self.actor, decisions, envs)

@@ -61,6 +61,21 @@ class InlineHandle:
         return self._simulator
 
 
+def wrap_simulator(simulator: Simulator, name: str = "simulator") -> InlineHandle:
+    """Make a handle of a simulator that is there already; its `restart` raises `GaveUp`.
+
+    Others know this very simulator, such as an operator, and would not know the one that replaces it.
+    """
+    left = [simulator]
+
+    def build() -> Simulator:
+        if not left:
+            raise GaveUp(f"{name}: its process died, and another one cannot take over; see above for the first cause")
+        return left.pop()
+
+    return InlineHandle(build, name)
+
+
 class FinishedCall:
     """A future whose answer is there."""
 

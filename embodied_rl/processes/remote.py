@@ -7,7 +7,7 @@ from functools import partial
 from inspect import Signature, signature
 from typing import Any
 
-from embodied_rl.interfaces.sim import Array, Episode, Observation, SimulatorSpec, StepResult
+from embodied_rl.interfaces.sim import Array, Episode, Observation, Rendered, SimulatorSpec, StepResult
 from embodied_rl.processes.handle import Handle
 from embodied_rl.processes.worker import Kept
 
@@ -21,7 +21,7 @@ class RemoteSimulator:
     Args:
         handle: of the simulator; closed with this object.
         num_envs: n.
-        simulator: its class: what it has of `OPTIONAL`, this object has, too.
+        simulator: its class: what it has of `OPTIONAL` and `Rendered`, this object has, too.
 
     Attributes:
         waited: seconds in which steps were waited for.
@@ -35,6 +35,8 @@ class RemoteSimulator:
         for name in OPTIONAL:
             if hasattr(simulator, name):
                 setattr(self, name, partial(self._function, name, signature(getattr(simulator, name))))
+        if issubclass(simulator, Rendered):
+            self.render = partial(self._call, "render")
         self.spec: SimulatorSpec = handle.spec
 
     @property
@@ -59,10 +61,6 @@ class RemoteSimulator:
 
     def restore(self, state: dict[str, Array]) -> Observation:
         return _owned(self._call("restore", state))
-
-    def render(self, row: int, width: int, height: int) -> Array:
-        """uint8 [height, width, 3] of one environment, for videos."""
-        return self._call("render", row, width, height)
 
     def close(self) -> None:
         self._handle.close()

@@ -19,6 +19,8 @@ from embodied_rl.evaluate.protocol import EpisodeResult
 from embodied_rl.evaluate.report import Report
 from embodied_rl.interfaces.sim import SimulatorSpec, Task
 from embodied_rl.processes.handle import GaveUp
+from embodied_rl.processes.local import wrap_simulator
+from embodied_rl.testing.fakes import FakeSimulator
 
 
 @dataclass
@@ -162,10 +164,10 @@ def test_tasks_of_equal_names_are_told_apart(nodes) -> None:
 
 
 def test_the_operators_simulator_is_not_replaced() -> None:
-    build = command.once(simulator := object())
-    assert build() is simulator
-    with pytest.raises(GaveUp, match="operator with it"):
-        build()
+    handle = wrap_simulator(simulator := FakeSimulator(1))
+    assert handle.spec is simulator.spec
+    with pytest.raises(GaveUp, match="another one cannot take over"):
+        handle.restart()
 
 
 def test_reports_of_other_tasks_are_not_comparable(spec: SimulatorSpec) -> None:

@@ -8,6 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from embodied_rl.interfaces.sim import Array, Observation, Unavailable
 from embodied_rl.processes.interpreter import folder_of
 from embodied_rl.testing.fake_simulator import FakeSimulator
@@ -25,7 +27,7 @@ def environment(folder: Path, packages: tuple[str, ...] = ("numpy", "numpy.libs"
 
 
 class Nosy(FakeSimulator):
-    """Tells what it can import, and operates itself to the right."""
+    """Tells what it can import, operates itself to the right, and draws its rows."""
 
     def imports(self, name: str) -> bool:
         try:
@@ -36,6 +38,9 @@ class Nosy(FakeSimulator):
 
     def path(self) -> list[str]:
         return sys.path
+
+    def render(self, row: int, width: int, height: int) -> Array:
+        return np.full((height, width, 3), row, np.uint8)
 
     def expert(self, faulty: bool = False) -> Callable[[], Array]:
         calls = []

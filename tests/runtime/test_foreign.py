@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from embodied_rl.interfaces.sim import Episode, NotFinite, Unavailable
+from embodied_rl.interfaces.sim import Episode, NotFinite, Rendered, Unavailable
 from embodied_rl.processes import bootstrap, local, messages
 from embodied_rl.processes.handle import GaveUp, Handle, WorkerDied, WorkerError
 from embodied_rl.processes.interpreter import Interpreter, folder_of
@@ -86,6 +86,12 @@ def test_an_operator_stays_in_its_worker(start: Start) -> None:
         np.testing.assert_array_equal(faulty(), np.zeros((2, 2)))
     assert not hasattr(RemoteSimulator(start(FAKE), 2, FakeSimulator), "expert")
     assert inspect.getattr_static(remote, "expert"), "this is how Python 3.12 looks for a protocol's members"
+
+
+def test_a_worker_draws_pictures_where_its_simulator_does(start: Start) -> None:
+    remote = RemoteSimulator(start("guests:Nosy"), 2, Nosy)
+    assert isinstance(remote, Rendered) and remote.render(1, 5, 3).shape == (3, 5, 3)
+    assert not isinstance(RemoteSimulator(start(FAKE), 2, FakeSimulator), Rendered)
 
 
 def test_a_simulator_that_does_not_tell_its_pictures_from_its_physics_has_spent_nothing_on_them(start: Start) -> None:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from embodied_rl.datasets.lerobot.info import (
     ACTION,
@@ -17,18 +17,8 @@ from embodied_rl.datasets.lerobot.info import (
     features_of,
 )
 from embodied_rl.datasets.lerobot.writer import Writer
-from embodied_rl.interfaces.sim import Array, Observation, SimulatorSpec
-
-
-class Steps(Protocol):
-    """One episode, control step by control step; the observations are those before each step, of one row."""
-
-    observations: list[Observation]
-    actions: list[Array]
-    reward: list[float]
-    success: list[bool]
-    source: list[int]
-    instruction: str
+from embodied_rl.datasets.record import Record
+from embodied_rl.interfaces.sim import SimulatorSpec
 
 
 def new_dataset(folder: Path, spec: SimulatorSpec, robot_type: str) -> Writer:
@@ -42,21 +32,21 @@ def new_dataset(folder: Path, spec: SimulatorSpec, robot_type: str) -> Writer:
     return Writer(folder, features_of(spec), spec.control_hz, robot_type)
 
 
-def write(writer: Writer, episode: Steps) -> int:
+def write(writer: Writer, record: Record) -> int:
     """Add an episode, with the actions that were executed; returns its index."""
-    return writer.add_episode(frames(episode), episode.instruction)
+    return writer.add_episode(frames(record), record.instruction)
 
 
-def frames(episode: Steps) -> Iterator[dict[str, Any]]:
+def frames(record: Record) -> Iterator[dict[str, Any]]:
     """What `features_of` speaks of, step by step."""
-    last = len(episode.actions) - 1
-    for step, seen in enumerate(episode.observations):
+    last = len(record.actions) - 1
+    for step, seen in enumerate(record.observations):
         yield {
             **{f"{IMAGES}{camera}": image[0] for camera, image in seen.images.items()},
             STATE: seen.state[0],
-            ACTION: episode.actions[step],
-            REWARD: episode.reward[step],
-            SUCCESS: episode.success[step],
+            ACTION: record.actions[step],
+            REWARD: record.reward[step],
+            SUCCESS: record.success[step],
             DONE: step == last,
-            SOURCE: episode.source[step],
+            SOURCE: record.source[step],
         }

@@ -1,0 +1,57 @@
+"""One recorded episode, and its file.
+
+episode_000000.npz    images/<camera> uint8 [T, h, w, 3] and state float32 [T, S] before each control step;
+                      actions float32 [T, A], reward float32 [T] and success bool [T] of it
+"""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from embodied_rl.interfaces.sim import Array, Episode, Observation, StepResult
+
+
+@dataclass
+class Record:
+    """One episode as it goes, control step by control step: what was seen, done and reached.
+
+    Attributes:
+        observations: before each control step, of one row.
+        actions: float32 [A] each, as executed.
+        source: a `Source` for each action.
+    """
+
+    episode: Episode
+    instruction: str
+    observations: list[Observation] = field(default_factory=list)
+    actions: list[Array] = field(default_factory=list)
+    reward: list[float] = field(default_factory=list)
+    success: list[bool] = field(default_factory=list)
+    source: list[int] = field(default_factory=list)
+
+    def add(self, before: Observation, result: StepResult, row: int) -> None:
+        """Add one control step, the only one of `result`, in environment `row`."""
+        self.observations.append(before.select([row]))
+        self.actions.append(result.executed[row, 0].copy())
+        self.reward.append(float(result.reward[row, 0]))
+        self.success.append(bool(result.success[row, 0]))
+        self.source.append(int(result.source[row, 0]))
+
+    def arrays(self) -> dict[str, Array]:
+        """What the file holds."""
+        seen = Observation.concatenate(self.observations)
+        return {
+            **{f"images/{name}": image for name, image in seen.images.items()},
+            "state": seen.state,
+            "actions": np.stack(self.actions),
+            "reward": np.array(self.reward, np.float32),
+            "success": np.array(self.success, bool),
+        }
+
+
+def write_npz(out: Path, record: Record) -> str:
+    """Write an episode's file into the folder `out`; returns its name."""
+    file = f"episode_{record.episode.index:06d}.npz"
+    np.savez_compressed(out / file, allow_pickle=False, **record.arrays())
+    return file

@@ -1,0 +1,115 @@
+"""Given episodes are run once each, and observers are told all of it."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+
+from embodied_rl.interfaces.sim import Array, Episode, Observation, StepResult
+from embodied_rl.processes.handle import WorkerDied
+from embodied_rl.processes.local import InlineHandle
+from embodied_rl.rollout.runner import EpisodeRunner, Observer, Running, in_batches
+from embodied_rl.testing.fakes import FakeSimulator, RowwiseFakeActor
+
+HORIZON, EXECUTED = 30, 4
+
+
+def episodes(count: int) -> list[Episode]:
+    return [Episode(10 + i, i % 2, 50 + i) for i in range(count)]
+
+
+class Diary(Observer):
+    """What was told of each episode: states before each step, executed actions, and how often it began and ended."""
+
+    def __init__(self) -> None:
+        self.states: dict[int, list[Array]] = {}
+        self.actions: dict[int, list[Array]] = {}
+        self.begun: list[int] = []
+        self.ended: list[int] = []
+
+    def on_start(self, started: Sequence[Running], observation: Observation) -> None:
+        for each in started:
+            index = each.episode.index
+            self.begun.append(index)
+            self.states[index], self.actions[index] = [], []
+            np.testing.assert_array_equal(observation.state[each.row], FakeSimulator(1).reset([each.episode]).state[0])
+
+    def on_step(self, running: Sequence[Running], before: Observation, result: StepResult) -> None:
+        for each in running:
+            assert each.episode.index not in self.ended
+            self.states[each.episode.index].append(before.state[each.row].copy())
+            self.actions[each.episode.index] += list(result.executed[each.row, : result.steps[each.row]])
+
+    def on_end(self, ended: Sequence[Running]) -> None:
+        for each in ended:
+            assert each.steps == len(self.actions[each.episode.index])
+            self.ended.append(each.episode.index)
+
+
+def handle(envs: int = 3, **settings) -> InlineHandle:
+    return InlineHandle(lambda: FakeSimulator(envs, FakeSimulator.Config(horizon=HORIZON, **settings)))
+
+
+def run(listed: list[Episode], handles: list[InlineHandle], envs: int = 3, **options) -> Diary:
+    diary, spec = Diary(), handles[0].spec
+    actor = RowwiseFakeActor(spec, EXECUTED, seed=5)
+    actor.weight.data *= 20  # so that some episodes reach their goal before the time limit
+    EpisodeRunner(actor, spec, 7, **options).run(handles, envs, listed, diary)
+    return diary
+
+
+def actions(diary: Diary) -> dict[int, Array]:
+    return {index: np.stack(taken) for index, taken in diary.actions.items()}
+
+
+@pytest.mark.parametrize("stepwise", [False, True])
+def test_observers_are_told_of_each_episode_once(stepwise: bool) -> None:
+    diary = run(episodes(8), [handle(), handle()], stepwise=stepwise)
+    assert sorted(diary.begun) == sorted(diary.ended) == list(range(10, 18))
+    assert len({len(taken) for taken in diary.actions.values()}) > 1, "episodes of one length would prove little"
+
+
+def test_a_control_step_at_a_time_executes_the_same_chunks() -> None:
+    """Episodes that begin in the middle of the others' chunks get chunks of their own."""
+    whole, stepwise = (run(episodes(8), [handle()], stepwise=each) for each in (False, True))
+    for index, taken in actions(whole).items():
+        np.testing.assert_array_equal(actions(stepwise)[index], taken)
+        assert len(stepwise.states[index]) == len(taken)
+        np.testing.assert_array_equal(stepwise.states[index][::EXECUTED], whole.states[index])
+
+
+def test_only_the_first_actions_of_a_chunk_are_executed() -> None:
+    diary = run(episodes(3), [handle()], executed=1)
+    assert all(len(diary.states[index]) == len(taken) for index, taken in diary.actions.items())
+
+
+def test_an_episode_is_cut_after_the_longest() -> None:
+    diary = run(episodes(3), [handle()], stepwise=True, longest=2)
+    assert diary.begun == diary.ended == [10, 11, 12]
+    assert {len(taken) for taken in diary.actions.values()} == {2}
+
+
+def test_a_cut_environment_runs_no_second_episode() -> None:
+    with pytest.raises(AssertionError, match="no second episode"):
+        run(episodes(4), [handle()], longest=2)
+
+
+def test_observers_hear_again_of_episodes_that_a_dead_worker_loses() -> None:
+    mortal = handle()
+    sound, calls = mortal.submit, iter(range(1000))
+
+    def submit(method: str, *args):
+        if next(calls) == 2:
+            raise WorkerDied("killed by hand")
+        return sound(method, *args)
+
+    mortal.submit = submit
+    diary, alone = run(episodes(5), [mortal]), run(episodes(5), [handle()])
+    assert diary.begun[:6] == [10, 11, 12] * 2 and sorted(diary.ended) == list(range(10, 15))
+    for index, taken in actions(alone).items():
+        np.testing.assert_array_equal(actions(diary)[index], taken)
+
+
+def test_batches_hold_every_episode_in_order() -> None:
+    assert [len(batch) for batch in in_batches(episodes(7), 3)] == [3, 3, 1]
+    assert [each for batch in in_batches(episodes(7), 3) for each in batch] == episodes(7)
