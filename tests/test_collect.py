@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from embodied_rl.actors.scripted import RandomActor
+from embodied_rl.actors.scripted import RandomPolicy
 from embodied_rl.commands import collect
 from embodied_rl.commands.collect import AT_ONCE, run
 from embodied_rl.config.schema import CollectConfig, SimNode
@@ -127,7 +127,7 @@ def test_random_actions_depend_on_the_episode_alone(tmp_path) -> None:
 def test_each_episode_is_recorded_once(count) -> None:
     simulator = FakeSimulator(AT_ONCE, FakeSimulator.Config(horizon=6))
     episodes = [Episode(i, i % 2, 100 + i) for i in range(count)]
-    records = list(collect.collect(RandomActor(simulator.spec), simulator, episodes, seed=0))
+    records = list(collect.collect(RandomPolicy(simulator.spec), simulator, episodes, seed=0))
     assert [record.episode for record in records] == episodes
     for record in records:
         assert len(record.actions) == len(record.observations) == len(record.reward) == len(record.success) <= 6

@@ -4,12 +4,12 @@ from difflib import get_close_matches
 from pathlib import Path
 
 from embodied_rl.actors.kinds import deploy_actor
-from embodied_rl.actors.scripted import OperatorActor, RandomActor
+from embodied_rl.actors.scripted import OperatorPolicy, RandomPolicy
 from embodied_rl.assembly import build
 from embodied_rl.checkpoints.native import read_metadata
 from embodied_rl.config.schema import CollectConfig, PlayConfig
 from embodied_rl.interfaces.errors import UserError
-from embodied_rl.interfaces.policy import Actor
+from embodied_rl.interfaces.policy import Actor, DeployedPolicy
 from embodied_rl.interfaces.sim import Operated, Simulator
 
 WORDS = ("expert", "random")
@@ -43,17 +43,17 @@ def checkpoint_of(text: str) -> Path:
     return build.policy_file(text)
 
 
-def actor_for(text: str, simulator: Simulator, num_envs: int) -> Actor:
-    """The actor a word means, for episodes whose indices count from 0 and fill a simulator row by row.
+def policy_for(text: str, simulator: Simulator, num_envs: int) -> DeployedPolicy:
+    """Who acts for a word, for episodes whose indices count from 0 and fill a simulator row by row.
 
     Raises:
         UserError: a simulator without an operator, or no such checkpoint.
     """
     if text == "random":
-        return RandomActor(simulator.spec)
+        return RandomPolicy(simulator.spec)
     if text == "expert":
         if not isinstance(simulator, Operated):
             raise UserError("policy=expert: this simulator has no scripted operator; give a checkpoint, or random.")
-        return OperatorActor(simulator.expert(), lambda index: index % num_envs)
+        return OperatorPolicy(simulator.expert(), lambda index: index % num_envs)
     checkpoint_of(text)
     return deployed(text)

@@ -11,11 +11,11 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from embodied_rl.assembly.acting import actor_for
+from embodied_rl.assembly.acting import policy_for
 from embodied_rl.config.schema import CollectConfig
 from embodied_rl.datasets.record import Record, write_npz
 from embodied_rl.evaluate.protocol import enumerate_episodes
-from embodied_rl.interfaces.policy import Policy
+from embodied_rl.interfaces.policy import DeployedPolicy
 from embodied_rl.interfaces.sim import Episode, Observation, Simulator, SimulatorSpec, StepResult
 from embodied_rl.processes.local import wrap_simulator
 from embodied_rl.rollout.episodes import episode_seed
@@ -37,7 +37,7 @@ def run(config: CollectConfig) -> None:
     out, successes = make_folder(Path(config.out), "out"), 0
     with writing(config, kind.spec) as write:  # what is wrong with it should not wait for the simulator
         simulator = kind.build(AT_ONCE)
-        actor = actor_for(config.policy, simulator, AT_ONCE)
+        actor = policy_for(config.policy, simulator, AT_ONCE)
         with explained(out, "out"), (out / "index.jsonl").open("w", encoding="utf-8") as index:
             for record in collect(actor, simulator, listed, config.seed):
                 place, task = write(record), kind.spec.tasks[record.episode.task].name
@@ -71,7 +71,7 @@ def described(record: Record, task: str) -> dict[str, object]:
     }  # fmt: skip
 
 
-def collect(policy: Policy, simulator: Simulator, episodes: Sequence[Episode], seed: int) -> Iterator[Record]:
+def collect(policy: DeployedPolicy, simulator: Simulator, episodes: Sequence[Episode], seed: int) -> Iterator[Record]:
     """Run episodes without exploration, one control step at a time; yields each once those beside it are over, too.
 
     Raises:

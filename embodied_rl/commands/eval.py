@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from embodied_rl.actors.embodiment import Embodiment
-from embodied_rl.assembly.acting import WORDS, actor_for, checkpoint_of, deployed
+from embodied_rl.assembly.acting import WORDS, checkpoint_of, deployed, policy_for
 from embodied_rl.checkpoints.native import read_metadata
 from embodied_rl.config import freeze as configuration
 from embodied_rl.config.freeze import freeze, thaw
@@ -105,7 +105,7 @@ def play(part: Part, actor: Actor | None, who: str, config: EvalConfig) -> list[
     if actor is not None:
         return evaluate_parallel(actor, part, config)
     with closing(part.kind.build(1)) as simulator:
-        scripted = actor_for(who, simulator, 1)
+        scripted = policy_for(who, simulator, 1)
         handle = wrap_simulator(simulator, "evaluation simulator")
         return evaluate(scripted, [handle], part.spec, part.episodes, config.seed, 1, None, config.ablate)
 

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from embodied_rl.assembly.acting import actor_for
+from embodied_rl.assembly.acting import policy_for
 from embodied_rl.config.schema import PlayConfig
 from embodied_rl.evaluate.protocol import enumerate_episodes
 from embodied_rl.evaluate.video import record, tile, write_mp4
@@ -16,7 +16,7 @@ def run(config: PlayConfig) -> None:
     kind = SimulatorKind.of(config.sim)
     episodes = one_of_each(kind.spec, config)
     simulator = kind.build(len(episodes))
-    actor = actor_for(config.policy, simulator, len(episodes))
+    actor = policy_for(config.policy, simulator, len(episodes))
     recordings = record(actor, simulator, episodes, num_envs=len(episodes), seed=config.seed)
     simulator.close()
     path = make_folder(Path(config.out), "out") / f"{Path(config.policy.removeprefix('asset:')).stem}.mp4"

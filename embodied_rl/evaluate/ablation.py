@@ -5,10 +5,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from torch import Tensor
 
 from embodied_rl.interfaces.errors import UserError
-from embodied_rl.interfaces.policy import Decision, NoiseKeys, Policy
+from embodied_rl.interfaces.policy import DeployedPolicy, NoiseKeys
 from embodied_rl.interfaces.sim import Episode, Observation
 from embodied_rl.processes.handle import Handle, WorkerDied, revive
 from embodied_rl.rollout.runner import in_batches
@@ -18,14 +17,12 @@ from embodied_rl.rollout.runner import in_batches
 class AblatedPolicy:
     """A policy that is shown what `alter` makes of an observation."""
 
-    policy: Policy
+    policy: DeployedPolicy
     alter: Callable[[Observation, NoiseKeys], Observation]
 
-    def act(self, observation: Observation, keys: NoiseKeys, explore: bool) -> Decision:
-        return self.policy.act(self.alter(observation, keys), keys, explore)
-
-    def value(self, observation: Observation, keys: NoiseKeys) -> Tensor:
-        return self.policy.value(self.alter(observation, keys), keys)
+    def infer(self, observation: Observation, keys: NoiseKeys) -> np.ndarray:
+        """See `DeployedPolicy`."""
+        return self.policy.infer(self.alter(observation, keys), keys)
 
 
 def blank_images(observation: Observation, keys: NoiseKeys) -> Observation:

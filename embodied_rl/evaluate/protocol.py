@@ -10,7 +10,7 @@ import numpy as np
 from embodied_rl.config.freeze import did_you_mean
 from embodied_rl.evaluate import ablation
 from embodied_rl.interfaces.errors import UserError
-from embodied_rl.interfaces.policy import Policy
+from embodied_rl.interfaces.policy import DeployedPolicy
 from embodied_rl.interfaces.sim import Array, Episode, Observation, SimulatorSpec, StepResult
 from embodied_rl.processes.handle import Handle
 from embodied_rl.rollout.episodes import Purpose, episode_seed
@@ -72,7 +72,7 @@ def enumerate_episodes(
 
 
 def evaluate(
-    actor: Policy,
+    actor: DeployedPolicy,
     handles: Sequence[Handle],
     spec: SimulatorSpec,
     episodes: Sequence[Episode],

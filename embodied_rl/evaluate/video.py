@@ -12,7 +12,7 @@ import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
 from embodied_rl.evaluate.protocol import EpisodeResult
-from embodied_rl.interfaces.policy import Policy
+from embodied_rl.interfaces.policy import DeployedPolicy
 from embodied_rl.interfaces.sim import Array, Episode, Observation, Rendered, Simulator, SimulatorSpec, StepResult
 from embodied_rl.processes.local import wrap_simulator
 from embodied_rl.rollout.runner import EpisodeRunner, Observer, Running, in_batches
@@ -43,7 +43,7 @@ class Recording:
 
 
 def film(
-    actor: Policy,
+    actor: DeployedPolicy,
     build: Callable[[int], Simulator],
     spec: SimulatorSpec,
     results: Sequence[EpisodeResult],
@@ -89,7 +89,7 @@ def film(
 
 
 def record(
-    actor: Policy,
+    actor: DeployedPolicy,
     simulator: Simulator,
     episodes: Sequence[Episode],
     *,

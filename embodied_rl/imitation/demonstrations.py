@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from embodied_rl.actors.scripted import OperatorActor
+from embodied_rl.actors.scripted import OperatorPolicy
 from embodied_rl.interfaces.sim import Array, Episode, Observation, Operated, StepResult
 from embodied_rl.processes.local import wrap_simulator
 from embodied_rl.rollout.runner import EpisodeRunner, Observer, Running, in_batches
@@ -84,7 +84,7 @@ def record(
         high = np.array(simulator.spec.action_high)
         recorder = _Recorder(simulator.expert(faulty), _disturber(disturbance, high, width, rng))
         row_of = {episode.index: row for row, episode in enumerate(batch)}
-        actor = OperatorActor(recorder.operate, row_of.__getitem__)
+        actor = OperatorPolicy(recorder.operate, row_of.__getitem__)
         runner = EpisodeRunner(actor, simulator.spec, seed, longest=longest)
         runner.run([handle], width, batch, recorder)
         parts.append(recorder.cut(batch, chunk, disturbance.keep))

@@ -263,6 +263,14 @@ class Policy(Protocol):
         ...
 
 
+class DeployedPolicy(Protocol):
+    """What runs episodes, in simulation or on a robot: an `Actor`, or somebody who only acts."""
+
+    def infer(self, observation: Observation, keys: NoiseKeys) -> np.ndarray:
+        """float32 [n, Hx, A]: a chunk for each row, in the simulator's units; see `Actor.infer`."""
+        ...
+
+
 class Actor(nn.Module):
     """What algorithms, collectors, evaluators and servers see of a policy.
 

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 
 from embodied_rl.interfaces.errors import UserError
-from embodied_rl.interfaces.policy import NoiseKeys, Policy
+from embodied_rl.interfaces.policy import DeployedPolicy, NoiseKeys
 from embodied_rl.interfaces.sim import Array, Episode, NotFinite, Observation, SimulatorSpec, StepResult
 from embodied_rl.processes.handle import Future, Handle, WorkerDied, respawn
 
@@ -75,7 +75,7 @@ class EpisodeRunner:
             environment runs no second episode in the same `run`.
     """
 
-    policy: Policy
+    policy: DeployedPolicy
     spec: SimulatorSpec
     seed: int
     executed: int | None = None
@@ -124,7 +124,7 @@ class EpisodeRunner:
             decision=np.array([each.decisions for each in running], np.int64),
         )
         self._check(observation.state, running, "The simulator's state has", "The policy is not to blame")
-        actions = self.policy.act(observation.without_privileged(), keys, explore=False).actions[:, : self.executed]
+        actions = self.policy.infer(observation.without_privileged(), keys)[:, : self.executed]
         self._check(actions, running, "The policy chose", "Its checkpoint is of no use")
         for each, chunk in zip(running, actions, strict=True):
             each.pending, each.decisions = chunk, each.decisions + 1

@@ -1,0 +1,118 @@
+"""The deployed policy's chunk by itself, and beside actions that are already committed."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from embodied_rl.flow.sampler import Committed, ode_sample
+from embodied_rl.interfaces.errors import UserError
+from embodied_rl.testing.fakes import FakeSimulator, RowwiseFakeActor
+
+HORIZON, EXECUTED, ENTRIES = 4, 2, 3
+
+
+@pytest.mark.parametrize("frozen", [False, True])
+@pytest.mark.parametrize("sampler", ["hybrid", "full", "noise"])
+def test_it_is_what_act_gives_without_exploring(make_actor, observe, keys, sampler: str, frozen: bool) -> None:
+    actor, observation = make_actor(sampler, "privileged", freeze_perception=frozen), observe(7)
+    found = actor.infer(observation, keys(7))
+    assert found.dtype == np.float32 and found.shape == (7, EXECUTED, ENTRIES)
+    assert np.array_equal(found, actor.act(observation, keys(7), explore=False).actions)
+
+
+def test_it_needs_neither_critic_nor_truth(make_actor, observe, keys, monkeypatch: pytest.MonkeyPatch) -> None:
+    actor, observation = make_actor(critic="expert"), observe(3)
+    monkeypatch.setattr(actor, "critic", None)
+    assert np.isfinite(actor.infer(observation.without_privileged(), keys(3))).all()
+
+
+def test_without_keys_it_starts_at_the_mean_of_the_noise(make_actor, observe, embodiment) -> None:
+    actor, observation = make_actor(), observe(5)
+    with torch.no_grad():
+        context = actor.backbone.encode(embodiment.inputs(observation, actor.backbone))
+        x = ode_sample(lambda x, t: actor.backbone.velocity(x, t, context), torch.zeros(5, HORIZON, 4), 3)
+    assert np.array_equal(actor.infer(observation), embodiment.actions(x, observation.state))
+
+
+def actions(rows: int, length: int) -> np.ndarray:
+    """Within the robot's limits."""
+    low, high = np.array([-0.5, -2.0, 0.0]), np.array([0.5, 1.0, 0.1])
+    return np.random.default_rng(1).uniform(low, high, (rows, length, ENTRIES)).astype(np.float32)
+
+
+def test_committed_actions_come_back_and_shape_the_rest(make_actor, observe, keys, embodiment) -> None:
+    actor, observation, prefix = make_actor(), observe(6), actions(6, 1)
+    plain, beside = actor.infer(observation, keys(6)), actor.infer(observation, keys(6), prefix)
+    np.testing.assert_allclose(beside[:, 0], prefix[:, 0], atol=1e-6)
+    assert np.abs(beside[:, 1] - plain[:, 1]).max() > 1e-4, "the second action does not see the first"
+
+
+def test_rows_without_committed_actions_are_the_plain_policy_to_the_bit(make_actor, observe, keys) -> None:
+    actor, observation, prefix = make_actor(), observe(6), actions(6, 2)
+    plain = actor.infer(observation, keys(6))
+    assert np.array_equal(actor.infer(observation, keys(6), prefix, np.zeros(6, np.int64)), plain)
+    some = actor.infer(observation, keys(6), prefix, np.array([0, 1, 2, 0, 1, 2]))
+    assert np.array_equal(some[[0, 3]], plain[[0, 3]])
+    np.testing.assert_allclose(some[[1, 4], 0], prefix[[1, 4], 0], atol=1e-6)
+    np.testing.assert_allclose(some[[2, 5]], prefix[[2, 5]], atol=1e-6)
+    assert not np.allclose(some[[1, 4], 1], prefix[[1, 4], 1], atol=1e-3)
+
+
+def test_committed_actions_beyond_the_limits_are_clipped(make_actor, observe, keys) -> None:
+    found = make_actor().infer(observe(2), keys(2), np.full((2, 1, ENTRIES), 9.0, np.float32))
+    np.testing.assert_array_equal(found[:, 0], np.array([[0.5, 1.0, 0.1]] * 2, np.float32))
+
+
+@pytest.mark.parametrize(
+    "prefix, committed, said",
+    [
+        (np.zeros((2, 1, 3)), None, "prefix has the shape"),
+        (np.zeros((3, 5, 3)), None, "at most 4"),
+        (np.zeros((3, 1, 2)), None, "prefix has the shape"),
+        (np.zeros((3, 3)), None, "prefix has the shape"),
+        (np.zeros((3, 1, 3)), np.array([0, 1]), "for each of 3 rows"),
+        (np.zeros((3, 1, 3)), np.array([0, 1, 2]), "how many of 1 actions"),
+        (np.zeros((3, 1, 3)), np.array([0, -1, 1]), "from 0 on"),
+        (np.full((3, 1, 3), np.nan), None, "numbers that are none"),
+    ],
+)
+def test_a_prefix_that_does_not_fit_is_refused(
+    make_actor, observe, keys, prefix: Any, committed: Any, said: str
+) -> None:
+    with pytest.raises(UserError, match=said):
+        make_actor().infer(observe(3), keys(3), prefix, committed)
+
+
+def test_who_cannot_continue_a_prefix_says_so(keys) -> None:
+    simulator = FakeSimulator(2)
+    actor, observation = RowwiseFakeActor(simulator.spec, executed=1), simulator.reset([None] * 2)
+    assert np.array_equal(
+        actor.infer(replace(observation, privileged=None), keys(2)),
+        actor.act(observation, keys(2), explore=False).actions,
+    )
+    with pytest.raises(UserError, match="cannot continue"):
+        actor.infer(observation, keys(2), np.zeros((2, 1, 2), np.float32))
+
+
+def test_replacement_is_the_textbook_s() -> None:
+    """At each step the estimate of x₀ has its known entries replaced, and the flow goes towards the result."""
+    torch.manual_seed(0)
+    matrix = torch.randn(6, 6) / 3
+
+    def velocity(x: Tensor, t: Tensor) -> tuple[Tensor, Tensor]:
+        return (x.flatten(1) @ matrix * t[:, None]).view_as(x), x
+
+    start, known = torch.randn(5, 3, 2), torch.randn(5, 3, 2)
+    mask = torch.rand(5, 3, 2) < 0.4
+    steps, x = 4, start.double()
+    for k in range(steps):
+        t = 1 - k / steps
+        v = (x.flatten(1) @ matrix.double() * t).view_as(x)
+        estimate = torch.where(mask, known.double(), x - t * v)
+        x = x - (x - estimate) / t / steps
+    found = ode_sample(velocity, start, steps, Committed(known, mask))
+    assert torch.allclose(found.double(), x, atol=1e-5) and torch.equal(found[mask], known[mask])
