@@ -1,12 +1,12 @@
 """Data-parallel learning in processes: ranks with a share of the rows each learn what one with all of them learns."""
 
 import pytest
-import rank_learning
 import torch
-from experience import make_actor, weights
 
 from embodied_rl.ranks.collective import Ranks
 from embodied_rl.ranks.launch import launch
+from support import rank_learning
+from support.experience import make_actor, weights
 
 
 @pytest.mark.parametrize(

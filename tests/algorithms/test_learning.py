@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from pointing import GOAL, Pointing
 
 from embodied_rl.actors.critics import make_critic
 from embodied_rl.actors.embodiment import Embodiment
@@ -22,6 +21,7 @@ from embodied_rl.rollout.buffer import Rollout
 from embodied_rl.rollout.collect import Collector
 from embodied_rl.rollout.episodes import EpisodeSampler
 from embodied_rl_policies.pocket import Pocket
+from support.pointing import GOAL, Pointing
 
 ENVS, ITERATIONS = 128, 60
 CLOSE = 0.15

@@ -11,9 +11,6 @@ from safetensors.torch import load_file
 
 pytest.importorskip("transformers")
 
-import pi_inputs
-import pi_sizes as sizes
-from building import FAMILIES, GOLDEN, OPTIONS, lerobot, simulator
 from torch import Tensor
 
 from embodied_rl.actors.flow import FlowActor
@@ -25,6 +22,9 @@ from embodied_rl.interfaces.policy import NoiseKeys
 from embodied_rl.interfaces.sim import Observation
 from embodied_rl_policies.pi import network
 from embodied_rl_policies.pi.images import prepare
+from support import pi_inputs
+from support import pi_sizes as sizes
+from support.building_checkpoints import FAMILIES, GOLDEN, OPTIONS, lerobot, simulator
 
 ROWS = {"pi0": [2], "pi05": [0, 1, 2]}
 """openpi, which the prompts follow, writes underscores as spaces and strips; for π0, lerobot does neither."""

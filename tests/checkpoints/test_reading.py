@@ -10,14 +10,14 @@ import torch
 
 pytest.importorskip("transformers")
 
-import building
-import pi_sizes as sizes
-from building import EMBEDDING, FAMILIES, HEAD, lerobot, mixed, openpi, prefixed, simulator, tensors
 from safetensors.torch import save_file
-from using import attach, velocity
 
 from embodied_rl.checkpoints import finding
 from embodied_rl.interfaces.sim import Camera
+from support import building_checkpoints as building
+from support import pi_sizes as sizes
+from support.building_checkpoints import EMBEDDING, FAMILIES, HEAD, lerobot, mixed, openpi, prefixed, simulator, tensors
+from support.using_checkpoints import attach, velocity
 
 OPENPI = {"horizon": sizes.CHUNK}
 

@@ -10,17 +10,38 @@ import torch
 
 pytest.importorskip("transformers")
 
-import building
-import pi_sizes as sizes
-from building import CAMERAS, EMBEDDING, FAMILIES, HEAD, OPTIONS, lerobot, mixed, openpi, prefixed, simulator, tensors
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
-from using import assert_same_tensors, attach, exported, save, small_files, stored, there_and_back, velocity
 
 from embodied_rl.actors.normalisation import Normalisation
 from embodied_rl.assembly import build
 from embodied_rl.checkpoints.native import read_metadata
 from embodied_rl.config.schema import PolicyNode
+from support import building_checkpoints as building
+from support import pi_sizes as sizes
+from support.building_checkpoints import (
+    CAMERAS,
+    EMBEDDING,
+    FAMILIES,
+    HEAD,
+    OPTIONS,
+    lerobot,
+    mixed,
+    openpi,
+    prefixed,
+    simulator,
+    tensors,
+)
+from support.using_checkpoints import (
+    assert_same_tensors,
+    attach,
+    exported,
+    save,
+    small_files,
+    stored,
+    there_and_back,
+    velocity,
+)
 
 OPENPI = {"horizon": sizes.CHUNK}
 SEEN = {view: camera for view, camera in CAMERAS.items() if camera}

@@ -5,9 +5,10 @@ from typing import Any
 
 import pytest
 import torch
-from building import simulator
 from safetensors.torch import save_file
-from using import assert_same_tensors, exported, save, small_files, stored, velocity
+
+from support.building_checkpoints import simulator
+from support.using_checkpoints import assert_same_tensors, exported, save, small_files, stored, velocity
 
 pytest.importorskip("transformers")
 

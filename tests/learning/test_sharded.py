@@ -1,6 +1,5 @@
 """A learner spread over ranks: the same updates, whole weights for all who ask, checkpoints for any number of ranks."""
 
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -10,14 +9,11 @@ import pytest
 import torch
 from torch import Tensor
 
-sys.path.insert(0, str(Path(__file__).parent))  # for `spreading`
-
-import spreading
-
 from embodied_rl.learning import checkpoint, sharded
 from embodied_rl.learning.checkpoint import CheckpointError
 from embodied_rl.ranks.collective import GlooRanks
 from embodied_rl.ranks.launch import RankFailed, Ranks, launch
+from support import spreading
 
 State = dict[str, Tensor]
 TAKEN_BACK = ("backbone.stem.mix.bias", "backbone.stem.heat.2.bias")
@@ -155,15 +151,14 @@ def test_ranks_that_share_a_gpu_are_told_what_to_do(monkeypatch: pytest.MonkeyPa
 def test_a_single_process_needs_no_process_group(tmp_path: Path) -> None:
     """Neither to learn nor to write and read checkpoints of its own."""
     code = (
-        "import sys; sys.path.insert(0, sys.argv[1]); import spreading;"
+        "import sys; from support import spreading;"
         "from pathlib import Path; from torch import distributed;"
         "from embodied_rl.ranks.launch import Ranks;"
         "run = spreading.learned('full', Ranks(), True, spreading.rollouts_of(0)[:2]);"
-        "spreading.save(Path(sys.argv[2]), 2, run, Ranks()); spreading.resumed(Path(sys.argv[2]), 2, Ranks(), [], 0);"
+        "spreading.save(Path(sys.argv[1]), 2, run, Ranks()); spreading.resumed(Path(sys.argv[1]), 2, Ranks(), [], 0);"
         "assert not distributed.is_initialized();"
         "print([name for name in sys.modules if name.startswith('torch.distributed.checkpoint')])"
     )
-    command = [sys.executable, "-c", code, str(Path(__file__).parent), str(tmp_path)]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
+    command = [sys.executable, "-c", code, str(tmp_path)]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert (ended.returncode, ended.stdout.strip()) == (0, "[]"), ended.stderr

@@ -120,7 +120,7 @@ def test_a_crash_shows_the_last_lines_of_the_log(tmp_path: Path) -> None:
     log = tmp_path / "worker.log"
     message = r"exited with code 3 during 'start'(.|\n)*the disk is on fire"
     with (
-        ProcessHandle("faulty_simulator:Crash", {"num_envs": 1}, log=log) as handle,
+        ProcessHandle("support.faulty_simulator:Crash", {"num_envs": 1}, log=log) as handle,
         pytest.raises(WorkerDied, match=message),
     ):
         _ = handle.spec
@@ -149,7 +149,7 @@ def test_a_hung_worker_is_killed_at_the_deadline() -> None:
 def test_a_worker_that_never_comes_up_is_named_with_the_remedy_and_not_tried_again(tmp_path: Path) -> None:
     """Its deadline counts from its launch, and once is enough."""
     kwargs = {"num_envs": 1, "gate": tmp_path / "never"}
-    with ProcessHandle("faulty_simulator:WaitForFile", kwargs, name="simulator 7", start_timeout=5.0) as handle:
+    with ProcessHandle("support.faulty_simulator:WaitForFile", kwargs, name="simulator 7", start_timeout=5.0) as handle:
         said = rf"simulator 7 \(pid {handle.pid}\) gave no answer within 5 s and was killed during 'start'\. "
         remedy = r"If it only needs longer to start, raise plan\.start_timeout\.\n"
         log = "The last lines of its log:\nwaiting for the licence server"
@@ -188,7 +188,7 @@ def test_restarts_have_a_budget() -> None:
 
 
 def test_revive_goes_on_when_the_new_worker_dies_too(tmp_path: Path) -> None:
-    with ProcessHandle("faulty_simulator:FailFirst", {"num_envs": 3, "count": tmp_path / "count"}) as handle:
+    with ProcessHandle("support.faulty_simulator:FailFirst", {"num_envs": 3, "count": tmp_path / "count"}) as handle:
         with pytest.raises(WorkerDied, match="exited with code 1"):
             handle.submit("reset", EPISODES[:3]).result()
         observation, restarts = revive(handle, EPISODES[:3])
@@ -266,8 +266,3 @@ def test_mistakes_of_the_caller_are_told() -> None:
 
 def child_environment() -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-
-
-@pytest.fixture(autouse=True)
-def _faulty_simulators_can_be_imported_by_workers(monkeypatch) -> None:
-    monkeypatch.syspath_prepend(str(Path(__file__).parent))

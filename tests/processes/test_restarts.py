@@ -16,7 +16,6 @@ from embodied_rl.processes.local import ProcessHandle
 from embodied_rl.processes.restarts import Restarts
 from embodied_rl.testing.fake_simulator import FakeSimulator
 
-HERE = Path(__file__).parent
 EPISODES = [Episode(index, 0, seed=index) for index in range(2)]
 
 
@@ -197,9 +196,10 @@ def test_a_revival_goes_on_while_it_is_asked_and_raises_at_the_end_alone(caplog:
 
 def test_nobody_waits_for_a_worker_that_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is submitted meanwhile is handed over when it is up; a file says when that is."""
-    monkeypatch.syspath_prepend(str(HERE))
     gate = tmp_path / "gate"
-    with ProcessHandle("faulty_simulator:WaitForFile", {"num_envs": 2, "gate": gate}, start_timeout=20) as handle:
+    with ProcessHandle(
+        "support.faulty_simulator:WaitForFile", {"num_envs": 2, "gate": gate}, start_timeout=20
+    ) as handle:
         future = handle.submit("reset", EPISODES)
         assert not future.done()
         gate.touch()

@@ -12,12 +12,9 @@ import psutil
 import pytest
 import torch
 
-sys.path.insert(0, str(Path(__file__).parent))
-
-import rank_functions
-
 from embodied_rl.ranks.collective import meeting_point
 from embodied_rl.ranks.launch import Failure, RankFailed, Ranks, first_cause, launch, stop_on_signals
+from support import rank_functions
 
 
 def gone(pid: int) -> bool:
@@ -133,9 +130,8 @@ def test_the_first_cause_is_the_earliest_that_is_no_consequence(mine, theirs, ex
 def start_ranks(function: str, folder: Path) -> subprocess.Popen:
     """Rank 0 in a process of its own, with one other rank; returns when both are running."""
     launching = f"launch(functions.{function}, {str(folder)!r}, 2)"
-    code = f"from embodied_rl.ranks.launch import launch; import rank_functions as functions; {launching}"
-    path = os.pathsep.join([str(Path(__file__).parent), *sys.path])
-    process = subprocess.Popen([sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": path})
+    code = f"from embodied_rl.ranks.launch import launch; from support import rank_functions as functions; {launching}"
+    process = subprocess.Popen([sys.executable, "-c", code])
     wait_for(lambda: all((folder / f"{rank}.pid").exists() for rank in range(2)), 90)
     return process
 

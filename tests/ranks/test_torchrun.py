@@ -39,8 +39,7 @@ def start(
     shared[torchrun.AGENT] = str(agent)
     if not agent:
         del store  # its port is free again
-    shared["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
-    command = [sys.executable, str(HERE / "torchrun_functions.py"), function, json.dumps(config)]
+    command = [sys.executable, "-m", "support.torchrun_functions", function, json.dumps(config)]
     processes = [
         subprocess.Popen(
             command, env={**shared, "RANK": str(rank), "LOCAL_RANK": str(rank)}, text=True,

@@ -1,23 +1,23 @@
 """Replay storage: what is sampled is what happened, whatever was overwritten, lost or written by whom."""
 
 import gc
-import sys
 import tracemalloc
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
-sys.path.insert(0, str(Path(__file__).parent))
-sys.path.insert(0, str(Path(__file__).parents[1] / "rollout"))
-
-from collecting import (
+from embodied_rl.replay.format import Field, ReplayError
+from embodied_rl.replay.storage import ReplayStorage
+from embodied_rl.rollout.episodes import EpisodeSampler
+from embodied_rl.testing.fakes import FakeSimulator, RowwiseFakeActor
+from support.collecting import (
     CONFIG,
     SEED,
     SPEC,
+    KillingActor,
     N,
     T,
     assert_equal,
@@ -28,7 +28,7 @@ from collecting import (
     make,
     workers,
 )
-from replaying import (
+from support.replaying import (
     EXECUTED,
     Restless,
     Script,
@@ -44,12 +44,6 @@ from replaying import (
     observation,
     result,
 )
-from test_faults import KillingActor
-
-from embodied_rl.replay.format import Field, ReplayError
-from embodied_rl.replay.storage import ReplayStorage
-from embodied_rl.rollout.episodes import EpisodeSampler
-from embodied_rl.testing.fakes import FakeSimulator, RowwiseFakeActor
 
 LONG = replace(CONFIG, horizon=23)
 

@@ -1,17 +1,11 @@
 """Collection: bits that depend on no slicing or timing, exact resume, whole episodes, and real overlap."""
 
-import sys
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-
-sys.path.insert(0, str(Path(__file__).parent))
-
-from collecting import CONFIG, SEED, SPEC, N, T, assert_equal, copied, half_skilled, inline, make, reference, workers
 
 from embodied_rl.interfaces.policy import Decision, NoiseKeys
 from embodied_rl.interfaces.sim import StepResult
@@ -20,6 +14,20 @@ from embodied_rl.rollout.buffer import Rollout
 from embodied_rl.rollout.collect import Collector
 from embodied_rl.rollout.episodes import EpisodeSampler
 from embodied_rl.testing.fakes import FakeSimulator, RowwiseFakeActor
+from support.collecting import (
+    CONFIG,
+    SEED,
+    SPEC,
+    N,
+    T,
+    assert_equal,
+    copied,
+    half_skilled,
+    inline,
+    make,
+    reference,
+    workers,
+)
 
 
 class Loop:

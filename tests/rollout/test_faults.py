@@ -2,38 +2,28 @@
 
 import os
 import signal
-import sys
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
-sys.path.insert(0, str(Path(__file__).parent))
-
-from collecting import CONFIG, SPEC, N, T, assert_equal, copied, fast_and_slow, inline, make, reference, workers
-
-from embodied_rl.interfaces.policy import Decision, NoiseKeys
-from embodied_rl.interfaces.sim import Observation
 from embodied_rl.processes.handle import WorkerDied, WorkerError
-from embodied_rl.processes.local import ProcessHandle
-from embodied_rl.testing.fakes import FakeSimulator, RowwiseFakeActor
-
-
-class KillingActor(RowwiseFakeActor):
-    """Kills a worker, which is simulating meanwhile, in a given call of `act`."""
-
-    def __init__(self, victim: ProcessHandle, call: int):
-        super().__init__(SPEC)
-        self.victim, self.call = victim, call
-
-    def act(self, observation: Observation, keys: NoiseKeys, explore: bool) -> Decision:
-        self.call -= 1
-        if self.call == 0:
-            os.kill(self.victim.pid, signal.SIGKILL)
-        return super().act(observation, keys, explore)
+from embodied_rl.testing.fakes import FakeSimulator
+from support.collecting import (
+    CONFIG,
+    KillingActor,
+    N,
+    T,
+    assert_equal,
+    copied,
+    fast_and_slow,
+    inline,
+    make,
+    reference,
+    workers,
+)
 
 
 def test_a_killed_worker_costs_its_own_episodes_alone(closing: Callable) -> None:

@@ -3,17 +3,11 @@
 import os
 import random
 import signal
-import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-
-sys.path.insert(0, str(Path(__file__).parent))
-
-from collecting import SPEC, N, T, assert_equal, copied, half_skilled, inline, make, reference, workers
 
 from embodied_rl.interfaces.policy import Decision, NoiseKeys
 from embodied_rl.interfaces.sim import Observation
@@ -22,6 +16,7 @@ from embodied_rl.processes.local import InlineHandle
 from embodied_rl.rollout.order import ready_first
 from embodied_rl.rollout.parts import Part
 from embodied_rl.testing.fakes import RowwiseFakeActor
+from support.collecting import SPEC, N, T, assert_equal, copied, half_skilled, inline, make, reference, workers
 
 PARTS = 4
 

@@ -3,29 +3,24 @@
 import os
 import random
 import signal
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-sys.path.insert(0, str(Path(__file__).parent))
-
-from echo_simulator import SPEC, EchoConfig
-from echoing import DECISIONS, Books, EchoActor, FlakyHandle
-
 from embodied_rl.processes.local import ProcessHandle
 from embodied_rl.rollout.buffer import Rollout
 from embodied_rl.rollout.collect import Collector
 from embodied_rl.rollout.episodes import EpisodeSampler
 from embodied_rl.rollout.order import Order
+from support.echo_simulator import SPEC, EchoConfig
+from support.echoing import DECISIONS, Books, EchoActor, FlakyHandle
 
 ENOUGH = 10_000
-FACTORY = "echo_simulator:EchoSimulator"
+FACTORY = "support.echo_simulator:EchoSimulator"
 
 
 @dataclass(frozen=True)
@@ -85,11 +80,6 @@ def test_books_balance_whatever_goes_wrong() -> None:
 
     while total < ENOUGH:
         check()
-
-
-@pytest.fixture(autouse=True)
-def _workers_can_import_the_simulator(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(str(Path(__file__).parent))
 
 
 @pytest.mark.parametrize("seed", range(8))

@@ -15,16 +15,15 @@ from typing import Any
 import psutil
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))
-
-import rank_functions
-from ray_nodes import gone, two_nodes, wait_for
-
 from embodied_rl.planner.costs import CostFile, Costs, Line
 from embodied_rl.processes.base import Share
 from embodied_rl.ranks.collective import LOOPBACK, meeting_point
 from embodied_rl.ranks.launch import RankFailed
 from embodied_rl.runtime.ray.runtime import RayRuntime
+from support import rank_functions
+from support.ray_nodes import gone, two_nodes, wait_for
+
+pytestmark = pytest.mark.process
 
 
 @pytest.fixture(scope="module")
@@ -107,7 +106,7 @@ from embodied_rl.planner.costs import CostFile, Costs, Line
 from embodied_rl.processes.base import Share
 from embodied_rl.ranks.launch import Stopped
 from embodied_rl.runtime.ray.runtime import RayRuntime
-import rank_functions
+from support import rank_functions
 
 if __name__ == "__main__":
     runtime = RayRuntime(sys.argv[3], cpus=4)
@@ -122,12 +121,9 @@ if __name__ == "__main__":
 def drive(function: str, folder: Path, address: str) -> subprocess.Popen[str]:
     """Ranks of another driver; returns when they are running."""
     (folder / "driver.py").write_text(DRIVER)
-    path = os.pathsep.join([str(Path(__file__).parent), *sys.path])
     command = [sys.executable, str(folder / "driver.py"), function, str(folder), address]
     log = (folder / "log").open("w")
-    process = subprocess.Popen(
-        command, env={**os.environ, "PYTHONPATH": path}, text=True, stdout=log, stderr=log, start_new_session=True
-    )
+    process = subprocess.Popen(command, text=True, stdout=log, stderr=log, start_new_session=True)
     until = time.monotonic() + 90
     while not all((folder / f"{rank}.pid").exists() for rank in range(2)):
         if process.poll() is not None or time.monotonic() > until:
@@ -200,8 +196,7 @@ def test_a_plan_for_a_cluster_says_who_lies_on_which_node(runtime: RayRuntime, t
     (tmp_path / "costs.json").write_text(costs.text())
     asked = ("sim.num_envs=8", "train.decisions=4", "mode=async", "costs=costs.json", "runtime=ray")
     command = [sys.executable, "-m", "embodied_rl", "plan", *asked, f"cluster={runtime.connection.address}"]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, env=environment, timeout=120)
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stdout + done.stderr
     lying = re.findall(r"node (\d) \((\d) cores\): (.*)", done.stdout)
     assert sorted(cores for _, cores, _ in lying) == ["2", "3"]
@@ -249,6 +244,6 @@ def test_another_version_of_ray_is_refused_and_said(runtime: RayRuntime) -> None
 def connecting(address: str, deadline: float = 1, before: str = "", **variables: str) -> str:
     """What a process says that wants to join."""
     code = f"{before}\nfrom embodied_rl.runtime.ray.connection import connect; connect({address!r}, 1, {deadline})"
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), **variables}
+    environment = {**os.environ, **variables}
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, timeout=120)
     return result.stderr

@@ -9,16 +9,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import key_lists
 import numpy as np
-import pi_inputs
-import pi_sizes as sizes
 import torch
 from safetensors.torch import load_file, save_file
-from tiny_tokenizer import SPECIAL, tiny_tokenizer
 from torch import Tensor
 
 from embodied_rl.interfaces.sim import Camera, SimulatorSpec, Task
+from support import key_lists, pi_inputs
+from support import pi_sizes as sizes
+from support.tiny_tokenizer import SPECIAL, tiny_tokenizer
 
 GOLDEN = Path(__file__).parents[1] / "parity" / "golden"
 FAMILIES = ("pi0", "pi05")

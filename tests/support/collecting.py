@@ -1,10 +1,14 @@
 """Collectors of fakes, small enough to compare every bit of their rollouts."""
 
+import os
+import signal
 from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
 
+from embodied_rl.interfaces.policy import Decision, NoiseKeys
+from embodied_rl.interfaces.sim import Observation
 from embodied_rl.processes.handle import Handle
 from embodied_rl.processes.local import InlineHandle, ProcessHandle
 from embodied_rl.rollout.buffer import Rollout
@@ -75,3 +79,17 @@ def assert_equal(left: dict, right: dict) -> None:
 def reference(rounds: int = 2) -> list[dict]:
     collector, actor = make(inline(1))
     return [copied(collector.collect(actor)) for _ in range(rounds)]
+
+
+class KillingActor(RowwiseFakeActor):
+    """Kills a worker, which is simulating meanwhile, in a given call of `act`."""
+
+    def __init__(self, victim: ProcessHandle, call: int):
+        super().__init__(SPEC)
+        self.victim, self.call = victim, call
+
+    def act(self, observation: Observation, keys: NoiseKeys, explore: bool) -> Decision:
+        self.call -= 1
+        if self.call == 0:
+            os.kill(self.victim.pid, signal.SIGKILL)
+        return super().act(observation, keys, explore)

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from echo_simulator import HORIZON, EchoSimulator, code
 from torch import Tensor
 
 from embodied_rl.interfaces.policy import Actor, Decision, Evaluation, NoiseKeys, TensorSpec, Trace
@@ -16,6 +15,7 @@ from embodied_rl.interfaces.sim import Observation
 from embodied_rl.processes.handle import WorkerDied
 from embodied_rl.rollout.buffer import Rollout
 from embodied_rl.rollout.collect import Collector
+from support.echo_simulator import HORIZON, EchoSimulator, code
 
 EXECUTED = 2
 DECISIONS = HORIZON // EXECUTED  # so that a rollout holds whole episodes, too

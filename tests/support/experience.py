@@ -15,6 +15,8 @@ from embodied_rl.actors.embodiment import Embodiment
 from embodied_rl.actors.flow import FlowActor
 from embodied_rl.algorithms.batch import Batch
 from embodied_rl.algorithms.clipped import ClippedConfig, ClippedUpdate
+from embodied_rl.algorithms.grpo import GRPO, GRPOConfig
+from embodied_rl.algorithms.ppo import PPO, PPOConfig
 from embodied_rl.flow.sampler import FlowNoise, FlowSDE, Sampler
 from embodied_rl.interfaces.policy import Actor, Evaluation, NoiseKeys, Trace
 from embodied_rl.interfaces.sim import Camera, Episode, Observation, SimulatorSpec, Source, StepResult, Task
@@ -217,3 +219,72 @@ def weights(module: nn.Module) -> dict[str, Tensor]:
 def changed(module: nn.Module, before: dict[str, Tensor]) -> set[str]:
     """Names of the parameters that are not what they were, to the bit."""
     return {name for name, parameter in module.named_parameters() if not torch.equal(parameter, before[name])}
+
+
+def make_ppo(actor: Any, ranks: Ranks | None = None, **settings: Any) -> PPO:
+    """Without warm-up, early stop or gradient clipping, and with a short critic, unless told otherwise."""
+    plain = {"critic_warmup": 0, "critic_steps": 2, "minibatch": 8, "warmup_updates": 0, "target_kl": None, "lr": 0.01}
+    return PPO(PPOConfig(**(plain | settings)), actor, ranks or Ranks(), 0, 100)
+
+
+def unlearnable(rollout: Rollout) -> Tensor:
+    """bool [T, N, Hx]: actions that were not executed, not the policy's own, or in rows that do not count."""
+    executed = torch.arange(rollout.executed) < rollout.steps[..., None]
+    return ~(executed & (rollout.source == int(Source.POLICY)) & rollout.valid[..., None])
+
+
+def spoil(rollout: Rollout) -> Rollout:
+    """The same experience with other numbers wherever nobody may look."""
+    spoilt = deepcopy(rollout)
+    noise = torch.Generator().manual_seed(9)
+    never, executed = unlearnable(rollout), torch.arange(rollout.executed) < rollout.steps[..., None]
+    spoilt.log_prob[never] += 3
+    # What is drawn is [T, N, S, H, D]; its executed actions are the first of H.
+    drawn = spoilt.trace["flow/x_next"][:, :, :, : rollout.executed].movedim(3, 2)
+    drawn[never] += torch.randn(drawn[never].shape, generator=noise)
+    spoilt.trace["flow/x_next"][:, :, :, rollout.executed :] += 5
+    spoilt.reward[~executed] += 7
+    spoilt.success[~executed] ^= True
+    spoilt.source[~executed] = int(Source.POLICY)
+    spoilt.final_value[~rollout.truncated | rollout.terminated] += 11
+    lost = ~rollout.valid
+    for tensor in (*spoilt.trace.values(), spoilt.log_prob, spoilt.value, spoilt.reward, spoilt.final_value):
+        tensor[lost] = torch.nan if tensor.is_floating_point() else 1
+    return spoilt
+
+
+TALL = 3
+
+
+class TableActor(Table):
+    """A `Table` that a rollout can be allocated for."""
+
+    def trace_spec(self) -> dict:
+        return {"gap": (tuple(self.theta.shape[1:]), torch.float32), "row": ((), torch.int64)}
+
+    def log_prob_shape(self) -> tuple[int, ...]:
+        return tuple(self.theta.shape[1:])
+
+
+def make_grpo(actor: Any, ranks: Ranks | None = None, **settings: Any) -> GRPO:
+    """One epoch of one minibatch without gradient clipping, in groups of two."""
+    plain = {"epochs": 1, "minibatch": 10**6, "grad_clip": 1e9, "warmup_updates": 0, "target_kl": None, "group_size": 2}
+    return GRPO(GRPOConfig(**(plain | settings)), actor, ranks or Ranks(), 0, 100)
+
+
+def episodes(outcomes: list[float], lengths: list[int], group_size: int = 2) -> tuple[TableActor, Rollout]:
+    """One episode an environment, with its return and its control steps, two to a decision, at most three decisions."""
+    count = len(outcomes)
+    actor = TableActor(TALL * count)
+    rollout = Rollout.allocate(actor, TALL, count)
+    rollout.clear()
+    rollout.trace["row"][:] = torch.arange(TALL * count).view(TALL, count)
+    for env, (outcome, length) in enumerate(zip(outcomes, lengths, strict=True)):
+        decisions = -(-length // 2)
+        rollout.valid[:decisions, env] = True
+        rollout.steps[:decisions, env] = torch.tensor([2] * (length // 2) + [1] * (length % 2))
+        rollout.source[:decisions, env] = 0
+        rollout.group[:decisions, env] = env // group_size
+        rollout.terminated[decisions - 1, env] = True
+        rollout.reward[decisions - 1, env, (length - 1) % 2] = outcome
+    return actor, rollout

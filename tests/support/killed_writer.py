@@ -1,13 +1,10 @@
-"""Records episodes until it is killed; says how far it is: for `test_writer.py`."""
+"""Records episodes until it is killed; says how far it is: for tests/datasets/test_writer.py."""
 
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parent))
-
-from making import FEATURES, FPS, frames, task
-
 from embodied_rl.datasets.lerobot.writer import Writer
+from support.making_datasets import FEATURES, FPS, frames, task
 
 
 def main(folder: str, episodes: int, more: int) -> None:

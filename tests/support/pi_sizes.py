@@ -5,8 +5,9 @@ add up to the width, an action expert narrower than the vision-language model.
 """
 
 import numpy as np
-import recipe
 from numpy.typing import NDArray
+
+from support import recipe
 
 VOCABULARY = 300
 IMAGE_SIZE = 56

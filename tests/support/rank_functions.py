@@ -150,7 +150,9 @@ def start_beside(config: str, ranks: Ranks) -> list[tuple[int, bool]]:
     from embodied_rl.runtime.ray.runtime import RayRuntime
 
     deadlines = Deadlines(60, 60)
-    handle = RayRuntime().worker("rank_functions:Place", {}, name="beside", deadlines=deadlines, share=Share(0.5))
+    handle = RayRuntime().worker(
+        "support.rank_functions:Place", {}, name="beside", deadlines=deadlines, share=Share(0.5)
+    )
     there = handle.submit("node").result()
     if config:
         Path(config, f"{ranks.rank}.tmp").write_text(f"{os.getpid()} {handle.pid}")

@@ -4,11 +4,11 @@ from copy import deepcopy
 from typing import Any
 
 import torch
-from experience import make_actor, make_rollout, split
 from torch import Tensor
 
 from embodied_rl.algorithms.ppo import PPO, PPOConfig
 from embodied_rl.ranks.collective import Ranks
+from support.experience import make_actor, make_rollout, split
 
 
 def learn(config: dict[str, Any], ranks: Ranks) -> dict[str, Tensor]:

@@ -11,7 +11,7 @@ import numpy as np
 from embodied_rl.interfaces.sim import Array, Camera, Episode, Observation, SimulatorSpec, StepResult
 from embodied_rl.testing.fake_simulator import FakeSimulator
 
-SIMS = {"reaching": "reaching:Reaching"}
+SIMS = {"reaching": "support.reaching:Reaching"}
 SIZE = 16
 
 

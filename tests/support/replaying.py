@@ -4,7 +4,6 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import torch
-from collecting import SEED, SPEC, N
 
 from embodied_rl.interfaces.policy import Decision, NoiseKeys
 from embodied_rl.interfaces.sim import Episode, Observation, Source, StepResult
@@ -13,6 +12,7 @@ from embodied_rl.replay.storage import ReplayStorage
 from embodied_rl.replay.transitions import Transitions
 from embodied_rl.rollout.episodes import EpisodeSampler
 from embodied_rl.testing.fakes import FakeSimulator, RowwiseFakeActor
+from support.collecting import SEED, SPEC, N
 
 EXECUTED = 4
 

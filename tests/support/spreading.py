@@ -1,7 +1,6 @@
 """What the ranks of the tests of a sharded learner run; a module of its own because child processes import it."""
 
 import os
-import sys
 from copy import deepcopy
 from dataclasses import fields
 from functools import partial
@@ -11,10 +10,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "algorithms"))
-
-import experience
-
 from embodied_rl.actors.flow import FlowActor
 from embodied_rl.algorithms.ppo import PPO, PPOConfig
 from embodied_rl.checkpoints.native import load_actor, save_actor
@@ -23,6 +18,7 @@ from embodied_rl.learning import checkpoint, sharded, shards, trainable
 from embodied_rl.learning.weights import publish, whole
 from embodied_rl.ranks.launch import Ranks
 from embodied_rl.rollout.buffer import Rollout
+from support import experience
 
 ENVS = (3, 6)
 """Environments of each rank: unequal, so that a plain mean over ranks is wrong."""

@@ -1,21 +1,18 @@
-"""What the processes of the torchrun tests run: `torchrun_functions.py <function of this module or rank_functions>`."""
+"""What the processes of the torchrun tests run: `-m support.torchrun_functions <function>`, of this module
+or `rank_functions`."""
 
 import json
 import os
 import signal
 import sys
 import time
-from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).parent))
-
-import rank_functions
 
 from embodied_rl.processes.handle import RunFailed
 from embodied_rl.ranks import launch as local
 from embodied_rl.ranks import torchrun
 from embodied_rl.ranks.launch import Ranks
 from embodied_rl.ranks.place import Place
+from support import rank_functions
 
 
 def agree(config: object, ranks: Ranks) -> list:

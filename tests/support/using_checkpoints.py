@@ -4,7 +4,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from building import CAMERAS, OPTIONS, simulator
 from safetensors import safe_open
 from torch import Tensor
 
@@ -16,6 +15,7 @@ from embodied_rl.config.freeze import thaw
 from embodied_rl.config.schema import ExportConfig, PolicyNode
 from embodied_rl.interfaces.policy import FlowBackbone, PolicyInput
 from embodied_rl.interfaces.sim import SimulatorSpec
+from support.building_checkpoints import CAMERAS, OPTIONS, simulator
 
 Attached = tuple[FlowBackbone, Embodiment]
 

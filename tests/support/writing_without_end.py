@@ -1,15 +1,12 @@
-"""Writes invented episodes to the replay storage in a folder, until it is killed: for `test_replay_files.py`."""
+"""Writes invented episodes to the replay storage in a folder, until it is killed: for tests/replay/test_files.py."""
 
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parent))
-sys.path.insert(0, str(Path(__file__).parents[1] / "rollout"))
-
 import numpy as np
-from replaying import Script, layout
 
 from embodied_rl.replay.storage import ReplayStorage
+from support.replaying import Script, layout
 
 
 def main(folder: str, seed: int) -> None:

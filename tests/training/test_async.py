@@ -7,9 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from running import REACHING, SMALL, TABLETOP, assert_learned_alike, complete, figures, started, with_plan
 
 from embodied_rl.cli.main import main
+from support.running import REACHING, SMALL, TABLETOP, assert_learned_alike, complete, figures, started, with_plan
+
+pytestmark = pytest.mark.process
 
 WORKERS = ("plan.ranks=2", "plan.rollout_workers=2")
 AHEAD = ("mode=async", "staleness=1", "plan.ranks=1", "plan.rollout_workers=2")

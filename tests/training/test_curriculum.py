@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from running import REACHING, SMALL, complete, figures
 from safetensors.torch import load_file
 
 from embodied_rl.config import plugins
+from support.running import REACHING, SMALL, complete, figures
 
 MODULE = '''
 """A curriculum."""

@@ -5,10 +5,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from running import ITERATIONS, REACHING, SMALL, TABLETOP, assert_same, complete, figures, with_plan
 
 from embodied_rl.cli.main import main
 from embodied_rl.training.trainer import Trainer
+from support.running import ITERATIONS, REACHING, SMALL, TABLETOP, assert_same, complete, figures, with_plan
 
 
 def test_the_same_seed_twice(reference: Path, tmp_path: Path) -> None:

@@ -9,7 +9,10 @@ from pathlib import Path
 
 import psutil
 import pytest
-from running import ITERATIONS, SMALL, TABLETOP, Process, assert_same, figures, started
+
+from support.running import ITERATIONS, SMALL, TABLETOP, Process, assert_same, figures, started
+
+pytestmark = pytest.mark.process
 
 Moment = Callable[[Process], bool]
 

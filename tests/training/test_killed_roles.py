@@ -10,7 +10,10 @@ from pathlib import Path
 
 import psutil
 import pytest
-from running import REACHING, SMALL, Process, assert_same, complete, started
+
+from support.running import REACHING, SMALL, Process, assert_same, complete, started
+
+pytestmark = pytest.mark.process
 
 SOON = 60.0
 """Seconds in which the others must have noticed."""

@@ -8,7 +8,8 @@ from typing import Any
 import psutil
 import pytest
 import torch
-from running import REACHING, SMALL, TABLETOP, started
+
+from support.running import REACHING, SMALL, TABLETOP, started
 
 ALONE = (*SMALL, "plan.ranks=1")
 

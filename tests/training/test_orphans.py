@@ -6,7 +6,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from running import REACHING, SMALL, Process, started
+
+from support.running import REACHING, SMALL, Process, started
+
+pytestmark = pytest.mark.process
 
 AHEAD = ("mode=async", "plan=split", "plan.ranks=1", "plan.rollout_workers=2", "plan.workers=1")
 PLANS = {"colocated": (), "split": ("plan=split", "plan.ranks=2", "plan.workers=2"), "ahead": AHEAD}

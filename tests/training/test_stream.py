@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 import torch
-from running import REACHING, SMALL, assert_learned_alike, complete, figures, started
 from safetensors.torch import load_file
+
+from support.running import REACHING, SMALL, assert_learned_alike, complete, figures, started
 
 STREAM = ("mode=stream", "segments=3", "algo.epochs=2")
 
