@@ -8,6 +8,8 @@ from embodied_rl.ranks.launch import launch
 from support import rank_learning
 from support.experience import make_actor, weights
 
+pytestmark = pytest.mark.process
+
 
 @pytest.mark.parametrize(
     ("sampler", "critic", "stale", "micro_batch"),

@@ -35,6 +35,7 @@ def test_sleeping_is_not_waiting_for_a_core() -> None:
     assert 0 <= (queued() or 0.0) - before < 0.15
 
 
+@pytest.mark.process
 @pytest.mark.skipif(not TOLD, reason="the system does not tell")
 def test_programs_that_share_a_core_wait_for_each_other() -> None:
     """Three that always want the same core: each waits at least a third of the time."""

@@ -130,6 +130,7 @@ def test_a_mistake_in_a_sweep_is_found_before_its_first_run(run, received, tmp_p
     assert not (tmp_path / "runs").exists()
 
 
+@pytest.mark.process
 def test_hydras_own_questions(toy_package) -> None:
     """In a process of its own: Hydra answers through logging, which it configures once."""
     done = subprocess.run(

@@ -9,6 +9,8 @@ import pytest
 
 from embodied_rl.cli.table import COMMANDS
 
+pytestmark = pytest.mark.process
+
 HEAVY = ("torch", "mujoco", "scipy", "tensorboard")
 REPORT = f"""
 import json, sys

@@ -35,6 +35,7 @@ def compared(kind: str, **settings: Any) -> dict[str, Any]:
     return launch(spreading.compare, {"kind": kind, "settings": settings}, 2, timeout=60, threads=1)
 
 
+@pytest.mark.process
 def test_sharded_is_replicated_and_one_process_with_all_rows() -> None:
     """Ranks have unequal rows; gradients are clipped over the whole norm."""
     result = compared("full", grad_clip=0.05)
@@ -49,6 +50,7 @@ def test_sharded_is_replicated_and_one_process_with_all_rows() -> None:
     assert largest_difference(alone["weights"], spreading.copied(spreading.make())) > 5e-5, "nothing was learned"
 
 
+@pytest.mark.process
 def test_a_rank_holds_its_share_and_publishes_everything() -> None:
     result = compared("noise", micro_batch=5)
     assert largest_difference(result["spread"], result["plain"]) < 1e-6
@@ -58,6 +60,7 @@ def test_a_rank_holds_its_share_and_publishes_everything() -> None:
         assert result["published"][name] == value.numpy().tobytes(), name
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("kind", ["lora", "expert"])
 def test_what_is_frozen_is_spread_and_stays(kind: str) -> None:
     pytest.importorskip("peft" if kind == "lora" else "torch")
@@ -69,6 +72,7 @@ def test_what_is_frozen_is_spread_and_stays(kind: str) -> None:
     assert changed and changed <= wanted
 
 
+@pytest.mark.process
 def test_checkpoints_continue_to_the_bit_and_on_any_number_of_ranks(tmp_path: Path) -> None:
     two = launch(spreading.checkpointed, (str(tmp_path), 2), 2, timeout=60, threads=1)
     for part in ("weights", "moments"):
@@ -87,6 +91,7 @@ def test_checkpoints_continue_to_the_bit_and_on_any_number_of_ranks(tmp_path: Pa
         checkpoint.load(folder)
 
 
+@pytest.mark.process
 def test_a_checkpoint_before_the_first_update_continues(tmp_path: Path) -> None:
     """A critic that learns first leaves the policy's optimiser without moments: none may be made up."""
     two = launch(spreading.checkpointed, (str(tmp_path), 0), 2, timeout=60, threads=1)
@@ -95,6 +100,7 @@ def test_a_checkpoint_before_the_first_update_continues(tmp_path: Path) -> None:
         assert_equal(two["resumed"][part], two["straight"][part])
 
 
+@pytest.mark.process
 def test_pytorch_reads_the_shards(tmp_path: Path) -> None:
     """Its own reader finds each moment whole."""
     from torch.distributed import checkpoint as dcp
@@ -108,6 +114,7 @@ def test_pytorch_reads_the_shards(tmp_path: Path) -> None:
     assert found and all(torch.equal(found[name], wanted[name]) for name in found)
 
 
+@pytest.mark.process
 def test_what_one_process_wrote_is_spread_over_two(tmp_path: Path) -> None:
     torch.set_num_threads(1)
     rollouts = spreading.rollouts_of(0)[:2]
@@ -118,6 +125,7 @@ def test_what_one_process_wrote_is_spread_over_two(tmp_path: Path) -> None:
     assert_equal(two["moments"], spreading.moments(run))
 
 
+@pytest.mark.process
 def test_a_rank_that_is_gone_is_the_first_cause() -> None:
     with pytest.raises(RankFailed, match=r"rank 1 .*killed by SIGKILL"):
         launch(spreading.lose, None, 2, timeout=60, threads=1)
@@ -148,6 +156,7 @@ def test_ranks_that_share_a_gpu_are_told_what_to_do(monkeypatch: pytest.MonkeyPa
     assert sharded.spread(network, "sharded", Ranks()) is None, "a single process shares with nobody"
 
 
+@pytest.mark.process
 def test_a_single_process_needs_no_process_group(tmp_path: Path) -> None:
     """Neither to learn nor to write and read checkpoints of its own."""
     code = (

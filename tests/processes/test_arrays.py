@@ -77,6 +77,7 @@ def test_what_cannot_be_sent_says_so() -> None:
         pack(torch.ones(2, 2).to_sparse())
 
 
+@pytest.mark.process
 def test_arrays_need_no_torch() -> None:
     code = (
         "import sys, numpy as np; from embodied_rl.processes.arrays import pack, unpack; "

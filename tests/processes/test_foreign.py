@@ -47,6 +47,7 @@ def start(foreign: Interpreter, closing: Callable[[list[Handle]], list[Handle]])
     return start
 
 
+@pytest.mark.process
 def test_a_simulator_in_another_environment_keeps_the_contract(foreign: Interpreter) -> None:
     def build(num_envs: int) -> RemoteSimulator:
         kwargs = {"num_envs": num_envs, "config": FakeSimulator.Config(horizon=7)}
@@ -56,6 +57,7 @@ def test_a_simulator_in_another_environment_keeps_the_contract(foreign: Interpre
     check_simulator(build)
 
 
+@pytest.mark.process
 def test_nothing_but_numpy_and_what_is_shared_can_be_imported_there(start: Start, monkeypatch) -> None:
     monkeypatch.setenv("PYTHONPATH", folder_of("torch"))  # meant for this Python, not for that one
     handle = start("support.guests:Nosy")
@@ -67,6 +69,7 @@ def test_nothing_but_numpy_and_what_is_shared_can_be_imported_there(start: Start
     assert runtime not in [os.path.realpath(entry) for entry in handle.submit("path").result()]
 
 
+@pytest.mark.process
 def test_folders_of_pythonpath_can_be_imported_from(tmp_path: Path, foreign: Interpreter, start: Start) -> None:
     (tmp_path / "cloned_by_hand.py").write_text("")
     there = Interpreter(foreign.python, (str(tmp_path),))
@@ -74,6 +77,7 @@ def test_folders_of_pythonpath_can_be_imported_from(tmp_path: Path, foreign: Int
     assert not start("support.guests:Nosy").submit("imports", "cloned_by_hand").result()
 
 
+@pytest.mark.process
 def test_an_operator_stays_in_its_worker(start: Start) -> None:
     remote = RemoteSimulator(start("support.guests:Nosy"), 2, Nosy)
     remote.reset([Episode(0, 0, 1), Episode(1, 1, 2)])
@@ -85,10 +89,12 @@ def test_an_operator_stays_in_its_worker(start: Start) -> None:
     assert inspect.getattr_static(remote, "expert"), "this is how Python 3.12 looks for a protocol's members"
 
 
+@pytest.mark.process
 def test_a_simulator_that_does_not_tell_its_pictures_from_its_physics_has_spent_nothing_on_them(start: Start) -> None:
     assert RemoteSimulator(start(FAKE), 2, FakeSimulator).render_seconds == 0.0
 
 
+@pytest.mark.process
 def test_observations_on_an_accelerator_reach_the_host(start: Start) -> None:
     remote, plain = RemoteSimulator(start("support.guests:OnDevice"), 2, FakeSimulator), FakeSimulator(2)
     episodes = [Episode(0, 0, 1), Episode(1, 1, 2)]
@@ -109,6 +115,7 @@ def test_observations_on_an_accelerator_reach_the_host_in_this_process_too() -> 
     assert_same(ours, theirs, "a chunk differs")
 
 
+@pytest.mark.process
 def test_pictures_stay_as_they_were_however_often_it_steps(start: Start) -> None:
     remote = RemoteSimulator(start(FAKE), 2, FakeSimulator)
     first = remote.reset([Episode(0, 0, 1), Episode(1, 1, 2)])
@@ -118,6 +125,7 @@ def test_pictures_stay_as_they_were_however_often_it_steps(start: Start) -> None
     np.testing.assert_array_equal(first.images["top"], before)
 
 
+@pytest.mark.process
 def test_an_environment_without_numpy_says_so(tmp_path: Path, start: Start) -> None:
     bare = Interpreter.of(str(environment(tmp_path / "bare", packages=())))
     handle = start(FAKE, bare)
@@ -165,6 +173,7 @@ def test_arrays_cross_between_versions_of_numpy(array: np.ndarray) -> None:
     assert found.flags.writeable
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("spoken, said", [(1, "speaks version 1"), (None, "does not say which version")])
 def test_another_protocol_is_refused_before_anything_is_unpickled(spoken, said: str, start: Start, monkeypatch) -> None:
     monkeypatch.setattr(local, "greeting", lambda pipe: pipe.recv_bytes() and {"protocol": spoken})
@@ -173,6 +182,7 @@ def test_another_protocol_is_refused_before_anything_is_unpickled(spoken, said: 
         _ = start(FAKE).spec
 
 
+@pytest.mark.process
 def test_something_else_that_talks_is_refused(tmp_path: Path, start: Start) -> None:
     program = tmp_path / "python"
     program.write_text('#!/bin/bash\nshift 2\nprintf "\\000\\000\\000\\003abc" >&$1\nsleep 5\n')
@@ -181,6 +191,7 @@ def test_something_else_that_talks_is_refused(tmp_path: Path, start: Start) -> N
         _ = start(FAKE, Interpreter.of(str(program))).spec
 
 
+@pytest.mark.process
 def test_a_missing_package_is_named_with_its_remedy(foreign: Interpreter, start: Start) -> None:
     expected = (
         rf"simulator 7: the package 'no_such_simulator' is not installed in {foreign.python}\. Type this to get it\."
@@ -189,12 +200,14 @@ def test_a_missing_package_is_named_with_its_remedy(foreign: Interpreter, start:
         _ = start("support.guests:NeedsPackage").spec
 
 
+@pytest.mark.process
 def test_what_is_missing_is_told_without_a_traceback(start: Start) -> None:
     with pytest.raises(Unavailable) as error:
         _ = start("support.guests:NeedsAsset").spec
     assert str(error.value) == "simulator 7: the bowl is missing; get it with: wash dishes"
 
 
+@pytest.mark.process
 def test_what_our_own_code_refuses_is_for_the_user_and_what_stumbles_is_not(start: Start) -> None:
     with pytest.raises(ValueError, match="the package 'no_such_package' cannot be found here"):
         _ = start("support.guests:Refuses", stumble=False).spec
@@ -202,11 +215,13 @@ def test_what_our_own_code_refuses_is_for_the_user_and_what_stumbles_is_not(star
         _ = start("support.guests:Refuses", stumble=True).spec
 
 
+@pytest.mark.process
 def test_a_question_is_an_error_not_a_wait(start: Start) -> None:
     with pytest.raises(WorkerError, match="EOFError"):
         _ = start("support.guests:Asks").spec
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     "fault, error, match",
     [("raise", WorkerError, "told to fail"), ("crash", WorkerDied, "SIGKILL"), ("physics", NotFinite, "nothing")],
@@ -218,6 +233,7 @@ def test_faults_cross_the_border(fault: str, error: type[Exception], match: str,
         handle.submit("step", np.zeros((2, 1, 2), np.float32), [None, None]).result()
 
 
+@pytest.mark.process
 def test_a_program_that_cannot_run_says_so(tmp_path: Path, start: Start) -> None:
     program = tmp_path / "python"
     program.write_text("no program")

@@ -17,6 +17,8 @@ from embodied_rl.processes.local import InlineHandle, ProcessHandle
 from embodied_rl.testing.comparison import assert_same, copy_of
 from embodied_rl.testing.fake_simulator import FakeSimulator
 
+pytestmark = pytest.mark.process
+
 FAKE = "embodied_rl.testing.fake_simulator:FakeSimulator"
 EPISODES = [Episode(index, index % 2, seed=index) for index in range(6)]
 NEXT = [Episode(index, index % 2, seed=index) for index in range(6, 12)]
@@ -79,7 +81,7 @@ def test_several_workers_start_in_parallel_with_one_thread_and_without_torch() -
             _ = handle.spec
         handle.close()
     code = "import embodied_rl.processes.worker, embodied_rl.testing.fake_simulator, sys; print('torch' in sys.modules)"
-    assert subprocess.check_output([sys.executable, "-c", code], env=child_environment(), text=True) == "False\n"
+    assert subprocess.check_output([sys.executable, "-c", code], text=True) == "False\n"
     with worker() as handle:
         _ = handle.spec
         environment = Path(f"/proc/{handle.pid}/environ").read_bytes().split(b"\0")
@@ -223,7 +225,7 @@ handle.submit("step", np.zeros((1, 1, 2)), [None])
 print(handle.pid, flush=True)
 time.sleep(60)
 """
-    parent = subprocess.Popen([sys.executable, "-c", code, FAKE], env=child_environment(), stdout=subprocess.PIPE)
+    parent = subprocess.Popen([sys.executable, "-c", code, FAKE], stdout=subprocess.PIPE)
     assert parent.stdout is not None
     with parent.stdout as output:
         pid = int(output.readline())
@@ -248,7 +250,7 @@ def test_workers_leave_signals_to_their_parent() -> None:
 )
 def test_images_that_do_not_fit_the_spec_are_refused(simulator: str, message: str) -> None:
     with (
-        ProcessHandle(f"faulty_simulator:{simulator}", {"num_envs": 2}) as handle,
+        ProcessHandle(f"support.faulty_simulator:{simulator}", {"num_envs": 2}) as handle,
         pytest.raises(WorkerError, match=message),
     ):
         handle.submit("reset", EPISODES[:2]).result()
@@ -262,7 +264,3 @@ def test_mistakes_of_the_caller_are_told() -> None:
         with pytest.raises(AssertionError, match="before the last call was collected"):
             handle.submit("reset", EPISODES[:3])
         future.result()
-
-
-def child_environment() -> dict[str, str]:
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}

@@ -194,6 +194,7 @@ def test_a_revival_goes_on_while_it_is_asked_and_raises_at_the_end_alone(caplog:
         revival.result()
 
 
+@pytest.mark.process
 def test_nobody_waits_for_a_worker_that_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is submitted meanwhile is handed over when it is up; a file says when that is."""
     gate = tmp_path / "gate"
@@ -204,4 +205,4 @@ def test_nobody_waits_for_a_worker_that_starts(tmp_path: Path, monkeypatch: pyte
         assert not future.done()
         gate.touch()
         assert len(future.result()) == 2
-    assert "faulty_simulator" not in sys.modules
+    assert "support.faulty_simulator" not in sys.modules

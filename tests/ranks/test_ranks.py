@@ -32,6 +32,7 @@ def wait_for(condition, seconds: float = 10.0) -> None:
         time.sleep(0.02)
 
 
+@pytest.mark.process
 def test_three_ranks_average_and_agree() -> None:
     """Gradients are those of the whole batch, with unequal shares, too; one nobody computed stays None."""
     threads = torch.get_num_threads()
@@ -56,23 +57,27 @@ def test_one_rank_needs_no_torch_distributed(monkeypatch) -> None:
     assert (result["sum"], result["any"]) == (1, False)
 
 
+@pytest.mark.process
 def test_an_exception_on_another_rank_is_what_the_user_sees() -> None:
     with pytest.raises(RankFailed, match=r"rank 1 failed first(.|\n)*KeyError: 'the first cause'") as caught:
         launch(rank_functions.fail, {"rank": 1, "how": "raise"}, 2, timeout=60)
     assert "PeerLost" not in str(caught.value) and caught.value.__suppress_context__
 
 
+@pytest.mark.process
 def test_an_exception_on_rank_0_is_raised_as_it_is_and_ends_the_others(tmp_path: Path) -> None:
     with pytest.raises(KeyError, match="the first cause"):
         launch(rank_functions.fail_beside_a_busy_rank, str(tmp_path), 2, timeout=60)
     assert gone(int((tmp_path / "1.pid").read_text()))
 
 
+@pytest.mark.process
 def test_a_killed_rank_is_named_with_its_signal() -> None:
     with pytest.raises(RankFailed, match=r"rank 1 .*killed by SIGKILL"):
         launch(rank_functions.fail, {"rank": 1, "how": "kill"}, 2, timeout=60)
 
 
+@pytest.mark.process
 def test_a_stalled_rank_ends_the_wait_at_the_deadline(monkeypatch) -> None:
     monkeypatch.setattr("embodied_rl.ranks.launch.GRACE", 0.2)
     started = time.monotonic()
@@ -81,11 +86,13 @@ def test_a_stalled_rank_ends_the_wait_at_the_deadline(monkeypatch) -> None:
     assert time.monotonic() - started < 20
 
 
+@pytest.mark.process
 def test_rank_0_may_take_its_time_when_the_others_are_done() -> None:
     """As when it films: the deadline is for those who wait for each other."""
     assert launch(rank_functions.finish_late, 3.0, 2, timeout=2) == "filmed"
 
 
+@pytest.mark.process
 def test_a_rank_that_fails_at_the_end_is_not_overlooked() -> None:
     with pytest.raises(RankFailed, match=r"rank 1 failed at the end(.|\n)*KeyError: 'too late'"):
         launch(rank_functions.fail_at_the_end, None, 2, timeout=60)
@@ -136,6 +143,7 @@ def start_ranks(function: str, folder: Path) -> subprocess.Popen:
     return process
 
 
+@pytest.mark.process
 def test_the_other_ranks_end_when_rank_0_is_killed(tmp_path: Path) -> None:
     process = start_ranks("report_and_wait", tmp_path)
     process.kill()
@@ -144,6 +152,7 @@ def test_the_other_ranks_end_when_rank_0_is_killed(tmp_path: Path) -> None:
     wait_for(lambda: gone(other), 20)
 
 
+@pytest.mark.process
 def test_signals_stop_all_ranks_after_the_same_iteration(tmp_path: Path) -> None:
     """As from Ctrl-C or a scheduler, which signal everybody."""
     process = start_ranks("loop_until_stopped", tmp_path)

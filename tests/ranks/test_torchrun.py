@@ -55,6 +55,7 @@ def start(
     return [(process.returncode, output) for process, output in zip(processes, outputs, strict=True)]
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("agent", [True, False])
 def test_all_launch_and_rank_0_speaks(agent: bool) -> None:
     """The others take part, and say nothing."""
@@ -64,6 +65,7 @@ def test_all_launch_and_rank_0_speaks(agent: bool) -> None:
     assert others == [(0, "")] * 2
 
 
+@pytest.mark.process
 def test_another_rank_s_exception_is_told_once_by_rank_0() -> None:
     (code, output), (other, silence) = start("fail", {"rank": 1, "how": "raise"})
     assert code == other == 3 and silence == ""
@@ -71,6 +73,7 @@ def test_another_rank_s_exception_is_told_once_by_rank_0() -> None:
     assert "PeerLost" not in output
 
 
+@pytest.mark.process
 def test_a_stop_that_another_rank_s_failure_brought_shows_the_failure() -> None:
     """torchrun ends all where one has failed: rank 0 is not to say that somebody stopped it."""
     (code, output), (other, silence) = start("fail_while_rank_0_is_stopped")
@@ -78,12 +81,14 @@ def test_a_stop_that_another_rank_s_failure_brought_shows_the_failure() -> None:
     assert "KeyError: 'the first cause'" in output and "Stopped" not in output
 
 
+@pytest.mark.process
 def test_a_killed_rank_ends_the_others() -> None:
     (code, output), (other, _) = start("fail", {"rank": 1, "how": "kill"})
     assert (code, other) == (3, -9)
     assert "rank 1 reported nothing" in output
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("agent", [True, False])
 def test_a_killed_rank_0_ends_the_others(agent: bool) -> None:
     """torchrun's store outlives it, so that only the connection of the ranks tells; or the store is gone as well."""
@@ -109,6 +114,7 @@ def other_json(planted: Planted) -> bytes:
     return b'{"kind": "os.system", "text": "x", "when": 0, "cascade": false, "message": 1}'
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     "key, encode",
     [("launch", no_json), ("report/1", no_json), ("report/1", other_json), ("address/1", other_json)],
@@ -124,6 +130,7 @@ def test_what_others_put_into_the_store_is_not_run(
         assert (code, other) != (0, 0) and "another program reaches it" in output, output
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("encode", [no_json, other_json])
 def test_an_end_that_rank_0_did_not_tell(tmp_path: Path, encode: Callable[[Planted], bytes], of_two: None) -> None:
     there = torchrun.Meeting(Place.here(), meeting_point(1, 1.0))
@@ -132,12 +139,14 @@ def test_an_end_that_rank_0_did_not_tell(tmp_path: Path, encode: Callable[[Plant
     assert not (tmp_path / "executed").exists()
 
 
+@pytest.mark.process
 def test_rank_0_decides_what_comes_of_a_signal() -> None:
     (code, output), (other, _) = start("signals_everybody")
     assert code == other == 0
     assert output.splitlines()[-1] == "[true, false]"
 
 
+@pytest.mark.process
 def test_without_torchrun_ranks_are_started_here(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in PLACE:
         monkeypatch.delenv(name, raising=False)
@@ -169,6 +178,7 @@ def test_processes_are_the_ranks(of_two: None) -> None:
         told.placed("train", configured("plan.ranks=3", ranks=3))
 
 
+@pytest.mark.process
 def test_a_run_that_continues_says_itself_how_many_ranks_it_has(of_two: None, monkeypatch: pytest.MonkeyPatch) -> None:
     config = replace(configured(ranks=5), resume="last")
     assert told.placed("train", config) is config
@@ -198,6 +208,7 @@ class Everybody(torchrun.Meeting):
         return self._said[key]
 
 
+@pytest.mark.process
 def test_ranks_of_one_node_meet_on_the_loopback_interface(monkeypatch: pytest.MonkeyPatch) -> None:
     """Those of several on the interfaces that lead to each other, whatever the name of this node resolves to."""
     monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")

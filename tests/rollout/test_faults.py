@@ -26,6 +26,7 @@ from support.collecting import (
 )
 
 
+@pytest.mark.process
 def test_a_killed_worker_costs_its_own_episodes_alone(closing: Callable) -> None:
     """Killed while simulating row 4, which its episodes began before: they are invalid, everything else bit-equal."""
     handles = closing(fast_and_slow())
@@ -53,6 +54,7 @@ def test_a_killed_worker_costs_its_own_episodes_alone(closing: Callable) -> None
             assert torch.equal(left[:, : N // 2], right[:, : N // 2]), name
 
 
+@pytest.mark.process
 def test_a_worker_killed_between_rollouts_is_replaced_at_a_checkpoint(closing: Callable) -> None:
     handles = closing(workers(2))
     collector, actor = make(handles)
@@ -69,6 +71,7 @@ def test_a_worker_killed_between_rollouts_is_replaced_at_a_checkpoint(closing: C
     assert resumed.restarts == 1
 
 
+@pytest.mark.process
 def test_a_worker_that_keeps_dying_ends_the_run(closing: Callable) -> None:
     handles = closing(workers(1, replace(CONFIG, fault="crash"), max_restarts=1))
     collector, actor = make(handles)
@@ -76,6 +79,7 @@ def test_a_worker_that_keeps_dying_ends_the_run(closing: Callable) -> None:
         collector.collect(actor)
 
 
+@pytest.mark.process
 def test_an_exception_in_a_worker_is_that_workers_error(closing: Callable) -> None:
     collector, actor = make(closing(workers(2, replace(CONFIG, fault="raise", fault_row=2))))
     with pytest.raises(WorkerError, match="simulator 0: 'step' raised RuntimeError"):
@@ -94,6 +98,7 @@ def test_nan_of_the_simulator_is_named(fault: str, what: str, decision: int) -> 
         collector.collect(actor)
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("apart", [False, True])
 def test_physics_that_breaks_is_named_by_the_environment_of_all(apart: bool, closing: Callable) -> None:
     """The second simulator knows its row; which environment, episode and decision that is, only the engine knows."""
@@ -105,6 +110,7 @@ def test_physics_that_breaks_is_named_by_the_environment_of_all(apart: bool, clo
         collector.collect(actor)
 
 
+@pytest.mark.process
 def test_a_worker_that_dies_while_it_continues_costs_its_episodes(closing: Callable) -> None:
     collector, actor = make(inline(2))
     collector.collect(actor)

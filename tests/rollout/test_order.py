@@ -102,6 +102,7 @@ def test_nobody_starves() -> None:
     assert counts[-1] == [6, 6, 6]
 
 
+@pytest.mark.process
 def test_workers_in_ready_order_give_what_they_give_in_exact_order(closing: Callable) -> None:
     collector, actor = make(closing(workers(PARTS)), slices=2, order="ready")
     first, second = reference()
@@ -109,6 +110,7 @@ def test_workers_in_ready_order_give_what_they_give_in_exact_order(closing: Call
     assert_equal(copied(collector.collect(actor)), second)
 
 
+@pytest.mark.process
 def test_a_worker_killed_in_ready_order_costs_its_own_episodes(closing: Callable) -> None:
     handles = closing(workers(PARTS))
 

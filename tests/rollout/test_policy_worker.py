@@ -93,6 +93,7 @@ def test_another_process_infers_the_same_bits_with_the_newest_weights(remote: Re
     assert remote.restarts == 0
 
 
+@pytest.mark.process
 def test_a_killed_policy_worker_costs_nothing(remote: RemotePolicy) -> None:
     """Killed between two calls, and in the middle of one: the same observation, weights and keys, the same action."""
     actor = learner()
@@ -113,6 +114,7 @@ def test_a_killed_policy_worker_costs_nothing(remote: RemotePolicy) -> None:
     assert remote.restarts == 2
 
 
+@pytest.mark.process
 def test_a_policy_worker_that_keeps_dying_ends_the_run(remote: RemotePolicy) -> None:
     remote.refresh()
     with pytest.raises(GaveUp, match="policy worker was restarted"):

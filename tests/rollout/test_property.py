@@ -82,6 +82,7 @@ def test_books_balance_whatever_goes_wrong() -> None:
         check()
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("seed", range(8))
 def test_books_balance_when_processes_are_killed(seed: int, closing: Callable) -> None:
     """In mid-chunk by themselves, and at any moment from outside, while they start included."""

@@ -23,6 +23,7 @@ from embodied_rl.runtime.ray.handle import RayHandle
 from embodied_rl.runtime.ray.runtime import NoRoom, RayRuntime
 from embodied_rl.testing.comparison import assert_same
 from embodied_rl.testing.fake_simulator import FakeSimulator
+from support.guests import Nosy
 from support.ray_nodes import gone, two_nodes, wait_for
 
 pytestmark = pytest.mark.process
@@ -96,7 +97,7 @@ def test_functions_stay_in_the_actor(started) -> None:
     handle = started("support.guests:Nosy")
     handle.submit("reset", EPISODES).result()
     kept = handle.submit("expert").result()
-    here = InlineHandle(lambda: __import__("guests").Nosy(3))
+    here = InlineHandle(lambda: Nosy(3))
     here.submit("reset", EPISODES)
     expected = here.submit("expert").result()()
     np.testing.assert_array_equal(handle.submit("kept", kept.number).result(), expected)

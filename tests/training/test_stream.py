@@ -13,6 +13,7 @@ from support.running import REACHING, SMALL, assert_learned_alike, complete, fig
 STREAM = ("mode=stream", "segments=3", "algo.epochs=2")
 
 
+@pytest.mark.process
 def test_it_changes_no_bit_who_waits_for_whom_and_it_stays_on_policy(plugin_path: str, tmp_path: Path) -> None:
     """Two workers whose segments lie ready, or are waited for."""
     settings = ("train", *SMALL, *REACHING, *STREAM, "plan=colocated", "plan.ranks=1", "plan.rollout_workers=2")
@@ -27,6 +28,7 @@ def test_it_changes_no_bit_who_waits_for_whom_and_it_stays_on_policy(plugin_path
     assert all(row["staleness/max"] == 0 == row["staleness/masked"] for row in rows)
 
 
+@pytest.mark.process
 def test_a_killed_run_continues_to_the_bit(plugin_path: str, tmp_path: Path) -> None:
     settings = ("train", *SMALL, *REACHING, *STREAM, "plan=colocated", "plan.ranks=2", "sim.seconds=0.02")
     whole = complete(tmp_path / "whole", *settings, PYTHONPATH=plugin_path)
@@ -40,6 +42,7 @@ def test_a_killed_run_continues_to_the_bit(plugin_path: str, tmp_path: Path) -> 
         assert_learned_alike(process.run, whole)
 
 
+@pytest.mark.process
 def test_group_relative_methods_learn_from_whole_episodes(plugin_path: str, tmp_path: Path) -> None:
     """Each segment is a rollout of whole episodes, whatever train.decisions is: of two, with eight environments."""
     settings = ("algo=grpo", "algo.group_size=2", "train.iterations=2", "mode=stream", "segments=2", "plan.ranks=1")
