@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from embodied_rl.processes.base import BoardReader, Deadlines, Share
+from embodied_rl.processes.base import Deadlines, Share
 from embodied_rl.processes.board import SharedBoard, SharedBoardReader
 from embodied_rl.processes.this_machine import ThisMachine
 
@@ -74,24 +74,11 @@ def test_a_reader_that_is_overtaken(
     assert reader.newest() == (version, "first" if version == 1 else "later 1")
 
 
-class Reading:
-    """A role that reads a board."""
-
-    def __init__(self, board: BoardReader) -> None:
-        self._board = board
-
-    def newest(self, above: int) -> object:
-        return self._board.newest(above)
-
-    def close(self) -> None:
-        self._board.close()
-
-
 def test_a_worker_reads_what_is_published_after_it_began_and_so_does_the_one_that_replaces_it() -> None:
     runtime = ThisMachine()
     board = runtime.board()
     handle = runtime.worker(
-        f"{__name__}:Reading", {"board": board.reader()}, name="reader", deadlines=Deadlines(), share=Share()
+        "support.reading:Reading", {"board": board.reader()}, name="reader", deadlines=Deadlines(), share=Share()
     )
     assert handle.submit("newest", -1).result() is None
     board.publish(2, np.arange(3))

@@ -12,6 +12,7 @@ from embodied_rl.interfaces.sim import Array, Camera, Episode, Observation, Simu
 from embodied_rl.testing.fake_simulator import FakeSimulator
 
 SIMS = {"reaching": "support.reaching:Reaching"}
+ALGORITHMS = {"waiting": "support.waiting:Waiting"}
 SIZE = 16
 
 
@@ -24,6 +25,8 @@ class ReachingConfig(FakeSimulator.Config):
         shades: grey levels of the picture's background; it says nothing.
         gate: a file that must be there before the simulator is built; "" for none.
         marks: a folder where each process writes a line before and after every chunk of training; "" for none.
+        hold: in which of its chunks of training, counted from 1, a process waits until `marks` holds a file
+            "go"; 0 for none.
     """
 
     horizon: int = 6
@@ -31,6 +34,13 @@ class ReachingConfig(FakeSimulator.Config):
     shades: int = 1
     gate: str = ""
     marks: str = ""
+    hold: int = 0
+
+
+def wait_for(file: Path) -> None:
+    """Until it is there."""
+    while not file.exists():
+        time.sleep(0.01)
 
 
 class Reaching(FakeSimulator):
@@ -46,24 +56,31 @@ class Reaching(FakeSimulator):
             print(f"{num_envs} environments are ready", flush=True)
         super().__init__(num_envs, config)
         self._episode: list[Episode | None] = [None] * num_envs
+        self._chunks = 0
 
     @staticmethod
     def spec_of(config: ReachingConfig) -> SimulatorSpec:
         return replace(FakeSimulator.spec_of(config), cameras=(Camera("top", SIZE, SIZE),))
 
     def step(self, actions: Array, next_episodes: Sequence[Episode | None]) -> StepResult:
+        """The highest bits of a seed say what an episode is for; 0 is training."""
         ran = list(self._episode)
-        self._mark(ran, "begin")
+        training = any(episode is not None and episode.seed >> 61 == 0 for episode in ran)
+        self._chunks += training
+        if training:
+            self._mark("begin")
+        if training and self._chunks == self.config.hold:
+            wait_for(Path(self.config.marks, "go"))
         result = super().step(actions, next_episodes)
-        self._mark(ran, "end")
+        if training:
+            self._mark("end")
         for row, episode in enumerate(ran):
             if episode is not None and episode.split == "train" and episode.index == self.config.nan_episode >= 0:
                 result.observation.state[row] = np.nan
         return result
 
-    def _mark(self, episodes: Sequence[Episode | None], what: str) -> None:
-        """The highest bits of a seed say what an episode is for; 0 is training."""
-        if self.config.marks and any(episode is not None and episode.seed >> 61 == 0 for episode in episodes):
+    def _mark(self, what: str) -> None:
+        if self.config.marks:
             with Path(self.config.marks, str(os.getpid())).open("a") as file:
                 file.write(f"{what}\n")
 

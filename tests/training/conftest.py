@@ -11,6 +11,12 @@ from embodied_rl.cli.main import main
 from embodied_rl.config import plugins
 from support.running import SMALL, TABLETOP, complete, with_plan
 
+PLUGIN = """
+[embodied_rl.sims]
+reaching = support.reaching:SIMS
+[embodied_rl.algorithms]
+reaching = support.reaching:ALGORITHMS
+"""
 Result = tuple[int, str, str]
 
 
@@ -33,7 +39,7 @@ def plugin_path(tmp_path_factory: pytest.TempPathFactory) -> str:
     info = site / "reaching-1.0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: reaching\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text("[embodied_rl.sims]\nreaching = support.reaching:SIMS\n")
+    (info / "entry_points.txt").write_text(PLUGIN)
     return os.pathsep.join([str(site), *filter(None, [os.environ.get("PYTHONPATH")])])
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from support.running import ITERATIONS, SMALL, TABLETOP, Process, assert_same, figures, started
+from support.running import ITERATIONS, REACHING, SMALL, TABLETOP, Process, assert_same, figures, started
 
 pytestmark = pytest.mark.process
 
@@ -170,17 +170,26 @@ def test_sigterm_saves_and_leaves_with_simulators_apart(split_reference: Path, t
         assert_same(process.run, split_reference)
 
 
-def test_a_run_outlives_its_simulators(tmp_path: Path) -> None:
-    """Workers killed in training and in evaluation are replaced; what was lost is counted."""
-    with started(tmp_path, "train", *SMALL, *TABLETOP, "plan=split") as process:
-        assert process.wait_until(lambda: process.iterations() >= 2)
-        workers = [child for child in process.children() if "runtime.worker" in " ".join(child.cmdline())]
-        assert len(workers) == 4
-        for worker in (workers[0], workers[3]):
-            worker.kill()
+def test_a_run_outlives_its_simulators(plugin_path: str, tmp_path: Path) -> None:
+    """A worker killed in a chunk of training, and one that evaluates, are replaced; what was lost is counted."""
+    settings = (*SMALL, *REACHING, "plan=split", "sim.marks=.", "sim.hold=8")
+    with started(tmp_path, "train", *settings, PYTHONPATH=plugin_path) as process:
+        assert process.wait_until(lambda: len(in_chunk(tmp_path, 8)) == 2), process.output()
+        workers = {child.pid: child for child in process.children() if "processes.worker" in " ".join(child.cmdline())}
+        training = [workers.pop(pid) for pid in in_chunk(tmp_path, 8)]
+        assert len(workers) == 2, "those that evaluate"
+        training[0].kill()
+        next(iter(workers.values())).kill()
+        (tmp_path / "go").touch()
         code, output = process.finish()
         assert code == 0, output
         last = figures(process.run)[-1]
     assert last["iteration"] == ITERATIONS and (process.run / "report.html").is_file()
     assert last["workers/restarts"] == 1
-    assert 1 <= last["workers/lost_episodes"] <= 4, "the worker ran four environments"
+    assert last["workers/lost_episodes"] == 4, "those of its four environments"
+
+
+def in_chunk(folder: Path, number: int) -> list[int]:
+    """Processes whose simulators have begun this chunk of training, and not ended it."""
+    words = ["begin", "end"] * (number - 1) + ["begin"]
+    return [int(path.name) for path in folder.glob("[0-9]*") if path.read_text().split() == words]

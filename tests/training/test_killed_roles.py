@@ -3,7 +3,6 @@
 import os
 import re
 import signal
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,15 +14,19 @@ from support.running import REACHING, SMALL, Process, assert_same, complete, sta
 
 pytestmark = pytest.mark.process
 
-SOON = 60.0
+SOON = 120.0
 """Seconds in which the others must have noticed."""
 
 DECISIONS, ITERATION = 3, 3
 LONG = {
     "train.iterations": "3", "train.decisions": str(DECISIONS), "train.eval_every": "0", "algo.critic_warmup": "0",
-    "algo.critic_steps": "500", "sim.seconds": "0.05",
 }  # fmt: skip
-"""Rollouts and updates of about a second each; the third iteration follows a checkpoint."""
+"""The third iteration follows a checkpoint."""
+
+HOLD = ("sim.marks=.", f"sim.hold={(ITERATION - 1) * DECISIONS + 2}", "algo.name=waiting", "algo.marks=.",
+        f"algo.hold={ITERATION}")  # fmt: skip
+MOMENTS = {"rollout": "go", "update": "learn"}
+"""Where everybody waits for a file: in the second chunk of that iteration's rollout, and in its update."""
 
 PLANS = {"colocated": (), "split": ("plan=split", "plan.ranks=2", "plan.workers=1")}
 
@@ -31,7 +34,7 @@ PLANS = {"colocated": (), "split": ("plan=split", "plan.ranks=2", "plan.workers=
 def training(plan: str) -> tuple[str, ...]:
     kept = [word for word in SMALL if word.partition("=")[0] not in LONG]
     changed = (f"{key}={value}" for key, value in LONG.items())
-    return ("train", *kept, *REACHING, *changed, "sim.marks=.", *PLANS[plan])
+    return ("train", *kept, *REACHING, *changed, *HOLD, *PLANS[plan])
 
 
 @pytest.fixture(scope="module")
@@ -51,6 +54,7 @@ class References:
         if plan not in self.made:
             folder = self.folder / plan
             folder.mkdir()
+            go_on(folder)
             self.made[plan] = complete(folder, *training(plan), PYTHONPATH=self.plugin_path)
         return self.made[plan]
 
@@ -69,14 +73,22 @@ def marks(folder: Path, rank: psutil.Process) -> list[str]:
 
 
 def wait_until_within(process: Process, folder: Path, moment: str) -> psutil.Process:
-    """Until rank 1 is in the second chunk of a rollout, or its last one is over and it learns."""
-    rank, before = other_rank(process), (ITERATION - 1) * DECISIONS
-    word, count = ("begin", before + 2) if moment == "rollout" else ("end", before + DECISIONS)
-    assert process.wait_until(lambda: marks(folder, rank).count(word) == count), process.output()
-    if moment == "update":
-        time.sleep(0.15)  # it takes about a second
-    assert process.iterations() == ITERATION - 1, "the update was over before it could be disturbed"
+    """Until rank 1 waits in a rollout, or in an update."""
+    rank, chunk = other_rank(process), (ITERATION - 1) * DECISIONS + 2
+    (folder / next(file for name, file in MOMENTS.items() if name != moment)).touch()
+    if moment == "rollout":
+        assert process.wait_until(lambda: marks(folder, rank).count("begin") == chunk), process.output()
+        assert marks(folder, rank)[-1] == "begin"
+    else:
+        assert process.wait_until((folder / f"updating-{rank.pid}").exists), process.output()
+    assert process.iterations() == ITERATION - 1
     return rank
+
+
+def go_on(folder: Path) -> None:
+    """Nobody waits any more."""
+    for file in MOMENTS.values():
+        (folder / file).touch()
 
 
 def continued(folder: Path, plugin_path: str) -> Path:
@@ -102,6 +114,7 @@ def test_a_killed_rank_is_named_and_leaves_no_trace(
     with started(tmp_path, *training(plan), PYTHONPATH=plugin_path) as process:
         rank = wait_until_within(process, tmp_path, moment)
         os.kill(rank.pid, signal.SIGKILL)
+        go_on(tmp_path)
         code, output = process.finish(within=SOON)
         assert process.iterations() == ITERATION - 1
     assert code == 1, output
@@ -119,5 +132,6 @@ def test_a_killed_driver_leaves_no_trace(moment: str, references: References, pl
     with started(tmp_path, *training("colocated"), PYTHONPATH=plugin_path) as process:
         wait_until_within(process, tmp_path, moment)
         process.kill()
+        go_on(tmp_path)
         assert process.iterations() == ITERATION - 1
     assert_same(continued(tmp_path, plugin_path), references["colocated"])
