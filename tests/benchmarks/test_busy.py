@@ -30,9 +30,13 @@ def test_where_the_system_does_not_tell_there_is_no_figure(monkeypatch) -> None:
 
 
 def test_sleeping_is_not_waiting_for_a_core() -> None:
-    before = queued() or 0.0
-    time.sleep(0.3)
-    assert 0 <= (queued() or 0.0) - before < 0.15
+    """The least of some times: on a busy machine, who wakes up does wait for one."""
+    waited: list[float] = []
+    while len(waited) < 10 and not any(seconds < 0.05 for seconds in waited):
+        before = queued() or 0.0
+        time.sleep(0.1)
+        waited.append((queued() or 0.0) - before)
+    assert 0 <= min(waited) < 0.05
 
 
 @pytest.mark.process

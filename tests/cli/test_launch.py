@@ -136,6 +136,6 @@ def test_hydras_own_questions(toy_package) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "embodied_rl", "train", "--info", "searchpath"],
         env={**os.environ, "PYTHONPATH": os.pathsep.join([str(toy_package), os.environ.get("PYTHONPATH", "")])},
-        capture_output=True, text=True, timeout=60, check=True,
+        capture_output=True, text=True, timeout=200, check=True,
     )  # fmt: skip
     assert "pkg://toy_package_conf" in done.stdout

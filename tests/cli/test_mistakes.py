@@ -156,5 +156,5 @@ def test_a_reader_that_has_seen_enough_is_no_error(unbuffered: str) -> None:
     environment = {**os.environ, "PYTHONUNBUFFERED": unbuffered}
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
     process.stdout.close()
-    _, complaint = process.communicate(timeout=60)
+    _, complaint = process.communicate(timeout=200)
     assert (process.returncode, complaint) == (CLOSED_PIPE, "")

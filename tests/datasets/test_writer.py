@@ -155,7 +155,7 @@ def test_a_killed_writer_leaves_its_episodes(tmp_path, episodes, more) -> None:
     process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     assert process.stdout is not None and process.stdout.readline() == b"ready\n"
     process.kill()
-    process.communicate(timeout=30)
+    process.communicate(timeout=200)
     assert_holds(Dataset(tmp_path / "data"), episodes)
     with Writer.resume(tmp_path / "data") as writer:
         record(writer, range(episodes, episodes + 2))

@@ -32,7 +32,7 @@ def assert_equal(found: State, wanted: State) -> None:
 
 
 def compared(kind: str, **settings: Any) -> dict[str, Any]:
-    return launch(spreading.compare, {"kind": kind, "settings": settings}, 2, timeout=60, threads=1)
+    return launch(spreading.compare, {"kind": kind, "settings": settings}, 2, timeout=200, threads=1)
 
 
 @pytest.mark.process
@@ -74,7 +74,7 @@ def test_what_is_frozen_is_spread_and_stays(kind: str) -> None:
 
 @pytest.mark.process
 def test_checkpoints_continue_to_the_bit_and_on_any_number_of_ranks(tmp_path: Path) -> None:
-    two = launch(spreading.checkpointed, (str(tmp_path), 2), 2, timeout=60, threads=1)
+    two = launch(spreading.checkpointed, (str(tmp_path), 2), 2, timeout=200, threads=1)
     for part in ("weights", "moments"):
         assert_equal(two["resumed"][part], two["straight"][part])
     folder = tmp_path / "00000002"
@@ -94,7 +94,7 @@ def test_checkpoints_continue_to_the_bit_and_on_any_number_of_ranks(tmp_path: Pa
 @pytest.mark.process
 def test_a_checkpoint_before_the_first_update_continues(tmp_path: Path) -> None:
     """A critic that learns first leaves the policy's optimiser without moments: none may be made up."""
-    two = launch(spreading.checkpointed, (str(tmp_path), 0), 2, timeout=60, threads=1)
+    two = launch(spreading.checkpointed, (str(tmp_path), 0), 2, timeout=200, threads=1)
     assert not two["stopped"]["moments"] and two["straight"]["moments"]
     for part in ("weights", "moments"):
         assert_equal(two["resumed"][part], two["straight"][part])
@@ -105,7 +105,7 @@ def test_pytorch_reads_the_shards(tmp_path: Path) -> None:
     """Its own reader finds each moment whole."""
     from torch.distributed import checkpoint as dcp
 
-    two = launch(spreading.checkpointed, (str(tmp_path), 2), 2, timeout=60, threads=1)
+    two = launch(spreading.checkpointed, (str(tmp_path), 2), 2, timeout=200, threads=1)
     reader = dcp.HuggingFaceStorageReader(str(tmp_path / "00000002" / "shards"))
     wanted = {f"0/{name}": value for name, value in two["stopped"]["moments"].items()}
     stored = reader.read_metadata().state_dict_metadata
@@ -120,7 +120,7 @@ def test_what_one_process_wrote_is_spread_over_two(tmp_path: Path) -> None:
     rollouts = spreading.rollouts_of(0)[:2]
     run = spreading.learned("full", Ranks(), True, rollouts)
     spreading.save(tmp_path, 2, run, Ranks())
-    two = launch(spreading.taken_up, str(tmp_path), 2, timeout=60, threads=1)
+    two = launch(spreading.taken_up, str(tmp_path), 2, timeout=200, threads=1)
     assert_equal(two["weights"], spreading.copied(run["actor"]))
     assert_equal(two["moments"], spreading.moments(run))
 
@@ -128,7 +128,7 @@ def test_what_one_process_wrote_is_spread_over_two(tmp_path: Path) -> None:
 @pytest.mark.process
 def test_a_rank_that_is_gone_is_the_first_cause() -> None:
     with pytest.raises(RankFailed, match=r"rank 1 .*killed by SIGKILL"):
-        launch(spreading.lose, None, 2, timeout=60, threads=1)
+        launch(spreading.lose, None, 2, timeout=200, threads=1)
     sharded.leave()
 
 

@@ -36,7 +36,7 @@ def gone(pid: int) -> bool:
     return not Path(f"/proc/{pid}").exists() or ") Z " in Path(f"/proc/{pid}/stat").read_text()
 
 
-def wait_for(condition, seconds: float = 10.0) -> None:
+def wait_for(condition, seconds: float = 60.0) -> None:
     until = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < until, "waited in vain"
@@ -102,15 +102,12 @@ def test_a_worker_cannot_wait_for_somebody_to_type() -> None:
 
 
 def test_a_killed_worker_is_noticed_at_once_and_named() -> None:
-    with worker(config=FakeSimulator.Config(seconds=1.0)) as handle:
+    with worker(config=FakeSimulator.Config(seconds=900.0)) as handle:
         handle.submit("reset", EPISODES[:3]).result()
         future = handle.submit("step", actions(0), NEXT[:3])
-        time.sleep(0.05)
         os.kill(handle.pid, signal.SIGKILL)
-        started = time.monotonic()
         with pytest.raises(WorkerDied, match=rf"simulator 7 \(pid {handle.pid}\) was killed by SIGKILL .*'step'"):
             future.result()
-        assert time.monotonic() - started < 2  # the chunk takes 4
         with pytest.raises(WorkerDied):
             future.result()
         assert not handle.alive
@@ -141,9 +138,9 @@ def test_an_exception_of_the_simulator_comes_with_its_traceback_and_leaves_the_w
 
 
 def test_a_hung_worker_is_killed_at_the_deadline() -> None:
-    with worker(config=FakeSimulator.Config(fault="hang"), call_timeout=0.3) as handle:
+    with worker(config=FakeSimulator.Config(fault="hang"), call_timeout=2.0) as handle:
         handle.submit("reset", EPISODES[:3]).result()
-        with pytest.raises(WorkerDied, match=r"within 0\.3 s and was killed during 'step'.*plan\.call_timeout"):
+        with pytest.raises(WorkerDied, match=r"within 2 s and was killed during 'step'.*plan\.call_timeout"):
             handle.submit("step", actions(0), NEXT[:3]).result()
         assert gone(handle.pid)
 
@@ -151,8 +148,10 @@ def test_a_hung_worker_is_killed_at_the_deadline() -> None:
 def test_a_worker_that_never_comes_up_is_named_with_the_remedy_and_not_tried_again(tmp_path: Path) -> None:
     """Its deadline counts from its launch, and once is enough."""
     kwargs = {"num_envs": 1, "gate": tmp_path / "never"}
-    with ProcessHandle("support.faulty_simulator:WaitForFile", kwargs, name="simulator 7", start_timeout=5.0) as handle:
-        said = rf"simulator 7 \(pid {handle.pid}\) gave no answer within 5 s and was killed during 'start'\. "
+    with ProcessHandle(
+        "support.faulty_simulator:WaitForFile", kwargs, name="simulator 7", start_timeout=15.0
+    ) as handle:
+        said = rf"simulator 7 \(pid {handle.pid}\) gave no answer within 15 s and was killed during 'start'\. "
         remedy = r"If it only needs longer to start, raise plan\.start_timeout\.\n"
         log = "The last lines of its log:\nwaiting for the licence server"
         with pytest.raises(GaveUp, match=said + remedy + log):
@@ -167,13 +166,13 @@ def test_a_worker_that_never_comes_up_is_named_with_the_remedy_and_not_tried_aga
 
 def test_a_stopped_worker_that_does_not_read_is_killed_at_the_deadline() -> None:
     """A message larger than the pipe must not block for ever."""
-    with worker(rows=3, call_timeout=0.5) as handle:
+    with worker(rows=3, call_timeout=2.0) as handle:
         handle.submit("reset", EPISODES[:3]).result()
         os.kill(handle.pid, signal.SIGSTOP)
         started = time.monotonic()
         with pytest.raises(WorkerDied, match="stopped talking"):
             handle.submit("restore", {"position": np.zeros(10**6)}).result()
-        assert time.monotonic() - started < 5
+        assert time.monotonic() - started < 60
 
 
 def test_restarts_have_a_budget() -> None:
@@ -201,14 +200,14 @@ def test_close_leaves_no_process_and_no_memory_in_mid_call_too() -> None:
     gc.collect()  # what earlier tests left must not close in between
     descriptors = len(os.listdir("/proc/self/fd"))
     for busy in (False, True):
-        handle = worker(config=FakeSimulator.Config(seconds=5.0 if busy else 0.0))
+        handle = worker(config=FakeSimulator.Config(seconds=900.0 if busy else 0.0))
         handle.submit("reset", EPISODES[:3]).result()
         if busy:
             handle.submit("step", actions(0), NEXT[:3])
         started = time.monotonic()
         handle.close()
         handle.close()
-        assert time.monotonic() - started < 5
+        assert time.monotonic() - started < 60
         assert gone(handle.pid) and not handle.alive
     assert len(os.listdir("/proc/self/fd")) == descriptors, "memory without a name goes with its descriptors"
 
@@ -219,11 +218,11 @@ import sys, time
 from embodied_rl.processes.local import ProcessHandle
 from embodied_rl.testing.fake_simulator import FakeSimulator
 import numpy as np
-handle = ProcessHandle(sys.argv[1], {"num_envs": 1, "config": FakeSimulator.Config(seconds=60)})
+handle = ProcessHandle(sys.argv[1], {"num_envs": 1, "config": FakeSimulator.Config(seconds=900)})
 handle.submit("reset", [None]).result()
 handle.submit("step", np.zeros((1, 1, 2)), [None])
 print(handle.pid, flush=True)
-time.sleep(60)
+time.sleep(900)
 """
     parent = subprocess.Popen([sys.executable, "-c", code, FAKE], stdout=subprocess.PIPE)
     assert parent.stdout is not None
@@ -232,7 +231,7 @@ time.sleep(60)
         assert not gone(pid)
         parent.kill()
         parent.wait()
-    wait_for(lambda: gone(pid), 20)
+    wait_for(lambda: gone(pid))
 
 
 def test_workers_leave_signals_to_their_parent() -> None:

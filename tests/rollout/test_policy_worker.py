@@ -2,6 +2,7 @@
 
 import os
 import signal
+import threading
 import time
 from collections.abc import Callable
 from typing import Any
@@ -163,9 +164,10 @@ class Scorer:
     def __init__(self) -> None:
         self.closed = False
 
-    def score(self, seconds: float) -> str:
-        time.sleep(seconds)
-        return f"{seconds:g}"
+    def score(self, gate: threading.Event | None = None) -> str:
+        """At once, or when it is let."""
+        assert gate is None or gate.wait(900)
+        return "at once" if gate is None else "at last"
 
     def fail(self) -> None:
         raise ValueError("no such picture")
@@ -177,12 +179,15 @@ class Scorer:
 def test_a_thread_answers_in_order_while_others_go_on() -> None:
     scorer = Scorer()
     handle = ThreadHandle(lambda: scorer, "scorer")
-    slow, fast = handle.submit("score", 0.2), handle.submit("score", 0.0)
+    gate = threading.Event()
+    slow, fast = handle.submit("score", gate), handle.submit("score")
     assert not slow.done() and not fast.done()
-    assert (fast.result(), slow.result()) == ("0", "0.2")
-    assert slow.seconds >= 0.2 and fast.began >= slow.began + slow.seconds
+    time.sleep(0.05)
+    gate.set()
+    assert (fast.result(), slow.result()) == ("at once", "at last")
+    assert slow.seconds > 0 and fast.began >= slow.began + slow.seconds
     handle.close()
-    until = time.monotonic() + 10
+    until = time.monotonic() + 60
     while not scorer.closed:
         assert time.monotonic() < until
         time.sleep(0.01)
@@ -194,34 +199,38 @@ def test_an_exception_in_a_thread_reaches_who_waits() -> None:
     with pytest.raises(WorkerError, match="scorer: 'fail' raised") as caught:
         handle.submit("fail").result()
     assert "no such picture" in str(caught.value.__cause__)
-    assert handle.submit("score", 0.0).result() == "0"
+    assert handle.submit("score").result() == "at once"
     handle.close()
 
 
 def test_a_role_that_cannot_be_built_fails_its_calls() -> None:
     handle = ThreadHandle(lambda: 1 / 0, "scorer")
     with pytest.raises(WorkerError):
-        handle.submit("score", 0.0).result()
+        handle.submit("score").result()
     handle.close()
 
 
 def test_a_thread_that_hangs_is_given_up_and_replaced() -> None:
-    handle = ThreadHandle(Scorer, "scorer", call_timeout=0.1)
-    with pytest.raises(NoAnswer, match=r"scorer gave no answer within 0.1 s during 'score'"):
-        handle.submit("score", 1.0).result()
+    gate = threading.Event()
+    handle = ThreadHandle(Scorer, "scorer", call_timeout=1.0)
+    with pytest.raises(NoAnswer, match=r"scorer gave no answer within 1 s during 'score'"):
+        handle.submit("score", gate).result()
     assert not handle.alive
     handle.restart()
-    assert handle.alive and handle.submit("score", 0.0).result() == "0"
+    assert handle.alive and handle.submit("score").result() == "at once"
     handle.close()
+    gate.set()
 
 
 def test_one_can_wait_for_whichever_thread_is_first() -> None:
     from embodied_rl.processes.handle import wait_for_any
 
     handles = [ThreadHandle(Scorer, f"scorer {number}") for number in range(2)]
-    calls = [handle.submit("score", seconds) for handle, seconds in zip(handles, (0.5, 0.05), strict=True)]
+    gate = threading.Event()
+    calls = [handles[0].submit("score", gate), handles[1].submit("score")]
     wait_for_any(calls)
     assert calls[1].done() and not calls[0].done()
+    gate.set()
     assert calls[0].result() == "0.5"
     for handle in handles:
         handle.close()

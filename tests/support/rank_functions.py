@@ -73,7 +73,7 @@ def fail_at_the_end(config: object, ranks: Ranks) -> None:
 
 def stall(config: object, ranks: Ranks) -> None:
     if ranks.rank == 1:
-        time.sleep(60)
+        time.sleep(900)
     ranks.barrier()
 
 
@@ -81,7 +81,7 @@ def report_and_wait(config: str, ranks: Ranks) -> None:
     """Every rank writes its process id, then waits for long."""
     Path(config, f"{ranks.rank}.tmp").write_text(str(os.getpid()))
     Path(config, f"{ranks.rank}.tmp").rename(Path(config, f"{ranks.rank}.pid"))
-    time.sleep(60)
+    time.sleep(900)
 
 
 def fail_beside_a_busy_rank(config: str, ranks: Ranks) -> None:
@@ -89,7 +89,7 @@ def fail_beside_a_busy_rank(config: str, ranks: Ranks) -> None:
     ranks.barrier()
     if ranks.rank == 0:
         raise KeyError("the first cause")
-    time.sleep(60)
+    time.sleep(900)
 
 
 def loop_until_stopped(config: str, ranks: Ranks) -> int:
@@ -120,7 +120,7 @@ class Reads:
 def talk(config: str, ranks: Ranks) -> str:
     """Says something, and goes on once somebody has seen it."""
     print(f"rank {ranks.rank} speaks", flush=True)
-    until = time.monotonic() + 20
+    until = time.monotonic() + 120
     while not Path(config, "heard").exists():
         if time.monotonic() > until:
             return "nobody heard"
@@ -140,7 +140,7 @@ def stop_at_once(config: str, ranks: Ranks) -> None:
     """Where all is saved, and nothing is worth waiting for."""
     with raise_on_signals(ranks):
         Path(config, f"{ranks.rank}.pid").write_text(str(os.getpid()))
-        time.sleep(60)
+        time.sleep(900)
 
 
 def start_beside(config: str, ranks: Ranks) -> list[tuple[int, bool]]:
@@ -157,7 +157,7 @@ def start_beside(config: str, ranks: Ranks) -> list[tuple[int, bool]]:
     if config:
         Path(config, f"{ranks.rank}.tmp").write_text(f"{os.getpid()} {handle.pid}")
         Path(config, f"{ranks.rank}.tmp").rename(Path(config, f"{ranks.rank}.pid"))
-        time.sleep(60)
+        time.sleep(900)
     return ranks.gather((handle._where.bundle if handle._where else -1, there == cluster.here()))
 
 

@@ -75,7 +75,7 @@ class Process:
             assert time.monotonic() < until, f"waited in vain:\n{self.output()}"
             if self.process.poll() is not None:
                 return False
-            time.sleep(0.002)
+            time.sleep(0.005)
         return True
 
     def kill(self) -> None:
@@ -102,7 +102,7 @@ class Process:
 
     def check_nothing_is_left(self) -> None:
         """No process of the run outlives it by more than a few seconds, and no shared memory."""
-        until = time.monotonic() + 30
+        until = time.monotonic() + 120
         while alive := self._session():
             assert time.monotonic() < until, f"left behind: {[process.cmdline() for process in alive]}"
             time.sleep(0.02)
@@ -191,3 +191,9 @@ def assert_same(run: Path, expected: Path) -> None:
         different = [name for name in wanted if found[name].numpy().tobytes() != wanted[name].numpy().tobytes()]
         assert not different, different
     assert (run / "policy.safetensors").read_bytes() == (expected / "policy.safetensors").read_bytes()
+
+
+def in_chunk(folder: Path, number: int) -> list[int]:
+    """Processes whose simulators have begun this chunk of training, and not ended it."""
+    words = ["begin", "end"] * (number - 1) + ["begin"]
+    return [int(path.name) for path in folder.glob("[0-9]*") if path.read_text().split() == words]

@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 import time
+from pathlib import Path
 
 from embodied_rl.processes.handle import RunFailed
 from embodied_rl.ranks import launch as local
@@ -29,21 +30,25 @@ def signals_everybody(config: object, ranks: Ranks) -> list:
         return ranks.gather(stop_requested())
 
 
-def fail_while_rank_0_is_stopped(config: object, ranks: Ranks) -> None:
+def fail_while_rank_0_is_stopped(config: str, ranks: Ranks) -> None:
     """Rank 1 fails; rank 0 is told to stop while it waits for nobody."""
+    fails = Path(config, "fails")
     if ranks.rank == 1:
+        fails.touch()
         raise KeyError("the first cause")
     with local.raise_on_signals(ranks):
-        time.sleep(2)
+        while not fails.exists():
+            time.sleep(0.01)
+        time.sleep(2)  # it says so meanwhile
         os.kill(os.getpid(), signal.SIGTERM)
-        time.sleep(20)
+        time.sleep(900)
 
 
 def launched() -> object:
     """Every process: launch."""
     name, config = sys.argv[1], json.loads(sys.argv[2])
     function = getattr(rank_functions, name, None) or globals()[name]
-    return torchrun.launcher()(function, config, int(os.environ["WORLD_SIZE"]), timeout=30)
+    return torchrun.launcher()(function, config, int(os.environ["WORLD_SIZE"]), timeout=200)
 
 
 def lead() -> int:

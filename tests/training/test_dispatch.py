@@ -42,7 +42,7 @@ class Counting:
             state = order.beginning.state
             self.total = 0 if state is None else int(state["total"])
         assert self.total is not None, "it was never told where to begin"
-        assert self.gate.wait(10.0)
+        assert self.gate.wait(200.0)
         if order.number in self.deaths:
             self.deaths.discard(order.number)
             raise WorkerDied("killed")

@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from support.running import ITERATIONS, REACHING, SMALL, TABLETOP, Process, assert_same, figures, started
+from support.running import ITERATIONS, REACHING, SMALL, TABLETOP, Process, assert_same, figures, in_chunk, started
 
 pytestmark = pytest.mark.process
 
@@ -187,9 +187,3 @@ def test_a_run_outlives_its_simulators(plugin_path: str, tmp_path: Path) -> None
     assert last["iteration"] == ITERATIONS and (process.run / "report.html").is_file()
     assert last["workers/restarts"] == 1
     assert last["workers/lost_episodes"] == 4, "those of its four environments"
-
-
-def in_chunk(folder: Path, number: int) -> list[int]:
-    """Processes whose simulators have begun this chunk of training, and not ended it."""
-    words = ["begin", "end"] * (number - 1) + ["begin"]
-    return [int(path.name) for path in folder.glob("[0-9]*") if path.read_text().split() == words]

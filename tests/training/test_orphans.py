@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from support.running import REACHING, SMALL, Process, started
+from support.running import REACHING, SMALL, Process, in_chunk, started
 
 pytestmark = pytest.mark.process
 
@@ -78,15 +78,6 @@ def test_after_the_driver_was_killed(plan: str, plugin_path: str, tmp_path: Path
         assert process.wait_until(lambda: len(in_chunk(tmp_path, 9)) == simulators), process.output()
         assert len(process.children()) == DESCENDANTS[plan]
         process.kill()
-
-
-def in_chunk(folder: Path, number: int) -> list[Path]:
-    """The marks of simulators that have begun this chunk of training, and not ended it."""
-    return [
-        path
-        for path in folder.glob("[0-9]*")
-        if path.read_text().split() == ["begin", "end"] * (number - 1) + ["begin"]
-    ]
 
 
 def test_after_a_signal_while_it_starts(plugin_path: str, tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from embodied_rl.runs import provenance
 from support.running import REACHING, SMALL
 
 PLAN = ("plan", *(word for word in SMALL if not word.startswith("run.")), *REACHING)
-STEP = 0.004
+STEP = 0.02
 
 
 @pytest.fixture(autouse=True)
@@ -47,7 +47,7 @@ def test_stages_of_known_length_are_measured(typed, tmp_path) -> None:
     assert chunk <= measured.costs.step(8) < 3 * chunk
     assert measured.costs.step.fixed > 0.7 * chunk
     assert measured.costs.inference(8) > 0 and measured.costs.update(64) > 0
-    assert 0 < measured.costs.transfer(8) < 0.05
+    assert 0 < measured.costs.transfer(8) < chunk
     assert measured.costs.simulator_memory(8) > 1e7 and measured.costs.policy_memory(64) > 1e8
     assert {"step", "inference", "update"} <= set(measured.spread) and "measured" in measured.about
     written = json.loads((tmp_path / "plan" / "plan.json").read_text())
