@@ -56,6 +56,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         config.hook.pytest_deselected(items=left)
     unwanted = set(left)
     items[:] = [item for item in items if item not in unwanted]
+    if hasattr(config, "workerinput"):  # side by side, whole files: those that take long come first
+        long = {item.path for item in items if item.get_closest_marker("process")}
+        items.sort(key=lambda item: item.path not in long)
     if config.getoption("--backwards"):
         items.reverse()
 

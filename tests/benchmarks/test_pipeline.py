@@ -24,6 +24,7 @@ def test_predictions_are_those_of_hand_drawn_timelines() -> None:
     assert predict(Case("", SIMULATE, INFER, 1), sent) == pytest.approx(24 * 0.055)
 
 
+@pytest.mark.process
 def test_two_slices_overlap(monkeypatch: pytest.MonkeyPatch) -> None:
     """Balanced stages: twice as fast but for what cannot overlap; the best of some times counts."""
     monkeypatch.setattr(pipeline, "DECISIONS", 8)

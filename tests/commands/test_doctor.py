@@ -18,12 +18,14 @@ def by_name(tmp_path) -> dict[str, doctor.Diagnosis]:
     return {check.name: check for check in doctor.examine(tmp_path)}
 
 
+@pytest.mark.process
 def test_a_machine_that_runs_the_tests_can_train(tmp_path) -> None:
     checks = by_name(tmp_path)
     assert {name for name, check in checks.items() if check.status == "fail"} == set()
     assert checks["MuJoCo"].status == "ok"
 
 
+@pytest.mark.process
 def test_everything_that_is_not_ok_has_a_remedy(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(shutil, "disk_usage", lambda path: Usage(10, 10, 0))
     monkeypatch.setattr(psutil, "virtual_memory", lambda: namedtuple("Memory", "available total")(2**20, 2**30))
@@ -34,6 +36,7 @@ def test_everything_that_is_not_ok_has_a_remedy(tmp_path, monkeypatch) -> None:
     assert all(check.remedy for check in checks.values() if check.status != "ok")
 
 
+@pytest.mark.process
 def test_a_failed_check_is_the_exit_code(tmp_path, capsys) -> None:
     (tmp_path / "occupied").write_text("")
     assert doctor.run(DoctorConfig(run=RunConfig(root=str(tmp_path / "occupied" / "runs")))) == 1

@@ -58,6 +58,7 @@ def config(**keys) -> EnvironmentConfig:
     return EnvironmentConfig(("install", "tabletop"), **keys)
 
 
+@pytest.mark.process
 def test_an_environment_is_made_used_and_examined(recipe: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert environments.interpreter(SimNode("tabletop")) is None
     install.run(config())
@@ -83,17 +84,20 @@ def test_an_environment_is_made_used_and_examined(recipe: Path, capsys: pytest.C
     assert (environments.folder("tabletop") / "kept").exists()
 
 
+@pytest.mark.process
 def test_a_failed_step_says_which_and_its_last_words() -> None:
     code = "import sys; print('no such wheel', file=sys.stderr); sys.exit(3)"
     with pytest.raises(ValueError, match=r"exit code 3 of: .*sys\.exit\(3\)(.|\n)*no such wheel"):
         install.execute_step([sys.executable, "-c", code])
 
 
+@pytest.mark.process
 def test_nobody_answers_the_questions_of_a_step() -> None:
     with pytest.raises(ValueError, match="EOFError"):
         install.execute_step([sys.executable, "-c", "input('Proceed?')"])
 
 
+@pytest.mark.process
 def test_a_step_without_an_end_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(install, "STEP_DEADLINE", 0.2)
     with pytest.raises(ValueError, match=r"no end after 0\.2 s: .*sleep"):
@@ -123,6 +127,7 @@ def test_an_environment_without_its_mark_is_not_used(recipe: Path) -> None:
     assert environments.installed("tabletop") is None
 
 
+@pytest.mark.process
 def test_what_stands_in_the_way_is_said_before_anything_is_made(recipe: Path, monkeypatch) -> None:
     monkeypatch.setattr(install, "make", lambda *_: pytest.fail("it was made"))
     text = recipe.read_text()

@@ -74,6 +74,7 @@ def test_a_reader_that_is_overtaken(
     assert reader.newest() == (version, "first" if version == 1 else "later 1")
 
 
+@pytest.mark.process
 def test_a_worker_reads_what_is_published_after_it_began_and_so_does_the_one_that_replaces_it() -> None:
     runtime = ThisMachine()
     board = runtime.board()

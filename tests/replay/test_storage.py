@@ -67,6 +67,7 @@ def test_what_is_sampled_is_what_a_naive_recorder_wrote_down(capacity, parts, sl
     assert {(True, False), (False, True), (False, False)} == set(ends)
 
 
+@pytest.mark.process
 def test_images_in_shared_memory_are_copied(closing: Callable) -> None:
     storage = ReplayStorage(layout())
     collector, actor = make(closing(workers(2)), writers=[storage])
@@ -75,6 +76,7 @@ def test_images_in_shared_memory_are_copied(closing: Callable) -> None:
     assert_holds(storage, expected_of(actor, 3 * T, 500, lambda: FakeSimulator(1, CONFIG)))
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(("call", "episode"), [(11, 1), (17, 2)], ids=["within a rollout", "across two"])
 def test_a_lost_episode_is_not_sampled_wherever_it_began(closing: Callable, call: int, episode: int) -> None:
     """The worker dies in the second decision of its episodes; they began in this rollout, or in the one before."""

@@ -265,6 +265,7 @@ def test_while_one_slice_is_inferred_all_others_simulate(slices: int) -> None:
     assert not any(handle.busy for handle in handles)
 
 
+@pytest.mark.process
 def test_two_slices_overlap_simulation_and_inference(closing: Callable) -> None:
     """With stages of fixed length, T rounds take T · max(slices · simulate, slices · infer, simulate + infer).
 

@@ -168,6 +168,7 @@ def test_a_simulator_that_contradicts_itself_is_refused() -> None:
         collector.collect(actor)
 
 
+@pytest.mark.process
 def test_a_worker_lost_in_a_fresh_rollout_is_parked_until_the_next(closing: Callable) -> None:
     handles = closing(fast_and_slow())
     collector, actor = make(handles, decisions=3, fresh=True, actor=KillingActor(handles[1], call=3))

@@ -56,6 +56,7 @@ def test_a_rank_that_simulates_itself_has_no_bubble() -> None:
     assert found["bubble"] == 0 and found["busy/simulators"] == 0.75
 
 
+@pytest.mark.process
 def test_a_collection_tells_where_its_time_went(closing: Callable) -> None:
     """Every decision and every chunk has its span; those of a worker lie within the rollout, on the same clock."""
     collector, actor = make(closing(workers(2)), slices=1)
@@ -71,6 +72,7 @@ def test_a_collection_tells_where_its_time_went(closing: Callable) -> None:
         assert line.began <= span.began and span.began + span.seconds <= line.began + line.total
 
 
+@pytest.mark.process
 def test_ready_order_s_waits_are_counted(closing: Callable) -> None:
     """Whoever waits for any of the slow simulators waits about as long as they take."""
     from dataclasses import replace

@@ -38,6 +38,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return lerobot(tmp_path_factory.mktemp("formats") / "folder", "pi0", stats=known)
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("train", ["expert", "lora"])
 def test_train_resume_evaluate_and_write_back(
     typed: Typed, tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch, train: str
@@ -139,6 +140,7 @@ def test_mistakes_end_in_one_line(typed: Typed, tmp_path: Path, folder: Path) ->
     assert not (tmp_path / "back").exists()
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("form", ["lerobot", "openpi"])
 def test_what_is_imported_can_be_evaluated_and_exported_again(
     typed: Typed, tmp_path: Path, folder: Path, form: str

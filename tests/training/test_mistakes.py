@@ -104,6 +104,7 @@ def test_so_it_is_where_another_rank_met_it(plugin_path: str, tmp_path: Path) ->
     assert "Traceback" not in output
 
 
+@pytest.mark.process
 def test_a_simulator_that_never_comes_up_is_named_with_the_remedy(typed: Callable[..., Any]) -> None:
     """At its deadline, not after as many tries as there are; nothing of it is left running."""
     apart = {"plan": "split", "plan.ranks": "1", "plan.start_timeout": "5", "sim.gate": "never"}

@@ -39,6 +39,7 @@ def costs(tmp_path: Path) -> str:
     return str(file)
 
 
+@pytest.mark.process
 def test_stages_of_known_length_are_measured(typed, tmp_path) -> None:
     code, out, err = typed(*PLAN, f"sim.seconds={STEP}")
     assert code == 0, err
@@ -114,6 +115,7 @@ def test_the_median_at_each_size_makes_the_line() -> None:
 AUTO = ("train", *SMALL, *REACHING, "plan=auto", "train.iterations=2", "plan.call_timeout=77")
 
 
+@pytest.mark.process
 def test_a_run_measures_once_and_keeps_what_it_chose(typed, cache, tmp_path) -> None:
     code, out, err = typed(*AUTO)
     assert code == 0, err
@@ -142,6 +144,7 @@ def store(typed, tmp_path: Path) -> Path:
     return file
 
 
+@pytest.mark.process
 def test_a_damaged_store_is_measured_again(typed, store) -> None:
     store.write_text("{")
     code, out, _ = typed(*AUTO)
@@ -177,6 +180,7 @@ def test_what_auto_chooses_cannot_be_set(typed, key) -> None:
     assert code == 2 and f"{key}: plan=auto" in err and f"plan=colocated {key}" in err
 
 
+@pytest.mark.process
 def test_a_prescribed_plan_that_loses_is_told_so(typed, store, tmp_path) -> None:
     store.write_text(CostFile(TWO_ARE_BETTER, {"measured": "long ago"}).text())
     code, out, _ = typed(*FORCED, "plan=colocated", "plan.ranks=1")
@@ -258,6 +262,7 @@ def test_a_probe_that_dies_leaves_a_way_out(typed, cache, monkeypatch) -> None:
     assert code == 2 and "plan=auto: probe (pid 7) was killed by SIGKILL" in err and "plan=colocated" in err
 
 
+@pytest.mark.process
 def test_what_measures_leaves_nothing_in_this_process(typed, cache) -> None:
     """The probe's networks and rollouts live and die elsewhere."""
     seen: list[int] = []

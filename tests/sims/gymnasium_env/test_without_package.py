@@ -34,7 +34,7 @@ def test_settings_that_cannot_be_are_named(settings, message) -> None:
     [
         ("FetchPickAndPlace-v4", "fetch pick and place"),
         ("HalfCheetah-v5", "half cheetah"),
-        ("my_package:namespace/open_drawer-v0", "open drawer"),
+        ("namespace/open_drawer-v0", "open drawer"),
         ("unversioned", "unversioned"),
     ],
 )
