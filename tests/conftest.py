@@ -2,6 +2,7 @@
 
 import os
 import re
+import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
@@ -64,11 +65,16 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 _STARTED: list[str] = []
-"""Python processes that were started since the last test ended."""
+"""Python processes that were started since the last test ended, but for those of other people's packages."""
 
 
 def _notice(event: str, args: tuple) -> None:
-    if event == "subprocess.Popen" and Path(os.fsdecode(args[0] or args[1][0])).name.startswith("python"):
+    if event != "subprocess.Popen" or not Path(os.fsdecode(args[0] or args[1][0])).name.startswith("python"):
+        return
+    frame = sys._getframe(1)
+    while frame.f_back is not None and frame.f_code.co_filename == subprocess.__file__:
+        frame = frame.f_back
+    if "site-packages" not in frame.f_code.co_filename:
         _STARTED.append(" ".join(map(str, args[1]))[:200])
 
 

@@ -195,7 +195,7 @@ def test_value_clip_and_huber_act_on_every_critic(critic: str) -> None:
         rollout = make_rollout(actor, decisions=6)
         rollout.terminated[:] = True
         rollout.reward[:] = 5.0
-        ppo = make_ppo(actor, lr=0.0, perception_lr=0.0, critic_lr=0.02, critic_steps=60, epochs=30, **settings)
+        ppo = make_ppo(actor, lr=0.0, perception_lr=0.0, critic_lr=0.02, critic_steps=30, epochs=15, **settings)
         loss = ppo.update([rollout], 5)["value_loss"]
         with torch.no_grad():
             trace = {name: tensor.flatten(0, 1) for name, tensor in rollout.trace.items()}
