@@ -63,10 +63,12 @@ def test_a_killed_rollout_worker_costs_time_alone(plugin_path: str, tmp_path: Pa
 
 
 def test_decisions_are_as_old_as_they_may_be_also_after_a_kill(plugin_path: str, tmp_path: Path) -> None:
-    settings = ("train", *SMALL, *REACHING, "sim.seconds=0.02", "train.iterations=12", *AHEAD)
+    held = ("sim.marks=.", "sim.hold=17")  # in the sixth rollout
+    settings = ("train", *SMALL, *REACHING, "sim.seconds=0.02", "train.iterations=12", *held, *AHEAD)
     with started(tmp_path, *settings, PYTHONPATH=plugin_path) as process:
         assert process.wait_until(lambda: process.iterations() >= 5), process.output()
         process.kill()
+    (tmp_path / "go").touch()
     with started(tmp_path, "train", "resume=last", PYTHONPATH=plugin_path) as process:
         code, output = process.finish()
         assert code == 0, output

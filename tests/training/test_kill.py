@@ -5,6 +5,7 @@ import shutil
 import signal
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -45,19 +46,40 @@ def while_finishing(process: Process) -> bool:
     return pointer.is_file() and pointer.read_text().strip() == f"{ITERATIONS:08d}"
 
 
+class Missed(Exception):  # noqa: N818
+    """The run was over before it could be disturbed."""
+
+
+def at_the_right_moment(disturb: Callable[[Path], Path], folder: Path) -> Path:
+    """What comes of disturbing a run: on a busy machine, of the first of some in which the moment was not missed."""
+    for attempt in range(4):
+        with suppress(Missed):
+            return disturb(folder / f"{attempt}")
+    pytest.fail("the moment was missed each time")
+
+
 def kill_again_and_again(folder: Path, moments: list[Moment], *settings: str) -> Path:
     """Start a run, kill it at each moment, continue it each time, and let it finish."""
-    arguments = ("train", *SMALL, *TABLETOP, *settings)
-    for moment in moments:
+
+    def disturb(folder: Path) -> Path:
+        arguments = ("train", *SMALL, *TABLETOP, *settings)
+        for moment in moments:
+            with started(folder, *arguments) as process:
+                if not process.wait_until(lambda moment=moment, process=process: moment(process)):
+                    code, output = process.finish()
+                    assert code == 0, output
+                    raise Missed
+                process.kill()
+                arguments = ("train", f"resume={process.run}")
         with started(folder, *arguments) as process:
-            assert process.wait_until(lambda moment=moment, process=process: moment(process)), process.output()
-            process.kill()
-            arguments = ("train", f"resume={process.run}")
-    with started(folder, *arguments) as process:
-        code, output = process.finish()
-        assert code == 0, output
-        assert process.run is not None
-        return process.run
+            code, output = process.finish()
+            assert code == 0 or "is finished" in output, output
+            if code:
+                raise Missed
+            assert process.run is not None
+            return process.run
+
+    return at_the_right_moment(disturb, folder)
 
 
 def test_kills_leave_no_trace(reference: Path, tmp_path: Path) -> None:
@@ -135,10 +157,13 @@ def test_no_whole_checkpoint_is_the_user_s_business(reference: Path, tmp_path: P
 
 
 def interrupt(process: Process, moment: Moment, number: signal.Signals) -> str:
-    assert process.wait_until(lambda: moment(process)), process.output()
-    process.signal_everybody(number)
+    reached = process.wait_until(lambda: moment(process))
+    if reached:
+        process.signal_everybody(number)
     code, output = process.finish()
     assert code == 0, output
+    if not reached or "Report: " in output:
+        raise Missed
     assert f"Continue with: embodied-rl train resume={process.run.relative_to(process.folder)}" in " ".join(
         output.split()
     )
@@ -147,27 +172,37 @@ def interrupt(process: Process, moment: Moment, number: signal.Signals) -> str:
 
 def test_ctrl_c_saves_and_leaves(reference: Path, tmp_path: Path) -> None:
     """While training after the iteration under way; in the last evaluation at once, and the report is made later."""
-    with started(tmp_path, "train", *SMALL, *TABLETOP) as process:
-        output = interrupt(process, lambda p: p.iterations() >= 2, signal.SIGINT)
-        assert "Stopping after this iteration" in output and "Stopped and saved" in output
-        done = process.iterations()
-        assert 2 < done < ITERATIONS and (process.run / "checkpoints" / "last").read_text() == f"{done:08d}\n"
-    with started(tmp_path, "train", "resume=last") as process:
-        interrupt(process, while_finishing, signal.SIGINT)
-        assert not (process.run / "report.html").exists()
-    with started(tmp_path, "train", "resume=last") as process:
-        assert process.finish()[0] == 0
-        assert (process.run / "report.html").is_file()
-        assert_same(process.run, reference)
+
+    def disturb(folder: Path) -> Path:
+        with started(folder, "train", *SMALL, *TABLETOP) as process:
+            output = interrupt(process, lambda p: p.iterations() >= 2, signal.SIGINT)
+            assert "Stopping after this iteration" in output and "Stopped and saved" in output
+            done = process.iterations()
+            assert (process.run / "checkpoints" / "last").read_text() == f"{done:08d}\n"
+            if done == ITERATIONS:
+                raise Missed
+            assert done > 2
+        with started(folder, "train", "resume=last") as process:
+            interrupt(process, while_finishing, signal.SIGINT)
+            assert not (process.run / "report.html").exists()
+        with started(folder, "train", "resume=last") as process:
+            assert process.finish()[0] == 0
+            assert (process.run / "report.html").is_file()
+            return process.run
+
+    assert_same(at_the_right_moment(disturb, tmp_path), reference)
 
 
 @pytest.mark.slow
 def test_sigterm_saves_and_leaves_with_simulators_apart(split_reference: Path, tmp_path: Path) -> None:
-    with started(tmp_path, "train", *SMALL, *TABLETOP, "plan=split") as process:
-        interrupt(process, lambda p: p.iterations() >= 3, signal.SIGTERM)
-    with started(tmp_path, "train", "resume=last") as process:
-        assert process.finish()[0] == 0
-        assert_same(process.run, split_reference)
+    def disturb(folder: Path) -> Path:
+        with started(folder, "train", *SMALL, *TABLETOP, "plan=split") as process:
+            interrupt(process, lambda p: p.iterations() >= 3, signal.SIGTERM)
+        with started(folder, "train", "resume=last") as process:
+            assert process.finish()[0] == 0
+            return process.run
+
+    assert_same(at_the_right_moment(disturb, tmp_path), split_reference)
 
 
 def test_a_run_outlives_its_simulators(plugin_path: str, tmp_path: Path) -> None:

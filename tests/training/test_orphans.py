@@ -61,7 +61,14 @@ SIGNALS: dict[str, Callable[[Process], None]] = {
 }
 
 
-@pytest.mark.parametrize("kind", SIGNALS)
+@pytest.mark.parametrize(
+    ("plan", "kind"),
+    [
+        pytest.param(plan, kind, marks=[] if (row + column) % 3 == 0 else pytest.mark.slow)
+        for row, plan in enumerate(PLANS)
+        for column, kind in enumerate(SIGNALS)
+    ],
+)
 def test_after_a_signal(kind: str, plan: str, plugin_path: str, tmp_path: Path) -> None:
     with started(tmp_path, *training(plan), PYTHONPATH=plugin_path) as process:
         wait_until_it_trains(process, plan)

@@ -18,7 +18,7 @@ def test_it_changes_no_bit_who_waits_for_whom_and_it_stays_on_policy(plugin_path
     """Two workers whose segments lie ready, or are waited for."""
     settings = ("train", *SMALL, *REACHING, *STREAM, "plan=colocated", "plan.ranks=1", "plan.rollout_workers=2")
     runs = [
-        complete(tmp_path / slow, *settings, f"sim.seconds={slow}", PYTHONPATH=plugin_path) for slow in ("0", "0.1")
+        complete(tmp_path / slow, *settings, f"sim.seconds={slow}", PYTHONPATH=plugin_path) for slow in ("0", "0.05")
     ]
     rows = figures(runs[0])
     assert rows == figures(runs[1])
@@ -30,11 +30,17 @@ def test_it_changes_no_bit_who_waits_for_whom_and_it_stays_on_policy(plugin_path
 
 @pytest.mark.process
 def test_a_killed_run_continues_to_the_bit(plugin_path: str, tmp_path: Path) -> None:
-    settings = ("train", *SMALL, *REACHING, *STREAM, "plan=colocated", "plan.ranks=2", "sim.seconds=0.02")
+    """In the second chunk of the fourth rollout, where both ranks wait."""
+    held = ("sim.marks=.", "sim.hold=11")
+    settings = ("train", *SMALL, *REACHING, *STREAM, "plan=colocated", "plan.ranks=2", *held)
+    for folder in ("whole", "killed"):
+        (tmp_path / folder).mkdir()
+    (tmp_path / "whole" / "go").touch()
     whole = complete(tmp_path / "whole", *settings, PYTHONPATH=plugin_path)
     with started(tmp_path / "killed", *settings, PYTHONPATH=plugin_path) as process:
         assert process.wait_until(lambda: process.iterations() >= 3), process.output()
         process.kill()
+    (tmp_path / "killed" / "go").touch()
     with started(tmp_path / "killed", "train", "resume=last", PYTHONPATH=plugin_path) as process:
         code, output = process.finish()
         assert code == 0, output
