@@ -1,4 +1,4 @@
-"""What every test shares: `support`, one thread a process, no deadlines of Hypothesis, tiers, and a limit on skips."""
+"""What every test shares: the way to `tests.support`, one thread a process, tiers, and a limit on skipped tests."""
 
 import os
 import re
@@ -13,12 +13,12 @@ from hypothesis import settings
 
 from embodied_rl.processes.handle import Handle
 
-HERE = str(Path(__file__).parent)
+ROOT = str(Path(__file__).parents[1])
 """On this process's path by `pythonpath` in pyproject.toml, and below on that of every process that a test starts."""
 
-pytest.register_assert_rewrite("support")
-if HERE not in os.environ.get("PYTHONPATH", "").split(os.pathsep):
-    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [HERE, os.environ.get("PYTHONPATH")]))
+pytest.register_assert_rewrite("tests.support")
+if ROOT not in os.environ.get("PYTHONPATH", "").split(os.pathsep):
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [ROOT, os.environ.get("PYTHONPATH")]))
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ["XDG_CACHE_HOME"] = tempfile.mkdtemp(prefix="embodied-rl-tests-")  # what is measured here is nobody else's
 settings.register_profile("shared machine", deadline=None)

@@ -8,7 +8,7 @@ import torch
 
 from embodied_rl.algorithms.batch import as_batch
 from embodied_rl.algorithms.clipped import FIGURES
-from support.experience import (
+from tests.support.experience import (
     Table,
     changed,
     make_actor,

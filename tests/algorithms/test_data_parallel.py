@@ -5,8 +5,8 @@ import torch
 
 from embodied_rl.ranks.collective import Ranks
 from embodied_rl.ranks.launch import launch
-from support import rank_learning
-from support.experience import make_actor, weights
+from tests.support import rank_learning
+from tests.support.experience import make_actor, weights
 
 pytestmark = pytest.mark.process
 

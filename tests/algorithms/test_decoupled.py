@@ -10,7 +10,7 @@ from torch import Tensor
 from embodied_rl.algorithms.batch import as_batch
 from embodied_rl.ranks.collective import Ranks
 from embodied_rl.rollout.buffer import Rollout
-from support.experience import (
+from tests.support.experience import (
     changed,
     make_actor,
     make_grpo,

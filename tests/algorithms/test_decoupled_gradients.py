@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from embodied_rl.algorithms.batch import Batch
 from embodied_rl.interfaces.policy import Actor, Evaluation, Trace
-from support.experience import (
+from tests.support.experience import (
     Table,
     make_update,
     table_batch,

@@ -10,7 +10,7 @@ from torch import Tensor
 from embodied_rl.algorithms.grpo import GRPO
 from embodied_rl.ranks.collective import Ranks
 from embodied_rl.rollout.buffer import Rollout
-from support.experience import (
+from tests.support.experience import (
     TALL,
     TableActor,
     changed,

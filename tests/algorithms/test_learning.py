@@ -21,7 +21,7 @@ from embodied_rl.rollout.buffer import Rollout
 from embodied_rl.rollout.collect import Collector
 from embodied_rl.rollout.episodes import EpisodeSampler
 from embodied_rl_policies.pocket import Pocket
-from support.pointing import GOAL, Pointing
+from tests.support.pointing import GOAL, Pointing
 
 ENVS, ITERATIONS = 128, 60
 CLOSE = 0.15

@@ -11,7 +11,7 @@ from embodied_rl.actors.flow import PRIVILEGED
 from embodied_rl.interfaces.sim import Source
 from embodied_rl.ranks.collective import Ranks
 from embodied_rl.rollout.buffer import Rollout
-from support.experience import (
+from tests.support.experience import (
     Table,
     ThreadRanks,
     changed,

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from embodied_rl.algorithms.batch import Batch, as_batch, concatenate
 from embodied_rl.rollout.buffer import Rollout
-from support.experience import (
+from tests.support.experience import (
     Table,
     episodes,
     make_actor,

@@ -14,7 +14,7 @@ from embodied_rl.benchmarks.networks import TINY
 from embodied_rl.benchmarks.policy import Case
 from embodied_rl.commands import bench
 from embodied_rl.config.schema import AlgoNode, BenchConfig, PolicyNode, SimNode
-from support import pi_sizes
+from tests.support import pi_sizes
 
 LEAST = replace(
     TINY, name="least", cameras=1, picture=28, tokens={"pi0": 4, "pi05": 5},

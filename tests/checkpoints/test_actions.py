@@ -22,9 +22,9 @@ from embodied_rl.interfaces.policy import NoiseKeys
 from embodied_rl.interfaces.sim import Observation
 from embodied_rl_policies.pi import network
 from embodied_rl_policies.pi.images import prepare
-from support import pi_inputs
-from support import pi_sizes as sizes
-from support.building_checkpoints import FAMILIES, GOLDEN, OPTIONS, lerobot, simulator
+from tests.support import pi_inputs
+from tests.support import pi_sizes as sizes
+from tests.support.building_checkpoints import FAMILIES, GOLDEN, OPTIONS, lerobot, simulator
 
 ROWS = {"pi0": [2], "pi05": [0, 1, 2]}
 """openpi, which the prompts follow, writes underscores as spaces and strips; for π0, lerobot does neither."""

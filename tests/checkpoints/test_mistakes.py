@@ -21,10 +21,10 @@ from embodied_rl.checkpoints import finding
 from embodied_rl.config.schema import PolicyNode
 from embodied_rl.interfaces.sim import Observation
 from embodied_rl.learning.checkpoint import CheckpointError
-from support import building_checkpoints as building
-from support import pi_sizes as sizes
-from support.building_checkpoints import EMBEDDING, HEAD, lerobot, openpi, prefixed, simulator, tensors
-from support.using_checkpoints import attach, exported, save
+from tests.support import building_checkpoints as building
+from tests.support import pi_sizes as sizes
+from tests.support.building_checkpoints import EMBEDDING, HEAD, lerobot, openpi, prefixed, simulator, tensors
+from tests.support.using_checkpoints import attach, exported, save
 
 OPENPI = {"horizon": sizes.CHUNK}
 BEFORE = "policy_preprocessor_step_6_normalizer_processor.safetensors"

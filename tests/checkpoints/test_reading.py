@@ -14,10 +14,20 @@ from safetensors.torch import save_file
 
 from embodied_rl.checkpoints import finding
 from embodied_rl.interfaces.sim import Camera
-from support import building_checkpoints as building
-from support import pi_sizes as sizes
-from support.building_checkpoints import EMBEDDING, FAMILIES, HEAD, lerobot, mixed, openpi, prefixed, simulator, tensors
-from support.using_checkpoints import attach, velocity
+from tests.support import building_checkpoints as building
+from tests.support import pi_sizes as sizes
+from tests.support.building_checkpoints import (
+    EMBEDDING,
+    FAMILIES,
+    HEAD,
+    lerobot,
+    mixed,
+    openpi,
+    prefixed,
+    simulator,
+    tensors,
+)
+from tests.support.using_checkpoints import attach, velocity
 
 OPENPI = {"horizon": sizes.CHUNK}
 

@@ -17,9 +17,9 @@ from embodied_rl.actors.normalisation import Normalisation
 from embodied_rl.assembly import build
 from embodied_rl.checkpoints.native import read_metadata
 from embodied_rl.config.schema import PolicyNode
-from support import building_checkpoints as building
-from support import pi_sizes as sizes
-from support.building_checkpoints import (
+from tests.support import building_checkpoints as building
+from tests.support import pi_sizes as sizes
+from tests.support.building_checkpoints import (
     CAMERAS,
     EMBEDDING,
     FAMILIES,
@@ -32,7 +32,7 @@ from support.building_checkpoints import (
     simulator,
     tensors,
 )
-from support.using_checkpoints import (
+from tests.support.using_checkpoints import (
     assert_same_tensors,
     attach,
     exported,

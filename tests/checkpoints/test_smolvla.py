@@ -7,8 +7,8 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from support.building_checkpoints import simulator
-from support.using_checkpoints import assert_same_tensors, exported, save, small_files, stored, velocity
+from tests.support.building_checkpoints import simulator
+from tests.support.using_checkpoints import assert_same_tensors, exported, save, small_files, stored, velocity
 
 pytest.importorskip("transformers")
 

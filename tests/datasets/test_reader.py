@@ -17,8 +17,8 @@ from embodied_rl.datasets.lerobot.episodes import read_statistics
 from embodied_rl.datasets.lerobot.info import DatasetError, Feature
 from embodied_rl.datasets.lerobot.reader import Dataset
 from embodied_rl.datasets.lerobot.writer import Writer
-from support import recipe
-from support.making_datasets import FPS, NUMBERS, PNG, VIDEO, assert_grey, frame, grey, length, made, task, where
+from tests.support import recipe
+from tests.support.making_datasets import FPS, NUMBERS, PNG, VIDEO, assert_grey, frame, grey, length, made, task, where
 
 THEIRS = Path(__file__).parent / "data/lerobot_044"
 """Written by lerobot 0.4.4: tests/parity/lerobot_dataset.py, which says what its values are."""

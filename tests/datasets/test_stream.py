@@ -11,7 +11,7 @@ from embodied_rl.datasets.lerobot.reader import Dataset
 from embodied_rl.datasets.lerobot.samples import Samples
 from embodied_rl.datasets.lerobot.stream import Shuffle, Stream
 from embodied_rl.datasets.lerobot.writer import Writer
-from support.making_datasets import FEATURES, FPS, frame, made, record, where
+from tests.support.making_datasets import FEATURES, FPS, frame, made, record, where
 
 SMALL = Shuffle(seed=3, run=4, buffer=20)
 ALL = list(range(72))

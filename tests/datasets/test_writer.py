@@ -18,7 +18,7 @@ from embodied_rl.datasets.lerobot.statistics import combine
 from embodied_rl.datasets.lerobot.video import Encoder
 from embodied_rl.datasets.lerobot.writer import Writer
 from embodied_rl.runs.storage import StorageError
-from support.making_datasets import (
+from tests.support.making_datasets import (
     FEATURES,
     FPS,
     NUMBERS,
@@ -147,7 +147,7 @@ def test_a_killed_writer_leaves_its_episodes(tmp_path, episodes, more) -> None:
     command = [
         sys.executable,
         "-m",
-        "support.killed_writer",
+        "tests.support.killed_writer",
         tmp_path / "data",
         f"{episodes}",
         f"{more}",

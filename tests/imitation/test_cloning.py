@@ -12,7 +12,7 @@ from embodied_rl.flow.sampler import ode_sample
 from embodied_rl.imitation.cloning import SFT, SFTConfig, conditional_flow_matching_loss, flow_times, with_features
 from embodied_rl.interfaces.policy import Context, FlowBackbone, PolicyInput
 from embodied_rl_policies.pocket import Pocket
-from support.experience import MODEL_DIM, SMALL, changed, weights
+from tests.support.experience import MODEL_DIM, SMALL, changed, weights
 
 
 def test_times_have_openpi_s_distribution() -> None:

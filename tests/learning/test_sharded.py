@@ -13,7 +13,7 @@ from embodied_rl.learning import checkpoint, sharded
 from embodied_rl.learning.checkpoint import CheckpointError
 from embodied_rl.ranks.collective import GlooRanks
 from embodied_rl.ranks.launch import RankFailed, Ranks, launch
-from support import spreading
+from tests.support import spreading
 
 State = dict[str, Tensor]
 TAKEN_BACK = ("backbone.stem.mix.bias", "backbone.stem.heat.2.bias")
@@ -160,7 +160,7 @@ def test_ranks_that_share_a_gpu_are_told_what_to_do(monkeypatch: pytest.MonkeyPa
 def test_a_single_process_needs_no_process_group(tmp_path: Path) -> None:
     """Neither to learn nor to write and read checkpoints of its own."""
     code = (
-        "import sys; from support import spreading;"
+        "import sys; from tests.support import spreading;"
         "from pathlib import Path; from torch import distributed;"
         "from embodied_rl.ranks.launch import Ranks;"
         "run = spreading.learned('full', Ranks(), True, spreading.rollouts_of(0)[:2]);"

@@ -1,6 +1,6 @@
 """The largest differences between our networks and what other projects' own gave.
 
-    PYTHONPATH=tests python tests/parity/compare_policies.py
+    PYTHONPATH=. python tests/parity/compare_policies.py
 
 Runs in our environment, on the recorded tensors in `golden/`; the scripts `lerobot_pi.py`, `openpi_pi.py` and
 `lerobot_smolvla.py` make them in theirs. The same comparisons are tests in `tests/policies/`.
@@ -8,8 +8,8 @@ Runs in our environment, on the recorded tensors in `golden/`; the scripts `lero
 
 import torch
 
-from support import pi_inputs, small_pi, small_smolvla
-from support import pi_sizes as sizes
+from tests.support import pi_inputs, small_pi, small_smolvla
+from tests.support import pi_sizes as sizes
 
 
 @torch.no_grad()

@@ -6,7 +6,7 @@
     python lerobot_pi.py load pi0 FOLDER                             # does lerobot take a checkpoint of ours?
     python lerobot_pi.py time pi0                                    # seconds of its sampling loop, one thread
 
-PYTHONPATH names the folder `tests`: weights and inputs come from `recipe`, `pi_sizes` and `pi_inputs` of `support`.
+PYTHONPATH names the checkout: weights and inputs come from `recipe`, `pi_sizes` and `pi_inputs` of `support`.
 Made with lerobot 0.6.2 (commit 7427f31) and transformers 5.5.4.
 """
 
@@ -33,10 +33,10 @@ from safetensors.torch import save_file
 from torch import Tensor
 from transformers import PreTrainedTokenizerFast
 
-from support import key_lists, pi_inputs
-from support import pi_sizes as sizes
-from support.pi_inputs import chunk, observation
-from support.tiny_tokenizer import SPECIAL, tiny_tokenizer
+from tests.support import key_lists, pi_inputs
+from tests.support import pi_sizes as sizes
+from tests.support.pi_inputs import chunk, observation
+from tests.support.tiny_tokenizer import SPECIAL, tiny_tokenizer
 
 LAYER = 1
 

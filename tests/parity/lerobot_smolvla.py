@@ -8,7 +8,7 @@
     oracle/bin/python lerobot_smolvla.py keys golden/keys_smolvla_lerobot.json
     oracle/bin/python lerobot_smolvla.py load FOLDER    # a checkpoint of these sizes → keys that differ, actions
 
-PYTHONPATH names the folder `tests`, for `support`.
+PYTHONPATH names the checkout, for `support`.
 What lerobot imports beside, and no SmolVLA uses, is replaced by empty modules; so is what it would ask the hub for.
 Newer transformers of the 4 series (4.56 and 4.57 do) move the patches of float32 images by one position; older ones,
 the 5 series, and bfloat16 images, which lerobot's vision tower gets from SmolVLM2's own weights on, have them right.
@@ -30,8 +30,8 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 from transformers import SmolVLMConfig, SmolVLMForConditionalGeneration
 
-from support import recipe
-from support import smolvla_sizes as sizes
+from tests.support import recipe
+from tests.support import smolvla_sizes as sizes
 
 STAND_INS = (
     "torchvision",

@@ -9,8 +9,8 @@ from safetensors import safe_open
 from safetensors.torch import load_file
 from torch import Tensor
 
-from support import key_lists, pi_inputs
-from support import pi_sizes as sizes
+from tests.support import key_lists, pi_inputs
+from tests.support import pi_sizes as sizes
 
 GOLDEN = Path(__file__).parent / "golden"
 FAMILIES = ("pi0", "pi05")

@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from support.small_pi import CLOSE, FAMILIES, GOLDEN, build, golden, integrate, row
+from tests.support.small_pi import CLOSE, FAMILIES, GOLDEN, build, golden, integrate, row
 
 pytest.importorskip("transformers")
 
@@ -16,9 +16,9 @@ from embodied_rl.interfaces.policy import Context, PolicyInput
 from embodied_rl.testing.policy_contract import check_backbone
 from embodied_rl_policies.pi.images import prepare
 from embodied_rl_policies.pi.prompts import with_state
-from support import pi_inputs
-from support import pi_sizes as sizes
-from support.key_lists import read
+from tests.support import pi_inputs
+from tests.support import pi_sizes as sizes
+from tests.support.key_lists import read
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -59,7 +59,7 @@ def test_images_are_prepared_as_in_lerobot(camera: str) -> None:
 @pytest.mark.parametrize("family", FAMILIES)
 def test_prompts_become_the_tokens_that_lerobot_makes(family: str) -> None:
     """π0.5's holds the state in bins; both end as the format says; padding is 0 here, as PaliGemma's is."""
-    from support.tiny_tokenizer import tiny_tokenizer
+    from tests.support.tiny_tokenizer import tiny_tokenizer
 
     kind, parts = ("quantiles", ("q01", "q99")) if family == "pi05" else ("mean_std", ("mean", "std"))
     known = [sizes.statistics("state", sizes.STATE_DIM)[part] for part in parts]

@@ -12,7 +12,7 @@ from torch import Tensor
 from embodied_rl.checkpoints import layout
 from embodied_rl.interfaces.policy import PolicyInput
 from embodied_rl.testing.contract import check_backbone
-from support.small_smolvla import (
+from tests.support.small_smolvla import (
     CLOSE,
     GOLDEN,
     KEYS,
@@ -32,7 +32,7 @@ pytest.importorskip("transformers")
 
 from embodied_rl_policies.smolvla.images import prepare
 from embodied_rl_policies.smolvla.policy import SmolVLA
-from support import smolvla_sizes as sizes
+from tests.support import smolvla_sizes as sizes
 
 
 @pytest.mark.parametrize("variant", sizes.VARIANTS)

@@ -79,7 +79,7 @@ def test_a_worker_reads_what_is_published_after_it_began_and_so_does_the_one_tha
     runtime = ThisMachine()
     board = runtime.board()
     handle = runtime.worker(
-        "support.reading:Reading", {"board": board.reader()}, name="reader", deadlines=Deadlines(), share=Share()
+        "tests.support.reading:Reading", {"board": board.reader()}, name="reader", deadlines=Deadlines(), share=Share()
     )
     assert handle.submit("newest", -1).result() is None
     board.publish(2, np.arange(3))

@@ -21,7 +21,7 @@ from embodied_rl.processes.remote import RemoteSimulator
 from embodied_rl.testing.comparison import assert_same
 from embodied_rl.testing.contract import check_simulator
 from embodied_rl.testing.fake_simulator import FakeSimulator
-from support.guests import Nosy, OnDevice, environment
+from tests.support.guests import Nosy, OnDevice, environment
 
 FAKE = "embodied_rl.testing.fake_simulator:FakeSimulator"
 
@@ -60,11 +60,11 @@ def test_a_simulator_in_another_environment_keeps_the_contract(foreign: Interpre
 @pytest.mark.process
 def test_nothing_but_numpy_and_what_is_shared_can_be_imported_there(start: Start, monkeypatch) -> None:
     monkeypatch.setenv("PYTHONPATH", folder_of("torch"))  # meant for this Python, not for that one
-    handle = start("support.guests:Nosy")
+    handle = start("tests.support.guests:Nosy")
     can = {
-        name: handle.submit("imports", name).result() for name in ("numpy", "embodied_rl", "support", "torch", "mujoco")
+        name: handle.submit("imports", name).result() for name in ("numpy", "embodied_rl", "tests", "torch", "mujoco")
     }
-    assert can == {"numpy": True, "embodied_rl": True, "support": True, "torch": False, "mujoco": False}
+    assert can == {"numpy": True, "embodied_rl": True, "tests": True, "torch": False, "mujoco": False}
     runtime = str(Path(bootstrap.__file__).parent)
     assert runtime not in [os.path.realpath(entry) for entry in handle.submit("path").result()]
 
@@ -73,13 +73,13 @@ def test_nothing_but_numpy_and_what_is_shared_can_be_imported_there(start: Start
 def test_folders_of_pythonpath_can_be_imported_from(tmp_path: Path, foreign: Interpreter, start: Start) -> None:
     (tmp_path / "cloned_by_hand.py").write_text("")
     there = Interpreter(foreign.python, (str(tmp_path),))
-    assert start("support.guests:Nosy", there).submit("imports", "cloned_by_hand").result()
-    assert not start("support.guests:Nosy").submit("imports", "cloned_by_hand").result()
+    assert start("tests.support.guests:Nosy", there).submit("imports", "cloned_by_hand").result()
+    assert not start("tests.support.guests:Nosy").submit("imports", "cloned_by_hand").result()
 
 
 @pytest.mark.process
 def test_an_operator_stays_in_its_worker(start: Start) -> None:
-    remote = RemoteSimulator(start("support.guests:Nosy"), 2, Nosy)
+    remote = RemoteSimulator(start("tests.support.guests:Nosy"), 2, Nosy)
     remote.reset([Episode(0, 0, 1), Episode(1, 1, 2)])
     careful, faulty = remote.expert(), remote.expert(faulty=True)
     for _ in range(2):  # 0: go left, 1: go right
@@ -96,7 +96,7 @@ def test_a_simulator_that_does_not_tell_its_pictures_from_its_physics_has_spent_
 
 @pytest.mark.process
 def test_observations_on_an_accelerator_reach_the_host(start: Start) -> None:
-    remote, plain = RemoteSimulator(start("support.guests:OnDevice"), 2, FakeSimulator), FakeSimulator(2)
+    remote, plain = RemoteSimulator(start("tests.support.guests:OnDevice"), 2, FakeSimulator), FakeSimulator(2)
     episodes = [Episode(0, 0, 1), Episode(1, 1, 2)]
     assert remote.spec.device == "cpu"
     assert_same(remote.reset(episodes), plain.reset(episodes), "they differ from a plain simulator's")
@@ -197,28 +197,28 @@ def test_a_missing_package_is_named_with_its_remedy(foreign: Interpreter, start:
         rf"simulator 7: the package 'no_such_simulator' is not installed in {foreign.python}\. Type this to get it\."
     )
     with pytest.raises(Unavailable, match=expected):
-        _ = start("support.guests:NeedsPackage").spec
+        _ = start("tests.support.guests:NeedsPackage").spec
 
 
 @pytest.mark.process
 def test_what_is_missing_is_told_without_a_traceback(start: Start) -> None:
     with pytest.raises(Unavailable) as error:
-        _ = start("support.guests:NeedsAsset").spec
+        _ = start("tests.support.guests:NeedsAsset").spec
     assert str(error.value) == "simulator 7: the bowl is missing; get it with: wash dishes"
 
 
 @pytest.mark.process
 def test_what_our_own_code_refuses_is_for_the_user_and_what_stumbles_is_not(start: Start) -> None:
     with pytest.raises(ValueError, match="the package 'no_such_package' cannot be found here"):
-        _ = start("support.guests:Refuses", stumble=False).spec
+        _ = start("tests.support.guests:Refuses", stumble=False).spec
     with pytest.raises(WorkerError, match=r"ValueError: invalid literal(.|\n)*traceback"):
-        _ = start("support.guests:Refuses", stumble=True).spec
+        _ = start("tests.support.guests:Refuses", stumble=True).spec
 
 
 @pytest.mark.process
 def test_a_question_is_an_error_not_a_wait(start: Start) -> None:
     with pytest.raises(WorkerError, match="EOFError"):
-        _ = start("support.guests:Asks").spec
+        _ = start("tests.support.guests:Asks").spec
 
 
 @pytest.mark.process

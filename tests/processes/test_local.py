@@ -119,7 +119,7 @@ def test_a_crash_shows_the_last_lines_of_the_log(tmp_path: Path) -> None:
     log = tmp_path / "worker.log"
     message = r"exited with code 3 during 'start'(.|\n)*the disk is on fire"
     with (
-        ProcessHandle("support.faulty_simulator:Crash", {"num_envs": 1}, log=log) as handle,
+        ProcessHandle("tests.support.faulty_simulator:Crash", {"num_envs": 1}, log=log) as handle,
         pytest.raises(WorkerDied, match=message),
     ):
         _ = handle.spec
@@ -149,7 +149,7 @@ def test_a_worker_that_never_comes_up_is_named_with_the_remedy_and_not_tried_aga
     """Its deadline counts from its launch, and once is enough."""
     kwargs = {"num_envs": 1, "gate": tmp_path / "never"}
     with ProcessHandle(
-        "support.faulty_simulator:WaitForFile", kwargs, name="simulator 7", start_timeout=15.0
+        "tests.support.faulty_simulator:WaitForFile", kwargs, name="simulator 7", start_timeout=15.0
     ) as handle:
         said = rf"simulator 7 \(pid {handle.pid}\) gave no answer within 15 s and was killed during 'start'\. "
         remedy = r"If it only needs longer to start, raise plan\.start_timeout\.\n"
@@ -189,7 +189,9 @@ def test_restarts_have_a_budget() -> None:
 
 
 def test_revive_goes_on_when_the_new_worker_dies_too(tmp_path: Path) -> None:
-    with ProcessHandle("support.faulty_simulator:FailFirst", {"num_envs": 3, "count": tmp_path / "count"}) as handle:
+    with ProcessHandle(
+        "tests.support.faulty_simulator:FailFirst", {"num_envs": 3, "count": tmp_path / "count"}
+    ) as handle:
         with pytest.raises(WorkerDied, match="exited with code 1"):
             handle.submit("reset", EPISODES[:3]).result()
         observation, restarts = revive(handle, EPISODES[:3])
@@ -249,7 +251,7 @@ def test_workers_leave_signals_to_their_parent() -> None:
 )
 def test_images_that_do_not_fit_the_spec_are_refused(simulator: str, message: str) -> None:
     with (
-        ProcessHandle(f"support.faulty_simulator:{simulator}", {"num_envs": 2}) as handle,
+        ProcessHandle(f"tests.support.faulty_simulator:{simulator}", {"num_envs": 2}) as handle,
         pytest.raises(WorkerError, match=message),
     ):
         handle.submit("reset", EPISODES[:2]).result()

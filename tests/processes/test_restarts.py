@@ -199,10 +199,10 @@ def test_nobody_waits_for_a_worker_that_starts(tmp_path: Path, monkeypatch: pyte
     """What is submitted meanwhile is handed over when it is up; a file says when that is."""
     gate = tmp_path / "gate"
     with ProcessHandle(
-        "support.faulty_simulator:WaitForFile", {"num_envs": 2, "gate": gate}, start_timeout=60
+        "tests.support.faulty_simulator:WaitForFile", {"num_envs": 2, "gate": gate}, start_timeout=60
     ) as handle:
         future = handle.submit("reset", EPISODES)
         assert not future.done()
         gate.touch()
         assert len(future.result()) == 2
-    assert "support.faulty_simulator" not in sys.modules
+    assert "tests.support.faulty_simulator" not in sys.modules

@@ -14,7 +14,7 @@ import torch
 
 from embodied_rl.ranks.collective import meeting_point
 from embodied_rl.ranks.launch import Failure, RankFailed, Ranks, first_cause, launch, stop_on_signals
-from support import rank_functions
+from tests.support import rank_functions
 
 
 def gone(pid: int) -> bool:
@@ -136,8 +136,8 @@ def test_the_first_cause_is_the_earliest_that_is_no_consequence(mine, theirs, ex
 
 def start_ranks(function: str, folder: Path) -> subprocess.Popen:
     """Rank 0 in a process of its own, with one other rank; returns when both are running."""
-    launching = f"launch(functions.{function}, {str(folder)!r}, 2)"
-    code = f"from embodied_rl.ranks.launch import launch; from support import rank_functions as functions; {launching}"
+    imports = "from embodied_rl.ranks.launch import launch; from tests.support import rank_functions as functions"
+    code = f"{imports}; launch(functions.{function}, {str(folder)!r}, 2)"
     process = subprocess.Popen([sys.executable, "-c", code])
     wait_for(lambda: all((folder / f"{rank}.pid").exists() for rank in range(2)), 200)
     return process

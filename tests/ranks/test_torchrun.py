@@ -51,7 +51,7 @@ def start(
     if not agent:
         del store
         shared["MASTER_PORT"] = str(unused_port())
-    command = [sys.executable, "-m", "support.torchrun_functions", function, json.dumps(config)]
+    command = [sys.executable, "-m", "tests.support.torchrun_functions", function, json.dumps(config)]
     processes = [
         subprocess.Popen(
             command, env={**shared, "RANK": str(rank), "LOCAL_RANK": str(rank)}, text=True,

@@ -22,8 +22,8 @@ from embodied_rl.replay.format import ReplayError, ReplayFormat
 from embodied_rl.replay.storage import ReplayStorage
 from embodied_rl.replay.transitions import PLAIN
 from embodied_rl.runs.storage import StorageError
-from support.collecting import SPEC, half_skilled, inline, make
-from support.replaying import Script, assert_holds, assert_transition, everything, invented, layout
+from tests.support.collecting import SPEC, half_skilled, inline, make
+from tests.support.replaying import Script, assert_holds, assert_transition, everything, invented, layout
 
 SMALL = layout(6, tracks=2)
 
@@ -147,7 +147,7 @@ def test_a_process_that_ends_between_any_two_stores_leaves_a_storage_that_is_rig
 def test_kill_9_at_any_moment_leaves_whole_transitions(tmp_path: Path) -> None:
     """Three times, on the same folder: each process continues where the one before it was killed, once round and more
     after that."""
-    command, folder = [sys.executable, "-m", "support.writing_without_end"], tmp_path / "replay"
+    command, folder = [sys.executable, "-m", "tests.support.writing_without_end"], tmp_path / "replay"
     rng = np.random.default_rng(0)
     for seed in range(3):
         process = subprocess.Popen([*command, folder, f"{seed}"], stdout=subprocess.PIPE)

@@ -13,7 +13,7 @@ from embodied_rl.replay.format import Field, ReplayError
 from embodied_rl.replay.storage import ReplayStorage
 from embodied_rl.rollout.episodes import EpisodeSampler
 from embodied_rl.testing.fakes import FakeSimulator, RowwiseFakeActor
-from support.collecting import (
+from tests.support.collecting import (
     CONFIG,
     SEED,
     SPEC,
@@ -28,7 +28,7 @@ from support.collecting import (
     make,
     workers,
 )
-from support.replaying import (
+from tests.support.replaying import (
     EXECUTED,
     Restless,
     Script,

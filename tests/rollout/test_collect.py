@@ -14,7 +14,7 @@ from embodied_rl.rollout.buffer import Rollout
 from embodied_rl.rollout.collect import Collector
 from embodied_rl.rollout.episodes import EpisodeSampler
 from embodied_rl.testing.fakes import FakeSimulator, RowwiseFakeActor
-from support.collecting import (
+from tests.support.collecting import (
     CONFIG,
     SEED,
     SPEC,

@@ -11,7 +11,7 @@ import torch
 
 from embodied_rl.processes.handle import WorkerDied, WorkerError
 from embodied_rl.testing.fakes import FakeSimulator
-from support.collecting import (
+from tests.support.collecting import (
     CONFIG,
     KillingActor,
     N,

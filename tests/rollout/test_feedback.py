@@ -12,7 +12,7 @@ from embodied_rl.rollout.buffer import Rollout
 from embodied_rl.rollout.collect import Collector
 from embodied_rl.rollout.episodes import EpisodeSampler
 from embodied_rl.testing.fakes import FakeSimulator
-from support.collecting import CONFIG, SEED, SPEC, N, T, assert_equal, copied, half_skilled
+from tests.support.collecting import CONFIG, SEED, SPEC, N, T, assert_equal, copied, half_skilled
 
 KINDS = {"carried over": (False, 1), "groups carried over": (False, 2), "whole groups": (True, 2)}
 

@@ -16,7 +16,7 @@ from embodied_rl.processes.local import InlineHandle
 from embodied_rl.rollout.order import ready_first
 from embodied_rl.rollout.parts import Part
 from embodied_rl.testing.fakes import RowwiseFakeActor
-from support.collecting import SPEC, N, T, assert_equal, copied, half_skilled, inline, make, reference, workers
+from tests.support.collecting import SPEC, N, T, assert_equal, copied, half_skilled, inline, make, reference, workers
 
 PARTS = 4
 

@@ -16,11 +16,11 @@ from embodied_rl.rollout.buffer import Rollout
 from embodied_rl.rollout.collect import Collector
 from embodied_rl.rollout.episodes import EpisodeSampler
 from embodied_rl.rollout.order import Order
-from support.echo_simulator import SPEC, EchoConfig
-from support.echoing import DECISIONS, Books, EchoActor, FlakyHandle
+from tests.support.echo_simulator import SPEC, EchoConfig
+from tests.support.echoing import DECISIONS, Books, EchoActor, FlakyHandle
 
 ENOUGH = 10_000
-FACTORY = "support.echo_simulator:EchoSimulator"
+FACTORY = "tests.support.echo_simulator:EchoSimulator"
 
 
 @dataclass(frozen=True)

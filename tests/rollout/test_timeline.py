@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from embodied_rl.rollout.timeline import INFER, LEARN, RANK, SIMULATE, VALUE, WAIT, Span, Timeline, utilisation
-from support.collecting import T, make, workers
+from tests.support.collecting import T, make, workers
 
 
 def lockstep(rounds: int = 4, simulate: float = 3.0, workers: int = 2) -> Timeline:
@@ -77,7 +77,7 @@ def test_ready_order_s_waits_are_counted(closing: Callable) -> None:
     """Whoever waits for any of the slow simulators waits about as long as they take."""
     from dataclasses import replace
 
-    from support.collecting import CONFIG
+    from tests.support.collecting import CONFIG
 
     collector, actor = make(closing(workers(2, replace(CONFIG, seconds=0.01))), order="ready")
     for _ in range(2):  # the first one waits for the processes to start, too

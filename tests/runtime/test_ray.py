@@ -23,8 +23,8 @@ from embodied_rl.runtime.ray.handle import RayHandle
 from embodied_rl.runtime.ray.runtime import NoRoom, RayRuntime
 from embodied_rl.testing.comparison import assert_same
 from embodied_rl.testing.fake_simulator import FakeSimulator
-from support.guests import Nosy
-from support.ray_nodes import gone, two_nodes, wait_for
+from tests.support.guests import Nosy
+from tests.support.ray_nodes import gone, two_nodes, wait_for
 
 pytestmark = pytest.mark.process
 
@@ -94,7 +94,7 @@ def test_an_actor_gives_what_other_handles_give(started) -> None:
 
 
 def test_functions_stay_in_the_actor(started) -> None:
-    handle = started("support.guests:Nosy")
+    handle = started("tests.support.guests:Nosy")
     handle.submit("reset", EPISODES).result()
     kept = handle.submit("expert").result()
     here = InlineHandle(lambda: Nosy(3))
@@ -119,9 +119,9 @@ def test_what_a_simulator_raises_is_raised_here(started) -> None:
     ("factory", "kwargs", "error", "message"),
     [
         (FAKE, {"config": FakeSimulator.Config(fault="physics", fault_row=2)}, NotFinite, "came to nothing"),
-        ("support.guests:NeedsAsset", {}, Unavailable, "simulator 7: the bowl is missing"),
-        ("support.guests:Refuses", {"stumble": False}, ValueError, "no_such_package"),
-        ("support.guests:Refuses", {"stumble": True}, WorkerError, "invalid literal"),
+        ("tests.support.guests:NeedsAsset", {}, Unavailable, "simulator 7: the bowl is missing"),
+        ("tests.support.guests:Refuses", {"stumble": False}, ValueError, "no_such_package"),
+        ("tests.support.guests:Refuses", {"stumble": True}, WorkerError, "invalid literal"),
     ],
 )
 def test_refusals_keep_their_kind(started, factory: str, kwargs: dict, error: type[Exception], message: str) -> None:
@@ -161,7 +161,7 @@ def test_an_actor_that_is_silent_is_killed_at_the_deadline(started) -> None:
 
 @pytest.mark.slow
 def test_an_actor_that_never_comes_up_is_named_with_the_remedy(started, tmp_path: Path) -> None:
-    handle = started("support.faulty_simulator:WaitForFile", Deadlines(15.0, 60), gate=tmp_path / "gate")
+    handle = started("tests.support.faulty_simulator:WaitForFile", Deadlines(15.0, 60), gate=tmp_path / "gate")
     with pytest.raises(GaveUp, match=r"simulator 7 .*(within|after) 15 s.*plan\.start_timeout"):
         _ = handle.spec
     with pytest.raises(GaveUp):
@@ -169,7 +169,7 @@ def test_an_actor_that_never_comes_up_is_named_with_the_remedy(started, tmp_path
 
 
 def test_an_actor_that_leaves_while_it_starts_shows_its_log(started) -> None:
-    handle = started("support.faulty_simulator:Crash")
+    handle = started("tests.support.faulty_simulator:Crash")
     with pytest.raises(WorkerDied, match=r"'start'(.|\n)*the disk is on fire"):
         _ = handle.spec
 
@@ -192,7 +192,7 @@ def test_another_version_on_the_nodes_is_named_before_anything_is_unpickled(star
 def test_a_simulator_of_another_environment_lives_beside_its_actor(started) -> None:
     """Its worker's death is the actor role's."""
     foreign = Interpreter.of(sys.executable)
-    handle = started("support.guests:Nosy", interpreter=foreign, packages=("support",))
+    handle = started("tests.support.guests:Nosy", interpreter=foreign, packages=("tests",))
     assert_same(handle.submit("reset", EPISODES).result(), FakeSimulator(3).reset(EPISODES), "reset")
     kept = handle.submit("expert").result()
     assert handle.submit("kept", kept.number).result().shape == (3, 2)
@@ -261,7 +261,7 @@ def test_what_is_newest_is_read_anywhere_and_whole(runtime: RayRuntime, started)
     message["w"].zero_()
     assert torch.equal(reader.newest(2)[1]["w"], weights["w"]) and reader.newest(3) is None
     board.publish(4, {"w": weights["w"] + 1})
-    there = started("support.rank_functions:Reads", reader=board.reader())
+    there = started("tests.support.rank_functions:Reads", reader=board.reader())
     assert there.submit("total", 3).result() == (4, float((weights["w"] + 1).float().sum()))
     board.close()
     with pytest.raises(WorkerDied, match="published"):

@@ -20,8 +20,8 @@ from embodied_rl.processes.base import Share
 from embodied_rl.ranks.collective import LOOPBACK, meeting_point
 from embodied_rl.ranks.launch import RankFailed
 from embodied_rl.runtime.ray.runtime import RayRuntime
-from support import rank_functions
-from support.ray_nodes import gone, two_nodes, wait_for
+from tests.support import rank_functions
+from tests.support.ray_nodes import gone, two_nodes, wait_for
 
 pytestmark = pytest.mark.process
 
@@ -104,7 +104,7 @@ from embodied_rl.planner.costs import CostFile, Costs, Line
 from embodied_rl.processes.base import Share
 from embodied_rl.ranks.launch import Stopped
 from embodied_rl.runtime.ray.runtime import RayRuntime
-from support import rank_functions
+from tests.support import rank_functions
 
 if __name__ == "__main__":
     runtime = RayRuntime(sys.argv[3], cpus=4)

@@ -15,9 +15,9 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from embodied_rl.interfaces.sim import Camera, SimulatorSpec, Task
-from support import key_lists, pi_inputs
-from support import pi_sizes as sizes
-from support.tiny_tokenizer import SPECIAL, tiny_tokenizer
+from tests.support import key_lists, pi_inputs
+from tests.support import pi_sizes as sizes
+from tests.support.tiny_tokenizer import SPECIAL, tiny_tokenizer
 
 GOLDEN = Path(__file__).parents[1] / "parity" / "golden"
 FAMILIES = ("pi0", "pi05")

@@ -15,7 +15,7 @@ from embodied_rl.interfaces.sim import Observation
 from embodied_rl.processes.handle import WorkerDied
 from embodied_rl.rollout.buffer import Rollout
 from embodied_rl.rollout.collect import Collector
-from support.echo_simulator import HORIZON, EchoSimulator, code
+from tests.support.echo_simulator import HORIZON, EchoSimulator, code
 
 EXECUTED = 2
 DECISIONS = HORIZON // EXECUTED  # so that a rollout holds whole episodes, too

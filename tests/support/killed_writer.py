@@ -4,7 +4,7 @@ import sys
 from pathlib import Path
 
 from embodied_rl.datasets.lerobot.writer import Writer
-from support.making_datasets import FEATURES, FPS, frames, task
+from tests.support.making_datasets import FEATURES, FPS, frames, task
 
 
 def main(folder: str, episodes: int, more: int) -> None:

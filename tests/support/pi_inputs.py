@@ -6,8 +6,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from support import pi_sizes as sizes
-from support import recipe
+from tests.support import pi_sizes as sizes
+from tests.support import recipe
 
 EMBEDDING = "model.paligemma_with_expert.paligemma.model.language_model.embed_tokens.weight"
 HEAD = "model.paligemma_with_expert.paligemma.lm_head.weight"  # the embedding once more: all projects tie them at first

@@ -7,7 +7,7 @@ add up to the width, an action expert narrower than the vision-language model.
 import numpy as np
 from numpy.typing import NDArray
 
-from support import recipe
+from tests.support import recipe
 
 VOCABULARY = 300
 IMAGE_SIZE = 56

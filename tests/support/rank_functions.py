@@ -151,7 +151,7 @@ def start_beside(config: str, ranks: Ranks) -> list[tuple[int, bool]]:
 
     deadlines = Deadlines(60, 60)
     handle = RayRuntime().worker(
-        "support.rank_functions:Place", {}, name="beside", deadlines=deadlines, share=Share(0.5)
+        "tests.support.rank_functions:Place", {}, name="beside", deadlines=deadlines, share=Share(0.5)
     )
     there = handle.submit("node").result()
     if config:

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from embodied_rl.algorithms.ppo import PPO, PPOConfig
 from embodied_rl.ranks.collective import Ranks
-from support.experience import make_actor, make_rollout, split
+from tests.support.experience import make_actor, make_rollout, split
 
 
 def learn(config: dict[str, Any], ranks: Ranks) -> dict[str, Tensor]:

@@ -11,8 +11,8 @@ import numpy as np
 from embodied_rl.interfaces.sim import Array, Camera, Episode, Observation, SimulatorSpec, StepResult
 from embodied_rl.testing.fake_simulator import FakeSimulator
 
-SIMS = {"reaching": "support.reaching:Reaching"}
-ALGORITHMS = {"waiting": "support.waiting:Waiting"}
+SIMS = {"reaching": "tests.support.reaching:Reaching"}
+ALGORITHMS = {"waiting": "tests.support.waiting:Waiting"}
 SIZE = 16
 
 

@@ -12,7 +12,7 @@ from embodied_rl.replay.storage import ReplayStorage
 from embodied_rl.replay.transitions import Transitions
 from embodied_rl.rollout.episodes import EpisodeSampler
 from embodied_rl.testing.fakes import FakeSimulator, RowwiseFakeActor
-from support.collecting import SEED, SPEC, N
+from tests.support.collecting import SEED, SPEC, N
 
 EXECUTED = 4
 

@@ -13,8 +13,8 @@ from embodied_rl_policies.pi.config import Pi05Config, PiConfig
 from embodied_rl_policies.pi.network import Pi
 from embodied_rl_policies.pi.pi0 import Pi0
 from embodied_rl_policies.pi.pi05 import Pi05
-from support import pi_inputs
-from support import pi_sizes as sizes
+from tests.support import pi_inputs
+from tests.support import pi_sizes as sizes
 
 GOLDEN = Path(__file__).parents[1] / "parity" / "golden"
 FAMILIES: dict[str, type[Pi]] = {"pi0": Pi0, "pi05": Pi05}

@@ -13,8 +13,8 @@ from torch import Tensor
 from embodied_rl.checkpoints import layout
 from embodied_rl.interfaces.policy import Context, PolicyInput
 from embodied_rl_policies.smolvla.policy import SmolVLA
-from support import recipe
-from support import smolvla_sizes as sizes
+from tests.support import recipe
+from tests.support import smolvla_sizes as sizes
 
 PARITY = Path(__file__).parents[1] / "parity"
 GOLDEN = load_file(PARITY / "golden" / "smolvla_lerobot.safetensors")

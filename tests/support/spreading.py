@@ -18,7 +18,7 @@ from embodied_rl.learning import checkpoint, sharded, shards, trainable
 from embodied_rl.learning.weights import publish, whole
 from embodied_rl.ranks.launch import Ranks
 from embodied_rl.rollout.buffer import Rollout
-from support import experience
+from tests.support import experience
 
 ENVS = (3, 6)
 """Environments of each rank: unequal, so that a plain mean over ranks is wrong."""

@@ -13,7 +13,7 @@ from embodied_rl.ranks import launch as local
 from embodied_rl.ranks import torchrun
 from embodied_rl.ranks.launch import Ranks
 from embodied_rl.ranks.place import Place
-from support import rank_functions
+from tests.support import rank_functions
 
 
 def agree(config: object, ranks: Ranks) -> list:

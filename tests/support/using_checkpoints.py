@@ -15,7 +15,7 @@ from embodied_rl.config.freeze import thaw
 from embodied_rl.config.schema import ExportConfig, PolicyNode
 from embodied_rl.interfaces.policy import FlowBackbone, PolicyInput
 from embodied_rl.interfaces.sim import SimulatorSpec
-from support.building_checkpoints import CAMERAS, OPTIONS, simulator
+from tests.support.building_checkpoints import CAMERAS, OPTIONS, simulator
 
 Attached = tuple[FlowBackbone, Embodiment]
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from embodied_rl.algorithms.ppo import PPO, PPOConfig
 from embodied_rl.rollout.buffer import Rollout
-from support.reaching import wait_for
+from tests.support.reaching import wait_for
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 
 from embodied_rl.replay.storage import ReplayStorage
-from support.replaying import Script, layout
+from tests.support.replaying import Script, layout
 
 
 def main(folder: str, seed: int) -> None:

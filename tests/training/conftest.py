@@ -9,13 +9,13 @@ import torch
 
 from embodied_rl.cli.main import main
 from embodied_rl.config import plugins
-from support.running import SMALL, TABLETOP, complete, with_plan
+from tests.support.running import SMALL, TABLETOP, complete, with_plan
 
 PLUGIN = """
 [embodied_rl.sims]
-reaching = support.reaching:SIMS
+reaching = tests.support.reaching:SIMS
 [embodied_rl.algorithms]
-reaching = support.reaching:ALGORITHMS
+reaching = tests.support.reaching:ALGORITHMS
 """
 Result = tuple[int, str, str]
 

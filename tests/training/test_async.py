@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from embodied_rl.cli.main import main
-from support.running import (
+from tests.support.running import (
     REACHING,
     SMALL,
     TABLETOP,

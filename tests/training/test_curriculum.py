@@ -9,7 +9,7 @@ import pytest
 from safetensors.torch import load_file
 
 from embodied_rl.config import plugins
-from support.running import REACHING, SMALL, complete, figures
+from tests.support.running import REACHING, SMALL, complete, figures
 
 MODULE = '''
 """A curriculum."""

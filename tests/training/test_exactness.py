@@ -8,7 +8,7 @@ import pytest
 
 from embodied_rl.cli.main import main
 from embodied_rl.training.trainer import Trainer
-from support.running import ITERATIONS, REACHING, SMALL, TABLETOP, assert_same, complete, figures, with_plan
+from tests.support.running import ITERATIONS, REACHING, SMALL, TABLETOP, assert_same, complete, figures, with_plan
 
 
 @pytest.mark.process

@@ -12,10 +12,10 @@ pytest.importorskip("transformers")
 
 from embodied_rl.checkpoints.native import read_metadata
 from embodied_rl.training.trainer import Trainer
-from support import building_checkpoints as building
-from support.building_checkpoints import EMBEDDING, HEAD, lerobot, openpi
-from support.running import REACHING, SMALL, assert_same
-from support.using_checkpoints import attach, save
+from tests.support import building_checkpoints as building
+from tests.support.building_checkpoints import EMBEDDING, HEAD, lerobot, openpi
+from tests.support.running import REACHING, SMALL, assert_same
+from tests.support.using_checkpoints import attach, save
 
 Typed = Callable[..., tuple[int, str, str]]
 CAMERAS = "policy.cameras={base_0_rgb: top, left_wrist_0_rgb: null, right_wrist_0_rgb: null}"

@@ -11,7 +11,17 @@ from pathlib import Path
 import psutil
 import pytest
 
-from support.running import ITERATIONS, REACHING, SMALL, TABLETOP, Process, assert_same, figures, in_chunk, started
+from tests.support.running import (
+    ITERATIONS,
+    REACHING,
+    SMALL,
+    TABLETOP,
+    Process,
+    assert_same,
+    figures,
+    in_chunk,
+    started,
+)
 
 pytestmark = pytest.mark.process
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from support.running import REACHING, SMALL, Process, assert_same, complete, started
+from tests.support.running import REACHING, SMALL, Process, assert_same, complete, started
 
 pytestmark = pytest.mark.process
 

@@ -9,7 +9,7 @@ import psutil
 import pytest
 import torch
 
-from support.running import REACHING, SMALL, TABLETOP, started
+from tests.support.running import REACHING, SMALL, TABLETOP, started
 
 ALONE = (*SMALL, "plan.ranks=1")
 

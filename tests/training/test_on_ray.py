@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from support.running import (
+from tests.support.running import (
     REACHING,
     SMALL,
     TABLETOP,

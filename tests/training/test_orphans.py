@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from support.running import REACHING, SMALL, Process, in_chunk, started
+from tests.support.running import REACHING, SMALL, Process, in_chunk, started
 
 pytestmark = pytest.mark.process
 

@@ -18,7 +18,7 @@ from embodied_rl.planner.search import choose
 from embodied_rl.processes.handle import WorkerDied
 from embodied_rl.rollout.buffer import Rollout
 from embodied_rl.runs import provenance
-from support.running import REACHING, SMALL
+from tests.support.running import REACHING, SMALL
 
 PLAN = ("plan", *(word for word in SMALL if not word.startswith("run.")), *REACHING)
 STEP = 0.02

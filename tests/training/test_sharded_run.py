@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from safetensors.torch import load_file
 
-from support.running import SMALL, TABLETOP, assert_same, complete, figures, started
+from tests.support.running import SMALL, TABLETOP, assert_same, complete, figures, started
 
 pytestmark = pytest.mark.process
 

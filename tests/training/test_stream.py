@@ -8,7 +8,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from support.running import REACHING, SMALL, assert_learned_alike, complete, figures, started
+from tests.support.running import REACHING, SMALL, assert_learned_alike, complete, figures, started
 
 STREAM = ("mode=stream", "segments=3", "algo.epochs=2")
 

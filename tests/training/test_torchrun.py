@@ -12,13 +12,13 @@ import psutil
 import pytest
 
 from embodied_rl.runs.metrics import read_metrics
-from support.running import DEADLINE, SMALL, TABLETOP, assert_same
+from tests.support.running import DEADLINE, SMALL, TABLETOP, assert_same
 
 pytestmark = pytest.mark.process
 
 TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
 MODULE = ("-m", "embodied_rl")
-IMPATIENT = ("-m", "support.impatient")
+IMPATIENT = ("-m", "tests.support.impatient")
 
 
 @contextmanager

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from support.environments import python_of
+from tests.support.environments import python_of
 
 INSIDE = Path(__file__).parent / "inside.py"
 ROOT = Path(__file__).parents[3]

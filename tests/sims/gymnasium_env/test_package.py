@@ -8,7 +8,7 @@ import pytest
 from embodied_rl.interfaces.sim import Array, Observation, Simulator
 from embodied_rl.testing.contract import check_simulator
 from embodied_rl_sims.gymnasium_env import fetch
-from support.environments import kind_of  # of tests/sims, which conftest.py puts on the path
+from tests.support.environments import kind_of  # of tests/sims, which conftest.py puts on the path
 
 pytestmark = pytest.mark.sim
 IDS = ("FetchReach-v4", "FetchPush-v4", "FetchPickAndPlace-v4")

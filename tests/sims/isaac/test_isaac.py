@@ -16,8 +16,8 @@ from embodied_rl.simulators.environments import recipe
 from embodied_rl.testing.contract import check_simulator
 from embodied_rl.testing.fakes import RowwiseFakeActor
 from embodied_rl_sims.isaac import IsaacLab, IsaacLabConfig, app, diagnosis
-from support import isaac_stand_in as stand_in
-from support.isaac_stand_in import LENGTH, STEP
+from tests.support import isaac_stand_in as stand_in
+from tests.support.isaac_stand_in import LENGTH, STEP
 
 KINDS = ("Isaac-Point-v0", "Isaac-Point-Flat-v0", "Isaac-Point-Direct-v0")
 SETTINGS = {"id": KINDS[0], "cameras": ("table_cam",), "image_size": 4, "device": "cpu"}

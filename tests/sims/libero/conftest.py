@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from embodied_rl.interfaces.sim import Array
-from support.environments import python_of
-from support.libero import Call, Run
+from tests.support.environments import python_of
+from tests.support.libero import Call, Run
 
 _ROOT = Path(__file__).parents[3]
 _DEADLINE = 240.0

@@ -11,7 +11,7 @@ import pytest
 
 from embodied_rl.interfaces.sim import Episode, Unavailable
 from embodied_rl.testing.simulator_contract import check_observation, check_result
-from support.environments import kind_of, python_of
+from tests.support.environments import kind_of, python_of
 
 pytestmark = pytest.mark.sim
 

@@ -9,7 +9,7 @@ import pytest
 from embodied_rl.interfaces.sim import Array, Episode, Observation, StepResult
 from embodied_rl.processes.interpreter import Interpreter
 from embodied_rl.processes.local import ProcessHandle
-from support.environments import python_of
+from tests.support.environments import python_of
 
 SMALL = 8
 """Pixels on each side where a test does not look at pictures."""
@@ -62,9 +62,9 @@ def host() -> Iterator[ProcessHandle]:
     python = python_of("tabletop_warp")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("WARP_CACHE_PATH", str(python.parents[1] / "kernels"))
-        packages = ("support", "embodied_rl_sims")
+        packages = ("tests", "embodied_rl_sims")
         handle = ProcessHandle(
-            "support.warp_host:Several",
+            "tests.support.warp_host:Several",
             {},
             call_timeout=290,
             interpreter=Interpreter.of(str(python)),
