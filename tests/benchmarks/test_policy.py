@@ -132,8 +132,7 @@ def test_a_device_that_is_not_here_is_refused(tmp_path, device, monkeypatch) -> 
 
 
 def test_memory_is_counted_and_written(tmp_path, capsys, monkeypatch) -> None:
-    least = replace(LEAST, options={**LEAST.options, "layers": 1, "vision_layers": 1})
-    monkeypatch.setattr(networks, "FULL", least)
+    monkeypatch.setattr(networks, "FULL", LEAST)
     monkeypatch.setattr(networks, "POLICIES", ("pi0",))
     monkeypatch.setattr(memory, "TRAIN", ("full", "expert"))
     bench.run(config(tmp_path, what="memory"))
@@ -144,8 +143,8 @@ def test_memory_is_counted_and_written(tmp_path, capsys, monkeypatch) -> None:
         assert each["keep"] == {"full": "images", "expert": "prefix"}[each["train"]]
         assert min(each["rows_within"]["24GB"]) > 0
     exact, half = (written["traces"][index] for index in (0, 1))
-    options = least.options
-    tokens = options["resolution"] ** 2 // options["patch"] ** 2 + least.tokens["pi0"]
+    options = LEAST.options
+    tokens = options["resolution"] ** 2 // options["patch"] ** 2 + LEAST.tokens["pi0"]
     key_value = options["layers"] * 2 * tokens * options["head_dim"]
     assert exact["prefix"] - half["prefix"] == 2 * key_value
     said = capsys.readouterr().out
