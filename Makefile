@@ -2,7 +2,8 @@
 PYTHON ?= python3
 VENV ?= .venv
 PYTEST_ARGS ?=
-# Tests side by side, files whole; most start processes of their own, so that more than a few only wait for each other.
+# Tests side by side, files whole, those first that start processes of their own (tests/conftest.py): with more than a
+# few workers they only wait for each other.
 PYTEST_WORKERS ?= logical
 RUN := $(VENV)/bin/
 # torch goes first and alone: its pin decides which build is taken, and nothing after it may change that.
@@ -17,7 +18,7 @@ demo: $(VENV)/.core
 	$(RUN)embodied-rl train experiment=demo
 
 test: $(VENV)/.test
-	$(RUN)python -m pytest --numprocesses $(PYTEST_WORKERS) --maxprocesses 8 --dist loadfile $(PYTEST_ARGS)
+	$(RUN)python -m pytest --numprocesses $(PYTEST_WORKERS) --maxprocesses 8 --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
 
 lint: $(VENV)/.dev
 	$(RUN)ruff check .

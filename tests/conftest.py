@@ -1,6 +1,9 @@
-"""What every test shares: one thread a process, no deadlines of Hypothesis, and a limit on skipped tests."""
+"""What every test shares: the way to `tests.support`, one thread a process, tiers, and a limit on skipped tests."""
 
 import os
+import re
+import subprocess
+import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -10,10 +13,19 @@ from hypothesis import settings
 
 from embodied_rl.processes.handle import Handle
 
+ROOT = str(Path(__file__).parents[1])
+"""On this process's path by `pythonpath` in pyproject.toml, and below on that of every process that a test starts."""
+
+pytest.register_assert_rewrite("tests.support")
+if ROOT not in os.environ.get("PYTHONPATH", "").split(os.pathsep):
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [ROOT, os.environ.get("PYTHONPATH")]))
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ["XDG_CACHE_HOME"] = tempfile.mkdtemp(prefix="embodied-rl-tests-")  # what is measured here is nobody else's
 settings.register_profile("shared machine", deadline=None)
 settings.load_profile("shared machine")
+
+APART = {"slow", "packaging", "gpu", "network"}
+"""Tests so marked run only where `-m` names one of their marks, whatever else it says."""
 
 
 @pytest.fixture
@@ -25,13 +37,63 @@ def closing() -> Iterator[Callable[[list[Handle]], list[Handle]]]:
         handle.close()
 
 
-_TOO_MANY = pytest.StashKey[str]()
-
-
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--skips-allowed", metavar="FILE", type=Path, help="fail when more tests are skipped than FILE allows"
     )
+    parser.addoption("--backwards", action="store_true", help="the last test first")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out what runs only when it is asked for."""
+    for item in items:
+        if item.get_closest_marker("sim"):
+            item.add_marker("process")
+    asked = set(re.findall(r"\w+", config.getoption("markexpr")))
+    marks = [APART & {mark.name for mark in item.iter_markers()} for item in items]
+    left = [item for item, marked in zip(items, marks, strict=True) if marked and not marked & asked]
+    if left:
+        config.hook.pytest_deselected(items=left)
+    unwanted = set(left)
+    items[:] = [item for item in items if item not in unwanted]
+    if hasattr(config, "workerinput"):  # side by side, whole files: those that take long come first
+        long = {item.path for item in items if item.get_closest_marker("process")}
+        items.sort(key=lambda item: item.path not in long)
+    if config.getoption("--backwards"):
+        items.reverse()
+
+
+_STARTED: list[str] = []
+"""Python processes that were started since the last test ended, but for those of other people's packages."""
+
+
+def _notice(event: str, args: tuple) -> None:
+    if event != "subprocess.Popen" or not Path(os.fsdecode(args[0] or args[1][0])).name.startswith("python"):
+        return
+    frame = sys._getframe(1)
+    while frame.f_back is not None and frame.f_code.co_filename == subprocess.__file__:
+        frame = frame.f_back
+    if "site-packages" not in frame.f_code.co_filename:
+        _STARTED.append(" ".join(map(str, args[1]))[:200])
+
+
+sys.addaudithook(_notice)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
+    """Who starts processes says so, so that `-m "not process"` is quick."""
+    try:
+        return (yield)
+    finally:
+        started = _STARTED.copy()
+        _STARTED.clear()
+        if started and item.get_closest_marker("process") is None:
+            pytest.fail(f"mark it `process`: it started {started}", pytrace=False)
+
+
+_TOO_MANY = pytest.StashKey[str]()
 
 
 @pytest.hookimpl(tryfirst=True)

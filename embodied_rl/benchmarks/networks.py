@@ -67,7 +67,7 @@ TINY = Size(
         "patch": 14, "resolution": 56, "horizon": 6, "action_dim": 8, "state_dim": 8,
     },
 )  # fmt: skip
-"""The network of `tests/parity/pi_sizes.py`, at which lerobot's own loop can be timed."""
+"""The network of `tests/support/pi_sizes.py`, at which lerobot's own loop can be timed."""
 
 
 def simulator(size: Size) -> SimulatorSpec:

@@ -5,7 +5,10 @@ from math import log
 
 import pytest
 import torch
-from experience import (
+
+from embodied_rl.algorithms.batch import as_batch
+from embodied_rl.algorithms.clipped import FIGURES
+from tests.support.experience import (
     Table,
     changed,
     make_actor,
@@ -16,9 +19,6 @@ from experience import (
     table_gradient,
     weights,
 )
-
-from embodied_rl.algorithms.batch import as_batch
-from embodied_rl.algorithms.clipped import FIGURES
 
 
 def single(ratio: float, advantage: float, **settings) -> float:

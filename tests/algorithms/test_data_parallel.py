@@ -1,12 +1,14 @@
 """Data-parallel learning in processes: ranks with a share of the rows each learn what one with all of them learns."""
 
 import pytest
-import rank_learning
 import torch
-from experience import make_actor, weights
 
 from embodied_rl.ranks.collective import Ranks
 from embodied_rl.ranks.launch import launch
+from tests.support import rank_learning
+from tests.support.experience import make_actor, weights
+
+pytestmark = pytest.mark.process
 
 
 @pytest.mark.parametrize(
@@ -19,6 +21,6 @@ def test_two_ranks_arrive_where_one_arrives(sampler: str, critic: str, stale: in
     expected = rank_learning.learn(config, Ranks())
     start = weights(make_actor(sampler, critic, freeze_perception=True))
     assert max(float((value - start[name]).abs().max()) for name, value in expected.items()) > 1e-3
-    found = launch(rank_learning.learn, config | {"micro_batch": micro_batch}, 2, timeout=60, threads=1)
+    found = launch(rank_learning.learn, config | {"micro_batch": micro_batch}, 2, timeout=200, threads=1)
     for name, value in expected.items():
         torch.testing.assert_close(found[name], value, rtol=0, atol=1e-5, msg=name)

@@ -5,22 +5,23 @@ from typing import Any
 
 import pytest
 import torch
-from experience import (
-    changed,
-    make_actor,
-    make_rollout,
-    make_update,
-    on_ranks,
-    split,
-    weights,
-)
-from test_grpo import make_grpo
-from test_ppo import make_ppo, spoil
 from torch import Tensor
 
 from embodied_rl.algorithms.batch import as_batch
 from embodied_rl.ranks.collective import Ranks
 from embodied_rl.rollout.buffer import Rollout
+from tests.support.experience import (
+    changed,
+    make_actor,
+    make_grpo,
+    make_ppo,
+    make_rollout,
+    make_update,
+    on_ranks,
+    split,
+    spoil,
+    weights,
+)
 
 
 def moved(actor: Any, amount: float = 0.02) -> Any:

@@ -6,15 +6,15 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from experience import (
-    Table,
-    make_update,
-    table_batch,
-)
 from torch import Tensor, nn
 
 from embodied_rl.algorithms.batch import Batch
 from embodied_rl.interfaces.policy import Actor, Evaluation, Trace
+from tests.support.experience import (
+    Table,
+    make_update,
+    table_batch,
+)
 
 LEVELS = ["token", "action", "chunk"]
 DOUBLE = torch.float64

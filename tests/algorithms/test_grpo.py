@@ -5,48 +5,22 @@ from typing import Any
 
 import pytest
 import torch
-from experience import Table, changed, make_actor, make_rollout, on_ranks, weights
 from torch import Tensor
 
 from embodied_rl.algorithms.grpo import GRPO, GRPOConfig
 from embodied_rl.ranks.collective import Ranks
 from embodied_rl.rollout.buffer import Rollout
-
-TALL = 3
-
-
-class TableActor(Table):
-    """A `Table` that a rollout can be allocated for."""
-
-    def trace_spec(self) -> dict:
-        return {"gap": (tuple(self.theta.shape[1:]), torch.float32), "row": ((), torch.int64)}
-
-    def log_prob_shape(self) -> tuple[int, ...]:
-        return tuple(self.theta.shape[1:])
-
-
-def make_grpo(actor: Any, ranks: Ranks | None = None, **settings: Any) -> GRPO:
-    """One epoch of one minibatch without gradient clipping, in groups of two."""
-    plain = {"epochs": 1, "minibatch": 10**6, "grad_clip": 1e9, "warmup_updates": 0, "target_kl": None, "group_size": 2}
-    return GRPO(GRPOConfig(**(plain | settings)), actor, ranks or Ranks(), 0, 100)
-
-
-def episodes(outcomes: list[float], lengths: list[int], group_size: int = 2) -> tuple[TableActor, Rollout]:
-    """One episode an environment, with its return and its control steps, two to a decision, at most three decisions."""
-    count = len(outcomes)
-    actor = TableActor(TALL * count)
-    rollout = Rollout.allocate(actor, TALL, count)
-    rollout.clear()
-    rollout.trace["row"][:] = torch.arange(TALL * count).view(TALL, count)
-    for env, (outcome, length) in enumerate(zip(outcomes, lengths, strict=True)):
-        decisions = -(-length // 2)
-        rollout.valid[:decisions, env] = True
-        rollout.steps[:decisions, env] = torch.tensor([2] * (length // 2) + [1] * (length % 2))
-        rollout.source[:decisions, env] = 0
-        rollout.group[:decisions, env] = env // group_size
-        rollout.terminated[decisions - 1, env] = True
-        rollout.reward[decisions - 1, env, (length - 1) % 2] = outcome
-    return actor, rollout
+from tests.support.experience import (
+    TALL,
+    TableActor,
+    changed,
+    episodes,
+    make_actor,
+    make_grpo,
+    make_rollout,
+    on_ranks,
+    weights,
+)
 
 
 def gradients(actor: TableActor, rollout: Rollout, **settings: Any) -> Tensor:

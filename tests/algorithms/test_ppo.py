@@ -5,22 +5,27 @@ from typing import Any
 
 import pytest
 import torch
-from experience import Table, ThreadRanks, changed, make_actor, make_rollout, on_ranks, split, weights
 from torch import Tensor
 
 from embodied_rl.actors.flow import PRIVILEGED
-from embodied_rl.algorithms.ppo import PPO, PPOConfig
 from embodied_rl.interfaces.sim import Source
 from embodied_rl.ranks.collective import Ranks
 from embodied_rl.rollout.buffer import Rollout
+from tests.support.experience import (
+    Table,
+    ThreadRanks,
+    changed,
+    make_actor,
+    make_ppo,
+    make_rollout,
+    on_ranks,
+    split,
+    spoil,
+    unlearnable,
+    weights,
+)
 
 SAMPLERS = ["hybrid", "full", "noise"]
-
-
-def make_ppo(actor: Any, ranks: Ranks | None = None, **settings: Any) -> PPO:
-    """Without warm-up, early stop or gradient clipping, and with a short critic, unless told otherwise."""
-    plain = {"critic_warmup": 0, "critic_steps": 2, "minibatch": 8, "warmup_updates": 0, "target_kl": None, "lr": 0.01}
-    return PPO(PPOConfig(**(plain | settings)), actor, ranks or Ranks(), 0, 100)
 
 
 def hand_rollout(**changes: Any) -> Rollout:
@@ -104,32 +109,6 @@ def test_ranks_of_this_module_are_ranks() -> None:
     gathered = on_ranks(lambda ranks: (ranks.gather(ranks.rank), ranks.any_(ranks.rank == 1)), 3)
     assert gathered == [([0, 1, 2], True)] * 3
     assert issubclass(ThreadRanks, Ranks)
-
-
-def unlearnable(rollout: Rollout) -> Tensor:
-    """bool [T, N, Hx]: actions that were not executed, not the policy's own, or in rows that do not count."""
-    executed = torch.arange(rollout.executed) < rollout.steps[..., None]
-    return ~(executed & (rollout.source == int(Source.POLICY)) & rollout.valid[..., None])
-
-
-def spoil(rollout: Rollout) -> Rollout:
-    """The same experience with other numbers wherever nobody may look."""
-    spoilt = deepcopy(rollout)
-    noise = torch.Generator().manual_seed(9)
-    never, executed = unlearnable(rollout), torch.arange(rollout.executed) < rollout.steps[..., None]
-    spoilt.log_prob[never] += 3
-    # What is drawn is [T, N, S, H, D]; its executed actions are the first of H.
-    drawn = spoilt.trace["flow/x_next"][:, :, :, : rollout.executed].movedim(3, 2)
-    drawn[never] += torch.randn(drawn[never].shape, generator=noise)
-    spoilt.trace["flow/x_next"][:, :, :, rollout.executed :] += 5
-    spoilt.reward[~executed] += 7
-    spoilt.success[~executed] ^= True
-    spoilt.source[~executed] = int(Source.POLICY)
-    spoilt.final_value[~rollout.truncated | rollout.terminated] += 11
-    lost = ~rollout.valid
-    for tensor in (*spoilt.trace.values(), spoilt.log_prob, spoilt.value, spoilt.reward, spoilt.final_value):
-        tensor[lost] = torch.nan if tensor.is_floating_point() else 1
-    return spoilt
 
 
 @pytest.mark.parametrize("critic", ["privileged", "prefix", "expert"])
@@ -216,7 +195,7 @@ def test_value_clip_and_huber_act_on_every_critic(critic: str) -> None:
         rollout = make_rollout(actor, decisions=6)
         rollout.terminated[:] = True
         rollout.reward[:] = 5.0
-        ppo = make_ppo(actor, lr=0.0, perception_lr=0.0, critic_lr=0.02, critic_steps=60, epochs=30, **settings)
+        ppo = make_ppo(actor, lr=0.0, perception_lr=0.0, critic_lr=0.02, critic_steps=30, epochs=15, **settings)
         loss = ppo.update([rollout], 5)["value_loss"]
         with torch.no_grad():
             trace = {name: tensor.flatten(0, 1) for name, tensor in rollout.trace.items()}

@@ -4,13 +4,22 @@ from collections.abc import Iterator
 
 import pytest
 import torch
-from experience import Table, make_actor, make_rollout, make_update, on_ranks, table_batch, weights
-from test_grpo import episodes, make_grpo
-from test_ppo import make_ppo
 from torch import Tensor
 
 from embodied_rl.algorithms.batch import Batch, as_batch, concatenate
 from embodied_rl.rollout.buffer import Rollout
+from tests.support.experience import (
+    Table,
+    episodes,
+    make_actor,
+    make_grpo,
+    make_ppo,
+    make_rollout,
+    make_update,
+    on_ranks,
+    table_batch,
+    weights,
+)
 
 GAP = 0.3 * torch.randn(12, 2, 2, generator=torch.Generator().manual_seed(0))
 ADVANTAGE = torch.randn(12, generator=torch.Generator().manual_seed(1))

@@ -30,11 +30,16 @@ def test_where_the_system_does_not_tell_there_is_no_figure(monkeypatch) -> None:
 
 
 def test_sleeping_is_not_waiting_for_a_core() -> None:
-    before = queued() or 0.0
-    time.sleep(0.3)
-    assert 0 <= (queued() or 0.0) - before < 0.15
+    """The least of some times: on a busy machine, who wakes up does wait for one."""
+    waited: list[float] = []
+    while len(waited) < 10 and not any(seconds < 0.05 for seconds in waited):
+        before = queued() or 0.0
+        time.sleep(0.1)
+        waited.append((queued() or 0.0) - before)
+    assert 0 <= min(waited) < 0.05
 
 
+@pytest.mark.process
 @pytest.mark.skipif(not TOLD, reason="the system does not tell")
 def test_programs_that_share_a_core_wait_for_each_other() -> None:
     """Three that always want the same core: each waits at least a third of the time."""

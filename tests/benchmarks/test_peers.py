@@ -63,6 +63,7 @@ def test_a_picture_follows_every_fifth_step() -> None:
     assert done == ([*["step"] * 5, "picture"] * (len(done) // 6))
 
 
+@pytest.mark.process
 def test_the_measuring_process_starts(monkeypatch) -> None:
     """A peer that is not installed fails there, with the reason on the last line."""
     if peers.importlib.util.find_spec(PEERS["lift"].module) is None:

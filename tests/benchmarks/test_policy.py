@@ -9,13 +9,12 @@ import torch
 
 pytest.importorskip("transformers")
 
-import pi_sizes
-
 from embodied_rl.benchmarks import limit, memory, networks, policy, stopwatch
 from embodied_rl.benchmarks.networks import TINY
 from embodied_rl.benchmarks.policy import Case
 from embodied_rl.commands import bench
 from embodied_rl.config.schema import AlgoNode, BenchConfig, PolicyNode, SimNode
+from tests.support import pi_sizes
 
 LEAST = replace(
     TINY, name="least", cameras=1, picture=28, tokens={"pi0": 4, "pi05": 5},

@@ -77,6 +77,7 @@ def test_steps_are_counted_over_environments_and_chunks(monkeypatch) -> None:
     assert set(found.simulator) == {6 * 3 * CHUNK / 2.0}
 
 
+@pytest.mark.process
 def test_transport_is_what_the_simulator_was_not_busy_with(closing) -> None:
     """A simulator that sleeps for a known time a step, in a process of its own."""
     config = FakeSimulator.Config(seconds=0.002)

@@ -2,6 +2,7 @@
 
 from io import StringIO
 
+import pytest
 from rich.console import Console
 
 from embodied_rl.benchmarks import recovery, transport
@@ -10,6 +11,7 @@ from embodied_rl.config.schema import SimNode
 from embodied_rl.simulators.kind import SimulatorKind
 
 
+@pytest.mark.process
 def test_pictures_of_the_size_that_is_told_are_carried() -> None:
     load = Load(envs=3, cameras=2, size=8)
     observation = StillSimulator(load, 3).reset([None] * 3)
@@ -24,6 +26,7 @@ def test_the_table_shows_milliseconds() -> None:
     assert all(shown in text.getvalue() for shown in ("0.100", "0.200", "500.000"))
 
 
+@pytest.mark.process
 def test_a_killed_process_is_missed_and_replaced() -> None:
     kind = SimulatorKind.of(SimNode("tabletop", options={"image_size": 16}))
     found = recovery.measure(kind, envs=2, kills=2)

@@ -130,11 +130,12 @@ def test_a_mistake_in_a_sweep_is_found_before_its_first_run(run, received, tmp_p
     assert not (tmp_path / "runs").exists()
 
 
+@pytest.mark.process
 def test_hydras_own_questions(toy_package) -> None:
     """In a process of its own: Hydra answers through logging, which it configures once."""
     done = subprocess.run(
         [sys.executable, "-m", "embodied_rl", "train", "--info", "searchpath"],
         env={**os.environ, "PYTHONPATH": os.pathsep.join([str(toy_package), os.environ.get("PYTHONPATH", "")])},
-        capture_output=True, text=True, timeout=60, check=True,
+        capture_output=True, text=True, timeout=200, check=True,
     )  # fmt: skip
     assert "pkg://toy_package_conf" in done.stdout

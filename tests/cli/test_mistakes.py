@@ -148,6 +148,7 @@ def test_where_results_cannot_go_is_found_before_anything_runs(run) -> None:
         assert code == 2 and "out=/etc/passwd/x: /etc/passwd is a file" in err and "run.root" not in err
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("unbuffered", ["", "1"])
 def test_a_reader_that_has_seen_enough_is_no_error(unbuffered: str) -> None:
     """Whether it is found out at the end or in the middle of a table."""
@@ -155,5 +156,5 @@ def test_a_reader_that_has_seen_enough_is_no_error(unbuffered: str) -> None:
     environment = {**os.environ, "PYTHONUNBUFFERED": unbuffered}
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
     process.stdout.close()
-    _, complaint = process.communicate(timeout=60)
+    _, complaint = process.communicate(timeout=200)
     assert (process.returncode, complaint) == (CLOSED_PIPE, "")

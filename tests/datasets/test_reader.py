@@ -2,7 +2,6 @@
 
 import json
 import shutil
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,18 +11,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))
-sys.path.insert(0, str(Path(__file__).parents[1] / "parity"))
-
-import recipe
-from making import FPS, NUMBERS, PNG, VIDEO, assert_grey, frame, grey, length, made, task, where
-
 from embodied_rl.datasets.lerobot import reader, statistics
 from embodied_rl.datasets.lerobot.decoder import Decoder
 from embodied_rl.datasets.lerobot.episodes import read_statistics
 from embodied_rl.datasets.lerobot.info import DatasetError, Feature
 from embodied_rl.datasets.lerobot.reader import Dataset
 from embodied_rl.datasets.lerobot.writer import Writer
+from tests.support import recipe
+from tests.support.making_datasets import FPS, NUMBERS, PNG, VIDEO, assert_grey, frame, grey, length, made, task, where
 
 THEIRS = Path(__file__).parent / "data/lerobot_044"
 """Written by lerobot 0.4.4: tests/parity/lerobot_dataset.py, which says what its values are."""

@@ -2,21 +2,16 @@
 
 import itertools
 import json
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))
-
-from making import FEATURES, FPS, frame, made, record, where
 
 from embodied_rl.datasets.lerobot.info import DatasetError
 from embodied_rl.datasets.lerobot.reader import Dataset
 from embodied_rl.datasets.lerobot.samples import Samples
 from embodied_rl.datasets.lerobot.stream import Shuffle, Stream
 from embodied_rl.datasets.lerobot.writer import Writer
+from tests.support.making_datasets import FEATURES, FPS, frame, made, record, where
 
 SMALL = Shuffle(seed=3, run=4, buffer=20)
 ALL = list(range(72))

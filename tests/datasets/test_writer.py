@@ -11,10 +11,6 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))
-
-from making import FEATURES, FPS, NUMBERS, PNG, VIDEO, assert_holds, frame, frames, length, made, record, task
-
 from embodied_rl.datasets.lerobot import episodes as listing
 from embodied_rl.datasets.lerobot.info import DatasetError, Feature
 from embodied_rl.datasets.lerobot.reader import Dataset
@@ -22,6 +18,20 @@ from embodied_rl.datasets.lerobot.statistics import combine
 from embodied_rl.datasets.lerobot.video import Encoder
 from embodied_rl.datasets.lerobot.writer import Writer
 from embodied_rl.runs.storage import StorageError
+from tests.support.making_datasets import (
+    FEATURES,
+    FPS,
+    NUMBERS,
+    PNG,
+    VIDEO,
+    assert_holds,
+    frame,
+    frames,
+    length,
+    made,
+    record,
+    task,
+)
 
 
 @pytest.mark.parametrize("codec", ["h264", "libsvtav1"])
@@ -130,12 +140,14 @@ def test_videos_of_another_encoder_get_files_of_their_own(tmp_path) -> None:
     assert_holds(Dataset(tmp_path / "data"), 4)
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(("episodes", "more"), [(0, 3), (3, 0), (3, 4)])
 def test_a_killed_writer_leaves_its_episodes(tmp_path, episodes, more) -> None:
     """Before the first, between two, and in the middle of one; and another writer continues."""
     command = [
         sys.executable,
-        Path(__file__).with_name("killed_writer.py"),
+        "-m",
+        "tests.support.killed_writer",
         tmp_path / "data",
         f"{episodes}",
         f"{more}",
@@ -143,7 +155,7 @@ def test_a_killed_writer_leaves_its_episodes(tmp_path, episodes, more) -> None:
     process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     assert process.stdout is not None and process.stdout.readline() == b"ready\n"
     process.kill()
-    process.communicate(timeout=30)
+    process.communicate(timeout=200)
     assert_holds(Dataset(tmp_path / "data"), episodes)
     with Writer.resume(tmp_path / "data") as writer:
         record(writer, range(episodes, episodes + 2))

@@ -1,6 +1,5 @@
 """A learner spread over ranks: the same updates, whole weights for all who ask, checkpoints for any number of ranks."""
 
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -10,14 +9,11 @@ import pytest
 import torch
 from torch import Tensor
 
-sys.path.insert(0, str(Path(__file__).parent))  # for `spreading`
-
-import spreading
-
 from embodied_rl.learning import checkpoint, sharded
 from embodied_rl.learning.checkpoint import CheckpointError
 from embodied_rl.ranks.collective import GlooRanks
 from embodied_rl.ranks.launch import RankFailed, Ranks, launch
+from tests.support import spreading
 
 State = dict[str, Tensor]
 TAKEN_BACK = ("backbone.stem.mix.bias", "backbone.stem.heat.2.bias")
@@ -36,9 +32,10 @@ def assert_equal(found: State, wanted: State) -> None:
 
 
 def compared(kind: str, **settings: Any) -> dict[str, Any]:
-    return launch(spreading.compare, {"kind": kind, "settings": settings}, 2, timeout=60, threads=1)
+    return launch(spreading.compare, {"kind": kind, "settings": settings}, 2, timeout=200, threads=1)
 
 
+@pytest.mark.process
 def test_sharded_is_replicated_and_one_process_with_all_rows() -> None:
     """Ranks have unequal rows; gradients are clipped over the whole norm."""
     result = compared("full", grad_clip=0.05)
@@ -53,6 +50,7 @@ def test_sharded_is_replicated_and_one_process_with_all_rows() -> None:
     assert largest_difference(alone["weights"], spreading.copied(spreading.make())) > 5e-5, "nothing was learned"
 
 
+@pytest.mark.process
 def test_a_rank_holds_its_share_and_publishes_everything() -> None:
     result = compared("noise", micro_batch=5)
     assert largest_difference(result["spread"], result["plain"]) < 1e-6
@@ -62,6 +60,7 @@ def test_a_rank_holds_its_share_and_publishes_everything() -> None:
         assert result["published"][name] == value.numpy().tobytes(), name
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("kind", ["lora", "expert"])
 def test_what_is_frozen_is_spread_and_stays(kind: str) -> None:
     pytest.importorskip("peft" if kind == "lora" else "torch")
@@ -73,8 +72,9 @@ def test_what_is_frozen_is_spread_and_stays(kind: str) -> None:
     assert changed and changed <= wanted
 
 
+@pytest.mark.process
 def test_checkpoints_continue_to_the_bit_and_on_any_number_of_ranks(tmp_path: Path) -> None:
-    two = launch(spreading.checkpointed, (str(tmp_path), 2), 2, timeout=60, threads=1)
+    two = launch(spreading.checkpointed, (str(tmp_path), 2), 2, timeout=200, threads=1)
     for part in ("weights", "moments"):
         assert_equal(two["resumed"][part], two["straight"][part])
     folder = tmp_path / "00000002"
@@ -91,19 +91,21 @@ def test_checkpoints_continue_to_the_bit_and_on_any_number_of_ranks(tmp_path: Pa
         checkpoint.load(folder)
 
 
+@pytest.mark.process
 def test_a_checkpoint_before_the_first_update_continues(tmp_path: Path) -> None:
     """A critic that learns first leaves the policy's optimiser without moments: none may be made up."""
-    two = launch(spreading.checkpointed, (str(tmp_path), 0), 2, timeout=60, threads=1)
+    two = launch(spreading.checkpointed, (str(tmp_path), 0), 2, timeout=200, threads=1)
     assert not two["stopped"]["moments"] and two["straight"]["moments"]
     for part in ("weights", "moments"):
         assert_equal(two["resumed"][part], two["straight"][part])
 
 
+@pytest.mark.process
 def test_pytorch_reads_the_shards(tmp_path: Path) -> None:
     """Its own reader finds each moment whole."""
     from torch.distributed import checkpoint as dcp
 
-    two = launch(spreading.checkpointed, (str(tmp_path), 2), 2, timeout=60, threads=1)
+    two = launch(spreading.checkpointed, (str(tmp_path), 2), 2, timeout=200, threads=1)
     reader = dcp.HuggingFaceStorageReader(str(tmp_path / "00000002" / "shards"))
     wanted = {f"0/{name}": value for name, value in two["stopped"]["moments"].items()}
     stored = reader.read_metadata().state_dict_metadata
@@ -112,19 +114,21 @@ def test_pytorch_reads_the_shards(tmp_path: Path) -> None:
     assert found and all(torch.equal(found[name], wanted[name]) for name in found)
 
 
+@pytest.mark.process
 def test_what_one_process_wrote_is_spread_over_two(tmp_path: Path) -> None:
     torch.set_num_threads(1)
     rollouts = spreading.rollouts_of(0)[:2]
     run = spreading.learned("full", Ranks(), True, rollouts)
     spreading.save(tmp_path, 2, run, Ranks())
-    two = launch(spreading.taken_up, str(tmp_path), 2, timeout=60, threads=1)
+    two = launch(spreading.taken_up, str(tmp_path), 2, timeout=200, threads=1)
     assert_equal(two["weights"], spreading.copied(run["actor"]))
     assert_equal(two["moments"], spreading.moments(run))
 
 
+@pytest.mark.process
 def test_a_rank_that_is_gone_is_the_first_cause() -> None:
     with pytest.raises(RankFailed, match=r"rank 1 .*killed by SIGKILL"):
-        launch(spreading.lose, None, 2, timeout=60, threads=1)
+        launch(spreading.lose, None, 2, timeout=200, threads=1)
     sharded.leave()
 
 
@@ -152,18 +156,18 @@ def test_ranks_that_share_a_gpu_are_told_what_to_do(monkeypatch: pytest.MonkeyPa
     assert sharded.spread(network, "sharded", Ranks()) is None, "a single process shares with nobody"
 
 
+@pytest.mark.process
 def test_a_single_process_needs_no_process_group(tmp_path: Path) -> None:
     """Neither to learn nor to write and read checkpoints of its own."""
     code = (
-        "import sys; sys.path.insert(0, sys.argv[1]); import spreading;"
+        "import sys; from tests.support import spreading;"
         "from pathlib import Path; from torch import distributed;"
         "from embodied_rl.ranks.launch import Ranks;"
         "run = spreading.learned('full', Ranks(), True, spreading.rollouts_of(0)[:2]);"
-        "spreading.save(Path(sys.argv[2]), 2, run, Ranks()); spreading.resumed(Path(sys.argv[2]), 2, Ranks(), [], 0);"
+        "spreading.save(Path(sys.argv[1]), 2, run, Ranks()); spreading.resumed(Path(sys.argv[1]), 2, Ranks(), [], 0);"
         "assert not distributed.is_initialized();"
         "print([name for name in sys.modules if name.startswith('torch.distributed.checkpoint')])"
     )
-    command = [sys.executable, "-c", code, str(Path(__file__).parent), str(tmp_path)]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
+    command = [sys.executable, "-c", code, str(tmp_path)]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert (ended.returncode, ended.stdout.strip()) == (0, "[]"), ended.stderr

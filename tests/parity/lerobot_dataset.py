@@ -4,6 +4,7 @@
     python lerobot_dataset.py append FOLDER          # two more episodes, by lerobot, in a dataset of the same features
     python lerobot_dataset.py read FOLDER            # what lerobot reads in a dataset of ours, as JSON
 
+PYTHONPATH names the checkout, for `support`.
 Values are those of `recipe`, and of `frame` below. torchvision is replaced, for where it is missing: of it, lerobot's
 datasets use a video reader, which PyAV is behind in any case, and `ToTensor`. Works with lerobot 0.4.4 and
 0.6.2, commit 7427f31; tests/datasets/data/lerobot_044 is what `write` of 0.4.4 left.
@@ -19,8 +20,9 @@ from typing import Any
 
 import av
 import numpy as np
-import recipe
 import torch
+
+from tests.support import recipe
 
 FPS, HEIGHT, WIDTH, LENGTHS = 10, 48, 64, (5, 7)
 HORIZON = 4

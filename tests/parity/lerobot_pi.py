@@ -6,8 +6,8 @@
     python lerobot_pi.py load pi0 FOLDER                             # does lerobot take a checkpoint of ours?
     python lerobot_pi.py time pi0                                    # seconds of its sampling loop, one thread
 
-Weights and inputs come from `recipe`, `pi_sizes` and `pi_inputs`. Made with lerobot 0.6.2 (commit 7427f31) and
-transformers 5.5.4.
+PYTHONPATH names the checkout: weights and inputs come from `recipe`, `pi_sizes` and `pi_inputs` of `support`.
+Made with lerobot 0.6.2 (commit 7427f31) and transformers 5.5.4.
 """
 
 # pyright: reportMissingImports=false
@@ -25,18 +25,18 @@ from types import ModuleType
 from typing import Any
 from unittest.mock import patch
 
-import key_lists
-import pi_inputs
-import pi_sizes as sizes
 import torch
 from lerobot.configs import FeatureType, PolicyFeature
 from lerobot.policies.factory import make_pre_post_processors
 from lerobot.processor import tokenizer_processor
-from pi_inputs import chunk, observation
 from safetensors.torch import save_file
-from tiny_tokenizer import SPECIAL, tiny_tokenizer
 from torch import Tensor
 from transformers import PreTrainedTokenizerFast
+
+from tests.support import key_lists, pi_inputs
+from tests.support import pi_sizes as sizes
+from tests.support.pi_inputs import chunk, observation
+from tests.support.tiny_tokenizer import SPECIAL, tiny_tokenizer
 
 LAYER = 1
 

@@ -8,6 +8,7 @@
     oracle/bin/python lerobot_smolvla.py keys golden/keys_smolvla_lerobot.json
     oracle/bin/python lerobot_smolvla.py load FOLDER    # a checkpoint of these sizes → keys that differ, actions
 
+PYTHONPATH names the checkout, for `support`.
 What lerobot imports beside, and no SmolVLA uses, is replaced by empty modules; so is what it would ask the hub for.
 Newer transformers of the 4 series (4.56 and 4.57 do) move the patches of float32 images by one position; older ones,
 the 5 series, and bfloat16 images, which lerobot's vision tower gets from SmolVLM2's own weights on, have them right.
@@ -24,16 +25,13 @@ from unittest.mock import MagicMock
 
 import numpy as np
 import torch
+import transformers  # before the stand-ins, so that it knows what is not there
 from safetensors import safe_open
 from safetensors.torch import save_file
+from transformers import SmolVLMConfig, SmolVLMForConditionalGeneration
 
-HERE = Path(__file__).parent
-sys.path.insert(0, str(HERE))
-
-import recipe  # noqa: E402
-import smolvla_sizes as sizes  # noqa: E402
-import transformers  # noqa: E402  # before the stand-ins, so that it knows what is not there
-from transformers import SmolVLMConfig, SmolVLMForConditionalGeneration  # noqa: E402
+from tests.support import recipe
+from tests.support import smolvla_sizes as sizes
 
 STAND_INS = (
     "torchvision",

@@ -1,9 +1,9 @@
 """What openpi's own PyTorch networks compute and store: run with a Python in which they work.
 
-    PYTHONPATH=OPENPI/src python openpi_pi.py keys pi0 golden/keys_pi0_openpi.json
-    PYTHONPATH=OPENPI/src python openpi_pi.py check pi0 golden/pi0_lerobot.safetensors  # largest differences
-    PYTHONPATH=OPENPI/src python openpi_pi.py checkpoint pi0 FOLDER                     # a small one, written by openpi
-    PYTHONPATH=OPENPI/src python openpi_pi.py load pi0 FOLDER                           # does openpi take ours?
+    PYTHONPATH=OPENPI/src:../.. python openpi_pi.py keys pi0 golden/keys_pi0_openpi.json
+    PYTHONPATH=OPENPI/src:../.. python openpi_pi.py check pi0 golden/pi0_lerobot.safetensors  # largest differences
+    PYTHONPATH=OPENPI/src:../.. python openpi_pi.py checkpoint pi0 FOLDER  # a small one, written by openpi
+    PYTHONPATH=OPENPI/src:../.. python openpi_pi.py load pi0 FOLDER        # does openpi take ours?
 
 transformers 4.53.2 with openpi's `transformers_replace` files in it; JAX is not needed. `checkpoint` needs numpydantic,
 too. Made with commit 15a9616.
@@ -21,11 +21,11 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
-import key_lists
-import pi_inputs
-import pi_sizes as sizes
 import torch
 from safetensors.torch import load_file, load_model, save_model
+
+from tests.support import key_lists, pi_inputs
+from tests.support import pi_sizes as sizes
 
 MADE_BY = {"openpi": "15a9616", "transformers": version("transformers"), "torch": version("torch")}
 FULL = {

@@ -1,6 +1,5 @@
 """Are the recorded tensors still those of the recipe, and do they say what they are taken to say?"""
 
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -10,14 +9,10 @@ from safetensors import safe_open
 from safetensors.torch import load_file
 from torch import Tensor
 
-HERE = Path(__file__).parent
-sys.path.insert(0, str(HERE))  # what the scripts for other projects' environments import, they import by these names
+from tests.support import key_lists, pi_inputs
+from tests.support import pi_sizes as sizes
 
-import key_lists  # noqa: E402
-import pi_inputs  # noqa: E402
-import pi_sizes as sizes  # noqa: E402
-
-GOLDEN = HERE / "golden"
+GOLDEN = Path(__file__).parent / "golden"
 FAMILIES = ("pi0", "pi05")
 
 

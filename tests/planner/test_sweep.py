@@ -18,7 +18,7 @@ MACHINES = (
     Resources(8, 3, device_memory=13e9),
     Resources(16, 6, device_memory=13e9),
 )
-DRAWS = 6
+DRAWS = 4
 
 
 def drawn(draw: random.Random, devices: bool) -> Costs:

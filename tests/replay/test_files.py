@@ -16,18 +16,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))
-sys.path.insert(0, str(Path(__file__).parents[1] / "rollout"))
-
-from collecting import SPEC, half_skilled, inline, make
-from replaying import Script, assert_holds, assert_transition, everything, invented, layout
-
 import embodied_rl.replay.storage as module
 from embodied_rl.interfaces.sim import Camera
 from embodied_rl.replay.format import ReplayError, ReplayFormat
 from embodied_rl.replay.storage import ReplayStorage
 from embodied_rl.replay.transitions import PLAIN
 from embodied_rl.runs.storage import StorageError
+from tests.support.collecting import SPEC, half_skilled, inline, make
+from tests.support.replaying import Script, assert_holds, assert_transition, everything, invented, layout
 
 SMALL = layout(6, tracks=2)
 
@@ -147,17 +143,18 @@ def test_a_process_that_ends_between_any_two_stores_leaves_a_storage_that_is_rig
     assert stores > 100
 
 
+@pytest.mark.process
 def test_kill_9_at_any_moment_leaves_whole_transitions(tmp_path: Path) -> None:
     """Three times, on the same folder: each process continues where the one before it was killed, once round and more
     after that."""
-    writer, folder = Path(__file__).with_name("writing_without_end.py"), tmp_path / "replay"
+    command, folder = [sys.executable, "-m", "tests.support.writing_without_end"], tmp_path / "replay"
     rng = np.random.default_rng(0)
     for seed in range(3):
-        process = subprocess.Popen([sys.executable, writer, folder, f"{seed}"], stdout=subprocess.PIPE)
+        process = subprocess.Popen([*command, folder, f"{seed}"], stdout=subprocess.PIPE)
         assert process.stdout is not None and process.stdout.readline() == b"round\n"
         time.sleep(0.05 * rng.random())
         process.kill()
-        process.communicate(timeout=30)
+        process.communicate(timeout=200)
         assert assert_invented(ReplayStorage.open(folder))
 
 

@@ -1,23 +1,23 @@
 """Replay storage: what is sampled is what happened, whatever was overwritten, lost or written by whom."""
 
 import gc
-import sys
 import tracemalloc
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
-sys.path.insert(0, str(Path(__file__).parent))
-sys.path.insert(0, str(Path(__file__).parents[1] / "rollout"))
-
-from collecting import (
+from embodied_rl.replay.format import Field, ReplayError
+from embodied_rl.replay.storage import ReplayStorage
+from embodied_rl.rollout.episodes import EpisodeSampler
+from embodied_rl.testing.fakes import FakeSimulator, RowwiseFakeActor
+from tests.support.collecting import (
     CONFIG,
     SEED,
     SPEC,
+    KillingActor,
     N,
     T,
     assert_equal,
@@ -28,7 +28,7 @@ from collecting import (
     make,
     workers,
 )
-from replaying import (
+from tests.support.replaying import (
     EXECUTED,
     Restless,
     Script,
@@ -44,12 +44,6 @@ from replaying import (
     observation,
     result,
 )
-from test_faults import KillingActor
-
-from embodied_rl.replay.format import Field, ReplayError
-from embodied_rl.replay.storage import ReplayStorage
-from embodied_rl.rollout.episodes import EpisodeSampler
-from embodied_rl.testing.fakes import FakeSimulator, RowwiseFakeActor
 
 LONG = replace(CONFIG, horizon=23)
 
@@ -73,6 +67,7 @@ def test_what_is_sampled_is_what_a_naive_recorder_wrote_down(capacity, parts, sl
     assert {(True, False), (False, True), (False, False)} == set(ends)
 
 
+@pytest.mark.process
 def test_images_in_shared_memory_are_copied(closing: Callable) -> None:
     storage = ReplayStorage(layout())
     collector, actor = make(closing(workers(2)), writers=[storage])
@@ -81,6 +76,7 @@ def test_images_in_shared_memory_are_copied(closing: Callable) -> None:
     assert_holds(storage, expected_of(actor, 3 * T, 500, lambda: FakeSimulator(1, CONFIG)))
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(("call", "episode"), [(11, 1), (17, 2)], ids=["within a rollout", "across two"])
 def test_a_lost_episode_is_not_sampled_wherever_it_began(closing: Callable, call: int, episode: int) -> None:
     """The worker dies in the second decision of its episodes; they began in this rollout, or in the one before."""

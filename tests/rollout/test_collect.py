@@ -1,17 +1,11 @@
 """Collection: bits that depend on no slicing or timing, exact resume, whole episodes, and real overlap."""
 
-import sys
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-
-sys.path.insert(0, str(Path(__file__).parent))
-
-from collecting import CONFIG, SEED, SPEC, N, T, assert_equal, copied, half_skilled, inline, make, reference, workers
 
 from embodied_rl.interfaces.policy import Decision, NoiseKeys
 from embodied_rl.interfaces.sim import StepResult
@@ -20,6 +14,20 @@ from embodied_rl.rollout.buffer import Rollout
 from embodied_rl.rollout.collect import Collector
 from embodied_rl.rollout.episodes import EpisodeSampler
 from embodied_rl.testing.fakes import FakeSimulator, RowwiseFakeActor
+from tests.support.collecting import (
+    CONFIG,
+    SEED,
+    SPEC,
+    N,
+    T,
+    assert_equal,
+    copied,
+    half_skilled,
+    inline,
+    make,
+    reference,
+    workers,
+)
 
 
 class Loop:
@@ -82,6 +90,7 @@ def test_slices_and_handles_change_no_bit(parts: int, slices: int) -> None:
         assert_equal(copied(collector.collect(actor)), expected)
 
 
+@pytest.mark.process
 def test_worker_processes_change_no_bit(closing: Callable) -> None:
     collector, actor = make(closing(workers(4)), slices=2)
     for expected in reference():
@@ -256,6 +265,7 @@ def test_while_one_slice_is_inferred_all_others_simulate(slices: int) -> None:
     assert not any(handle.busy for handle in handles)
 
 
+@pytest.mark.process
 def test_two_slices_overlap_simulation_and_inference(closing: Callable) -> None:
     """With stages of fixed length, T rounds take T · max(slices · simulate, slices · infer, simulate + infer).
 

@@ -2,40 +2,31 @@
 
 import os
 import signal
-import sys
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
-sys.path.insert(0, str(Path(__file__).parent))
-
-from collecting import CONFIG, SPEC, N, T, assert_equal, copied, fast_and_slow, inline, make, reference, workers
-
-from embodied_rl.interfaces.policy import Decision, NoiseKeys
-from embodied_rl.interfaces.sim import Observation
 from embodied_rl.processes.handle import WorkerDied, WorkerError
-from embodied_rl.processes.local import ProcessHandle
-from embodied_rl.testing.fakes import FakeSimulator, RowwiseFakeActor
+from embodied_rl.testing.fakes import FakeSimulator
+from tests.support.collecting import (
+    CONFIG,
+    KillingActor,
+    N,
+    T,
+    assert_equal,
+    copied,
+    fast_and_slow,
+    inline,
+    make,
+    reference,
+    workers,
+)
 
 
-class KillingActor(RowwiseFakeActor):
-    """Kills a worker, which is simulating meanwhile, in a given call of `act`."""
-
-    def __init__(self, victim: ProcessHandle, call: int):
-        super().__init__(SPEC)
-        self.victim, self.call = victim, call
-
-    def act(self, observation: Observation, keys: NoiseKeys, explore: bool) -> Decision:
-        self.call -= 1
-        if self.call == 0:
-            os.kill(self.victim.pid, signal.SIGKILL)
-        return super().act(observation, keys, explore)
-
-
+@pytest.mark.process
 def test_a_killed_worker_costs_its_own_episodes_alone(closing: Callable) -> None:
     """Killed while simulating row 4, which its episodes began before: they are invalid, everything else bit-equal."""
     handles = closing(fast_and_slow())
@@ -63,6 +54,7 @@ def test_a_killed_worker_costs_its_own_episodes_alone(closing: Callable) -> None
             assert torch.equal(left[:, : N // 2], right[:, : N // 2]), name
 
 
+@pytest.mark.process
 def test_a_worker_killed_between_rollouts_is_replaced_at_a_checkpoint(closing: Callable) -> None:
     handles = closing(workers(2))
     collector, actor = make(handles)
@@ -79,6 +71,7 @@ def test_a_worker_killed_between_rollouts_is_replaced_at_a_checkpoint(closing: C
     assert resumed.restarts == 1
 
 
+@pytest.mark.process
 def test_a_worker_that_keeps_dying_ends_the_run(closing: Callable) -> None:
     handles = closing(workers(1, replace(CONFIG, fault="crash"), max_restarts=1))
     collector, actor = make(handles)
@@ -86,6 +79,7 @@ def test_a_worker_that_keeps_dying_ends_the_run(closing: Callable) -> None:
         collector.collect(actor)
 
 
+@pytest.mark.process
 def test_an_exception_in_a_worker_is_that_workers_error(closing: Callable) -> None:
     collector, actor = make(closing(workers(2, replace(CONFIG, fault="raise", fault_row=2))))
     with pytest.raises(WorkerError, match="simulator 0: 'step' raised RuntimeError"):
@@ -104,6 +98,7 @@ def test_nan_of_the_simulator_is_named(fault: str, what: str, decision: int) -> 
         collector.collect(actor)
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("apart", [False, True])
 def test_physics_that_breaks_is_named_by_the_environment_of_all(apart: bool, closing: Callable) -> None:
     """The second simulator knows its row; which environment, episode and decision that is, only the engine knows."""
@@ -115,6 +110,7 @@ def test_physics_that_breaks_is_named_by_the_environment_of_all(apart: bool, clo
         collector.collect(actor)
 
 
+@pytest.mark.process
 def test_a_worker_that_dies_while_it_continues_costs_its_episodes(closing: Callable) -> None:
     collector, actor = make(inline(2))
     collector.collect(actor)
@@ -172,6 +168,7 @@ def test_a_simulator_that_contradicts_itself_is_refused() -> None:
         collector.collect(actor)
 
 
+@pytest.mark.process
 def test_a_worker_lost_in_a_fresh_rollout_is_parked_until_the_next(closing: Callable) -> None:
     handles = closing(fast_and_slow())
     collector, actor = make(handles, decisions=3, fresh=True, actor=KillingActor(handles[1], call=3))

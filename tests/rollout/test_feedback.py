@@ -1,15 +1,9 @@
 """Collecting while a curriculum changes the draw between rollouts: what runs stays what it is, also when resumed."""
 
-import sys
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 import numpy as np
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))
-
-from collecting import CONFIG, SEED, SPEC, N, T, assert_equal, copied, half_skilled
 
 from embodied_rl.interfaces.curriculum import Curriculum, EpisodeRecord
 from embodied_rl.interfaces.sim import Array, Episode
@@ -18,6 +12,7 @@ from embodied_rl.rollout.buffer import Rollout
 from embodied_rl.rollout.collect import Collector
 from embodied_rl.rollout.episodes import EpisodeSampler
 from embodied_rl.testing.fakes import FakeSimulator
+from tests.support.collecting import CONFIG, SEED, SPEC, N, T, assert_equal, copied, half_skilled
 
 KINDS = {"carried over": (False, 1), "groups carried over": (False, 2), "whole groups": (True, 2)}
 

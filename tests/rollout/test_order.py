@@ -3,17 +3,11 @@
 import os
 import random
 import signal
-import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-
-sys.path.insert(0, str(Path(__file__).parent))
-
-from collecting import SPEC, N, T, assert_equal, copied, half_skilled, inline, make, reference, workers
 
 from embodied_rl.interfaces.policy import Decision, NoiseKeys
 from embodied_rl.interfaces.sim import Observation
@@ -22,6 +16,7 @@ from embodied_rl.processes.local import InlineHandle
 from embodied_rl.rollout.order import ready_first
 from embodied_rl.rollout.parts import Part
 from embodied_rl.testing.fakes import RowwiseFakeActor
+from tests.support.collecting import SPEC, N, T, assert_equal, copied, half_skilled, inline, make, reference, workers
 
 PARTS = 4
 
@@ -107,6 +102,7 @@ def test_nobody_starves() -> None:
     assert counts[-1] == [6, 6, 6]
 
 
+@pytest.mark.process
 def test_workers_in_ready_order_give_what_they_give_in_exact_order(closing: Callable) -> None:
     collector, actor = make(closing(workers(PARTS)), slices=2, order="ready")
     first, second = reference()
@@ -114,6 +110,7 @@ def test_workers_in_ready_order_give_what_they_give_in_exact_order(closing: Call
     assert_equal(copied(collector.collect(actor)), second)
 
 
+@pytest.mark.process
 def test_a_worker_killed_in_ready_order_costs_its_own_episodes(closing: Callable) -> None:
     handles = closing(workers(PARTS))
 

@@ -3,29 +3,24 @@
 import os
 import random
 import signal
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-sys.path.insert(0, str(Path(__file__).parent))
-
-from echo_simulator import SPEC, EchoConfig
-from echoing import DECISIONS, Books, EchoActor, FlakyHandle
-
 from embodied_rl.processes.local import ProcessHandle
 from embodied_rl.rollout.buffer import Rollout
 from embodied_rl.rollout.collect import Collector
 from embodied_rl.rollout.episodes import EpisodeSampler
 from embodied_rl.rollout.order import Order
+from tests.support.echo_simulator import SPEC, EchoConfig
+from tests.support.echoing import DECISIONS, Books, EchoActor, FlakyHandle
 
 ENOUGH = 10_000
-FACTORY = "echo_simulator:EchoSimulator"
+FACTORY = "tests.support.echo_simulator:EchoSimulator"
 
 
 @dataclass(frozen=True)
@@ -87,11 +82,7 @@ def test_books_balance_whatever_goes_wrong() -> None:
         check()
 
 
-@pytest.fixture(autouse=True)
-def _workers_can_import_the_simulator(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(str(Path(__file__).parent))
-
-
+@pytest.mark.process
 @pytest.mark.parametrize("seed", range(8))
 def test_books_balance_when_processes_are_killed(seed: int, closing: Callable) -> None:
     """In mid-chunk by themselves, and at any moment from outside, while they start included."""

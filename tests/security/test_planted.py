@@ -130,6 +130,7 @@ def test_a_benchmark_names_code(plant: Plant, typed: Typed, tmp_path: Path, what
     assert code == 2 and f"({KEYS[what]})" in said, said
 
 
+@pytest.mark.process
 def test_what_the_refusal_says_to_type_is_taken(plant: Plant, typed: Typed, tmp_path: Path) -> None:
     """It is then the user's own word: the interpreter is asked, and found to be none."""
     file = policy_file(tmp_path, NODES["interpreter"](plant))
@@ -140,6 +141,7 @@ def test_what_the_refusal_says_to_type_is_taken(plant: Plant, typed: Typed, tmp_
     assert plant.mark.exists() and code != 0
 
 
+@pytest.mark.process
 def test_numbers_name_nothing(plant: Plant, typed: Typed, tmp_path: Path) -> None:
     """Options of numbers alone come from the file, as they did in training."""
     node = {"name": "gymnasium", "package": None, "options": {"camera": {"distance": 1.5, "lookat": [0, 1.0]}}}
@@ -193,7 +195,7 @@ OPENS = {
 
 @pytest.mark.parametrize("command", OPENS)
 def test_no_command_opens_a_pickle(plant: Plant, typed: Typed, tmp_path: Path, command: str) -> None:
-    """Whatever it is called, and wherever in a folder it lies."""
+    """Whatever it is called, and wherever in a folder it lies; by itself, a file of each kind."""
     planted = pickle.dumps(plant)
     names = [
         "policy.safetensors", "model.safetensors", "policy.pt", "config.yaml", "config.json", "report.json",
@@ -207,7 +209,8 @@ def test_no_command_opens_a_pickle(plant: Plant, typed: Typed, tmp_path: Path, c
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_bytes(planted)
     (tmp_path / "bare.json").write_bytes(planted)
-    for target in (folder, *(folder / name for name in names), tmp_path / "bare"):
+    kinds = {Path(name).suffix: folder / name for name in names}
+    for target in (folder, *kinds.values(), tmp_path / "bare"):
         arguments = [word.format(target) for word in OPENS[command]]
         try:
             code, _ = typed(*arguments, *dry)

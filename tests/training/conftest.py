@@ -1,22 +1,22 @@
 """What tests of whole runs share: an installed plug-in, and runs that nothing disturbed."""
 
 import os
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 import torch
 
-sys.path.insert(0, str(Path(__file__).parent))  # for `running`, and for the plug-in `reaching`
-sys.path.extend(str(Path(__file__).parents[1] / name) for name in ("formats", "parity"))  # for small checkpoints
-
-from running import SMALL, TABLETOP, complete, with_plan
-
 from embodied_rl.cli.main import main
 from embodied_rl.config import plugins
+from tests.support.running import SMALL, TABLETOP, complete, with_plan
 
-HERE = str(Path(__file__).parent)
+PLUGIN = """
+[embodied_rl.sims]
+reaching = tests.support.reaching:SIMS
+[embodied_rl.algorithms]
+reaching = tests.support.reaching:ALGORITHMS
+"""
 Result = tuple[int, str, str]
 
 
@@ -39,8 +39,8 @@ def plugin_path(tmp_path_factory: pytest.TempPathFactory) -> str:
     info = site / "reaching-1.0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: reaching\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text("[embodied_rl.sims]\nreaching = reaching:SIMS\n")
-    return os.pathsep.join([str(site), HERE, *filter(None, [os.environ.get("PYTHONPATH")])])
+    (info / "entry_points.txt").write_text(PLUGIN)
+    return os.pathsep.join([str(site), *filter(None, [os.environ.get("PYTHONPATH")])])
 
 
 @pytest.fixture

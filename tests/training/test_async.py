@@ -7,9 +7,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from running import REACHING, SMALL, TABLETOP, assert_learned_alike, complete, figures, started, with_plan
 
 from embodied_rl.cli.main import main
+from tests.support.running import (
+    REACHING,
+    SMALL,
+    TABLETOP,
+    assert_learned_alike,
+    complete,
+    figures,
+    in_chunk,
+    started,
+    with_plan,
+)
+
+pytestmark = pytest.mark.process
 
 WORKERS = ("plan.ranks=2", "plan.rollout_workers=2")
 AHEAD = ("mode=async", "staleness=1", "plan.ranks=1", "plan.rollout_workers=2")
@@ -30,15 +42,20 @@ def test_curricula_of_workers_learn_the_same(typed: Callable[..., Any], tmp_path
 
 
 def test_a_killed_rollout_worker_costs_time_alone(plugin_path: str, tmp_path: Path) -> None:
-    settings = ("train", *SMALL, *REACHING, "sim.seconds=0.05", *AHEAD, "staleness=0")
+    """In the second chunk of its third rollout, where all wait."""
+    settings = ("train", *SMALL, *REACHING, "sim.marks=.", "sim.hold=8", *AHEAD, "staleness=0")
+    for folder in ("undisturbed", "disturbed"):
+        (tmp_path / folder).mkdir()
+    (tmp_path / "undisturbed" / "go").touch()
     undisturbed = complete(tmp_path / "undisturbed", *settings, PYTHONPATH=plugin_path)
     with started(tmp_path / "disturbed", *settings, PYTHONPATH=plugin_path) as process:
-        assert process.wait_until(lambda: process.iterations() >= 2), process.output()
-        victim = process.children()[0]
-        os.kill(victim.pid, signal.SIGKILL)
+        assert process.wait_until(lambda: len(in_chunk(tmp_path / "disturbed", 8)) == 2), process.output()
+        victim = in_chunk(tmp_path / "disturbed", 8)[0]
+        os.kill(victim, signal.SIGKILL)
+        (tmp_path / "disturbed" / "go").touch()
         code, output = process.finish()
         assert code == 0, output
-        assert f"(pid {victim.pid}) was killed by SIGKILL" in output
+        assert f"(pid {victim}) was killed by SIGKILL" in output
         assert "A new worker collects its part of rollout" in output
         assert process.run is not None
         assert_learned_alike(process.run, undisturbed)
@@ -46,10 +63,12 @@ def test_a_killed_rollout_worker_costs_time_alone(plugin_path: str, tmp_path: Pa
 
 
 def test_decisions_are_as_old_as_they_may_be_also_after_a_kill(plugin_path: str, tmp_path: Path) -> None:
-    settings = ("train", *SMALL, *REACHING, "sim.seconds=0.02", "train.iterations=12", *AHEAD)
+    held = ("sim.marks=.", "sim.hold=17")  # in the sixth rollout
+    settings = ("train", *SMALL, *REACHING, "sim.seconds=0.02", "train.iterations=12", *held, *AHEAD)
     with started(tmp_path, *settings, PYTHONPATH=plugin_path) as process:
         assert process.wait_until(lambda: process.iterations() >= 5), process.output()
         process.kill()
+    (tmp_path / "go").touch()
     with started(tmp_path, "train", "resume=last", PYTHONPATH=plugin_path) as process:
         code, output = process.finish()
         assert code == 0, output

@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from running import REACHING, SMALL, complete, figures
 from safetensors.torch import load_file
 
 from embodied_rl.config import plugins
+from tests.support.running import REACHING, SMALL, complete, figures
 
 MODULE = '''
 """A curriculum."""
@@ -86,6 +86,7 @@ def test_another_packages_curriculum_is_one_file(typed: Callable[..., Any], hard
     assert "episodes/effective_tasks" not in rows[0] and 1 < rows[-1]["episodes/effective_tasks"] < 2
 
 
+@pytest.mark.process
 def test_ranks_agree_on_what_is_drawn(plugin_path: str, tmp_path: Path) -> None:
     """Each has seen half of the episodes, and is told of all."""
     run = complete(tmp_path, "train", *SMALL, *REACHING, "episodes=success_rate", PYTHONPATH=plugin_path)

@@ -5,17 +5,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from running import ITERATIONS, REACHING, SMALL, TABLETOP, assert_same, complete, figures, with_plan
 
 from embodied_rl.cli.main import main
 from embodied_rl.training.trainer import Trainer
+from tests.support.running import ITERATIONS, REACHING, SMALL, TABLETOP, assert_same, complete, figures, with_plan
 
 
+@pytest.mark.process
 def test_the_same_seed_twice(reference: Path, tmp_path: Path) -> None:
     assert [row["iteration"] for row in figures(reference)] == list(range(1, ITERATIONS + 1))
     assert_same(complete(tmp_path, "train", *SMALL, *TABLETOP), reference)
 
 
+@pytest.mark.process
 @pytest.mark.slow
 def test_the_same_seed_twice_with_simulators_apart(split_reference: Path, tmp_path: Path) -> None:
     assert_same(complete(tmp_path, "train", *SMALL, *TABLETOP, "plan=split"), split_reference)
@@ -32,6 +34,7 @@ KINDS = {
 }  # fmt: skip
 
 
+@pytest.mark.process
 def test_a_policy_in_a_process_of_its_own_changes_no_bit(split_reference: Path, tmp_path: Path) -> None:
     settings = ("plan=split", "plan.policy=process")
     assert_same(complete(tmp_path, "train", *SMALL, *TABLETOP, *settings), split_reference)

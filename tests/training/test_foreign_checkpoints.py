@@ -10,13 +10,12 @@ from safetensors.torch import load_file
 
 pytest.importorskip("transformers")
 
-import building
-from building import EMBEDDING, HEAD, lerobot, openpi
-from running import REACHING, SMALL, assert_same
-from using import attach, save
-
 from embodied_rl.checkpoints.native import read_metadata
 from embodied_rl.training.trainer import Trainer
+from tests.support import building_checkpoints as building
+from tests.support.building_checkpoints import EMBEDDING, HEAD, lerobot, openpi
+from tests.support.running import REACHING, SMALL, assert_same
+from tests.support.using_checkpoints import attach, save
 
 Typed = Callable[..., tuple[int, str, str]]
 CAMERAS = "policy.cameras={base_0_rgb: top, left_wrist_0_rgb: null, right_wrist_0_rgb: null}"
@@ -39,6 +38,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return lerobot(tmp_path_factory.mktemp("formats") / "folder", "pi0", stats=known)
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("train", ["expert", "lora"])
 def test_train_resume_evaluate_and_write_back(
     typed: Typed, tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch, train: str
@@ -140,6 +140,7 @@ def test_mistakes_end_in_one_line(typed: Typed, tmp_path: Path, folder: Path) ->
     assert not (tmp_path / "back").exists()
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("form", ["lerobot", "openpi"])
 def test_what_is_imported_can_be_evaluated_and_exported_again(
     typed: Typed, tmp_path: Path, folder: Path, form: str

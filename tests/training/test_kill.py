@@ -5,11 +5,25 @@ import shutil
 import signal
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
 import pytest
-from running import ITERATIONS, SMALL, TABLETOP, Process, assert_same, figures, started
+
+from tests.support.running import (
+    ITERATIONS,
+    REACHING,
+    SMALL,
+    TABLETOP,
+    Process,
+    assert_same,
+    figures,
+    in_chunk,
+    started,
+)
+
+pytestmark = pytest.mark.process
 
 Moment = Callable[[Process], bool]
 
@@ -42,19 +56,40 @@ def while_finishing(process: Process) -> bool:
     return pointer.is_file() and pointer.read_text().strip() == f"{ITERATIONS:08d}"
 
 
+class Missed(Exception):  # noqa: N818
+    """The run was over before it could be disturbed."""
+
+
+def at_the_right_moment(disturb: Callable[[Path], Path], folder: Path) -> Path:
+    """What comes of disturbing a run: on a busy machine, of the first of some in which the moment was not missed."""
+    for attempt in range(4):
+        with suppress(Missed):
+            return disturb(folder / f"{attempt}")
+    pytest.fail("the moment was missed each time")
+
+
 def kill_again_and_again(folder: Path, moments: list[Moment], *settings: str) -> Path:
     """Start a run, kill it at each moment, continue it each time, and let it finish."""
-    arguments = ("train", *SMALL, *TABLETOP, *settings)
-    for moment in moments:
+
+    def disturb(folder: Path) -> Path:
+        arguments = ("train", *SMALL, *TABLETOP, *settings)
+        for moment in moments:
+            with started(folder, *arguments) as process:
+                if not process.wait_until(lambda moment=moment, process=process: moment(process)):
+                    code, output = process.finish()
+                    assert code == 0, output
+                    raise Missed
+                process.kill()
+                arguments = ("train", f"resume={process.run}")
         with started(folder, *arguments) as process:
-            assert process.wait_until(lambda moment=moment, process=process: moment(process)), process.output()
-            process.kill()
-            arguments = ("train", f"resume={process.run}")
-    with started(folder, *arguments) as process:
-        code, output = process.finish()
-        assert code == 0, output
-        assert process.run is not None
-        return process.run
+            code, output = process.finish()
+            assert code == 0 or "is finished" in output, output
+            if code:
+                raise Missed
+            assert process.run is not None
+            return process.run
+
+    return at_the_right_moment(disturb, folder)
 
 
 def test_kills_leave_no_trace(reference: Path, tmp_path: Path) -> None:
@@ -132,10 +167,13 @@ def test_no_whole_checkpoint_is_the_user_s_business(reference: Path, tmp_path: P
 
 
 def interrupt(process: Process, moment: Moment, number: signal.Signals) -> str:
-    assert process.wait_until(lambda: moment(process)), process.output()
-    process.signal_everybody(number)
+    reached = process.wait_until(lambda: moment(process))
+    if reached:
+        process.signal_everybody(number)
     code, output = process.finish()
     assert code == 0, output
+    if not reached or "Report: " in output:
+        raise Missed
     assert f"Continue with: embodied-rl train resume={process.run.relative_to(process.folder)}" in " ".join(
         output.split()
     )
@@ -144,40 +182,53 @@ def interrupt(process: Process, moment: Moment, number: signal.Signals) -> str:
 
 def test_ctrl_c_saves_and_leaves(reference: Path, tmp_path: Path) -> None:
     """While training after the iteration under way; in the last evaluation at once, and the report is made later."""
-    with started(tmp_path, "train", *SMALL, *TABLETOP) as process:
-        output = interrupt(process, lambda p: p.iterations() >= 2, signal.SIGINT)
-        assert "Stopping after this iteration" in output and "Stopped and saved" in output
-        done = process.iterations()
-        assert 2 < done < ITERATIONS and (process.run / "checkpoints" / "last").read_text() == f"{done:08d}\n"
-    with started(tmp_path, "train", "resume=last") as process:
-        interrupt(process, while_finishing, signal.SIGINT)
-        assert not (process.run / "report.html").exists()
-    with started(tmp_path, "train", "resume=last") as process:
-        assert process.finish()[0] == 0
-        assert (process.run / "report.html").is_file()
-        assert_same(process.run, reference)
+
+    def disturb(folder: Path) -> Path:
+        with started(folder, "train", *SMALL, *TABLETOP) as process:
+            output = interrupt(process, lambda p: p.iterations() >= 2, signal.SIGINT)
+            assert "Stopping after this iteration" in output and "Stopped and saved" in output
+            done = process.iterations()
+            assert (process.run / "checkpoints" / "last").read_text() == f"{done:08d}\n"
+            if done == ITERATIONS:
+                raise Missed
+            assert done > 2
+        with started(folder, "train", "resume=last") as process:
+            interrupt(process, while_finishing, signal.SIGINT)
+            assert not (process.run / "report.html").exists()
+        with started(folder, "train", "resume=last") as process:
+            assert process.finish()[0] == 0
+            assert (process.run / "report.html").is_file()
+            return process.run
+
+    assert_same(at_the_right_moment(disturb, tmp_path), reference)
 
 
 @pytest.mark.slow
 def test_sigterm_saves_and_leaves_with_simulators_apart(split_reference: Path, tmp_path: Path) -> None:
-    with started(tmp_path, "train", *SMALL, *TABLETOP, "plan=split") as process:
-        interrupt(process, lambda p: p.iterations() >= 3, signal.SIGTERM)
-    with started(tmp_path, "train", "resume=last") as process:
-        assert process.finish()[0] == 0
-        assert_same(process.run, split_reference)
+    def disturb(folder: Path) -> Path:
+        with started(folder, "train", *SMALL, *TABLETOP, "plan=split") as process:
+            interrupt(process, lambda p: p.iterations() >= 3, signal.SIGTERM)
+        with started(folder, "train", "resume=last") as process:
+            assert process.finish()[0] == 0
+            return process.run
+
+    assert_same(at_the_right_moment(disturb, tmp_path), split_reference)
 
 
-def test_a_run_outlives_its_simulators(tmp_path: Path) -> None:
-    """Workers killed in training and in evaluation are replaced; what was lost is counted."""
-    with started(tmp_path, "train", *SMALL, *TABLETOP, "plan=split") as process:
-        assert process.wait_until(lambda: process.iterations() >= 2)
-        workers = [child for child in process.children() if "runtime.worker" in " ".join(child.cmdline())]
-        assert len(workers) == 4
-        for worker in (workers[0], workers[3]):
-            worker.kill()
+def test_a_run_outlives_its_simulators(plugin_path: str, tmp_path: Path) -> None:
+    """A worker killed in a chunk of training, and one that evaluates, are replaced; what was lost is counted."""
+    settings = (*SMALL, *REACHING, "plan=split", "sim.marks=.", "sim.hold=8")
+    with started(tmp_path, "train", *settings, PYTHONPATH=plugin_path) as process:
+        assert process.wait_until(lambda: len(in_chunk(tmp_path, 8)) == 2), process.output()
+        workers = {child.pid: child for child in process.children() if "processes.worker" in " ".join(child.cmdline())}
+        training = [workers.pop(pid) for pid in in_chunk(tmp_path, 8)]
+        assert len(workers) == 2, "those that evaluate"
+        training[0].kill()
+        next(iter(workers.values())).kill()
+        (tmp_path / "go").touch()
         code, output = process.finish()
         assert code == 0, output
         last = figures(process.run)[-1]
     assert last["iteration"] == ITERATIONS and (process.run / "report.html").is_file()
     assert last["workers/restarts"] == 1
-    assert 1 <= last["workers/lost_episodes"] <= 4, "the worker ran four environments"
+    assert last["workers/lost_episodes"] == 4, "those of its four environments"

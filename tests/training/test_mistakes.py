@@ -8,7 +8,8 @@ from typing import Any
 import psutil
 import pytest
 import torch
-from running import REACHING, SMALL, TABLETOP, started
+
+from tests.support.running import REACHING, SMALL, TABLETOP, started
 
 ALONE = (*SMALL, "plan.ranks=1")
 
@@ -32,6 +33,7 @@ def policy(reference: Path) -> str:
     return str(reference / "policy.safetensors")
 
 
+@pytest.mark.process
 def test_a_checkpoint_of_another_network(
     typed: Callable[..., Any], reference: Path, policy: str, tmp_path: Path
 ) -> None:
@@ -43,10 +45,12 @@ def test_a_checkpoint_of_another_network(
     assert not (tmp_path / "runs").exists(), "nothing was started"
 
 
+@pytest.mark.process
 def test_a_checkpoint_of_another_robot(typed: Callable[..., Any], policy: str) -> None:
     refused(typed("train", *settings({"policy.checkpoint": policy})), "The policy sees camera 'front'")
 
 
+@pytest.mark.process
 def test_damaged_and_pickled_checkpoints(typed: Callable[..., Any], policy: str, tmp_path: Path) -> None:
     cut, pickled = tmp_path / "cut.safetensors", tmp_path / "pickled.safetensors"
     cut.write_bytes(Path(policy).read_bytes()[:-10])
@@ -55,6 +59,7 @@ def test_damaged_and_pickled_checkpoints(typed: Callable[..., Any], policy: str,
     refused(typed("train", *settings({"policy.checkpoint": str(pickled)})), "pickled.safetensors is a pickle")
 
 
+@pytest.mark.process
 def test_a_finished_run_cannot_go_on(typed: Callable[..., Any], reference: Path) -> None:
     refused(typed("train", f"resume={reference}"), f"{reference} is finished: 6 of 6 iterations", "policy.checkpoint=")
 
@@ -64,6 +69,7 @@ def test_nothing_to_resume(typed: Callable[..., Any], tmp_path: Path) -> None:
     refused(typed("train", f"resume={tmp_path}"), f"No run in {tmp_path}")
 
 
+@pytest.mark.process
 def test_a_run_without_its_configuration(typed: Callable[..., Any], reference: Path, tmp_path: Path) -> None:
     shutil.copytree(reference, tmp_path / "run")
     (tmp_path / "run" / "config.yaml").unlink()
@@ -87,6 +93,7 @@ def test_a_simulator_that_says_nan_is_named(typed: Callable[..., Any]) -> None:
     refused(result, "NaN or infinity in the simulator's state: environment 5, decision 1 of episode 5")
 
 
+@pytest.mark.process
 def test_so_it_is_where_another_rank_met_it(plugin_path: str, tmp_path: Path) -> None:
     """Environments 4 to 7 are those of rank 1; nobody waits for it."""
     arguments = ("train", *SMALL, *REACHING, "sim.nan_episode=6")
@@ -97,6 +104,7 @@ def test_so_it_is_where_another_rank_met_it(plugin_path: str, tmp_path: Path) ->
     assert "Traceback" not in output
 
 
+@pytest.mark.process
 def test_a_simulator_that_never_comes_up_is_named_with_the_remedy(typed: Callable[..., Any]) -> None:
     """At its deadline, not after as many tries as there are; nothing of it is left running."""
     apart = {"plan": "split", "plan.ranks": "1", "plan.start_timeout": "5", "sim.gate": "never"}
@@ -143,6 +151,7 @@ def test_a_dry_run_finds_what_a_run_would(typed: Callable[..., Any], words: list
     refused(typed("train", *kept, *words, *DRY), expected)
 
 
+@pytest.mark.process
 def test_a_dry_run_looks_at_files(typed: Callable[..., Any], policy: str, tmp_path: Path) -> None:
     cut = tmp_path / "cut.safetensors"
     cut.write_bytes(Path(policy).read_bytes()[:-10])
@@ -158,6 +167,7 @@ def test_a_dry_run_looks_at_files(typed: Callable[..., Any], policy: str, tmp_pa
     refused(typed("compare", str(cut), policy, *DRY), "is not a report")
 
 
+@pytest.mark.process
 def test_a_damaged_configuration_is_named(typed: Callable[..., Any], reference: Path, tmp_path: Path) -> None:
     run = tmp_path / "runs" / "train" / reference.name
     shutil.copytree(reference, run)

@@ -9,9 +9,22 @@ from pathlib import Path
 
 import psutil
 import pytest
-from running import REACHING, SMALL, TABLETOP, Process, assert_learned_alike, assert_same, complete, figures, started
+
+from tests.support.running import (
+    REACHING,
+    SMALL,
+    TABLETOP,
+    Process,
+    assert_learned_alike,
+    assert_same,
+    complete,
+    figures,
+    started,
+)
 
 pytest.importorskip("ray")
+
+pytestmark = pytest.mark.process
 RAY = ("runtime=ray", "cluster=local")
 TOKEN = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
 APART = ("plan=split", "plan.ranks=2", "plan.rollout_workers=2", "plan.workers=1", "mode=async", "staleness=0")

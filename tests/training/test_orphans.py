@@ -6,7 +6,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from running import REACHING, SMALL, Process, started
+
+from tests.support.running import REACHING, SMALL, Process, in_chunk, started
+
+pytestmark = pytest.mark.process
 
 AHEAD = ("mode=async", "plan=split", "plan.ranks=1", "plan.rollout_workers=2", "plan.workers=1")
 PLANS = {"colocated": (), "split": ("plan=split", "plan.ranks=2", "plan.workers=2"), "ahead": AHEAD}
@@ -58,7 +61,14 @@ SIGNALS: dict[str, Callable[[Process], None]] = {
 }
 
 
-@pytest.mark.parametrize("kind", SIGNALS)
+@pytest.mark.parametrize(
+    ("plan", "kind"),
+    [
+        pytest.param(plan, kind, marks=[] if (row + column) % 3 == 0 else pytest.mark.slow)
+        for row, plan in enumerate(PLANS)
+        for column, kind in enumerate(SIGNALS)
+    ],
+)
 def test_after_a_signal(kind: str, plan: str, plugin_path: str, tmp_path: Path) -> None:
     with started(tmp_path, *training(plan), PYTHONPATH=plugin_path) as process:
         wait_until_it_trains(process, plan)
@@ -75,15 +85,6 @@ def test_after_the_driver_was_killed(plan: str, plugin_path: str, tmp_path: Path
         assert process.wait_until(lambda: len(in_chunk(tmp_path, 9)) == simulators), process.output()
         assert len(process.children()) == DESCENDANTS[plan]
         process.kill()
-
-
-def in_chunk(folder: Path, number: int) -> list[Path]:
-    """The marks of simulators that have begun this chunk of training, and not ended it."""
-    return [
-        path
-        for path in folder.glob("[0-9]*")
-        if path.read_text().split() == ["begin", "end"] * (number - 1) + ["begin"]
-    ]
 
 
 def test_after_a_signal_while_it_starts(plugin_path: str, tmp_path: Path) -> None:

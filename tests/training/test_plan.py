@@ -5,7 +5,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from running import REACHING, SMALL
 
 from embodied_rl.config.compose import compose
 from embodied_rl.config.freeze import load
@@ -19,9 +18,10 @@ from embodied_rl.planner.search import choose
 from embodied_rl.processes.handle import WorkerDied
 from embodied_rl.rollout.buffer import Rollout
 from embodied_rl.runs import provenance
+from tests.support.running import REACHING, SMALL
 
 PLAN = ("plan", *(word for word in SMALL if not word.startswith("run.")), *REACHING)
-STEP = 0.004
+STEP = 0.02
 
 
 @pytest.fixture(autouse=True)
@@ -39,6 +39,7 @@ def costs(tmp_path: Path) -> str:
     return str(file)
 
 
+@pytest.mark.process
 def test_stages_of_known_length_are_measured(typed, tmp_path) -> None:
     code, out, err = typed(*PLAN, f"sim.seconds={STEP}")
     assert code == 0, err
@@ -47,7 +48,7 @@ def test_stages_of_known_length_are_measured(typed, tmp_path) -> None:
     assert chunk <= measured.costs.step(8) < 3 * chunk
     assert measured.costs.step.fixed > 0.7 * chunk
     assert measured.costs.inference(8) > 0 and measured.costs.update(64) > 0
-    assert 0 < measured.costs.transfer(8) < 0.05
+    assert 0 < measured.costs.transfer(8) < chunk
     assert measured.costs.simulator_memory(8) > 1e7 and measured.costs.policy_memory(64) > 1e8
     assert {"step", "inference", "update"} <= set(measured.spread) and "measured" in measured.about
     written = json.loads((tmp_path / "plan" / "plan.json").read_text())
@@ -114,6 +115,7 @@ def test_the_median_at_each_size_makes_the_line() -> None:
 AUTO = ("train", *SMALL, *REACHING, "plan=auto", "train.iterations=2", "plan.call_timeout=77")
 
 
+@pytest.mark.process
 def test_a_run_measures_once_and_keeps_what_it_chose(typed, cache, tmp_path) -> None:
     code, out, err = typed(*AUTO)
     assert code == 0, err
@@ -142,6 +144,7 @@ def store(typed, tmp_path: Path) -> Path:
     return file
 
 
+@pytest.mark.process
 def test_a_damaged_store_is_measured_again(typed, store) -> None:
     store.write_text("{")
     code, out, _ = typed(*AUTO)
@@ -177,6 +180,7 @@ def test_what_auto_chooses_cannot_be_set(typed, key) -> None:
     assert code == 2 and f"{key}: plan=auto" in err and f"plan=colocated {key}" in err
 
 
+@pytest.mark.process
 def test_a_prescribed_plan_that_loses_is_told_so(typed, store, tmp_path) -> None:
     store.write_text(CostFile(TWO_ARE_BETTER, {"measured": "long ago"}).text())
     code, out, _ = typed(*FORCED, "plan=colocated", "plan.ranks=1")
@@ -258,6 +262,7 @@ def test_a_probe_that_dies_leaves_a_way_out(typed, cache, monkeypatch) -> None:
     assert code == 2 and "plan=auto: probe (pid 7) was killed by SIGKILL" in err and "plan=colocated" in err
 
 
+@pytest.mark.process
 def test_what_measures_leaves_nothing_in_this_process(typed, cache) -> None:
     """The probe's networks and rollouts live and die elsewhere."""
     seen: list[int] = []

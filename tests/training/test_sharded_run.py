@@ -4,8 +4,11 @@ import shutil
 from pathlib import Path
 
 import pytest
-from running import SMALL, TABLETOP, assert_same, complete, figures, started
 from safetensors.torch import load_file
+
+from tests.support.running import SMALL, TABLETOP, assert_same, complete, figures, started
+
+pytestmark = pytest.mark.process
 
 SHORT = (*SMALL, *TABLETOP, "train.iterations=2", "checkpoint.every=1", "train.eval_every=0", "algo.critic_warmup=0")
 

@@ -6,17 +6,19 @@ from typing import Any
 
 import pytest
 import torch
-from running import REACHING, SMALL, assert_learned_alike, complete, figures, started
 from safetensors.torch import load_file
+
+from tests.support.running import REACHING, SMALL, assert_learned_alike, complete, figures, started
 
 STREAM = ("mode=stream", "segments=3", "algo.epochs=2")
 
 
+@pytest.mark.process
 def test_it_changes_no_bit_who_waits_for_whom_and_it_stays_on_policy(plugin_path: str, tmp_path: Path) -> None:
     """Two workers whose segments lie ready, or are waited for."""
     settings = ("train", *SMALL, *REACHING, *STREAM, "plan=colocated", "plan.ranks=1", "plan.rollout_workers=2")
     runs = [
-        complete(tmp_path / slow, *settings, f"sim.seconds={slow}", PYTHONPATH=plugin_path) for slow in ("0", "0.1")
+        complete(tmp_path / slow, *settings, f"sim.seconds={slow}", PYTHONPATH=plugin_path) for slow in ("0", "0.05")
     ]
     rows = figures(runs[0])
     assert rows == figures(runs[1])
@@ -26,12 +28,19 @@ def test_it_changes_no_bit_who_waits_for_whom_and_it_stays_on_policy(plugin_path
     assert all(row["staleness/max"] == 0 == row["staleness/masked"] for row in rows)
 
 
+@pytest.mark.process
 def test_a_killed_run_continues_to_the_bit(plugin_path: str, tmp_path: Path) -> None:
-    settings = ("train", *SMALL, *REACHING, *STREAM, "plan=colocated", "plan.ranks=2", "sim.seconds=0.02")
+    """In the second chunk of the fourth rollout, where both ranks wait."""
+    held = ("sim.marks=.", "sim.hold=11")
+    settings = ("train", *SMALL, *REACHING, *STREAM, "plan=colocated", "plan.ranks=2", *held)
+    for folder in ("whole", "killed"):
+        (tmp_path / folder).mkdir()
+    (tmp_path / "whole" / "go").touch()
     whole = complete(tmp_path / "whole", *settings, PYTHONPATH=plugin_path)
     with started(tmp_path / "killed", *settings, PYTHONPATH=plugin_path) as process:
         assert process.wait_until(lambda: process.iterations() >= 3), process.output()
         process.kill()
+    (tmp_path / "killed" / "go").touch()
     with started(tmp_path / "killed", "train", "resume=last", PYTHONPATH=plugin_path) as process:
         code, output = process.finish()
         assert code == 0, output
@@ -39,6 +48,7 @@ def test_a_killed_run_continues_to_the_bit(plugin_path: str, tmp_path: Path) -> 
         assert_learned_alike(process.run, whole)
 
 
+@pytest.mark.process
 def test_group_relative_methods_learn_from_whole_episodes(plugin_path: str, tmp_path: Path) -> None:
     """Each segment is a rollout of whole episodes, whatever train.decisions is: of two, with eight environments."""
     settings = ("algo=grpo", "algo.group_size=2", "train.iterations=2", "mode=stream", "segments=2", "plan.ranks=1")

@@ -9,13 +9,16 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import psutil
-from running import DEADLINE, SMALL, TABLETOP, assert_same
+import pytest
 
 from embodied_rl.runs.metrics import read_metrics
+from tests.support.running import DEADLINE, SMALL, TABLETOP, assert_same
+
+pytestmark = pytest.mark.process
 
 TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
 MODULE = ("-m", "embodied_rl")
-IMPATIENT = (str(Path(__file__).with_name("impatient.py")),)
+IMPATIENT = ("-m", "tests.support.impatient")
 
 
 @contextmanager

@@ -4,15 +4,13 @@ import json
 import os
 import pickle
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-from environments import python_of
+from tests.support.environments import python_of
 
 INSIDE = Path(__file__).parent / "inside.py"
 ROOT = Path(__file__).parents[3]

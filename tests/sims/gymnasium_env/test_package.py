@@ -4,11 +4,11 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from environments import kind_of  # of tests/sims, which conftest.py puts on the path
 
 from embodied_rl.interfaces.sim import Array, Observation, Simulator
 from embodied_rl.testing.contract import check_simulator
 from embodied_rl_sims.gymnasium_env import fetch
+from tests.support.environments import kind_of  # of tests/sims, which conftest.py puts on the path
 
 pytestmark = pytest.mark.sim
 IDS = ("FetchReach-v4", "FetchPush-v4", "FetchPickAndPlace-v4")
@@ -139,7 +139,7 @@ def test_what_cannot_be_trained_is_named_with_its_remedy(inside) -> None:
     for (settings, message), (kind, words) in zip(
         expected, inside("failures", calls=[("spec", settings) for settings, _ in expected]), strict=True
     ):
-        assert kind == "ValueError" and message in words, settings
+        assert kind == "UserError" and message in words, settings
 
 
 def test_what_goes_wrong_later_is_named_with_its_remedy(inside) -> None:
@@ -153,10 +153,10 @@ def test_what_goes_wrong_later_is_named_with_its_remedy(inside) -> None:
             ("adapter_loop", {"id": "Custom-v0", "package": None, "seeds": [0]}),
         ],
     )
-    assert no_entry[0] == "ValueError" and "sim.success=is_success: the `info` of Custom-v0 has won" in no_entry[1]
-    assert own_limit[0] == "ValueError" and "sim.horizon=4" in own_limit[1]
+    assert no_entry[0] == "UserError" and "sim.success=is_success: the `info` of Custom-v0 has won" in no_entry[1]
+    assert own_limit[0] == "UserError" and "sim.horizon=4" in own_limit[1]
     assert no_package[0] == "ModuleNotFoundError" and "no_such_package" in no_package[1]
-    assert no_operator[0] == "ValueError" and "sim.id=Custom-v0 has no scripted operator" in no_operator[1]
+    assert no_operator[0] == "UserError" and "sim.id=Custom-v0 has no scripted operator" in no_operator[1]
 
 
 def test_missing_opengl_is_named_with_its_remedy(inside) -> None:

@@ -2,7 +2,6 @@
 
 import sys
 from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -17,10 +16,8 @@ from embodied_rl.simulators.environments import recipe
 from embodied_rl.testing.contract import check_simulator
 from embodied_rl.testing.fakes import RowwiseFakeActor
 from embodied_rl_sims.isaac import IsaacLab, IsaacLabConfig, app, diagnosis
-
-sys.path.insert(0, str(Path(__file__).parent))
-import stand_in
-from stand_in import LENGTH, STEP
+from tests.support import isaac_stand_in as stand_in
+from tests.support.isaac_stand_in import LENGTH, STEP
 
 KINDS = ("Isaac-Point-v0", "Isaac-Point-Flat-v0", "Isaac-Point-Direct-v0")
 SETTINGS = {"id": KINDS[0], "cameras": ("table_cam",), "image_size": 4, "device": "cpu"}

@@ -4,23 +4,17 @@ import json
 import os
 import subprocess
 import tarfile
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
 from embodied_rl.interfaces.sim import Array
-from tests.sims.environments import python_of
+from tests.support.environments import python_of
+from tests.support.libero import Call, Run
 
 _ROOT = Path(__file__).parents[3]
 _DEADLINE = 240.0
-
-Call = tuple[str, dict[str, Any]]
-"""A function of inside.py and its arguments."""
-
-Run = Callable[..., list[dict[str, Array]]]
 
 
 @pytest.fixture(scope="session")

@@ -8,7 +8,7 @@ import pytest
 
 from embodied_rl.interfaces.sim import Array
 from embodied_rl_sims.libero import light
-from tests.sims.libero.conftest import Run
+from tests.support.libero import Run
 
 
 def sphere(rings: int) -> tuple[Array, Array]:

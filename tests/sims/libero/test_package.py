@@ -9,7 +9,7 @@ import torch
 
 from embodied_rl.interfaces.sim import Array
 from embodied_rl_sims.libero import package
-from tests.sims.libero.conftest import Run
+from tests.support.libero import Run
 
 SUITES = ("libero_spatial", "libero_object", "libero_goal", "libero_10", "libero_90")
 

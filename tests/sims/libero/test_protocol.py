@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from embodied_rl.interfaces.sim import Array
-from tests.sims.libero.conftest import Run
+from tests.support.libero import Run
 
 CAMERAS = ("agentview", "robot0_eye_in_hand")
 pytestmark = pytest.mark.sim

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from embodied_rl.interfaces.sim import Array
-from tests.sims.libero.conftest import Run
+from tests.support.libero import Run
 
 pytestmark = pytest.mark.sim
 

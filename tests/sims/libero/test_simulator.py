@@ -10,7 +10,7 @@ import pytest
 from embodied_rl.interfaces.sim import Unavailable
 from embodied_rl.simulators.kind import SimulatorKind
 from embodied_rl.testing.simulator_contract import Check, check_spec
-from tests.sims.environments import kind_of
+from tests.support.environments import kind_of
 
 pytestmark = pytest.mark.sim
 HORIZON = 4

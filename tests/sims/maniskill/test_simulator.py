@@ -4,7 +4,6 @@ import json
 import os
 import re
 import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -12,9 +11,9 @@ import pytest
 
 from embodied_rl.interfaces.sim import Episode, Unavailable
 from embodied_rl.testing.simulator_contract import check_observation, check_result
+from tests.support.environments import kind_of, python_of
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-from environments import kind_of, python_of
+pytestmark = pytest.mark.sim
 
 INSIDE = Path(__file__).with_name("inside.py")
 ROOT = Path(__file__).parents[3]

@@ -1,8 +1,6 @@
 """What tests of the tabletop on MuJoCo Warp share: simulators in a worker of its environment."""
 
-import sys
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,10 +9,7 @@ import pytest
 from embodied_rl.interfaces.sim import Array, Episode, Observation, StepResult
 from embodied_rl.processes.interpreter import Interpreter
 from embodied_rl.processes.local import ProcessHandle
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
-sys.path.insert(0, str(Path(__file__).parent))  # where the worker finds `warp_host`
-from environments import python_of
+from tests.support.environments import python_of
 
 SMALL = 8
 """Pixels on each side where a test does not look at pictures."""
@@ -67,9 +62,13 @@ def host() -> Iterator[ProcessHandle]:
     python = python_of("tabletop_warp")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("WARP_CACHE_PATH", str(python.parents[1] / "kernels"))
-        packages = ("warp_host", "embodied_rl_sims")
+        packages = ("tests", "embodied_rl_sims")
         handle = ProcessHandle(
-            "warp_host:Several", {}, call_timeout=290, interpreter=Interpreter.of(str(python)), packages=packages
+            "tests.support.warp_host:Several",
+            {},
+            call_timeout=290,
+            interpreter=Interpreter.of(str(python)),
+            packages=packages,
         )
         handle.submit("make", 1, {"image_size": SMALL, "device": "cpu"}).result()  # the environment is read by now
     yield handle

@@ -1,0 +1,62 @@
+"""The doctor's checks, on machines that lack something."""
+
+import shutil
+import subprocess
+import sys
+from collections import namedtuple
+
+import psutil
+import pytest
+
+from embodied_rl.commands import doctor
+from embodied_rl.config.schema import DoctorConfig, RunConfig
+
+Usage = namedtuple("Usage", "total used free")
+
+
+def by_name(tmp_path) -> dict[str, doctor.Diagnosis]:
+    return {check.name: check for check in doctor.examine(tmp_path)}
+
+
+@pytest.mark.process
+def test_a_machine_that_runs_the_tests_can_train(tmp_path) -> None:
+    checks = by_name(tmp_path)
+    assert {name for name, check in checks.items() if check.status == "fail"} == set()
+    assert checks["MuJoCo"].status == "ok"
+
+
+@pytest.mark.process
+def test_everything_that_is_not_ok_has_a_remedy(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: Usage(10, 10, 0))
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: namedtuple("Memory", "available total")(2**20, 2**30))
+    monkeypatch.setattr(doctor.os, "sched_getaffinity", lambda pid: {0})
+    checks = by_name(tmp_path)
+    assert {name for name, check in checks.items() if check.status == "fail"} == {"memory", "disk", "shared memory"}
+    assert checks["cores"].status == "warn"
+    assert all(check.remedy for check in checks.values() if check.status != "ok")
+
+
+@pytest.mark.process
+def test_a_failed_check_is_the_exit_code(tmp_path, capsys) -> None:
+    (tmp_path / "occupied").write_text("")
+    assert doctor.run(DoctorConfig(run=RunConfig(root=str(tmp_path / "occupied" / "runs")))) == 1
+    assert "run folder" in capsys.readouterr().out
+    assert doctor.run(DoctorConfig(run=RunConfig(root=str(tmp_path)))) == 0
+
+
+@pytest.mark.parametrize("module", ["mujoco", "torch"])
+def test_a_package_that_does_not_load_is_named(module: str, tmp_path, monkeypatch) -> None:
+    monkeypatch.setitem(sys.modules, module, None)
+    check = doctor.mujoco_steps() if module == "mujoco" else doctor.torch_threads()
+    assert check.status == "fail"
+    assert module in check.remedy
+
+
+def test_egl_is_optional(monkeypatch) -> None:
+    def fails(*arguments, **keywords):
+        return subprocess.CompletedProcess(arguments, 1, "", "ImportError: Cannot find EGL")
+
+    monkeypatch.setattr(doctor.subprocess, "run", fails)
+    check = doctor.egl()
+    assert check.status == "warn"
+    assert "Cannot find EGL" in check.found and "optional" in check.remedy

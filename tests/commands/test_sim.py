@@ -1,0 +1,188 @@
+"""Environments of simulators, made from wheels that lie in a folder."""
+
+import json
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from embodied_rl.commands import doctor
+from embodied_rl.commands import sim as install
+from embodied_rl.config.schema import EnvironmentConfig, SimNode
+from embodied_rl.interfaces.errors import UserError
+from embodied_rl.simulators import environments
+
+RECIPE = """
+about: a simulator that weighs nothing
+python: ">=3.10"
+size: a few kB
+steps:
+  - [--no-index, --find-links, {wheels}, toysim==1.0]
+imports: [toysim]
+"""
+
+
+def wheel(folder: Path, name: str, version: str, requires: str = "") -> None:
+    """The least that pip installs."""
+    info = f"{name}-{version}.dist-info"
+    needs = f"Requires-Dist: {requires}\n" if requires else ""
+    files = {
+        f"{name}.py": f"__version__ = '{version}'\n",
+        f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n{needs}",
+        f"{info}/WHEEL": "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+    }
+    record = "".join(f"{file},,\n" for file in [*files, f"{info}/RECORD"])
+    with zipfile.ZipFile(folder / f"{name}-{version}-py3-none-any.whl", "w") as archive:
+        for file, text in {**files, f"{info}/RECORD": record}.items():
+            archive.writestr(file, text)
+
+
+@pytest.fixture
+def recipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """What the tabletop's recipe would be, if it needed one."""
+    monkeypatch.setenv("EMBODIED_RL_ENVIRONMENTS", str(tmp_path / "made"))
+    wheels = tmp_path / "wheels"
+    wheels.mkdir()
+    wheel(wheels, "toysim", "1.0", requires="numpy")
+    wheel(wheels, "numpy", "9.0")
+    file = tmp_path / "tabletop.yaml"
+    file.write_text(RECIPE.format(wheels=wheels))
+    for module in (environments, install, doctor):
+        monkeypatch.setattr(module, "recipe_file", lambda name: file)
+    return file
+
+
+def config(**keys) -> EnvironmentConfig:
+    return EnvironmentConfig(("install", "tabletop"), **keys)
+
+
+@pytest.mark.process
+def test_an_environment_is_made_used_and_examined(recipe: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert environments.interpreter(SimNode("tabletop")) is None
+    install.run(config())
+    said = capsys.readouterr().out
+    assert said.index("a few kB") < said.index("-m pip install") < said.index("Made:")
+    made = environments.interpreter(SimNode("tabletop"))
+    assert made is not None and made.python == str(environments.folder("tabletop") / "bin" / "python")
+    code = "import toysim; print(toysim.__version__)"
+    assert subprocess.run([made.python, "-c", code], capture_output=True, text=True, check=True).stdout == "1.0\n"
+    mark = json.loads((environments.folder("tabletop") / environments.MARK).read_text())
+    assert {"toysim==1.0", "numpy==9.0"} <= set(mark["packages"])
+    checks = {check.name: check for check in doctor.examine_simulator(SimNode("tabletop"))[:1]}
+    assert checks["environment"].status == "ok"
+    recipe.write_text(recipe.read_text() + "# other pins\n")
+    (found,) = doctor.examine_simulator(SimNode("tabletop"))[:1]
+    assert (found.status, found.remedy) == ("warn", "embodied-rl sim install tabletop replace=true")
+    with pytest.raises(ValueError, match=r"is there already.*replace=true"):
+        install.run(config())
+    install.run(config(keep=True))  # with the other pins, it is made anew
+    assert install.is_current("tabletop")
+    (environments.folder("tabletop") / "kept").touch()
+    install.run(config(keep=True))
+    assert (environments.folder("tabletop") / "kept").exists()
+
+
+@pytest.mark.process
+def test_a_failed_step_says_which_and_its_last_words() -> None:
+    code = "import sys; print('no such wheel', file=sys.stderr); sys.exit(3)"
+    with pytest.raises(ValueError, match=r"exit code 3 of: .*sys\.exit\(3\)(.|\n)*no such wheel"):
+        install.execute_step([sys.executable, "-c", code])
+
+
+@pytest.mark.process
+def test_nobody_answers_the_questions_of_a_step() -> None:
+    with pytest.raises(ValueError, match="EOFError"):
+        install.execute_step([sys.executable, "-c", "input('Proceed?')"])
+
+
+@pytest.mark.process
+def test_a_step_without_an_end_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(install, "STEP_DEADLINE", 0.2)
+    with pytest.raises(ValueError, match=r"no end after 0\.2 s: .*sleep"):
+        install.execute_step([sys.executable, "-c", "import time; time.sleep(60)"])
+
+
+def test_what_a_failed_step_leaves_is_removed(recipe: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    done: list[list[str]] = []
+
+    def execute(step: list[str]) -> None:
+        environments.folder("tabletop").mkdir(parents=True, exist_ok=True)
+        done.append(step)
+        if "install" in step:
+            raise UserError("pip is out of order")
+
+    monkeypatch.setattr(install, "execute_step", execute)
+    with pytest.raises(ValueError, match="out of order"):
+        install.run(config())
+    assert [step[2] for step in done] == ["venv", "pip"] and "toysim==1.0" in done[1]
+    assert not environments.folder("tabletop").exists()
+
+
+def test_an_environment_without_its_mark_is_not_used(recipe: Path) -> None:
+    python = environments.folder("tabletop") / "bin" / "python"
+    python.parent.mkdir(parents=True)
+    python.write_text("")
+    assert environments.installed("tabletop") is None
+
+
+@pytest.mark.process
+def test_what_stands_in_the_way_is_said_before_anything_is_made(recipe: Path, monkeypatch) -> None:
+    monkeypatch.setattr(install, "make", lambda *_: pytest.fail("it was made"))
+    text = recipe.read_text()
+    recipe.write_text(text.replace(">=3.10", "<3.9"))
+    with pytest.raises(ValueError, match=r"tabletop needs Python <3\.9, but .* is 3\."):
+        install.run(config())
+    recipe.write_text(text + "licence: the toy licence\n")
+    with pytest.raises(ValueError, match=r"the toy licence.*accept_licence=true"):
+        install.run(config())
+    with pytest.raises(ValueError, match="python=/no/python: this is no Python interpreter"):
+        install.run(config(python="/no/python"))
+
+
+@pytest.mark.parametrize("words", [(), ("install",), ("remove", "tabletop"), ("install", "a", "b")])
+def test_other_words_are_answered_with_what_can_be_typed(words: tuple[str, ...], recipe: Path) -> None:
+    with pytest.raises(ValueError, match=r"type: embodied-rl sim install <simulator>; there are .*tabletop"):
+        install.run(EnvironmentConfig(words))
+
+
+def test_a_misspelt_simulator_is_answered_with_the_nearest(recipe: Path) -> None:
+    with pytest.raises(ValueError, match=r"unknown simulator 'tabeltop'\. Did you mean 'tabletop'"):
+        install.run(EnvironmentConfig(("install", "tabeltop")))
+
+
+def test_a_simulator_that_needs_no_environment_says_so() -> None:
+    with pytest.raises(ValueError, match="'tabletop' needs no environment of its own"):
+        install.run(config())
+
+
+def test_the_beginning_of_a_name_is_enough_where_it_is_of_one() -> None:
+    having = ["isaaclab", "maniskill", "manipulate"]
+    assert install.full_name("isaac", having) == "isaaclab"
+    for word in ("mani", "", "x"):
+        with pytest.raises(ValueError, match="unknown simulator"):
+            install.full_name(word, having)
+
+
+def test_a_folder_of_something_else_is_not_erased(recipe: Path) -> None:
+    clone = environments.folder("tabletop") / "README.md"
+    clone.parent.mkdir(parents=True)
+    clone.write_text("a clone")
+    with pytest.raises(ValueError, match=r"would be erased.*EMBODIED_RL_ENVIRONMENTS"):
+        install.run(config(replace=True))
+    assert clone.read_text() == "a clone"
+
+
+def test_folders_to_import_from_need_an_interpreter(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"give sim\.python=<interpreter>"):
+        environments.interpreter(SimNode("tabletop", pythonpath=(str(tmp_path),)))
+    with pytest.raises(ValueError, match=r"sim\.pythonpath: .*nowhere is not a folder"):
+        environments.interpreter(SimNode("tabletop", pythonpath=(str(tmp_path / "nowhere"),)))
+
+
+def test_the_doctor_shows_everything_although_a_simulator_is_missing(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setenv("EMBODIED_RL_ENVIRONMENTS", str(tmp_path))
+    checks = doctor.examine_simulator(SimNode("maniskill"))
+    assert [check.status for check in checks[:2]] == ["warn", "fail"]
+    assert "sim install maniskill" in checks[1].remedy

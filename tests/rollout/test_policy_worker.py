@@ -1,0 +1,237 @@
+"""A policy worker in a process of its own infers what the shared module would, whatever happens to it."""
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from embodied_rl.actors.flow import FlowActor
+from embodied_rl.assembly import build
+from embodied_rl.config.schema import Plan, PolicyNode, SamplerNode, SimNode
+from embodied_rl.learning.weights import Weights, WeightsDamaged, load, publish
+from embodied_rl.processes.handle import GaveUp, NoAnswer, WorkerError
+from embodied_rl.processes.local import ProcessHandle
+from embodied_rl.processes.this_machine import ThisMachine
+from embodied_rl.processes.thread import ThreadHandle
+from embodied_rl.rollout.buffer import Rollout
+from embodied_rl.rollout.collect import Collector
+from embodied_rl.rollout.episodes import EpisodeSampler
+from embodied_rl.rollout.policy_worker import RemotePolicy
+from embodied_rl.simulators.kind import SimulatorKind
+
+NODE = PolicyNode(
+    "pocket",
+    freeze_perception=True,
+    options={"width": 16, "layers": 1, "heads": 2, "stem_channels": 8, "keypoints": 4, "horizon": 4},
+)
+KIND = SimulatorKind.of(SimNode("tabletop", options={"horizon": 8, "image_size": 16}))
+SPEC, N, T = KIND.spec, 4, 5
+PARTS = (NODE, SamplerNode(denoise_steps=2), SPEC, True)
+
+
+def learner(seed: int = 0) -> FlowActor:
+    torch.manual_seed(seed)
+    return build.actor(*PARTS)
+
+
+def collector(actor: FlowActor) -> Collector:
+    handles = [KIND.inline(N // 2, f"simulator {part}") for part in range(2)]
+    return Collector(handles, SPEC, N // 2, EpisodeSampler(SPEC, 5), Rollout.allocate(actor, T, N), 5)
+
+
+@pytest.fixture
+def remote() -> Any:
+    """A policy worker in a process, for an actor of which it knows the shape alone."""
+    actor = learner()
+    policy = build.policy(actor, build.Blueprint.of(actor, *PARTS[:3]), Plan(policy="process"), ThisMachine())
+    assert isinstance(policy, RemotePolicy)
+    yield policy
+    policy.handle.close()
+
+
+def pid(policy: RemotePolicy) -> int:
+    assert isinstance(policy.handle, ProcessHandle)
+    return policy.handle.pid
+
+
+def learn(actor: FlowActor) -> None:
+    """Something like an update."""
+    with torch.no_grad():
+        for parameter in actor.parameters():
+            if parameter.requires_grad:
+                parameter += 0.01 * torch.ones_like(parameter)
+    actor.sampler.noise_level = 0.3
+    actor.version += 1
+
+
+def two_rollouts(policy: Any, actor: FlowActor, refresh: Callable[[], None]) -> list[dict[str, torch.Tensor]]:
+    """Collect, learn, and collect again."""
+    runs, found = collector(actor), []
+    for _ in range(2):
+        refresh()
+        rollout = runs.collect(policy)
+        found.append({name: tensor.clone() for name, tensor in rollout.batch().items()})
+        learn(actor)
+    return found
+
+
+def assert_equal(left: list[dict[str, torch.Tensor]], right: list[dict[str, torch.Tensor]]) -> None:
+    for one, other in zip(left, right, strict=True):
+        assert [name for name, value in one.items() if not torch.equal(value, other[name])] == []
+
+
+@pytest.mark.process
+def test_another_process_infers_the_same_bits_with_the_newest_weights(remote: RemotePolicy) -> None:
+    actor = learner()
+    shared = two_rollouts(actor, actor, lambda: None)
+    apart = two_rollouts(remote, remote.actor, remote.refresh)
+    assert_equal(apart, shared)
+    assert shared[0]["version"].unique().tolist() == [0] and shared[1]["version"].unique().tolist() == [1]
+    assert remote.restarts == 0
+
+
+@pytest.mark.process
+def test_a_killed_policy_worker_costs_nothing(remote: RemotePolicy) -> None:
+    """Killed between two calls, and in the middle of one: the same observation, weights and keys, the same action."""
+    actor = learner()
+    shared = two_rollouts(actor, actor, lambda: None)
+    calls, submit = iter(range(1000)), remote.handle.submit
+
+    def killing(method: str, *args: Any) -> Any:
+        number = next(calls)
+        if number == 3:
+            os.kill(pid(remote), signal.SIGKILL)
+        future = submit(method, *args)
+        if number == 9:
+            os.kill(pid(remote), signal.SIGKILL)
+        return future
+
+    remote.handle.submit = killing
+    assert_equal(two_rollouts(remote, remote.actor, remote.refresh), shared)
+    assert remote.restarts == 2
+
+
+@pytest.mark.process
+def test_a_policy_worker_that_keeps_dying_ends_the_run(remote: RemotePolicy) -> None:
+    remote.refresh()
+    with pytest.raises(GaveUp, match="policy worker was restarted"):
+        while True:
+            os.kill(pid(remote), signal.SIGKILL)
+            remote.refresh()
+
+
+def test_what_is_frozen_is_sent_once_and_what_is_learned_each_time() -> None:
+    actor, other = learner(), learner(1)
+    everything, learned = publish(actor, 3, everything=True), publish(actor, 3)
+    frozen = {name for name, parameter in actor.named_parameters() if not parameter.requires_grad}
+    assert frozen and set(everything.tensors) - set(learned.tensors) == frozen
+    load(other, everything)
+    for name, tensor in actor.state_dict().items():
+        assert torch.equal(tensor, other.state_dict()[name]), name
+    learn(actor)
+    load(other, publish(actor, 4))
+    assert all(
+        torch.equal(p, dict(other.named_parameters())[n]) for n, p in actor.named_parameters() if n not in frozen
+    )
+
+
+def test_half_precision_arrives_to_the_bit() -> None:
+    one, other = torch.nn.Linear(3, 2).bfloat16(), torch.nn.Linear(3, 2).bfloat16()
+    load(other, publish(one, 0))
+    assert torch.equal(one.weight, other.weight) and one.weight.dtype == torch.bfloat16
+
+
+def test_damaged_and_foreign_weights_are_refused() -> None:
+    network = torch.nn.Linear(3, 2)
+    sent = publish(network, 7)
+    sent.tensors["weight"][0] ^= 1
+    with pytest.raises(WeightsDamaged, match="version 7"):
+        load(network, sent)
+    with pytest.raises(WeightsDamaged, match="another network"):
+        load(network, publish(torch.nn.Linear(4, 2), 7))
+    with pytest.raises(WeightsDamaged, match="another network"):
+        load(network, publish(torch.nn.Sequential(network), 7))
+    assert isinstance(publish(network, 1), Weights)
+
+
+class Scorer:
+    """A role that waits."""
+
+    def __init__(self) -> None:
+        self.closed = False
+
+    def score(self, gate: threading.Event | None = None) -> str:
+        """At once, or when it is let."""
+        assert gate is None or gate.wait(900)
+        return "at once" if gate is None else "at last"
+
+    def fail(self) -> None:
+        raise ValueError("no such picture")
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def test_a_thread_answers_in_order_while_others_go_on() -> None:
+    scorer = Scorer()
+    handle = ThreadHandle(lambda: scorer, "scorer")
+    gate = threading.Event()
+    slow, fast = handle.submit("score", gate), handle.submit("score")
+    assert not slow.done() and not fast.done()
+    time.sleep(0.05)
+    gate.set()
+    assert (fast.result(), slow.result()) == ("at once", "at last")
+    assert slow.seconds > 0 and fast.began >= slow.began + slow.seconds
+    handle.close()
+    until = time.monotonic() + 60
+    while not scorer.closed:
+        assert time.monotonic() < until
+        time.sleep(0.01)
+    assert not handle.alive
+
+
+def test_an_exception_in_a_thread_reaches_who_waits() -> None:
+    handle = ThreadHandle(Scorer, "scorer")
+    with pytest.raises(WorkerError, match="scorer: 'fail' raised") as caught:
+        handle.submit("fail").result()
+    assert "no such picture" in str(caught.value.__cause__)
+    assert handle.submit("score").result() == "at once"
+    handle.close()
+
+
+def test_a_role_that_cannot_be_built_fails_its_calls() -> None:
+    handle = ThreadHandle(lambda: 1 / 0, "scorer")
+    with pytest.raises(WorkerError):
+        handle.submit("score").result()
+    handle.close()
+
+
+def test_a_thread_that_hangs_is_given_up_and_replaced() -> None:
+    gate = threading.Event()
+    handle = ThreadHandle(Scorer, "scorer", call_timeout=1.0)
+    with pytest.raises(NoAnswer, match=r"scorer gave no answer within 1 s during 'score'"):
+        handle.submit("score", gate).result()
+    assert not handle.alive
+    handle.restart()
+    assert handle.alive and handle.submit("score").result() == "at once"
+    handle.close()
+    gate.set()
+
+
+def test_one_can_wait_for_whichever_thread_is_first() -> None:
+    from embodied_rl.processes.handle import wait_for_any
+
+    handles = [ThreadHandle(Scorer, f"scorer {number}") for number in range(2)]
+    gate = threading.Event()
+    calls = [handles[0].submit("score", gate), handles[1].submit("score")]
+    wait_for_any(calls)
+    assert calls[1].done() and not calls[0].done()
+    gate.set()
+    assert calls[0].result() == "at last"
+    for handle in handles:
+        handle.close()

@@ -1,0 +1,44 @@
+"""A Ray cluster of two nodes on this machine, as the tests have it, and what they ask of it."""
+
+import os
+import secrets
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+# Ray reads these once, when it is first imported. A token of our own: nothing of the user's is read or written.
+os.environ.update(RAY_AUTH_MODE="token", RAY_AUTH_TOKEN=secrets.token_hex(32))
+os.environ.pop("RAY_ADDRESS", None)
+
+
+@contextmanager
+def two_nodes() -> Iterator[Any]:
+    """Two cores on the first node, three on the second."""
+    from ray.cluster_utils import Cluster
+
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    plain = {"prestart_worker_first_driver": False, "worker_niceness": 0}
+    head = {"num_cpus": 2, "object_store_memory": 100 << 20, "include_dashboard": False, "_system_config": plain}
+    cluster = Cluster(initialize_head=True, head_node_args=head)
+    try:
+        cluster.add_node(num_cpus=3, object_store_memory=100 << 20)
+        yield cluster
+    finally:
+        cluster.shutdown()
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def gone(pid: int) -> bool:
+    """Whether a process has ended (or only waits to be reaped)."""
+    return not Path(f"/proc/{pid}").exists() or ") Z " in Path(f"/proc/{pid}/stat").read_text()
+
+
+def wait_for(condition, seconds: float = 120.0) -> None:
+    until = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < until, "waited in vain"
+        time.sleep(0.02)

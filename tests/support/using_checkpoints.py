@@ -1,0 +1,80 @@
+"""From a folder to a network, to a policy file, and back to a folder: what the tests do with checkpoints."""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import safe_open
+from torch import Tensor
+
+from embodied_rl.actors.embodiment import Embodiment
+from embodied_rl.assembly import build
+from embodied_rl.checkpoints.native import save_backbone
+from embodied_rl.commands import export
+from embodied_rl.config.freeze import thaw
+from embodied_rl.config.schema import ExportConfig, PolicyNode
+from embodied_rl.interfaces.policy import FlowBackbone, PolicyInput
+from embodied_rl.interfaces.sim import SimulatorSpec
+from tests.support.building_checkpoints import CAMERAS, OPTIONS, simulator
+
+Attached = tuple[FlowBackbone, Embodiment]
+
+
+def attach(
+    folder: Path, family: str, spec: SimulatorSpec | None = None, options: dict[str, Any] | None = None, **node: Any
+) -> Attached:
+    """The network of a folder, for the simulator of `building`; openpi says neither horizon nor tokenizer by itself."""
+    told: dict[str, Any] = {"cameras": CAMERAS} | node
+    chosen = PolicyNode(family, checkpoint=str(folder), options=OPTIONS | (options or {}), **told)
+    return build.backbone(chosen, spec or simulator())
+
+
+def save(file: Path, policy: str, network: FlowBackbone, robot: Embodiment) -> Path:
+    """A policy file of ours."""
+    save_backbone(file, network, robot, policy, thaw(network.config), extra={"denoise_steps": 4})
+    return file
+
+
+def exported(file: Path, form: str, out: Path, **settings: Any) -> Path:
+    """A policy file as a folder of another project."""
+    told: dict[str, Any] = {"checkpoint": str(file), "format": form, "out": str(out)}
+    export.run(ExportConfig(**told, **settings))
+    return out
+
+
+def there_and_back(folder: Path, form: str, attached: Attached, policy: str) -> Path:
+    """A network into a policy file beside `folder`, and from that into a folder of `form`."""
+    file = save(folder.with_name(f"{folder.name}.safetensors"), policy, *attached)
+    return exported(file, form, folder.with_name(f"{folder.name}_{form}"))
+
+
+def stored(file: Path) -> dict[str, Tensor]:
+    """Every tensor of a safetensors file, in its own type."""
+    with safe_open(file, "pt") as opened:
+        return {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118
+
+
+def assert_same_tensors(found: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
+    """Names, types and bits."""
+    assert found.keys() == expected.keys()
+    for name, value in expected.items():
+        assert found[name].dtype == value.dtype, name
+        assert torch.equal(found[name], value), name
+
+
+def small_files(folder: Path) -> dict[str, bytes]:
+    """All files but the weights."""
+    files = (file for file in sorted(folder.rglob("*")) if file.is_file())
+    return {str(f.relative_to(folder)): f.read_bytes() for f in files if not f.name.startswith("model")}
+
+
+@torch.no_grad()
+def velocity(network: FlowBackbone, rows: int = 2) -> Tensor:
+    """What a network says to inputs that depend on its sizes alone."""
+    spec, generator = network.spec, torch.Generator().manual_seed(0)
+    size = (rows, *spec.image_size, 3)
+    images = {name: torch.randint(256, size, generator=generator, dtype=torch.uint8) for name in spec.cameras}
+    tokens = torch.randint(1, 50, (rows, spec.token_length), generator=generator)
+    inputs = PolicyInput(images, torch.randn(rows, spec.state_dim, generator=generator), tokens)
+    x = torch.randn(rows, spec.horizon, spec.action_dim, generator=generator)
+    return network.velocity(x, torch.linspace(1, 0.3, rows), network.encode(inputs))[0]

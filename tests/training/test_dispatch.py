@@ -1,0 +1,231 @@
+"""Rollout workers are kept at work, no further ahead than they may be; who dies costs nothing but time."""
+
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from embodied_rl.interfaces.curriculum import EpisodeRecord
+from embodied_rl.learning.weights import Weights
+from embodied_rl.processes.handle import GaveUp, WorkerDied, WorkerError
+from embodied_rl.processes.thread import ThreadHandle
+from embodied_rl.rollout.timeline import Timeline
+from embodied_rl.training.dispatch import Dispatcher
+from embodied_rl.training.metrics import Share
+from embodied_rl.training.worker import Beginning, Collected, Order, Published
+
+WEIGHTS = Weights(0, {}, "")
+
+
+class Counting:
+    """A rollout worker whose state is the sum of the numbers of the rollouts it has made a part of.
+
+    Args:
+        worker: its number.
+        seen: every order it was given, in this life and others.
+        gate: what it waits for before it answers.
+        deaths: numbers of rollouts in which it dies, once each.
+        failures: numbers of rollouts in which it raises.
+    """
+
+    def __init__(
+        self, worker: int, seen: list[Order], gate: threading.Event, deaths: set[int], failures: set[int]
+    ) -> None:
+        self.worker, self.seen, self.gate, self.deaths, self.failures = worker, seen, gate, deaths, failures
+        self.total: int | None = None
+
+    def collect(self, order: Order) -> Collected:
+        self.seen.append(order)
+        if order.beginning is not None:
+            state = order.beginning.state
+            self.total = 0 if state is None else int(state["total"])
+        assert self.total is not None, "it was never told where to begin"
+        assert self.gate.wait(200.0)
+        if order.number in self.deaths:
+            self.deaths.discard(order.number)
+            raise WorkerDied("killed")
+        if order.number in self.failures:
+            raise ValueError("not this one")
+        self.total += order.number
+        share = Share(1, 1, 0, 0, (0, 0), 0, (), Timeline())
+        return Collected({"made by": np.array(self.worker)}, share, {"total": np.array(self.total)})
+
+
+class Mortal(ThreadHandle):
+    """Hands on the role's own death, as a process would."""
+
+    def submit(self, method: str, *args: Any) -> Any:
+        call = super().submit(method, *args)
+        whole = call.result
+
+        def result(timeout: float | None = None) -> Any:
+            try:
+                return whole(timeout)
+            except WorkerError as error:
+                if isinstance(error.__cause__, WorkerDied):
+                    raise error.__cause__ from None
+                raise
+
+        call.result = result
+        return call
+
+
+class Crew:
+    """Two workers in threads, and their dispatcher."""
+
+    def __init__(self, staleness: int, segments: int = 1) -> None:
+        self.seen: list[list[Order]] = [[], []]
+        self.gates = [threading.Event(), threading.Event()]
+        self.deaths: list[set[int]] = [set(), set()]
+        self.failures: list[set[int]] = [set(), set()]
+        for gate in self.gates:
+            gate.set()
+        handles = [Mortal(lambda n=n: self.make(n), f"rollout worker {n}") for n in range(2)]
+        self.dispatcher = Dispatcher(handles, staleness, segments)
+
+    def make(self, worker: int) -> Counting:
+        return Counting(worker, self.seen[worker], self.gates[worker], self.deaths[worker], self.failures[worker])
+
+    def offer(self, version: int) -> None:
+        self.dispatcher.offer(version, Beginning(WEIGHTS, Published(WEIGHTS, {"noise_level": float(version)})))
+
+    def numbers(self, worker: int) -> list[int]:
+        return [order.number for order in self.seen[worker]]
+
+    def settle(self, worker: int, count: int) -> None:
+        """Until a worker has been given so many orders, and then a little longer."""
+        for _ in range(1000):
+            if len(self.seen[worker]) >= count:
+                break
+            threading.Event().wait(0.005)
+        threading.Event().wait(0.05)
+
+
+@pytest.fixture
+def crew(request: pytest.FixtureRequest) -> Iterator[Crew]:
+    asked = getattr(request, "param", 1)
+    made = Crew(*asked) if isinstance(asked, tuple) else Crew(asked)
+    yield made
+    for gate in made.gates:
+        gate.set()
+    made.dispatcher.close()
+
+
+@pytest.mark.parametrize("crew", [0, 1, 3], indirect=True)
+def test_workers_are_ahead_by_the_staleness_and_no_more(crew: Crew) -> None:
+    staleness = crew.dispatcher._staleness
+    for version in range(3):
+        crew.offer(version)
+        crew.settle(0, version + staleness + 1)
+        for worker in range(2):
+            assert crew.numbers(worker) == list(range(version + staleness + 1))
+            assert [order.least for order in crew.seen[worker]] == [n - staleness for n in crew.numbers(worker)]
+        parts = crew.dispatcher.take(version)
+        assert [int(part.arrays["made by"]) for part in parts] == [0, 1]
+        assert [int(part.state["total"]) for part in parts] == [sum(range(version + 1))] * 2
+
+
+@pytest.mark.parametrize("crew", [(0, 3), (1, 3)], indirect=True, ids=["in turn", "one ahead"])
+def test_a_version_collects_all_of_its_segments_and_no_more(crew: Crew) -> None:
+    staleness = crew.dispatcher._staleness
+    for version in range(3):
+        crew.offer(version)
+        crew.settle(0, 3 * (version + staleness + 1))
+        assert crew.numbers(0) == list(range(3 * (version + staleness + 1)))
+        assert [order.least for order in crew.seen[1]] == [n // 3 - staleness for n in crew.numbers(1)]
+        for segment in range(3):
+            parts = crew.dispatcher.take(3 * version + segment)
+            assert [int(part.state["total"]) for part in parts] == [sum(range(3 * version + segment + 1))] * 2
+
+
+@pytest.mark.parametrize("crew", [(0, 3)], indirect=True)
+def test_going_on_from_a_checkpoint_with_segments(crew: Crew) -> None:
+    crew.dispatcher.load(5, [{"total": np.array(100)}, {"total": np.array(200)}])
+    crew.offer(5)
+    assert [int(part.state["total"]) for part in crew.dispatcher.take(15)] == [115, 215]
+    crew.settle(0, 3)
+    assert crew.numbers(0) == [15, 16, 17]
+
+
+def test_a_slow_worker_is_waited_for_and_its_share_taken_by_nobody(crew: Crew) -> None:
+    crew.gates[1].clear()
+    crew.offer(0)
+    crew.settle(0, 2)
+    assert crew.numbers(0) == [0, 1] and crew.numbers(1) == [0]
+    taken: list[list[Collected]] = []
+    waiting = threading.Thread(target=lambda: taken.append(crew.dispatcher.take(0)))
+    waiting.start()
+    waiting.join(0.1)
+    assert waiting.is_alive()
+    crew.gates[1].set()
+    waiting.join(10.0)
+    assert len(taken[0]) == 2
+
+
+@pytest.mark.parametrize("crew", [0], indirect=True)
+def test_who_dies_is_replaced_and_goes_on_where_it_stood(crew: Crew) -> None:
+    crew.deaths[1].add(1)
+    ended = EpisodeRecord(7, 0, 7, "train", True, True, 5, 1.0)
+    crew.offer(0)
+    crew.dispatcher.take(0)
+    crew.dispatcher.tell([ended])
+    crew.offer(1)
+    first, second = crew.dispatcher.take(1)
+    assert int(first.state["total"]) == int(second.state["total"]) == 1
+    again = [order for order in crew.seen[1] if order.number == 1]
+    assert len(again) == 2 and again[0].beginning is None
+    assert again[1].beginning is not None and again[1].beginning.state is not None
+    assert int(again[1].beginning.state["total"]) == 0, "the state before the part it died in"
+    assert crew.dispatcher.restarts == 1
+    crew.offer(2)
+    crew.dispatcher.take(2)
+    told = [record for order in crew.seen[0] for record in order.finished]
+    assert told == [ended], "once"
+    assert [order.finished for order in again] == [(ended,), (ended,)], "who takes over has not heard of it"
+
+
+def test_a_death_in_the_first_part_starts_anew(crew: Crew) -> None:
+    crew.deaths[0].add(0)
+    crew.offer(0)
+    first, _ = crew.dispatcher.take(0)
+    assert int(first.state["total"]) == 0
+    assert [order.beginning is not None for order in crew.seen[0]][:2] == [True, True]
+
+
+def test_going_on_from_a_checkpoint(crew: Crew) -> None:
+    crew.dispatcher.load(5, [{"total": np.array(100)}, {"total": np.array(200)}])
+    crew.offer(5)
+    parts = crew.dispatcher.take(5)
+    assert [int(part.state["total"]) for part in parts] == [105, 205]
+    crew.settle(0, 2)
+    assert crew.numbers(0) == [5, 6], "not as if everything before had still to be learned from"
+
+
+def test_a_worker_that_cannot_be_replaced_ends_the_run(crew: Crew, monkeypatch: pytest.MonkeyPatch) -> None:
+    def spent(handle: ThreadHandle) -> None:
+        raise GaveUp("restarted 3 times within an hour")
+
+    monkeypatch.setattr(Mortal, "restart", spent)
+    crew.deaths[1].add(0)
+    crew.offer(0)
+    with pytest.raises(GaveUp, match="within an hour"):
+        crew.dispatcher.take(0)
+
+
+def test_what_a_worker_raises_is_raised_here(crew: Crew) -> None:
+    crew.dispatcher.load(3, [{"nothing": np.array(1)}] * 2)
+    crew.offer(3)
+    with pytest.raises(WorkerError, match="rollout worker"):
+        crew.dispatcher.take(3)
+
+
+def test_what_a_worker_raised_ahead_of_the_learner_is_raised_with_the_next_rollout(crew: Crew) -> None:
+    crew.failures[1].add(1)
+    crew.offer(0)
+    crew.dispatcher.take(0)
+    crew.dispatcher._thread.join(10.0)
+    crew.offer(1)
+    with pytest.raises(WorkerError, match="rollout worker 1"):
+        crew.dispatcher.take(1)
