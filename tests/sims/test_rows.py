@@ -1,6 +1,6 @@
 """A simulator made of single environments keeps the contract, whatever the package."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
@@ -114,6 +114,18 @@ def test_pictures_are_drawn_once_a_chunk_and_not_at_an_end_without_a_future() ->
     final = result.final_observation
     assert final is not None and not final.images["eye0"][0].any() and final.images["eye0"][1].any()
     assert simulator.render_seconds > 0
+
+
+def test_who_asks_gets_the_picture_of_an_end_without_a_future() -> None:
+    """For its own episode alone, and of what the environment shows then."""
+    simulator = rows(2, spec(horizon=4))
+    asking, other = episodes(0, 0)
+    simulator.reset([replace(asking, final_picture=True), other])
+    simulator.step(moves([0.1, 0.1], [0.1, 0.1]), [None, None])
+    result = simulator.step(moves([1, 1], [1, 1]), [None, None])
+    assert result.terminated.all() and result.final_observation is not None
+    shown, black = result.final_observation.images["eye0"]
+    assert shown.any() and not black.any()
 
 
 @pytest.mark.parametrize("what", ["reward", "state"])

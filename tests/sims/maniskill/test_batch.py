@@ -1,5 +1,6 @@
 """The batch on one device, against a package's environment small enough to know by heart."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -106,6 +107,14 @@ def test_termination_has_no_picture_and_truncation_has_that_of_its_step(simulato
     assert result.truncated.tolist() == [True, False, False] and result.terminated.tolist() == [False, True, False]
     assert result.final_observation.images["camera"][:, 0, 0, 0].tolist() == [2, 0]
     assert result.observation.images["camera"][:, 0, 0, 0].tolist() == [50, 60, 0]
+
+
+def test_who_asks_gets_the_picture_of_a_termination(simulator):
+    simulator.reset([episode(1), replace(episode(2), final_picture=True), None])
+    simulator.step(acts([0, 0], [0, 0], [0, 0]), [None] * 3)
+    result = simulator.step(acts([0, 1, 5, 5], [0, 9, 0, 0], [0] * 4), [episode(50), episode(60), None])
+    assert result.terminated.tolist() == [False, True, False]
+    assert result.final_observation.images["camera"][1, 0, 0, 0] != 0
 
 
 def test_pictures_are_copies_and_drawn_once_a_chunk(simulator):

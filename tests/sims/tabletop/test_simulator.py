@@ -288,6 +288,15 @@ def test_the_last_picture_is_drawn_where_its_value_is_needed(make, put, still) -
     assert result.final_observation is not None
     black, drawn = result.final_observation.images["front"]
     assert not black.any() and drawn.any()
+    asked = make(2, horizon=2, image_size=32)
+    asked.reset([replace(episodes[0], final_picture=True), episodes[1]])
+    snapshot = asked.snapshot()
+    asked.reset(episodes)
+    asked.restore(snapshot)  # what was asked for is kept
+    asked.step(np.repeat(still, 2, axis=0), [None, None])
+    put(asked, 0, layout.target, [*layout.fixtures[layout.goal], 0.019])
+    ended = asked.step(np.repeat(still, 2, axis=0), [None, None])
+    assert ended.terminated[0] and ended.final_observation.images["front"][0].any()
     longer = make(1, horizon=9, image_size=32)
     longer.reset(episodes[1:])
     longer.step(still, [None])

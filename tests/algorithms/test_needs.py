@@ -1,0 +1,32 @@
+"""What algorithms say of themselves before anything is built."""
+
+import pytest
+
+from embodied_rl.algorithms.grpo import GRPO, GRPOConfig
+from embodied_rl.algorithms.ppo import PPO, PPOConfig
+from embodied_rl.assembly import build
+from embodied_rl.config.schema import AlgoNode
+from embodied_rl.imitation.cloning import SFT, SFTConfig
+from embodied_rl.interfaces.algorithm import Discount, Needs, part_of, state_of
+from embodied_rl.interfaces.errors import UserError
+
+
+def test_they_follow_from_the_settings() -> None:
+    config = PPOConfig(gamma=0.9, discount="decision", epochs=5, critic_warmup=3)
+    assert PPO.needs(config) == Needs(critic=True, epochs=5, warmup=3, discount=Discount(0.9, "decision"))
+    grouped = GRPO.needs(GRPOConfig(group_size=4, epochs=2))
+    assert grouped == Needs(group_size=4, fresh_episodes=True, epochs=2)
+    assert SFT.needs(SFTConfig()).learns_from == "demonstrations"
+
+
+def test_a_configuration_names_them() -> None:
+    method = build.method(AlgoNode("grpo", options={"group_size": 6}))
+    assert (method.kind, method.needs.group_size) == (GRPO, 6)
+    with pytest.raises(UserError, match=r"algo\.dual_clip=1.* must be above 1"):
+        build.method(AlgoNode("ppo", options={"dual_clip": 1}))
+
+
+def test_states_of_parts_come_apart_again() -> None:
+    parts = {"a": {"x": 1, "b/y": 2}, "b": {"x": 3}}
+    whole = state_of(parts)  # type: ignore[arg-type]  names alone matter here
+    assert {name: part_of(whole, name) for name in parts} == parts
