@@ -36,7 +36,12 @@ def unused_port() -> int:
 
 
 def start(
-    function: str, config: object = None, size: int = 2, agent: bool = True, planted: Mapping[str, bytes] | None = None
+    function: str,
+    config: object = None,
+    size: int = 2,
+    agent: bool = True,
+    planted: Mapping[str, bytes] | None = None,
+    patience: float = 150,
 ) -> Ended:
     """Exit code and output of each of several processes that are told what torchrun tells them.
 
@@ -47,7 +52,7 @@ def start(
     for key, value in (planted or {}).items():
         store.set(key, value)
     shared = {**os.environ, "WORLD_SIZE": str(size), "MASTER_ADDR": "localhost", "MASTER_PORT": str(store.port)}
-    shared[torchrun.AGENT] = str(agent)
+    shared |= {torchrun.AGENT: str(agent), "PATIENCE": f"{patience}"}
     if not agent:
         del store
         shared["MASTER_PORT"] = str(unused_port())
@@ -135,14 +140,15 @@ def test_what_others_put_into_the_store_is_not_run(
     tmp_path: Path, key: str, encode: Callable[[Planted], bytes]
 ) -> None:
     """Who reaches the store can end a run, and no more; where it matters the run says that somebody did."""
-    (code, output), (other, silence) = start("agree", {}, planted={key: encode(Planted(tmp_path / "executed"))})
+    (code, output), (other, silence) = start(
+        "agree", {}, planted={key: encode(Planted(tmp_path / "executed"))}, patience=30
+    )
     assert not (tmp_path / "executed").exists()
     assert "Traceback" not in output + silence
     if key != "launch":  # which is overwritten in time
         assert (code, other) != (0, 0) and "another program reaches it" in output, output
 
 
-@pytest.mark.process
 @pytest.mark.parametrize("encode", [no_json, other_json])
 def test_an_end_that_rank_0_did_not_tell(tmp_path: Path, encode: Callable[[Planted], bytes], of_two: None) -> None:
     there = torchrun.Meeting(Place.here(), meeting_point(1, 1.0))
@@ -158,7 +164,6 @@ def test_rank_0_decides_what_comes_of_a_signal() -> None:
     assert output.splitlines()[-1] == "[true, false]"
 
 
-@pytest.mark.process
 def test_without_torchrun_ranks_are_started_here(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in PLACE:
         monkeypatch.delenv(name, raising=False)
@@ -190,7 +195,6 @@ def test_processes_are_the_ranks(of_two: None) -> None:
         told.placed("train", configured("plan.ranks=3", ranks=3))
 
 
-@pytest.mark.process
 def test_a_run_that_continues_says_itself_how_many_ranks_it_has(of_two: None, monkeypatch: pytest.MonkeyPatch) -> None:
     config = replace(configured(ranks=5), resume="last")
     assert told.placed("train", config) is config
@@ -220,7 +224,6 @@ class Everybody(torchrun.Meeting):
         return self._said[key]
 
 
-@pytest.mark.process
 def test_ranks_of_one_node_meet_on_the_loopback_interface(monkeypatch: pytest.MonkeyPatch) -> None:
     """Those of several on the interfaces that lead to each other, whatever the name of this node resolves to."""
     monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")

@@ -1,17 +1,11 @@
 """A Ray cluster of two nodes on this machine, as the tests have it, and what they ask of it."""
 
-import os
-import secrets
 import signal
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
-
-# Ray reads these once, when it is first imported. A token of our own: nothing of the user's is read or written.
-os.environ.update(RAY_AUTH_MODE="token", RAY_AUTH_TOKEN=secrets.token_hex(32))
-os.environ.pop("RAY_ADDRESS", None)
 
 
 @contextmanager

@@ -48,7 +48,7 @@ def launched() -> object:
     """Every process: launch."""
     name, config = sys.argv[1], json.loads(sys.argv[2])
     function = getattr(rank_functions, name, None) or globals()[name]
-    return torchrun.launcher()(function, config, int(os.environ["WORLD_SIZE"]), timeout=200)
+    return torchrun.launcher()(function, config, int(os.environ["WORLD_SIZE"]), timeout=float(os.environ["PATIENCE"]))
 
 
 def lead() -> int:
