@@ -13,15 +13,12 @@ from tests.support.reaching import wait_for
 
 @dataclass(frozen=True)
 class WaitingConfig(PPOConfig):
-    """Settings.
-
-    Attributes:
-        marks: a folder where each process writes a file "updating-<its number>" when it begins to wait.
-        hold: in which iteration, counted from 1, it waits until that folder holds a file "learn"; 0 for none.
-    """
+    """Settings."""
 
     marks: str = ""
+    """a folder where each process writes a file "updating-<its number>" when it begins to wait."""
     hold: int = 0
+    """in which iteration, counted from 1, it waits until that folder holds a file "learn"; 0 for none."""
 
 
 class Waiting(PPO):

@@ -1,0 +1,81 @@
+"""Writers are made where experience is collected, on ranks and in rollout workers, and told what rollouts are told."""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+import torch
+
+from embodied_rl.cli import execution, table
+from embodied_rl.config import compose
+from embodied_rl.config.schema import TrainConfig
+from embodied_rl.ranks.collective import Ranks
+from embodied_rl.runs.folder import RunFolder
+from embodied_rl.training.collecting import WriterFactory
+from embodied_rl.training.parts import assemble
+from embodied_rl.training.trainer import Trainer
+from tests.support.running import SMALL, TABLETOP
+
+
+def configured(*overrides: str) -> TrainConfig:
+    """A small run."""
+    command = table.COMMANDS["train"]
+    words = (*SMALL, *TABLETOP, "plan=colocated", "plan.ranks=1", *overrides)
+    config = execution.read(command, compose.compose(command.config, words, command.values), words)
+    return execution.prepare(config)[0]
+
+
+def notes(folder: Path) -> list[dict]:
+    return [json.loads(line) for file in sorted(folder.glob("*.jsonl")) for line in file.read_text().splitlines()]
+
+
+@pytest.mark.process
+@pytest.mark.parametrize(
+    "plan, collectors, elsewhere",
+    [
+        (("plan.rollout_workers=0",), 1, False),
+        (("plan.rollout_workers=0", "plan=split", "plan.slices=2"), 1, False),
+        (("plan.rollout_workers=2",), 2, True),
+    ],
+)
+def test_every_collector_tells_its_writer(
+    tmp_path: Path, plan: tuple[str, ...], collectors: int, elsewhere: bool
+) -> None:
+    torch.set_num_threads(1)
+    config, said = configured(*plan), tmp_path / "notes"
+    said.mkdir()
+    folder = RunFolder.create(tmp_path / "runs", "test", 0)
+    factory = WriterFactory("tests.support.noting_writer:make_writer", str(said))
+    parts = assemble(config, folder, Ranks(), [factory])
+    trainer = Trainer(parts)
+    try:
+        figures = trainer.step()
+    finally:
+        parts.close()
+    found = notes(said)
+    assert sorted(file.stem for file in said.iterdir()) == [str(number) for number in range(collectors)]
+    assert all((note["process"] != os.getpid()) == elsewhere for note in found if "process" in note)
+    assert sum(note["sizes"][0] for note in found if "sizes" in note) == config.sim.num_envs
+    decided = [tuple(pair) for note in found for pair in note.get("decided", [])]
+    assert len(decided) == len(set(decided)) == figures["total/decisions"] == config.sim.num_envs * 3
+    assert sum(note.get("steps", 0) for note in found) == figures["total/control_steps"]
+
+
+@pytest.mark.process
+def test_a_rollout_knows_how_far_its_episodes_are(tmp_path: Path) -> None:
+    """`decision` counts from 0 in each episode, over rollouts."""
+    torch.set_num_threads(1)
+    parts = assemble(configured("train.iterations=3"), RunFolder.create(tmp_path / "runs", "test", 0), Ranks())
+    seen: dict[int, list[int]] = {}
+    try:
+        for _ in range(3):
+            parts.experience.offer()
+            rollout = parts.experience.collect()
+            for episode, decision in zip(
+                rollout.episode.flatten().tolist(), rollout.decision.flatten().tolist(), strict=True
+            ):
+                seen.setdefault(episode, []).append(decision)
+    finally:
+        parts.close()
+    assert len(seen) > 8 and all(sorted(numbers) == list(range(len(numbers))) for numbers in seen.values())
