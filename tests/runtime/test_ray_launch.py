@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -137,8 +138,10 @@ def of(process: subprocess.Popen[str], folder: Path) -> list[int]:
     But for two of Ray's own, which hold nothing, and which look for a raylet that was killed for another minute.
     """
     named = [int(pid) for path in folder.glob("*.pid") for pid in path.read_text().split()]
-    children = psutil.Process(process.pid).children(recursive=True)
-    return [*named, *(child.pid for child in children if "Agent" not in child.cmdline()[0])]
+    for child in psutil.Process(process.pid).children(recursive=True):
+        with suppress(psutil.NoSuchProcess):  # some end at once
+            named += [child.pid for program in child.cmdline()[:1] if "Agent" not in program]
+    return named
 
 
 def test_nothing_outlives_a_killed_driver_and_its_cluster(tmp_path: Path) -> None:

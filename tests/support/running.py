@@ -75,7 +75,7 @@ class Process:
             assert time.monotonic() < until, f"waited in vain:\n{self.output()}"
             if self.process.poll() is not None:
                 return False
-            time.sleep(0.005)
+            time.sleep(0.01)
         return True
 
     def kill(self) -> None:

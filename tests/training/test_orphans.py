@@ -37,13 +37,18 @@ def wait_until_it_trains(process: Process, plan: str) -> None:
     assert len(process.children()) == DESCENDANTS[plan]
 
 
+@pytest.mark.parametrize(
+    "plan", ["split", *(pytest.param(plan, marks=pytest.mark.slow) for plan in ("colocated", "ahead"))]
+)
 def test_after_success(plan: str, plugin_path: str, tmp_path: Path) -> None:
+    """All other plans are run to their end by other tests, which look for what is left as well."""
     with started(tmp_path, *training(plan, train__iterations="2"), PYTHONPATH=plugin_path) as process:
         assert process.wait_until(lambda: len(process.children()) == DESCENDANTS[plan]), process.output()
         code, output = process.finish()
         assert code == 0, output
 
 
+@pytest.mark.parametrize("plan", ["colocated", "split", pytest.param("ahead", marks=pytest.mark.slow)])
 def test_after_a_simulator_raised(plan: str, plugin_path: str, tmp_path: Path) -> None:
     """In the fourth chunk of each: where they are apart, one message says so."""
     settings = training(plan, sim__fault="raise", sim__fault_call="3", train__final_episodes="1")
