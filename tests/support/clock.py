@@ -125,7 +125,7 @@ class NotingActor(Actor):
 
     calls: list[Call] = field(default_factory=list)
     nan_at: int | None = None
-    embodiment = SimpleNamespace(check=lambda spec: None)
+    embodiment = SimpleNamespace(check_body=lambda body, words: None)
 
     def __post_init__(self) -> None:
         super().__init__()
