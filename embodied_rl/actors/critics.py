@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from embodied_rl.interfaces.errors import UserError
 
 
-class Need(StrEnum):
+class CriticNeed(StrEnum):
     """What a critic reads."""
 
     PRIVILEGED = "privileged"
@@ -19,7 +19,7 @@ class Need(StrEnum):
     EXPERT = "expert"
 
 
-def value_head(inputs: int, hidden: Sequence[int]) -> nn.Sequential:
+def make_value_head(inputs: int, hidden: Sequence[int]) -> nn.Sequential:
     """An MLP to one number; the last layer starts near zero (pi_RL, arXiv:2510.25889: N(0, 0.02), bias 0)."""
     layers: list[nn.Module] = []
     for size in hidden:
@@ -34,7 +34,7 @@ def value_head(inputs: int, hidden: Sequence[int]) -> nn.Sequential:
 class Critic(nn.Module):
     """A value head. `needs` is what it reads; `detach` keeps its gradient out of the backbone."""
 
-    needs: Need
+    needs: CriticNeed
     detach: bool = True
 
     def forward(self, privileged: Tensor | None, pooled: Tensor | None, features: Tensor | None) -> Tensor:
@@ -45,7 +45,7 @@ class Critic(nn.Module):
 class PrivilegedCritic(Critic):
     """Asymmetric critic: reads the simulator's truth, which the policy never sees."""
 
-    needs = Need.PRIVILEGED
+    needs = CriticNeed.PRIVILEGED
 
     def __init__(self, dim: int, hidden: Sequence[int] = (192, 192)) -> None:
         """dim: P, entries of the privileged state; hidden: units of each layer.
@@ -56,7 +56,7 @@ class PrivilegedCritic(Critic):
         super().__init__()
         if dim < 1:
             raise UserError("This simulator has no privileged state for policy.critic=privileged; try prefix.")
-        self.head = value_head(dim, hidden)
+        self.head = make_value_head(dim, hidden)
 
     def forward(self, privileged: Tensor | None, pooled: Tensor | None, features: Tensor | None) -> Tensor:
         assert privileged is not None, "a privileged critic was called without privileged state"
@@ -66,14 +66,14 @@ class PrivilegedCritic(Critic):
 class PrefixCritic(Critic):
     """V_vlm of pi_RL (section 4.3): reads the prefix, pooled over the tokens that exist."""
 
-    needs = Need.PREFIX
+    needs = CriticNeed.PREFIX
 
     def __init__(self, context_dim: int, hidden: Sequence[int] = (192, 192), detach: bool = True) -> None:
         """context_dim: width of `Context.pooled`; hidden: units of each layer; detach: no gradient to the backbone."""
         super().__init__()
         self.detach = detach
         self.norm = nn.LayerNorm(context_dim)
-        self.head = value_head(context_dim, hidden)
+        self.head = make_value_head(context_dim, hidden)
 
     def forward(self, privileged: Tensor | None, pooled: Tensor | None, features: Tensor | None) -> Tensor:
         assert pooled is not None, "a prefix critic was called without the prefix"
@@ -83,14 +83,14 @@ class PrefixCritic(Critic):
 class ExpertCritic(Critic):
     """V_expert of pi_RL (section 4.3): reads the action expert's features, averaged over the executed actions."""
 
-    needs = Need.EXPERT
+    needs = CriticNeed.EXPERT
 
     def __init__(self, feature_dim: int, hidden: Sequence[int] = (192, 192), detach: bool = True) -> None:
         """feature_dim: width of the features; hidden: units of each layer; detach: no gradient to the backbone."""
         super().__init__()
         self.detach = detach
         self.norm = nn.LayerNorm(feature_dim)
-        self.head = value_head(feature_dim, hidden)
+        self.head = make_value_head(feature_dim, hidden)
 
     def forward(self, privileged: Tensor | None, pooled: Tensor | None, features: Tensor | None) -> Tensor:
         assert features is not None, "an expert critic was called without features"
@@ -114,10 +114,10 @@ def make_critic(
     """
     if kind == "none":
         return None
-    if kind == Need.PRIVILEGED:
+    if kind == CriticNeed.PRIVILEGED:
         return PrivilegedCritic(privileged_dim, hidden)
-    if kind == Need.PREFIX:
+    if kind == CriticNeed.PREFIX:
         return PrefixCritic(context_dim, hidden, detach)
-    if kind == Need.EXPERT:
+    if kind == CriticNeed.EXPERT:
         return ExpertCritic(feature_dim, hidden, detach)
     raise UserError(f"policy.critic={kind!r} is not one of privileged, prefix, expert, none.")

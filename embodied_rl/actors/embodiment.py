@@ -100,7 +100,7 @@ class Embodiment:
             )
 
     @staticmethod
-    def of(spec: SimulatorSpec, executed: int, token_length: int) -> "Embodiment":
+    def of_simulator(spec: SimulatorSpec, executed: int, token_length: int) -> "Embodiment":
         """The embodiment of a simulator, its policy cameras and words, with means 0 and deviations 1.
 
         Raises:
@@ -119,7 +119,7 @@ class Embodiment:
             action_names=spec.action_names,
             action_low=spec.action_low,
             action_high=spec.action_high,
-            action=Normalisation.between("limits", spec.action_low, spec.action_high),
+            action=Normalisation.from_bounds("limits", spec.action_low, spec.action_high),
             vocabulary=("", *sorted({word.lower() for word in spec.words})),
             token_length=token_length,
             executed=executed,
@@ -154,10 +154,10 @@ class Embodiment:
         self, state: NDArray[Any], privileged: NDArray[Any] | None = None, kind: str = "mean_std"
     ) -> "Embodiment":
         """The same with statistics of recorded state [m, S] and, where given, privileged state [m, P]."""
-        changed = replace(self, state=Normalisation.of(state, kind))
+        changed = replace(self, state=Normalisation.from_values(state, kind))
         if privileged is None:
             return changed
-        truth = Normalisation.of(privileged)
+        truth = Normalisation.from_values(privileged)
         return replace(changed, privileged_mean=truth.center, privileged_std=truth.scale)
 
     def tokens(self, prompts: Sequence[str]) -> Tensor:
@@ -167,8 +167,8 @@ class Embodiment:
             UserError: for an unknown word, by name, or a prompt of more than L tokens.
         """
         if self.tokenizer:
-            return torch.from_numpy(tokenizer.by_model(prompts, self.tokenizer, self.token_length))
-        return torch.from_numpy(tokenizer.by_words(prompts, self.vocabulary, self.token_length))
+            return torch.from_numpy(tokenizer.tokenize_pieces(prompts, self.tokenizer, self.token_length))
+        return torch.from_numpy(tokenizer.tokenize_words(prompts, self.vocabulary, self.token_length))
 
     def inputs(self, observation: Observation, network: FlowBackbone) -> PolicyInput:
         """An observation as the network takes it, on the device it lives on. Privileged state is left behind.
@@ -195,7 +195,7 @@ class Embodiment:
     @property
     def vocabulary_size(self) -> int:
         """Number of token ids."""
-        return tokenizer.size(self.tokenizer) if self.tokenizer else len(self.vocabulary)
+        return tokenizer.count_ids(self.tokenizer) if self.tokenizer else len(self.vocabulary)
 
     def _image(self, observation: Observation, name: str) -> Tensor:
         if name not in observation.images:
@@ -286,6 +286,6 @@ def _upgraded(data: Mapping[str, Any]) -> Mapping[str, Any]:
         return data
     changed = dict(data)
     mean, std = changed.pop("state_mean"), changed.pop("state_std")
-    limits = Normalisation.between("limits", data["action_low"], data["action_high"])
+    limits = Normalisation.from_bounds("limits", data["action_low"], data["action_high"])
     added = {"state": asdict(Normalisation("mean_std", tuple(mean), tuple(std))), "action": asdict(limits)}
     return {**changed, **added, "views": [], "relative": [], "gripper": "same", "tokenizer": ""}

@@ -15,10 +15,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from embodied_rl.actors.critics import Critic, Need
+from embodied_rl.actors.critics import Critic, CriticNeed
 from embodied_rl.actors.embodiment import Embodiment
-from embodied_rl.actors.precision import mixed
-from embodied_rl.flow.noise import Stream, normal
+from embodied_rl.actors.precision import autocast_method
+from embodied_rl.flow.noise import NoiseStream, draw_normal
 from embodied_rl.flow.sampler import Committed, ode_sample
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.policy import (
@@ -77,7 +77,7 @@ class FlowActor(Actor):
         super().__init__()
         _check_fit(backbone, embodiment, freeze_perception)
         if freeze_perception:
-            freeze(backbone.perception_parameters())
+            freeze_parameters(backbone.perception_parameters())
         self.backbone, self.sampler, self.embodiment = backbone, sampler, embodiment
         self.critic = critic
         self.privileged_names, self.freeze_perception = tuple(privileged_names), freeze_perception
@@ -115,9 +115,9 @@ class FlowActor(Actor):
     @property
     def critic_reads(self) -> str | None:  # type: ignore[override]
         """See `Actor`."""
-        return PRIVILEGED if self._critic_needs(Need.PRIVILEGED) else None
+        return PRIVILEGED if self._critic_needs(CriticNeed.PRIVILEGED) else None
 
-    @mixed
+    @autocast_method
     @torch.no_grad()
     def infer(
         self,
@@ -130,7 +130,7 @@ class FlowActor(Actor):
         context = self.backbone.encode(self._inputs(observation))
         shape = (self.backbone.spec.horizon, self.backbone.spec.action_dim)
         start = torch.zeros(len(observation), *shape)
-        start = (start if keys is None else normal(keys, Stream.INITIAL, shape)).to(self.device)
+        start = (start if keys is None else draw_normal(keys, NoiseStream.INITIAL, shape)).to(self.device)
         given = None if prefix is None else self._committed(prefix, committed, observation)
         drawn = ode_sample(self._velocity(context), start, self.sampler.denoise_steps, given)
         return self.embodiment.actions(drawn, observation.state)
@@ -157,7 +157,7 @@ class FlowActor(Actor):
         mask[:, :length, :entries] = (torch.arange(length) < torch.from_numpy(counts)[:, None])[..., None]
         return Committed(actions.to(self.device), mask.to(self.device))
 
-    @mixed
+    @autocast_method
     @torch.no_grad()
     def act(self, observation: Observation, keys: NoiseKeys, explore: bool) -> Decision:
         """Choose a chunk for each row; `explore=False` follows the plain ODE from the same x_1.
@@ -181,7 +181,7 @@ class FlowActor(Actor):
             version=torch.full((len(inputs),), self.version, dtype=torch.int64, device=self.device),
         )
 
-    @mixed
+    @autocast_method
     @torch.no_grad()
     def value(self, observation: Observation, keys: NoiseKeys) -> Tensor:
         """float32 [n]: what `act` would give with the same keys, without choosing an action.
@@ -190,11 +190,11 @@ class FlowActor(Actor):
             UserError: where the critic needs privileged state and the observation has none.
         """
         trace = self._critic_trace(observation, keys, required=True)
-        reads_network = self.critic is not None and self.critic.needs != Need.PRIVILEGED
+        reads_network = self.critic is not None and self.critic.needs != CriticNeed.PRIVILEGED
         context = self.backbone.encode(self._inputs(observation)) if reads_network else None
         return self._value(trace, context, len(observation))
 
-    @mixed
+    @autocast_method
     def evaluate(self, trace: Trace) -> Evaluation:
         """Recompute decisions with gradients, from the tensors `act` recorded; the result lies on the host."""
         trace = {name: value.to(self.device) for name, value in trace.items()}
@@ -211,7 +211,7 @@ class FlowActor(Actor):
             auxiliary_target=None if target is None else target.cpu(),
         )
 
-    @mixed
+    @autocast_method
     def critic_value(self, recorded: Tensor) -> Tensor:
         """See `Actor.critic_value`: from recorded privileged state [B, P]."""
         assert self.critic is not None, "this actor has no critic"
@@ -228,7 +228,7 @@ class FlowActor(Actor):
             rows |= {IMAGE + name: ((*size, 3), torch.uint8) for name in spec.cameras}
         if self._keeps_privileged:
             rows[PRIVILEGED] = ((len(self.privileged_names),), torch.float32)
-        if self._critic_needs(Need.EXPERT):
+        if self._critic_needs(CriticNeed.EXPERT):
             rows[INITIAL] = ((spec.horizon, spec.action_dim), torch.float32)
         flow = self.sampler.trace_spec(spec.horizon, spec.action_dim)
         return rows | {FLOW + name: entry for name, entry in flow.items()}
@@ -241,9 +241,9 @@ class FlowActor(Actor):
 
     def parameter_groups(self) -> Mapping[str, list[nn.Parameter]]:
         """Trainable parameters: "actor" (with a learned sampler's), "critic", and "perception" unless it is frozen."""
-        perception = learning(self.backbone.perception_parameters())
+        perception = select_learning(self.backbone.perception_parameters())
         seen = {id(parameter) for parameter in perception}
-        actor = [parameter for parameter in learning(self.backbone.parameters()) if id(parameter) not in seen]
+        actor = [parameter for parameter in select_learning(self.backbone.parameters()) if id(parameter) not in seen]
         if isinstance(self.sampler, nn.Module):
             actor += self.sampler.parameters()
         groups = {"actor": actor, "critic": [] if self.critic is None else list(self.critic.parameters())}
@@ -276,9 +276,9 @@ class FlowActor(Actor):
     def _critic_trace(self, observation: Observation, keys: NoiseKeys, required: bool) -> Trace:
         """What the critic and the auxiliary loss read beyond the policy's inputs."""
         trace: Trace = {}
-        if self._critic_needs(Need.EXPERT):
+        if self._critic_needs(CriticNeed.EXPERT):
             shape = (self.backbone.spec.horizon, self.backbone.spec.action_dim)
-            trace[INITIAL] = normal(keys, Stream.INITIAL, shape).to(self.device)
+            trace[INITIAL] = draw_normal(keys, NoiseStream.INITIAL, shape).to(self.device)
         if not self._keeps_privileged:
             return trace
         if observation.privileged is not None:
@@ -306,21 +306,21 @@ class FlowActor(Actor):
     def _value(self, trace: Trace, context: Context | None, rows: int) -> Tensor:
         if self.critic is None:
             return torch.zeros(rows, device=self.device)
-        if self.critic.needs == Need.PRIVILEGED and PRIVILEGED not in trace:
+        if self.critic.needs == CriticNeed.PRIVILEGED and PRIVILEGED not in trace:
             return torch.full((rows,), torch.nan, device=self.device)
         pooled = None if context is None else context.pooled
         return self.critic(trace.get(PRIVILEGED), pooled, self._expert_features(trace, context)).float()
 
     def _expert_features(self, trace: Trace, context: Context | None) -> Tensor | None:
         """Features [n, Hx, F] at t = 1 and the recorded x_1, for a critic on the expert."""
-        if context is None or self.critic is None or not self._critic_needs(Need.EXPERT):
+        if context is None or self.critic is None or not self._critic_needs(CriticNeed.EXPERT):
             return None
         start = trace[INITIAL]
         with torch.set_grad_enabled(torch.is_grad_enabled() and not self.critic.detach):
             features = self._velocity(context)(start, torch.ones(len(start), device=start.device))[1]
         return features[:, : self.embodiment.executed]
 
-    def _critic_needs(self, need: Need) -> bool:
+    def _critic_needs(self, need: CriticNeed) -> bool:
         return self.critic is not None and self.critic.needs == need
 
     @property
@@ -330,7 +330,7 @@ class FlowActor(Actor):
 
     @property
     def _keeps_privileged(self) -> bool:
-        return self._critic_needs(Need.PRIVILEGED) or self._learns_auxiliary
+        return self._critic_needs(CriticNeed.PRIVILEGED) or self._learns_auxiliary
 
     def _auxiliary_target(self, trace: Trace) -> Tensor | None:
         """Normalised targets [n, G] of the backbone's auxiliary prediction, where it can learn from them."""
@@ -339,7 +339,7 @@ class FlowActor(Actor):
         columns = [self.privileged_names.index(name) for name in self.backbone.spec.auxiliary_names]
         return trace[PRIVILEGED][:, columns]
 
-    @mixed
+    @autocast_method
     @torch.no_grad()
     def _example(self) -> dict[str, Tensor]:
         """What the kept part gives for one blank row, for its shapes."""
@@ -351,20 +351,20 @@ class FlowActor(Actor):
         return part(inputs) or {}
 
 
-def freeze(parameters: Iterable[nn.Parameter]) -> None:
+def freeze_parameters(parameters: Iterable[nn.Parameter]) -> None:
     """Let nothing learn them."""
     for parameter in parameters:
         parameter.requires_grad_(False)
 
 
-def learning(parameters: Iterable[nn.Parameter]) -> list[nn.Parameter]:
+def select_learning(parameters: Iterable[nn.Parameter]) -> list[nn.Parameter]:
     """Those that learn."""
     return [parameter for parameter in parameters if parameter.requires_grad]
 
 
 def is_frozen(parameters: Iterable[nn.Parameter]) -> bool:
     """Whether none of them learns."""
-    return not learning(parameters)
+    return not select_learning(parameters)
 
 
 def _check_fit(backbone: FlowBackbone, embodiment: Embodiment, freeze_perception: bool) -> None:

@@ -7,7 +7,7 @@ from embodied_rl.actors.critics import make_critic
 from embodied_rl.actors.embodiment import Embodiment
 from embodied_rl.actors.flow import FlowActor
 from embodied_rl.actors.kinds import ActorSettings
-from embodied_rl.actors.placement import place
+from embodied_rl.actors.placement import place_actor
 from embodied_rl.config.schema import SamplerNode
 from embodied_rl.flow.sampler import FlowNoise, FlowSDE, Sampler
 from embodied_rl.interfaces.errors import UserError
@@ -37,7 +37,7 @@ class FlowKind:
             privileged_names=settings.privileged_names,
             freeze_perception=node.freeze_perception,
         )
-        return place(actor, node)
+        return place_actor(actor, node)
 
     def deploy(self, network: FlowBackbone, embodiment: Embodiment, said: Mapping[str, Any]) -> FlowActor:
         """See `ActorKind.deploy`: the plain flow, with as many denoise steps as it was trained with."""

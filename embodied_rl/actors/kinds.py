@@ -58,7 +58,7 @@ class ActorKind(Protocol):
         ...
 
 
-def kind_of(network: nn.Module) -> ActorKind:
+def find_actor_kind(network: nn.Module) -> ActorKind:
     """Who makes actors of such a network."""
     module, _, name = KINDS[getattr(type(network), "KIND")].partition(":")  # noqa: B009  of no common base class
     return getattr(import_module(module), name)()
@@ -66,9 +66,9 @@ def kind_of(network: nn.Module) -> ActorKind:
 
 def make_actor(network: nn.Module, embodiment: Embodiment, settings: ActorSettings) -> Actor:
     """See `ActorKind.make`."""
-    return kind_of(network).make(network, embodiment, settings)
+    return find_actor_kind(network).make(network, embodiment, settings)
 
 
 def deploy_actor(network: nn.Module, embodiment: Embodiment, said: Mapping[str, Any]) -> Actor:
     """See `ActorKind.deploy`."""
-    return kind_of(network).deploy(network, embodiment, said)
+    return find_actor_kind(network).deploy(network, embodiment, said)

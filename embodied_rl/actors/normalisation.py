@@ -53,7 +53,7 @@ class Normalisation:
         return Normalisation("identity", (0.0,) * entries, (1.0,) * entries)
 
     @staticmethod
-    def between(
+    def from_bounds(
         kind: str, low: Sequence[float] | NDArray[Any], high: Sequence[float] | NDArray[Any]
     ) -> "Normalisation":
         """`low` becomes -1 and `high` 1."""
@@ -61,12 +61,12 @@ class Normalisation:
         return Normalisation(kind, _floats((bottom + top) / 2), _floats((top - bottom) / 2))
 
     @staticmethod
-    def of(values: NDArray[Any], kind: str = "mean_std") -> "Normalisation":
+    def from_values(values: NDArray[Any], kind: str = "mean_std") -> "Normalisation":
         """Statistics of each column of [m, entries]; one that never moves gets scale 1, so that it stays readable."""
         if kind == "quantiles":
             low, high = np.quantile(values.astype(np.float64), (0.01, 0.99), axis=0)
             still = high - low < SMALLEST_STD
-            return Normalisation.between(kind, np.where(still, low - 1, low), np.where(still, high + 1, high))
+            return Normalisation.from_bounds(kind, np.where(still, low - 1, low), np.where(still, high + 1, high))
         mean, std = values.mean(axis=0, dtype=np.float64), values.std(axis=0, dtype=np.float64)
         return Normalisation("mean_std", _floats(mean), _floats(np.where(std < SMALLEST_STD, 1.0, std)))
 

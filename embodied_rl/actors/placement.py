@@ -12,7 +12,7 @@ from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.policy import Context, FlowBackbone
 
 
-def place(actor: FlowActor, node: PolicyNode) -> FlowActor:
+def place_actor(actor: FlowActor, node: PolicyNode) -> FlowActor:
     """Put an actor where `node` says.
 
     Raises:
@@ -27,7 +27,7 @@ def place(actor: FlowActor, node: PolicyNode) -> FlowActor:
 
 
 def check_placement(node: PolicyNode) -> None:
-    """Find what `place` refuses whatever the network is.
+    """Find what `place_actor` refuses whatever the network is.
 
     Raises:
         UserError: a device that is not there, or half the precision for what learns.
@@ -41,7 +41,7 @@ def place_network(network: FlowBackbone, node: PolicyNode) -> None:
     """Put a network by itself where `node` says, in the precision that it says.
 
     Raises:
-        UserError: see `place`.
+        UserError: see `place_actor`.
     """
     if node.precision == "bfloat16":
         _halve(network, node)

@@ -9,7 +9,7 @@ import torch
 Result = TypeVar("Result")
 
 
-def mixed(method: Callable[..., Result]) -> Callable[..., Result]:
+def autocast_method(method: Callable[..., Result]) -> Callable[..., Result]:
     """Let a method of an actor compute in bfloat16 where `actor.autocast` says so.
 
     Acting, values and evaluation are wrapped alike: otherwise an update would start from other log-probabilities than

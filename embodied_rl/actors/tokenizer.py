@@ -12,7 +12,7 @@ from embodied_rl.interfaces.errors import UserError
 Ids = NDArray[np.int64]
 
 
-def by_words(texts: Sequence[str], vocabulary: Sequence[str], length: int) -> Ids:
+def tokenize_words(texts: Sequence[str], vocabulary: Sequence[str], length: int) -> Ids:
     """Each word's place in the vocabulary, int64 [n, length], 0 where padded.
 
     Raises:
@@ -31,7 +31,7 @@ def by_words(texts: Sequence[str], vocabulary: Sequence[str], length: int) -> Id
     return _padded(rows, length)
 
 
-def by_model(texts: Sequence[str], tokenizer: str, length: int) -> Ids:
+def tokenize_pieces(texts: Sequence[str], tokenizer: str, length: int) -> Ids:
     """Ids of a tokenizer's pieces, int64 [n, length], 0 where padded; a start token leads where the tokenizer has one.
 
     Args:
@@ -42,7 +42,7 @@ def by_model(texts: Sequence[str], tokenizer: str, length: int) -> Ids:
     Raises:
         UserError: for a prompt of more than `length` tokens.
     """
-    loaded = load(tokenizer)
+    loaded = load_tokenizer(tokenizer)
     start = loaded.token_to_id("<bos>")
     rows = [_led(encoding.ids, start) for encoding in loaded.encode_batch(list(texts))]
     for text, row in zip(texts, rows, strict=True):
@@ -54,13 +54,13 @@ def by_model(texts: Sequence[str], tokenizer: str, length: int) -> Ids:
     return _padded(rows, length)
 
 
-def size(tokenizer: str) -> int:
+def count_ids(tokenizer: str) -> int:
     """Number of ids of a tokenizer, given by what its tokenizer.json holds."""
-    return load(tokenizer).get_vocab_size()
+    return load_tokenizer(tokenizer).get_vocab_size()
 
 
 @lru_cache(maxsize=4)
-def load(tokenizer: str) -> Any:
+def load_tokenizer(tokenizer: str) -> Any:
     """A `tokenizers.Tokenizer` from what its tokenizer.json holds.
 
     Raises:
@@ -74,7 +74,7 @@ def load(tokenizer: str) -> Any:
         raise UserError(f"The tokenizer is damaged, or no tokenizer.json: {error}") from None
 
 
-def of_words(words: Sequence[str]) -> str:
+def make_word_tokenizer(words: Sequence[str]) -> str:
     """The tokenizer.json of a tokenizer by words, whose case does not matter, for a network that starts without one."""
     from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers
 

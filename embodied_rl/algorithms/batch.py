@@ -59,7 +59,7 @@ class Batch:
         )
 
 
-def concatenate(parts: Sequence[Batch]) -> Batch:
+def concatenate_batches(parts: Sequence[Batch]) -> Batch:
     """All rows of batches that have the same tensors, in order; a single one as it is.
 
     Traces that follow each other in memory, as those of a rollout's segments do, are not copied.

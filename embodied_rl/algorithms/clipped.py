@@ -11,12 +11,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from embodied_rl.algorithms.batch import Batch, concatenate
-from embodied_rl.algorithms.proximal import decouple, level_mask, stale_rows
+from embodied_rl.algorithms.batch import Batch, concatenate_batches
+from embodied_rl.algorithms.proximal import decouple_stale, find_stale_rows, make_level_mask
 from embodied_rl.config.freeze import at_least
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.policy import Actor, Evaluation
-from embodied_rl.learning import memory, sharded
+from embodied_rl.learning import memory_budget, sharded
 from embodied_rl.learning.optimiser import Optimiser
 from embodied_rl.objectives.clip import approximate_kl, clip_fraction, clipped_policy_loss
 from embodied_rl.objectives.reduce import Level, masked_mean, reduce_log_prob
@@ -109,7 +109,7 @@ class ClippedUpdate:
         groups = dict(actor.parameter_groups())
         rates = {"actor": config.lr, "perception": config.perception_lr}
         learned = {name: groups[name] for name in rates if name in groups}
-        self.optimiser = Optimiser(learned, rates, config.grad_clip, sharded.of(actor))
+        self.optimiser = Optimiser(learned, rates, config.grad_clip, sharded.find_sharding(actor))
         self.updates = 0
         self.rate = 1.0
         self._pending: tuple[float, float] | None = None  # ratios and rows whose gradients wait for a step
@@ -125,18 +125,18 @@ class ClippedUpdate:
             self.actor.explore_with({"noise_level": self._noise_level * (1 - (1 - self.config.noise_final) * late)})
 
     def proximal(self, batch: Batch) -> tuple[Batch, dict[str, float]]:
-        """What to `run` and to fit a critic on where rows may be stale, and figures on them; see `proximal.decouple`.
+        """What to `run` and to fit a critic on where rows may be stale, and figures on them; see `decouple_stale`.
 
         A batch without a stale row on any rank comes back as it is.
         """
         if not self.config.decoupled:
             return batch, {}
-        stale = stale_rows(batch, self.actor.version)
+        stale = find_stale_rows(batch, self.actor.version)
         most = max(1, self.config.minibatch // self.ranks.size)
         self._measure(batch.select(stale[:most]))
         level, at_once = Level(self.config.level), min(most, self._at_once or most)
         cap, evaluate = self.config.importance_cap, self.actor.evaluate
-        return decouple(batch, stale, evaluate, self.ranks, level=level, cap=cap, at_once=at_once)
+        return decouple_stale(batch, stale, evaluate, self.ranks, level=level, cap=cap, at_once=at_once)
 
     def run(
         self, segments: Iterable[Batch], iteration: int, critic: Optimiser | None = None
@@ -154,14 +154,14 @@ class ClippedUpdate:
         seen: list[Batch] = []
         totals = self._first(segments, seen, iteration, critic)
         figures = self._means(totals, critic) | {"epochs": float(totals.steps > 0)}
-        whole = concatenate(seen)
+        whole = concatenate_batches(seen)
         if not totals.steps:
             return whole, figures
         parts = self.parts(whole.rows)
         for epoch in range(1, self.config.epochs):
             if self.config.target_kl is not None and figures["kl"] > self.config.target_kl:
                 break
-            totals = Totals()
+            totals = EpochSums()
             for rows in self.minibatches(whole.rows, parts, iteration, epoch):
                 self._descend(whole.select(rows), totals, critic)
                 self._step(totals, critic)
@@ -170,9 +170,9 @@ class ClippedUpdate:
 
     def _first(
         self, segments: Iterable[Batch], seen: list[Batch], iteration: int, critic: Optimiser | None
-    ) -> "Totals":
+    ) -> "EpochSums":
         """The first epoch; adds to `seen` what came."""
-        totals, carried = Totals(), 0.0
+        totals, carried = EpochSums(), 0.0
         for segment in segments:
             seen.append(segment)
             rows = self._total(segment.rows)
@@ -190,7 +190,7 @@ class ClippedUpdate:
             self._step(totals, critic, min(1.0, carried / self.config.minibatch) if totals.steps else 1.0)
         return totals
 
-    def _means(self, totals: "Totals", critic: Optimiser | None) -> dict[str, float]:
+    def _means(self, totals: "EpochSums", critic: Optimiser | None) -> dict[str, float]:
         """Of an epoch, over all ranks."""
         sums = torch.cat([totals.figures, torch.tensor([totals.ratios], dtype=torch.float64)])
         self.ranks.sum_([sums])
@@ -217,7 +217,7 @@ class ClippedUpdate:
         order = rows[torch.randperm(len(rows), generator=generator)]
         yield from order.tensor_split(parts)
 
-    def _descend(self, batch: Batch, totals: "Totals", critic: Optimiser | None) -> None:
+    def _descend(self, batch: Batch, totals: "EpochSums", critic: Optimiser | None) -> None:
         """Add a minibatch's gradient to the mean that the next step takes, weighted by ratios."""
         self._measure(batch)
         ratios = float(batch.mask.any(dim=1).sum() if self.config.level == Level.CHUNK else batch.mask.sum())
@@ -232,7 +232,7 @@ class ClippedUpdate:
         totals.ratios += ratios
         self._pending = before + ratios, rows + len(batch.advantage)
 
-    def _step(self, totals: "Totals", critic: Optimiser | None, length: float = 1.0) -> None:
+    def _step(self, totals: "EpochSums", critic: Optimiser | None, length: float = 1.0) -> None:
         """Step along the gradients that wait, or a share of the way."""
         assert self._pending is not None, "a step follows a gradient"
         (ratios, rows), self._pending = self._pending, None
@@ -248,7 +248,7 @@ class ClippedUpdate:
         everything, found = torch.arange(len(batch.advantage)), []
         for rows in everything.split(self._at_once or max(len(everything), 1)):
             part = batch if len(rows) == len(everything) else batch.select(rows)
-            loss, figures = self._loss(part, self.actor.evaluate(part.trace), Shares.of(part, batch))
+            loss, figures = self._loss(part, self.actor.evaluate(part.trace), Shares.of_part(part, batch))
             (loss * share).backward()
             found.append(torch.stack(figures))
         return torch.cat([torch.stack(found)[:, :-1].sum(dim=0), torch.stack(found)[:, -1:].amax(dim=0)])
@@ -263,10 +263,12 @@ class ClippedUpdate:
 
         def work(rows: int) -> None:
             part = batch.select(torch.arange(rows))
-            self._loss(part, self.actor.evaluate(part.trace), Shares.of(part, batch))[0].backward()
+            self._loss(part, self.actor.evaluate(part.trace), Shares.of_part(part, batch))[0].backward()
 
         device = next(iter(self.optimiser.parameters)).device
-        found = memory.affordable(work, len(batch.advantage), memory.free(device, self.ranks.size))
+        found = memory_budget.find_affordable_rows(
+            work, len(batch.advantage), memory_budget.find_free_bytes(device, self.ranks.size)
+        )
         self.actor.zero_grad()
         return found
 
@@ -274,7 +276,7 @@ class ClippedUpdate:
         """A part's share of the loss, and of the figures."""
         config, level = self.config, Level(self.config.level)
         log_ratio = reduce_log_prob(now.log_prob - batch.log_prob, batch.mask, level)
-        mask = level_mask(batch.mask, log_ratio)
+        mask = make_level_mask(batch.mask, log_ratio)
         ratios = shares.chunks if level == Level.CHUNK else shares.actions
         policy = clipped_policy_loss(log_ratio, batch.advantage, config.clip_low, config.clip_high, config.dual_clip)
         policy = policy if batch.weight is None else batch.weight * policy
@@ -308,7 +310,7 @@ class ClippedUpdate:
 
 
 @dataclass
-class Totals:
+class EpochSums:
     """Of an epoch.
 
     Attributes:
@@ -331,7 +333,7 @@ class Shares:
     actions: float
 
     @staticmethod
-    def of(part: Batch, whole: Batch) -> "Shares":
+    def of_part(part: Batch, whole: Batch) -> "Shares":
         """The shares of a part of a minibatch; each is 1 for the whole of it."""
         return Shares(
             _share(len(part.advantage), len(whole.advantage)),

@@ -17,14 +17,14 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from embodied_rl.algorithms.batch import Batch, as_batch, concatenate
+from embodied_rl.algorithms.batch import Batch, as_batch, concatenate_batches
 from embodied_rl.algorithms.clipped import ClippedConfig, ClippedUpdate
 from embodied_rl.config.freeze import at_least
-from embodied_rl.interfaces.algorithm import Discount, Needs, part_of, state_of
+from embodied_rl.interfaces.algorithm import Discount, Needs, join_states, split_state
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.policy import Actor
 from embodied_rl.learning.optimiser import Optimiser
-from embodied_rl.objectives.gae import discounts, gae, next_values
+from embodied_rl.objectives.gae import compute_gae, make_discounts, select_next_values
 from embodied_rl.objectives.reduce import masked_mean
 from embodied_rl.objectives.value import explained_variance
 from embodied_rl.objectives.value import value_loss as elementwise_value_loss
@@ -103,7 +103,7 @@ class PPO:
             batch, means = self.policy.run(batches, iteration, None if self._apart else self.critic)
             figures |= means
         else:
-            batch = concatenate([*batches])
+            batch = concatenate_batches([*batches])
         if self._apart:
             figures["value_loss"] = self._fit_critic(batch, iteration, 1 if learning else 4)
         elif not learning:
@@ -124,13 +124,13 @@ class PPO:
 
     def _advantages(self, rollout: Rollout) -> Batch:
         config = self.config
-        discount = discounts(rollout.steps, config.gamma, config.discount)
+        discount = make_discounts(rollout.steps, config.gamma, config.discount)
         reward = compose_reward(rollout, self.needs(config).discount)
         ended = rollout.terminated | rollout.truncated
-        following = next_values(
+        following = select_next_values(
             rollout.value, rollout.last_value, rollout.final_value, rollout.terminated, rollout.truncated
         )
-        advantage, returns = gae(reward, rollout.value, following, discount, ~ended, config.lam)
+        advantage, returns = compute_gae(reward, rollout.value, following, discount, ~ended, config.lam)
         advantage = self._normalised(advantage, rollout.valid) if config.normalise else advantage
         return as_batch(rollout, advantage, value=rollout.value, returns=returns)
 
@@ -190,13 +190,13 @@ class PPO:
     def state(self) -> dict[str, Tensor]:
         """What an exact resume needs, as tensors."""
         replay = {str(index): dict(zip(_REPLAYED, kept, strict=True)) for index, kept in enumerate(self._replay)}
-        parts = {"policy": self.policy.state(), "critic": self.critic.state(), "replay": state_of(replay)}
-        return state_of(parts)
+        parts = {"policy": self.policy.state(), "critic": self.critic.state(), "replay": join_states(replay)}
+        return join_states(parts)
 
     def load(self, state: dict[str, Tensor]) -> None:
         """The inverse of `state`."""
-        self.policy.load(part_of(state, "policy"))
-        self.critic.load(part_of(state, "critic"))
-        replay = part_of(state, "replay")
+        self.policy.load(split_state(state, "policy"))
+        self.critic.load(split_state(state, "critic"))
+        replay = split_state(state, "replay")
         count = len(replay) // len(_REPLAYED)
         self._replay = [tuple(replay[f"{index}/{name}"] for name in _REPLAYED) for index in range(count)]

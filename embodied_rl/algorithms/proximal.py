@@ -29,21 +29,21 @@ from embodied_rl.ranks.collective import Ranks
 Evaluate = Callable[[Trace], Evaluation]
 
 
-def stale_rows(batch: Batch, present: int) -> Tensor:
+def find_stale_rows(batch: Batch, present: int) -> Tensor:
     """int64 [S]: the rows to learn from that a version before `present` decided."""
     if batch.version is None:
         return batch.rows[:0]
     return batch.rows[batch.version[batch.rows] < present]
 
 
-def decouple(
+def decouple_stale(
     batch: Batch, stale: Tensor, evaluate: Evaluate, ranks: Ranks, *, level: Level, cap: float | None, at_once: int
 ) -> tuple[Batch, dict[str, float]]:
     """Let ratios and values of stale rows start from the present policy; all ranks together.
 
     Args:
         batch: left as it is.
-        stale: int64 [S], see `stale_rows`.
+        stale: int64 [S], see `find_stale_rows`.
         evaluate: the actor's, at the start of the update.
         ranks: that learn together; they evaluate equally often, and agree on what is returned.
         level: of the ratios.
@@ -79,7 +79,7 @@ def _recomputed(
 
 
 def _figures(batch: Batch, log_weight: Tensor, weight: Tensor, ranks: Ranks) -> dict[str, float]:
-    counts = level_mask(batch.mask, weight)[batch.rows]
+    counts = make_level_mask(batch.mask, weight)[batch.rows]
     weight, whole = weight[batch.rows][counts], log_weight[batch.rows][counts].exp()
     sums = torch.stack([weight.sum(), (weight < whole).sum(), counts.sum()]).double()
     ranks.sum_([sums])
@@ -87,7 +87,7 @@ def _figures(batch: Batch, log_weight: Tensor, weight: Tensor, ranks: Ranks) -> 
     return {"importance": importance, "importance_capped": capped}
 
 
-def level_mask(mask: Tensor, ratios: Tensor) -> Tensor:
+def make_level_mask(mask: Tensor, ratios: Tensor) -> Tensor:
     """bool of the ratios' shape, [B], [B, Hx] or [B, Hx, D']: which mean something; mask is bool [B, Hx]."""
     if ratios.dim() == 1:
         return mask.any(dim=1)

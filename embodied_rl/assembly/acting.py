@@ -6,7 +6,7 @@ from pathlib import Path
 from embodied_rl.actors.kinds import deploy_actor
 from embodied_rl.actors.scripted import OperatorPolicy, RandomPolicy
 from embodied_rl.assembly import build
-from embodied_rl.checkpoints.native import read_metadata
+from embodied_rl.checkpoints.policy_file import read_metadata
 from embodied_rl.config.schema import CollectConfig, PlayConfig
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.policy import Actor, DeployedPolicy
@@ -15,23 +15,23 @@ from embodied_rl.interfaces.sim import Operated, Simulator
 WORDS = ("expert", "random")
 
 
-def deployed(text: str) -> Actor:
+def load_deployed(text: str) -> Actor:
     """The deployed policy of a checkpoint, without exploration or critic.
 
     Raises:
         CheckpointError: missing, damaged, pickled, or made by a policy that is not installed.
     """
-    path = build.policy_file(text)
-    return deploy_actor(*build.stored_backbone(path), read_metadata(path).extra)
+    path = build.resolve_policy_file(text)
+    return deploy_actor(*build.load_backbone(path), read_metadata(path).extra)
 
 
-def check(config: CollectConfig | PlayConfig) -> None:
+def check_acting(config: CollectConfig | PlayConfig) -> None:
     """Find out whether somebody can act. Raises `UserError`: neither expert, random, nor a checkpoint."""
     if config.policy not in WORDS:
-        checkpoint_of(config.policy)
+        find_policy_file(config.policy)
 
 
-def checkpoint_of(text: str) -> Path:
+def find_policy_file(text: str) -> Path:
     """The policy file that is meant where it is neither `expert` nor `random`.
 
     Raises:
@@ -40,10 +40,10 @@ def checkpoint_of(text: str) -> Path:
     near = get_close_matches(text, WORDS, n=1, cutoff=0.6)
     if near and not Path(text).exists():
         raise UserError(f"policy={text}: there is no such checkpoint. Did you mean '{near[0]}'?")
-    return build.policy_file(text)
+    return build.resolve_policy_file(text)
 
 
-def policy_for(text: str, simulator: Simulator, num_envs: int) -> DeployedPolicy:
+def choose_policy(text: str, simulator: Simulator, num_envs: int) -> DeployedPolicy:
     """Who acts for a word, for episodes whose indices count from 0 and fill a simulator row by row.
 
     Raises:
@@ -55,5 +55,5 @@ def policy_for(text: str, simulator: Simulator, num_envs: int) -> DeployedPolicy
         if not isinstance(simulator, Operated):
             raise UserError("policy=expert: this simulator has no scripted operator; give a checkpoint, or random.")
         return OperatorPolicy(simulator.expert(), lambda index: index % num_envs)
-    checkpoint_of(text)
-    return deployed(text)
+    find_policy_file(text)
+    return load_deployed(text)

@@ -8,11 +8,11 @@ from typing import Any
 from embodied_rl.actors import tokenizer
 from embodied_rl.actors.embodiment import Embodiment
 from embodied_rl.actors.kinds import ActorSettings, make_actor
-from embodied_rl.checkpoints import attach, finding
-from embodied_rl.checkpoints.native import PolicyMetadata, check_config, load_parts, read_metadata
+from embodied_rl.checkpoints import attach, detection
+from embodied_rl.checkpoints.policy_file import PolicyMetadata, check_config, load_network, read_metadata
 from embodied_rl.config import assets, plugins
-from embodied_rl.config.freeze import freeze
-from embodied_rl.config.schema import AlgoNode, EpisodesNode, Plan, PolicyNode, SamplerNode, SimNode
+from embodied_rl.config.freeze import freeze_config
+from embodied_rl.config.schema import AlgoNode, CurriculumNode, Plan, PolicyNode, SamplerNode, SimNode
 from embodied_rl.interfaces.algorithm import Algorithm, AlgorithmKind, Needs
 from embodied_rl.interfaces.curriculum import Curriculum
 from embodied_rl.interfaces.errors import UserError
@@ -20,7 +20,7 @@ from embodied_rl.interfaces.policy import Actor, FlowBackbone
 from embodied_rl.interfaces.sim import SimulatorSpec
 from embodied_rl.learning import checkpoint, trainable
 from embodied_rl.learning.checkpoint import CheckpointError
-from embodied_rl.processes.base import Deadlines, Runtime, Share
+from embodied_rl.processes.base import Deadlines, NodeShare, Runtime
 from embodied_rl.rollout.policy_worker import PolicyWorker, RemotePolicy
 
 POLICY = "policy.safetensors"
@@ -30,13 +30,13 @@ TOKEN_LENGTH = 8
 """Words an instruction may have, for a policy with new weights, unless the simulator has longer ones."""
 
 
-def curriculum(node: EpisodesNode, spec: SimulatorSpec) -> Curriculum:
+def build_curriculum(node: CurriculumNode, spec: SimulatorSpec) -> Curriculum:
     """What decides how often each task is drawn while training.
 
     Raises:
         UserError: unknown plug-in or key, or settings that do not fit the simulator.
     """
-    found, options = plugins.configure("episodes", node, "episodes")
+    found, options = plugins.configure_plugin("curricula", node, "curriculum")
     return found(options, spec)
 
 
@@ -61,7 +61,7 @@ class Blueprint:
     keep: str
 
     @staticmethod
-    def of(like: Actor, node: PolicyNode, sampling: SamplerNode, spec: SimulatorSpec) -> "Blueprint":
+    def of_actor(like: Actor, node: PolicyNode, sampling: SamplerNode, spec: SimulatorSpec) -> "Blueprint":
         """Of an actor that was built from such nodes."""
         network = like.network
         names, critic = tuple(network.spec.auxiliary_names), bool(like.parameter_groups()["critic"])
@@ -69,28 +69,28 @@ class Blueprint:
 
     def build(self) -> Actor:
         """An actor with new weights."""
-        cls = plugins.find("policies", self.node.name)
-        network = backbone_maker(cls, self.options)(self.embodiment, self.auxiliary_names)
-        built = actor_of(network, self.embodiment, self.node, self.sampling, self.spec, self.critic)
+        cls = plugins.find_plugin("policies", self.node.name)
+        network = choose_backbone_maker(cls, self.options)(self.embodiment, self.auxiliary_names)
+        built = build_actor_around(network, self.embodiment, self.node, self.sampling, self.spec, self.critic)
         built.keep = self.keep
         return built
 
 
-def policy(learning: Actor, blueprint: Blueprint, plan: Plan, runtime: Runtime) -> Actor | RemotePolicy:
+def build_policy(learning: Actor, blueprint: Blueprint, plan: Plan, runtime: Runtime) -> Actor | RemotePolicy:
     """Who infers while experience is collected: the actor that learns, or a process that is sent its weights."""
     if plan.policy == "shared":
         return learning
     handle = runtime.worker(
-        f"{__name__}:{policy_worker.__name__}",
+        f"{__name__}:{build_policy_worker.__name__}",
         {"blueprint": blueprint},
         name="policy worker",
         deadlines=Deadlines(plan.start_timeout, plan.call_timeout),
-        share=Share(gpus=float(blueprint.node.device != "cpu")),
+        share=NodeShare(gpus=float(blueprint.node.device != "cpu")),
     )
     return RemotePolicy(handle, learning)
 
 
-def policy_worker(blueprint: Blueprint) -> PolicyWorker:
+def build_policy_worker(blueprint: Blueprint) -> PolicyWorker:
     """A policy worker whose weights are still to come."""
     return PolicyWorker(blueprint.build())
 
@@ -112,54 +112,54 @@ class Method:
         return self.kind(self.options, actor, ranks, seed, iterations)
 
 
-def method(node: AlgoNode) -> Method:
+def find_method(node: AlgoNode) -> Method:
     """The algorithm that a configuration names.
 
     Raises:
         UserError: no such algorithm, or settings that it does not take.
     """
-    kind, options = plugins.configure("algorithms", node, "algo")
+    kind, options = plugins.configure_plugin("algorithms", node, "algo")
     found: Any = kind
     return Method(found, options, found.needs(options))
 
 
-def backbone(node: PolicyNode, spec: SimulatorSpec) -> tuple[FlowBackbone, Embodiment]:
+def build_backbone(node: PolicyNode, spec: SimulatorSpec) -> tuple[FlowBackbone, Embodiment]:
     """The network and what it is attached to: from the checkpoint, or with new weights.
 
     Raises:
         UserError: a checkpoint that is damaged, or of another network.
     """
-    cls, options = plugins.configure("policies", node, "policy")
+    cls, options = plugins.configure_plugin("policies", node, "policy")
     if node.checkpoint is None:
-        embodiment = new_embodiment(spec, options, node, cls)
-        return backbone_maker(cls, options)(embodiment, ()), embodiment
-    path = assets.resolve(node.checkpoint)
-    if finding.of(path) is not None:
-        network, embodiment = attach.network(path, node, cls, spec, backbone_maker)
-        return network, configured(embodiment, node)
-    network, embodiment = stored_backbone(policy_file(node.checkpoint), node)
+        embodiment = build_embodiment(spec, options, node, cls)
+        return choose_backbone_maker(cls, options)(embodiment, ()), embodiment
+    path = assets.resolve_path(node.checkpoint)
+    if detection.detect_format(path) is not None:
+        network, embodiment = attach.attach_network(path, node, cls, spec, choose_backbone_maker)
+        return network, configure_embodiment(embodiment, node)
+    network, embodiment = load_backbone(resolve_policy_file(node.checkpoint), node)
     check_fit(embodiment, spec)
-    return network, configured(embodiment, node)
+    return network, configure_embodiment(embodiment, node)
 
 
-def sizes(node: PolicyNode) -> Any:
-    """The configuration of the network that `backbone` would build: the checkpoint's sizes, or those that were given.
+def find_sizes(node: PolicyNode) -> Any:
+    """The configuration of the network that `build_backbone` would build: the checkpoint's sizes, or those given.
 
     Raises:
         UserError: no such policy, or a checkpoint that is damaged or of another one.
     """
-    cls, options = plugins.configure("policies", node, "policy")
+    cls, options = plugins.configure_plugin("policies", node, "policy")
     if node.checkpoint is None:
         return options
-    path = assets.resolve(node.checkpoint)
-    if finding.of(path) is not None:
-        return attach.sizes_of(finding.read(path, attach.asset(node)), cls, node.options)
-    metadata = read_metadata(policy_file(node.checkpoint))
+    path = assets.resolve_path(node.checkpoint)
+    if detection.detect_format(path) is not None:
+        return attach.find_network_sizes(detection.read_checkpoint(path, attach.find_asset(node)), cls, node.options)
+    metadata = read_metadata(resolve_policy_file(node.checkpoint))
     check_config(path, metadata, node.name, node.options)
-    return freeze(cls.Config, metadata.config, "policy")
+    return freeze_config(cls.Config, metadata.config, "policy")
 
 
-def stored_backbone(path: Path, node: PolicyNode | None = None) -> tuple[FlowBackbone, Embodiment]:
+def load_backbone(path: Path, node: PolicyNode | None = None) -> tuple[FlowBackbone, Embodiment]:
     """The network of a policy file, of the sizes the file says; adapters stay where `node` trains them.
 
     Raises:
@@ -170,11 +170,11 @@ def stored_backbone(path: Path, node: PolicyNode | None = None) -> tuple[FlowBac
     def make(metadata: PolicyMetadata) -> FlowBackbone:
         if node is not None:
             check_config(path, metadata, node.name, node.options)
-        cls = plugins.find("policies", metadata.policy)
-        options = freeze(cls.Config, metadata.config, "policy")
-        return backbone_maker(cls, options)(metadata.embodiment, metadata.auxiliary_names)
+        cls = plugins.find_plugin("policies", metadata.policy)
+        options = freeze_config(cls.Config, metadata.config, "policy")
+        return choose_backbone_maker(cls, options)(metadata.embodiment, metadata.auxiliary_names)
 
-    return load_parts(path, make, merged=node is None or node.train != "lora")
+    return load_network(path, make, merged=node is None or node.train != "lora")
 
 
 def check_fit(embodiment: Embodiment, spec: SimulatorSpec) -> None:
@@ -190,35 +190,39 @@ def check_fit(embodiment: Embodiment, spec: SimulatorSpec) -> None:
         raise UserError(f"policy.checkpoint: {error} Give one that fits: {others}.") from None
 
 
-def new_embodiment(spec: SimulatorSpec, options: Any, node: PolicyNode, cls: type[Any]) -> Embodiment:
+def build_embodiment(spec: SimulatorSpec, options: Any, node: PolicyNode, cls: type[Any]) -> Embodiment:
     """What a policy of this class, with new weights, is attached to."""
     if cls.PROMPT_WORDS is None:
-        return configured(Embodiment.of(spec, options.horizon, max(TOKEN_LENGTH, spec.instruction_length)), node)
-    made = tokenizer.of_words([*spec.words, *cls.PROMPT_WORDS])
-    return configured(replace(Embodiment.of(spec, options.horizon, options.token_length), tokenizer=made), node)
+        return configure_embodiment(
+            Embodiment.of_simulator(spec, options.horizon, max(TOKEN_LENGTH, spec.instruction_length)), node
+        )
+    made = tokenizer.make_word_tokenizer([*spec.words, *cls.PROMPT_WORDS])
+    return configure_embodiment(
+        replace(Embodiment.of_simulator(spec, options.horizon, options.token_length), tokenizer=made), node
+    )
 
 
-def configured(embodiment: Embodiment, node: PolicyNode) -> Embodiment:
+def configure_embodiment(embodiment: Embodiment, node: PolicyNode) -> Embodiment:
     """The embodiment with what `policy.executed` and `policy.blind` ask for."""
     return replace(embodiment, executed=node.executed or embodiment.executed, blind=node.blind or embodiment.blind)
 
 
-def policy_file(text: str) -> Path:
+def resolve_policy_file(text: str) -> Path:
     """The policy file that a run folder, a checkpoint folder, a file or `asset:<name>` means.
 
     Raises:
         CheckpointError: nothing of the kind is there.
     """
-    path = assets.resolve(text)
-    if (form := finding.of(path)) is not None:
+    path = assets.resolve_path(text)
+    if (form := detection.detect_format(path)) is not None:
         raise CheckpointError(
             f"{path} is a checkpoint of {form}, attached to no simulator yet. This does it: embodied-rl import "
             f"policy=<pi0|pi05|smolvla> policy.checkpoint={path} sim=<simulator> out=<file>"
         )
-    return path if path.suffix == ".safetensors" else checkpoint.resolve(path) / POLICY
+    return path if path.suffix == ".safetensors" else checkpoint.resolve_checkpoint(path) / POLICY
 
 
-def backbone_maker(cls: type[Any], options: Any) -> Callable[[Embodiment, tuple[str, ...]], FlowBackbone]:
+def choose_backbone_maker(cls: type[Any], options: Any) -> Callable[[Embodiment, tuple[str, ...]], FlowBackbone]:
     """A function from an embodiment and the names of its auxiliary targets to a network."""
 
     def make(embodiment: Embodiment, auxiliary_names: tuple[str, ...]) -> FlowBackbone:
@@ -236,17 +240,17 @@ def backbone_maker(cls: type[Any], options: Any) -> Callable[[Embodiment, tuple[
     return make
 
 
-def policy_extra(sim: SimNode, sampling: SamplerNode) -> dict[str, Any]:
+def describe_origin(sim: SimNode, sampling: SamplerNode) -> dict[str, Any]:
     """What a policy file says of itself beyond its network: where it was trained, how its flow is integrated."""
     return {"sim": {"name": sim.name, **sim.options}, "denoise_steps": sampling.denoise_steps}
 
 
-def actor(node: PolicyNode, sampling: SamplerNode, spec: SimulatorSpec, needs_critic: bool) -> Actor:
+def build_actor(node: PolicyNode, sampling: SamplerNode, spec: SimulatorSpec, needs_critic: bool) -> Actor:
     """Network, exploration and critic as one actor."""
-    return actor_of(*backbone(node, spec), node, sampling, spec, needs_critic)
+    return build_actor_around(*build_backbone(node, spec), node, sampling, spec, needs_critic)
 
 
-def actor_of(
+def build_actor_around(
     network: FlowBackbone,
     embodiment: Embodiment,
     node: PolicyNode,
@@ -255,5 +259,5 @@ def actor_of(
     needs_critic: bool,
 ) -> Actor:
     """An actor of a network, of which what `policy.train` says learns."""
-    trainable.choose(network, node.train, node.lora)
+    trainable.choose_trainable(network, node.train, node.lora)
     return make_actor(network, embodiment, ActorSettings(node, sampling, needs_critic, spec.privileged_names))

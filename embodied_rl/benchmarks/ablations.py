@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 
-from embodied_rl.evaluate.page import percent
+from embodied_rl.evaluate.page import format_percent
 from embodied_rl.evaluate.report import Report
 from embodied_rl.learning import checkpoint
 from embodied_rl.runs.folder import RunFolder
-from embodied_rl.runs.metrics import read_metrics
+from embodied_rl.runs.metrics_file import read_metrics
 
 ROWS: dict[str, tuple[str, ...]] = {
     "as it is": (),
@@ -50,7 +50,14 @@ class Row:
         if self.report is None or self.before is None:
             return [self.name, str(self.seed), *["not run"] * 4]
         early, late = (f"{100 * (value or 0):.0f} %" for value in (self.exploring_before, self.exploring_after))
-        return [self.name, str(self.seed), early, percent(self.before.success), late, percent(self.report.success)]
+        return [
+            self.name,
+            str(self.seed),
+            early,
+            format_percent(self.before.success),
+            late,
+            format_percent(self.report.success),
+        ]
 
 
 HEADINGS = ("setting", "seed", "exploring, before", "deployed, before", "exploring, after", "deployed, after")
@@ -61,30 +68,36 @@ def run_all(root: Path, seeds: Sequence[int]) -> Iterator[Row]:
     for seed in seeds:
         for name, overrides in ROWS.items():
             folder = start_or_continue(root, name, overrides, seed)
-            yield read(name, seed, folder)
+            yield read_row(name, seed, folder)
 
 
 def read_all(root: Path, seeds: Sequence[int]) -> list[Row]:
     """What has been run so far."""
-    return [read(name, seed, find(root, name, seed)) for seed in seeds for name in ROWS]
+    return [read_row(name, seed, find_run(root, name, seed)) for seed in seeds for name in ROWS]
 
 
 def start_or_continue(root: Path, name: str, overrides: Sequence[str], seed: int) -> RunFolder | None:
     """The finished run of a row. It runs as a command of its own, so that one that fails does not end the series."""
-    folder = find(root, name, seed)
+    folder = find_run(root, name, seed)
     if folder is not None and is_finished(folder):
         return folder
-    if folder is not None and checkpoint.steps(folder.checkpoints):
+    if folder is not None and checkpoint.list_steps(folder.checkpoints):
         arguments = [f"resume={folder.path}", f"run.root={root}"]
     else:
-        arguments = ["experiment=demo", f"run.root={root}", f"run.experiment={label(name)}", f"seed={seed}", *overrides]
+        arguments = [
+            "experiment=demo",
+            f"run.root={root}",
+            f"run.experiment={make_label(name)}",
+            f"seed={seed}",
+            *overrides,
+        ]
     subprocess.run([sys.executable, "-m", "embodied_rl", "train", *arguments], check=False)
-    return find(root, name, seed)
+    return find_run(root, name, seed)
 
 
-def find(root: Path, name: str, seed: int) -> RunFolder | None:
+def find_run(root: Path, name: str, seed: int) -> RunFolder | None:
     """The newest run of a row, finished or not."""
-    found = sorted((root / label(name)).glob(f"*_s{seed}*"))
+    found = sorted((root / make_label(name)).glob(f"*_s{seed}*"))
     return RunFolder(found[-1]) if found else None
 
 
@@ -93,12 +106,12 @@ def is_finished(folder: RunFolder) -> bool:
     return (folder.path / "report.json").is_file()
 
 
-def label(name: str) -> str:
+def make_label(name: str) -> str:
     """The experiment's name of a row: `ablation_` and plain characters."""
     return "ablation_" + "".join(c if c.isalnum() else "_" for c in name.replace("=", "")).replace("__", "_")
 
 
-def read(name: str, seed: int, folder: RunFolder | None) -> Row:
+def read_row(name: str, seed: int, folder: RunFolder | None) -> Row:
     """A row from its run's files."""
     if folder is None or not is_finished(folder):
         return Row(name, seed)
@@ -113,7 +126,7 @@ def read(name: str, seed: int, folder: RunFolder | None) -> Row:
     )
 
 
-def markdown(rows: Sequence[Row]) -> str:
+def to_markdown(rows: Sequence[Row]) -> str:
     """The table, for a page."""
     lines = ["| " + " | ".join(HEADINGS) + " |", "|" + "---|" * len(HEADINGS)]
     return "\n".join([*lines, *("| " + " | ".join(row.cells()) + " |" for row in rows)]) + "\n"

@@ -13,23 +13,23 @@ from typing import Any
 
 from rich.table import Table
 
+from embodied_rl.benchmarks.console_table import make_table
 from embodied_rl.benchmarks.sleeping import SleepingActor, SleepingConfig, SleepingSimulator
-from embodied_rl.benchmarks.tables import make_table
 from embodied_rl.planner.allocation import Allocation
-from embodied_rl.planner.costs import Costs, Line
-from embodied_rl.planner.model import Workload, iteration
+from embodied_rl.planner.costs import Costs, LinearCost
+from embodied_rl.planner.model import Workload, predict_iteration
 from embodied_rl.planner.resources import Resources
-from embodied_rl.processes.base import BoardReader, Deadlines, Runtime, Share
+from embodied_rl.processes.base import BoardReader, Deadlines, NodeShare, Runtime
 from embodied_rl.processes.local import InlineHandle
 from embodied_rl.processes.this_machine import ThisMachine
 from embodied_rl.ranks.collective import Ranks
 from embodied_rl.rollout.buffer import Rollout
-from embodied_rl.rollout.collect import Collector
-from embodied_rl.rollout.episodes import EpisodeSampler
+from embodied_rl.rollout.collector import Collector
+from embodied_rl.rollout.episode_sampler import EpisodeSampler
 from embodied_rl.rollout.policy_worker import PolicyWorker
+from embodied_rl.training.rollout_worker import RolloutWorker
 from embodied_rl.training.sources import SharedExperience
-from embodied_rl.training.worker import RolloutWorker
-from embodied_rl.training.workers import Workers
+from embodied_rl.training.worker_pool import RolloutWorkers
 
 DECISIONS, ENVS = 16, 16
 WARM, MEASURED = 2, 8
@@ -38,7 +38,7 @@ _MANY = Resources(cores=1024)  # who sleeps needs no core
 
 
 @dataclass(frozen=True)
-class Case:
+class AheadCase:
     """Stage times and how far workers may be ahead.
 
     Attributes:
@@ -62,21 +62,21 @@ class Case:
 _ROLLOUT = (0.05, 0.02, 0.6)
 _UPDATE = (0.02, 0.01, 1.0)
 CASES = (
-    Case("rollout-bound, in turn", *_ROLLOUT, staleness=0),
-    Case("rollout-bound, in four segments", *_ROLLOUT, staleness=0, segments=4),
-    Case("rollout-bound, one ahead", *_ROLLOUT, staleness=1),
-    Case("train-bound, in turn", *_UPDATE, staleness=0),
-    Case("train-bound, in four segments", *_UPDATE, staleness=0, segments=4),
-    Case("train-bound, one ahead", *_UPDATE, staleness=1),
-    Case("train-bound, two workers ahead", *_UPDATE, staleness=1, workers=2),
+    AheadCase("rollout-bound, in turn", *_ROLLOUT, staleness=0),
+    AheadCase("rollout-bound, in four segments", *_ROLLOUT, staleness=0, segments=4),
+    AheadCase("rollout-bound, one ahead", *_ROLLOUT, staleness=1),
+    AheadCase("train-bound, in turn", *_UPDATE, staleness=0),
+    AheadCase("train-bound, in four segments", *_UPDATE, staleness=0, segments=4),
+    AheadCase("train-bound, one ahead", *_UPDATE, staleness=1),
+    AheadCase("train-bound, two workers ahead", *_UPDATE, staleness=1, workers=2),
 )
 
 
 @dataclass(frozen=True)
-class Outcome:
+class AheadOutcome:
     """Median seconds of an iteration as predicted and measured, and the share of decisions older than the learner."""
 
-    case: Case
+    case: AheadCase
     predicted: float
     measured: float
     behind: float
@@ -91,23 +91,28 @@ class Outcome:
         return asdict(self) | {"share": self.share}
 
 
-def overhead() -> float:
+def measure_overhead() -> float:
     """Seconds of an iteration in which nothing sleeps: weights to the worker, a rollout to the learner."""
-    return measure(Case("nothing", 0.0, 0.0, 0.0, 0), ThisMachine())[0]
+    return measure_case(AheadCase("nothing", 0.0, 0.0, 0.0, 0), ThisMachine())[0]
 
 
-def predict(case: Case, extra: float) -> float:
+def predict_case(case: AheadCase, extra: float) -> float:
     """Seconds of an iteration by the planner's model."""
-    costs = Costs(step=Line(case.simulate), inference=Line(case.infer), update=Line(case.update), synchronise=extra)
+    costs = Costs(
+        step=LinearCost(case.simulate),
+        inference=LinearCost(case.infer),
+        update=LinearCost(case.update),
+        synchronise=extra,
+    )
     plan = Allocation("colocated", 1, rollout_workers=case.workers)
-    return iteration(costs, plan, _MANY, Workload(ENVS, DECISIONS, case.staleness, case.segments)).seconds
+    return predict_iteration(costs, plan, _MANY, Workload(ENVS, DECISIONS, case.staleness, case.segments)).seconds
 
 
-def measure(case: Case, runtime: Runtime) -> tuple[float, float]:
+def measure_case(case: AheadCase, runtime: Runtime) -> tuple[float, float]:
     """Median seconds of an iteration, and the share of decisions made with weights older than those that learn."""
     seconds, behind = list[float](), list[float]()
     actor = SleepingActor(SleepingSimulator.spec_of(SleepingConfig()), 0.0, 0.0)
-    with experience(case, runtime, actor) as source:
+    with make_experience(case, runtime, actor) as source:
         source.offer()
         for _ in range(WARM + MEASURED):
             began = time.perf_counter()
@@ -122,21 +127,21 @@ def measure(case: Case, runtime: Runtime) -> tuple[float, float]:
 
 
 @contextmanager
-def experience(case: Case, runtime: Runtime, actor: SleepingActor) -> Iterator[SharedExperience]:
+def make_experience(case: AheadCase, runtime: Runtime, actor: SleepingActor) -> Iterator[SharedExperience]:
     """What the rollout workers of a case make, for one rank."""
     board = runtime.board()
     handles = [
         runtime.worker(
-            f"{__name__}:{sleeping_worker.__name__}",
+            f"{__name__}:{make_sleeping_worker.__name__}",
             {"case": case, "number": number, "board": board.reader()},
             name=f"rollout worker {number}",
             deadlines=Deadlines(),
-            share=Share(),
+            share=NodeShare(),
         )
         for number in range(case.workers)
     ]
     spec = SleepingSimulator.spec_of(SleepingConfig())
-    workers = Workers(board, handles, case.staleness, case.segments)
+    workers = RolloutWorkers(board, handles, case.staleness, case.segments)
     rollouts = [Rollout.allocate(actor, DECISIONS // case.segments, ENVS) for _ in range(case.segments)]
     source = SharedExperience(actor, Ranks(), rollouts, EpisodeSampler(spec, 0), workers)
     try:
@@ -145,7 +150,7 @@ def experience(case: Case, runtime: Runtime, actor: SleepingActor) -> Iterator[S
         source.close()
 
 
-def sleeping_worker(case: Case, number: int, board: BoardReader) -> RolloutWorker:
+def make_sleeping_worker(case: AheadCase, number: int, board: BoardReader) -> RolloutWorker:
     """A rollout worker whose stages sleep."""
     config, envs = SleepingConfig(case.simulate), ENVS // case.workers
     spec = SleepingSimulator.spec_of(config)
@@ -159,13 +164,13 @@ def sleeping_worker(case: Case, number: int, board: BoardReader) -> RolloutWorke
     return RolloutWorker(PolicyWorker(actor), board, collector, sampler, handles)
 
 
-def run(case: Case, extra: float) -> Outcome:
+def run_case(case: AheadCase, extra: float) -> AheadOutcome:
     """Predict a case, then measure it here."""
-    predicted = predict(case, extra)
-    return Outcome(case, predicted, *measure(case, ThisMachine()))
+    predicted = predict_case(case, extra)
+    return AheadOutcome(case, predicted, *measure_case(case, ThisMachine()))
 
 
-def table(outcomes: Sequence[Outcome]) -> Table:
+def make_ahead_table(outcomes: Sequence[AheadOutcome]) -> Table:
     """Each case beside its prediction."""
     rows = [
         (each.case.name, f"{each.predicted:.2f} s", f"{each.measured:.2f} s", f"{each.share:.1%}", f"{each.behind:.0%}")

@@ -9,9 +9,9 @@ from typing import Any
 
 from embodied_rl.config.schema import Plan, TrainConfig
 from embodied_rl.ranks.collective import Ranks
-from embodied_rl.ranks.launch import launch
+from embodied_rl.ranks.launch import launch_ranks
 from embodied_rl.runs.folder import RunFolder
-from embodied_rl.training.parts import assemble
+from embodied_rl.training.parts import assemble_parts
 from embodied_rl.training.trainer import Trainer
 
 _SCHEDULER = Path("/proc/thread-self/schedstat")
@@ -45,29 +45,34 @@ class Busy:
         return asdict(self)
 
 
-def measure(config: TrainConfig, plan: Plan, seconds: float) -> Busy:
+def measure_busy(config: TrainConfig, plan: Plan, seconds: float) -> Busy:
     """Train for so many seconds, at least one iteration, under a plan; nothing is saved."""
     with tempfile.TemporaryDirectory() as root:
         folder = RunFolder.create(root, "bench", config.seed)
-        return launch(_train, (replace(config, plan=plan), folder, seconds), plan.ranks)
+        return launch_ranks(_train, (replace(config, plan=plan), folder, seconds), plan.ranks)
 
 
 def _train(job: tuple[TrainConfig, RunFolder, float], ranks: Ranks) -> Busy:
     """One rank's part of the measurement; the same result on every rank."""
     config, folder, seconds = job
-    parts = assemble(config, folder, ranks)
+    parts = assemble_parts(config, folder, ranks)
     trainer = Trainer(parts)
     for _ in range(_WARM_UP):
         trainer.step()
     ranks.barrier()
-    began, busy_before, queued_before, times = time.perf_counter(), time.process_time(), queued(), list[float]()
+    began, busy_before, queued_before, times = (
+        time.perf_counter(),
+        time.process_time(),
+        read_queued_seconds(),
+        list[float](),
+    )
     while True:
         started = time.perf_counter()
         trainer.step()
         times.append(time.perf_counter() - started)
         if ranks.any_(time.perf_counter() - began >= seconds):
             break
-    passed, busy, waited = time.perf_counter() - began, time.process_time() - busy_before, queued()
+    passed, busy, waited = time.perf_counter() - began, time.process_time() - busy_before, read_queued_seconds()
     shares = tuple(ranks.gather(busy / passed))
     told = None if waited is None or queued_before is None else (busy + waited - queued_before) / passed
     demands = tuple(share for share in ranks.gather(told) if share is not None)
@@ -76,7 +81,7 @@ def _train(job: tuple[TrainConfig, RunFolder, float], ranks: Ranks) -> Busy:
     return Busy(shares, demands, len(times), statistics.median(times), tuple(times), decisions / sum(times))
 
 
-def queued() -> float | None:
+def read_queued_seconds() -> float | None:
     """Seconds that this thread was ready to run and had to wait for a core; None where the system does not tell."""
     try:
         return int(_SCHEDULER.read_text(encoding="ascii").split()[1]) / 1e9

@@ -11,8 +11,8 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode, sdpa_flop_count
 
 from embodied_rl.benchmarks import networks
-from embodied_rl.benchmarks.networks import Size
-from embodied_rl.benchmarks.tables import make_table
+from embodied_rl.benchmarks.console_table import make_table
+from embodied_rl.benchmarks.networks import NetworkSize
 from embodied_rl.benchmarks.update_memory import without_memory
 from embodied_rl.interfaces.policy import PolicyInput
 
@@ -44,7 +44,7 @@ ACCELERATORS = (
 
 
 @dataclass(frozen=True)
-class Work:
+class Arithmetic:
     """Floating-point operations, and bytes of weights and of kept keys and values that are read."""
 
     operations: float
@@ -56,13 +56,13 @@ class Work:
 
 
 @dataclass(frozen=True)
-class Decision:
+class DecisionLimit:
     """So many decisions at once: the prefix once, then each denoise step; all in bfloat16."""
 
     policy: str
     rows: int
-    prefix: Work
-    step: Work
+    prefix: Arithmetic
+    step: Arithmetic
 
     def seconds(self, on: Accelerator, steps: int) -> float:
         """At least."""
@@ -74,7 +74,7 @@ class Decision:
         return asdict(self) | {"seconds_at_least": least}
 
 
-def decision(policy: str, size: Size, rows: int) -> Decision:
+def count_decision(policy: str, size: NetworkSize, rows: int) -> DecisionLimit:
     """Count operations and bytes of a policy from its shapes."""
     actor = networks.lay_out(policy, size)
     actor.bfloat16()
@@ -93,16 +93,16 @@ def decision(policy: str, size: Size, rows: int) -> Decision:
     looked_up = sum(each.weight.nbytes for each in network.modules() if isinstance(each, nn.Embedding))
     weights = sum(parameter.nbytes for parameter in network.prefix_parameters()) - looked_up
     expert = sum(parameter.nbytes for parameter in network.parameters() if id(parameter) not in seen)
-    works = Work(prefix.get_total_flops(), weights), Work(step.get_total_flops(), expert + context.nbytes)
-    return Decision(policy, rows, *works)
+    works = Arithmetic(prefix.get_total_flops(), weights), Arithmetic(step.get_total_flops(), expert + context.nbytes)
+    return DecisionLimit(policy, rows, *works)
 
 
-def decisions(size: Size) -> list[Decision]:
+def count_decisions(size: NetworkSize) -> list[DecisionLimit]:
     """Every policy, for one decision and for many at once."""
-    return [decision(policy, size, rows) for policy, rows in product(networks.POLICIES, ROWS)]
+    return [count_decision(policy, size, rows) for policy, rows in product(networks.POLICIES, ROWS)]
 
 
-def table(found: Sequence[Decision]) -> Table:
+def make_limit_table(found: Sequence[DecisionLimit]) -> Table:
     """Milliseconds of a decision at least."""
     caption = (
         f"Not measured: milliseconds of a decision in bfloat16 at least, K = {STEPS[0]}/{STEPS[1]}: "

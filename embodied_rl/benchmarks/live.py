@@ -9,14 +9,14 @@ from typing import Any
 from rich.table import Table
 
 from embodied_rl.benchmarks import busy
-from embodied_rl.benchmarks.tables import make_table
+from embodied_rl.benchmarks.console_table import make_table
 from embodied_rl.config.schema import TrainConfig
 from embodied_rl.planner import choice
 from embodied_rl.planner.allocation import Allocation
 from embodied_rl.planner.costs import CostFile, Costs
 from embodied_rl.planner.model import Workload
 from embodied_rl.planner.resources import Resources
-from embodied_rl.planner.search import Candidate, candidate
+from embodied_rl.planner.search import Candidate, predict_candidate
 
 SYNC, PIPELINED = Allocation("split", 1, 2, 1), Allocation("split", 1, 1, 2)
 
@@ -25,7 +25,7 @@ RIVALS = 4
 
 
 @dataclass(frozen=True)
-class Run:
+class LiveRun:
     """An allocation, its prediction, and the iterations that were measured, seconds each."""
 
     plan: Candidate
@@ -65,21 +65,21 @@ def binomial_tail(count: int, most: int) -> float:
     return sum(math.comb(count, k) for k in range(most + 1)) / 2**count
 
 
-def plans(config: TrainConfig, measured: CostFile, resources: Resources) -> list[Candidate]:
+def choose_plans(config: TrainConfig, measured: CostFile, resources: Resources) -> list[Candidate]:
     """What the planner would choose, its closest rivals, nothing overlapped, and two slices."""
-    found = choice.decide(config, measured, resources)
+    found = choice.decide_plan(config, measured, resources)
     wanted = {item.allocation: item for item in (found.best, *found.others[:RIVALS])}
     for plan in (SYNC, PIPELINED):
-        wanted.setdefault(plan, candidate(measured.costs, plan, resources, choice.workload(config)))
+        wanted.setdefault(plan, predict_candidate(measured.costs, plan, resources, choice.make_workload(config)))
     return [item for item in wanted.values() if item.prediction is not None]
 
 
-def run(config: TrainConfig, item: Candidate, seconds: float = 20.0) -> Run:
+def run_plan(config: TrainConfig, item: Candidate, seconds: float = 20.0) -> LiveRun:
     """Train for a while under an allocation."""
-    return Run(item, busy.measure(config, choice.to_plan(item.allocation, config.plan), seconds).times)
+    return LiveRun(item, busy.measure_busy(config, choice.to_plan(item.allocation, config.plan), seconds).times)
 
 
-def remarks(runs: Sequence[Run], costs: Costs, work: Workload) -> list[str]:
+def make_remarks(runs: Sequence[LiveRun], costs: Costs, work: Workload) -> list[str]:
     """The choice beside the fastest, and two slices beside one, with the bound."""
     chosen, best = runs[0], min(runs, key=lambda each: each.measured)
     overlap = chosen.interval[0] <= best.interval[1]
@@ -96,12 +96,12 @@ def remarks(runs: Sequence[Run], costs: Costs, work: Workload) -> list[str]:
     return lines
 
 
-def _with_interval(each: Run) -> str:
+def _with_interval(each: LiveRun) -> str:
     low, high = each.interval
     return f"{each.measured:.2f} s [{low:.2f}, {high:.2f}]"
 
 
-def table(runs: Sequence[Run], costs: Costs, work: Workload) -> Table:
+def make_live_table(runs: Sequence[LiveRun], costs: Costs, work: Workload) -> Table:
     """Each allocation beside its prediction."""
     shares = f"r = {costs.ratio(work.envs):.2f}, f = {costs.fixed_share(work.envs):.2f}"
     rows = [

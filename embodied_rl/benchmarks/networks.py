@@ -23,7 +23,7 @@ KEEPS: tuple[Keep, ...] = ("images", "features", "prefix")
 
 
 @dataclass(frozen=True)
-class Size:
+class NetworkSize:
     """Sizes of a network and of what it sees.
 
     Attributes:
@@ -45,9 +45,9 @@ class Size:
         return f"{self.name}: {seen}" + "".join(f", {key} {value}" for key, value in self.options.items())
 
 
-FULL = Size("full size", 2, 224, {"pi0": 48, "pi05": 200})
+FULL = NetworkSize("full size", 2, 224, {"pi0": 48, "pi05": 200})
 
-SMALL = Size(
+SMALL = NetworkSize(
     "small", 2, 56, {"pi0": 16, "pi05": 48},
     {
         "width": 256, "layers": 6, "hidden": 2048, "heads": 8, "head_dim": 32, "vocabulary": 1000,
@@ -58,7 +58,7 @@ SMALL = Size(
 )  # fmt: skip
 """An eighth of the widths and a third of the layers of the published checkpoints."""
 
-TINY = Size(
+TINY = NetworkSize(
     "tiny", 3, 56, {"pi0": 24, "pi05": 80},
     {
         "width": 40, "layers": 3, "hidden": 72, "heads": 8, "head_dim": 6, "vocabulary": 300,
@@ -70,7 +70,7 @@ TINY = Size(
 """The network of `tests/support/pi_sizes.py`, at which lerobot's own loop can be timed."""
 
 
-def simulator(size: Size) -> SimulatorSpec:
+def make_simulator_spec(size: NetworkSize) -> SimulatorSpec:
     """A robot with seven actions and eight state entries, seen by the size's cameras."""
     return SimulatorSpec(
         cameras=tuple(Camera(f"camera_{index}", size.picture, size.picture) for index in range(size.cameras)),
@@ -85,7 +85,7 @@ def simulator(size: Size) -> SimulatorSpec:
 
 
 def lay_out(
-    policy: str, size: Size, *, train: str = "full", steps: int = 4, precision: str = "float32", **changes: Any
+    policy: str, size: NetworkSize, *, train: str = "full", steps: int = 4, precision: str = "float32", **changes: Any
 ) -> FlowActor:
     """An actor without a critic on the meta device, so without memory.
 
@@ -101,11 +101,11 @@ def lay_out(
     """
     options = {"token_length": size.tokens[policy], **size.options, **changes}
     node = PolicyNode(policy, train=train, options=options)  # type: ignore[arg-type]
-    found, config = plugins.configure("policies", node, "policy")
-    embodiment = Embodiment.of(simulator(size), config.horizon, size.tokens[policy])
+    found, config = plugins.configure_plugin("policies", node, "policy")
+    embodiment = Embodiment.of_simulator(make_simulator_spec(size), config.horizon, size.tokens[policy])
     with torch.device("meta"):
-        network = build.backbone_maker(found, config)(embodiment, ())
-        trainable.choose(network, node.train, node.lora)
+        network = build.choose_backbone_maker(found, config)(embodiment, ())
+        trainable.choose_trainable(network, node.train, node.lora)
         if precision == "mixed":
             for parameter in network.parameters():
                 if not parameter.requires_grad:
@@ -115,7 +115,7 @@ def lay_out(
     return actor
 
 
-def filled(actor: FlowActor, device: str, seed: int = 0) -> FlowActor:
+def fill_actor(actor: FlowActor, device: str, seed: int = 0) -> FlowActor:
     """A laid out actor on a device, with random weights that keep the sizes of activations."""
     torch.manual_seed(seed)
     actor = actor.to_empty(device=device)
@@ -125,7 +125,7 @@ def filled(actor: FlowActor, device: str, seed: int = 0) -> FlowActor:
     return actor.eval()
 
 
-def inputs(actor: FlowActor, rows: int, seed: int = 0) -> PolicyInput:
+def make_inputs(actor: FlowActor, rows: int, seed: int = 0) -> PolicyInput:
     """Random observations on the actor's device, with prompts as long as can be."""
     generator, spec = torch.Generator().manual_seed(seed), actor.backbone.spec
     shape = (rows, *spec.image_size, 3)
@@ -136,7 +136,7 @@ def inputs(actor: FlowActor, rows: int, seed: int = 0) -> PolicyInput:
 
 
 @torch.no_grad()
-def traces(actor: FlowActor, given: PolicyInput, seed: int = 0) -> dict[Keep, Trace]:
+def make_traces(actor: FlowActor, given: PolicyInput, seed: int = 0) -> dict[Keep, Trace]:
     """The same decisions as a rollout records them, on the host, for each of what a trace may keep."""
     network, rows = actor.backbone, len(given)
     context, spec = network.encode(given), network.spec

@@ -19,8 +19,8 @@ from embodied_rl.interfaces.policy import Actor, NoiseKeys
 from embodied_rl.interfaces.sim import Observation
 from embodied_rl.processes.handle import Handle
 from embodied_rl.rollout.buffer import Rollout
-from embodied_rl.rollout.collect import Collector
-from embodied_rl.rollout.episodes import EpisodeSampler
+from embodied_rl.rollout.collector import Collector
+from embodied_rl.rollout.episode_sampler import EpisodeSampler
 from embodied_rl.simulators.kind import SimulatorKind, make_handles
 
 REPEATS = 3
@@ -55,7 +55,7 @@ class Overlap:
     @property
     def bound(self) -> float:
         """Seconds below which no schedule can get."""
-        return bound(self.stages, self.slices, self.workers, self.cores)
+        return find_bound(self.stages, self.slices, self.workers, self.cores)
 
     @property
     def share(self) -> float:
@@ -73,7 +73,7 @@ class Overlap:
         return asdict(self) | {"bound": self.bound, "share_of_bound": self.share, "without_overlap": self.alone}
 
 
-def bound(stages: Stages, slices: int, workers: int, cores: int) -> float:
+def find_bound(stages: Stages, slices: int, workers: int, cores: int) -> float:
     """Least seconds of a round: the policy decides for one slice after the other; a slice decides, sends, simulates,
     and sends back; and all work together cannot take less than its share of every core.
     """
@@ -85,12 +85,12 @@ def bound(stages: Stages, slices: int, workers: int, cores: int) -> float:
     )
 
 
-def measure(config: BenchConfig, slices: int, cores: int) -> Overlap:
+def measure_overlap(config: BenchConfig, slices: int, cores: int) -> Overlap:
     """Time the stages one by one, then the collector, in turns; the turn with the median share counts."""
     torch.set_num_threads(1)
-    kind = SimulatorKind.of(config.sim)
+    kind = SimulatorKind.find(config.sim)
     plan = replace(config.plan, allocation="split", ranks=1, slices=slices)
-    actor = build.actor(config.policy, SamplerNode(), kind.spec, needs_critic=True).eval()
+    actor = build.build_actor(config.policy, SamplerNode(), kind.spec, needs_critic=True).eval()
     per_slice = config.sim.num_envs // slices
     handles = make_handles(kind, plan, config.sim.num_envs, "benchmark")
     try:
@@ -101,7 +101,7 @@ def measure(config: BenchConfig, slices: int, cores: int) -> Overlap:
         found = []
         for turn in range(REPEATS):
             groups = [handles[first : first + plan.workers] for first in range(0, len(handles), plan.workers)]
-            stages = stage_times(groups, actor, sampler, per_slice, config.seed + turn)
+            stages = measure_stages(groups, actor, sampler, per_slice, config.seed + turn)
             collector = Collector(handles, kind.spec, per_slice, sampler, rollout, config.seed)
             collector.collect(actor)
             seconds = collector.timeline.total / DECISIONS
@@ -113,7 +113,7 @@ def measure(config: BenchConfig, slices: int, cores: int) -> Overlap:
 
 
 @torch.no_grad()
-def stage_times(
+def measure_stages(
     groups: Sequence[Sequence[Handle]], actor: Actor, sampler: EpisodeSampler, envs: int, seed: int
 ) -> Stages:
     """Mean stages of `DECISIONS` rounds in which every slice (a group of handles) waits for the one before it."""

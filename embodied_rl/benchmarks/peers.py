@@ -47,7 +47,7 @@ class PeerResult:
     why_not: str = ""
 
 
-def measure(name: str, seconds: float) -> PeerResult:
+def measure_peer(name: str, seconds: float) -> PeerResult:
     """Measure one peer; OpenGL by EGL, or by OSMesa where that fails."""
     peer = PEERS[name]
     if importlib.util.find_spec(peer.module) is None:
@@ -77,7 +77,7 @@ def _run(name: str, seconds: float, backend: str) -> float | str:
     return float(json.loads(done.stdout.strip().splitlines()[-1]))
 
 
-def control_steps_per_second(step: Callable[[], None], picture: Callable[[], Any], seconds: float) -> float:
+def measure_speed(step: Callable[[], None], picture: Callable[[], Any], seconds: float) -> float:
     """Speed of `step`, with a `picture` after every fifth."""
     for _ in range(_CHUNK):
         step()
@@ -128,7 +128,7 @@ PEERS = {
 def main() -> None:
     """Measure the peer named on the command line, in this process."""
     name, seconds = sys.argv[1:]
-    print(json.dumps(control_steps_per_second(*PEERS[name].build(), float(seconds))))
+    print(json.dumps(measure_speed(*PEERS[name].build(), float(seconds))))
 
 
 if __name__ == "__main__":

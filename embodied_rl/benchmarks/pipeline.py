@@ -14,18 +14,18 @@ from typing import Any
 import numpy as np
 from rich.table import Table
 
+from embodied_rl.benchmarks.console_table import make_table
 from embodied_rl.benchmarks.sleeping import EXECUTED, SleepingActor, SleepingConfig, SleepingSimulator
-from embodied_rl.benchmarks.tables import make_table
 from embodied_rl.planner.allocation import Allocation, Order
-from embodied_rl.planner.costs import Costs, Line
-from embodied_rl.planner.model import DRAWS, Workload, rollout
+from embodied_rl.planner.costs import Costs, LinearCost
+from embodied_rl.planner.model import DRAWS, Workload, predict_rollout
 from embodied_rl.planner.resources import Resources
-from embodied_rl.processes.base import Deadlines, Runtime, Share
+from embodied_rl.processes.base import Deadlines, NodeShare, Runtime
 from embodied_rl.processes.handle import Handle
 from embodied_rl.processes.this_machine import ThisMachine
 from embodied_rl.rollout.buffer import Rollout
-from embodied_rl.rollout.collect import Collector
-from embodied_rl.rollout.episodes import EpisodeSampler
+from embodied_rl.rollout.collector import Collector
+from embodied_rl.rollout.episode_sampler import EpisodeSampler
 
 DECISIONS = 24
 REPEATS = 3
@@ -34,7 +34,7 @@ _MANY = Resources(cores=1024)  # who sleeps needs no core
 
 
 @dataclass(frozen=True)
-class Case:
+class PipelineCase:
     """Stage costs and an allocation.
 
     Attributes:
@@ -61,26 +61,26 @@ LIGHT, HEAVY = (0.004, 0.001), (0.01, 0.003)
 JITTERY = ((0.06, 0.0), (0.006, 0.0006))
 
 CASES = (
-    Case("balanced, one slice", *BALANCED, 1),
-    Case("balanced, two slices", *BALANCED, 2),
-    Case("balanced, four slices", *BALANCED, 4),
-    Case("slow simulators, one slice", HEAVY, LIGHT, 1),
-    Case("slow simulators, two slices", HEAVY, LIGHT, 2),
-    Case("slow simulators, two of two", HEAVY, LIGHT, 2, workers=2),
-    Case("slow policy, one slice", LIGHT, HEAVY, 1),
-    Case("slow policy, two slices", LIGHT, HEAVY, 2),
-    Case("large fixed cost, two slices", (0.04, 0.0005), (0.05, 0.0005), 2),
-    Case("jitter 0.6, lockstep", *JITTERY, 1, workers=8, jitter=0.6),
-    Case("jitter 0.6, exact order", *JITTERY, 2, workers=4, jitter=0.6),
-    Case("jitter 0.6, ready order", *JITTERY, 2, workers=4, jitter=0.6, order="ready"),
+    PipelineCase("balanced, one slice", *BALANCED, 1),
+    PipelineCase("balanced, two slices", *BALANCED, 2),
+    PipelineCase("balanced, four slices", *BALANCED, 4),
+    PipelineCase("slow simulators, one slice", HEAVY, LIGHT, 1),
+    PipelineCase("slow simulators, two slices", HEAVY, LIGHT, 2),
+    PipelineCase("slow simulators, two of two", HEAVY, LIGHT, 2, workers=2),
+    PipelineCase("slow policy, one slice", LIGHT, HEAVY, 1),
+    PipelineCase("slow policy, two slices", LIGHT, HEAVY, 2),
+    PipelineCase("large fixed cost, two slices", (0.04, 0.0005), (0.05, 0.0005), 2),
+    PipelineCase("jitter 0.6, lockstep", *JITTERY, 1, workers=8, jitter=0.6),
+    PipelineCase("jitter 0.6, exact order", *JITTERY, 2, workers=4, jitter=0.6),
+    PipelineCase("jitter 0.6, ready order", *JITTERY, 2, workers=4, jitter=0.6, order="ready"),
 )
 
 
 @dataclass(frozen=True)
-class Outcome:
+class PipelineOutcome:
     """Median seconds of a rollout, as predicted and as measured."""
 
-    case: Case
+    case: PipelineCase
     predicted: float
     measured: float
 
@@ -104,20 +104,23 @@ class Overhead:
     """
 
     transfer: float
-    rank: Line
+    rank: LinearCost
 
 
-def overhead() -> Overhead:
+def measure_overhead() -> Overhead:
     """Measured where nothing sleeps: what a round takes then is the way there and back, and the rank's own work."""
-    hop, sizes = transfer(), (8, 32)
-    rounds = [measure(Case("nothing", (0.0, 0.0), (0.0, 0.0), 1, envs=envs), seed=0) / DECISIONS for envs in sizes]
-    return Overhead(hop, Line.fit(sizes, [max(1e-6, seconds - hop) for seconds in rounds]))
+    hop, sizes = measure_transfer(), (8, 32)
+    rounds = [
+        measure_case(PipelineCase("nothing", (0.0, 0.0), (0.0, 0.0), 1, envs=envs), seed=0) / DECISIONS
+        for envs in sizes
+    ]
+    return Overhead(hop, LinearCost.fit(sizes, [max(1e-6, seconds - hop) for seconds in rounds]))
 
 
-def transfer(envs: int = 16) -> float:
+def measure_transfer(envs: int = 16) -> float:
     """Seconds that a chunk of so many environments takes to a simulator process and back, beyond the simulation."""
-    case = Case("transfer", (0.0, 0.0), (0.0, 0.0), 1, envs=envs)
-    with simulators(case, seed=0) as (handle,):
+    case = PipelineCase("transfer", (0.0, 0.0), (0.0, 0.0), 1, envs=envs)
+    with make_simulators(case, seed=0) as (handle,):
         episodes = [_sampler(case).episode(index) for index in range(envs)]
         handle.submit("reset", episodes).result()
         still, seconds = np.zeros((envs, EXECUTED, 2), np.float32), list[float]()
@@ -129,26 +132,26 @@ def transfer(envs: int = 16) -> float:
     return statistics.median(seconds)
 
 
-def predict(case: Case, extra: Overhead) -> float:
+def predict_case(case: PipelineCase, extra: Overhead) -> float:
     """Median seconds of a rollout by the model."""
     fixed, per_env = case.infer[0] + extra.rank.fixed, case.infer[1] + extra.rank.per_item
     costs = Costs(
-        step=Line(*case.simulate),
-        inference=Line(fixed, per_env),
-        update=Line(),
-        transfer=Line(extra.transfer),
+        step=LinearCost(*case.simulate),
+        inference=LinearCost(fixed, per_env),
+        update=LinearCost(),
+        transfer=LinearCost(extra.transfer),
         jitter=case.jitter,
     )
     plan = Allocation("split", 1, case.workers, case.slices, case.order)
     work = Workload(case.envs, DECISIONS)
-    return statistics.median(rollout(costs, plan, _MANY, work, seed).seconds for seed in range(DRAWS))
+    return statistics.median(predict_rollout(costs, plan, _MANY, work, seed).seconds for seed in range(DRAWS))
 
 
-def measure(case: Case, seed: int, runtime: Runtime | None = None) -> float:
+def measure_case(case: PipelineCase, seed: int, runtime: Runtime | None = None) -> float:
     """Median seconds of some rollouts of `collect`, after one that warms up."""
     spec = SleepingSimulator.spec_of(SleepingConfig())
     actor = SleepingActor(spec, *case.infer)
-    with simulators(case, seed, runtime) as handles:
+    with make_simulators(case, seed, runtime) as handles:
         buffer = Rollout.allocate(actor, DECISIONS, case.envs)
         per_slice = case.envs // case.slices
         collector = Collector(handles, spec, per_slice, _sampler(case), buffer, seed, order=case.order)
@@ -161,7 +164,7 @@ def measure(case: Case, seed: int, runtime: Runtime | None = None) -> float:
 
 
 @contextmanager
-def simulators(case: Case, seed: int, runtime: Runtime | None = None) -> Iterator[Sequence[Handle]]:
+def make_simulators(case: PipelineCase, seed: int, runtime: Runtime | None = None) -> Iterator[Sequence[Handle]]:
     """The simulator processes of a case; by default on this machine."""
     count, runtime = case.slices * case.workers, runtime or ThisMachine()
     handles: list[Handle] = []
@@ -170,19 +173,19 @@ def simulators(case: Case, seed: int, runtime: Runtime | None = None) -> Iterato
             config = SleepingConfig(*case.simulate, jitter=case.jitter, seed=1000 * seed + part)
             kwargs = {"config": config, "num_envs": case.envs // count}
             name = f"sleeping simulator {part}"
-            handles.append(runtime.worker(_FACTORY, kwargs, name=name, deadlines=Deadlines(), share=Share()))
+            handles.append(runtime.worker(_FACTORY, kwargs, name=name, deadlines=Deadlines(), share=NodeShare()))
         yield handles
     finally:
         for handle in handles:
             handle.close()
 
 
-def run(case: Case, predicted: float) -> Outcome:
+def run_case(case: PipelineCase, predicted: float) -> PipelineOutcome:
     """Measure a case; its jitter has a seed that no prediction had."""
-    return Outcome(case, predicted, measure(case, seed=DRAWS + 1))
+    return PipelineOutcome(case, predicted, measure_case(case, seed=DRAWS + 1))
 
 
-def table(outcomes: Sequence[Outcome]) -> Table:
+def make_pipeline_table(outcomes: Sequence[PipelineOutcome]) -> Table:
     """Each case beside its prediction."""
     rows = [
         (each.case.name, f"{each.predicted:.2f} s", f"{each.measured:.2f} s", f"{each.error:+.1%}") for each in outcomes
@@ -191,12 +194,12 @@ def table(outcomes: Sequence[Outcome]) -> Table:
     return make_table("stages that sleep", caption, headings, rows)
 
 
-def remarks(outcomes: Sequence[Outcome]) -> list[str]:
+def make_remarks(outcomes: Sequence[PipelineOutcome]) -> list[str]:
     """What slices and ready order gained, beside what they can."""
     seconds = {each.case.name: each.measured for each in outcomes}
     gain = seconds["balanced, one slice"] / seconds["balanced, two slices"]
     case = next(case for case in CASES if case.name == "balanced, two slices")
-    costs = Costs(step=Line(*case.simulate), inference=Line(*case.infer), update=Line())
+    costs = Costs(step=LinearCost(*case.simulate), inference=LinearCost(*case.infer), update=LinearCost())
     bound = (1 + costs.ratio(case.envs)) / (1 + costs.fixed_share(case.envs))
     ready = seconds["jitter 0.6, exact order"] / seconds["jitter 0.6, ready order"]
     return [
@@ -205,5 +208,5 @@ def remarks(outcomes: Sequence[Outcome]) -> list[str]:
     ]
 
 
-def _sampler(case: Case) -> EpisodeSampler:
+def _sampler(case: PipelineCase) -> EpisodeSampler:
     return EpisodeSampler(SleepingSimulator.spec_of(SleepingConfig()), 0)

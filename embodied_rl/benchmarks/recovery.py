@@ -12,7 +12,7 @@ import numpy as np
 from embodied_rl.config.schema import Plan
 from embodied_rl.processes.handle import WorkerDied, revive
 from embodied_rl.processes.local import ProcessHandle
-from embodied_rl.rollout.episodes import EpisodeSampler
+from embodied_rl.rollout.episode_sampler import EpisodeSampler
 from embodied_rl.simulators.kind import SimulatorKind
 
 KILLS = 3
@@ -20,7 +20,7 @@ KILLS = 3
 
 
 @dataclass(frozen=True)
-class Recovery:
+class SimulatorRecovery:
     """Median seconds of some kills.
 
     Attributes:
@@ -46,7 +46,7 @@ class Recovery:
         )
 
 
-def measure(kind: SimulatorKind, envs: int, kills: int = KILLS) -> Recovery:
+def measure_recovery(kind: SimulatorKind, envs: int, kills: int = KILLS) -> SimulatorRecovery:
     """Kill a simulator's process again and again, each time while it executes a long chunk.
 
     Raises:
@@ -72,4 +72,4 @@ def measure(kind: SimulatorKind, envs: int, kills: int = KILLS) -> Recovery:
                 raise RuntimeError("the chunk was over before the process was killed")
             revive(handle, episodes)
             recovered.append(time.perf_counter() - began)
-    return Recovery(statistics.median(noticed), statistics.median(recovered), envs, kills)
+    return SimulatorRecovery(statistics.median(noticed), statistics.median(recovered), envs, kills)

@@ -13,7 +13,7 @@ MIN_ROUNDS, WARM_UP = 5, 2
 
 
 @dataclass(frozen=True)
-class Turns:
+class TurnTimes:
     """Some pieces of work, one after another, again and again.
 
     Attributes:
@@ -49,7 +49,7 @@ class Turns:
         }
 
 
-def take_turns(works: Mapping[str, Callable[[], object]], seconds: float, device: torch.device | str) -> Turns:
+def take_turns(works: Mapping[str, Callable[[], object]], seconds: float, device: torch.device | str) -> TurnTimes:
     """Do all pieces of work for at least so many seconds and `MIN_ROUNDS` rounds, after `WARM_UP` that do not count."""
     found: dict[str, list[tuple[float, float]]] = {name: [] for name in works}
     began, rounds = time.perf_counter(), 0
@@ -61,11 +61,11 @@ def take_turns(works: Mapping[str, Callable[[], object]], seconds: float, device
     wall, processor = (
         {name: tuple(pair[i] for pair in pairs[WARM_UP:]) for name, pairs in found.items()} for i in (0, 1)
     )
-    return Turns(wall, processor)
+    return TurnTimes(wall, processor)
 
 
 @contextmanager
-def one_thread() -> Iterator[None]:
+def hold_one_thread() -> Iterator[None]:
     """Let torch compute on one core in here."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)

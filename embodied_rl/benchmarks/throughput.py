@@ -10,7 +10,7 @@ import numpy as np
 
 from embodied_rl.interfaces.sim import Array, Episode, Simulator
 from embodied_rl.processes.remote import RemoteSimulator
-from embodied_rl.rollout.episodes import EpisodeSampler
+from embodied_rl.rollout.episode_sampler import EpisodeSampler
 
 CHUNK = 5
 """Control steps between two pictures."""
@@ -56,7 +56,7 @@ class Throughput:
         }
 
 
-def measure(simulator: Simulator, num_envs: int, seconds: float, seed: int) -> Throughput:
+def measure_throughput(simulator: Simulator, num_envs: int, seconds: float, seed: int) -> Throughput:
     """Time `step` with random actions, and in turn with it the simulator's `bare_loop`, where it has one.
 
     `bare_loop(actions [chunks, n, H, A])` returns a callable that does the same physics and as many pictures, without

@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 from rich.table import Table
 
+from embodied_rl.benchmarks.console_table import make_table
 from embodied_rl.benchmarks.sleeping import EXECUTED
-from embodied_rl.benchmarks.tables import make_table
 from embodied_rl.interfaces.sim import Array, Camera, Episode, Observation, SimulatorSpec, Source, StepResult, Task
 from embodied_rl.processes.local import ProcessHandle
-from embodied_rl.rollout.episodes import EpisodeSampler
+from embodied_rl.rollout.episode_sampler import EpisodeSampler
 
 STEPS = 200
 """Of which the median counts."""
@@ -107,7 +107,7 @@ class Transport:
         return {"load": self.load.name, **asdict(self)}
 
 
-def measure(load: Load, steps: int = STEPS) -> Transport:
+def measure_transport(load: Load, steps: int = STEPS) -> Transport:
     """A step's transport through a handle, and through a plain pipe, in turns of the same run."""
     spec = StillSimulator.spec_of(load)
     episodes = [EpisodeSampler(spec, 0).episode(index) for index in range(load.envs)]
@@ -122,10 +122,12 @@ def measure(load: Load, steps: int = STEPS) -> Transport:
             future.result()
             whole.append(time.perf_counter() - began)
             signal.append(whole[-1] - future.seconds)
-    return Transport(load, statistics.median(signal), statistics.median(whole), plain(load, actions, episodes, steps))
+    return Transport(
+        load, statistics.median(signal), statistics.median(whole), measure_plain_pipe(load, actions, episodes, steps)
+    )
 
 
-def plain(load: Load, actions: Array, episodes: list[Episode], steps: int) -> float:
+def measure_plain_pipe(load: Load, actions: Array, episodes: list[Episode], steps: int) -> float:
     """Median seconds of the same by `multiprocessing`'s own means."""
     context = get_context("spawn")
     ours, theirs = context.Pipe()
@@ -152,7 +154,7 @@ def _serve(connection: Connection, load: Load) -> None:
         connection.send(simulator.step(*connection.recv()))
 
 
-def table(found: Sequence[Transport]) -> Table:
+def make_transport_table(found: Sequence[Transport]) -> Table:
     """Milliseconds of a step, each way of carrying it."""
     caption = "Milliseconds of a step there and back: messages alone, with the copy of the pictures, and by plain pipe."
     seconds = [(each.load.name, (each.signal, each.whole, each.pickled)) for each in found]

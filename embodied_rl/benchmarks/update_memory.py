@@ -13,7 +13,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from embodied_rl.actors.flow import FlowActor
 from embodied_rl.interfaces.policy import TensorSpec, Trace
-from embodied_rl.learning.memory import peak
+from embodied_rl.learning.memory_budget import measure_peak
 
 FLOAT32 = torch.float32.itemsize
 ROWS = (1, 64, 2048)
@@ -47,7 +47,7 @@ class UpdateMemory:
         return self.weights + self.gradients + self.moments
 
     @property
-    def row(self) -> float:
+    def row_bytes(self) -> float:
         """What each further row of a large micro-batch adds, its trace included."""
         return _slope(*self.peaks[-2:]) + self.recorded
 
@@ -84,7 +84,10 @@ def count_update(actor: FlowActor, autocast: bool = False) -> UpdateMemory:
         for parameter in learning:
             parameter.grad = torch.zeros_like(parameter)
         spec = actor.trace_spec()
-        peaks = tuple((rows, peak(partial(learn, actor, blank(spec, rows), autocast))) for rows in ROWS)
+        peaks = tuple(
+            (rows, measure_peak(partial(evaluate_and_differentiate, actor, make_blank_trace(spec, rows), autocast)))
+            for rows in ROWS
+        )
     count = sum(parameter.numel() for parameter in learning)
     return UpdateMemory(
         weights=sum(parameter.nbytes for parameter in actor.parameters()),
@@ -92,11 +95,11 @@ def count_update(actor: FlowActor, autocast: bool = False) -> UpdateMemory:
         moments=2 * FLOAT32 * count,
         step=FLOAT32 * count,
         peaks=peaks,
-        recorded=row_bytes(spec),
+        recorded=count_row_bytes(spec),
     )
 
 
-def learn(actor: FlowActor, trace: Trace, autocast: bool = False) -> None:
+def evaluate_and_differentiate(actor: FlowActor, trace: Trace, autocast: bool = False) -> None:
     """The heavy part of an update: decisions evaluated, and gradients of what they gave."""
     with torch.autocast(actor.device.type, torch.bfloat16, enabled=autocast):
         found = actor.evaluate(trace)
@@ -104,12 +107,12 @@ def learn(actor: FlowActor, trace: Trace, autocast: bool = False) -> None:
     loss.backward()
 
 
-def blank(spec: TensorSpec, rows: int) -> Trace:
+def make_blank_trace(spec: TensorSpec, rows: int) -> Trace:
     """A trace of zeros."""
     return {name: torch.zeros(rows, *shape, dtype=dtype) for name, (shape, dtype) in spec.items()}
 
 
-def row_bytes(spec: TensorSpec) -> int:
+def count_row_bytes(spec: TensorSpec) -> int:
     """Of one row of a trace."""
     return sum(torch.Size(shape).numel() * dtype.itemsize for shape, dtype in spec.values())
 

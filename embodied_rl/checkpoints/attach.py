@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from embodied_rl.actors.embodiment import Embodiment
-from embodied_rl.checkpoints import finding, fitting, layout
-from embodied_rl.checkpoints.foreign import Foreign
-from embodied_rl.config.freeze import freeze
+from embodied_rl.checkpoints import detection, fitting, weight_names
+from embodied_rl.checkpoints.foreign import FoundCheckpoint
+from embodied_rl.config.freeze import freeze_config
 from embodied_rl.config.schema import PolicyNode
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.policy import FlowBackbone
@@ -16,16 +16,16 @@ from embodied_rl.interfaces.sim import SimulatorSpec
 from embodied_rl.learning.checkpoint import CheckpointError
 
 Make = Callable[[type[Any], Any], Callable[[Embodiment, tuple[str, ...]], FlowBackbone]]
-"""A policy's class and configuration → what makes its network (`embodied_rl.assembly.build.backbone_maker`)."""
+"""A policy's class and configuration → what makes its network (`embodied_rl.assembly.build.choose_backbone_maker`)."""
 
 
-def network(
+def attach_network(
     path: Path, node: PolicyNode, cls: type[Any], spec: SimulatorSpec, make: Make
 ) -> tuple[FlowBackbone, Embodiment]:
     """Build what a folder holds, for a simulator.
 
     Args:
-        path: the folder; `finding.of` knows its format.
+        path: the folder; `finding.detect_format` knows its format.
         node: what the user chose.
         cls: the policy's class.
         spec: of the simulator.
@@ -34,34 +34,34 @@ def network(
     Raises:
         UserError: something that does not fit, is missing, or must be chosen, with the key to set.
     """
-    found = finding.read(path, asset(node))
+    found = detection.read_checkpoint(path, find_asset(node))
     if found.policy not in (None, node.name):
         raise CheckpointError(f"{path} holds policy {found.policy!r}, not {node.name!r}: set policy={found.policy}.")
-    options = sizes_of(found, cls, node.options)
+    options = find_network_sizes(found, cls, node.options)
     attached = _embodiment(found, node, spec, options)
     built = _loaded(found, lambda: make(cls, options)(attached, ()))
     return built, attached
 
 
-def _loaded(found: Foreign, build: Callable[[], FlowBackbone]) -> FlowBackbone:
+def _loaded(found: FoundCheckpoint, build: Callable[[], FlowBackbone]) -> FlowBackbone:
     """The network with its weights."""
-    built = layout.empty(build)
-    fitted = layout.source(type(layout.foreign(built)), found, built)
-    layout.load(found, fitted, built)
+    built = weight_names.build_empty(build)
+    fitted = weight_names.fit_checkpoint(type(weight_names.as_foreign(built)), found, built)
+    weight_names.load_weights(found, fitted, built)
     built.source = fitted
     return built
 
 
-def _embodiment(found: Foreign, node: PolicyNode, spec: SimulatorSpec, options: Any) -> Embodiment:
+def _embodiment(found: FoundCheckpoint, node: PolicyNode, spec: SimulatorSpec, options: Any) -> Embodiment:
     _check_dimensions(spec, options)
-    seen = fitting.views(found, spec, node.cameras)
-    known = fitting.statistics(found, spec, None if asset(node) else node.statistics)
-    attached = fitting.embodiment(
+    seen = fitting.match_views(found, spec, node.cameras)
+    known = fitting.choose_statistics(found, spec, None if find_asset(node) else node.statistics)
+    attached = fitting.make_embodiment(
         found, spec, seen, known,
         horizon=options.horizon, token_length=options.token_length, tokenizer=_tokenizer(found, node),
     )  # fmt: skip
     _check_tokenizer(attached, options)
-    relative = attached.relative if node.relative is None else fitting.relative(spec, node.relative)
+    relative = attached.relative if node.relative is None else fitting.find_relative(spec, node.relative)
     return replace(attached, gripper=node.gripper, relative=relative)
 
 
@@ -86,12 +86,12 @@ def _check_tokenizer(attached: Embodiment, options: Any) -> None:
         )
 
 
-def asset(node: PolicyNode) -> str | None:
+def find_asset(node: PolicyNode) -> str | None:
     """`policy.statistics` where it names an asset inside the checkpoint, not a file."""
     return node.statistics if node.statistics is not None and not Path(node.statistics).exists() else None
 
 
-def _tokenizer(found: Foreign, node: PolicyNode) -> str:
+def _tokenizer(found: FoundCheckpoint, node: PolicyNode) -> str:
     if node.tokenizer is None:
         return found.tokenizer
     path = Path(node.tokenizer)
@@ -101,6 +101,6 @@ def _tokenizer(found: Foreign, node: PolicyNode) -> str:
     return file.read_text(encoding="utf-8")
 
 
-def sizes_of(found: Foreign, cls: type[Any], given: Mapping[str, object]) -> Any:
+def find_network_sizes(found: FoundCheckpoint, cls: type[Any], given: Mapping[str, object]) -> Any:
     """The configuration of the network that a checkpoint holds."""
-    return freeze(cls.Config, layout.sizes(cls, found, given), "policy")
+    return freeze_config(cls.Config, weight_names.find_sizes(cls, found, given), "policy")

@@ -9,9 +9,9 @@ import torch
 from embodied_rl.actors.embodiment import Embodiment
 from embodied_rl.actors.normalisation import Normalisation
 from embodied_rl.checkpoints import lerobot, openpi
-from embodied_rl.checkpoints.foreign import Foreign, Statistics
-from embodied_rl.checkpoints.tensors import parsed
-from embodied_rl.config.freeze import did_you_mean
+from embodied_rl.checkpoints.foreign import FoundCheckpoint, FoundStatistics
+from embodied_rl.checkpoints.tensor_files import parse_json
+from embodied_rl.config.freeze import suggest_name
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.sim import SimulatorSpec
 from embodied_rl.learning.checkpoint import CheckpointError
@@ -19,7 +19,7 @@ from embodied_rl.learning.checkpoint import CheckpointError
 KINDS = {"STATE": lerobot.STATE, "ACTION": lerobot.ACTION}
 
 
-def views(found: Foreign, spec: SimulatorSpec, given: Mapping[str, str | None]) -> dict[str, str]:
+def match_views(found: FoundCheckpoint, spec: SimulatorSpec, given: Mapping[str, str | None]) -> dict[str, str]:
     """view of the policy → camera of the simulator, without the views that stay empty.
 
     Args:
@@ -52,7 +52,9 @@ def views(found: Foreign, spec: SimulatorSpec, given: Mapping[str, str | None]) 
     return seen
 
 
-def statistics(found: Foreign, spec: SimulatorSpec, file: str | None) -> tuple[Normalisation, Normalisation]:
+def choose_statistics(
+    found: FoundCheckpoint, spec: SimulatorSpec, file: str | None
+) -> tuple[Normalisation, Normalisation]:
     """Statistics of the simulator's state and actions: the checkpoint's, or those of a file.
 
     Args:
@@ -70,8 +72,8 @@ def statistics(found: Foreign, spec: SimulatorSpec, file: str | None) -> tuple[N
     )
 
 
-def embodiment(
-    found: Foreign,
+def make_embodiment(
+    found: FoundCheckpoint,
     spec: SimulatorSpec,
     seen: Mapping[str, str],
     known: tuple[Normalisation, Normalisation],
@@ -90,11 +92,11 @@ def embodiment(
             f"{found.folder} brings no tokenizer.json: give policy.tokenizer=<file or folder>, that of the language "
             "model the policy was made from."
         )
-    plain = Embodiment.of(_showing(spec, seen), min(found.executed or horizon, horizon), token_length)
+    plain = Embodiment.of_simulator(_showing(spec, seen), min(found.executed or horizon, horizon), token_length)
     return _with(plain, found, seen, known, tokenizer)
 
 
-def relative(spec: SimulatorSpec, names: Sequence[str]) -> tuple[int, ...]:
+def find_relative(spec: SimulatorSpec, names: Sequence[str]) -> tuple[int, ...]:
     """What `Embodiment.relative` is where these actions, by name, are relative to the state entry of their position.
 
     Raises:
@@ -103,7 +105,7 @@ def relative(spec: SimulatorSpec, names: Sequence[str]) -> tuple[int, ...]:
     for name in names:
         if name not in spec.action_names:
             raise UserError(
-                f"policy.relative: the simulator has no action '{name}'.{did_you_mean(name, spec.action_names)}"
+                f"policy.relative: the simulator has no action '{name}'.{suggest_name(name, spec.action_names)}"
             )
         if (entry := spec.action_names.index(name)) >= len(spec.state_names):
             raise UserError(
@@ -120,7 +122,7 @@ def _showing(spec: SimulatorSpec, seen: Mapping[str, str]) -> SimulatorSpec:
 
 def _with(
     plain: Embodiment,
-    found: Foreign,
+    found: FoundCheckpoint,
     seen: Mapping[str, str],
     known: tuple[Normalisation, Normalisation],
     tokenizer: str,
@@ -134,26 +136,26 @@ def _with(
     )
 
 
-def _of_file(path: Path, found: Foreign) -> Statistics:
+def _of_file(path: Path, found: FoundCheckpoint) -> FoundStatistics:
     kind = "quantiles" if _mode(found, "ACTION") == "QUANTILES" else "mean_std"
     file = next((place for place in (path / "meta/stats.json", path / openpi.STATS, path) if place.is_file()), None)
     if file is None:
         raise UserError(
             f"policy.statistics={path}: there are no statistics; give a LeRobotDataset or a norm_stats.json."
         )
-    if "norm_stats" in parsed(file):
-        return openpi.statistics_of(file, kind)
+    if "norm_stats" in parse_json(file):
+        return openpi.read_statistics(file, kind)
     values = {
         f"{feature}.{name}": torch.tensor(value, dtype=torch.float64)
-        for feature, entries in parsed(file).items()
+        for feature, entries in parse_json(file).items()
         if feature in KINDS.values()
         for name, value in entries.items()
     }
-    both = (lerobot.normalisation(values, name, _mode(found, key), 1e-8, file) for key, name in KINDS.items())
-    return Statistics(*both, where=str(file))
+    both = (lerobot.read_normalisation(values, name, _mode(found, key), 1e-8, file) for key, name in KINDS.items())
+    return FoundStatistics(*both, where=str(file))
 
 
-def _mode(found: Foreign, key: str) -> str:
+def _mode(found: FoundCheckpoint, key: str) -> str:
     """How the policy is normalised, in lerobot's words."""
     default = "QUANTILES" if found.policy == "pi05" else "MEAN_STD"
     return str(found.config.get("normalization_mapping", {}).get(key, default))

@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Any
 
 from embodied_rl.actors.normalisation import Normalisation
-from embodied_rl.checkpoints.tensors import TensorFiles
+from embodied_rl.checkpoints.tensor_files import TensorFiles
 
 
 @dataclass(frozen=True)
-class Statistics:
+class FoundStatistics:
     """What a checkpoint says of the numbers a robot gives and takes; None where it says nothing.
 
     Attributes:
@@ -26,7 +26,7 @@ class Statistics:
 
 
 @dataclass(frozen=True)
-class Foreign:
+class FoundCheckpoint:
     """A checkpoint of another project.
 
     Attributes:
@@ -50,7 +50,7 @@ class Foreign:
     policy: str | None
     config: Mapping[str, Any]
     tensors: TensorFiles
-    statistics: Statistics
+    statistics: FoundStatistics
     cameras: tuple[str, ...]
     executed: int | None = None
     denoise_steps: int | None = None

@@ -15,8 +15,8 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 
 from embodied_rl.actors.normalisation import Normalisation
-from embodied_rl.checkpoints import tensors
-from embodied_rl.checkpoints.foreign import Foreign, Statistics
+from embodied_rl.checkpoints import tensor_files
+from embodied_rl.checkpoints.foreign import FoundCheckpoint, FoundStatistics
 from embodied_rl.learning.checkpoint import CheckpointError
 
 CONFIG, BEFORE, AFTER = "config.json", "policy_preprocessor.json", "policy_postprocessor.json"
@@ -26,12 +26,12 @@ KINDS = {"IDENTITY": "identity", "MEAN_STD": "mean_std", "MIN_MAX": "min_max", "
 BOUNDS = {"min_max": ("min", "max"), "quantiles": ("q01", "q99")}
 
 
-def recognises(folder: Path) -> bool:
+def recognise_folder(folder: Path) -> bool:
     """Whether a folder is of this format."""
     return (folder / CONFIG).is_file() and '"input_features"' in (folder / CONFIG).read_text("utf-8", "replace")
 
 
-def read(folder: Path, asset: str | None = None) -> Foreign:
+def read_folder(folder: Path, asset: str | None = None) -> FoundCheckpoint:
     """What a folder says.
 
     Args:
@@ -43,16 +43,16 @@ def read(folder: Path, asset: str | None = None) -> Foreign:
     """
     if asset is not None:
         raise CheckpointError(f"policy.statistics={asset}: there is no such file or folder.")
-    config = tensors.parsed(folder / CONFIG)
+    config = tensor_files.parse_json(folder / CONFIG)
     steps = _steps(folder / BEFORE)
     relative = steps.get("relative_actions_processor", {}).get("config", {})
     names = tuple(relative.get("action_names") or ())
-    return Foreign(
+    return FoundCheckpoint(
         format="lerobot",
         folder=folder,
         policy=str(config["type"]) if "type" in config else None,
         config=config,
-        tensors=tensors.find(folder),
+        tensors=tensor_files.find_tensors(folder),
         statistics=_statistics(folder, config, steps),
         cameras=tuple(
             name.removeprefix(IMAGES)
@@ -65,7 +65,7 @@ def read(folder: Path, asset: str | None = None) -> Foreign:
         exceptions=tuple(relative.get("exclude_joints") or ()) if names else (),  # without names it excludes nothing
         action_names=names,
         tokenizer=_tokenizer(folder),
-        files=tensors.contents(folder, _small_files(folder)),
+        files=tensor_files.read_contents(folder, _small_files(folder)),
     )
 
 
@@ -73,16 +73,16 @@ def _steps(file: Path) -> dict[str, dict[str, Any]]:
     """Processor steps by their registered name."""
     if not file.is_file():
         return {}
-    listed = tensors.parsed(file).get("steps")
+    listed = tensor_files.parse_json(file).get("steps")
     if not isinstance(listed, list) or not all(isinstance(step, dict) for step in listed):
         raise CheckpointError(f"{file} is damaged: its 'steps' should be a list of mappings.")
     return {str(step.get("registry_name", step.get("class"))): step for step in listed}
 
 
-def _statistics(folder: Path, config: Mapping[str, Any], steps: Mapping[str, Mapping[str, Any]]) -> Statistics:
+def _statistics(folder: Path, config: Mapping[str, Any], steps: Mapping[str, Mapping[str, Any]]) -> FoundStatistics:
     step = steps.get("normalizer_processor")
     if step is None or "state_file" not in step:
-        return Statistics(None, None, str(folder / BEFORE))
+        return FoundStatistics(None, None, str(folder / BEFORE))
     file = folder / Path(step["state_file"]).name
     if not file.is_file():
         raise CheckpointError(f"{folder / BEFORE} names {file.name}, which is missing.")
@@ -92,10 +92,10 @@ def _statistics(folder: Path, config: Mapping[str, Any], steps: Mapping[str, Map
     both = (
         Normalisation.identity(features[name])
         if kinds.get(key, "IDENTITY") == "IDENTITY" and name in features
-        else normalisation(values, name, kinds.get(key, "IDENTITY"), epsilon, file)
+        else read_normalisation(values, name, kinds.get(key, "IDENTITY"), epsilon, file)
         for key, name in (("STATE", STATE), ("ACTION", ACTION))
     )
-    return Statistics(*both, where=str(file))
+    return FoundStatistics(*both, where=str(file))
 
 
 def _tensors(file: Path) -> dict[str, torch.Tensor]:
@@ -111,7 +111,7 @@ def _features(config: Mapping[str, Any]) -> dict[str, int]:
     return {name: int(entry["shape"][0]) for name, entry in listed.items() if len(entry.get("shape", ())) == 1}
 
 
-def normalisation(
+def read_normalisation(
     values: Mapping[str, torch.Tensor], feature: str, mode: str, epsilon: float, where: Path
 ) -> Normalisation | None:
     """A feature's statistics in the mode the format names; None where the file has none for it.
@@ -140,7 +140,7 @@ def _made(kind: str, known: Mapping[str, np.ndarray], epsilon: float) -> Normali
     if kind == "mean_std":
         return Normalisation(kind, tuple(known["mean"].tolist()), tuple((known["std"] + epsilon).tolist()))
     low, high = (known[name] for name in BOUNDS[kind])
-    return Normalisation.between(kind, low, np.where(high == low, low + epsilon, high))
+    return Normalisation.from_bounds(kind, low, np.where(high == low, low + epsilon, high))
 
 
 def _of(name: str, feature: str) -> bool:

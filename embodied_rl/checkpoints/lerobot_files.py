@@ -17,8 +17,8 @@ from torch import Tensor
 
 from embodied_rl.actors.embodiment import Embodiment
 from embodied_rl.actors.normalisation import Normalisation
-from embodied_rl.checkpoints.layout import Source, foreign
 from embodied_rl.checkpoints.lerobot import ACTION, AFTER, BEFORE, CONFIG, IMAGES, STATE
+from embodied_rl.checkpoints.weight_names import CheckpointSource, as_foreign
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.policy import FlowBackbone
 
@@ -36,7 +36,7 @@ BEFORE_STATE, AFTER_STATE = (
 )
 
 
-def made(network: FlowBackbone, robot: Embodiment, policy: str, steps: int) -> dict[str, bytes]:
+def make_files(network: FlowBackbone, robot: Embodiment, policy: str, steps: int) -> dict[str, bytes]:
     """Files for a network that does not come from this format.
 
     Args:
@@ -45,8 +45,8 @@ def made(network: FlowBackbone, robot: Embodiment, policy: str, steps: int) -> d
         policy: lerobot's name of it.
         steps: K, denoise steps.
     """
-    config = configuration(network, robot, policy, steps)
-    known = save(statistics(robot))
+    config = make_configuration(network, robot, policy, steps)
+    known = save(make_statistics(robot))
     texts = {
         CONFIG: config,
         BEFORE: _before(network, robot, config),
@@ -57,7 +57,9 @@ def made(network: FlowBackbone, robot: Embodiment, policy: str, steps: int) -> d
     return written | {"tokenizer/tokenizer.json": robot.tokenizer.encode(), BEFORE_STATE: known, AFTER_STATE: known}
 
 
-def kept(network: FlowBackbone, source: Source, robot: Embodiment, policy: str, steps: int) -> dict[str, bytes]:
+def keep_files(
+    network: FlowBackbone, source: CheckpointSource, robot: Embodiment, policy: str, steps: int
+) -> dict[str, bytes]:
     """The files a network came with, and in them what is other today: statistics, and how many actions are executed.
 
     Where its processors hold no statistics, or cannot hold today's, they are made anew.
@@ -69,11 +71,11 @@ def kept(network: FlowBackbone, source: Source, robot: Embodiment, policy: str, 
         return files
     if (told := _in_words_of(source, robot)) is None:
         others = {name: content for name, content in files.items() if not name.startswith("policy_")}
-        return others | made(network, robot, policy, steps)
+        return others | make_files(network, robot, policy, steps)
     return files | {name: _replaced(files[name], told) for name in files if name.endswith(".safetensors")}
 
 
-def _executed(source: Source, horizon: int, executed: int) -> dict[str, bytes]:
+def _executed(source: CheckpointSource, horizon: int, executed: int) -> dict[str, bytes]:
     """config.json with another number of executed actions, where it is another."""
     config = json.loads(source.files[CONFIG])
     if min(config.get("n_action_steps") or horizon, horizon) == executed:
@@ -81,7 +83,7 @@ def _executed(source: Source, horizon: int, executed: int) -> dict[str, bytes]:
     return {CONFIG: json.dumps(config | {"n_action_steps": executed}, indent=4).encode()}
 
 
-def _in_words_of(source: Source, robot: Embodiment) -> dict[str, Tensor] | None:
+def _in_words_of(source: CheckpointSource, robot: Embodiment) -> dict[str, Tensor] | None:
     """Today's statistics, each of the kind that the files say they are; None where they cannot be."""
     if not source.where or source.state is None or source.action is None:
         return None
@@ -98,7 +100,7 @@ def _replaced(blob: bytes, told: Mapping[str, Tensor]) -> bytes:
     return save(others | dict(told))
 
 
-def configuration(network: FlowBackbone, robot: Embodiment, policy: str, steps: int) -> dict[str, Any]:
+def make_configuration(network: FlowBackbone, robot: Embodiment, policy: str, steps: int) -> dict[str, Any]:
     """config.json."""
     height, width = robot.image_size
     seen = {IMAGES + view: _feature("VISUAL", 3, height, width) for view in robot.seen_as}
@@ -114,11 +116,11 @@ def configuration(network: FlowBackbone, robot: Embodiment, policy: str, steps: 
         "max_state_dim": network.spec.state_dim,
         "max_action_dim": network.spec.action_dim,
         "tokenizer_max_length": network.spec.token_length,
-        **foreign(network).checkpoint_config("lerobot", steps),
+        **as_foreign(network).checkpoint_config("lerobot", steps),
     }
 
 
-def statistics(robot: Embodiment) -> dict[str, Tensor]:
+def make_statistics(robot: Embodiment) -> dict[str, Tensor]:
     """`<feature>.<statistic>` → float32 tensors, of the kind each is normalised with."""
     return {**_entries(STATE, robot.state), **_entries(ACTION, robot.action)}
 
@@ -143,7 +145,7 @@ def _before(network: FlowBackbone, robot: Embodiment, config: Mapping[str, Any])
         _step("to_batch_processor", {}),
         _step("relative_actions_processor", _relative(robot)),
         _step("normalizer_processor", _normaliser(features, robot)) | {"state_file": BEFORE_STATE},
-        _step(foreign(network).LEROBOT_PROMPT, {}),
+        _step(as_foreign(network).LEROBOT_PROMPT, {}),
         _step("tokenizer_processor", told) | {"artifacts": {"tokenizer_name": "tokenizer"}},
         _step("device_processor", {"device": "cpu", "float_dtype": None}),
     ]
@@ -188,10 +190,10 @@ def _pad(robot: Embodiment) -> str:
     """The token that id 0 stands for."""
     from embodied_rl.actors import tokenizer
 
-    return str(tokenizer.load(robot.tokenizer).id_to_token(0))
+    return str(tokenizer.load_tokenizer(robot.tokenizer).id_to_token(0))
 
 
-def folder_of(name: str, out: Path) -> Path:
+def make_folder_of(name: str, out: Path) -> Path:
     """Where a file goes, its folder made."""
     file = out / name
     file.parent.mkdir(parents=True, exist_ok=True)

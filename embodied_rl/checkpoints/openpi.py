@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from embodied_rl.actors.normalisation import Normalisation
-from embodied_rl.checkpoints import tensors
-from embodied_rl.checkpoints.foreign import Foreign, Statistics
+from embodied_rl.checkpoints import tensor_files
+from embodied_rl.checkpoints.foreign import FoundCheckpoint, FoundStatistics
 from embodied_rl.learning.checkpoint import CheckpointError
 
 CAMERAS = ("base_0_rgb", "left_wrist_0_rgb", "right_wrist_0_rgb")
@@ -21,12 +21,12 @@ EPSILON = 1e-6
 STATS = "norm_stats.json"
 
 
-def recognises(folder: Path) -> bool:
+def recognise_folder(folder: Path) -> bool:
     """Whether a folder is of this format: weights without lerobot's configuration."""
-    return any((folder / name).is_file() for name in (tensors.SINGLE, tensors.INDEX, *tensors.PICKLES))
+    return any((folder / name).is_file() for name in (tensor_files.SINGLE, tensor_files.INDEX, *tensor_files.PICKLES))
 
 
-def read(folder: Path, asset: str | None = None) -> Foreign:
+def read_folder(folder: Path, asset: str | None = None) -> FoundCheckpoint:
     """What a folder says.
 
     Args:
@@ -36,11 +36,11 @@ def read(folder: Path, asset: str | None = None) -> Foreign:
     Raises:
         CheckpointError: a file that is missing or damaged, or no such asset.
     """
-    found = tensors.find(folder)
+    found = tensor_files.find_tensors(folder)
     policy = "pi05" if any(name.endswith("time_mlp_in.weight") and "action" not in name for name in found) else "pi0"
-    config = tensors.parsed(folder / "config.json") if (folder / "config.json").is_file() else {}
+    config = tensor_files.parse_json(folder / "config.json") if (folder / "config.json").is_file() else {}
     tokenizer = folder / "tokenizer.json"
-    return Foreign(
+    return FoundCheckpoint(
         format="openpi",
         folder=folder,
         policy=policy,
@@ -49,11 +49,11 @@ def read(folder: Path, asset: str | None = None) -> Foreign:
         statistics=_statistics(folder, asset, "quantiles" if policy == "pi05" else "mean_std"),
         cameras=CAMERAS,
         tokenizer=tokenizer.read_text(encoding="utf-8") if tokenizer.is_file() else "",
-        files=tensors.contents(folder, [*folder.glob("*.json"), *folder.glob("assets/**/*.json")]),
+        files=tensor_files.read_contents(folder, [*folder.glob("*.json"), *folder.glob("assets/**/*.json")]),
     )
 
 
-def _statistics(folder: Path, asset: str | None, kind: str) -> Statistics:
+def _statistics(folder: Path, asset: str | None, kind: str) -> FoundStatistics:
     files = {
         str(file.parent.relative_to(folder / "assets")): file for file in sorted(folder.glob(f"assets/**/{STATS}"))
     }
@@ -61,24 +61,24 @@ def _statistics(folder: Path, asset: str | None, kind: str) -> Statistics:
         listed = ", ".join(files) or "none"
         raise CheckpointError(f"policy.statistics={asset}: no such file, and {folder / 'assets'} has {listed}.")
     if not files:
-        return Statistics(None, None, str(folder / "assets"))
+        return FoundStatistics(None, None, str(folder / "assets"))
     if asset is None and len(files) > 1:
         listed = ", ".join(files)
         problem = f"has statistics of several robots: choose one with policy.statistics=<asset>, of {listed}."
-        return Statistics(None, None, str(folder / "assets"), f"{folder / 'assets'} {problem}")
-    return statistics_of(files[asset or next(iter(files))], kind)
+        return FoundStatistics(None, None, str(folder / "assets"), f"{folder / 'assets'} {problem}")
+    return read_statistics(files[asset or next(iter(files))], kind)
 
 
-def statistics_of(file: Path, kind: str) -> Statistics:
+def read_statistics(file: Path, kind: str) -> FoundStatistics:
     """Statistics from a norm_stats.json; "mean_std" for π0, "quantiles" for π0.5.
 
     Raises:
         CheckpointError: it is damaged, or lacks what the kind needs.
     """
-    data = tensors.parsed(file).get("norm_stats")
+    data = tensor_files.parse_json(file).get("norm_stats")
     if not isinstance(data, dict) or not all(isinstance(entry, dict) for entry in data.values()):
         raise CheckpointError(f"{file} is damaged: its 'norm_stats' should be a mapping of mappings.")
-    return Statistics(
+    return FoundStatistics(
         *(_normalisation(data[name], name, kind, file) if name in data else None for name in ("state", "actions")),
         where=str(file),
     )
@@ -92,12 +92,12 @@ def _normalisation(entry: dict[str, Any], name: str, kind: str, file: Path) -> N
     try:
         if kind == "mean_std":
             return Normalisation(kind, tuple(a.tolist()), tuple((b + EPSILON).tolist()))
-        return Normalisation.between(kind, a, b + EPSILON)
+        return Normalisation.from_bounds(kind, a, b + EPSILON)
     except ValueError as error:
         raise CheckpointError(f"{file}, {name}: {error}") from error
 
 
-def norm_stats(state: Normalisation, action: Normalisation) -> str:
+def make_norm_stats(state: Normalisation, action: Normalisation) -> str:
     """A norm_stats.json with what a normalisation knows: means and deviations, or quantiles.
 
     openpi reads mean and std whatever it normalises with, so for quantiles they are those of an even spread.

@@ -4,8 +4,8 @@ import json
 
 from embodied_rl.actors.embodiment import Embodiment
 from embodied_rl.actors.normalisation import Normalisation
-from embodied_rl.checkpoints.layout import Source, foreign
-from embodied_rl.checkpoints.openpi import STATS, norm_stats
+from embodied_rl.checkpoints.openpi import STATS, make_norm_stats
+from embodied_rl.checkpoints.weight_names import CheckpointSource, as_foreign
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.policy import FlowBackbone
 
@@ -13,7 +13,7 @@ ASSET = "embodied_rl"
 """The asset id of statistics that no openpi checkpoint named."""
 
 
-def made(network: FlowBackbone, robot: Embodiment, policy: str, steps: int) -> dict[str, bytes]:
+def make_files(network: FlowBackbone, robot: Embodiment, policy: str, steps: int) -> dict[str, bytes]:
     """Files for a network that does not come from this format.
 
     Raises:
@@ -22,13 +22,13 @@ def made(network: FlowBackbone, robot: Embodiment, policy: str, steps: int) -> d
     config = {
         "action_dim": network.spec.action_dim,
         "action_horizon": network.spec.horizon,
-        **foreign(network).checkpoint_config("openpi", steps),
+        **as_foreign(network).checkpoint_config("openpi", steps),
     }
     written = {"config.json": json.dumps(config, indent=2).encode(), f"assets/{ASSET}/{STATS}": _stats(robot, policy)}
     return written | ({"tokenizer.json": robot.tokenizer.encode()} if robot.tokenizer else {})
 
 
-def kept(source: Source, robot: Embodiment, policy: str) -> dict[str, bytes]:
+def keep_files(source: CheckpointSource, robot: Embodiment, policy: str) -> dict[str, bytes]:
     """The files a network came with; statistics that are others today take the place of the old ones."""
     files = ({"tokenizer.json": robot.tokenizer.encode()} if robot.tokenizer else {}) | source.files
     if source.holds(robot.state, robot.action):
@@ -38,7 +38,7 @@ def kept(source: Source, robot: Embodiment, policy: str) -> dict[str, bytes]:
 
 def _stats(robot: Embodiment, policy: str) -> bytes:
     kind = "quantiles" if policy == "pi05" else "mean_std"
-    return norm_stats(_as(robot.state, kind, "state"), _as(robot.action, kind, "actions")).encode()
+    return make_norm_stats(_as(robot.state, kind, "state"), _as(robot.action, kind, "actions")).encode()
 
 
 def _as(known: Normalisation, kind: str, name: str) -> Normalisation:

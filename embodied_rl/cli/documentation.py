@@ -12,7 +12,7 @@ from importlib.util import find_spec
 from itertools import zip_longest
 from pathlib import Path
 
-from embodied_rl.config.freeze import join
+from embodied_rl.config.freeze import join_key
 
 Located = tuple[str, ast.ClassDef]
 """The module that defines a class, and the class."""
@@ -29,14 +29,14 @@ class Key:
     doc: str
 
 
-def schema_keys(name: str) -> list[Key]:
+def list_schema_keys(name: str) -> list[Key]:
     """The keys of a dataclass in `embodied_rl.config.schema`."""
     found = _find_class("embodied_rl.config.schema", name)
     assert found is not None, f"embodied_rl.config.schema has no {name}"
     return _keys(*found, "")
 
 
-def plugin_keys(path: str, where: str) -> list[Key]:
+def list_plugin_keys(path: str, where: str) -> list[Key]:
     """The keys of a plug-in's own `Config`.
 
     Args:
@@ -48,7 +48,7 @@ def plugin_keys(path: str, where: str) -> list[Key]:
     return _keys(*config, where) if config else []
 
 
-def summary(path: str) -> str:
+def read_summary(path: str) -> str:
     """First line of the docstring of "module:Class"."""
     plugin = _plugin_class(path)
     return ((plugin and ast.get_docstring(plugin[1])) or "").partition("\n")[0]
@@ -97,8 +97,8 @@ def _keys(module: str, node: ast.ClassDef, where: str) -> list[Key]:
 
 def _field_keys(module: str, field: ast.AnnAssign, doc: str, where: str) -> list[Key]:
     """The key of a field; or, of one that is a dataclass itself, the keys in it."""
-    name, kind = join(where, ast.unparse(field.target)), ast.unparse(field.annotation)
-    if kind.startswith("ClassVar") or (field.value and ast.unparse(field.value) == "rest()"):
+    name, kind = join_key(where, ast.unparse(field.target)), ast.unparse(field.annotation)
+    if kind.startswith("ClassVar") or (field.value and ast.unparse(field.value) == "take_other_keys()"):
         return []
     group = _find_class(module, kind.removesuffix(" | None"))
     nested = _keys(*group, name) if group and group[1].decorator_list else []

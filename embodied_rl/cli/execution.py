@@ -5,17 +5,17 @@ from dataclasses import fields, replace
 from importlib import import_module
 from typing import Any
 
-from embodied_rl.cli import torchrun
+from embodied_rl.cli import torchrun_plan
 from embodied_rl.cli.options import Options
 from embodied_rl.cli.table import Command
-from embodied_rl.cli.text import columns
+from embodied_rl.cli.text import print_columns
 from embodied_rl.config import plugins, schema
-from embodied_rl.config.checks import check_episodes, validate
-from embodied_rl.config.freeze import freeze, thaw, to_yaml
+from embodied_rl.config.checks import check_episodes, validate_config
+from embodied_rl.config.freeze import freeze_config, thaw_config, to_yaml
 from embodied_rl.config.schema import (
     AlgoNode,
+    CurriculumNode,
     DoctorConfig,
-    EpisodesNode,
     Plan,
     PolicyNode,
     RunConfig,
@@ -28,17 +28,17 @@ Plugins = dict[str, type[Any]]
 """Node of the configuration → the plug-in's class."""
 
 
-def execute(command: Command, mapping: dict[str, Any], options: Options) -> int:
+def execute_command(command: Command, mapping: dict[str, Any], options: Options) -> int:
     """Check one composed configuration, then do with it what the options say."""
-    config = torchrun.placed(command.name, read(command, mapping, options.overrides))
+    config = torchrun_plan.place_on_torchrun(command.name, read_config(command, mapping, options.overrides))
     if options.show:
         print(to_yaml(find_plugins(config)[0]), end="")
         return 0
-    config, found = prepare(config)
+    config, found = prepare_config(config)
     if options.dry_run:
         if command.check is not None:
             _function(command.check)(config)
-        describe(command, config, found)
+        print_config(command, config, found)
         return 0
     return _function(command.body)(config) or 0
 
@@ -49,17 +49,17 @@ def _function(path: str) -> Callable[[Any], Any]:
     return getattr(import_module(module), name)
 
 
-def read(command: Command, mapping: dict[str, Any], overrides: Sequence[str]) -> Any:
+def read_config(command: Command, mapping: dict[str, Any], overrides: Sequence[str]) -> Any:
     """Freeze what was composed, with the run's name and the overrides filled in."""
     kind = getattr(schema, command.schema)
     run_node = mapping.get("run", {})
     if "run" in {item.name for item in fields(kind)} and isinstance(run_node, dict):
         run_node = {**run_node, "overrides": list(overrides)}
         mapping = {**mapping, "run": {**run_node, "experiment": run_node.get("experiment") or command.name}}
-    return freeze(kind, mapping)
+    return freeze_config(kind, mapping)
 
 
-def prepare(config: Any) -> tuple[Any, Plugins]:
+def prepare_config(config: Any) -> tuple[Any, Plugins]:
     """Check a configuration and find its plug-ins, so that nothing can be misspelt once workers start.
 
     Returns:
@@ -68,12 +68,14 @@ def prepare(config: Any) -> tuple[Any, Plugins]:
     Raises:
         UserError: naming the key that is wrong.
     """
-    validate(config)
+    validate_config(config)
     if getattr(config, "resume", None) is not None:  # what was composed is not what will run
         return config, {}
     config, found = find_plugins(config)
     if "sim" in found and not isinstance(config, DoctorConfig):  # who says itself what keeps a simulator from starting
-        check_episodes(SimulatorKind.of(config.sim).spec, getattr(config, "split", None), getattr(config, "task", None))
+        check_episodes(
+            SimulatorKind.find(config.sim).spec, getattr(config, "split", None), getattr(config, "task", None)
+        )
     return config, found
 
 
@@ -82,14 +84,14 @@ def find_plugins(config: Any) -> tuple[Any, Plugins]:
     found: Plugins = {}
     for item in fields(config):
         node = getattr(config, item.name)
-        if isinstance(node, SimNode | PolicyNode | AlgoNode | EpisodesNode):
-            found[item.name], own = plugins.configure(node.kind, node, item.name)
+        if isinstance(node, SimNode | PolicyNode | AlgoNode | CurriculumNode):
+            found[item.name], own = plugins.configure_plugin(node.kind, node, item.name)
             if getattr(node, "checkpoint", None) is None:  # a checkpoint says the sizes of its network itself
-                config = replace(config, **{item.name: replace(node, options=thaw(own))})
+                config = replace(config, **{item.name: replace(node, options=thaw_config(own))})
     return config, found
 
 
-def describe(command: Command, config: Any, found: Plugins) -> None:
+def print_config(command: Command, config: Any, found: Plugins) -> None:
     """Print what would run."""
     rows = [("command", f"{command.name} ({command.body})")]
     for where, plugin in found.items():
@@ -105,5 +107,5 @@ def describe(command: Command, config: Any, found: Plugins) -> None:
         rows.append(("train", f"{size} = {total:,} decisions"))
     if isinstance(run_config := getattr(config, "run", None), RunConfig):
         rows.append(("run", f"{run_config.root}/{run_config.experiment}/<time>_s{getattr(config, 'seed', 0)}"))
-    columns(rows, indent=0)
+    print_columns(rows, indent=0)
     print("dry run: the configuration is sound, nothing was started")

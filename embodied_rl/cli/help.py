@@ -1,8 +1,8 @@
 """What `--help` prints. Nothing here imports Hydra or torch."""
 
-from embodied_rl.cli.documentation import schema_keys
+from embodied_rl.cli.documentation import list_schema_keys
 from embodied_rl.cli.table import COMMANDS, LIST_SUMMARY, Command
-from embodied_rl.cli.text import columns
+from embodied_rl.cli.text import print_columns
 
 _OPTIONS = [
     ("--help", "this text"),
@@ -13,27 +13,27 @@ _OPTIONS = [
 ]
 
 
-def overview() -> None:
+def make_overview() -> None:
     """What `embodied-rl --help` prints."""
     print("Online reinforcement learning for vision-language-action policies.\n")
     print("usage: embodied-rl <command> [key=value ...] [options]\n\ncommands")
-    columns([*((name, command.summary) for name, command in COMMANDS.items()), ("list", LIST_SUMMARY)])
+    print_columns([*((name, command.summary) for name, command in COMMANDS.items()), ("list", LIST_SUMMARY)])
     print("\noptions")
-    columns(_OPTIONS)
+    print_columns(_OPTIONS)
     print("\nembodied-rl <command> --help shows its keys. A first run: embodied-rl train experiment=demo")
 
 
-def command_help(command: Command) -> None:
+def make_command_help(command: Command) -> None:
     """What `embodied-rl <command> --help` prints."""
     words = f" <{command.words.called}>{' ...' if command.words.many else ''}" if command.words else ""
     print(f"{command.summary}\n\nusage: embodied-rl {command.name}{words} [key=value ...] [options]\n\nexamples")
     for example in command.examples:
         print(f"  embodied-rl {command.name} {example}".rstrip())
     print("\nkeys")
-    columns([(key.name, key.default, key.doc) for key in schema_keys(command.schema)])
+    print_columns([(key.name, key.default, key.doc) for key in list_schema_keys(command.schema)])
     if command.config in ("train", "sft"):
-        kinds, groups = ("|episodes", "episodes=, ") if command.config == "train" else ("", "")
+        kinds, groups = ("|curricula", "curriculum=, ") if command.config == "train" else ("", "")
         print(f"\nPlug-ins have keys of their own: embodied-rl list sims|policies|algos{kinds} <name>.")
         print(f"sim=, policy=, algo=, {groups}plan= and experiment= choose a file: embodied-rl list.")
     print("\noptions")
-    columns(_OPTIONS)
+    print_columns(_OPTIONS)

@@ -3,26 +3,26 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from embodied_rl.cli.documentation import plugin_keys, summary
-from embodied_rl.cli.options import existing_folder, option_parser
-from embodied_rl.cli.text import columns
+from embodied_rl.cli.documentation import list_plugin_keys, read_summary
+from embodied_rl.cli.options import make_option_parser, read_config_folder
+from embodied_rl.cli.text import print_columns
 from embodied_rl.config import plugins
-from embodied_rl.config.freeze import did_you_mean
+from embodied_rl.config.freeze import suggest_name
 from embodied_rl.config.schema import SimNode
 from embodied_rl.interfaces.errors import UserError
-from embodied_rl.simulators.environments import recipe_file
 from embodied_rl.simulators.kind import SimulatorKind
+from embodied_rl.simulators.python_environments import find_recipe_file
 
 _KINDS = {
     "sims": ("sims", "sim"),
     "policies": ("policies", "policy"),
     "algos": ("algorithms", "algo"),
-    "episodes": ("episodes", "episodes"),
+    "curricula": ("curricula", "curriculum"),
 }
 SECTIONS = (*_KINDS, "plans", "benchmarks", "experiments", "tasks")
 
 
-def run(words: Sequence[str]) -> int:
+def list_choices(words: Sequence[str]) -> int:
     """Print everything, one section, or the keys of one choice (`list algos flow_sde`).
 
     Raises:
@@ -32,57 +32,57 @@ def run(words: Sequence[str]) -> int:
     if not words:
         for section in SECTIONS[:-1]:
             print(section)
-            columns(_rows(section, config_dir))
-        print(f"tasks\n  embodied-rl list tasks [{'|'.join(plugins.names('sims'))}]")
+            print_columns(_rows(section, config_dir))
+        print(f"tasks\n  embodied-rl list tasks [{'|'.join(plugins.list_names('sims'))}]")
         return 0
     section, *more = words
     if section not in SECTIONS:
-        raise UserError(f"unknown list '{section}'.{did_you_mean(section, SECTIONS)}")
+        raise UserError(f"unknown list '{section}'.{suggest_name(section, SECTIONS)}")
     if section == "tasks":
         _tasks(more)
     elif more and section in _KINDS:
         kind, node = _KINDS[section]
-        path = plugins.path(kind, _plugin(node, more[0], config_dir))
-        columns([(key.name, key.default, key.doc) for key in plugin_keys(path, node)], indent=0)
+        path = plugins.find_path(kind, _plugin(node, more[0], config_dir))
+        print_columns([(key.name, key.default, key.doc) for key in list_plugin_keys(path, node)], indent=0)
     else:
-        columns(_rows(section, config_dir), indent=0)
+        print_columns(_rows(section, config_dir), indent=0)
     return 0
 
 
 def _config_dir(words: Sequence[str]) -> tuple[list[str], Path | None]:
     """The plain words, and the folder of `--config-dir`."""
-    typed, rest = option_parser().parse_known_args(words)
+    typed, rest = make_option_parser().parse_known_args(words)
     if unknown := [text for text in rest if text.startswith("-")]:
         raise UserError(f"unknown option '{unknown[0]}': list takes --config-dir DIR alone.")
-    return rest, existing_folder(typed.config_dir)
+    return rest, read_config_folder(typed.config_dir)
 
 
 def _plugin(group: str, name: str, config_dir: Path | None) -> str:
     """The plug-in that a choice names; or that has the name itself."""
-    from embodied_rl.config.compose import options  # Hydra: only where it is needed
+    from embodied_rl.config.compose import list_options  # Hydra: only where it is needed
 
-    return next((item.plugin for item in options(group, config_dir) if item.name == name and item.plugin), name)
+    return next((item.plugin for item in list_options(group, config_dir) if item.name == name and item.plugin), name)
 
 
 def _rows(section: str, config_dir: Path | None) -> list[tuple[str, ...]]:
-    from embodied_rl.config.compose import experiments, options
+    from embodied_rl.config.compose import list_experiments, list_options
 
     if section == "experiments":
-        return [(item.name, f"embodied-rl {item.command}", item.summary) for item in experiments(config_dir)]
+        return [(item.name, f"embodied-rl {item.command}", item.summary) for item in list_experiments(config_dir)]
     if section in ("plans", "benchmarks"):
-        return [(item.name, item.summary) for item in options(section.removesuffix("s"), config_dir)]
+        return [(item.name, item.summary) for item in list_options(section.removesuffix("s"), config_dir)]
     kind, group = _KINDS[section]
-    paths, chosen = plugins.table(kind), options(group, config_dir)
-    listed = [(item.name, path := paths.get(item.plugin, ""), item.summary or summary(path)) for item in chosen]
+    paths, chosen = plugins.list_plugins(kind), list_options(group, config_dir)
+    listed = [(item.name, path := paths.get(item.plugin, ""), item.summary or read_summary(path)) for item in chosen]
     others = [name for name in sorted(paths) if name not in {item.plugin for item in chosen}]
-    return [*listed, *((name, paths[name], summary(paths[name])) for name in others)]
+    return [*listed, *((name, paths[name], read_summary(paths[name])) for name in others)]
 
 
 def _tasks(asked: Sequence[str]) -> None:
     """Of the simulators asked for; or of all, but that one in an environment of its own takes long to answer."""
-    for name in asked or plugins.names("sims"):
-        if not asked and recipe_file(name) is not None:
+    for name in asked or plugins.list_names("sims"):
+        if not asked and find_recipe_file(name) is not None:
             print(f"embodied-rl list tasks {name}")
             continue
-        spec = SimulatorKind.of(SimNode(name)).spec
-        columns([(task.name, task.family, name) for task in spec.tasks], indent=0)
+        spec = SimulatorKind.find(SimNode(name)).spec
+        print_columns([(task.name, task.family, name) for task in spec.tasks], indent=0)

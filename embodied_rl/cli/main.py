@@ -7,9 +7,9 @@ from importlib import import_module
 
 from embodied_rl import __version__
 from embodied_rl.cli.table import COMMANDS
-from embodied_rl.config.freeze import did_you_mean
+from embodied_rl.config.freeze import suggest_name
 from embodied_rl.interfaces.errors import UserError
-from embodied_rl.ranks.place import FAILED, Place
+from embodied_rl.ranks.torchrun_place import FAILED, TorchrunPlace
 
 USER_ERROR = 2
 INTERRUPTED = 130
@@ -27,8 +27,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         what was typed.
     """
     words = list(sys.argv[1:] if arguments is None else arguments)
-    if (place := Place.here()) is not None:
-        return import_module("embodied_rl.ranks.torchrun").run(place, lambda: _run(words), lambda: _dispatch(words))
+    if (place := TorchrunPlace.find()) is not None:
+        return import_module("embodied_rl.ranks.torchrun").run_process(
+            place, lambda: _run(words), lambda: _dispatch(words)
+        )
     return _run(words)
 
 
@@ -64,22 +66,22 @@ def _dispatch(arguments: list[str]) -> int:
     from embodied_rl.cli import help as help_text
 
     if not arguments or arguments[0] in ("--help", "-h", "help"):
-        help_text.overview()
+        help_text.make_overview()
         return 0
     name, *rest = arguments
     if name == "--version":
         print(f"embodied-rl {__version__}")
         return 0
     if name not in (*COMMANDS, "list"):
-        raise UserError(f"unknown command '{name}'.{did_you_mean(name, [*COMMANDS, 'list'])}")
+        raise UserError(f"unknown command '{name}'.{suggest_name(name, [*COMMANDS, 'list'])}")
     asks_for_help = any(word in ("--help", "-h") for word in rest)
     if name == "list":
         from embodied_rl.cli import listing
 
-        return listing.run([]) if asks_for_help else listing.run(rest)
+        return listing.list_choices([]) if asks_for_help else listing.list_choices(rest)
     if asks_for_help:
-        help_text.command_help(COMMANDS[name])
+        help_text.make_command_help(COMMANDS[name])
         return 0
-    from embodied_rl.cli import launch
+    from embodied_rl.cli import run_command
 
-    return launch.run(COMMANDS[name], rest)
+    return run_command.run_command(COMMANDS[name], rest)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from embodied_rl.cli.table import Command
-from embodied_rl.config.freeze import did_you_mean
+from embodied_rl.config.freeze import suggest_name
 from embodied_rl.interfaces.errors import UserError
 
 _SHOWN = ("--help", "--dry-run", "--cfg job", "--config-dir DIR", "-m")
@@ -41,20 +41,20 @@ class _Parser(argparse.ArgumentParser):
         raise UserError(message)
 
 
-def option_parser() -> argparse.ArgumentParser:
+def make_option_parser() -> argparse.ArgumentParser:
     """A parser that knows `--config-dir`, takes whole names of options alone, and raises `UserError`."""
     parser = _Parser(add_help=False, allow_abbrev=False)
     parser.add_argument("--config-dir", "-cd")
     return parser
 
 
-def parse(command: Command, arguments: Sequence[str]) -> Options:
+def parse_arguments(command: Command, arguments: Sequence[str]) -> Options:
     """Read what was typed after a command.
 
     Raises:
         UserError: an option that does not exist, or a plain word that the command does not take.
     """
-    parser = option_parser()
+    parser = make_option_parser()
     parser.add_argument("--dry-run", action="store_true")
     parser.add_argument("--multirun", "-m", action="store_true")
     parser.add_argument("--cfg", "-c")
@@ -68,11 +68,11 @@ def parse(command: Command, arguments: Sequence[str]) -> Options:
     overrides = [text for text in rest if "=" in text or text.startswith("~")]
     words = [text for text in rest if text not in overrides]
     hydra = [*(typed.hydra or []), *([] if typed.cfg in (None, "job") else [f"--cfg={typed.cfg}"])]
-    folder, show = existing_folder(typed.config_dir), typed.cfg == "job"
+    folder, show = read_config_folder(typed.config_dir), typed.cfg == "job"
     return Options((*overrides, *_words(command, words)), typed.dry_run, show, typed.multirun, folder, tuple(hydra))
 
 
-def existing_folder(text: str | None) -> Path | None:
+def read_config_folder(text: str | None) -> Path | None:
     """The folder of `--config-dir`, where one was typed. Raises `UserError`: there is no such folder."""
     if text is not None and not Path(text).is_dir():
         raise UserError(f"--config-dir {text}: there is no such folder.")
@@ -83,7 +83,7 @@ def _unknown_option(text: str) -> str:
     name, equals, value = text.partition("=")
     key = name.lstrip("-").replace("-", "_")
     return (
-        f"unknown option '{name}'.{did_you_mean(name, _SHOWN)} "
+        f"unknown option '{name}'.{suggest_name(name, _SHOWN)} "
         f"Settings are written without dashes, such as {key}={value if equals else '<value>'}."
     )
 

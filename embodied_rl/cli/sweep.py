@@ -27,7 +27,7 @@ _QUIET = (
 _RECORD = "hydra.sweep.dir=${oc.select:run.root,runs}/sweeps/${now:%Y-%m-%d_%H-%M-%S}"
 
 
-def run(command: Command, options: Options) -> int:
+def run_sweep(command: Command, options: Options) -> int:
     """Check every combination of a sweep, then run them one after another; or answer one of Hydra's own options.
 
     Raises:
@@ -38,11 +38,11 @@ def run(command: Command, options: Options) -> int:
         return 0
 
     def check(mapping: dict[str, object], overrides: list[str]) -> None:
-        execution.prepare(execution.read(command, mapping, overrides))
+        execution.prepare_config(execution.read_config(command, mapping, overrides))
 
     def start(mapping: dict[str, object], overrides: list[str]) -> None:
         print(f"embodied-rl {command.name} {' '.join(overrides)}", flush=True)
-        execution.execute(command, mapping, replace(options, overrides=tuple(overrides)))
+        execution.execute_command(command, mapping, replace(options, overrides=tuple(overrides)))
 
     with TemporaryDirectory() as nowhere:
         _hydra(command, options, ["--multirun", "hydra/launcher=basic", f"hydra.sweep.dir={nowhere}"], check)
@@ -61,14 +61,16 @@ def _hydra(
     def task(composed: DictConfig) -> None:
         chosen = HydraConfig.get()
         typed = [text.removeprefix("++").removeprefix(composition.VALUE_OF) for text in chosen.overrides.task]
-        job(composition.plain(composed, chosen.runtime.choices.get("experiment")), typed)
+        job(composition.make_plain(composed, chosen.runtime.choices.get("experiment")), typed)
 
-    told = composition.hydra_overrides(options.overrides, command.values, options.config_dir)
+    told = composition.make_hydra_overrides(options.overrides, command.values, options.config_dir)
     folder = ["--config-dir", str(options.config_dir)] if options.config_dir else []
     quiet = () if options.hydra else _QUIET
     # Hydra reads the process's arguments, and hides tracebacks unless told not to.
     sys.argv = ["embodied-rl", *folder, *flags, *quiet, *told]
     os.environ["HYDRA_FULL_ERROR"] = "1"
     Plugins.instance().register(composition.ConfigPackages)
-    with composition.explained():
-        hydra.main(version_base="1.3", config_path=str(composition.root()), config_name=command.config)(task)()
+    with composition.explain_errors():
+        hydra.main(version_base="1.3", config_path=str(composition.find_config_folder()), config_name=command.config)(
+            task
+        )()

@@ -81,8 +81,8 @@ _ALL = (
             "benchmark=tabletop policy=expert",
         ),
         config="eval",
-        values=("episodes", "policy"),
-        check="embodied_rl.commands.eval:check",
+        values=("policy",),
+        check="embodied_rl.commands.eval:check_evaluation",
     ),
     Command(
         "compare",
@@ -91,7 +91,7 @@ _ALL = (
         "embodied_rl.commands.compare:run",
         ("runs/demo/<time>_s0 runs/demo/<time>_s1 out=comparison",),
         words=Words("runs", "run", many=True),
-        check="embodied_rl.commands.compare:check",
+        check="embodied_rl.commands.compare:check_reports",
     ),
     Command(
         "sft",
@@ -100,7 +100,7 @@ _ALL = (
         "embodied_rl.commands.sft:run",
         ("experiment=tabletop_sft", "experiment=tabletop_sft algo.steps=500 seed=1"),
         config="sft",
-        check="embodied_rl.commands.sft:check",
+        check="embodied_rl.commands.sft:check_cloning",
     ),
     Command(
         "import",
@@ -109,7 +109,7 @@ _ALL = (
         "embodied_rl.commands.import_checkpoint:run",
         ("policy=pi05 policy.checkpoint=<folder> sim=libero out=pi05_libero.safetensors",),
         config="import",
-        check="embodied_rl.commands.import_checkpoint:check",
+        check="embodied_rl.commands.import_checkpoint:check_import",
     ),
     Command(
         "export",
@@ -117,7 +117,7 @@ _ALL = (
         "ExportConfig",
         "embodied_rl.commands.export:run",
         ("checkpoint=runs/train/<time>_s0 format=lerobot out=my_policy",),
-        check="embodied_rl.commands.export:check",
+        check="embodied_rl.commands.export:check_export",
     ),
     Command(
         "inspect",
@@ -134,8 +134,8 @@ _ALL = (
         "embodied_rl.commands.collect:run",
         ("policy=expert episodes=100", "policy=runs/demo/<time>_s0 episodes=500 out=rollouts"),
         config="collect",
-        values=("policy", "episodes"),
-        check="embodied_rl.assembly.acting:check",
+        values=("policy",),
+        check="embodied_rl.assembly.acting:check_acting",
     ),
     Command(
         "play",
@@ -145,7 +145,7 @@ _ALL = (
         ("policy=expert", "policy=asset:tabletop_base.safetensors"),
         config="play",
         values=("policy",),
-        check="embodied_rl.assembly.acting:check",
+        check="embodied_rl.assembly.acting:check_acting",
     ),
     Command(
         "doctor",
@@ -162,7 +162,7 @@ _ALL = (
         "embodied_rl.commands.sim:run",
         ("install maniskill", "install libero replace=true"),
         words=Words("words", "word", many=True),
-        check="embodied_rl.commands.sim:check",
+        check="embodied_rl.commands.sim:check_recipe",
     ),
     Command(
         "bench",

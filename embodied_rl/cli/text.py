@@ -9,12 +9,12 @@ from rich.table import Table
 from rich.text import Text
 
 
-def console() -> Console:
+def make_console() -> Console:
     """Standard output, as wide as the terminal, and wide where there is none."""
     return Console(width=None if sys.stdout.isatty() else 120, highlight=False)
 
 
-def columns(rows: Sequence[Sequence[str]], *, indent: int = 2) -> None:
+def print_columns(rows: Sequence[Sequence[str]], *, indent: int = 2) -> None:
     """Print rows with aligned columns; only the last column wraps."""
     if not rows:
         return
@@ -23,4 +23,4 @@ def columns(rows: Sequence[Sequence[str]], *, indent: int = 2) -> None:
         grid.add_column(no_wrap=index < len(rows[0]) - 1)
     for row in rows:
         grid.add_row(*(Text(cell) for cell in row))
-    console().print(Padding(grid, (0, 0, 0, indent)))
+    make_console().print(Padding(grid, (0, 0, 0, indent)))

@@ -10,12 +10,12 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from embodied_rl.benchmarks.tables import make_table
-from embodied_rl.config.freeze import did_you_mean
+from embodied_rl.benchmarks.console_table import make_table
+from embodied_rl.config.freeze import suggest_name
 from embodied_rl.config.schema import BenchConfig, Plan
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.runs import provenance
-from embodied_rl.runs.storage import make_folder, write_text
+from embodied_rl.runs.atomic_write import make_folder, write_text
 from embodied_rl.simulators.kind import SimulatorKind
 
 OVERLAP, PIPELINE, POLICY, MEMORY, ABLATIONS = "overlap", "pipeline", "policy", "memory", "ablations"
@@ -37,11 +37,11 @@ def run(config: BenchConfig) -> None:
     measures = {simulator: measure_simulator, OVERLAP: measure_overlap, PIPELINE: measure_pipeline}
     measures |= {POLICY: measure_policy, MEMORY: count_memory, ASYNC: measure_async, CLUSTER: measure_cluster}
     if what not in measures:
-        hint = did_you_mean(what, [*measures, ABLATIONS])
+        hint = suggest_name(what, [*measures, ABLATIONS])
         raise UserError(f"bench: cannot measure '{what}'.{hint} Another simulator is chosen with sim=<name>.")
     file = make_folder(Path(config.out), "out") / f"bench_{what}.json"
     found = measures[what](config)
-    write_text(file, json.dumps(found | {"hardware": provenance.hardware()}, indent=2) + "\n")
+    write_text(file, json.dumps(found | {"hardware": provenance.describe_hardware()}, indent=2) + "\n")
     print(f"Written: {file}")
 
 
@@ -52,7 +52,7 @@ def run_ablations(config: BenchConfig) -> None:
     root, file = make_folder(Path(config.out) / "runs", "out"), Path(config.out) / "ablations.md"
     for row in ablations.run_all(root, [config.seed]):
         print(" | ".join(row.cells()))
-        write_text(file, ablations.markdown(ablations.read_all(root, [config.seed])))
+        write_text(file, ablations.to_markdown(ablations.read_all(root, [config.seed])))
     print(f"Written: {file}")
 
 
@@ -60,15 +60,15 @@ def measure_simulator(config: BenchConfig) -> dict[str, Any]:
     """The simulator against its own bare loop, and beside others of its kind."""
     from embodied_rl.benchmarks import peers, throughput
 
-    simulator = SimulatorKind.of(config.sim).build(config.sim.num_envs)
-    ours = throughput.measure(simulator, config.sim.num_envs, config.seconds, config.seed).summary()
+    simulator = SimulatorKind.find(config.sim).build(config.sim.num_envs)
+    ours = throughput.measure_throughput(simulator, config.sim.num_envs, config.seconds, config.seed).summary()
     simulator.close()
-    others = [peers.measure(name, config.seconds / 2) for name in peers.PEERS]
-    Console().print(throughput_table(config.sim.name, ours, others))
+    others = [peers.measure_peer(name, config.seconds / 2) for name in peers.PEERS]
+    Console().print(make_throughput_table(config.sim.name, ours, others))
     return {"simulator": config.sim.name, **ours, "peers": [vars(other) for other in others]}
 
 
-def throughput_table(name: str, ours: Mapping[str, Any], others: list[Any]) -> Table:
+def make_throughput_table(name: str, ours: Mapping[str, Any], others: list[Any]) -> Table:
     """Control steps per second, and how they compare."""
     every, speed = ours["control_steps_between_pictures"], ours["control_steps_per_second"]
     bare, transport = ours["bare_control_steps_per_second"], ours.get("transport")
@@ -91,15 +91,15 @@ def measure_overlap(config: BenchConfig) -> dict[str, Any]:
     """Simulators in processes of their own, in one and two slices; and symmetric ranks, one a core."""
     from embodied_rl.benchmarks import busy, overlap
 
-    cores = int(provenance.hardware()["cores"])
-    split = [overlap.measure(config, slices, cores) for slices in SLICES if divisible(config, slices)]
+    cores = int(provenance.describe_hardware()["cores"])
+    split = [overlap.measure_overlap(config, slices, cores) for slices in SLICES if check_divisible(config, slices)]
     ranks = min(cores, config.sim.num_envs)
     while config.sim.num_envs % ranks:
         ranks -= 1
-    colocated = busy.measure(config, Plan("colocated", ranks), config.seconds)
+    colocated = busy.measure_busy(config, Plan("colocated", ranks), config.seconds)
     console = Console()
-    console.print(overlap_table([each.summary() for each in split]))
-    console.print(busy_table(colocated.summary()))
+    console.print(make_overlap_table([each.summary() for each in split]))
+    console.print(make_busy_table(colocated.summary()))
     return {"split": [each.summary() for each in split], "colocated": colocated.summary()}
 
 
@@ -111,23 +111,23 @@ def measure_pipeline(config: BenchConfig) -> dict[str, Any]:
     from embodied_rl.planner import resources as available
 
     console = Console()
-    carried = [transport.measure(load) for load in transport.LOADS]
-    console.print(transport.table(carried))
-    lost = recovery.measure(SimulatorKind.of(config.sim), max(1, config.sim.num_envs // 4))
+    carried = [transport.measure_transport(load) for load in transport.LOADS]
+    console.print(transport.make_transport_table(carried))
+    lost = recovery.measure_recovery(SimulatorKind.find(config.sim), max(1, config.sim.num_envs // 4))
     print(lost)
-    extra, resources = pipeline.overhead(), available.here()
-    costs = profile.measure(config, resources.cores)
-    plans = live.plans(config, costs, resources)
-    predicted = [pipeline.predict(case, extra) for case in pipeline.CASES]
+    extra, resources = pipeline.measure_overhead(), available.find_own_resources()
+    costs = profile.measure_stages(config, resources.cores)
+    plans = live.choose_plans(config, costs, resources)
+    predicted = [pipeline.predict_case(case, extra) for case in pipeline.CASES]
     before = {"cases": predicted, "live": [asdict(item) for item in plans], "costs": json.loads(costs.text())}
     write_text(Path(config.out) / "bench_pipeline_predictions.json", json.dumps(before, indent=2) + "\n")
-    cases = [pipeline.run(case, seconds) for case, seconds in zip(pipeline.CASES, predicted, strict=True)]
-    console.print(pipeline.table(cases))
-    for line in pipeline.remarks(cases):
+    cases = [pipeline.run_case(case, seconds) for case, seconds in zip(pipeline.CASES, predicted, strict=True)]
+    console.print(pipeline.make_pipeline_table(cases))
+    for line in pipeline.make_remarks(cases):
         print(line)
-    runs = [live.run(config, item) for item in plans]
-    console.print(live.table(runs, costs.costs, choice.workload(config)))
-    for line in live.remarks(runs, costs.costs, choice.workload(config)):
+    runs = [live.run_plan(config, item) for item in plans]
+    console.print(live.make_live_table(runs, costs.costs, choice.make_workload(config)))
+    for line in live.make_remarks(runs, costs.costs, choice.make_workload(config)):
         print(line)
     found = {"cases": [case.summary() for case in cases], "live": [run.summary() for run in runs]}
     others = {"transport": [each.summary() for each in carried], "recovery": lost.summary()}
@@ -138,51 +138,51 @@ def measure_async(config: BenchConfig) -> dict[str, Any]:
     """Rollout workers that may be ahead of the learner, against collecting and learning in turn, and the prediction."""
     from embodied_rl.benchmarks import ahead
 
-    extra = ahead.overhead()
-    found = [ahead.run(case, extra) for case in ahead.CASES]
-    Console().print(ahead.table(found))
+    extra = ahead.measure_overhead()
+    found = [ahead.run_case(case, extra) for case in ahead.CASES]
+    Console().print(ahead.make_ahead_table(found))
     return {"overhead": extra, "cases": [each.summary() for each in found]}
 
 
 def measure_cluster(config: BenchConfig) -> dict[str, Any]:
     """The same plans on a Ray cluster of two nodes and on this machine, and what a lost actor or node costs."""
-    from embodied_rl.benchmarks import cluster
+    from embodied_rl.benchmarks import ray_overhead
 
-    found, lost = cluster.measure()
-    Console().print(cluster.table(found))
+    found, lost = ray_overhead.measure_cluster()
+    Console().print(ray_overhead.make_cluster_table(found))
     print(lost)
-    return cluster.summary(found, lost)
+    return ray_overhead.summarise_cluster(found, lost)
 
 
 def measure_policy(config: BenchConfig) -> dict[str, Any]:
     """What a cached prefix saves flow policies, in decisions and in updates: on one core, or on an accelerator."""
-    from embodied_rl.benchmarks import policy
+    from embodied_rl.benchmarks import prefix_cache
 
-    decisions, updates = policy.measure(config)
+    decisions, updates = prefix_cache.measure_policies(config)
     console = Console()
-    console.print(policy.denoising_table(decisions))
-    console.print(policy.update_table(updates))
-    for line in policy.sizes(decisions):
+    console.print(prefix_cache.make_denoising_table(decisions))
+    console.print(prefix_cache.make_update_table(updates))
+    for line in prefix_cache.describe_sizes(decisions):
         print(line)
     return {"decisions": [each.summary() for each in decisions], "updates": [each.summary() for each in updates]}
 
 
 def count_memory(config: BenchConfig) -> dict[str, Any]:
     """What updates of flow policies at full size take, and the least time of their decisions, by arithmetic."""
-    from embodied_rl.benchmarks import memory, networks
+    from embodied_rl.benchmarks import model_memory, networks
 
-    tables, report = memory.measure(networks.FULL)
+    tables, report = model_memory.measure_memory(networks.FULL)
     for each in tables:
         Console().print(each)
     return report
 
 
-def divisible(config: BenchConfig, slices: int) -> bool:
+def check_divisible(config: BenchConfig, slices: int) -> bool:
     """Whether the environments can be cut into so many slices."""
     return config.sim.num_envs % (slices * config.plan.workers) == 0
 
 
-def overlap_table(found: list[Mapping[str, Any]]) -> Table:
+def make_overlap_table(found: list[Mapping[str, Any]]) -> Table:
     """Stage times of a slice, and the round they add up to, in milliseconds."""
     caption = (
         "Slices × simulator processes of each. Milliseconds of a slice's stages, each alone;\n"
@@ -199,7 +199,7 @@ def overlap_table(found: list[Mapping[str, Any]]) -> Table:
     return make_table("plan=split", caption, headings, rows)
 
 
-def busy_table(found: Mapping[str, Any]) -> Table:
+def make_busy_table(found: Mapping[str, Any]) -> Table:
     """Processor time of each rank, as a share of the time that passed."""
     speed = f"{found['decisions_per_second']:.0f} decisions/s"
     caption = (

@@ -9,19 +9,19 @@ from pathlib import Path
 from rich.console import Console
 
 from embodied_rl.config.schema import CompareConfig
-from embodied_rl.evaluate.chart import Series, line_chart
-from embodied_rl.evaluate.page import bar, percent, section, table, write_html
+from embodied_rl.evaluate.chart import Series, draw_line_chart
+from embodied_rl.evaluate.page import format_percent, make_bar, make_html_table, make_section, write_html
 from embodied_rl.evaluate.protocol import IN_DISTRIBUTION
 from embodied_rl.evaluate.report import Report
-from embodied_rl.evaluate.statistics import Mean, PairedTest, mcnemar, mean_interval
+from embodied_rl.evaluate.statistics import Mean, PairedTest, mcnemar_test, mean_interval
 from embodied_rl.interfaces.errors import UserError
+from embodied_rl.runs.atomic_write import make_folder, write_text
 from embodied_rl.runs.folder import RunFolder
-from embodied_rl.runs.metrics import Value, read_metrics
-from embodied_rl.runs.storage import make_folder, write_text
+from embodied_rl.runs.metrics_file import Value, read_metrics
 
 
 @dataclass(frozen=True)
-class Entry:
+class ComparedReport:
     """One column of a comparison.
 
     Attributes:
@@ -47,7 +47,7 @@ def run(config: CompareConfig) -> int:
     """
     if len(config.runs) < 2:
         raise UserError("Nothing to compare: give two runs or more, as in `embodied-rl compare <run> <run>`.")
-    entries = distinct([read_entry(Path(text)) for text in config.runs])
+    entries = number_labels([read_entry(Path(text)) for text in config.runs])
     markdown = to_markdown(entries)
     out = make_folder(Path(config.out), "out")
     write_text(out / "compare.md", markdown)
@@ -57,13 +57,13 @@ def run(config: CompareConfig) -> int:
     return 0
 
 
-def check(config: CompareConfig) -> None:
+def check_reports(config: CompareConfig) -> None:
     """Find what cannot be compared. Raises `UserError`."""
     for text in config.runs:
         read_entry(Path(text))
 
 
-def read_entry(path: Path) -> Entry:
+def read_entry(path: Path) -> ComparedReport:
     """What a run folder, a folder with a report, or a report file says.
 
     Raises:
@@ -73,17 +73,17 @@ def read_entry(path: Path) -> Entry:
     report = Report.read(file)
     folder = _run_folder(file)
     if folder is None:
-        return Entry(str(path), str(path), None, report, ())
+        return ComparedReport(str(path), str(path), None, report, ())
     own = [text for text in folder.overrides() if not text.startswith(("seed=", "experiment=", "run.", "resume="))]
     group = " ".join([folder.experiment, *own, *_conditions(report.metadata)])
     seed = "" if folder.seed is None else f" seed {folder.seed}"
-    return Entry(group, group + seed, folder.seed, report, tuple(read_metrics(folder.metrics)))
+    return ComparedReport(group, group + seed, folder.seed, report, tuple(read_metrics(folder.metrics)))
 
 
-def distinct(entries: Sequence[Entry]) -> list[Entry]:
+def number_labels(entries: Sequence[ComparedReport]) -> list[ComparedReport]:
     """The same entries with labels that differ: a second one of a name is numbered."""
     labels = [entry.label for entry in entries]
-    result: list[Entry] = []
+    result: list[ComparedReport] = []
     for place, entry in enumerate(entries):
         number = labels[: place + 1].count(entry.label)
         label = entry.label if labels.count(entry.label) == 1 else f"{entry.label} ({number})"
@@ -91,16 +91,16 @@ def distinct(entries: Sequence[Entry]) -> list[Entry]:
     return result
 
 
-def pair(first: Report, second: Report) -> PairedTest | None:
+def pair_episodes(first: Report, second: Report) -> PairedTest | None:
     """McNemar's test on the episodes that both ran, told by split, task and seed; None where there are none."""
     solved = {(r.split, r.task, r.seed): r.success for r in first.episodes}
     shared = [(r, solved[key]) for r in second.episodes if (key := (r.split, r.task, r.seed)) in solved]
-    return mcnemar([success for _, success in shared], [r.success for r, _ in shared]) if shared else None
+    return mcnemar_test([success for _, success in shared], [r.success for r, _ in shared]) if shared else None
 
 
-def over_seeds(entries: Sequence[Entry]) -> dict[str, Mean]:
+def average_seeds(entries: Sequence[ComparedReport]) -> dict[str, Mean]:
     """Group → mean success over its seeds, for groups of two seeds or more; the last report of a seed counts."""
-    groups = {name: one_a_seed(members) for name, members in _grouped(entries).items()}
+    groups = {name: keep_newest_per_seed(members) for name, members in _grouped(entries).items()}
     return {
         name: mean_interval([entry.report.success.rate for entry in members])
         for name, members in groups.items()
@@ -108,13 +108,13 @@ def over_seeds(entries: Sequence[Entry]) -> dict[str, Mean]:
     }
 
 
-def one_a_seed(members: Sequence[Entry]) -> list[Entry]:
+def keep_newest_per_seed(members: Sequence[ComparedReport]) -> list[ComparedReport]:
     """The last entry of each seed, in order of seeds: the same run twice is not two."""
     found = {entry.seed: entry for entry in members if entry.seed is not None}
     return [found[seed] for seed in sorted(found)]
 
 
-def to_markdown(entries: Sequence[Entry]) -> str:
+def to_markdown(entries: Sequence[ComparedReport]) -> str:
     """The whole comparison as Markdown."""
     headings = ("run", "split", "episodes", "success [95 %]", *_families(entries))
     parts = ["# Comparison", _markdown_table(headings, _rows(entries))]
@@ -123,22 +123,24 @@ def to_markdown(entries: Sequence[Entry]) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def write_comparison(path: Path, entries: Sequence[Entry]) -> None:
+def write_comparison(path: Path, entries: Sequence[ComparedReport]) -> None:
     """The same as a self-contained page, with learning curves."""
     rows = [
-        (escape(entry.label), bar(entry.report.success), *map(escape, row[1:]))
+        (escape(entry.label), make_bar(entry.report.success), *map(escape, row[1:]))
         for entry, row in zip(entries, _rows(entries), strict=True)
     ]
     headings = ("run", "", "split", "episodes", "success [95 %]", *_families(entries))
-    sections = [section("Success", table(headings, rows))]
+    sections = [make_section("Success", make_html_table(headings, rows))]
     for title, headings, rows in _details(entries):
-        sections.append(section(title, table(headings, [tuple(map(escape, row)) for row in rows])))
-    write_html(path, "Comparison", f"{len(entries)} runs", [*sections, section("Learning curves", _curves(entries))])
+        sections.append(make_section(title, make_html_table(headings, [tuple(map(escape, row)) for row in rows])))
+    write_html(
+        path, "Comparison", f"{len(entries)} runs", [*sections, make_section("Learning curves", _curves(entries))]
+    )
 
 
-def _details(entries: Sequence[Entry]) -> list[tuple[str, tuple[str, ...], list[tuple[str, ...]]]]:
+def _details(entries: Sequence[ComparedReport]) -> list[tuple[str, tuple[str, ...], list[tuple[str, ...]]]]:
     """Title, headings and rows of the tables beyond the first; no rows where there is nothing to say."""
-    seeds = [(name, str(mean.count), _mean_text(mean)) for name, mean in over_seeds(entries).items()]
+    seeds = [(name, str(mean.count), _mean_text(mean)) for name, mean in average_seeds(entries).items()]
     paired = ("first", "second", "shared episodes", "only first", "only second", "p (exact McNemar)")
     return [
         ("Over seeds", ("runs", "seeds", "mean success [95 %, Student]"), seeds),
@@ -146,9 +148,9 @@ def _details(entries: Sequence[Entry]) -> list[tuple[str, tuple[str, ...], list[
     ]
 
 
-def curve(members: Sequence[Entry], metric: str) -> Series:
+def average_curve(members: Sequence[ComparedReport], metric: str) -> Series:
     """A metric over iterations: the mean over seeds that have it, and Student's interval where two or more do."""
-    members = one_a_seed(members) or members
+    members = keep_newest_per_seed(members) or members
     values: dict[int, list[float]] = {}
     for member in members:
         for row in member.metrics:
@@ -166,42 +168,44 @@ def curve(members: Sequence[Entry], metric: str) -> Series:
     )
 
 
-def _curves(entries: Sequence[Entry]) -> str:
+def _curves(entries: Sequence[ComparedReport]) -> str:
     groups = list(_grouped(entries).values())
     charts = [
-        line_chart(title, [curve(members, metric) for members in groups], x_label="iteration", percent=True)
+        draw_line_chart(
+            title, [average_curve(members, metric) for members in groups], x_label="iteration", percent=True
+        )
         for title, metric in (("Success in evaluations", "eval/success"), ("Success while training", "rollout/success"))
     ]
     return f'<div class="charts">{"".join(charts)}</div>' if any(charts) else ""
 
 
-def _rows(entries: Sequence[Entry]) -> list[tuple[str, ...]]:
+def _rows(entries: Sequence[ComparedReport]) -> list[tuple[str, ...]]:
     rows: list[tuple[str, ...]] = []
     for entry in entries:
         report = entry.report
         shares = [report.families[name].success for name in _families(entries) if name in report.families]
-        texts = iter(percent(share) for share in shares)
+        texts = iter(format_percent(share) for share in shares)
         cells = [next(texts) if name in report.families else "–" for name in _families(entries)]
         split = str(report.metadata.get("split", ""))
-        rows.append((entry.label, split, str(report.success.episodes), percent(report.success), *cells))
+        rows.append((entry.label, split, str(report.success.episodes), format_percent(report.success), *cells))
     return rows
 
 
-def _pairs(entries: Sequence[Entry]) -> list[tuple[str, ...]]:
+def _pairs(entries: Sequence[ComparedReport]) -> list[tuple[str, ...]]:
     rows: list[tuple[str, ...]] = []
     for first, second in combinations(entries, 2):
-        if test := pair(first.report, second.report):
+        if test := pair_episodes(first.report, second.report):
             counts = (str(test.episodes), str(test.only_first), str(test.only_second))
             rows.append((first.label, second.label, *counts, f"{test.p_value:.2g}"))
     return rows
 
 
-def _families(entries: Sequence[Entry]) -> list[str]:
+def _families(entries: Sequence[ComparedReport]) -> list[str]:
     return list(dict.fromkeys(name for entry in entries for name in entry.report.families))
 
 
-def _grouped(entries: Sequence[Entry]) -> dict[str, list[Entry]]:
-    groups: dict[str, list[Entry]] = {}
+def _grouped(entries: Sequence[ComparedReport]) -> dict[str, list[ComparedReport]]:
+    groups: dict[str, list[ComparedReport]] = {}
     for entry in entries:
         groups.setdefault(entry.group, []).append(entry)
     return groups

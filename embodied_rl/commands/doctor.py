@@ -12,15 +12,15 @@ import psutil
 from rich.table import Table
 from rich.text import Text
 
-from embodied_rl.cli.text import console
+from embodied_rl.cli.text import make_console
 from embodied_rl.commands.sim import is_current
 from embodied_rl.config import assets
 from embodied_rl.config.checks import check_writable
 from embodied_rl.config.schema import DoctorConfig, SimNode
 from embodied_rl.interfaces.sim import Diagnosis, Unavailable
 from embodied_rl.processes.handle import RunFailed
-from embodied_rl.simulators.environments import recipe_file
 from embodied_rl.simulators.kind import SimulatorKind
+from embodied_rl.simulators.python_environments import find_recipe_file
 
 GIB = 1024**3
 _COLOURS = {"ok": "green", "warn": "yellow", "fail": "red"}
@@ -36,7 +36,7 @@ def run(config: DoctorConfig) -> int:
     table = Table("", "check", "found", "remedy", box=None, pad_edge=False)
     for check in checks:
         table.add_row(Text(check.status, _COLOURS[check.status]), check.name, Text(check.found), Text(check.remedy))
-    console().print(table)
+    make_console().print(table)
     failed = [check.name for check in checks if check.status == "fail"]
     print(f"\n{len(failed)} of {len(checks)} checks failed: {', '.join(failed)}" if failed else "\nready to train")
     return 1 if failed else 0
@@ -44,15 +44,26 @@ def run(config: DoctorConfig) -> int:
 
 def examine(run_root: Path) -> list[Diagnosis]:
     """All checks, for runs that would live in `run_root`."""
-    plain: tuple[Callable[[], Diagnosis], ...] = (python, torch_threads, cores, memory, shared_memory)
-    extra: tuple[Callable[[], Diagnosis], ...] = (mujoco_steps, egl, video_encoder, base_checkpoint)
-    return [*(check() for check in plain), disk(run_root), writable(run_root), *(check() for check in extra)]
+    plain: tuple[Callable[[], Diagnosis], ...] = (
+        check_python,
+        check_torch,
+        check_cores,
+        check_memory,
+        check_shared_memory,
+    )
+    extra: tuple[Callable[[], Diagnosis], ...] = (check_mujoco, check_egl, check_video_encoder, check_base_checkpoint)
+    return [
+        *(check() for check in plain),
+        check_disk(run_root),
+        check_run_root(run_root),
+        *(check() for check in extra),
+    ]
 
 
 def examine_simulator(node: SimNode) -> list[Diagnosis]:
     """The environment a simulator lives in, and what the simulator says of itself."""
-    kind = SimulatorKind.of(node)
-    checks = [environment(kind)]
+    kind = SimulatorKind.find(node)
+    checks = [check_environment(kind)]
     try:
         spec = kind.spec
         shown = f"{len(spec.tasks)} tasks, {len(spec.cameras)} cameras, {spec.action_dim} actions"
@@ -67,11 +78,13 @@ def examine_simulator(node: SimNode) -> list[Diagnosis]:
     return [*checks, *own]
 
 
-def environment(kind: SimulatorKind) -> Diagnosis:
+def check_environment(kind: SimulatorKind) -> Diagnosis:
     """Whether a simulator has an environment of its own, and whether it was made with today's pins."""
     name = kind.node.name
     if kind.interpreter is None:
-        remedy = "" if recipe_file(name) is None else f"embodied-rl sim install {name}, unless it is installed here"
+        remedy = (
+            "" if find_recipe_file(name) is None else f"embodied-rl sim install {name}, unless it is installed here"
+        )
         return Diagnosis("environment", "ok" if not remedy else "warn", "this one", remedy)
     if kind.node.python is None and not is_current(name):
         again = f"embodied-rl sim install {name} replace=true"
@@ -79,14 +92,14 @@ def environment(kind: SimulatorKind) -> Diagnosis:
     return Diagnosis("environment", "ok", kind.interpreter.python)
 
 
-def python() -> Diagnosis:
+def check_python() -> Diagnosis:
     """The interpreter is one that the package supports."""
     recent = sys.version_info >= (3, 11)
     remedy = "" if recent else "install Python 3.11 or newer, then run make again"
     return Diagnosis("Python", "ok" if recent else "fail", platform.python_version(), remedy)
 
 
-def torch_threads() -> Diagnosis:
+def check_torch() -> Diagnosis:
     """Torch loads."""
     try:
         import torch
@@ -95,7 +108,7 @@ def torch_threads() -> Diagnosis:
     return Diagnosis("torch", "ok", f"{torch.__version__}, {torch.get_num_threads()} threads")
 
 
-def cores() -> Diagnosis:
+def check_cores() -> Diagnosis:
     """How many cores this process may use."""
     usable, physical = len(os.sched_getaffinity(0)), psutil.cpu_count(logical=False)
     found = f"{usable} usable ({physical} physical), load {os.getloadavg()[0]:.1f}"
@@ -106,7 +119,7 @@ def cores() -> Diagnosis:
     return Diagnosis("cores", "ok", found)
 
 
-def memory() -> Diagnosis:
+def check_memory() -> Diagnosis:
     """Enough memory for the simulators, the rollout and the policy."""
     available = psutil.virtual_memory().available
     found = f"{available / GIB:.1f} GiB available of {psutil.virtual_memory().total / GIB:.1f}"
@@ -120,7 +133,7 @@ def memory() -> Diagnosis:
     )
 
 
-def shared_memory() -> Diagnosis:
+def check_shared_memory() -> Diagnosis:
     """Enough shared memory for images on their way between processes."""
     folder = Path("/dev/shm")
     if not folder.is_dir():
@@ -130,7 +143,7 @@ def shared_memory() -> Diagnosis:
     return _enough("shared memory", free, 32 * 1024**2, 256 * 1024**2, f"{free / GIB:.2f} GiB free", remedy)
 
 
-def disk(run_root: Path) -> Diagnosis:
+def check_disk(run_root: Path) -> Diagnosis:
     """Enough disk for checkpoints and videos."""
     existing = next(folder for folder in (run_root, *run_root.parents) if folder.exists())
     free = shutil.disk_usage(existing).free
@@ -139,7 +152,7 @@ def disk(run_root: Path) -> Diagnosis:
     )
 
 
-def writable(run_root: Path) -> Diagnosis:
+def check_run_root(run_root: Path) -> Diagnosis:
     """Runs can be written."""
     try:
         check_writable(str(run_root), "run.root")
@@ -148,7 +161,7 @@ def writable(run_root: Path) -> Diagnosis:
     return Diagnosis("run folder", "ok", str(run_root))
 
 
-def mujoco_steps() -> Diagnosis:
+def check_mujoco() -> Diagnosis:
     """MuJoCo loads, and something falls in it."""
     try:
         import mujoco
@@ -162,7 +175,7 @@ def mujoco_steps() -> Diagnosis:
     return Diagnosis("MuJoCo", "ok" if falls else "fail", mujoco.__version__, remedy)
 
 
-def egl() -> Diagnosis:
+def check_egl() -> Diagnosis:
     """OpenGL without a display, which only `sim.renderer=egl` needs; tried in a process of its own, as it may crash."""
     environment = {**os.environ, "MUJOCO_GL": "egl", "PYOPENGL_PLATFORM": "egl"}
     remedy = "optional, for sim.renderer=egl: apt install libegl1 libgl1-mesa-dri, or a GPU driver"
@@ -178,7 +191,7 @@ def egl() -> Diagnosis:
     return Diagnosis("EGL", "ok", "works")
 
 
-def video_encoder() -> Diagnosis:
+def check_video_encoder() -> Diagnosis:
     """Videos can be written."""
     try:
         import imageio_ffmpeg
@@ -189,12 +202,12 @@ def video_encoder() -> Diagnosis:
         return Diagnosis("video encoder", "warn", str(error).partition("\n")[0], remedy)
 
 
-def base_checkpoint() -> Diagnosis:
+def check_base_checkpoint() -> Diagnosis:
     """The weights that training starts from came with the package."""
-    found = sorted(assets.root().glob("*.safetensors")) if assets.root().is_dir() else []
+    found = sorted(assets.find_assets_folder().glob("*.safetensors")) if assets.find_assets_folder().is_dir() else []
     if not found:
         remedy = "reinstall the package, or make one: embodied-rl sft experiment=tabletop_sft"
-        return Diagnosis("base checkpoint", "warn", f"none in {assets.root()}", remedy)
+        return Diagnosis("base checkpoint", "warn", f"none in {assets.find_assets_folder()}", remedy)
     return Diagnosis(
         "base checkpoint", "ok", ", ".join(f"{path.name} ({path.stat().st_size / 1e6:.1f} MB)" for path in found)
     )

@@ -11,23 +11,23 @@ from rich.console import Console
 from rich.table import Table
 
 from embodied_rl.actors.embodiment import Embodiment
-from embodied_rl.assembly.acting import WORDS, checkpoint_of, deployed, policy_for
-from embodied_rl.checkpoints.native import read_metadata
+from embodied_rl.assembly.acting import WORDS, choose_policy, find_policy_file, load_deployed
+from embodied_rl.checkpoints.policy_file import read_metadata
 from embodied_rl.config import freeze as configuration
-from embodied_rl.config.freeze import freeze, thaw
+from embodied_rl.config.freeze import freeze_config, thaw_config
 from embodied_rl.config.schema import EvalConfig, SimChange, SimNode
-from embodied_rl.evaluate.benchmark import Part, about, combined, parts_of
+from embodied_rl.evaluate.benchmark import EvaluationPart, combine_results, describe_benchmark, make_parts
 from embodied_rl.evaluate.page import write_page
-from embodied_rl.evaluate.protocol import EpisodeResult, evaluate
+from embodied_rl.evaluate.protocol import EpisodeResult, evaluate_policy
 from embodied_rl.evaluate.report import Rate, Report, Summary
-from embodied_rl.evaluate.video import film
+from embodied_rl.evaluate.video import film_episodes
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.policy import Actor
 from embodied_rl.processes.handle import Handle
 from embodied_rl.processes.local import wrap_simulator
 from embodied_rl.runs import provenance
-from embodied_rl.runs.folder import RunFolder, new_evaluation
-from embodied_rl.runs.storage import make_folder
+from embodied_rl.runs.atomic_write import make_folder
+from embodied_rl.runs.folder import RunFolder, make_evaluation_folder
 from embodied_rl.simulators.trust import check_settings
 
 _NOTED_PACKAGES = ("embodied-rl", "torch", "numpy", "mujoco", "safetensors")
@@ -39,40 +39,40 @@ def run(config: EvalConfig) -> int:
     Raises:
         UserError: no such policy, simulator, split, task or initial state; or a policy made for another robot.
     """
-    who, file = policy_of(config)
-    folder = None if file is None else run_of(file)
-    parts = parts_of(config, None if file is None else simulator_of(file, folder, config.sim))
-    actor = None if file is None else deployed(who)
+    who, file = find_policy(config)
+    folder = None if file is None else find_run(file)
+    parts = make_parts(config, None if file is None else find_simulator(file, folder, config.sim))
+    actor = None if file is None else load_deployed(who)
     if actor is not None:
-        check_fit(actor.embodiment, parts)
-    told = metadata(config, who, file, parts)  # whatever it fails of, before hours of episodes
-    out = output_folder(config, folder)
-    played = [play(part, actor, who, config) for part in parts]
-    results, spec = combined(parts, played)
-    found = Report.of(results, spec, told)
+        check_policy_fits(actor.embodiment, parts)
+    told = make_metadata(config, who, file, parts)  # whatever it fails of, before hours of episodes
+    out = choose_output_folder(config, folder)
+    played = [run_part(part, actor, who, config) for part in parts]
+    results, spec = combine_results(parts, played)
+    found = Report.from_results(results, spec, told)
     found.write(out)
     videos = film_as_configured(parts, played, actor, out, config)
     write_page(out / "report.html", found, metrics=folder.metrics if folder else None, videos=videos)
     console = Console(highlight=False)
-    console.print(summary_table(found))
+    console.print(make_summary_table(found))
     for path in (out / "report.html", *videos):
         console.print(f"Written: {path}", markup=False, soft_wrap=True)
     return 0
 
 
-def check(config: EvalConfig) -> None:
+def check_evaluation(config: EvalConfig) -> None:
     """Find what cannot work before anything is loaded.
 
     Raises:
         UserError: no such policy, simulator, split, task or initial state.
     """
-    _, file = policy_of(config)
+    _, file = find_policy(config)
     if file is not None:
         read_metadata(file)
-    parts_of(config, None if file is None else simulator_of(file, run_of(file), config.sim))
+    make_parts(config, None if file is None else find_simulator(file, find_run(file), config.sim))
 
 
-def check_fit(embodiment: Embodiment, parts: Sequence[Part]) -> None:
+def check_policy_fits(embodiment: Embodiment, parts: Sequence[EvaluationPart]) -> None:
     """A policy is evaluated where it can see and act as it was made to.
 
     Raises:
@@ -89,7 +89,7 @@ def check_fit(embodiment: Embodiment, parts: Sequence[Part]) -> None:
             raise UserError(f"{part.kind.node.name}, {tasks}: {error} {remedy}") from None
 
 
-def policy_of(config: EvalConfig) -> tuple[str, Path | None]:
+def find_policy(config: EvalConfig) -> tuple[str, Path | None]:
     """Who acts, in a word, and its file; None for the operator and for random actions.
 
     Raises:
@@ -97,34 +97,36 @@ def policy_of(config: EvalConfig) -> tuple[str, Path | None]:
     """
     who = config.policy or config.checkpoint
     assert who is not None, "validation asks for it"
-    return who, None if who in WORDS else checkpoint_of(who)
+    return who, None if who in WORDS else find_policy_file(who)
 
 
-def play(part: Part, actor: Actor | None, who: str, config: EvalConfig) -> list[EpisodeResult]:
+def run_part(part: EvaluationPart, actor: Actor | None, who: str, config: EvalConfig) -> list[EpisodeResult]:
     """Run the episodes of a part: a checkpoint in several simulators, the operator in the one that it sees."""
     if actor is not None:
         return evaluate_parallel(actor, part, config)
     with closing(part.kind.build(1)) as simulator:
-        scripted = policy_for(who, simulator, 1)
+        scripted = choose_policy(who, simulator, 1)
         handle = wrap_simulator(simulator, "evaluation simulator")
-        return evaluate(scripted, [handle], part.spec, part.episodes, config.seed, 1, None, config.ablate)
+        return evaluate_policy(scripted, [handle], part.spec, part.episodes, config.seed, 1, None, config.ablate)
 
 
-def run_of(file: Path) -> RunFolder | None:
+def find_run(file: Path) -> RunFolder | None:
     """The run a policy file lies in: <run>/policy.safetensors or <run>/checkpoints/<step>/policy.safetensors."""
     parents = file.resolve().parents
     folders = [RunFolder(parents[level]) for level in (0, 2) if level < len(parents)]
     return next((folder for folder in folders if folder.config.is_file()), None)
 
 
-def simulator_of(file: Path, folder: RunFolder | None, change: SimChange) -> SimNode | None:
+def find_simulator(file: Path, folder: RunFolder | None, change: SimChange) -> SimNode | None:
     """The simulator a policy was trained in: from its run's configuration, or from what the file says of itself; None
     where neither says, or another one was typed.
 
     Raises:
         UserError: what says so is damaged, or names code to run that nobody typed.
     """
-    said = read_metadata(file).extra.get("sim") if folder is None else configuration.read(folder.config).get("sim")
+    said = (
+        read_metadata(file).extra.get("sim") if folder is None else configuration.read_config(folder.config).get("sim")
+    )
     if said is None:
         return None
     said = {"name": said} if isinstance(said, str) else said
@@ -133,10 +135,10 @@ def simulator_of(file: Path, folder: RunFolder | None, change: SimChange) -> Sim
     if change.name not in (None, said.get("name")):
         return None
     check_settings(said, change.options, str(file if folder is None else folder.config))
-    return freeze(SimNode, {str(key): value for key, value in said.items()}, "sim")
+    return freeze_config(SimNode, {str(key): value for key, value in said.items()}, "sim")
 
 
-def evaluate_parallel(actor: Actor, part: Part, config: EvalConfig) -> list[EpisodeResult]:
+def evaluate_parallel(actor: Actor, part: EvaluationPart, config: EvalConfig) -> list[EpisodeResult]:
     """Evaluate with the simulators in processes of their own, one per part of the plan."""
     kind, spec, episodes = part.kind, part.spec, part.episodes
     processes = min(config.plan.parts, len(episodes))
@@ -150,21 +152,21 @@ def evaluate_parallel(actor: Actor, part: Part, config: EvalConfig) -> list[Epis
         names = [f"evaluation simulator {number}" for number in range(processes)]
         make = kind.worker if apart else kind.inline
         handles += [make(envs, name, config.plan) for name in names]
-        return evaluate(actor, handles, spec, episodes, config.seed, envs, None, config.ablate)
+        return evaluate_policy(actor, handles, spec, episodes, config.seed, envs, None, config.ablate)
     finally:
         for handle in handles:
             handle.close()
 
 
-def metadata(config: EvalConfig, who: str, file: Path | None, parts: Sequence[Part]) -> dict[str, Any]:
+def make_metadata(config: EvalConfig, who: str, file: Path | None, parts: Sequence[EvaluationPart]) -> dict[str, Any]:
     """Where the figures come from."""
-    source, _ = provenance.gather()
+    source, _ = provenance.gather_provenance()
     return {
         "checkpoint": who,
         "file": None if file is None else str(file),
         "simulator": parts[0].kind.node.name,
-        **about(config, parts),
-        "simulators": [described(part) for part in parts],
+        **describe_benchmark(config, parts),
+        "simulators": [describe_simulator(part) for part in parts],
         "split": config.split,
         "task": config.task,
         "ablate": config.ablate,
@@ -178,26 +180,30 @@ def metadata(config: EvalConfig, who: str, file: Path | None, parts: Sequence[Pa
     }
 
 
-def described(part: Part) -> dict[str, Any]:
+def describe_simulator(part: EvaluationPart) -> dict[str, Any]:
     """A simulator as it was configured, with the versions and assets that its results depend on; and whether its
     episodes are those of their seeds, or were drawn by the simulator as it liked.
     """
     kind = part.kind
     depends = kind.ask("provenance") if hasattr(kind.simulator, "provenance") else {}
-    return {"name": kind.node.name, **thaw(kind.options), "seeded": part.spec.seeded, "depends_on": depends}
+    return {"name": kind.node.name, **thaw_config(kind.options), "seeded": part.spec.seeded, "depends_on": depends}
 
 
-def output_folder(config: EvalConfig, folder: RunFolder | None) -> Path:
+def choose_output_folder(config: EvalConfig, folder: RunFolder | None) -> Path:
     """`out` where given; else a new folder in the run's `eval/`, or in `eval/` here for a bare file."""
     what = config.split if config.benchmark is None else config.benchmark.name
     name = what if config.ablate == "none" else f"{what}_without_{config.ablate}"
     if config.out is not None:
         return make_folder(Path(config.out), "out")
-    return new_evaluation(Path("eval"), name) if folder is None else folder.new_evaluation(name)
+    return make_evaluation_folder(Path("eval"), name) if folder is None else folder.new_evaluation(name)
 
 
 def film_as_configured(
-    parts: Sequence[Part], played: Sequence[list[EpisodeResult]], actor: Actor | None, out: Path, config: EvalConfig
+    parts: Sequence[EvaluationPart],
+    played: Sequence[list[EpisodeResult]],
+    actor: Actor | None,
+    out: Path,
+    config: EvalConfig,
 ) -> list[Path]:
     """The videos that `video` asks for, of each part in a folder of its own where there are several; of checkpoints
     alone, and none of an ablation.
@@ -208,11 +214,11 @@ def film_as_configured(
     counts = {"episodes": video.episodes, "best": video.best, "worst": video.worst}
     for number, (part, results) in enumerate(zip(parts, played, strict=True)):
         place = out if len(parts) == 1 else out / f"part_{number}"
-        films += film(actor, part.kind.build, part.spec, results, place, **counts, seed=config.seed)
+        films += film_episodes(actor, part.kind.build, part.spec, results, place, **counts, seed=config.seed)
     return films
 
 
-def summary_table(report: Report) -> Table:
+def make_summary_table(report: Report) -> Table:
     """Success by task and family, and over all."""
     said = report.metadata
     where = f"split {said.get('split', '')}"

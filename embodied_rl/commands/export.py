@@ -9,16 +9,16 @@ from safetensors.torch import save_file
 
 from embodied_rl.actors.embodiment import Embodiment
 from embodied_rl.assembly import build
-from embodied_rl.checkpoints import finding, lerobot_files, openpi_files, weights
-from embodied_rl.checkpoints.native import read_metadata
-from embodied_rl.checkpoints.tensors import SINGLE
+from embodied_rl.checkpoints import detection, export_tensors, lerobot_files, openpi_files
+from embodied_rl.checkpoints.policy_file import read_metadata
+from embodied_rl.checkpoints.tensor_files import SINGLE
 from embodied_rl.config import assets, plugins
 from embodied_rl.config.schema import ExportConfig
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.foreign_checkpoint import ForeignCheckpoint
 from embodied_rl.interfaces.policy import FlowBackbone
-from embodied_rl.learning.checkpoint import failed_writes
-from embodied_rl.runs.storage import explained
+from embodied_rl.learning.checkpoint import explain_failed_writes
+from embodied_rl.runs.atomic_write import explain_errors
 
 DENOISE_STEPS = 10
 """Where a policy file does not say: what both projects use."""
@@ -30,19 +30,19 @@ def run(config: ExportConfig) -> None:
     Raises:
         UserError: no such checkpoint, a policy without such a format, or a folder that is not empty.
     """
-    file, out = check(config)
-    network, robot = build.stored_backbone(file)
+    file, out = check_export(config)
+    network, robot = build.load_backbone(file)
     metadata = read_metadata(file)
     steps = int(metadata.extra.get("denoise_steps", DENOISE_STEPS))
     if config.dtype == "float32" and network.source is not None:
         network.source.dtypes = dict.fromkeys(network.source.dtypes, torch.float32)
-    write(out, network, robot, policy=metadata.policy, form=config.format, steps=steps)
+    write_checkpoint(out, network, robot, policy=metadata.policy, form=config.format, steps=steps)
     print(f"{config.format} checkpoint of {metadata.policy} in {out}")
-    for note in untold(robot, config.format):
+    for note in list_untold(robot, config.format):
         print(f"Not in it, for the format has no place for it: {note}")
 
 
-def untold(robot: Embodiment, form: str) -> Iterator[str]:
+def list_untold(robot: Embodiment, form: str) -> Iterator[str]:
     """What the policy is used with here that a folder of `form` does not say."""
     if form == "openpi" and any(source >= 0 for source in robot.relative):
         names = [name for name, source in zip(robot.action_names, robot.relative, strict=True) if source >= 0]
@@ -51,23 +51,23 @@ def untold(robot: Embodiment, form: str) -> Iterator[str]:
         yield f"gripper actions of the convention policy.gripper={robot.gripper}"
 
 
-def check(config: ExportConfig) -> tuple[Path, Path]:
+def check_export(config: ExportConfig) -> tuple[Path, Path]:
     """The policy file, and the folder it goes to.
 
     Raises:
         UserError: see `run`.
     """
-    given = assets.resolve(config.checkpoint)
-    if (form := finding.of(given)) is not None:
+    given = assets.resolve_path(config.checkpoint)
+    if (form := detection.detect_format(given)) is not None:
         raise UserError(
             f"checkpoint={given} is a folder of {form}'s: what is exported is a policy file of embodied-rl, which "
             f"knows its robot. Make one with: embodied-rl import policy.checkpoint={given} sim=<simulator>"
         )
-    file, out = build.policy_file(config.checkpoint), Path(config.out or f"{config.format}_checkpoint")
+    file, out = build.resolve_policy_file(config.checkpoint), Path(config.out or f"{config.format}_checkpoint")
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise UserError(f"out={out} is there already and not empty; give another folder.")
     metadata = read_metadata(file)
-    if not issubclass(plugins.find("policies", metadata.policy), ForeignCheckpoint):
+    if not issubclass(plugins.find_plugin("policies", metadata.policy), ForeignCheckpoint):
         raise UserError(
             f"{file} holds policy {metadata.policy!r}, which {config.format} does not know; it goes on with "
             "embodied-rl alone."
@@ -75,17 +75,19 @@ def check(config: ExportConfig) -> tuple[Path, Path]:
     return file, out
 
 
-def write(out: Path, network: FlowBackbone, robot: Embodiment, *, policy: str, form: str, steps: int) -> None:
+def write_checkpoint(
+    out: Path, network: FlowBackbone, robot: Embodiment, *, policy: str, form: str, steps: int
+) -> None:
     """Write a network and what it is attached to as a checkpoint folder of `form`."""
-    tensors = weights.named(network, form)
+    tensors = export_tensors.name_tensors(network, form)
     contents = _files(network, robot, policy, form, steps)
-    with explained(out, "out"):
+    with explain_errors(out, "out"):
         out.mkdir(parents=True, exist_ok=True)
         partial = out / f".tmp-{SINGLE}-{os.getpid()}"
-        with failed_writes(partial):
-            save_file(tensors, partial, weights.header(network, tensors, form))
+        with explain_failed_writes(partial):
+            save_file(tensors, partial, export_tensors.make_header(network, tensors, form))
         for name, content in contents.items():
-            lerobot_files.folder_of(name, out).write_bytes(content)
+            lerobot_files.make_folder_of(name, out).write_bytes(content)
         partial.replace(out / SINGLE)  # last: a folder with weights is whole
 
 
@@ -93,7 +95,7 @@ def _files(network: FlowBackbone, robot: Embodiment, policy: str, form: str, ste
     source = network.source
     if source is None or source.format != form:
         files = lerobot_files if form == "lerobot" else openpi_files
-        return files.made(network, robot, policy, steps)
+        return files.make_files(network, robot, policy, steps)
     if form == "lerobot":
-        return lerobot_files.kept(network, source, robot, policy, steps)
-    return openpi_files.kept(source, robot, policy)
+        return lerobot_files.keep_files(network, source, robot, policy, steps)
+    return openpi_files.keep_files(source, robot, policy)

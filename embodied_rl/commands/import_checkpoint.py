@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from embodied_rl.assembly import build
-from embodied_rl.checkpoints import finding
-from embodied_rl.checkpoints.native import save_backbone
+from embodied_rl.checkpoints import detection
+from embodied_rl.checkpoints.policy_file import save_backbone
 from embodied_rl.config import assets
 from embodied_rl.config.schema import ImportConfig
 from embodied_rl.interfaces.errors import UserError
@@ -23,11 +23,11 @@ def run(config: ImportConfig) -> None:
     Raises:
         UserError: no such checkpoint, or it does not fit the simulator; with the key to set.
     """
-    path, out = check(config), Path(config.out)
-    kind = SimulatorKind.of(config.sim)
-    network, embodiment = build.backbone(config.policy, kind.spec)
+    path, out = check_import(config), Path(config.out)
+    kind = SimulatorKind.find(config.sim)
+    network, embodiment = build.build_backbone(config.policy, kind.spec)
     extra: dict[str, Any] = {"sim": {"name": config.sim.name, **config.sim.options}}
-    found = finding.read(path)
+    found = detection.read_checkpoint(path)
     if found.denoise_steps is not None:
         extra["denoise_steps"] = found.denoise_steps
     save_backbone(out, network, embodiment, config.policy.name, asdict(network.config), extra=extra)
@@ -35,7 +35,7 @@ def run(config: ImportConfig) -> None:
     print(f"Evaluate it: embodied-rl eval policy={out}")
 
 
-def check(config: ImportConfig) -> Path:
+def check_import(config: ImportConfig) -> Path:
     """The folder.
 
     Raises:
@@ -43,7 +43,7 @@ def check(config: ImportConfig) -> Path:
     """
     if config.policy.checkpoint is None:
         raise UserError("policy.checkpoint is missing. Add policy.checkpoint=<folder of lerobot's or openpi's>.")
-    path = assets.resolve(config.policy.checkpoint)
-    if finding.of(path) is None:
-        raise UserError(f"policy.checkpoint={path} is no checkpoint folder of {' or '.join(finding.READERS)}.")
+    path = assets.resolve_path(config.policy.checkpoint)
+    if detection.detect_format(path) is None:
+        raise UserError(f"policy.checkpoint={path} is no checkpoint folder of {' or '.join(detection.READERS)}.")
     return path

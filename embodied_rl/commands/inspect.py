@@ -10,11 +10,11 @@ from rich.table import Table
 
 from embodied_rl.actors.normalisation import Normalisation
 from embodied_rl.assembly import build
-from embodied_rl.checkpoints import attach, finding, layout
-from embodied_rl.checkpoints.foreign import Foreign
-from embodied_rl.checkpoints.native import PolicyMetadata, read_metadata
+from embodied_rl.checkpoints import attach, detection, weight_names
+from embodied_rl.checkpoints.foreign import FoundCheckpoint
+from embodied_rl.checkpoints.policy_file import PolicyMetadata, read_metadata
 from embodied_rl.config import assets, plugins
-from embodied_rl.config.freeze import thaw
+from embodied_rl.config.freeze import thaw_config
 from embodied_rl.config.schema import InspectConfig
 
 Row = tuple[str, str]
@@ -26,43 +26,49 @@ def run(config: InspectConfig) -> None:
     Raises:
         CheckpointError: nothing of the kind is there, or it is damaged.
     """
-    path = assets.resolve(config.checkpoint)
-    if finding.of(path) is None:
-        file = build.policy_file(config.checkpoint)
-        show(own(read_metadata(file)))
+    path = assets.resolve_path(config.checkpoint)
+    if detection.detect_format(path) is None:
+        file = build.resolve_policy_file(config.checkpoint)
+        print_rows(describe_policy_file(read_metadata(file)))
         return
-    found = finding.read(path)
-    show(foreign(found))
-    for problem in missing(found):
+    found = detection.read_checkpoint(path)
+    print_rows(describe_checkpoint(found))
+    for problem in list_missing(found):
         print(f"missing: {problem}")
 
 
-def own(said: PolicyMetadata) -> Iterator[Row]:
+def describe_policy_file(said: PolicyMetadata) -> Iterator[Row]:
     """What a policy file of ours says."""
     robot = said.embodiment
     yield "format", "embodied-rl" + (f", made from {said.source.format}'s" if said.source else "")
     yield "policy", said.policy + (f", adapters of rank {said.adapters.rank}" if said.adapters else "")
-    yield "sizes", sizes(said.config)
+    yield "sizes", format_sizes(said.config)
     views = zip(robot.cameras, robot.seen_as, strict=True)
     yield "cameras", ", ".join(f"{camera} as {view}" if camera != view else camera for camera, view in views) or "none"
-    yield "state", f"{len(robot.state_names)} entries, {statistics(robot.state)}: {', '.join(robot.state_names)}"
-    yield "action", f"{len(robot.action_names)} entries, {statistics(robot.action)}: {', '.join(robot.action_names)}"
+    yield (
+        "state",
+        f"{len(robot.state_names)} entries, {describe_statistics(robot.state)}: {', '.join(robot.state_names)}",
+    )
+    yield (
+        "action",
+        f"{len(robot.action_names)} entries, {describe_statistics(robot.action)}: {', '.join(robot.action_names)}",
+    )
     yield "relative actions", ", ".join(_relative(robot.action_names, robot.relative)) or "none"
     yield "executed", str(robot.executed)
     yield "prompt", f"at most {robot.token_length} tokens, " + ("tokenizer inside" if robot.tokenizer else "by words")
     yield "trained with", ", ".join(f"{key}: {value}" for key, value in said.extra.items())
 
 
-def foreign(found: Foreign) -> Iterator[Row]:
+def describe_checkpoint(found: FoundCheckpoint) -> Iterator[Row]:
     """What a checkpoint of another project says."""
     yield "format", found.format
     yield "policy", found.policy or "not said"
-    yield "sizes", sizes(_sizes(found))
-    yield "tensors", f"{len(found.tensors)}, {found.tensors.nbytes / 1e9:.3f} GB: {types(found)}"
+    yield "sizes", format_sizes(_sizes(found))
+    yield "tensors", f"{len(found.tensors)}, {found.tensors.nbytes / 1e9:.3f} GB: {count_types(found)}"
     yield "cameras", ", ".join(found.cameras) or "none"
     for name in ("state", "action"):
         known: Normalisation | None = getattr(found.statistics, name)
-        said = "not said" if known is None else f"{len(known)} entries, {statistics(known)}"
+        said = "not said" if known is None else f"{len(known)} entries, {describe_statistics(known)}"
         yield name, said
     yield "relative actions", f"but for {', '.join(found.exceptions)}" if found.relative else "none"
     yield "executed", str(found.executed or "not said")
@@ -70,7 +76,7 @@ def foreign(found: Foreign) -> Iterator[Row]:
     yield "tokenizer", "inside" if found.tokenizer else "not inside"
 
 
-def missing(found: Foreign) -> Iterator[str]:
+def list_missing(found: FoundCheckpoint) -> Iterator[str]:
     """What would keep it from being trained, and the key or file that mends it."""
     if found.statistics.problem:
         yield found.statistics.problem
@@ -80,19 +86,19 @@ def missing(found: Foreign) -> Iterator[str]:
     if not found.tokenizer:
         yield "the tokenizer; policy.tokenizer=<tokenizer.json, or its folder>"
     try:
-        cls = plugins.find("policies", str(found.policy))
-        options = attach.sizes_of(found, cls, {})
+        cls = plugins.find_plugin("policies", str(found.policy))
+        options = attach.find_network_sizes(found, cls, {})
         dimensions = {"action_dim": options.action_dim, "state_dim": options.state_dim}
-        network = layout.empty(
+        network = weight_names.build_empty(
             lambda: cls(options, **dimensions, cameras=("any",), image_size=(64, 64), vocabulary_size=1,
                         token_length=options.token_length)
         )  # fmt: skip
-        layout.source(cls, found, network)
+        weight_names.fit_checkpoint(cls, found, network)
     except ValueError as error:
         yield str(error)
 
 
-def show(rows: Iterator[Row]) -> None:
+def print_rows(rows: Iterator[Row]) -> None:
     """Two columns, what is empty left out."""
     table = Table(box=None, show_header=False, pad_edge=False)
     table.add_column(style="bold", no_wrap=True)
@@ -103,12 +109,12 @@ def show(rows: Iterator[Row]) -> None:
     Console().print(table)
 
 
-def sizes(config: Mapping[str, Any]) -> str:
+def format_sizes(config: Mapping[str, Any]) -> str:
     """Keys and values on one line."""
     return ", ".join(f"{key} {value}" for key, value in config.items())
 
 
-def statistics(known: Normalisation) -> str:
+def describe_statistics(known: Normalisation) -> str:
     """How something is normalised, and over which range."""
     if known.kind == "identity" or not len(known):
         return "not normalised"
@@ -116,15 +122,15 @@ def statistics(known: Normalisation) -> str:
     return f"{known.kind} (centres {low:.3g} … {high:.3g}, scales {min(known.scale):.3g} … {max(known.scale):.3g})"
 
 
-def types(found: Foreign) -> str:
+def count_types(found: FoundCheckpoint) -> str:
     """How many tensors are stored in which type."""
     counted = Counter(str(entry.dtype).removeprefix("torch.") for entry in found.tensors.values())
     return ", ".join(f"{number} {name}" for name, number in counted.items())
 
 
-def _sizes(found: Foreign) -> Mapping[str, Any]:
+def _sizes(found: FoundCheckpoint) -> Mapping[str, Any]:
     try:
-        return thaw(attach.sizes_of(found, plugins.find("policies", str(found.policy)), {}))
+        return thaw_config(attach.find_network_sizes(found, plugins.find_plugin("policies", str(found.policy)), {}))
     except ValueError:  # said below, as something that is missing
         return {}
 

@@ -10,14 +10,14 @@ from rich.table import Table
 
 from embodied_rl.config.schema import PlanConfig
 from embodied_rl.interfaces.errors import UserError
-from embodied_rl.planner import auto, choice, placement, stored
+from embodied_rl.planner import auto, choice, node_placement, stored
 from embodied_rl.planner import resources as available
 from embodied_rl.planner.costs import CostFile
 from embodied_rl.planner.model import Workload
 from embodied_rl.planner.resources import Resources
 from embodied_rl.planner.search import Candidate, Choice
+from embodied_rl.runs.atomic_write import make_folder, write_text
 from embodied_rl.runs.folder import PLAN
-from embodied_rl.runs.storage import make_folder, write_text
 
 SHOWN = 8
 """Allocations in the printed table; plan.json has all."""
@@ -29,23 +29,23 @@ def run(config: PlanConfig) -> None:
     Raises:
         UserError: costs that cannot be read or measured here, resources that mean nothing, or no feasible plan.
     """
-    resources = available.parse(config.resources) if config.resources else auto.resources_of(config)
+    resources = available.parse_resources(config.resources) if config.resources else auto.find_resources(config)
     folder, console = make_folder(Path(config.out), "out"), Console()
-    measured = costs_for(config, resources, folder)
-    found, work = choice.decide(config, measured, resources), choice.workload(config)
-    forced = choice.configured(config, measured, resources)
-    console.print(table(found, forced))
-    console.print(why(found, measured, resources, work), soft_wrap=True)
-    if forced is not None and (warning := choice.loss(Choice(forced, (found.best,)))):
+    measured = read_or_measure_costs(config, resources, folder)
+    found, work = choice.decide_plan(config, measured, resources), choice.make_workload(config)
+    forced = choice.predict_configured(config, measured, resources)
+    console.print(make_plan_table(found, forced))
+    console.print(explain_choice(found, measured, resources, work), soft_wrap=True)
+    if forced is not None and (warning := choice.describe_loss(Choice(forced, (found.best,)))):
         console.print(warning, soft_wrap=True)
     if resources.nodes:
-        print(placement.describe(found.best.allocation, resources.nodes))
-    content = choice.summary(found, measured, resources, work)
+        print(node_placement.describe_placement(found.best.allocation, resources.nodes))
+    content = choice.summarise_choice(found, measured, resources, work)
     write_text(folder / PLAN, json.dumps(content, indent=2) + "\n")
     print(f"Written: {folder / PLAN}")
 
 
-def costs_for(config: PlanConfig, resources: Resources, folder: Path) -> CostFile:
+def read_or_measure_costs(config: PlanConfig, resources: Resources, folder: Path) -> CostFile:
     """The costs of the file that was named; else measured here, and written to the folder."""
     if config.costs is not None:
         return CostFile.read(Path(config.costs))
@@ -57,14 +57,14 @@ def costs_for(config: PlanConfig, resources: Resources, folder: Path) -> CostFil
     from embodied_rl.planner import profile
 
     print(f"Measuring the stages on {resources.cores} cores …")
-    measured = profile.measure(config, resources.cores)
+    measured = profile.measure_stages(config, resources.cores)
     write_text(folder / "costs.json", measured.text())
-    auto.keep(measured, choice.store(config))
+    auto.keep_costs(measured, choice.find_cost_file(config))
     print(f"Written: {folder / 'costs.json'}")
     return measured
 
 
-def table(made: Choice, forced: Candidate | None) -> Table:
+def make_plan_table(made: Choice, forced: Candidate | None) -> Table:
     """The choice, the runners-up, and the configured plan."""
     marks = "→ chosen" if forced is None else "→ chosen, * as configured"
     caption = (
@@ -80,11 +80,11 @@ def table(made: Choice, forced: Candidate | None) -> Table:
     if forced is not None:
         rows.append(("*", forced))
     for mark, item in rows:
-        found.add_row(mark, *cells(item, made.best))
+        found.add_row(mark, *make_cells(item, made.best))
     return found
 
 
-def cells(item: Candidate, best: Candidate) -> list[str]:
+def make_cells(item: Candidate, best: Candidate) -> list[str]:
     """What the allocation is, its speed, idle time and memory, and how much slower than the choice it is."""
     plan, found, fastest = item.allocation, item.prediction, best.prediction
     assert fastest is not None
@@ -99,7 +99,7 @@ def cells(item: Candidate, best: Candidate) -> list[str]:
     return [*shape, *speed, gigabytes, f"{change:+.0%}"]
 
 
-def why(made: Choice, measured: CostFile, resources: Resources, work: Workload) -> str:
+def explain_choice(made: Choice, measured: CostFile, resources: Resources, work: Workload) -> str:
     """The mathematics of the choice in a few lines."""
     share = work.envs // max(1, made.best.allocation.ranks)
     ratio, fixed = measured.costs.ratio(share), measured.costs.fixed_share(share)
@@ -111,5 +111,5 @@ def why(made: Choice, measured: CostFile, resources: Resources, work: Workload) 
         f"Chosen: {made.best.allocation}; the simplest of those within 2 % of the fastest.",
     ]
     if not resources.devices:
-        lines.append(f"To use it: {' '.join(stored.to_words(asdict(made.best.allocation)))}")
+        lines.append(f"To use it: {' '.join(stored.format_overrides(asdict(made.best.allocation)))}")
     return "\n".join(lines)

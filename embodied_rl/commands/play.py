@@ -2,31 +2,31 @@
 
 from pathlib import Path
 
-from embodied_rl.assembly.acting import policy_for
+from embodied_rl.assembly.acting import choose_policy
 from embodied_rl.config.schema import PlayConfig
 from embodied_rl.evaluate.protocol import enumerate_episodes
-from embodied_rl.evaluate.video import record, tile, write_mp4
+from embodied_rl.evaluate.video import record_episodes, tile_recordings, write_mp4
 from embodied_rl.interfaces.sim import Episode, SimulatorSpec
-from embodied_rl.runs.storage import make_folder
+from embodied_rl.runs.atomic_write import make_folder
 from embodied_rl.simulators.kind import SimulatorKind
 
 
 def run(config: PlayConfig) -> None:
     """Film, write, and say what happened."""
-    kind = SimulatorKind.of(config.sim)
-    episodes = one_of_each(kind.spec, config)
+    kind = SimulatorKind.find(config.sim)
+    episodes = choose_one_of_each(kind.spec, config)
     simulator = kind.build(len(episodes))
-    actor = policy_for(config.policy, simulator, len(episodes))
-    recordings = record(actor, simulator, episodes, num_envs=len(episodes), seed=config.seed)
+    actor = choose_policy(config.policy, simulator, len(episodes))
+    recordings = record_episodes(actor, simulator, episodes, num_envs=len(episodes), seed=config.seed)
     simulator.close()
     path = make_folder(Path(config.out), "out") / f"{Path(config.policy.removeprefix('asset:')).stem}.mp4"
-    write_mp4(path, tile(recordings, kind.spec.control_hz), kind.spec.control_hz)
+    write_mp4(path, tile_recordings(recordings, kind.spec.control_hz), kind.spec.control_hz)
     for recording in recordings:
         print(f"  {'success' if recording.success else 'failure'}  {recording.instruction}")
     print(f"Video: {path}")
 
 
-def one_of_each(spec: SimulatorSpec, config: PlayConfig) -> list[Episode]:
+def choose_one_of_each(spec: SimulatorSpec, config: PlayConfig) -> list[Episode]:
     """The first episode of every task that `config.task` allows."""
     split = "eval" if config.split == "train" else config.split
     listed = enumerate_episodes(spec, split, 8 * len(spec.tasks), task=config.task, seed=config.seed)

@@ -17,22 +17,22 @@ from embodied_rl.actors.embodiment import Embodiment
 from embodied_rl.actors.kinds import deploy_actor
 from embodied_rl.actors.placement import check_placement, place_network
 from embodied_rl.assembly import build
-from embodied_rl.checkpoints.native import save_backbone
+from embodied_rl.checkpoints.policy_file import save_backbone
 from embodied_rl.config import freeze as configuration
 from embodied_rl.config import plugins
 from embodied_rl.config.schema import SftConfig
-from embodied_rl.evaluate.page import percent
-from embodied_rl.evaluate.protocol import chosen_tasks, enumerate_episodes, evaluate
+from embodied_rl.evaluate.page import format_percent
+from embodied_rl.evaluate.protocol import choose_tasks, enumerate_episodes, evaluate_policy
 from embodied_rl.evaluate.report import Report
 from embodied_rl.imitation import dataset as lessons
 from embodied_rl.imitation.cloning import SFT, SFTConfig
-from embodied_rl.imitation.demonstrations import Demonstrations, Disturbance, record
+from embodied_rl.imitation.demonstrations import Demonstrations, Disturbance, record_demonstrations
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.policy import FlowBackbone
 from embodied_rl.interfaces.sim import Episode, Operated, SimulatorSpec
 from embodied_rl.learning import trainable
-from embodied_rl.processes.memory import keep_freed_memory
-from embodied_rl.rollout.episodes import EpisodeSampler
+from embodied_rl.processes.allocator import keep_freed_memory
+from embodied_rl.rollout.episode_sampler import EpisodeSampler
 from embodied_rl.runs import provenance
 from embodied_rl.runs.folder import RunFolder
 from embodied_rl.simulators.kind import SimulatorKind
@@ -47,16 +47,16 @@ def run(config: SftConfig) -> None:
     Raises:
         UserError: a simulator without a scripted operator.
     """
-    check(config)
+    check_cloning(config)
     keep_freed_memory()
     torch.set_num_threads(1)
     torch.manual_seed(config.seed)
     folder = RunFolder.create(config.run.root, config.run.experiment, config.seed)
     folder.write_config(configuration.to_yaml(config), config.run.overrides)
-    provenance.write(folder.path)
-    kind = SimulatorKind.of(config.sim)
-    backbone, embodiment = follow(config, kind.spec) if config.dataset is not None else _operated(config, kind)
-    found = report(config, kind, backbone, embodiment, folder)
+    provenance.write_provenance(folder.path)
+    kind = SimulatorKind.find(config.sim)
+    backbone, embodiment = follow_dataset(config, kind.spec) if config.dataset is not None else _operated(config, kind)
+    found = report_success(config, kind, backbone, embodiment, folder)
     _save(folder.path / build.POLICY, backbone, embodiment, config, found, torch.float32)
     if config.export is not None:
         _save(Path(config.export), backbone, embodiment, config, found, torch.float16)
@@ -69,39 +69,41 @@ def _operated(config: SftConfig, kind: SimulatorKind) -> tuple[FlowBackbone, Emb
                 f"sim.name={config.sim.name} has no scripted operator to learn from; `expert` is missing. "
                 "Give dataset=<LeRobotDataset folder>, or another simulator."
             )
-        return fit(config, simulator)
+        return fit_network(config, simulator)
 
 
-def check(config: SftConfig) -> None:
+def check_cloning(config: SftConfig) -> None:
     """Find what cannot be cloned, or with what, before the run's folder is made.
 
     Raises:
         UserError: an algorithm that learns from rollouts, a device that is not there or a precision in which nothing
             would be learned, or a dataset that cannot be cloned.
     """
-    method = build.method(config.algo)
+    method = build.find_method(config.algo)
     if method.needs.learns_from != "demonstrations":
         name = config.algo.name
         raise UserError(f"algo.name={name} learns from rollouts; `embodied-rl train` is the command for it.")
-    build.sizes(config.policy)
+    build.find_sizes(config.policy)
     check_placement(config.policy)
     if config.dataset is not None:
-        lessons.check(config, method.options)
+        lessons.check_dataset(config, method.options)
 
 
-def fit(config: SftConfig, simulator: Operated) -> tuple[FlowBackbone, Embodiment]:
+def fit_network(config: SftConfig, simulator: Operated) -> tuple[FlowBackbone, Embodiment]:
     """The network after both stages, and what it is attached to."""
-    _, options = plugins.configure("algorithms", config.algo, "algo")
-    episodes = drawn(simulator.spec, config.seed, config.task, max(options.frames + options.demonstrations, 1))
+    _, options = plugins.configure_plugin("algorithms", config.algo, "algo")
+    episodes = draw_episodes(simulator.spec, config.seed, config.task, max(options.frames + options.demonstrations, 1))
     seen, shown = episodes[: options.frames] or episodes[:1], episodes[options.frames :]
-    chunk = build.sizes(config.policy).horizon
-    demonstrate = partial(record, simulator, chunk=chunk, seed=config.seed, longest=options.longest)
+    chunk = build.find_sizes(config.policy).horizon
+    demonstrate = partial(record_demonstrations, simulator, chunk=chunk, seed=config.seed, longest=options.longest)
     frames = demonstrate(seen, disturbance=WANDERING)
     upset = Disturbance(options.noise, options.drift, options.drift_share, options.slip, keep=False)
     demonstrations = demonstrate(shown, disturbance=upset, faulty=options.operator == "faulty")
     share = demonstrations.success.mean()
     print(f"{len(frames)} frames, {len(demonstrations)} demonstrated steps ({share:.1%} in successful episodes)")
-    backbone, embodiment = network(config, simulator.spec, demonstrations.observation.state, options.auxiliary_names)
+    backbone, embodiment = make_network(
+        config, simulator.spec, demonstrations.observation.state, options.auxiliary_names
+    )
     method = SFT(options, backbone, config.seed, _say, autocast=config.policy.autocast)
     if options.frames:
         method.localise(embodiment.inputs(frames.observation, backbone), _targets(frames, options, simulator.spec))
@@ -112,25 +114,25 @@ def fit(config: SftConfig, simulator: Operated) -> tuple[FlowBackbone, Embodimen
     return backbone, embodiment
 
 
-def drawn(spec: SimulatorSpec, seed: int, task: str | None, number: int) -> list[Episode]:
+def draw_episodes(spec: SimulatorSpec, seed: int, task: str | None, number: int) -> list[Episode]:
     """The first training episodes of the seed that are of this task or family, null for any."""
-    wanted = set(chosen_tasks(spec, task))
+    wanted = set(choose_tasks(spec, task))
     sampler = EpisodeSampler(spec, seed)
     return list(islice((e for e in map(sampler.episode, count()) if e.task in wanted), number))
 
 
-def follow(config: SftConfig, spec: SimulatorSpec) -> tuple[FlowBackbone, Embodiment]:
+def follow_dataset(config: SftConfig, spec: SimulatorSpec) -> tuple[FlowBackbone, Embodiment]:
     """The network after cloning a dataset, streamed from disk, and what it is attached to."""
-    _, options = plugins.configure("algorithms", config.algo, "algo")
-    with lessons.opened(str(config.dataset)) as dataset:
-        backbone, embodiment = network(config, spec, lessons.states(dataset), ())
-        told = lessons.stream(dataset, embodiment, backbone, options.batch, config.seed)
+    _, options = plugins.configure_plugin("algorithms", config.algo, "algo")
+    with lessons.open_dataset(str(config.dataset)) as dataset:
+        backbone, embodiment = make_network(config, spec, lessons.read_states(dataset), ())
+        told = lessons.stream_batches(dataset, embodiment, backbone, options.batch, config.seed)
         print(f"{len(dataset)} demonstrated steps in {len(dataset.episodes)} episodes of {config.dataset}")
         SFT(options, backbone, config.seed, _say, autocast=config.policy.autocast).follow(told)
     return backbone, embodiment
 
 
-def report(
+def report_success(
     config: SftConfig, kind: SimulatorKind, backbone: FlowBackbone, embodiment: Embodiment, folder: RunFolder
 ) -> Report:
     """The success of the cloned policy, printed and written to the run folder."""
@@ -140,26 +142,26 @@ def report(
     episodes = enumerate_episodes(spec, "eval", config.eval_episodes, config.task)
     envs = min(config.sim.num_envs, 64)
     with closing(kind.inline(envs, "evaluation")) as handle:
-        results = evaluate(actor, [handle], spec, episodes, 0, envs, embodiment.executed)
-    found = Report.of(results, spec, {"run": str(folder.path), "split": "eval"})
+        results = evaluate_policy(actor, [handle], spec, episodes, 0, envs, embodiment.executed)
+    found = Report.from_results(results, spec, {"run": str(folder.path), "split": "eval"})
     found.write(folder.path)
     for name, summary in {"all families": found.overall, **found.families}.items():
-        print(f"  {name:14s} {percent(summary.success)}")
+        print(f"  {name:14s} {format_percent(summary.success)}")
     return found
 
 
-def network(
+def make_network(
     config: SftConfig, spec: SimulatorSpec, state: NDArray[Any], auxiliary_names: Sequence[str]
 ) -> tuple[FlowBackbone, Embodiment]:
     """The network to start from; with new weights, states are normalised as those demonstrated, [m, S], ask for."""
     if config.policy.checkpoint is not None:
-        backbone, embodiment = build.backbone(config.policy, spec)
+        backbone, embodiment = build.build_backbone(config.policy, spec)
     else:
-        policy, sizes = plugins.configure("policies", config.policy, "policy")
-        embodiment = build.new_embodiment(spec, sizes, config.policy, policy)
+        policy, sizes = plugins.configure_plugin("policies", config.policy, "policy")
+        embodiment = build.build_embodiment(spec, sizes, config.policy, policy)
         embodiment = embodiment.with_statistics(state, kind=policy.STATISTICS)
-        backbone = build.backbone_maker(policy, sizes)(embodiment, tuple(auxiliary_names))
-    trainable.choose(backbone, config.policy.train, config.policy.lora)
+        backbone = build.choose_backbone_maker(policy, sizes)(embodiment, tuple(auxiliary_names))
+    trainable.choose_trainable(backbone, config.policy.train, config.policy.lora)
     place_network(backbone, config.policy)
     return backbone, embodiment
 
@@ -182,7 +184,7 @@ def _save(
 ) -> None:
     """Write the policy; its header says how it was made and how it scored."""
     options = asdict(backbone.config)
-    extra = build.policy_extra(config.sim, config.algo.sampler) | {
+    extra = build.describe_origin(config.sim, config.algo.sampler) | {
         "algo": config.algo.options,
         "seed": config.seed,
         "success": asdict(found.success),

@@ -13,12 +13,18 @@ from pathlib import Path
 
 from packaging.specifiers import SpecifierSet
 
-from embodied_rl.cli.text import columns
+from embodied_rl.cli.text import print_columns
 from embodied_rl.config import plugins
-from embodied_rl.config.freeze import did_you_mean
+from embodied_rl.config.freeze import suggest_name
 from embodied_rl.config.schema import EnvironmentConfig
 from embodied_rl.interfaces.errors import UserError
-from embodied_rl.simulators.environments import MARK, Recipe, folder, recipe, recipe_file
+from embodied_rl.simulators.python_environments import (
+    MARK,
+    Recipe,
+    find_environment_folder,
+    find_recipe_file,
+    read_recipe,
+)
 
 STEP_DEADLINE = 3600.0
 """Seconds for one step; some packages are gigabytes."""
@@ -31,40 +37,40 @@ def run(config: EnvironmentConfig) -> int:
         UserError: no such simulator, an environment that is there already, a licence that was not accepted, a Python
             that is too new or too old, or a step that failed.
     """
-    name, found = check(config)
+    name, found = check_recipe(config)
     if config.keep and is_current(name):
-        print(f"Kept: {folder(name)}")
+        print(f"Kept: {find_environment_folder(name)}")
         return 0
-    place, python = folder(name), config.python or sys.executable
-    steps = commands(found, place, python, config.pip)
-    describe(name, found, place, steps)
+    place, python = find_environment_folder(name), config.python or sys.executable
+    steps = list_steps(found, place, python, config.pip)
+    print_steps(name, found, place, steps)
     if found.licence and not config.accept_licence:
         raise UserError(f"{name} asks you to accept a licence: {found.licence} Add accept_licence=true if you do.")
-    make(place, steps)
+    make_environment(place, steps)
     write_mark(place, name)
     print(f"Made: {place}\nTry it: embodied-rl doctor sim={name}")
     return 0
 
 
-def check(config: EnvironmentConfig) -> tuple[str, Recipe]:
+def check_recipe(config: EnvironmentConfig) -> tuple[str, Recipe]:
     """The simulator that is meant and its recipe, where nothing stands in the way.
 
     Raises:
         UserError: see `run`.
     """
-    having = [each for each in plugins.names("sims") if recipe_file(each) is not None]
+    having = [each for each in plugins.list_names("sims") if find_recipe_file(each) is not None]
     if len(config.words) != 2 or config.words[0] != "install":
         raise UserError(f"type: embodied-rl sim install <simulator>; there are {', '.join(having)}.")
-    name = full_name(config.words[1], having)
-    found = recipe(name)
-    if (folder(name) / MARK).exists() and not (config.replace or config.keep):
-        raise UserError(f"{folder(name)} is there already. To make it anew: replace=true")
-    if is_foreign(folder(name)):
+    name = find_full_name(config.words[1], having)
+    found = read_recipe(name)
+    if (find_environment_folder(name) / MARK).exists() and not (config.replace or config.keep):
+        raise UserError(f"{find_environment_folder(name)} is there already. To make it anew: replace=true")
+    if is_foreign(find_environment_folder(name)):
         raise UserError(
-            f"{folder(name)} holds something that is no Python environment, and would be erased. Move it away, or "
-            "choose another folder for environments: EMBODIED_RL_ENVIRONMENTS=<folder>"
+            f"{find_environment_folder(name)} holds something that is no Python environment, and would be erased. "
+            "Move it away, or choose another folder for environments: EMBODIED_RL_ENVIRONMENTS=<folder>"
         )
-    version = version_of(config.python or sys.executable)
+    version = find_python_version(config.python or sys.executable)
     if version not in SpecifierSet(found.python):
         raise UserError(
             f"{name} needs Python {found.python}, but {config.python or sys.executable} is {version}. "
@@ -73,21 +79,21 @@ def check(config: EnvironmentConfig) -> tuple[str, Recipe]:
     return name, found
 
 
-def full_name(word: str, having: Sequence[str]) -> str:
+def find_full_name(word: str, having: Sequence[str]) -> str:
     """The simulator that a word means: its name, or the beginning of exactly one name.
 
     Raises:
         UserError: there is none.
     """
-    if word in plugins.names("sims"):
+    if word in plugins.list_names("sims"):
         return word
     begun = [name for name in having if word and name.startswith(word)]
     if len(begun) != 1:
-        raise UserError(f"unknown simulator '{word}'.{did_you_mean(word, list(having))}")
+        raise UserError(f"unknown simulator '{word}'.{suggest_name(word, list(having))}")
     return begun[0]
 
 
-def commands(found: Recipe, place: Path, python: str, options: Sequence[str]) -> list[list[str]]:
+def list_steps(found: Recipe, place: Path, python: str, options: Sequence[str]) -> list[list[str]]:
     """What is executed, in turn."""
     inside = str(place / "bin" / "python")
     steps = [[python, "-m", "venv", "--clear", str(place)]]
@@ -97,18 +103,18 @@ def commands(found: Recipe, place: Path, python: str, options: Sequence[str]) ->
     return [*steps, [inside, "-c", f"import {', '.join(('numpy', *found.imports))}"]]
 
 
-def describe(name: str, found: Recipe, place: Path, steps: Sequence[Sequence[str]]) -> None:
+def print_steps(name: str, found: Recipe, place: Path, steps: Sequence[Sequence[str]]) -> None:
     """Print what will be done, before it is."""
     rows = [("simulator", f"{name}: {found.about}"), ("folder", str(place)), ("takes", found.size)]
     rows += [("system", found.system)] if found.system else []
     rows += [("licence", found.licence)] if found.licence else []
-    columns(rows, indent=0)
+    print_columns(rows, indent=0)
     for step in steps:
         print(f"  {shlex.join(step)}")
     sys.stdout.flush()
 
 
-def make(place: Path, steps: Sequence[Sequence[str]]) -> None:
+def make_environment(place: Path, steps: Sequence[Sequence[str]]) -> None:
     """Execute the steps; what a failed one leaves is removed.
 
     Raises:
@@ -153,7 +159,7 @@ def write_mark(place: Path, name: str) -> None:
     )
     noted = {
         "simulator": name,
-        "recipe": recipe_hash(name),
+        "recipe": hash_recipe(name),
         "made": datetime.now(UTC).isoformat(timespec="seconds"),
         "packages": frozen.stdout.split("\n")[:-1],
     }
@@ -168,17 +174,17 @@ def is_foreign(place: Path) -> bool:
 
 def is_current(name: str) -> bool:
     """Whether there is an environment, made from the recipe as it is now."""
-    mark = folder(name) / MARK
-    return mark.exists() and json.loads(mark.read_text(encoding="utf-8")).get("recipe") == recipe_hash(name)
+    mark = find_environment_folder(name) / MARK
+    return mark.exists() and json.loads(mark.read_text(encoding="utf-8")).get("recipe") == hash_recipe(name)
 
 
-def recipe_hash(name: str) -> str:
+def hash_recipe(name: str) -> str:
     """Of the recipe as it is now: an environment that notes another was made from other pins."""
-    file = recipe_file(name)
+    file = find_recipe_file(name)
     return "" if file is None else hashlib.sha256(file.read_bytes()).hexdigest()[:16]
 
 
-def version_of(python: str) -> str:
+def find_python_version(python: str) -> str:
     """Such as 3.11.2.
 
     Raises:

@@ -12,8 +12,8 @@ from rich.table import Table
 from embodied_rl.config.schema import TraceConfig
 from embodied_rl.rollout.timeline import RANK, Timeline
 from embodied_rl.rollout.timeline_file import read_timelines
+from embodied_rl.runs.atomic_write import explain_errors, write_text
 from embodied_rl.runs.folder import RunFolder
-from embodied_rl.runs.storage import explained, write_text
 
 
 def run(config: TraceConfig) -> None:
@@ -25,18 +25,18 @@ def run(config: TraceConfig) -> None:
     folder = RunFolder.latest("runs") if config.folder == "last" else RunFolder.open(config.folder)
     iteration, timelines = read_timelines(folder.path, config.iteration)
     file = Path(config.file) if config.file else folder.path / f"trace_{iteration:08d}.json"
-    with explained(file, "file"):
-        write_text(file, json.dumps(events(timelines)) + "\n")
-    Console().print(table(iteration, timelines))
+    with explain_errors(file, "file"):
+        write_text(file, json.dumps(list_events(timelines)) + "\n")
+    Console().print(make_trace_table(iteration, timelines))
     print(f"Written: {file}. Open it at https://ui.perfetto.dev or chrome://tracing.")
 
 
-def events(timelines: Sequence[Timeline]) -> list[dict[str, Any]]:
+def list_events(timelines: Sequence[Timeline]) -> list[dict[str, Any]]:
     """Chrome's trace events: a process for each rank, a thread in it for everybody who works for the rank."""
     start = min(timeline.began for timeline in timelines)
     found: list[dict[str, Any]] = []
     for rank, timeline in enumerate(timelines):
-        threads = {name: number for number, name in enumerate(lanes(timeline))}
+        threads = {name: number for number, name in enumerate(list_lanes(timeline))}
         found.append(_name("process_name", f"rank {rank}", rank, 0))
         found += [_name("thread_name", name, rank, number) for name, number in threads.items()]
         found += [
@@ -54,12 +54,12 @@ def events(timelines: Sequence[Timeline]) -> list[dict[str, Any]]:
     return found
 
 
-def lanes(timeline: Timeline) -> list[str]:
+def list_lanes(timeline: Timeline) -> list[str]:
     """Everybody who does something, the rank first."""
     return [RANK, *sorted({span.who for span in timeline.spans} - {RANK})]
 
 
-def table(iteration: int, timelines: Sequence[Timeline]) -> Table:
+def make_trace_table(iteration: int, timelines: Sequence[Timeline]) -> Table:
     """Who did what how often, and for how long."""
     found = Table(title=f"iteration {iteration}", caption="Seconds of one iteration.", box=SIMPLE_HEAD)
     for heading in ("rank", "who", "what"):
@@ -67,7 +67,7 @@ def table(iteration: int, timelines: Sequence[Timeline]) -> Table:
     for heading in ("times", "seconds", "median", "longest"):
         found.add_column(heading, justify="right", no_wrap=True)
     for rank, timeline in enumerate(timelines):
-        for who in lanes(timeline):
+        for who in list_lanes(timeline):
             for what in sorted({span.what for span in timeline.spans if span.who == who}):
                 seconds = sorted(s.seconds for s in timeline.spans if (s.who, s.what) == (who, what))
                 middle, longest = seconds[len(seconds) // 2], seconds[-1]

@@ -12,13 +12,13 @@ from embodied_rl.learning import checkpoint
 from embodied_rl.planner import auto, choice, stored
 from embodied_rl.processes.handle import RunFailed
 from embodied_rl.ranks.launch import Stopped
-from embodied_rl.ranks.torchrun import decided_by_rank_0
-from embodied_rl.rollout.episodes import EpisodeSampler
+from embodied_rl.ranks.torchrun import decide_on_rank_0
+from embodied_rl.rollout.episode_sampler import EpisodeSampler
 from embodied_rl.runs import provenance
+from embodied_rl.runs.atomic_write import write_text
 from embodied_rl.runs.folder import PLAN, RunFolder
-from embodied_rl.runs.storage import write_text
-from embodied_rl.runtime import select as runtimes
-from embodied_rl.simulators import environments, trust
+from embodied_rl.runtime import selection as runtimes
+from embodied_rl.simulators import python_environments, trust
 from embodied_rl.simulators.kind import SimulatorKind
 from embodied_rl.training.final_report import PAGE
 from embodied_rl.training.loop import train
@@ -32,11 +32,11 @@ def run(config: TrainConfig) -> None:
         RunFailed: a process that it needs was lost, and could not be replaced.
     """
     config, folder = start_or_resume(config)
-    if config.resume is not None and (note := stored.moved(folder.path / provenance.FILE)):
+    if config.resume is not None and (note := stored.describe_move(folder.path / provenance.FILE)):
         print(note)
     try:
-        foreign = environments.interpreter(config.sim) is not None
-        runtimes.launch(config, train, (config, folder), patience(config.plan, foreign))
+        foreign = python_environments.find_interpreter(config.sim) is not None
+        runtimes.launch_ranks(config, train, (config, folder), derive_patience(config.plan, foreign))
     except Stopped:
         print(f"Stopped; every iteration so far is saved. Continue with: embodied-rl train resume={folder.path}")
     except FloatingPointError as error:
@@ -46,7 +46,7 @@ def run(config: TrainConfig) -> None:
         raise RunFailed(f"{str(error).rstrip()}\n{remedy}") from error
 
 
-def patience(plan: Plan, foreign: bool = False) -> float:
+def derive_patience(plan: Plan, foreign: bool = False) -> float:
     """Seconds that ranks wait for each other: enough to find out that a simulator hangs, and to replace it.
 
     Args:
@@ -61,12 +61,12 @@ def check_start(config: TrainConfig) -> None:
     """Find what would keep a run from starting, or from going on; nothing is made.
 
     Raises:
-        UserError: see `check` and `to_resume`.
+        UserError: see `check_run` and `read_run_to_resume`.
     """
     if config.resume is None:
-        check(config)
+        check_run(config)
     else:
-        to_resume(config)
+        read_run_to_resume(config)
 
 
 def start_or_resume(config: TrainConfig) -> tuple[TrainConfig, RunFolder]:
@@ -76,38 +76,40 @@ def start_or_resume(config: TrainConfig) -> tuple[TrainConfig, RunFolder]:
     folder it is.
     """
     if config.resume is not None:
-        return to_resume(replace(config, resume=decided_by_rank_0(lambda: str(run_to_resume(config).path))))
+        return read_run_to_resume(
+            replace(config, resume=decide_on_rank_0(lambda: str(find_run_to_resume(config).path)))
+        )
     begun: dict[str, TrainConfig] = {}
 
     def begin() -> dict[str, str]:
-        begun["config"], folder = start(config)
-        return {"folder": str(folder.path), "configuration": digest(begun["config"])}
+        begun["config"], folder = start_run(config)
+        return {"folder": str(folder.path), "configuration": hash_config(begun["config"])}
 
-    decision = decided_by_rank_0(begin)
-    own = begun.get("config") or with_workers(config)
-    return own, joined(own, decision)
+    decision = decide_on_rank_0(begin)
+    own = begun.get("config") or count_workers(config)
+    return own, join_run(own, decision)
 
 
-def start(config: TrainConfig) -> tuple[TrainConfig, RunFolder]:
+def start_run(config: TrainConfig) -> tuple[TrainConfig, RunFolder]:
     """A new run folder, and the configuration with its plan."""
-    check(config)
-    config, plan = auto.resolve(config)
-    config = with_workers(config)
+    check_run(config)
+    config, plan = auto.resolve_plan(config)
+    config = count_workers(config)
     folder = RunFolder.create(config.run.root, config.run.experiment, config.seed)
     folder.write_config(configuration.to_yaml(config), config.run.overrides)
-    provenance.write(folder.path)
+    provenance.write_provenance(folder.path)
     if plan is not None:
         write_text(folder.path / PLAN, plan)
     return config, folder
 
 
-def joined(config: TrainConfig, decision: dict[str, str]) -> RunFolder:
+def join_run(config: TrainConfig, decision: dict[str, str]) -> RunFolder:
     """The run folder that rank 0 made, where this process has the same configuration.
 
     Raises:
         UserError: it has another one, or does not see the folder.
     """
-    if decision["configuration"] != digest(config):
+    if decision["configuration"] != hash_config(config):
         raise UserError("This process composed another configuration than rank 0: its files in configs/ differ.")
     folder = RunFolder(Path(decision["folder"]))
     if not folder.config.is_file():
@@ -115,17 +117,17 @@ def joined(config: TrainConfig, decision: dict[str, str]) -> RunFolder:
     return folder
 
 
-def with_workers(config: TrainConfig) -> TrainConfig:
+def count_workers(config: TrainConfig) -> TrainConfig:
     """The configuration with the number of rollout workers that its mode takes."""
-    return replace(config, plan=replace(config.plan, rollout_workers=choice.rollout_workers(config)))
+    return replace(config, plan=replace(config.plan, rollout_workers=choice.count_rollout_workers(config)))
 
 
-def digest(config: TrainConfig) -> str:
+def hash_config(config: TrainConfig) -> str:
     """SHA-256 of a configuration."""
     return hashlib.sha256(configuration.to_yaml(config).encode()).hexdigest()
 
 
-def run_to_resume(config: TrainConfig) -> RunFolder:
+def find_run_to_resume(config: TrainConfig) -> RunFolder:
     """The run that `resume` means.
 
     Raises:
@@ -134,15 +136,15 @@ def run_to_resume(config: TrainConfig) -> RunFolder:
     return RunFolder.latest(config.run.root) if config.resume == "last" else RunFolder.open(str(config.resume))
 
 
-def to_resume(config: TrainConfig) -> tuple[TrainConfig, RunFolder]:
+def read_run_to_resume(config: TrainConfig) -> tuple[TrainConfig, RunFolder]:
     """The run that `resume` means, and the configuration it was started with.
 
     Raises:
         UserError: there is no such run, its configuration is damaged or says which code to run, or it is done.
     """
-    folder = run_to_resume(config)
-    old = trust.repeated(configuration.load(TrainConfig, folder.config), config, folder.config)
-    done = max(checkpoint.steps(folder.checkpoints), default=0)
+    folder = find_run_to_resume(config)
+    old = trust.repeat_trusted(configuration.load_config(TrainConfig, folder.config), config, folder.config)
+    done = max(checkpoint.list_steps(folder.checkpoints), default=0)
     if done >= old.train.iterations and (folder.path / PAGE).is_file():
         raise UserError(
             f"{folder.path} is finished: {done} of {old.train.iterations} iterations are done. "
@@ -151,7 +153,7 @@ def to_resume(config: TrainConfig) -> tuple[TrainConfig, RunFolder]:
     return replace(old, resume=str(folder.path)), folder
 
 
-def check(config: TrainConfig) -> None:
+def check_run(config: TrainConfig) -> None:
     """Find what would otherwise be found by every rank, after the run's folder was made.
 
     Raises:
@@ -159,17 +161,17 @@ def check(config: TrainConfig) -> None:
             part of a decision, a task that the simulator does not have, a checkpoint that is damaged or of another
             network.
     """
-    needs = build.method(config.algo).needs
+    needs = build.find_method(config.algo).needs
     if needs.learns_from != "rollouts":
         name = config.algo.name
         raise UserError(f"algo.name={name} does not learn from rollouts; `embodied-rl {name}` is the command for it.")
     check_groups(config, needs.group_size)
     if not needs.fresh_episodes:
         check_segments(config)
-    runtimes.check(config)
-    spec = SimulatorKind.of(config.sim).spec
-    EpisodeSampler(spec, config.seed, curriculum=build.curriculum(config.episodes, spec))
-    build.actor(config.policy, config.algo.sampler, spec, needs.critic)
+    runtimes.check_runtime(config)
+    spec = SimulatorKind.find(config.sim).spec
+    EpisodeSampler(spec, config.seed, curriculum=build.build_curriculum(config.curriculum, spec))
+    build.build_actor(config.policy, config.algo.sampler, spec, needs.critic)
 
 
 def check_groups(config: TrainConfig, size: int) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from embodied_rl.config import assets
-from embodied_rl.config.freeze import did_you_mean
+from embodied_rl.config.freeze import suggest_name
 from embodied_rl.config.schema import (
     AlgoNode,
     BenchConfig,
@@ -25,7 +25,7 @@ from embodied_rl.interfaces.sim import SimulatorSpec
 LONGEST_DEADLINE = 86_400
 
 
-def validate(config: Any) -> None:
+def validate_config(config: Any) -> None:
     """Check a frozen configuration of any command.
 
     Raises:
@@ -141,7 +141,7 @@ def check_checkpoint(policy: PolicyNode) -> None:
     if policy.checkpoint is None:
         return
     try:
-        found = assets.resolve(policy.checkpoint)
+        found = assets.resolve_path(policy.checkpoint)
     except ValueError as error:
         raise UserError(f"policy.checkpoint: {error}") from None
     if not found.exists():
@@ -182,7 +182,7 @@ def check_episodes(spec: SimulatorSpec, split: str | None, task: str | None) -> 
     """
     splits = ["train", "eval", *(name for name in spec.splits if name != "eval")]
     if split is not None and split not in splits:
-        raise UserError(f"split: unknown split '{split}'.{did_you_mean(split, splits)}")
+        raise UserError(f"split: unknown split '{split}'.{suggest_name(split, splits)}")
     known = [*spec.families, *(item.name for item in spec.tasks)]
     if task is not None and task not in known:
-        raise UserError(f"task: unknown task '{task}'.{did_you_mean(task, known)}")
+        raise UserError(f"task: unknown task '{task}'.{suggest_name(task, known)}")

@@ -19,35 +19,36 @@ from hydra.plugins.search_path_plugin import SearchPathPlugin
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from embodied_rl.config.freeze import did_you_mean
+from embodied_rl.config.freeze import suggest_name
+from embodied_rl.config.renamed import RENAMED, describe_renamed
 from embodied_rl.interfaces.errors import UserError
 
 VALUE_OF = "value_of_"
 """Prefix that hides a key from Hydra, where a folder of that name would make it choose a file."""
 
 
-def root() -> Path:
+def find_config_folder() -> Path:
     """The folder of our own YAML: `configs/` in a checkout, inside the package in a wheel."""
     package = Path(__file__).parents[1]
     packaged = package / "_configs"
     return packaged if packaged.is_dir() else package.parent / "configs"
 
 
-def third_party() -> dict[str, Path]:
+def list_third_party() -> dict[str, Path]:
     """Importable packages of YAML that other distributions offer by the entry point `embodied_rl.configs`."""
     return {entry.value: Path(str(files(entry.value))) for entry in entry_points(group="embodied_rl.configs")}
 
 
-def roots(config_dir: Path | None = None) -> list[Path]:
+def list_config_folders(config_dir: Path | None = None) -> list[Path]:
     """Every folder that is searched for YAML, in order."""
-    return [root(), *third_party().values(), *([config_dir] if config_dir else [])]
+    return [find_config_folder(), *list_third_party().values(), *([config_dir] if config_dir else [])]
 
 
 class ConfigPackages(SearchPathPlugin):
     """Lets Hydra see what other distributions offer."""
 
     def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
-        for package in third_party():
+        for package in list_third_party():
             search_path.append("embodied-rl", f"pkg://{package}")
 
 
@@ -60,13 +61,13 @@ class Experiment:
     summary: str
 
 
-def experiments(config_dir: Path | None = None) -> list[Experiment]:
+def list_experiments(config_dir: Path | None = None) -> list[Experiment]:
     """Every experiment that can be chosen, sorted by name."""
-    return [_experiment(option) for option in options("experiment", config_dir)]
+    return [_experiment(option) for option in list_options("experiment", config_dir)]
 
 
 @dataclass(frozen=True)
-class Option:
+class GroupOption:
     """One file that an override such as `algo=flow_sde` chooses; its first comment describes it.
 
     Attributes:
@@ -78,30 +79,34 @@ class Option:
     summary: str
 
 
-def options(group: str, config_dir: Path | None = None) -> list[Option]:
+def list_options(group: str, config_dir: Path | None = None) -> list[GroupOption]:
     """Every file of a group, sorted by name."""
-    found = {path.stem: path for folder in roots(config_dir) for path in sorted(folder.glob(f"{group}/*.yaml"))}
+    found = {
+        path.stem: path for folder in list_config_folders(config_dir) for path in sorted(folder.glob(f"{group}/*.yaml"))
+    }
     return [_option(path) for _, path in sorted(found.items())]
 
 
-def _option(path: Path) -> Option:
+def _option(path: Path) -> GroupOption:
     lines = path.read_text(encoding="utf-8").splitlines()
     plugin = next((line.partition(":")[2].strip() for line in lines if line.startswith("name:")), "")
     comments = [line[1:].strip() for line in lines if line.startswith("#")]
-    return Option(path.stem, plugin, next((line for line in comments if not line.startswith("@")), ""))
+    return GroupOption(path.stem, plugin, next((line for line in comments if not line.startswith("@")), ""))
 
 
-def _experiment(option: "Option") -> Experiment:
+def _experiment(option: "GroupOption") -> Experiment:
     command, colon, summary = option.summary.partition(": ")
     return Experiment(option.name, command, summary) if colon else Experiment(option.name, "train", option.summary)
 
 
-def groups(config_dir: Path | None = None) -> set[str]:
+def list_groups(config_dir: Path | None = None) -> set[str]:
     """Names of the folders of YAML that an override such as `sim=tabletop` chooses a file from."""
-    return {folder.name for top in roots(config_dir) for folder in top.iterdir() if any(folder.glob("*.yaml"))}
+    return {
+        folder.name for top in list_config_folders(config_dir) for folder in top.iterdir() if any(folder.glob("*.yaml"))
+    }
 
 
-def hydra_overrides(overrides: Sequence[str], values: Sequence[str], config_dir: Path | None = None) -> list[str]:
+def make_hydra_overrides(overrides: Sequence[str], values: Sequence[str], config_dir: Path | None = None) -> list[str]:
     """The overrides as Hydra has to be told them.
 
     A plain `key=value` may set a key that no YAML mentions (`++`): whether the key exists is for the dataclasses to
@@ -115,7 +120,7 @@ def hydra_overrides(overrides: Sequence[str], values: Sequence[str], config_dir:
     Raises:
         UserError: text that is no override.
     """
-    chosen = groups(config_dir)
+    chosen = list_groups(config_dir)
     return [_hydra_override(*_parsed(text), chosen, values) for text in overrides]
 
 
@@ -149,7 +154,7 @@ def _hydra_override(text: str, override: Override, chosen: set[str], values: Seq
     return text
 
 
-def compose(
+def compose_config(
     name: str | None, overrides: Sequence[str] = (), values: Sequence[str] = (), config_dir: Path | None = None
 ) -> dict[str, Any]:
     """Compose one configuration.
@@ -157,23 +162,26 @@ def compose(
     Args:
         name: the YAML to start from, such as "train"; None starts from nothing.
         overrides: as typed on the command line.
-        values: see `hydra_overrides`.
+        values: see `make_hydra_overrides`.
         config_dir: an extra folder of YAML, searched last.
 
     Raises:
         UserError: an unknown choice, or an override that cannot be read.
     """
-    told = hydra_overrides(overrides, values, config_dir)
+    told = make_hydra_overrides(overrides, values, config_dir)
     if config_dir:
         told.append(f"hydra.searchpath=['file://{config_dir.resolve()}']")
     Plugins.instance().register(ConfigPackages)
-    with explained(), initialize_config_dir(config_dir=str(root()), version_base="1.3", job_name="embodied-rl"):
+    with (
+        explain_errors(),
+        initialize_config_dir(config_dir=str(find_config_folder()), version_base="1.3", job_name="embodied-rl"),
+    ):
         composed = hydra_compose(name, told, return_hydra_config=True)
         choice = OmegaConf.select(composed, "hydra.runtime.choices.experiment")
-        return plain(OmegaConf.masked_copy(composed, [str(key) for key in composed if key != "hydra"]), choice)
+        return make_plain(OmegaConf.masked_copy(composed, [str(key) for key in composed if key != "hydra"]), choice)
 
 
-def plain(composed: DictConfig, experiment: str | None) -> dict[str, Any]:
+def make_plain(composed: DictConfig, experiment: str | None) -> dict[str, Any]:
     """What Hydra composed as plain values, with the chosen experiment as `run.experiment` where none is given."""
     result = cast("dict[str, Any]", OmegaConf.to_container(composed, resolve=True))
     if experiment and isinstance(result.setdefault("run", {}), dict):
@@ -182,7 +190,7 @@ def plain(composed: DictConfig, experiment: str | None) -> dict[str, Any]:
 
 
 @contextmanager
-def explained() -> Iterator[None]:
+def explain_errors() -> Iterator[None]:
     """Turn what Hydra says about a configuration into a `UserError` for the user."""
     try:
         yield
@@ -192,8 +200,11 @@ def explained() -> Iterator[None]:
         if error.options is None:
             raise UserError(str(error)) from None
         known = [option.rpartition("/")[2] for option in error.options]
-        raise UserError(f"unknown {group or 'configuration'} '{name}'.{did_you_mean(name, known)}") from None
+        raise UserError(f"unknown {group or 'configuration'} '{name}'.{suggest_name(name, known)}") from None
     except (HydraException, OmegaConfBaseException) as error:
         if "No match in the defaults list" in str(error):
-            raise UserError(f"{str(error).partition(chr(10))[0]} This command has no such choice.") from None
+            problem = str(error).partition("\n")[0]
+            group = problem.partition("'")[2].partition("'")[0].partition("@")[0]
+            said = describe_renamed(group, RENAMED.values()) or " This command has no such choice."
+            raise UserError(f"{problem}{said}") from None
         raise UserError(str(error)) from None

@@ -16,6 +16,7 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
+from embodied_rl.config.renamed import describe_renamed
 from embodied_rl.interfaces.errors import UserError
 
 
@@ -34,24 +35,24 @@ def at_least(minimum: float, default: Any = MISSING) -> Any:
     return field(default=default, metadata={"at_least": minimum})
 
 
-def rest() -> Any:
+def take_other_keys() -> Any:
     """A dataclass field that takes the keys its class does not know: those of the plug-in that the class names."""
     return field(default_factory=dict[str, Any], metadata={"rest": True})
 
 
-def join(where: str, key: str) -> str:
+def join_key(where: str, key: str) -> str:
     """The full name of `key` inside the node `where`."""
     return f"{where}.{key}" if where else key
 
 
-def did_you_mean(name: str, known: Sequence[str]) -> str:
+def suggest_name(name: str, known: Sequence[str]) -> str:
     """ "Did you mean 'x'?" with the closest known name, followed by all of them where they are few."""
     close = get_close_matches(name, known, n=1, cutoff=0.5)
     hint = f" Did you mean '{close[0]}'?" if close else ""
     return f"{hint} Known: {', '.join(known)}." if known and len(known) <= 24 else hint
 
 
-def freeze(kind: type[Config], mapping: Mapping[str, Any], where: str = "") -> Config:
+def freeze_config(kind: type[Config], mapping: Mapping[str, Any], where: str = "") -> Config:
     """Build `kind` from a mapping, its nested dataclasses included.
 
     Args:
@@ -63,26 +64,26 @@ def freeze(kind: type[Config], mapping: Mapping[str, Any], where: str = "") -> C
         UserError: an unknown or missing key, or a value of the wrong type or outside its bounds.
     """
     known = {item.name: item for item in fields(kind) if item.init}
-    rest_name = rest_field(kind)
+    rest_name = find_rest_field(kind)
     named = {key: value for key, value in mapping.items() if key in known and key != rest_name}
     extra = {key: value for key, value in mapping.items() if key not in named}
     if extra and rest_name is None:
         raise UserError(_unknown_key(kind, next(iter(extra)), where))
     for name, item in known.items():
         if name not in named and item.default is MISSING and item.default_factory is MISSING:
-            raise UserError(f"{join(where, name)} is missing. Add {join(where, name)}=<value>.")
+            raise UserError(f"{join_key(where, name)} is missing. Add {join_key(where, name)}=<value>.")
     hints = get_type_hints(kind)
-    values = {key: _convert(value, hints[key], join(where, key)) for key, value in named.items()}
+    values = {key: _convert(value, hints[key], join_key(where, key)) for key, value in named.items()}
     for key, value in values.items():
-        _check_bounds(value, known[key], join(where, key))
+        _check_bounds(value, known[key], join_key(where, key))
     try:
         return kind(**values, **({rest_name: extra} if rest_name else {}))
     except ValueError as error:  # what a plug-in's own check says is for the user, whatever it raises
         raise UserError(str(error)) from error
 
 
-def thaw(config: DataclassInstance) -> dict[str, Any]:
-    """The inverse of `freeze`: a mapping of plain values, plug-in keys beside those of their node."""
+def thaw_config(config: DataclassInstance) -> dict[str, Any]:
+    """The inverse of `freeze_config`: a mapping of plain values, plug-in keys beside those of their node."""
     result: dict[str, Any] = {}
     for item in fields(config):
         value = getattr(config, item.name)
@@ -95,29 +96,29 @@ def thaw(config: DataclassInstance) -> dict[str, Any]:
 
 def to_yaml(config: DataclassInstance) -> str:
     """The whole configuration, defaults included, as YAML."""
-    return OmegaConf.to_yaml(OmegaConf.create(thaw(config)))
+    return OmegaConf.to_yaml(OmegaConf.create(thaw_config(config)))
 
 
-def save(config: DataclassInstance, path: Path) -> None:
+def save_config(config: DataclassInstance, path: Path) -> None:
     """Write the whole configuration, defaults included."""
     path.write_text(to_yaml(config), encoding="utf-8")
 
 
-def load(kind: type[Config], path: Path) -> Config:
-    """Read what `save` wrote.
+def load_config(kind: type[Config], path: Path) -> Config:
+    """Read what `save_config` wrote.
 
     Raises:
         UserError: the file is not there, or does not fit `kind`.
     """
-    mapping = read(path)
+    mapping = read_config(path)
     try:
-        return freeze(kind, mapping)
+        return freeze_config(kind, mapping)
     except ValueError as error:
         raise UserError(f"{path}: {error}") from None
 
 
-def read(path: Path) -> dict[str, Any]:
-    """What `save` wrote, as plain values. Nothing that it refers to is looked up: the file may be a stranger's.
+def read_config(path: Path) -> dict[str, Any]:
+    """What `save_config` wrote, as plain values. Nothing that it refers to is looked up: the file may be a stranger's.
 
     Raises:
         UserError: the file is not there, is damaged, or holds no keys.
@@ -133,32 +134,34 @@ def read(path: Path) -> dict[str, Any]:
     return {str(key): value for key, value in cast("dict[Any, Any]", mapping).items()}
 
 
-def rest_field(kind: type[DataclassInstance]) -> str | None:
+def find_rest_field(kind: type[DataclassInstance]) -> str | None:
     """Name of the field that takes unknown keys, or None."""
     return next((item.name for item in fields(kind) if item.metadata.get("rest")), None)
 
 
-def key_paths(kind: type[DataclassInstance], where: str = "") -> list[str]:
+def list_key_paths(kind: type[DataclassInstance], where: str = "") -> list[str]:
     """The full names of all keys of a dataclass, nested ones included."""
     result: list[str] = []
     for name, hint in get_type_hints(kind).items():
-        if name not in {item.name for item in fields(kind)} or name == rest_field(kind):
+        if name not in {item.name for item in fields(kind)} or name == find_rest_field(kind):
             continue
-        result.append(join(where, name))
+        result.append(join_key(where, name))
         options = get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,)
         for option in options:
             if isinstance(option, type) and is_dataclass(option):
-                result += key_paths(option, join(where, name))
+                result += list_key_paths(option, join_key(where, name))
     return result
 
 
 def _unknown_key(kind: type[DataclassInstance], key: str, where: str) -> str:
-    siblings = [join(where, item.name) for item in fields(kind)]
-    deepest_first = sorted(reversed(key_paths(kind, where)), key=lambda path: -path.count("."))
+    siblings = [join_key(where, item.name) for item in fields(kind)]
+    if renamed := describe_renamed(join_key(where, key), siblings):
+        return f"unknown key '{join_key(where, key)}'.{renamed}"
+    deepest_first = sorted(reversed(list_key_paths(kind, where)), key=lambda path: -path.count("."))
     below = {path.rpartition(".")[2]: path for path in deepest_first}
     close = get_close_matches(key, list(below), n=1)
     elsewhere = f" Did you mean '{below[close[0]]}'?" if close else ""
-    return f"unknown key '{join(where, key)}'.{elsewhere or did_you_mean(join(where, key), siblings)}"
+    return f"unknown key '{join_key(where, key)}'.{elsewhere or suggest_name(join_key(where, key), siblings)}"
 
 
 def _check_bounds(value: Any, item: Field[Any], where: str) -> None:
@@ -169,7 +172,7 @@ def _check_bounds(value: Any, item: Field[Any], where: str) -> None:
 
 def _plain(value: Any) -> Any:
     if is_dataclass(value) and not isinstance(value, type):
-        return thaw(value)
+        return thaw_config(value)
     if isinstance(value, Mapping):
         return {str(key): _plain(item) for key, item in cast("Mapping[Any, Any]", value).items()}
     if isinstance(value, tuple | list):
@@ -185,7 +188,7 @@ def _wrong(value: Any, expected: str, where: str) -> UserError:
 
 
 def _convert(value: Any, hint: Any, where: str) -> Any:
-    """`value` as the type `hint`; see `freeze` for what is raised."""
+    """`value` as the type `hint`; see `freeze_config` for what is raised."""
     origin, options = get_origin(hint), get_args(hint)
     if hint is Any:
         return value
@@ -202,7 +205,7 @@ def _convert(value: Any, hint: Any, where: str) -> Any:
     if isinstance(hint, type) and is_dataclass(hint):
         if not isinstance(value, Mapping):
             raise _wrong(value, f"a group of keys, such as {where}.{fields(hint)[0].name}=<value>", where)
-        return freeze(hint, cast("Mapping[str, Any]", value), where)
+        return freeze_config(hint, cast("Mapping[str, Any]", value), where)
     return _convert_scalar(value, hint, where)
 
 
@@ -222,7 +225,7 @@ def _convert_union(value: Any, options: tuple[Any, ...], where: str) -> Any:
 def _convert_name(value: Any, known: dict[str, Any], where: str) -> Any:
     if value is not None and str(value) in known:
         return known[str(value)]
-    raise UserError(f"{where}: unknown value {value!r}.{did_you_mean(str(value), list(known))}")
+    raise UserError(f"{where}: unknown value {value!r}.{suggest_name(str(value), list(known))}")
 
 
 def _convert_sequence(value: Any, hint: Any, where: str) -> Any:
@@ -243,7 +246,7 @@ def _convert_mapping(value: Any, options: tuple[Any, ...], where: str) -> dict[s
     if not isinstance(value, Mapping):
         raise _wrong(value, "a group of keys", where)
     items = cast("Mapping[Any, Any]", value).items()
-    return {str(key): _convert(item, options[1], join(where, str(key))) for key, item in items}
+    return {str(key): _convert(item, options[1], join_key(where, str(key))) for key, item in items}
 
 
 def _convert_scalar(value: Any, hint: Any, where: str) -> Any:

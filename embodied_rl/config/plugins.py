@@ -11,26 +11,32 @@ from importlib import import_module
 from importlib.metadata import entry_points
 from typing import Any
 
-from embodied_rl.config.freeze import DataclassInstance, did_you_mean, freeze, join, key_paths
+from embodied_rl.config.freeze import DataclassInstance, freeze_config, join_key, list_key_paths, suggest_name
 from embodied_rl.interfaces.errors import UserError
 
 GROUPS = {
     "sims": "embodied_rl.sims",
     "policies": "embodied_rl.policies",
     "algorithms": "embodied_rl.algorithms",
-    "episodes": "embodied_rl.episodes",
+    "curricula": "embodied_rl.curricula",
 }
-_SINGULAR = {"sims": "simulator", "policies": "policy", "algorithms": "algorithm", "episodes": "curriculum"}
+_OLD_GROUPS = {"curricula": "embodied_rl.episodes"}
+_SINGULAR = {"sims": "simulator", "policies": "policy", "algorithms": "algorithm", "curricula": "curriculum"}
 
 
 @cache
-def table(kind: str) -> dict[str, str]:
+def list_plugins(kind: str) -> dict[str, str]:
     """All plug-ins of a kind, name → "module:Class", over every installed distribution.
 
     Raises:
-        UserError: two distributions offer the same name.
+        UserError: two distributions offer the same name, or one offers plug-ins under the old name of a group.
     """
     result: dict[str, str] = {}
+    if kind in _OLD_GROUPS and (old := sorted(entry_points(group=_OLD_GROUPS[kind]), key=lambda entry: entry.value)):
+        raise UserError(
+            f"the entry point {old[0].value} is in the group '{_OLD_GROUPS[kind]}', which is called '{GROUPS[kind]}' "
+            "now. Move it in the package's pyproject.toml, and install the package anew."
+        )
     for entry in sorted(entry_points(group=GROUPS[kind]), key=lambda entry: entry.value):
         offered: Mapping[str, str] = entry.load()
         for name, path in offered.items():
@@ -39,31 +45,33 @@ def table(kind: str) -> dict[str, str]:
     return result
 
 
-def names(kind: str) -> list[str]:
+def list_names(kind: str) -> list[str]:
     """Names of all plug-ins of a kind, sorted."""
-    return sorted(table(kind))
+    return sorted(list_plugins(kind))
 
 
-def path(kind: str, name: str) -> str:
+def find_path(kind: str, name: str) -> str:
     """Where a plug-in lives, "module:Class", without importing it.
 
     Raises:
         UserError: there is no such plug-in.
     """
-    known = table(kind)
+    known = list_plugins(kind)
     if name not in known:
-        installed = did_you_mean(name, names(kind)) or " None is installed: is embodied-rl installed (pip install)?"
+        installed = (
+            suggest_name(name, list_names(kind)) or " None is installed: is embodied-rl installed (pip install)?"
+        )
         raise UserError(f"unknown {_SINGULAR[kind]} '{name}'.{installed}")
     return known[name]
 
 
-def find(kind: str, name: str) -> type[Any]:
+def find_plugin(kind: str, name: str) -> type[Any]:
     """Import a plug-in.
 
     Raises:
         UserError: there is no such plug-in, or a package that it needs is not installed.
     """
-    module, _, attribute = path(kind, name).partition(":")
+    module, _, attribute = find_path(kind, name).partition(":")
     try:
         return getattr(import_module(module), attribute)
     except ModuleNotFoundError as error:
@@ -74,12 +82,12 @@ def find(kind: str, name: str) -> type[Any]:
         ) from error
 
 
-def configure(kind: str, node: DataclassInstance, where: str) -> tuple[type[Any], Any]:
+def configure_plugin(kind: str, node: DataclassInstance, where: str) -> tuple[type[Any], Any]:
     """Find the plug-in that a configuration node names, and freeze the node's options into the plug-in's `Config`.
 
     Args:
         kind: one of `GROUPS`.
-        node: a `SimNode`, `PolicyNode`, `AlgoNode` or `EpisodesNode`.
+        node: a `SimNode`, `PolicyNode`, `AlgoNode` or `CurriculumNode`.
         where: the node's full name, for messages.
 
     Returns:
@@ -89,10 +97,10 @@ def configure(kind: str, node: DataclassInstance, where: str) -> tuple[type[Any]
         UserError: an unknown plug-in, or options that its `Config` does not take.
     """
     options: dict[str, Any] = getattr(node, "options")  # noqa: B009 - nodes share this field, not a base class
-    found = find(kind, getattr(node, "name"))  # noqa: B009
-    own = key_paths(found.Config)
+    found = find_plugin(kind, getattr(node, "name"))  # noqa: B009
+    own = list_key_paths(found.Config)
     for key in options:
         if key not in own:
-            known = [join(where, item) for item in (*own, *key_paths(type(node)))]
-            raise UserError(f"unknown key '{join(where, key)}'.{did_you_mean(join(where, key), known)}")
-    return found, freeze(found.Config, options, where)
+            known = [join_key(where, item) for item in (*own, *list_key_paths(type(node)))]
+            raise UserError(f"unknown key '{join_key(where, key)}'.{suggest_name(join_key(where, key), known)}")
+    return found, freeze_config(found.Config, options, where)

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from embodied_rl.curricula.uniform import uniform_weights
+from embodied_rl.curricula.uniform import make_uniform_weights
 from embodied_rl.interfaces.curriculum import Curriculum, EpisodeRecord
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.sim import Array, SimulatorSpec
@@ -44,10 +44,10 @@ class SuccessRate(Curriculum):
 
     def __init__(self, config: SuccessRateConfig, spec: SimulatorSpec) -> None:
         if not 0 < config.floor < float("inf"):
-            raise UserError(f"episodes.floor must be above 0, not {config.floor}: a task may come back.")
+            raise UserError(f"curriculum.floor must be above 0, not {config.floor}: a task may come back.")
         if not 0 < config.rate <= 1:
-            raise UserError(f"episodes.rate must be above 0 and at most 1, not {config.rate}.")
-        self.config, self._uniform = config, uniform_weights(spec)
+            raise UserError(f"curriculum.rate must be above 0 and at most 1, not {config.rate}.")
+        self.config, self._uniform = config, make_uniform_weights(spec)
         self._success = np.full(len(spec.tasks), 0.5)
 
     def weights(self) -> NDArray[np.float64]:

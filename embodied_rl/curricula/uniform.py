@@ -10,7 +10,7 @@ from embodied_rl.interfaces.curriculum import Curriculum
 from embodied_rl.interfaces.sim import SimulatorSpec
 
 
-def uniform_weights(spec: SimulatorSpec) -> NDArray[np.float64]:
+def make_uniform_weights(spec: SimulatorSpec) -> NDArray[np.float64]:
     """float64 [tasks]: 1 / number of tasks of its family, so that those of each family add up to 1."""
     sizes = Counter(task.family for task in spec.tasks)
     return np.array([1 / sizes[task.family] for task in spec.tasks], np.float64)
@@ -27,7 +27,7 @@ class Uniform(Curriculum):
     Config = UniformConfig
 
     def __init__(self, config: UniformConfig, spec: SimulatorSpec) -> None:
-        self._weights = uniform_weights(spec)
+        self._weights = make_uniform_weights(spec)
 
     def weights(self) -> NDArray[np.float64]:
         """float64 [tasks]."""

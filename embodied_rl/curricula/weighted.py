@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from embodied_rl.config.freeze import did_you_mean
-from embodied_rl.curricula.uniform import uniform_weights
+from embodied_rl.config.freeze import suggest_name
+from embodied_rl.curricula.uniform import make_uniform_weights
 from embodied_rl.interfaces.curriculum import Curriculum
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.sim import SimulatorSpec
@@ -37,14 +37,14 @@ class Weighted(Curriculum):
         known = list(dict.fromkeys([*spec.families, *names]))
         for name, weight in given.items():
             if name not in known:
-                raise UserError(f"episodes.weights: unknown family or task '{name}'.{did_you_mean(name, known)}")
+                raise UserError(f"curriculum.weights: unknown family or task '{name}'.{suggest_name(name, known)}")
             if not 0 <= weight < float("inf"):
-                raise UserError(f"episodes.weights.{name} must be a number of at least 0, not {weight}.")
+                raise UserError(f"curriculum.weights.{name} must be a number of at least 0, not {weight}.")
         of_family = np.array([given.get(task.family, 1.0) for task in spec.tasks], np.float64)
         own = np.array([1.0 if name in spec.families else given.get(name, 1.0) for name in names], np.float64)
-        self._weights = uniform_weights(spec) * of_family * own
+        self._weights = make_uniform_weights(spec) * of_family * own
         if not self._weights.any():
-            raise UserError("episodes.weights leaves no task to draw: give one of them more than 0.")
+            raise UserError("curriculum.weights leaves no task to draw: give one of them more than 0.")
 
     def weights(self) -> NDArray[np.float64]:
         """float64 [tasks]."""

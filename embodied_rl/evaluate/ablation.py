@@ -10,7 +10,7 @@ from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.policy import DeployedPolicy, NoiseKeys
 from embodied_rl.interfaces.sim import Episode, Observation
 from embodied_rl.processes.handle import Handle, WorkerDied, revive
-from embodied_rl.rollout.runner import in_batches
+from embodied_rl.rollout.runner import split_into_batches
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ def replace_instructions(shown: Mapping[int, str], observation: Observation, key
 def read_instructions(handle: Handle, episodes: Sequence[Episode], envs: int) -> dict[int, str]:
     """Episode index → what the simulator asks for in it, known only once it starts."""
     found: dict[int, str] = {}
-    for batch in in_batches(episodes, envs):
+    for batch in split_into_batches(episodes, envs):
         padded = [*batch, *[None] * (envs - len(batch))]
         try:
             observation: Observation = handle.submit("reset", padded).result()
@@ -48,7 +48,7 @@ def read_instructions(handle: Handle, episodes: Sequence[Episode], envs: int) ->
     return found
 
 
-def foreign_instructions(episodes: Sequence[Episode], own: Mapping[int, str], seed: int) -> dict[int, str]:
+def exchange_instructions(episodes: Sequence[Episode], own: Mapping[int, str], seed: int) -> dict[int, str]:
     """Give each episode the instruction of another one, of another task; every instruction is used once.
 
     Args:

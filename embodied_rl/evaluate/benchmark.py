@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import Any
 
-from embodied_rl.config.freeze import did_you_mean, freeze
+from embodied_rl.config.freeze import freeze_config, suggest_name
 from embodied_rl.config.schema import BenchmarkNode, BenchmarkPart, EvalConfig, SimChange, SimNode
 from embodied_rl.evaluate.protocol import EpisodeResult, enumerate_episodes
 from embodied_rl.interfaces.errors import UserError
@@ -23,7 +23,7 @@ MACHINE = ("num_envs", "python", "pythonpath")
 
 
 @dataclass(frozen=True)
-class Part:
+class EvaluationPart:
     """What one simulator runs.
 
     Attributes:
@@ -39,7 +39,7 @@ class Part:
     whole: int
 
 
-def parts_of(config: EvalConfig, own: SimNode | None) -> list[Part]:
+def make_parts(config: EvalConfig, own: SimNode | None) -> list[EvaluationPart]:
     """Everything an evaluation runs.
 
     Args:
@@ -50,33 +50,33 @@ def parts_of(config: EvalConfig, own: SimNode | None) -> list[Part]:
         UserError: no simulator, or an unknown one; an unknown split, task or initial state.
     """
     if config.benchmark is None:
-        kind = SimulatorKind.of(changed({} if own is None else mapping_of(own), config.sim))
+        kind = SimulatorKind.find(change_simulator({} if own is None else to_mapping(own), config.sim))
         count = config.episodes or DRAWN
         listed = enumerate_episodes(kind.spec, config.split, count, config.task, seed=config.seed)
-        return [Part(kind, kind.spec, tuple(listed), count)]
+        return [EvaluationPart(kind, kind.spec, tuple(listed), count)]
     if config.split != "eval":
         raise UserError("split: a benchmark has conditions of its own. Leave out split=…, or benchmark=….")
     check_change(config.benchmark, config.sim)
     for part in config.benchmark.parts:
         check_settings(part.sim, config.sim.options, f"benchmark={config.benchmark.name}")
-    kinds = [SimulatorKind.of(changed(part.sim, config.sim)) for part in config.benchmark.parts]
+    kinds = [SimulatorKind.find(change_simulator(part.sim, config.sim)) for part in config.benchmark.parts]
     with ThreadPoolExecutor() as pool:  # each may have to ask another Python environment
         specs = list(pool.map(lambda kind: kind.spec, kinds))
     described = list(zip(config.benchmark.parts, specs, strict=True))
     found = [_listed(part, spec, config.task) for part, spec in described]
     if not any(found):
         known = [name for spec in specs for name in (*spec.families, *(task.name for task in spec.tasks))]
-        raise UserError(f"task: unknown task '{config.task}'.{did_you_mean(str(config.task), known)}")
-    limits = shares([len(each) for each in found], config.episodes)
+        raise UserError(f"task: unknown task '{config.task}'.{suggest_name(str(config.task), known)}")
+    limits = divide_episodes([len(each) for each in found], config.episodes)
     starts = accumulate(limits, initial=0)
     parts = [
-        Part(kind, spec, _numbered(episodes[:limit], start), len(_listed(part, spec, None)))
+        EvaluationPart(kind, spec, _numbered(episodes[:limit], start), len(_listed(part, spec, None)))
         for kind, (part, spec), episodes, limit, start in zip(kinds, described, found, limits, starts, strict=False)
     ]
     return [part for part in parts if part.episodes]
 
 
-def shares(sizes: Sequence[int], most: int | None) -> list[int]:
+def divide_episodes(sizes: Sequence[int], most: int | None) -> list[int]:
     """How many of each part are run, where `most` are wanted in all: as even as their sizes allow."""
     if most is None or most >= sum(sizes):
         return list(sizes)
@@ -87,7 +87,7 @@ def shares(sizes: Sequence[int], most: int | None) -> list[int]:
     return given
 
 
-def changed(base: dict[str, Any], change: SimChange) -> SimNode:
+def change_simulator(base: dict[str, Any], change: SimChange) -> SimNode:
     """A simulator with what was typed; where that names another simulator, nothing of the first is kept.
 
     Raises:
@@ -97,7 +97,7 @@ def changed(base: dict[str, Any], change: SimChange) -> SimNode:
     if change.name is None and "name" not in kept:
         raise UserError("The policy does not say which simulator it was trained in. Add sim=<name>, or benchmark=….")
     named = {} if change.name is None else {"name": change.name}
-    return freeze(SimNode, {**kept, **named, **change.options}, "sim")
+    return freeze_config(SimNode, {**kept, **named, **change.options}, "sim")
 
 
 def check_change(node: BenchmarkNode, change: SimChange) -> None:
@@ -115,14 +115,14 @@ def check_change(node: BenchmarkNode, change: SimChange) -> None:
                 raise UserError(f"sim.{key}: {said}. Leave one of them out.")
 
 
-def mapping_of(node: SimNode) -> dict[str, Any]:
+def to_mapping(node: SimNode) -> dict[str, Any]:
     """A node as it is written in a configuration, the simulator's own keys beside the others."""
     plain = {"name": node.name, "num_envs": node.num_envs, "python": node.python, "pythonpath": list(node.pythonpath)}
     return {**plain, **node.options}
 
 
-def combined(
-    parts: Sequence[Part], results: Sequence[Sequence[EpisodeResult]]
+def combine_results(
+    parts: Sequence[EvaluationPart], results: Sequence[Sequence[EpisodeResult]]
 ) -> tuple[list[EpisodeResult], SimulatorSpec]:
     """The results of all parts as one list, and a spec that names their tasks."""
     tasks, listed = list[Task](), list[EpisodeResult]()
@@ -135,7 +135,7 @@ def combined(
     return listed, replace(parts[0].spec, tasks=tuple(tasks))
 
 
-def about(config: EvalConfig, parts: Sequence[Part]) -> dict[str, Any]:
+def describe_benchmark(config: EvalConfig, parts: Sequence[EvaluationPart]) -> dict[str, Any]:
     """What the report says of a benchmark: which one, whether all of it was run, with which changes, on what."""
     if config.benchmark is None:
         return {}
@@ -159,7 +159,7 @@ def _listed(part: BenchmarkPart, spec: SimulatorSpec, only: str | None) -> list[
         has = f"'{short[0].name}' has {short[0].initial_states}"
         raise UserError(f"benchmark: it asks for {part.initial_states} initial states of each task, but {has}.")
     if part.split not in ("train", *spec.splits):
-        raise UserError(f"benchmark: unknown split '{part.split}'.{did_you_mean(part.split, list(spec.splits))}")
+        raise UserError(f"benchmark: unknown split '{part.split}'.{suggest_name(part.split, list(spec.splits))}")
     states = [None] if part.initial_states is None else range(part.initial_states)
     drawn = [(state, seed, task) for state in states for seed in range(part.seeds) for task in chosen]
     return [Episode(index, task, seed, state, split=part.split) for index, (state, seed, task) in enumerate(drawn)]
@@ -173,6 +173,6 @@ def _tasks(part: BenchmarkPart, spec: SimulatorSpec, only: str | None) -> list[i
     names = [task.name for task in spec.tasks]
     for name in part.tasks or ():
         if name not in names:
-            raise UserError(f"benchmark: unknown task '{name}'.{did_you_mean(name, names)}")
+            raise UserError(f"benchmark: unknown task '{name}'.{suggest_name(name, names)}")
     wanted = [number for number, task in enumerate(spec.tasks) if part.tasks is None or task.name in part.tasks]
     return [number for number in wanted if only in (None, spec.tasks[number].name, spec.tasks[number].family)]

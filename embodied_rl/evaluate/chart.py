@@ -28,7 +28,7 @@ class Series:
     high: Sequence[float | None] = ()
     dots: bool = False
 
-    def known(self) -> list[tuple[float, float, float, float]]:
+    def known_points(self) -> list[tuple[float, float, float, float]]:
         """(x, y, low, high) of the points that have a y; low = high = y where there is no interval."""
         lows, highs = self.low or self.y, self.high or self.y
         rows = zip(self.x, self.y, lows, highs, strict=True)
@@ -37,7 +37,7 @@ class Series:
         ]
 
 
-def line_chart(title: str, series: Sequence[Series], *, x_label: str, percent: bool = False) -> str:
+def draw_line_chart(title: str, series: Sequence[Series], *, x_label: str, percent: bool = False) -> str:
     """An SVG element.
 
     Args:
@@ -46,7 +46,7 @@ def line_chart(title: str, series: Sequence[Series], *, x_label: str, percent: b
         x_label: shown below the x axis.
         percent: y is a share, drawn from 0 to 100 %.
     """
-    drawn = [(item, item.known()) for item in series if item.known()]
+    drawn = [(item, item.known_points()) for item in series if item.known_points()]
     points = [point for _, known in drawn for point in known]
     if not points:
         return ""
@@ -95,7 +95,7 @@ class _Frame:
         return f"{HEIGHT - _BOTTOM - share * (HEIGHT - _TOP - _BOTTOM):.1f}"
 
 
-def ticks(low: float, high: float, count: int = 5) -> list[float]:
+def choose_ticks(low: float, high: float, count: int = 5) -> list[float]:
     """Round numbers (1, 2 or 5 times a power of ten apart) inside [low, high], about `count` of them."""
     raw = (high - low) / count
     power = 10.0 ** math.floor(math.log10(raw))
@@ -106,11 +106,11 @@ def ticks(low: float, high: float, count: int = 5) -> list[float]:
 
 def _axes(frame: _Frame, x_label: str, percent: bool) -> str:
     parts: list[str] = []
-    for value in ticks(frame.y_low, frame.y_high):
+    for value in choose_ticks(frame.y_low, frame.y_high):
         y, text = frame.y(value), f"{value:.0%}" if percent else f"{value:.4g}"
         parts.append(f'<line x1="{_LEFT}" x2="{WIDTH - _RIGHT}" y1="{y}" y2="{y}" class="grid"/>')
         parts.append(f'<text x="{_LEFT - 8}" y="{y}" dy="4" text-anchor="end">{text}</text>')
-    for value in ticks(frame.x_low, frame.x_high):
+    for value in choose_ticks(frame.x_low, frame.x_high):
         parts.append(
             f'<text x="{frame.x(value)}" y="{HEIGHT - _BOTTOM + 17}" text-anchor="middle">{_short(value)}</text>'
         )

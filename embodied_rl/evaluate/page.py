@@ -5,10 +5,10 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from pathlib import Path
 
-from embodied_rl.evaluate.chart import Series, line_chart
+from embodied_rl.evaluate.chart import Series, draw_line_chart
 from embodied_rl.evaluate.report import Rate, Report, Summary
-from embodied_rl.runs.metrics import Value, read_metrics
-from embodied_rl.runs.storage import write_text
+from embodied_rl.runs.atomic_write import write_text
+from embodied_rl.runs.metrics_file import Value, read_metrics
 
 _STYLE = """
 :root { color-scheme: light; --ink: #1e293b; --soft: #64748b; --line: #e2e8f0; --accent: #2563eb; }
@@ -80,11 +80,11 @@ def write_page(
     lead = " · ".join([*where, f"split {metadata.get('split', '–')}", f"{report.success.episodes} episodes"])
     sections = [
         _cards(report.overall, before.overall if before else None),
-        section("By family", _table("family", report.families, before.families if before else None)),
-        section("By task", _table("task", report.tasks, before.tasks if before else None)),
-        section("Learning curves", learning_curves(read_metrics(metrics) if metrics else ())),
-        section("Videos", _videos(videos)),
-        section("Where these numbers come from", _details(metadata)),
+        make_section("By family", _table("family", report.families, before.families if before else None)),
+        make_section("By task", _table("task", report.tasks, before.tasks if before else None)),
+        make_section("Learning curves", draw_learning_curves(read_metrics(metrics) if metrics else ())),
+        make_section("Videos", _videos(videos)),
+        make_section("Where these numbers come from", _details(metadata)),
     ]
     write_html(path, "Evaluation", lead, sections)
 
@@ -98,12 +98,12 @@ def write_html(path: Path, title: str, lead: str, sections: Sequence[str]) -> No
     write_text(path, page)
 
 
-def section(title: str, content: str) -> str:
+def make_section(title: str, content: str) -> str:
     """A headed section; nothing where there is no content."""
     return f"<h2>{escape(title)}</h2>{content}" if content else ""
 
 
-def percent(rate: Rate) -> str:
+def format_percent(rate: Rate) -> str:
     """e.g. 83.2 % [78.1, 87.3]."""
     return f"{100 * rate.rate:.1f} % [{100 * rate.low:.1f}, {100 * rate.high:.1f}]"
 
@@ -112,14 +112,14 @@ def _share(value: float) -> str:
     return f"{100 * value:.1f} %"
 
 
-def bar(rate: Rate) -> str:
+def make_bar(rate: Rate) -> str:
     """A share as a bar, its interval as a darker stroke."""
     left, width = 100 * rate.low, 100 * (rate.high - rate.low)
     fill = f'<i style="width:{100 * rate.rate:.1f}%"></i>'
     return f'<span class="bar">{fill}<u style="left:{left:.1f}%;width:{width:.1f}%"></u></span>'
 
 
-def table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+def make_html_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """A table; cells are HTML already."""
     head = "".join(f"<th>{escape(heading)}</th>" for heading in headings)
     body = "".join(f"<tr>{''.join(f'<td>{cell}</td>' for cell in row)}</tr>" for row in rows)
@@ -128,7 +128,7 @@ def table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     )
 
 
-def learning_curves(metrics: Sequence[Mapping[str, Value]]) -> str:
+def draw_learning_curves(metrics: Sequence[Mapping[str, Value]]) -> str:
     """Success while training with the evaluations and their intervals, then the other curves that have values."""
     iterations = [_number(row.get("iteration")) or 0.0 for row in metrics]
 
@@ -144,11 +144,11 @@ def learning_curves(metrics: Sequence[Mapping[str, Value]]) -> str:
         dots=True,
     )
     training = Series("training, with exploration", iterations, column("rollout/success"))
-    charts = [line_chart("Success", [training, evaluations], x_label="iteration", percent=True)]
+    charts = [draw_line_chart("Success", [training, evaluations], x_label="iteration", percent=True)]
     for title, name in _CURVES:
         values = column(name)
         if any(values):  # fixed noise has no entropy to speak of
-            charts.append(line_chart(title, [Series("", iterations, values)], x_label="iteration"))
+            charts.append(draw_line_chart(title, [Series("", iterations, values)], x_label="iteration"))
     drawn = "".join(charts)
     return f'<div class="charts">{drawn}</div>' if drawn else ""
 
@@ -158,7 +158,7 @@ def _cards(overall: Summary, before: Summary | None) -> str:
         return f'<div class="card"><b>{value}</b><span>{label}</span></div>'
 
     success, at_end = overall.success, overall.success_at_end
-    gained = "" if before is None else f"<br>before training {percent(before.success)}"
+    gained = "" if before is None else f"<br>before training {format_percent(before.success)}"
     cards = (
         card(_share(success.rate), f"success, 95 % interval {_share(success.low)} to {_share(success.high)}{gained}"),
         card(_share(at_end.rate), f"success at the end, {_share(at_end.low)} to {_share(at_end.high)}"),
@@ -173,13 +173,18 @@ def _table(kind: str, summaries: Mapping[str, Summary], before: Mapping[str, Sum
     rows: list[list[str]] = []
     for name, summary in summaries.items():
         figures = [f"{summary.success.episodes}", f"{summary.steps:.1f}", f"{summary.smoothness:.4f}"]
-        row = [escape(name), bar(summary.success), percent(summary.success), _share(summary.success_at_end.rate)]
+        row = [
+            escape(name),
+            make_bar(summary.success),
+            format_percent(summary.success),
+            _share(summary.success_at_end.rate),
+        ]
         rows.append([*row, *figures])
         if before is not None:
-            rows[-1].insert(2, percent(before[name].success) if name in before else "–")
+            rows[-1].insert(2, format_percent(before[name].success) if name in before else "–")
     if before is not None:
         headings.insert(2, "before")
-    return table(headings, rows)
+    return make_html_table(headings, rows)
 
 
 def _videos(videos: Sequence[Path]) -> str:

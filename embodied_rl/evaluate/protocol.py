@@ -7,14 +7,14 @@ from typing import Literal
 
 import numpy as np
 
-from embodied_rl.config.freeze import did_you_mean
+from embodied_rl.config.freeze import suggest_name
 from embodied_rl.evaluate import ablation
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.policy import DeployedPolicy
 from embodied_rl.interfaces.sim import Array, Episode, Observation, SimulatorSpec, StepResult
 from embodied_rl.processes.handle import Handle
-from embodied_rl.rollout.episodes import Purpose, episode_seed
-from embodied_rl.rollout.runner import EpisodeRunner, Observer, Running
+from embodied_rl.rollout.episode_sampler import Purpose, derive_episode_seed
+from embodied_rl.rollout.runner import EpisodeRunner, Observer, RunningEpisode
 
 Ablation = Literal["none", "image", "instruction"]
 IN_DISTRIBUTION = "eval"
@@ -66,12 +66,12 @@ def enumerate_episodes(
     for index in range(episodes):
         turn, family = divmod(index, len(families))
         chosen = families[family][turn % len(families[family])]
-        drawn = episode_seed(purpose, split, seed, index)
+        drawn = derive_episode_seed(purpose, split, seed, index)
         listed.append(Episode(index=index, task=chosen, seed=drawn, split=conditions))
     return listed
 
 
-def evaluate(
+def evaluate_policy(
     actor: DeployedPolicy,
     handles: Sequence[Handle],
     spec: SimulatorSpec,
@@ -104,7 +104,7 @@ def evaluate(
         actor = ablation.AblatedPolicy(actor, ablation.blank_images)
     elif ablate == "instruction":
         own = ablation.read_instructions(handles[0], episodes, envs_per_handle)
-        shown = ablation.foreign_instructions(episodes, own, seed)
+        shown = ablation.exchange_instructions(episodes, own, seed)
         actor = ablation.AblatedPolicy(actor, partial(ablation.replace_instructions, shown))
     counter = _Counter()
     EpisodeRunner(actor, spec, seed, executed).run(handles, envs_per_handle, episodes, counter)
@@ -118,14 +118,14 @@ class _Counter(Observer):
         self.results: dict[int, EpisodeResult] = {}
         self._tallies: dict[int, _Tally] = {}
 
-    def on_start(self, started: Sequence[Running], observation: Observation) -> None:
+    def on_start(self, started: Sequence[RunningEpisode], observation: Observation) -> None:
         self._tallies |= {each.episode.index: _Tally() for each in started}
 
-    def on_step(self, running: Sequence[Running], before: Observation, result: StepResult) -> None:
+    def on_step(self, running: Sequence[RunningEpisode], before: Observation, result: StepResult) -> None:
         for each in running:
             self._tallies[each.episode.index].add(result, each.row)
 
-    def on_end(self, ended: Sequence[Running]) -> None:
+    def on_end(self, ended: Sequence[RunningEpisode]) -> None:
         for index, each in ((each.episode.index, each) for each in ended):
             assert index not in self.results, f"episode {index} was counted twice"
             self.results[index] = self._tallies.pop(index).finish(each)
@@ -147,7 +147,7 @@ class _Tally:
             self._success_at_end = bool(result.success[row, valid - 1])
         self._executed.append(np.array(result.executed[row, :valid], np.float64))
 
-    def finish(self, ended: Running) -> EpisodeResult:
+    def finish(self, ended: RunningEpisode) -> EpisodeResult:
         return EpisodeResult(
             index=ended.episode.index,
             task=ended.episode.task,
@@ -157,32 +157,32 @@ class _Tally:
             success_at_end=self._success_at_end,
             steps=ended.steps,
             reward=self._reward,
-            smoothness=smoothness(np.concatenate(self._executed)),
+            smoothness=measure_smoothness(np.concatenate(self._executed)),
             initial_state=ended.episode.initial_state,
         )
 
 
-def smoothness(actions: Array) -> float:
+def measure_smoothness(actions: Array) -> float:
     """Mean over steps and dimensions of (aₜ₊₁ - 2 aₜ + aₜ₋₁)², for actions [steps, A]; 0 below three steps."""
     if len(actions) < 3:
         return 0.0
     return float(np.mean(np.square(np.diff(actions, n=2, axis=0))))
 
 
-def chosen_tasks(spec: SimulatorSpec, task: str | None) -> list[int]:
+def choose_tasks(spec: SimulatorSpec, task: str | None) -> list[int]:
     """Numbers of the tasks of this name or family; of all for null.
 
     Raises:
         UserError: unknown task.
     """
     if task is not None and task not in (known := [*spec.families, *(item.name for item in spec.tasks)]):
-        raise UserError(f"task: unknown task '{task}'.{did_you_mean(task, known)}")
+        raise UserError(f"task: unknown task '{task}'.{suggest_name(task, known)}")
     return [number for number, item in enumerate(spec.tasks) if task in (None, item.name, item.family)]
 
 
 def _families(spec: SimulatorSpec, task: str | None) -> list[list[int]]:
     """Task numbers of each family, restricted to one task or family where asked."""
-    wanted = chosen_tasks(spec, task)
+    wanted = choose_tasks(spec, task)
     grouped = [[number for number in wanted if spec.tasks[number].family == family] for family in spec.families]
     return [family for family in grouped if family]
 
@@ -191,5 +191,5 @@ def _conditions(spec: SimulatorSpec, split: str) -> str:
     """The simulator's word for a split: it draws "eval" as it draws "train", unless it has an "eval" of its own."""
     known = ["train", IN_DISTRIBUTION, *(name for name in spec.splits if name != IN_DISTRIBUTION)]
     if split not in known:
-        raise UserError(f"split: unknown split '{split}'.{did_you_mean(split, known)}")
+        raise UserError(f"split: unknown split '{split}'.{suggest_name(split, known)}")
     return split if split in spec.splits else "train"

@@ -19,10 +19,10 @@ from statistics import fmean
 from typing import Any
 
 from embodied_rl.evaluate.protocol import EpisodeResult
-from embodied_rl.evaluate.statistics import wilson
+from embodied_rl.evaluate.statistics import wilson_interval
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.sim import SimulatorSpec
-from embodied_rl.runs.storage import write_text
+from embodied_rl.runs.atomic_write import write_text
 
 
 @dataclass(frozen=True)
@@ -35,8 +35,8 @@ class Rate:
     episodes: int
 
     @staticmethod
-    def of(outcomes: Sequence[bool]) -> "Rate":
-        low, high = wilson(sum(outcomes), len(outcomes))
+    def from_outcomes(outcomes: Sequence[bool]) -> "Rate":
+        low, high = wilson_interval(sum(outcomes), len(outcomes))
         return Rate(sum(outcomes) / max(1, len(outcomes)), low, high, len(outcomes))
 
 
@@ -51,10 +51,10 @@ class Summary:
     smoothness: float
 
     @staticmethod
-    def of(results: Sequence[EpisodeResult]) -> "Summary":
+    def from_results(results: Sequence[EpisodeResult]) -> "Summary":
         return Summary(
-            success=Rate.of([result.success for result in results]),
-            success_at_end=Rate.of([result.success_at_end for result in results]),
+            success=Rate.from_outcomes([result.success for result in results]),
+            success_at_end=Rate.from_outcomes([result.success_at_end for result in results]),
             steps=fmean(result.steps for result in results),
             reward=fmean(result.reward for result in results),
             smoothness=fmean(result.smoothness for result in results),
@@ -79,7 +79,7 @@ class Report:
     episodes: tuple[EpisodeResult, ...]
 
     @staticmethod
-    def of(results: Sequence[EpisodeResult], spec: SimulatorSpec, metadata: Mapping[str, Any]) -> "Report":
+    def from_results(results: Sequence[EpisodeResult], spec: SimulatorSpec, metadata: Mapping[str, Any]) -> "Report":
         """Summarise results.
 
         Args:
@@ -91,10 +91,10 @@ class Report:
         tasks = {item.name: [r for r in results if r.task == number] for number, item in enumerate(spec.tasks)}
         families = {name: [r for r in results if spec.tasks[r.task].family == name] for name in spec.families}
         return Report(
-            overall=Summary.of(results),
-            families={name: Summary.of(found) for name, found in families.items() if found},
-            tasks={name: Summary.of(found) for name, found in tasks.items() if found},
-            metadata={**metadata, "episodes_sha256": episodes_hash(results, spec)},
+            overall=Summary.from_results(results),
+            families={name: Summary.from_results(found) for name, found in families.items() if found},
+            tasks={name: Summary.from_results(found) for name, found in tasks.items() if found},
+            metadata={**metadata, "episodes_sha256": hash_episodes(results, spec)},
             episodes=tuple(results),
         )
 
@@ -142,7 +142,7 @@ class Report:
             raise UserError(f"{path} is not a report of `embodied-rl eval` ({error}).") from error
 
 
-def episodes_hash(results: Sequence[EpisodeResult], spec: SimulatorSpec) -> str:
+def hash_episodes(results: Sequence[EpisodeResult], spec: SimulatorSpec) -> str:
     """The same for two reports exactly when they ran the same tasks from the same seeds, and numbered initial states,
     under the same split."""
     numbered = [() if result.initial_state is None else (result.initial_state,) for result in results]

@@ -10,7 +10,7 @@ from embodied_rl.interfaces.errors import UserError
 Z95 = NormalDist().inv_cdf(0.975)
 
 
-def wilson(successes: int, n: int, z: float = Z95) -> tuple[float, float]:
+def wilson_interval(successes: int, n: int, z: float = Z95) -> tuple[float, float]:
     """Wilson's score interval for a proportion (Wilson, 1927): the p with |p̂ - p| ≤ z √(p (1 - p) / n).
 
     Args:
@@ -31,13 +31,13 @@ def wilson(successes: int, n: int, z: float = Z95) -> tuple[float, float]:
     return (0.0 if successes == 0 else max(0.0, centre - half), 1.0 if successes == n else min(1.0, centre + half))
 
 
-def as_good(rate: float, best: float, n: int) -> bool:
+def is_as_good(rate: float, best: float, n: int) -> bool:
     """Whether a rate is no more than one standard error below the best of several, each of n trials.
 
     The highest of many noisy rates is mostly luck. Of candidates that grow better with time, the newest that passes is
     the better choice (the one-standard-error rule: Breiman, Friedman, Olshen, Stone, "CART", 1984).
     """
-    return rate >= wilson(round(best * n), n, z=1.0)[0]
+    return rate >= wilson_interval(round(best * n), n, z=1.0)[0]
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class PairedTest:
     p_value: float
 
 
-def mcnemar(first: Sequence[bool], second: Sequence[bool]) -> PairedTest:
+def mcnemar_test(first: Sequence[bool], second: Sequence[bool]) -> PairedTest:
     """The exact, two-sided McNemar test: under equality each discordant pair is a fair coin (McNemar, 1947).
 
     Args:

@@ -15,8 +15,8 @@ from embodied_rl.evaluate.protocol import EpisodeResult
 from embodied_rl.interfaces.policy import DeployedPolicy
 from embodied_rl.interfaces.sim import Array, Episode, Observation, Rendered, Simulator, SimulatorSpec, StepResult
 from embodied_rl.processes.local import wrap_simulator
-from embodied_rl.rollout.runner import EpisodeRunner, Observer, Running, in_batches
-from embodied_rl.runs.storage import explained
+from embodied_rl.rollout.runner import EpisodeRunner, Observer, RunningEpisode, split_into_batches
+from embodied_rl.runs.atomic_write import explain_errors
 
 _RUNNING, _SUCCESS, _FAILURE = (148, 163, 184), (22, 163, 74), (220, 38, 38)
 _BORDER, _CAPTION = 4, 26
@@ -42,7 +42,7 @@ class Recording:
     success: bool = False
 
 
-def film(
+def film_episodes(
     actor: DeployedPolicy,
     build: Callable[[int], Simulator],
     spec: SimulatorSpec,
@@ -69,7 +69,7 @@ def film(
     Returns:
         The videos that were written; fewer where there is nothing to show.
     """
-    failures, successes = worst_and_best(results, worst, best)
+    failures, successes = choose_worst_and_best(results, worst, best)
     shown = {"grid": list(results[:episodes]), "best": successes, "worst": failures}
     wanted = {result.index: result for part in shown.values() for result in part}
     if not wanted:
@@ -77,18 +77,20 @@ def film(
     envs = min(len(wanted), AT_ONCE)
     with closing(build(envs)) as simulator:
         listed = [Episode(r.index, r.task, r.seed, r.initial_state, split=r.split) for r in wanted.values()]
-        filmed = {r.episode.index: r for r in record(actor, simulator, listed, num_envs=envs, seed=seed)}
-    with explained(folder):
+        filmed = {r.episode.index: r for r in record_episodes(actor, simulator, listed, num_envs=envs, seed=seed)}
+    with explain_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
     paths: list[Path] = []
     for name, part in shown.items():
         if part:
             paths.append(folder / f"{name}.mp4")
-            write_mp4(paths[-1], tile([filmed[result.index] for result in part], spec.control_hz), spec.control_hz)
+            write_mp4(
+                paths[-1], tile_recordings([filmed[result.index] for result in part], spec.control_hz), spec.control_hz
+            )
     return paths
 
 
-def record(
+def record_episodes(
     actor: DeployedPolicy,
     simulator: Simulator,
     episodes: Sequence[Episode],
@@ -117,7 +119,7 @@ def record(
     """
     handle, camera = wrap_simulator(simulator), _Camera(simulator, (width, height))
     runner = EpisodeRunner(actor, simulator.spec, seed, stepwise=True)
-    for batch in in_batches(episodes, num_envs):
+    for batch in split_into_batches(episodes, num_envs):
         runner.run([handle], num_envs, batch, camera)
     return [camera.recordings[episode.index] for episode in episodes]
 
@@ -130,12 +132,12 @@ class _Camera(Observer):
         self._renderer = simulator if isinstance(simulator, Rendered) else None
         self._size = size
 
-    def on_start(self, started: Sequence[Running], observation: Observation) -> None:
+    def on_start(self, started: Sequence[RunningEpisode], observation: Observation) -> None:
         for each in started:
             frames = [self._frame(each.row, observation, each.row)]
             self.recordings[each.episode.index] = Recording(each.episode, observation.instruction[each.row], frames)
 
-    def on_step(self, running: Sequence[Running], before: Observation, result: StepResult) -> None:
+    def on_step(self, running: Sequence[RunningEpisode], before: Observation, result: StepResult) -> None:
         finals = {int(row): place for place, row in enumerate(result.ended)}
         for each in running:
             recording = self.recordings[each.episode.index]
@@ -153,7 +155,7 @@ class _Camera(Observer):
         return np.asarray(Image.fromarray(image).resize(self._size, Image.Resampling.NEAREST))
 
 
-def worst_and_best(
+def choose_worst_and_best(
     results: Sequence[EpisodeResult], worst: int, best: int
 ) -> tuple[list[EpisodeResult], list[EpisodeResult]]:
     """Failures with the least reward, of different tasks first; and the quickest successes, likewise."""
@@ -172,7 +174,7 @@ def _varied(ranked: Sequence[EpisodeResult]) -> list[EpisodeResult]:
     return [ranked[place] for _, place in sorted(turns)]
 
 
-def tile(recordings: Sequence[Recording], fps: float, columns: int | None = None) -> list[Array]:
+def tile_recordings(recordings: Sequence[Recording], fps: float, columns: int | None = None) -> list[Array]:
     """Frames of a grid in which all recordings play side by side.
 
     A tile's border is grey while its episode runs, then green or red; its instruction stands below. The end is held.
@@ -213,7 +215,7 @@ def write_mp4(path: Path, frames: Sequence[Array], fps: float) -> None:
     even = [np.ascontiguousarray(np.pad(frame, padding, mode="edge")) for frame in frames]
     height, width = even[0].shape[:2]
     options = ["-movflags", "+faststart", "-preset", "fast", "-crf", "23"]
-    with explained(path):
+    with explain_errors(path):
         writer = imageio_ffmpeg.write_frames(
             str(path),
             (width, height),

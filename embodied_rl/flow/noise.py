@@ -22,7 +22,7 @@ STREAM_SHIFT = np.uint64(28)
 MAX_DECISION = 1 << 28
 
 
-class Stream(IntEnum):
+class NoiseStream(IntEnum):
     """Independent sequences of one decision."""
 
     INITIAL = 0
@@ -61,7 +61,7 @@ def philox(counter: NDArray[np.uint64], key: tuple[int, int]) -> NDArray[np.uint
     return np.stack([even[0], odd[0], even[1], odd[1]])
 
 
-def random_words(keys: Keys, counts: Mapping[Stream, int]) -> dict[Stream, NDArray[np.uint64]]:
+def draw_words(keys: Keys, counts: Mapping[NoiseStream, int]) -> dict[NoiseStream, NDArray[np.uint64]]:
     """The first `counts[stream]` 32-bit words of each stream, all in one pass.
 
     Returns:
@@ -106,17 +106,17 @@ def as_choice(words: NDArray[np.uint64], weights: Tensor) -> Tensor:
     return torch.from_numpy(np.searchsorted(cumulative, as_uniform(words) * cumulative[-1], side="right"))
 
 
-def uniform(keys: Keys, stream: Stream, count: int) -> NDArray[np.float64]:
+def draw_uniform(keys: Keys, stream: NoiseStream, count: int) -> NDArray[np.float64]:
     """float64 [n, count] in [0, 1)."""
-    return as_uniform(random_words(keys, {stream: count})[stream])
+    return as_uniform(draw_words(keys, {stream: count})[stream])
 
 
-def normal(keys: Keys, stream: Stream, shape: tuple[int, ...]) -> Tensor:
+def draw_normal(keys: Keys, stream: NoiseStream, shape: tuple[int, ...]) -> Tensor:
     """float32 [n, *shape] of standard normals, on the host."""
-    words = random_words(keys, {stream: int(np.prod(shape))})[stream]
+    words = draw_words(keys, {stream: int(np.prod(shape))})[stream]
     return as_normal(words).reshape(len(words), *shape)
 
 
-def choice(keys: Keys, stream: Stream, weights: Tensor) -> Tensor:
+def draw_choice(keys: Keys, stream: NoiseStream, weights: Tensor) -> Tensor:
     """int64 [n] in [0, K), drawn in proportion to `weights` [K]."""
-    return as_choice(random_words(keys, {stream: 1})[stream][:, 0], weights)
+    return as_choice(draw_words(keys, {stream: 1})[stream][:, 0], weights)

@@ -15,9 +15,17 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from embodied_rl.flow.noise import Keys, Stream, as_choice, as_normal, random_words
-from embodied_rl.flow.schedule import times
-from embodied_rl.flow.transition import Transition, entropy, flow_noise, flow_sde, log_prob, ode, per_row
+from embodied_rl.flow.noise import Keys, NoiseStream, as_choice, as_normal, draw_words
+from embodied_rl.flow.schedule import make_time_grid
+from embodied_rl.flow.transition import (
+    Transition,
+    entropy,
+    flow_noise_transition,
+    flow_sde_transition,
+    log_prob,
+    ode_step,
+    per_row,
+)
 
 Velocity = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 """x float32 [n, H, D], t float32 [n] → velocity [n, H, D], features [n, H, F]."""
@@ -75,11 +83,11 @@ def ode_sample(velocity: Velocity, x: Tensor, denoise_steps: int, committed: Com
     Committed entries go straight to what they are, v = (x - x₀) / t, so that the others are denoised beside them
     (replacement, as in inpainting with flows). Where nothing is committed, this is the plain flow to the bit.
     """
-    for t in times(denoise_steps, x.device)[:-1]:
+    for t in make_time_grid(denoise_steps, x.device)[:-1]:
         v, _ = velocity(x, t.repeat(len(x)))
         if committed is not None:
             v = torch.where(committed.mask, (x - committed.actions) / t, v)
-        x = ode(x, v, 1 / denoise_steps)
+        x = ode_step(x, v, 1 / denoise_steps)
     return x if committed is None else torch.where(committed.mask, committed.actions, x)
 
 
@@ -175,7 +183,7 @@ class Sampler(nn.Module, ABC):
 
     def evaluate(self, velocity: Velocity, trace: dict[str, Tensor]) -> SampleEvaluation:
         """Recompute recorded chunks with gradients: S evaluations of the velocity, of n rows each."""
-        t = times(self.denoise_steps, trace["x"].device)[trace["step"]]
+        t = make_time_grid(self.denoise_steps, trace["x"].device)[trace["step"]]
         transitions, total = [], torch.zeros((), device=t.device)
         for s in range(self.stochastic_steps):
             x = trace["x"][:, s]
@@ -191,19 +199,19 @@ class Sampler(nn.Module, ABC):
     ) -> tuple[Tensor, Tensor, Tensor | None]:
         """x₁ [n, H, D], stochastic steps int64 [n, S] and injected noise [n, K, H, D] (one step's, where S = 1)."""
         size = shape[0] * shape[1]
-        counts = {Stream.INITIAL: size}
+        counts = {NoiseStream.INITIAL: size}
         if self.step_weights is not None:
-            counts[Stream.STEP] = 1
+            counts[NoiseStream.STEP] = 1
         if explore:
-            counts[Stream.INJECTED] = self.stochastic_steps * size
-        words = random_words(keys, counts)
-        x = as_normal(words[Stream.INITIAL]).reshape(len(keys.episode), *shape).to(device)
+            counts[NoiseStream.INJECTED] = self.stochastic_steps * size
+        words = draw_words(keys, counts)
+        x = as_normal(words[NoiseStream.INITIAL]).reshape(len(keys.episode), *shape).to(device)
         steps = torch.arange(self.denoise_steps).repeat(len(x), 1)
         if self.step_weights is not None:
-            steps = as_choice(words[Stream.STEP], self.step_weights)
+            steps = as_choice(words[NoiseStream.STEP], self.step_weights)
         if not explore:
             return x, steps.to(device), None
-        noise = as_normal(words[Stream.INJECTED]).reshape(len(x), self.stochastic_steps, *shape).to(device)
+        noise = as_normal(words[NoiseStream.INJECTED]).reshape(len(x), self.stochastic_steps, *shape).to(device)
         return x, steps.to(device), noise.expand(-1, self.denoise_steps, -1, -1)
 
     def _integrate(
@@ -215,12 +223,12 @@ class Sampler(nn.Module, ABC):
         """
         levels = chosen * self.noise_level
         states, transitions, total = [x], [], torch.zeros((), device=x.device)
-        for k, time in enumerate(times(self.denoise_steps, x.device)[:-1]):
+        for k, time in enumerate(make_time_grid(self.denoise_steps, x.device)[:-1]):
             t = time.repeat(len(x))
             v, features = velocity(x, t)
             features = features.float()
             if noise is None:
-                transition = Transition(ode(x, v, self.delta), x.new_zeros(len(x), 1, 1))
+                transition = Transition(ode_step(x, v, self.delta), x.new_zeros(len(x), 1, 1))
                 x = transition.mean
             else:
                 transition = self.transition(x, v, features, t, levels[:, k])
@@ -252,7 +260,7 @@ class FlowSDE(Sampler):
         self.step_weights = _step_weights(denoise_steps, step_weights, layers)
 
     def transition(self, x: Tensor, v: Tensor, features: Tensor, t: Tensor, noise_level: Tensor) -> Transition:
-        return flow_sde(x, v, t, self.delta, noise_level)
+        return flow_sde_transition(x, v, t, self.delta, noise_level)
 
     def step_entropy(self, transition: Transition) -> Tensor:
         return torch.zeros_like(transition.mean)
@@ -300,7 +308,7 @@ class FlowNoise(Sampler):
         return torch.exp(self.log_std_min + (self.log_std_max - self.log_std_min) * fraction)
 
     def transition(self, x: Tensor, v: Tensor, features: Tensor, t: Tensor, noise_level: Tensor) -> Transition:
-        return flow_noise(x, v, self.delta, per_row(noise_level, x) * self.std(features))
+        return flow_noise_transition(x, v, self.delta, per_row(noise_level, x) * self.std(features))
 
     def step_entropy(self, transition: Transition) -> Tensor:
         return entropy(transition.std)

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 
-def times(denoise_steps: int, device: torch.device | str = "cpu") -> Tensor:
+def make_time_grid(denoise_steps: int, device: torch.device | str = "cpu") -> Tensor:
     """float32 [K + 1] from 1 to 0; step k goes from entry k to entry k + 1, and t = 0 is never evaluated."""
     return torch.linspace(1, 0, denoise_steps + 1, device=device)
 

@@ -36,12 +36,14 @@ def per_row(value: Tensor | float, like: Tensor) -> Tensor:
     return rows.reshape(-1, *[1] * (like.dim() - 1)) if rows.dim() else rows
 
 
-def ode(x: Tensor, v: Tensor, delta: float) -> Tensor:
+def ode_step(x: Tensor, v: Tensor, delta: float) -> Tensor:
     """The Euler step x - δ v."""
     return at_least_float32(x) - delta * at_least_float32(v)
 
 
-def flow_sde(x: Tensor, v: Tensor, t: Tensor | float, delta: float, noise_level: Tensor | float) -> Transition:
+def flow_sde_transition(
+    x: Tensor, v: Tensor, t: Tensor | float, delta: float, noise_level: Tensor | float
+) -> Transition:
     """A step of the stochastic process with the ODE's marginals; noise level 0 gives the Euler step, bit for bit.
 
     With the score -(x + (1 - t) v) / t, the process dx = [v + σ² / (2t) (x + (1 - t) v)] dt + σ dw keeps the law of
@@ -59,10 +61,10 @@ def flow_sde(x: Tensor, v: Tensor, t: Tensor | float, delta: float, noise_level:
     t = per_row(t, x)
     sigma = sde_sigma(t, delta, per_row(noise_level, x))
     correction = sigma.square() * (delta / 2) / t
-    return Transition(ode(x, v, delta) - correction * (x + (1 - t) * v), sigma * math.sqrt(delta))
+    return Transition(ode_step(x, v, delta) - correction * (x + (1 - t) * v), sigma * math.sqrt(delta))
 
 
-def flow_noise(x: Tensor, v: Tensor, delta: float, std: Tensor) -> Transition:
+def flow_noise_transition(x: Tensor, v: Tensor, delta: float, std: Tensor) -> Transition:
     """An Euler step plus learned noise (ReinFlow, arXiv 2505.22094; Flow-Noise of π_RL): another policy, no correction.
 
     Args:
@@ -71,7 +73,7 @@ def flow_noise(x: Tensor, v: Tensor, delta: float, std: Tensor) -> Transition:
         delta: step length 1 / K.
         std: standard deviation, [n, H, D].
     """
-    return Transition(ode(x, v, delta), at_least_float32(std))
+    return Transition(ode_step(x, v, delta), at_least_float32(std))
 
 
 def log_prob(x_next: Tensor, transition: Transition) -> Tensor:

@@ -80,13 +80,13 @@ Report = Callable[[str, int, dict[str, float]], None]
 """Called with the stage's name, the step and figures."""
 
 
-def flow_times(rows: int, generator: torch.Generator) -> Tensor:
+def draw_flow_times(rows: int, generator: torch.Generator) -> Tensor:
     """Training times float32 [rows], openpi's Beta(1.5, 1) · 0.999 + 0.001, by the inverse distribution function."""
     return torch.rand(rows, generator=generator) ** (1 / 1.5) * 0.999 + 0.001
 
 
 @dataclass(frozen=True)
-class Lesson:
+class CloningBatch:
     """What is cloned in one step.
 
     Attributes:
@@ -115,7 +115,7 @@ def conditional_flow_matching_loss(
     """
     rows = torch.arange(len(actions), device=actions.device).repeat(draws)
     actions, padding = actions[rows], None if padding is None else padding[rows]
-    time = flow_times(len(actions), generator).to(actions.device)
+    time = draw_flow_times(len(actions), generator).to(actions.device)
     noise = torch.randn(actions.shape, generator=generator).to(actions.device)
     t = time[:, None, None]
     context = backbone.encode(inputs)
@@ -162,7 +162,7 @@ class SFT:
             _schedule(optimiser, config.localise_lr, step, config.localise_steps)
             rows = torch.randint(len(targets), (config.localise_batch,), generator=self._generator)
             with self._cast():
-                features = _perceive(self.backbone, select(inputs, rows).to(self._device))
+                features = _perceive(self.backbone, select_rows(inputs, rows).to(self._device))
                 predicted = self.backbone.predict_auxiliary(features)
             loss = F.smooth_l1_loss(predicted.float(), targets[rows].to(self._device), beta=0.1)
             _descend(optimiser, parameters, loss)
@@ -175,21 +175,23 @@ class SFT:
         frozen = {id(parameter) for parameter in self.backbone.perception_parameters()}
         others = [parameter for parameter in self.backbone.parameters() if id(parameter) not in frozen]
         if config.steps:
-            self._clone(self._drawn(with_features(self.backbone, inputs), actions), others, config.steps, config.lr)
+            self._clone(self._drawn(perceive_once(self.backbone, inputs), actions), others, config.steps, config.lr)
         self.follow(self._drawn(inputs, actions))
 
-    def follow(self, lessons: Iterator[Lesson]) -> None:
+    def follow(self, lessons: Iterator[CloningBatch]) -> None:
         """`finetune_steps` steps on what is shown, with everything learning that may."""
         parameters = list(self.backbone.parameters())
         self._clone(lessons, parameters, self.config.finetune_steps, self.config.finetune_lr)
 
-    def _drawn(self, inputs: PolicyInput, actions: Tensor) -> Iterator[Lesson]:
+    def _drawn(self, inputs: PolicyInput, actions: Tensor) -> Iterator[CloningBatch]:
         """Random rows, without end."""
         while True:
             rows = torch.randint(len(actions), (self.config.batch,), generator=self._generator)
-            yield Lesson(select(inputs, rows), actions[rows])
+            yield CloningBatch(select_rows(inputs, rows), actions[rows])
 
-    def _clone(self, lessons: Iterator[Lesson], parameters: list[torch.nn.Parameter], steps: int, lr: float) -> None:
+    def _clone(
+        self, lessons: Iterator[CloningBatch], parameters: list[torch.nn.Parameter], steps: int, lr: float
+    ) -> None:
         config, losses = self.config, deque[float](maxlen=REPORT_EVERY)
         parameters = [parameter for parameter in parameters if parameter.requires_grad]
         optimiser = torch.optim.AdamW(parameters, lr, weight_decay=config.weight_decay)
@@ -209,19 +211,19 @@ class SFT:
                 self._report("clone", step + 1, {"loss": fmean(losses)})
 
 
-def with_features(backbone: FlowBackbone, inputs: PolicyInput) -> PolicyInput:
+def perceive_once(backbone: FlowBackbone, inputs: PolicyInput) -> PolicyInput:
     """The inputs with what perception sees in them, computed once; images are dropped."""
     device = next(backbone.parameters()).device
     with torch.no_grad():
         parts = [
-            _perceive(backbone, select(inputs, rows).to(device))
+            _perceive(backbone, select_rows(inputs, rows).to(device))
             for rows in torch.arange(len(inputs)).split(ROWS_AT_ONCE)
         ]
     features = {name: torch.cat([part[name].to(inputs.state.device) for part in parts]) for name in parts[0]}
     return PolicyInput({}, inputs.state, inputs.tokens, features)
 
 
-def select(inputs: PolicyInput, rows: Tensor) -> PolicyInput:
+def select_rows(inputs: PolicyInput, rows: Tensor) -> PolicyInput:
     """The given rows."""
     features = None if inputs.features is None else {name: value[rows] for name, value in inputs.features.items()}
     return PolicyInput(

@@ -11,63 +11,63 @@ from numpy.typing import NDArray
 
 from embodied_rl.actors.embodiment import Embodiment
 from embodied_rl.config.schema import SftConfig
-from embodied_rl.imitation.cloning import Lesson, SFTConfig
+from embodied_rl.imitation.cloning import CloningBatch, SFTConfig
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.policy import FlowBackbone
 from embodied_rl.interfaces.sim import Observation
 
 if TYPE_CHECKING:
-    from embodied_rl.datasets.lerobot.reader import Dataset
+    from embodied_rl.datasets.lerobot.dataset_reader import LeRobotDataset
 
 STATISTIC_ROWS = 100_000
 """Frames whose states are read for statistics, evenly spaced, at most."""
 
 
-def opened(folder: str) -> "closing[Dataset]":
+def open_dataset(folder: str) -> "closing[LeRobotDataset]":
     """The dataset in a folder, closed afterwards.
 
     Raises:
         DatasetError: it is none, or a part of it is missing.
         Unavailable: the packages that read it are not installed.
     """
-    from embodied_rl.datasets.lerobot.reader import Dataset
+    from embodied_rl.datasets.lerobot.dataset_reader import LeRobotDataset
 
-    return closing(Dataset(folder))
+    return closing(LeRobotDataset(folder))
 
 
-def check(config: SftConfig, options: SFTConfig) -> None:
+def check_dataset(config: SftConfig, options: SFTConfig) -> None:
     """Find what keeps a dataset from being cloned, before anything is made.
 
     Raises:
-        UserError: stages that need a simulator's operator, or no steps; DatasetError: see `opened`.
+        UserError: stages that need a simulator's operator, or no steps; DatasetError: see `open_dataset`.
     """
     if options.frames or options.steps:
         raise UserError(
             f"dataset={config.dataset}: algo.frames={options.frames} and algo.steps={options.steps} belong to scripted "
             "operators; set both to 0 and algo.finetune_steps=<steps>, as algo=sft_vla does."
         )
-    with opened(str(config.dataset)):
+    with open_dataset(str(config.dataset)):
         pass
 
 
-def states(dataset: "Dataset") -> NDArray[np.float32]:
+def read_states(dataset: "LeRobotDataset") -> NDArray[np.float32]:
     """The dataset's states [m, S], for statistics."""
     rows = np.unique(np.linspace(0, len(dataset) - 1, min(len(dataset), STATISTIC_ROWS)).astype(np.int64))
     return dataset.column("observation.state", rows).reshape(len(rows), -1).astype(np.float32)
 
 
-def stream(
-    dataset: "Dataset", embodiment: Embodiment, network: FlowBackbone, batch: int, seed: int
-) -> Iterator[Lesson]:
+def stream_batches(
+    dataset: "LeRobotDataset", embodiment: Embodiment, network: FlowBackbone, batch: int, seed: int
+) -> Iterator[CloningBatch]:
     """Batches without end, in an order of the seed.
 
     Raises:
         UserError: a camera, a state or an action of the dataset that is not the embodiment's.
     """
-    from embodied_rl.datasets.lerobot.stream import Shuffle, Stream
+    from embodied_rl.datasets.lerobot.stream import SampleStream, Shuffle
 
-    names = cameras(dataset.cameras, embodiment)
-    for samples in Stream(dataset, batch, network.spec.horizon, Shuffle(seed=seed)):
+    names = match_cameras(dataset.cameras, embodiment)
+    for samples in SampleStream(dataset, batch, network.spec.horizon, Shuffle(seed=seed)):
         if samples.actions.shape[-1] != (entries := len(embodiment.action_names)):
             raise UserError(
                 f"dataset={dataset.folder} has {samples.actions.shape[-1]} action entries, the simulator {entries}: "
@@ -75,10 +75,10 @@ def stream(
             )
         seen = _renamed(samples.observation, names)
         actions = embodiment.model_actions(samples.actions, seen.state, network.spec.action_dim)
-        yield Lesson(embodiment.inputs(seen, network), actions, torch.from_numpy(samples.padding))
+        yield CloningBatch(embodiment.inputs(seen, network), actions, torch.from_numpy(samples.padding))
 
 
-def cameras(known: Mapping[str, Any], embodiment: Embodiment) -> dict[str, str]:
+def match_cameras(known: Mapping[str, Any], embodiment: Embodiment) -> dict[str, str]:
     """The embodiment's camera → the dataset's, which has its name, or that of the policy's view.
 
     Raises:

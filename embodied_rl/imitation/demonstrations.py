@@ -8,7 +8,7 @@ import numpy as np
 from embodied_rl.actors.scripted import OperatorPolicy
 from embodied_rl.interfaces.sim import Array, Episode, Observation, Operated, StepResult
 from embodied_rl.processes.local import wrap_simulator
-from embodied_rl.rollout.runner import EpisodeRunner, Observer, Running, in_batches
+from embodied_rl.rollout.runner import EpisodeRunner, Observer, RunningEpisode, split_into_batches
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class Demonstrations:
         return len(self.actions)
 
 
-def record(
+def record_demonstrations(
     simulator: Operated,
     episodes: Sequence[Episode],
     *,
@@ -80,9 +80,9 @@ def record(
     rng = np.random.default_rng([seed, len(episodes)])
     handle, width = wrap_simulator(simulator), simulator.num_envs
     parts: list[Demonstrations] = []
-    for batch in in_batches(episodes, width):
+    for batch in split_into_batches(episodes, width):
         high = np.array(simulator.spec.action_high)
-        recorder = _Recorder(simulator.expert(faulty), _disturber(disturbance, high, width, rng))
+        recorder = _DemonstrationRecorder(simulator.expert(faulty), _disturber(disturbance, high, width, rng))
         row_of = {episode.index: row for row, episode in enumerate(batch)}
         actor = OperatorPolicy(recorder.operate, row_of.__getitem__)
         runner = EpisodeRunner(actor, simulator.spec, seed, longest=longest)
@@ -96,7 +96,7 @@ def record(
     )
 
 
-class _Recorder(Observer):
+class _DemonstrationRecorder(Observer):
     """What the operator saw and chose at each control step, and who ended in success; n environments.
 
     Args:
@@ -119,7 +119,7 @@ class _Recorder(Observer):
         self._upset.append(upset)
         return executed
 
-    def on_step(self, running: Sequence[Running], before: Observation, result: StepResult) -> None:
+    def on_step(self, running: Sequence[RunningEpisode], before: Observation, result: StepResult) -> None:
         rows = np.array([each.row for each in running])
         self._seen.append(before.select(rows))
         self._running.append(np.isin(np.arange(len(before)), rows))

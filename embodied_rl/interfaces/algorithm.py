@@ -93,11 +93,11 @@ class AlgorithmKind(Protocol):
     def __call__(self, config: Any, actor: Actor, ranks: Any, seed: int, iterations: int) -> Algorithm: ...
 
 
-def state_of(parts: Mapping[str, Mapping[str, Tensor]]) -> dict[str, Tensor]:
+def join_states(parts: Mapping[str, Mapping[str, Tensor]]) -> dict[str, Tensor]:
     """The states of an algorithm's parts as one: "<part>/<name>"."""
     return {f"{part}/{name}": value for part, state in parts.items() for name, value in state.items()}
 
 
-def part_of(state: Mapping[str, Tensor], part: str) -> dict[str, Tensor]:
-    """The inverse of `state_of` for one part."""
+def split_state(state: Mapping[str, Tensor], part: str) -> dict[str, Tensor]:
+    """The inverse of `join_states` for one part."""
     return {name.removeprefix(f"{part}/"): value for name, value in state.items() if name.startswith(f"{part}/")}

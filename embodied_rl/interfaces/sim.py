@@ -28,7 +28,7 @@ def trusted_setting(default: Any = MISSING, default_factory: Any = MISSING) -> A
     return field(default=default, default_factory=default_factory, metadata={_TRUSTED: True})
 
 
-def trusted_defaults(config: type[Any]) -> dict[str, Any]:
+def list_trusted_defaults(config: type[Any]) -> dict[str, Any]:
     """The fields that `trusted_setting` made, with their defaults (None where there is none)."""
     found = {item.name: item for item in fields(config) if item.metadata.get(_TRUSTED)}
     made = {name: item.default_factory() for name, item in found.items() if item.default_factory is not MISSING}

@@ -27,7 +27,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from embodied_rl.interfaces.errors import UserError
-from embodied_rl.runs.storage import explained, sync_folder, write_text
+from embodied_rl.runs.atomic_write import explain_errors, sync_folder, write_text
 
 TENSORS, STATE, POLICY = "tensors.safetensors", "state.json", "policy.safetensors"
 _STEP = re.compile(r"\d{8,}$")
@@ -41,7 +41,7 @@ class CheckpointError(UserError):
 Loaded = tuple[int, dict[str, Tensor], dict[str, Any]]
 
 
-def save(
+def save_checkpoint(
     folder: Path,
     step: int,
     tensors: Mapping[str, Tensor | np.ndarray],
@@ -69,7 +69,7 @@ def save(
     """
     final = folder / f"{step:08d}"
     temporary = folder / f".tmp-{final.name}"
-    with explained(final):
+    with explain_errors(final):
         folder.mkdir(parents=True, exist_ok=True)
         _sweep(folder)
         try:
@@ -83,11 +83,11 @@ def save(
     write_text(folder / "last", final.name + "\n")
     _forget_after(folder, step)
     if keep is not None:
-        prune(folder, keep)
+        prune_checkpoints(folder, keep)
     return final
 
 
-def load(path: Path) -> Loaded:
+def load_checkpoint(path: Path) -> Loaded:
     """Read one checkpoint, verified.
 
     Args:
@@ -99,7 +99,7 @@ def load(path: Path) -> Loaded:
     Raises:
         CheckpointError: missing, cut short, altered, or not made of safetensors; names the file.
     """
-    folder = resolve(path)
+    folder = resolve_checkpoint(path)
     file, state = folder / TENSORS, read_state(folder)
     for name, expected in state["sha256"].items():
         part = folder / name
@@ -112,16 +112,16 @@ def load(path: Path) -> Loaded:
     return int(state["step"]), read_tensors(file), state["metadata"]
 
 
-def load_latest(folder: Path) -> Loaded:
+def load_latest_checkpoint(folder: Path) -> Loaded:
     """Read the newest checkpoint that is whole; each newer, damaged one is named in a warning.
 
     Raises:
         CheckpointError: there is none, or none is whole.
     """
     refused: list[str] = []
-    for step in reversed(steps(folder)):
+    for step in reversed(list_steps(folder)):
         try:
-            loaded = load(folder / f"{step:08d}")
+            loaded = load_checkpoint(folder / f"{step:08d}")
         except CheckpointError as error:
             refused.append(str(error))
             continue
@@ -132,7 +132,7 @@ def load_latest(folder: Path) -> Loaded:
     raise CheckpointError(f"No usable checkpoint in {folder}.{reasons}")
 
 
-def steps(folder: Path) -> list[int]:
+def list_steps(folder: Path) -> list[int]:
     """Steps of the checkpoints in a folder, ascending, whole or not."""
     if not folder.is_dir():
         return []
@@ -141,12 +141,12 @@ def steps(folder: Path) -> list[int]:
 
 def mark_best(folder: Path, step: int) -> None:
     """Point `best` at a checkpoint that exists."""
-    assert step in steps(folder), f"there is no checkpoint {step} in {folder}"
+    assert step in list_steps(folder), f"there is no checkpoint {step} in {folder}"
     write_text(folder / "best", f"{step:08d}\n")
     _sweep(folder)
 
 
-def prune(folder: Path, keep: int) -> None:
+def prune_checkpoints(folder: Path, keep: int) -> None:
     """Delete all but the newest `keep` checkpoints and the one `best` points at.
 
     Raises:
@@ -155,14 +155,14 @@ def prune(folder: Path, keep: int) -> None:
     if keep < 1:
         raise UserError(f"checkpoint.keep must be at least 1, not {keep}.")
     best = folder / "best"
-    kept = {f"{step:08d}" for step in steps(folder)[-keep:]} | ({_pointed(best)} if best.is_file() else set())
-    for step in steps(folder):
+    kept = {f"{step:08d}" for step in list_steps(folder)[-keep:]} | ({_pointed(best)} if best.is_file() else set())
+    for step in list_steps(folder):
         if (name := f"{step:08d}") not in kept:
             (folder / name).rename(folder / f".old-{name}")
     _sweep(folder)
 
 
-def resolve(path: Path) -> Path:
+def resolve_checkpoint(path: Path) -> Path:
     """The checkpoint folder meant by a checkpoint folder, a pointer, a `checkpoints/` folder or a run folder.
 
     The latter two mean `best`, or else `last`; a run without checkpoints that holds a policy file means itself.
@@ -225,7 +225,7 @@ def read_tensors(file: Path) -> dict[str, Tensor]:
 
 
 @contextmanager
-def failed_writes(file: Path) -> Iterator[None]:
+def explain_failed_writes(file: Path) -> Iterator[None]:
     """Turn what safetensors says of a failed write, which is text alone, into the OSError it was.
 
     Raises:
@@ -249,8 +249,8 @@ def _write(
 ) -> None:
     folder.mkdir()
     file = folder / TENSORS
-    with failed_writes(file):
-        save_file(separate(tensors), file)
+    with explain_failed_writes(file):
+        save_file(separate_tensors(tensors), file)
     _sync(file)
     for name, write in files.items():
         write(folder / name)
@@ -260,7 +260,7 @@ def _write(
     write_text(folder / STATE, json.dumps(state, indent=1) + "\n")
 
 
-def separate(tensors: Mapping[str, Tensor | np.ndarray]) -> dict[str, Tensor]:
+def separate_tensors(tensors: Mapping[str, Tensor | np.ndarray]) -> dict[str, Tensor]:
     """Contiguous CPU tensors without shared storage, as safetensors wants them."""
     separate: dict[str, Tensor] = {}
     seen: set[int] = set()
@@ -292,7 +292,7 @@ def _pointed(pointer: Path) -> str:
 
 def _forget_after(folder: Path, step: int) -> None:
     best = folder / "best"
-    for refused in (later for later in steps(folder) if later > step):
+    for refused in (later for later in list_steps(folder) if later > step):
         if best.is_file() and _pointed(best) == f"{refused:08d}":
             best.unlink()
         (folder / f"{refused:08d}").rename(folder / f".old-{refused:08d}")

@@ -24,22 +24,22 @@ import torch
 from torch import Tensor, distributed, nn
 
 from embodied_rl.interfaces.errors import UserError
-from embodied_rl.ranks.addresses import INTERFACE, interface_of
+from embodied_rl.ranks.addresses import INTERFACE, find_interface
 from embodied_rl.ranks.collective import GlooRanks, PeerLost, Ranks
 
 _torch: Any = distributed  # its type stubs lack stores
 
 
-def blocks(network: nn.Module) -> list[nn.Module]:
+def list_blocks(network: nn.Module) -> list[nn.Module]:
     """The members of its lists of modules, of the outermost lists only."""
     found: list[nn.Module] = []
     for module in network.children():
         members = list(module) if isinstance(module, nn.ModuleList) else None
-        found += blocks(module) if members is None else [member for member in members if [*member.parameters()]]
+        found += list_blocks(module) if members is None else [member for member in members if [*member.parameters()]]
     return found
 
 
-def spread(network: nn.Module, learner: str, ranks: Ranks) -> "Sharding | None":
+def shard_network(network: nn.Module, learner: str, ranks: Ranks) -> "Sharding | None":
     """Shard a network where `plan.learner` says so and there is anybody to share it with.
 
     Raises:
@@ -54,11 +54,11 @@ def spread(network: nn.Module, learner: str, ranks: Ranks) -> "Sharding | None":
             "plan.learner=sharded needs a GPU for each rank: start them with torchrun --nproc-per-node <number of GPUs>"
         )
     if alone and (learner == "sharded" or device.type != "cpu"):
-        connect(ranks, device)
+        connect_group(ranks, device)
     return Sharding(network, ranks) if learner == "sharded" else None
 
 
-def of(module: nn.Module) -> "Sharding | None":
+def find_sharding(module: nn.Module) -> "Sharding | None":
     """How a module, or a part of it, is spread over ranks; None where it is whole."""
     found = (getattr(part, "sharding", None) for part in module.modules())
     return next((sharding for sharding in found if isinstance(sharding, Sharding)), None)
@@ -99,7 +99,7 @@ class Sharding:
         self.gather()
         self._pairs = list(zip(network.parameters(), shards, strict=True))
         self._shards = {id(whole): shard for whole, shard in self._pairs}
-        network.sharding = self  # type: ignore[assignment]  where `of` finds it
+        network.sharding = self  # type: ignore[assignment]  where `find_sharding` finds it
 
     def gather(self) -> None:
         """Give every rank the whole weights."""
@@ -193,7 +193,7 @@ def _shard(network: nn.Module, ranks: GlooRanks) -> tuple[Any, list[Any]]:
     warnings.filterwarnings("ignore", "FSDP2-wrapped module .* returned a view")  # it gathers nothing there
     device = next(network.parameters()).device
     mesh = init_device_mesh(device.type, (ranks.size,))
-    for module in (*blocks(network), network):
+    for module in (*list_blocks(network), network):
         fully_shard(module, mesh=mesh, reshard_after_forward=False)
     network.settle = MethodType(_settle, network)  # type: ignore[assignment]
     register_fsdp_forward_method(network, "settle")
@@ -206,7 +206,7 @@ def _settle(network: nn.Module) -> Tensor:
     return torch.stack([parameter.flatten()[:1].sum() * 0 for parameter in learned]).sum()
 
 
-def leave() -> None:
+def leave_group() -> None:
     """End the process group, where there is one."""
     if distributed.is_initialized():
         distributed.destroy_process_group()
@@ -219,12 +219,12 @@ def _has_its_own(device: torch.device, ranks: Ranks) -> bool:
     return len(set(taken)) == len(taken)
 
 
-def connect(ranks: GlooRanks, device: torch.device) -> None:
+def connect_group(ranks: GlooRanks, device: torch.device) -> None:
     """PyTorch's process group of all ranks, on the interface on which they met."""
     if distributed.is_initialized():
         return
     before = os.environ.get(INTERFACE)
-    os.environ[INTERFACE] = before or interface_of(ranks.address)
+    os.environ[INTERFACE] = before or find_interface(ranks.address)
     try:
         store = _torch.PrefixStore("sharded", ranks.store)
         backend = "gloo" if device.type == "cpu" else f"cpu:gloo,{device.type}:nccl"

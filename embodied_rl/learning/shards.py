@@ -19,16 +19,16 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from embodied_rl.learning.checkpoint import CheckpointError, failed_writes
+from embodied_rl.learning.checkpoint import CheckpointError, explain_failed_writes
 from embodied_rl.learning.sharded import Moments, Sharding
 from embodied_rl.ranks.collective import Ranks
-from embodied_rl.runs.storage import explained
+from embodied_rl.runs.atomic_write import explain_errors
 
 FOLDER = "shards"
 _PLACES = "DCP_SHARDING_INFO"
 
 
-def write(folder: Path, sharding: Sharding | None, ranks: Ranks) -> dict[str, Callable[[Path], None]]:
+def write_shards(folder: Path, sharding: Sharding | None, ranks: Ranks) -> dict[str, Callable[[Path], None]]:
     """Write the moments of what is spread over ranks; all ranks do so together.
 
     Args:
@@ -37,7 +37,7 @@ def write(folder: Path, sharding: Sharding | None, ranks: Ranks) -> dict[str, Ca
         ranks: that share it.
 
     Returns:
-        Name in the checkpoint → a function that puts the file there, for `checkpoint.save` on the first rank.
+        Name in the checkpoint → a function that puts the file there, for `save_checkpoint` on the first rank.
 
     Raises:
         StorageError: the disk is full or the folder cannot be written.
@@ -49,13 +49,13 @@ def write(folder: Path, sharding: Sharding | None, ranks: Ranks) -> dict[str, Ca
         _cleared(written)
     ranks.barrier()
     file = written / f"shard-{ranks.rank + 1:05d}-model-00001-of-00001.safetensors"
-    with explained(folder), failed_writes(file):
+    with explain_errors(folder), explain_failed_writes(file):
         _write(file, _moments(sharding.optimisers), sharding)
     ranks.barrier()
     return {f"{FOLDER}/{file.name}": partial(_move, file) for file in sorted(written.iterdir())}
 
 
-def read(checkpoint: Path, sharding: Sharding | None, optimisers: Sequence[Moments] = ()) -> None:
+def read_shards(checkpoint: Path, sharding: Sharding | None, optimisers: Sequence[Moments] = ()) -> None:
     """Fill the moments of what is spread over ranks from a checkpoint's shards, however many ranks wrote them.
 
     Ranks that share a network call this alike. A checkpoint without shards changes nothing: what they would hold is
@@ -127,7 +127,7 @@ def _moments(optimisers: Sequence[Moments], everything: bool = False) -> dict[st
 
 
 def _cleared(folder: Path) -> None:
-    with explained(folder):
+    with explain_errors(folder):
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
 

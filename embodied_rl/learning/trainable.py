@@ -13,7 +13,7 @@ from embodied_rl.interfaces.policy import FlowBackbone
 ADAPTER = "default"
 
 
-def choose(network: FlowBackbone, train: str, lora: LoraNode) -> None:
+def choose_trainable(network: FlowBackbone, train: str, lora: LoraNode) -> None:
     """Freeze what shall not learn.
 
     Args:
@@ -27,15 +27,15 @@ def choose(network: FlowBackbone, train: str, lora: LoraNode) -> None:
     if train == "expert":
         _freeze_prefix(network)
     if train == "lora":
-        if not any(adapters(network)):
-            adapt(network, lora)
+        if not any(list_adapters(network)):
+            add_adapters(network, lora)
         _check_settings(network, lora)
-        wanted = {id(parameter) for parameter in (*adapter_parameters(network), *network.head_parameters())}
+        wanted = {id(parameter) for parameter in (*list_adapter_parameters(network), *network.head_parameters())}
         for parameter in network.parameters():
             parameter.requires_grad_(id(parameter) in wanted)
 
 
-def adapt(network: FlowBackbone, lora: LoraNode) -> None:
+def add_adapters(network: FlowBackbone, lora: LoraNode) -> None:
     """Give each of `network.adapted_modules()` an adapter that changes nothing yet.
 
     Raises:
@@ -48,37 +48,37 @@ def adapt(network: FlowBackbone, lora: LoraNode) -> None:
     peft = _peft()
     settings = peft.LoraConfig(r=lora.rank, lora_alpha=_alpha(lora), lora_dropout=0.0, target_modules=names)
     peft.inject_adapter_in_model(settings, network)
-    adapted = [name for name, _ in adapters(network)]
+    adapted = [name for name, _ in list_adapters(network)]
     assert sorted(adapted) == sorted(names), f"adapted {set(adapted) ^ set(names)} otherwise than asked for"
 
 
-def adapters(network: nn.Module) -> Iterator[tuple[str, Any]]:
+def list_adapters(network: nn.Module) -> Iterator[tuple[str, Any]]:
     """Names and modules of the adapted linear maps."""
     return ((name, module) for name, module in network.named_modules() if hasattr(module, "lora_A"))
 
 
-def adapter_parameters(network: nn.Module) -> list[nn.Parameter]:
+def list_adapter_parameters(network: nn.Module) -> list[nn.Parameter]:
     """The parameters of all adapters."""
     return [parameter for name, parameter in network.named_parameters() if ".lora_" in name]
 
 
-def adapter_settings(network: nn.Module) -> LoraNode | None:
+def read_adapter_settings(network: nn.Module) -> LoraNode | None:
     """The settings of a network's adapters, which all have the same; None without any."""
-    module = next((module for _, module in adapters(network)), None)
+    module = next((module for _, module in list_adapters(network)), None)
     return None if module is None else LoraNode(module.r[ADAPTER], module.lora_alpha[ADAPTER])
 
 
 @torch.no_grad()
-def merge(network: nn.Module) -> None:
+def merge_adapters(network: nn.Module) -> None:
     """Add each adapter's map to the weight it adapts, and take the adapters away."""
-    for name, module in list(adapters(network)):
+    for name, module in list(list_adapters(network)):
         module.merge()
         parent, _, last = name.rpartition(".")
         setattr(network.get_submodule(parent), last, module.get_base_layer())
 
 
 def _check_settings(network: FlowBackbone, lora: LoraNode) -> None:
-    there = adapter_settings(network)
+    there = read_adapter_settings(network)
     assert there is not None
     if there != LoraNode(lora.rank, _alpha(lora)):
         told = f"policy.lora.rank={there.rank} policy.lora.alpha={there.alpha:g}"

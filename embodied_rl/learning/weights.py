@@ -30,16 +30,16 @@ class WeightsDamaged(UserError):  # noqa: N818  it says what happened
     """Weights did not arrive as they were sent, or are of another network."""
 
 
-def publish(network: nn.Module, version: int, everything: bool = False) -> Weights:
+def publish_weights(network: nn.Module, version: int, everything: bool = False) -> Weights:
     """Copies of what is learned and of all buffers; with `everything`, of what is frozen, too."""
     frozen = {name for name, parameter in network.named_parameters() if not parameter.requires_grad}
-    state = {name: tensor for name, tensor in whole(network).items() if everything or name not in frozen}
+    state = {name: tensor for name, tensor in gather_whole(network).items() if everything or name not in frozen}
     tensors = {name: _bytes(tensor).copy() for name, tensor in state.items()}
     return Weights(version, tensors, _checksum(tensors))
 
 
 @torch.no_grad()
-def load(network: nn.Module, weights: Weights) -> None:
+def load_weights(network: nn.Module, weights: Weights) -> None:
     """Take weights over.
 
     Raises:
@@ -47,21 +47,21 @@ def load(network: nn.Module, weights: Weights) -> None:
     """
     if _checksum(weights.tensors) != weights.checksum:
         raise WeightsDamaged(f"weights of version {weights.version} were damaged on their way: the checksum is wrong.")
-    state = whole(network)
+    state = gather_whole(network)
     for name, data in weights.tensors.items():
         if name not in state or state[name].nbytes != data.nbytes:
             raise WeightsDamaged(f"weights of version {weights.version} are of another network: '{name}'.")
         tensor = torch.from_numpy(data).view(state[name].dtype) if data.nbytes else torch.empty(0)
         state[name].copy_(tensor.reshape(state[name].shape))
-    adopted(network)
+    adopt_whole(network)
 
 
-def whole(network: nn.Module) -> dict[str, torch.Tensor]:
+def gather_whole(network: nn.Module) -> dict[str, torch.Tensor]:
     """The network's own tensors by their names in its state; also where it is spread over ranks, and gathered.
 
-    No rank waits for another one. Who writes into them calls `adopted` afterwards.
+    No rank waits for another one. Who writes into them calls `adopt_whole` afterwards.
     """
-    if sharded.of(network) is None:
+    if sharded.find_sharding(network) is None:
         return network.state_dict()
     tensors = dict(network.named_parameters(remove_duplicate=False))
     tensors |= dict(network.named_buffers(remove_duplicate=False))
@@ -70,9 +70,9 @@ def whole(network: nn.Module) -> dict[str, torch.Tensor]:
     return {name: tensor.detach() for name, tensor in tensors.items() if name not in passing}
 
 
-def adopted(network: nn.Module) -> None:
+def adopt_whole(network: nn.Module) -> None:
     """Make what was written into the whole tensors the network's weights on every rank."""
-    if (sharding := sharded.of(network)) is not None:
+    if (sharding := sharded.find_sharding(network)) is not None:
         sharding.adopt()
 
 

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from embodied_rl.objectives.reduce import align, masked_mean
+from embodied_rl.objectives.reduce import align_axes, masked_mean
 
 
 def clipped_policy_loss(
@@ -26,7 +26,7 @@ def clipped_policy_loss(
     if dual is not None and dual <= 1:
         raise ValueError(f"dual clip must be above 1, got {dual}")
     ratio = log_ratio.exp()
-    advantage = align(advantage, log_ratio)
+    advantage = align_axes(advantage, log_ratio)
     loss = -torch.minimum(ratio * advantage, ratio.clamp(1 - low, 1 + high) * advantage)
     if dual is None:
         return loss

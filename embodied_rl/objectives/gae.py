@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 
-def discounts(steps: Tensor, gamma: float, per: Literal["control_step", "decision"]) -> Tensor:
+def make_discounts(steps: Tensor, gamma: float, per: Literal["control_step", "decision"]) -> Tensor:
     """Factor on the value that follows each decision, float32 of the shape of `steps`.
 
     Args:
@@ -23,7 +23,7 @@ def discounts(steps: Tensor, gamma: float, per: Literal["control_step", "decisio
     return torch.pow(gamma, exponent.float())
 
 
-def discounted_reward(reward: Tensor, steps: Tensor, gamma: float) -> Tensor:
+def discount_reward(reward: Tensor, steps: Tensor, gamma: float) -> Tensor:
     """Σ_j γ^j r_j over the executed steps of a chunk; γ = 1 where a decision is the unit of time.
 
     Args:
@@ -39,7 +39,7 @@ def discounted_reward(reward: Tensor, steps: Tensor, gamma: float) -> Tensor:
     return torch.where(position < steps[..., None], reward * weight, 0).sum(-1)
 
 
-def next_values(
+def select_next_values(
     value: Tensor, last_value: Tensor, final_value: Tensor, terminated: Tensor, truncated: Tensor
 ) -> Tensor:
     """The value that follows each decision [T, N].
@@ -59,7 +59,7 @@ def next_values(
     return torch.where(terminated, 0, following)
 
 
-def gae(
+def compute_gae(
     reward: Tensor, value: Tensor, next_value: Tensor, discount: Tensor, continues: Tensor, lam: float
 ) -> tuple[Tensor, Tensor]:
     """A_t = δ_t + discount_t λ A_{t+1}, δ_t = r_t + discount_t V'_t - V_t (Schulman et al., arXiv 1506.02438).
@@ -67,8 +67,8 @@ def gae(
     Args:
         reward: [T, N] of each decision, discounted within the chunk.
         value: [T, N].
-        next_value: [T, N], see `next_values`.
-        discount: [T, N], see `discounts`.
+        next_value: [T, N], see `select_next_values`.
+        discount: [T, N], see `make_discounts`.
         continues: bool [T, N], whether decision t + 1 belongs to the same episode; False cuts the recursion.
         lam: λ, per decision.
 

@@ -41,7 +41,7 @@ def reduce_log_prob(log_prob: Tensor, steps_mask: Tensor, level: Level) -> Tenso
             return executed.sum((-2, -1))
 
 
-def align(x: Tensor, like: Tensor) -> Tensor:
+def align_axes(x: Tensor, like: Tensor) -> Tensor:
     """[B, …] with trailing axes of size 1, so that it broadcasts against `like` [B, …, …]."""
     return x.reshape(*x.shape, *[1] * (like.dim() - x.dim()))
 
@@ -55,6 +55,6 @@ def masked_mean(x: Tensor, mask: Tensor | None = None) -> Tensor:
     """
     if mask is None:
         return x.mean()
-    weight = align(mask, x).to(x.dtype).expand_as(x)
+    weight = align_axes(mask, x).to(x.dtype).expand_as(x)
     total = weight.sum()
     return torch.where(weight > 0, x * weight, 0).sum() / torch.where(total > 0, total, 1)

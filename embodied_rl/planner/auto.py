@@ -17,13 +17,13 @@ from embodied_rl.planner.costs import CostFile
 from embodied_rl.planner.resources import Resources
 from embodied_rl.planner.search import Choice
 from embodied_rl.processes.handle import WorkerDied
-from embodied_rl.runs.storage import write_text
-from embodied_rl.runtime import select as runtimes
+from embodied_rl.runs.atomic_write import write_text
+from embodied_rl.runtime import selection as runtimes
 
 log = logging.getLogger(__name__)
 
 
-def resolve(config: TrainConfig) -> tuple[TrainConfig, str | None]:
+def resolve_plan(config: TrainConfig) -> tuple[TrainConfig, str | None]:
     """The configuration with a plan in place of `plan=auto`, and the text of `plan.json`; None without a prediction.
 
     Raises:
@@ -31,17 +31,17 @@ def resolve(config: TrainConfig) -> tuple[TrainConfig, str | None]:
     """
     if config.plan.allocation != "auto" and config.runtime == "ray":
         return config, None  # predictions that are at hand are of this machine
-    resources = resources_of(config)
+    resources = find_resources(config)
     if config.plan.allocation != "auto":
-        return config, prescribed(config, resources)
-    measured = known(config) or probed(config, resources.cores)
-    found = choice.decide(config, measured, resources)
+        return config, predict_configured_plan(config, resources)
+    measured = read_known_costs(config) or measure_costs(config, resources.cores)
+    found = choice.decide_plan(config, measured, resources)
     print(f"Plan: {found.best.allocation}; {_speed(found)} from costs measured {measured.about.get('measured')}.")
     plan = choice.to_plan(found.best.allocation, config.plan)
     return replace(config, plan=plan), _text(config, found, measured, resources)
 
 
-def resources_of(config: TrainConfig) -> Resources:
+def find_resources(config: TrainConfig) -> Resources:
     """What a run may use: this machine, or the cluster that it is to run on, whose nodes are taken to be like this one.
 
     A cluster that would be begun here for the run is this machine.
@@ -49,24 +49,28 @@ def resources_of(config: TrainConfig) -> Resources:
     Raises:
         NoCluster: nobody answers at its address.
     """
-    nodes = runtimes.nodes(config)
-    return replace(available.here(), cores=sum(nodes), memory=None, nodes=nodes) if nodes else available.here()
+    nodes = runtimes.list_nodes(config)
+    return (
+        replace(available.find_own_resources(), cores=sum(nodes), memory=None, nodes=nodes)
+        if nodes
+        else available.find_own_resources()
+    )
 
 
-def prescribed(config: TrainConfig, resources: Resources) -> str | None:
+def predict_configured_plan(config: TrainConfig, resources: Resources) -> str | None:
     """What is predicted of the configured plan, for `plan.json`; says so where it is a loss. None without costs."""
-    measured = known(config)
+    measured = read_known_costs(config)
     if measured is None:
         return None
-    found = choice.prescribed(config, measured, resources)
-    if warning := choice.loss(found):
+    found = choice.choose_configured(config, measured, resources)
+    if warning := choice.describe_loss(found):
         print(warning)
     return _text(config, found, measured, resources)
 
 
-def known(config: TrainConfig) -> CostFile | None:
+def read_known_costs(config: TrainConfig) -> CostFile | None:
     """Costs that were measured before, for such a run on this machine."""
-    file = choice.store(config)
+    file = choice.find_cost_file(config)
     if not file.is_file():
         return None
     try:
@@ -76,7 +80,7 @@ def known(config: TrainConfig) -> CostFile | None:
         return None
 
 
-def probed(config: TrainConfig, cores: int) -> CostFile:
+def measure_costs(config: TrainConfig, cores: int) -> CostFile:
     """Costs measured now, and kept for the next run.
 
     Raises:
@@ -84,14 +88,14 @@ def probed(config: TrainConfig, cores: int) -> CostFile:
     """
     print(f"Measuring the stages on {cores} cores, once for this machine and configuration …", flush=True)
     try:
-        measured = profile.measure_apart(config, cores)
+        measured = profile.measure_stages_apart(config, cores)
     except WorkerDied as death:
         raise UserError(f"plan=auto: {death} To start without measuring: plan=colocated, or plan=split.") from None
-    keep(measured, choice.store(config))
+    keep_costs(measured, choice.find_cost_file(config))
     return measured
 
 
-def keep(measured: CostFile, file: Path) -> None:
+def keep_costs(measured: CostFile, file: Path) -> None:
     """Store costs; where that is not possible, the next run measures again."""
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -107,4 +111,6 @@ def _speed(found: Choice) -> str:
 
 
 def _text(config: TrainConfig, found: Choice, measured: CostFile, resources: Resources) -> str:
-    return json.dumps(choice.summary(found, measured, resources, choice.workload(config)), indent=2) + "\n"
+    return (
+        json.dumps(choice.summarise_choice(found, measured, resources, choice.make_workload(config)), indent=2) + "\n"
+    )

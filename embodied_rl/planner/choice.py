@@ -9,14 +9,14 @@ from typing import Any
 
 from embodied_rl import __version__
 from embodied_rl.assembly import build
-from embodied_rl.config.freeze import thaw
+from embodied_rl.config.freeze import thaw_config
 from embodied_rl.config.schema import Plan, TrainConfig
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.planner.allocation import Allocation, Order
 from embodied_rl.planner.costs import CostFile
 from embodied_rl.planner.model import Workload
 from embodied_rl.planner.resources import Resources
-from embodied_rl.planner.search import Candidate, Choice, candidate, choose
+from embodied_rl.planner.search import Candidate, Choice, choose_allocation, predict_candidate
 from embodied_rl.runs import provenance
 from embodied_rl.simulators.kind import SimulatorKind
 
@@ -26,34 +26,36 @@ LOSS = 0.05
 _PACKAGES = ("torch", "numpy", "mujoco")
 
 
-def decide(config: TrainConfig, measured: CostFile, resources: Resources) -> Choice:
+def decide_plan(config: TrainConfig, measured: CostFile, resources: Resources) -> Choice:
     """Predict every allocation for a run, and choose; ready order is considered only where `plan.order` asks for it.
 
     Raises:
         UserError: no allocation is feasible.
     """
     orders: tuple[Order, ...] = ("exact", "ready") if config.plan.order == "ready" else ("exact",)
-    return choose(measured.costs, resources, workload(config), group_size=group_size(config), orders=orders)
+    return choose_allocation(
+        measured.costs, resources, make_workload(config), group_size=find_group_size(config), orders=orders
+    )
 
 
-def prescribed(config: TrainConfig, measured: CostFile, resources: Resources) -> Choice:
+def choose_configured(config: TrainConfig, measured: CostFile, resources: Resources) -> Choice:
     """The configured plan as the choice, and what else there would have been.
 
     Raises:
         UserError: it does not fit in memory.
     """
-    mine = configured(config, measured, resources)
+    mine = predict_configured(config, measured, resources)
     assert mine is not None, "a plan is configured"
     if mine.prediction is None:
         raise UserError(f"plan: {mine.allocation} {mine.why_not}. Try plan=auto, or fewer environments (sim.num_envs).")
     try:
-        free = decide(config, measured, resources)
+        free = decide_plan(config, measured, resources)
     except ValueError:  # nothing else is feasible
         return Choice(mine, ())
     return Choice(mine, tuple(each for each in (free.best, *free.others) if each.allocation != mine.allocation))
 
 
-def loss(found: Choice) -> str | None:
+def describe_loss(found: Choice) -> str | None:
     """For the user, where something else is predicted to be faster by more than `LOSS` than what was chosen."""
     mine = found.best.prediction
     rivals = [each for each in found.others if each.prediction is not None]
@@ -68,14 +70,16 @@ def loss(found: Choice) -> str | None:
     )
 
 
-def configured(config: TrainConfig, measured: CostFile, resources: Resources) -> Candidate | None:
+def predict_configured(config: TrainConfig, measured: CostFile, resources: Resources) -> Candidate | None:
     """What the model says of the plan that the configuration asks for; None where it leaves that open."""
     plan = config.plan
     if plan.allocation == "auto" or resources.devices:
         return None
     workers = plan.workers if plan.allocation == "split" else 0
-    allocation = Allocation(plan.allocation, plan.ranks, workers, plan.slices, plan.order, rollout_workers(config))
-    return candidate(measured.costs, allocation, resources, workload(config))
+    allocation = Allocation(
+        plan.allocation, plan.ranks, workers, plan.slices, plan.order, count_rollout_workers(config)
+    )
+    return predict_candidate(measured.costs, allocation, resources, make_workload(config))
 
 
 def to_plan(chosen: Allocation, asked: Plan) -> Plan:
@@ -92,15 +96,15 @@ def to_plan(chosen: Allocation, asked: Plan) -> Plan:
     )
 
 
-def rollout_workers(config: TrainConfig) -> int:
+def count_rollout_workers(config: TrainConfig) -> int:
     """How many there are: by default as many as ranks where they collect beside the learner, else none."""
     asked = config.plan.rollout_workers
     return asked if asked is not None else config.plan.ranks if config.mode != "sync" else 0
 
 
-def workload(config: TrainConfig) -> Workload:
+def make_workload(config: TrainConfig) -> Workload:
     """N environments, T decisions of each in a rollout, and how far who collects may be ahead."""
-    needs = build.method(config.algo).needs
+    needs = build.find_method(config.algo).needs
     segments = config.segments if config.mode == "stream" else 1
     work = Workload(
         config.sim.num_envs,
@@ -111,17 +115,17 @@ def workload(config: TrainConfig) -> Workload:
     )
     if not needs.fresh_episodes:
         return work
-    spec = SimulatorKind.of(config.sim).spec
-    _, embodiment = build.backbone(config.policy, spec)
+    spec = SimulatorKind.find(config.sim).spec
+    _, embodiment = build.build_backbone(config.policy, spec)
     return replace(work, decisions=-(-spec.horizon // embodiment.executed) * segments)
 
 
-def group_size(config: TrainConfig) -> int:
+def find_group_size(config: TrainConfig) -> int:
     """Environments that have to stay together."""
-    return build.method(config.algo).needs.group_size
+    return build.find_method(config.algo).needs.group_size
 
 
-def summary(choice: Choice, measured: CostFile, resources: Resources, work: Workload) -> dict[str, Any]:
+def summarise_choice(choice: Choice, measured: CostFile, resources: Resources, work: Workload) -> dict[str, Any]:
     """Everything that led to a choice, as plain values."""
     return {
         "chosen": asdict(choice.best),
@@ -134,16 +138,16 @@ def summary(choice: Choice, measured: CostFile, resources: Resources, work: Work
     }
 
 
-def store(config: TrainConfig) -> Path:
+def find_cost_file(config: TrainConfig) -> Path:
     """Where costs of such a run on this machine are kept: one file for everything that they depend on."""
-    packages = provenance.package_versions()
+    packages = provenance.list_package_versions()
     depends = {
         "version": __version__,
         "packages": {name: packages.get(name) for name in _PACKAGES},
-        "hardware": provenance.hardware(),
-        "sim": thaw(config.sim),
-        "policy": thaw(config.policy),
-        "algo": thaw(config.algo),
+        "hardware": provenance.describe_hardware(),
+        "sim": thaw_config(config.sim),
+        "policy": thaw_config(config.policy),
+        "algo": thaw_config(config.algo),
         "decisions": config.train.decisions,
     }
     digest = hashlib.sha256(json.dumps(depends, sort_keys=True, default=str).encode()).hexdigest()[:16]

@@ -11,12 +11,12 @@ from typing import Any, Literal
 
 import numpy as np
 
-from embodied_rl.config.freeze import did_you_mean
+from embodied_rl.config.freeze import suggest_name
 from embodied_rl.interfaces.errors import UserError
 
 
 @dataclass(frozen=True)
-class Line:
+class LinearCost:
     """`fixed + per_item · n`: what does not depend on how much there is to do, and what does."""
 
     fixed: float = 0.0
@@ -27,7 +27,7 @@ class Line:
         return self.fixed + self.per_item * items if items > 0 else 0.0
 
     @staticmethod
-    def fit(items: Sequence[float], values: Sequence[float]) -> "Line":
+    def fit(items: Sequence[float], values: Sequence[float]) -> "LinearCost":
         """Least squares in relative error, so that small sizes count as much as large ones; never a negative part.
 
         Raises:
@@ -38,10 +38,10 @@ class Line:
         design = np.stack([np.ones(len(items)), np.array(items, float)], axis=1) / np.array(values, float)[:, None]
         fixed, per_item = np.linalg.lstsq(design, np.ones(len(items)), rcond=None)[0]
         if fixed < 0:
-            return Line(0.0, _one_part(design[:, 1]))
+            return LinearCost(0.0, _one_part(design[:, 1]))
         if per_item < 0:
-            return Line(_one_part(design[:, 0]), 0.0)
-        return Line(float(fixed), float(per_item))
+            return LinearCost(_one_part(design[:, 0]), 0.0)
+        return LinearCost(float(fixed), float(per_item))
 
 
 @dataclass(frozen=True)
@@ -63,18 +63,18 @@ class Costs:
         inference_memory: bytes of one that infers n decisions, and leaves learning to others; None takes policy_memory.
     """
 
-    step: Line
-    inference: Line
-    update: Line
-    render: Line = Line()
-    transfer: Line = Line()
+    step: LinearCost
+    inference: LinearCost
+    update: LinearCost
+    render: LinearCost = LinearCost()
+    transfer: LinearCost = LinearCost()
     switch: float = 0.0
     synchronise: float = 0.0
     jitter: float = 0.0
     step_on: Literal["core", "device"] = "core"
-    simulator_memory: Line = Line()
-    policy_memory: Line = Line()
-    inference_memory: Line | None = None
+    simulator_memory: LinearCost = LinearCost()
+    policy_memory: LinearCost = LinearCost()
+    inference_memory: LinearCost | None = None
 
     def simulate(self, envs: float) -> float:
         """Seconds of a chunk of n environments, pictures included."""
@@ -138,9 +138,9 @@ def _costs(content: Mapping[str, Any], path: Path) -> Costs:
     values: dict[str, Any] = {}
     for name, value in content.items():
         if name not in known:
-            raise UserError(f"costs={path}: unknown cost '{name}'.{did_you_mean(name, list(known))}")
-        values[name] = Line(**value) if isinstance(value, Mapping) else value
-    missing = [name for name in ("step", "inference", "update") if not isinstance(values.get(name), Line)]
+            raise UserError(f"costs={path}: unknown cost '{name}'.{suggest_name(name, list(known))}")
+        values[name] = LinearCost(**value) if isinstance(value, Mapping) else value
+    missing = [name for name in ("step", "inference", "update") if not isinstance(values.get(name), LinearCost)]
     if missing:
         raise UserError(f'costs={path}: {missing[0]} must be given as {{"fixed": seconds, "per_item": seconds}}')
     return Costs(**values)

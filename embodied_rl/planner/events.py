@@ -7,7 +7,7 @@ from itertools import count
 
 
 @dataclass(frozen=True)
-class Job:
+class SimulatedJob:
     """Seconds of work that hold one unit of every resource they need.
 
     Attributes:
@@ -23,7 +23,7 @@ class Job:
     then: Callable[[], None]
 
 
-class Clock:
+class EventClock:
     """Runs jobs, first come first served; one that still lacks a resource does not hold up others that do not.
 
     Args:
@@ -40,11 +40,11 @@ class Clock:
         self.busy: dict[str, float] = {}
         self.held = dict.fromkeys(capacities, 0.0)
         self._capacities, self._free = dict(capacities), dict(capacities)
-        self._waiting: list[Job] = []
+        self._waiting: list[SimulatedJob] = []
         self._events: list[tuple[float, int, Callable[[], None]]] = []
         self._numbers = count()
 
-    def submit(self, job: Job) -> None:
+    def submit(self, job: SimulatedJob) -> None:
         """Start a job as soon as everything it needs is free."""
         self._waiting.append(job)
         self._start()
@@ -64,7 +64,7 @@ class Clock:
         return self.held[name] / (self._capacities[name] * self.now)
 
     def _start(self) -> None:
-        still: list[Job] = []
+        still: list[SimulatedJob] = []
         for job in self._waiting:
             if all(self._free[name] > 0 for name in job.needs):
                 for name in job.needs:
@@ -76,7 +76,7 @@ class Clock:
                 still.append(job)
         self._waiting = still
 
-    def _finish(self, job: Job) -> None:
+    def _finish(self, job: SimulatedJob) -> None:
         for name in job.needs:
             self._free[name] += 1
         job.then()

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 
 from embodied_rl.planner.allocation import Allocation
 from embodied_rl.planner.costs import Costs
-from embodied_rl.planner.events import Clock, Job
+from embodied_rl.planner.events import EventClock, SimulatedJob
 from embodied_rl.planner.resources import Resources
 
 SETTLED = 24
@@ -55,7 +55,7 @@ class Workload:
 
 
 @dataclass(frozen=True)
-class Rollout:
+class PredictedRollout:
     """One rollout as the model sees it.
 
     Attributes:
@@ -76,7 +76,7 @@ class Prediction:
     Attributes:
         seconds: of the whole iteration.
         rollout, update: of its parts; what remains is switching and synchronising.
-        busy, bubble: of the rollout, see `Rollout`.
+        busy, bubble: of the rollout, see `PredictedRollout`.
         decisions_per_second: of the whole iteration.
     """
 
@@ -88,16 +88,16 @@ class Prediction:
     decisions_per_second: float
 
 
-def iteration(costs: Costs, plan: Allocation, resources: Resources, workload: Workload) -> Prediction:
+def predict_iteration(costs: Costs, plan: Allocation, resources: Resources, workload: Workload) -> Prediction:
     """Predict one iteration: rollout, then update; or both at once, where rollout workers may be ahead, by versions or
     by segments, and have cores or accelerators of their own. With jitter it is the median of some draws.
     """
     rounds = min(workload.decisions, SETTLED)
     short = replace(workload, decisions=rounds)
-    draws = [rollout(costs, plan, resources, short, seed) for seed in range(DRAWS if costs.jitter else 1)]
+    draws = [predict_rollout(costs, plan, resources, short, seed) for seed in range(DRAWS if costs.jitter else 1)]
     middle = sorted(draws, key=lambda draw: draw.seconds)[len(draws) // 2]
     seconds = middle.seconds * workload.decisions / rounds
-    update = costs.update(workload.rows / learners(plan))
+    update = costs.update(workload.rows / count_learners(plan))
     extra = costs.switch if plan.mode != "split" else 0.0
     extra += costs.synchronise if plan.mode != "colocated" else 0.0
     if plan.rollout_workers:
@@ -116,12 +116,14 @@ def _overlapping(rollout: float, update: float, workload: Workload) -> float:
     return segment + (workload.segments - 1) * max(segment, learned) + learned + update * (1 - workload.early)
 
 
-def learners(plan: Allocation) -> int:
+def count_learners(plan: Allocation) -> int:
     """How many ranks or accelerators share the update."""
     return plan.ranks + (plan.workers if plan.mode == "hybrid" else 0)
 
 
-def rollout(costs: Costs, plan: Allocation, resources: Resources, workload: Workload, seed: int = 0) -> Rollout:
+def predict_rollout(
+    costs: Costs, plan: Allocation, resources: Resources, workload: Workload, seed: int = 0
+) -> PredictedRollout:
     """Until every environment has had its T decisions executed.
 
     Ranks are alike, so that one stands for all.
@@ -134,7 +136,7 @@ def rollout(costs: Costs, plan: Allocation, resources: Resources, workload: Work
     rank.clock.run()
     clock = rank.clock
     busy = {role: seconds / clock.now for role, seconds in clock.busy.items()}
-    return Rollout(clock.now, busy, 1 - max(clock.load(name) for name in clock.held))
+    return PredictedRollout(clock.now, busy, 1 - max(clock.load(name) for name in clock.held))
 
 
 @dataclass(eq=False)
@@ -155,7 +157,7 @@ class _Rank:
         send: seconds until an inferred chunk reaches its simulator.
     """
 
-    clock: Clock
+    clock: EventClock
     slices: list[list[_Simulator]]
     decisions: int
     exact: bool
@@ -208,15 +210,15 @@ class _Rank:
 def _on_cores(costs: Costs, plan: Allocation, resources: Resources, workload: Workload, draw: random.Random) -> _Rank:
     """A rank and its simulators are processes; they share the rank's part of the cores. Colocated is one process."""
     cores = max(1, resources.cores // plan.ranks)
-    clock = Clock({_CORE: cores, _RANK: 1})
+    clock = EventClock({_CORE: cores, _RANK: 1})
     envs = workload.envs // plan.ranks // plan.slices // max(1, plan.workers)
 
     def simulate(then: Callable[[], None]) -> None:
         needs = (_CORE,) if plan.workers else (_CORE, _RANK)
-        clock.submit(Job("simulation", needs, costs.simulate(envs) * _jitter(costs, draw), then))
+        clock.submit(SimulatedJob("simulation", needs, costs.simulate(envs) * _jitter(costs, draw), then))
 
     def infer(count: int, then: Callable[[], None]) -> None:
-        clock.submit(Job("inference", (_CORE, _RANK), costs.inference(count), then))
+        clock.submit(SimulatedJob("inference", (_CORE, _RANK), costs.inference(count), then))
 
     slices = _slices(plan.slices, max(1, plan.workers), envs, simulate)
     send = costs.transfer(envs) / 2 if plan.workers else 0.0
@@ -228,19 +230,23 @@ def _on_devices(costs: Costs, plan: Allocation, resources: Resources, workload: 
     colocated = plan.mode == "colocated"
     simulators = plan.workers or plan.ranks
     policy, pictures = "policy", "policy" if colocated else "simulator"
-    clock = Clock({policy: 1, pictures: 1, _CORE: 1})
+    clock = EventClock({policy: 1, pictures: 1, _CORE: 1})
     envs = math.ceil(workload.envs / plan.slices / simulators)
 
     def simulate(then: Callable[[], None]) -> None:
         step, render = costs.step(envs) * _jitter(costs, draw), costs.render(envs)
         if costs.step_on == "device":
-            clock.submit(Job("simulation", (pictures,), step + render, then))
+            clock.submit(SimulatedJob("simulation", (pictures,), step + render, then))
         else:
-            following = Job("simulation", (pictures,), render, then)
-            clock.submit(Job("simulation", (_CORE,), step, lambda: clock.submit(following) if render else then()))
+            following = SimulatedJob("simulation", (pictures,), render, then)
+            clock.submit(
+                SimulatedJob("simulation", (_CORE,), step, lambda: clock.submit(following) if render else then())
+            )
 
     def infer(count: int, then: Callable[[], None]) -> None:
-        clock.submit(Job("inference", (policy,), costs.inference(math.ceil(count * simulators / plan.ranks)), then))
+        clock.submit(
+            SimulatedJob("inference", (policy,), costs.inference(math.ceil(count * simulators / plan.ranks)), then)
+        )
 
     slices = _slices(plan.slices, 1, envs, simulate)
     send = 0.0 if colocated else costs.transfer(envs) / 2

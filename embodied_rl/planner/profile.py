@@ -19,16 +19,16 @@ import torch
 from embodied_rl.assembly import build
 from embodied_rl.config.schema import TrainConfig
 from embodied_rl.interfaces.sim import Timed
-from embodied_rl.planner.choice import group_size
-from embodied_rl.planner.costs import CostFile, Costs, Line
+from embodied_rl.planner.choice import find_group_size
+from embodied_rl.planner.costs import CostFile, Costs, LinearCost
 from embodied_rl.processes.handle import Handle
 from embodied_rl.processes.local import ProcessHandle, wrap_simulator
-from embodied_rl.processes.process import resident_bytes
+from embodied_rl.processes.process import read_resident_bytes
 from embodied_rl.ranks.collective import Ranks
-from embodied_rl.ranks.launch import launch
+from embodied_rl.ranks.launch import launch_ranks
 from embodied_rl.rollout.buffer import Rollout
-from embodied_rl.rollout.collect import Collector
-from embodied_rl.rollout.episodes import EpisodeSampler
+from embodied_rl.rollout.collector import Collector
+from embodied_rl.rollout.episode_sampler import EpisodeSampler
 from embodied_rl.runs import provenance
 from embodied_rl.simulators.kind import SimulatorKind
 
@@ -46,7 +46,7 @@ _CHUNKS = 12
 
 
 @dataclass
-class Samples:
+class StageSamples:
     """Pairs of a size and what was measured there, by the name of the line they belong to."""
 
     found: dict[str, list[tuple[int, float]]] = field(default_factory=dict)
@@ -54,18 +54,20 @@ class Samples:
     def add(self, name: str, size: int, value: float) -> None:
         self.found.setdefault(name, []).append((size, value))
 
-    def merge(self, others: list["Samples"]) -> "Samples":
+    def merge(self, others: list["StageSamples"]) -> "StageSamples":
         """Those of all ranks."""
         names = {name for each in others for name in each.found}
-        return Samples({name: [pair for each in others for pair in each.found.get(name, [])] for name in sorted(names)})
+        return StageSamples(
+            {name: [pair for each in others for pair in each.found.get(name, [])] for name in sorted(names)}
+        )
 
-    def line(self, name: str) -> Line:
+    def line(self, name: str) -> LinearCost:
         """Through the medians at each size; a proportion where there is one size, nothing where there is none."""
         sizes = sorted({size for size, _ in self.found.get(name, [])})
         middles = [statistics.median(value for size, value in self.found[name] if size == at) for at in sizes]
         if len(sizes) < 2:
-            return Line(0.0, middles[0] / sizes[0]) if sizes else Line()
-        return Line.fit(sizes, [max(value, 1e-9) for value in middles])
+            return LinearCost(0.0, middles[0] / sizes[0]) if sizes else LinearCost()
+        return LinearCost.fit(sizes, [max(value, 1e-9) for value in middles])
 
     def spread(self, name: str) -> float:
         """Largest distance between two measurements of the largest size, over their median."""
@@ -74,7 +76,7 @@ class Samples:
         return (max(values) - min(values)) / statistics.median(values)
 
 
-def measure(config: TrainConfig, cores: int) -> CostFile:
+def measure_stages(config: TrainConfig, cores: int) -> CostFile:
     """Measure the stages of a training run; it takes about twenty seconds for the tabletop.
 
     Args:
@@ -84,15 +86,15 @@ def measure(config: TrainConfig, cores: int) -> CostFile:
     Raises:
         UserError: more cores than environments.
     """
-    groups = config.sim.num_envs // group_size(config)
+    groups = config.sim.num_envs // find_group_size(config)
     ranks = max(count for count in range(1, cores + 1) if groups % count == 0)
     began = time.perf_counter()
-    samples, jitter = launch(probe, config, ranks)
+    samples, jitter = launch_ranks(probe_rank, config, ranks)
     about = {
         "measured": datetime.now(UTC).isoformat(timespec="seconds"),
         "seconds": round(time.perf_counter() - began, 1),
         "cores_at_once": ranks,
-        **provenance.hardware(),
+        **provenance.describe_hardware(),
     }
     costs = Costs(
         step=samples.line("step"),
@@ -107,7 +109,7 @@ def measure(config: TrainConfig, cores: int) -> CostFile:
     return CostFile(costs, about, {name: round(samples.spread(name), 3) for name in samples.found})
 
 
-def measure_apart(config: TrainConfig, cores: int) -> CostFile:
+def measure_stages_apart(config: TrainConfig, cores: int) -> CostFile:
     """The same in a process that ends with it, so that who goes on to train starts with its memory untouched.
 
     Raises:
@@ -123,28 +125,28 @@ class Profiler:
     """A role that measures."""
 
     def measure(self, config: TrainConfig, cores: int) -> CostFile:
-        """See `measure`."""
-        return measure(config, cores)
+        """See `measure_stages`."""
+        return measure_stages(config, cores)
 
     def close(self) -> None:
         """Nothing is kept."""
 
 
-def probe(config: TrainConfig, ranks: Ranks) -> tuple[Samples, float]:
+def probe_rank(config: TrainConfig, ranks: Ranks) -> tuple[StageSamples, float]:
     """One rank's part; the same result on every rank: measurements of all ranks, and the jitter σ of a simulator."""
     torch.set_num_threads(1)
     torch.manual_seed(config.seed)
     bench = _Bench(config, ranks)
-    samples = Samples()
-    for envs in sizes(config.sim.num_envs, bench.group_size):
+    samples = StageSamples()
+    for envs in choose_sizes(config.sim.num_envs, bench.group_size):
         bench.rollouts(envs, samples)
     bench.updates(samples)
     jitter = bench.workers(samples) if ranks.rank == 0 else 0.0
     ranks.barrier()
-    return samples.merge(ranks.gather(samples, Samples)), max(ranks.gather(jitter))
+    return samples.merge(ranks.gather(samples, StageSamples)), max(ranks.gather(jitter))
 
 
-def sizes(num_envs: int, group_size: int = 1) -> list[int]:
+def choose_sizes(num_envs: int, group_size: int = 1) -> list[int]:
     """Numbers of environments to measure at: an eighth, a quarter, half and all of them, in whole groups."""
     shares = {max(1, num_envs // part // group_size) * group_size for part in (8, 4, 2, 1)}
     return sorted(size for size in shares if size <= num_envs)
@@ -155,10 +157,10 @@ class _Bench:
 
     def __init__(self, config: TrainConfig, ranks: Ranks):
         self.config, self.ranks = config, ranks
-        self.kind = SimulatorKind.of(config.sim)
-        method = build.method(config.algo)
+        self.kind = SimulatorKind.find(config.sim)
+        method = build.find_method(config.algo)
         self.needs, self.group_size = method.needs, method.needs.group_size
-        self.actor = build.actor(config.policy, config.algo.sampler, self.kind.spec, method.needs.critic)
+        self.actor = build.build_actor(config.policy, config.algo.sampler, self.kind.spec, method.needs.critic)
         self.algorithm = method.build(self.actor, ranks, config.seed, config.train.iterations)
         rows = self.decisions(config.train.decisions) * config.sim.num_envs // ranks.size
         self.actor.keep_within(rows, config.policy.cache_gigabytes * 1e9)
@@ -185,7 +187,7 @@ class _Bench:
         finally:
             handle.close()
 
-    def rollouts(self, envs: int, samples: Samples) -> None:
+    def rollouts(self, envs: int, samples: StageSamples) -> None:
         """Simulation, pictures and inference of a chunk; everything the rank does is inference's."""
         decisions = self.decisions(DECISIONS)
         with self.collector(envs, decisions) as (collector, simulator):
@@ -201,7 +203,7 @@ class _Bench:
                 rest = timing.total - timing.simulating - timing.ends
                 samples.add("inference", envs, rest / decisions)
 
-    def updates(self, samples: Samples) -> None:
+    def updates(self, samples: StageSamples) -> None:
         """Learning from a rank's share of a rollout and from half of it, the values at its end included."""
         share = self.config.sim.num_envs // self.ranks.size
         halves = sorted({max(1, share // 2 // self.group_size) * self.group_size, share})
@@ -215,13 +217,13 @@ class _Bench:
                 self.algorithm.update([rollout], self.learning)
                 seconds = time.perf_counter() - began + collector.timeline.ends
                 samples.add("update", envs * decisions, seconds)
-                samples.add("policy_memory", envs * decisions, resident_bytes(os.getpid()))
+                samples.add("policy_memory", envs * decisions, read_resident_bytes(os.getpid()))
         samples.found["update"] = samples.found["update"][1:]
 
-    def workers(self, samples: Samples) -> float:
+    def workers(self, samples: StageSamples) -> float:
         """Messages to simulator processes and their memory; returns the jitter of a chunk's seconds."""
         spread = 0.0
-        for envs in sizes(self.config.sim.num_envs, self.group_size)[::2]:
+        for envs in choose_sizes(self.config.sim.num_envs, self.group_size)[::2]:
             handle = self.kind.worker(envs, f"probe of {envs} environments", self.config.plan)
             try:
                 seconds = self._chunks(handle, envs, samples)
@@ -231,7 +233,7 @@ class _Bench:
             spread = float(np.std(np.log(seconds)))
         return spread
 
-    def _chunks(self, handle: Handle, envs: int, samples: Samples) -> list[float]:
+    def _chunks(self, handle: Handle, envs: int, samples: StageSamples) -> list[float]:
         sampler = EpisodeSampler(handle.spec, self.config.seed, group_size=self.group_size)
         episodes = [sampler.episode(index) for index in range(envs)]
         handle.submit("reset", episodes).result()

@@ -28,14 +28,14 @@ class Resources:
     nodes: tuple[int, ...] = ()
 
 
-def here() -> Resources:
+def find_own_resources() -> Resources:
     """The cores this process may use, and the machine's memory where the system says how much there is."""
-    found = provenance.hardware()
+    found = provenance.describe_hardware()
     memory = found.get("memory_gib")
     return Resources(int(found["cores"]), memory=None if memory is None else float(memory) * 2**30)
 
 
-def parse(text: str) -> Resources:
+def parse_resources(text: str) -> Resources:
     """Resources as people write them: `8xgpu`, `8xgpu:80GB`, `2xcore:16GB`, `8xgpu+64xcore`. GB are 10⁹ bytes.
 
     Raises:

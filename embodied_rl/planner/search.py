@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.planner.allocation import Allocation, Order
 from embodied_rl.planner.costs import Costs
-from embodied_rl.planner.model import Prediction, Workload, iteration, learners
-from embodied_rl.planner.placement import bundles, place
+from embodied_rl.planner.model import Prediction, Workload, count_learners, predict_iteration
+from embodied_rl.planner.node_placement import make_bundles, place_bundles
 from embodied_rl.planner.resources import Resources
 
 SLICES = (1, 2, 3, 4)
@@ -34,7 +34,7 @@ class Choice:
     others: tuple[Candidate, ...]
 
 
-def choose(
+def choose_allocation(
     costs: Costs,
     resources: Resources,
     workload: Workload,
@@ -54,18 +54,18 @@ def choose(
     Raises:
         UserError: no allocation is feasible; the message names what is in the way.
     """
-    plans = allocations(resources, workload, group_size, tuple(orders))
-    found = [candidate(costs, plan, resources, workload) for plan in plans]
+    plans = list_allocations(resources, workload, group_size, tuple(orders))
+    found = [predict_candidate(costs, plan, resources, workload) for plan in plans]
     feasible = sorted((item for item in found if item.prediction), key=_seconds)
     if not feasible:
-        raise UserError(no_plan(found, resources, workload))
+        raise UserError(explain_no_plan(found, resources, workload))
     good = [item for item in feasible if _seconds(item) <= _seconds(feasible[0]) * (1 + TIE)]
     best = min(good, key=lambda item: item.allocation.simplicity)
     others = [item for item in feasible if item is not best] + [item for item in found if not item.prediction]
     return Choice(best, tuple(others))
 
 
-def allocations(
+def list_allocations(
     resources: Resources, workload: Workload, group_size: int = 1, orders: tuple[Order, ...] = ("exact",)
 ) -> Iterator[Allocation]:
     """Every allocation of the resources whose sizes fit the environments."""
@@ -79,19 +79,21 @@ def allocations(
             yield replace(plan, order=order)
 
 
-def candidate(costs: Costs, plan: Allocation, resources: Resources, workload: Workload) -> Candidate:
+def predict_candidate(costs: Costs, plan: Allocation, resources: Resources, workload: Workload) -> Candidate:
     """Predict an allocation, or say why it does not fit in memory, or on the nodes."""
-    needed = memory(costs, plan, resources, workload)
-    if resources.nodes and place(bundles(plan), resources.nodes) is None:
-        return Candidate(plan, needed, None, f"has {max(bundles(plan))} processes that belong on one node, of too few")
+    needed = predict_memory(costs, plan, resources, workload)
+    if resources.nodes and place_bundles(make_bundles(plan), resources.nodes) is None:
+        return Candidate(
+            plan, needed, None, f"has {max(make_bundles(plan))} processes that belong on one node, of too few"
+        )
     limit = resources.device_memory if resources.devices else resources.memory
     if limit is None or needed <= limit:
-        return Candidate(plan, needed, iteration(costs, plan, resources, workload))
+        return Candidate(plan, needed, predict_iteration(costs, plan, resources, workload))
     where = "each accelerator" if resources.devices else "the host"
     return Candidate(plan, needed, None, f"needs {needed / 1e9:.1f} GB of the {limit / 1e9:.1f} GB of {where}")
 
 
-def memory(costs: Costs, plan: Allocation, resources: Resources, workload: Workload) -> float:
+def predict_memory(costs: Costs, plan: Allocation, resources: Resources, workload: Workload) -> float:
     """Bytes: on cores of all processes together, on accelerators of the fullest one."""
     if not resources.devices:
         simulators = plan.collectors * max(1, plan.slices * plan.workers)
@@ -101,16 +103,16 @@ def memory(costs: Costs, plan: Allocation, resources: Resources, workload: Workl
             collector = costs.of_collectors.policy_memory(workload.rows / plan.rollout_workers)
             policies += plan.rollout_workers * collector
         return simulators * simulator + policies
-    policy = costs.policy_memory(workload.rows / learners(plan))
+    policy = costs.policy_memory(workload.rows / count_learners(plan))
     if plan.rollout_workers:
-        return max(policy, memory(costs.of_collectors, plan.collecting, resources, workload))
+        return max(policy, predict_memory(costs.of_collectors, plan.collecting, resources, workload))
     if plan.mode == "colocated":
         return costs.simulator_memory(workload.envs / plan.ranks) + policy
     simulator = costs.simulator_memory(workload.envs / plan.workers)
     return max(policy, simulator if plan.mode == "split" else simulator + policy)
 
 
-def no_plan(found: list[Candidate], resources: Resources, workload: Workload) -> str:
+def explain_no_plan(found: list[Candidate], resources: Resources, workload: Workload) -> str:
     """For the user: nothing fits."""
     if workload.ahead and resources.devices == 1:
         return "plan: to collect while learning takes two accelerators at least; resources has one. Try mode=sync."

@@ -13,7 +13,7 @@ _TELLING = ("cores", "cpu")
 """What makes two machines different, as far as plans go."""
 
 
-def expand(overrides: Sequence[str]) -> tuple[str, ...]:
+def expand_stored_plan(overrides: Sequence[str]) -> tuple[str, ...]:
     """The overrides with `plan=<file>.json` replaced by the allocation that the file holds.
 
     Raises:
@@ -31,14 +31,14 @@ def _expanded(override: str) -> list[str]:
         raise UserError(f"plan={path}: there is no such file; `embodied-rl plan` and every planned run write a {PLAN}.")
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-        words = to_words(content["chosen"]["allocation"])
+        words = format_overrides(content["chosen"]["allocation"])
         check_machine(content, words, path)
     except (KeyError, TypeError, AttributeError, json.JSONDecodeError) as error:
         raise UserError(f"plan={path} is not a plan ({type(error).__name__}: {error}).") from None
     return words
 
 
-def to_words(allocation: Mapping[str, Any]) -> list[str]:
+def format_overrides(allocation: Mapping[str, Any]) -> list[str]:
     """What to type to get an allocation of cores."""
     words = [f"plan={allocation['mode']}", f"plan.ranks={allocation['ranks']}", f"plan.slices={allocation['slices']}"]
     if allocation["workers"]:
@@ -48,20 +48,20 @@ def to_words(allocation: Mapping[str, Any]) -> list[str]:
     return words
 
 
-def moved(provenance_file: Path) -> str | None:
+def describe_move(provenance_file: Path) -> str | None:
     """For the user, where a run continues on another machine than it was planned for; None where it does not."""
     try:
         theirs = json.loads(provenance_file.read_text(encoding="utf-8"))["hardware"]
     except (OSError, KeyError, TypeError, json.JSONDecodeError):
         return None  # what tells where it began is gone, which keeps nobody from going on
-    if not (different := differences(theirs)):
+    if not (different := list_differences(theirs)):
         return None
     return f"This run was planned for another machine ({different}). It keeps its plan, so that it continues exactly."
 
 
-def differences(theirs: Mapping[str, Any]) -> str:
+def list_differences(theirs: Mapping[str, Any]) -> str:
     """What another machine has that this one has not, in words; empty where plans carry over."""
-    here = provenance.hardware()
+    here = provenance.describe_hardware()
     names = [name for name in _TELLING if name in theirs and theirs[name] != here[name]]
     return ", ".join(f"{name}: {theirs[name]}, here {here[name]}" for name in names)
 
@@ -76,7 +76,7 @@ def check_machine(content: Mapping[str, Any], words: Sequence[str], path: Path) 
     if content["resources"]["devices"]:
         devices = content["resources"]["devices"]
         raise UserError(f"plan={path} is for {devices} accelerators, which a run here does not spread over; {remedy}.")
-    different = differences({**content["about"], "cores": content["resources"]["cores"]})
+    different = list_differences({**content["about"], "cores": content["resources"]["cores"]})
     if different:
         raise UserError(
             f"plan={path} was made for another machine ({different}). {remedy[0].upper()}{remedy[1:]}; "

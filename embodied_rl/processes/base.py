@@ -9,7 +9,7 @@ from embodied_rl.processes.interpreter import Interpreter
 
 
 @dataclass(frozen=True)
-class Share:
+class NodeShare:
     """What a process has of its node: cores and GPUs, fractions included. A single machine does not keep count."""
 
     cpus: float = 1.0
@@ -70,7 +70,7 @@ class Runtime(Protocol):
         *,
         name: str,
         deadlines: Deadlines,
-        share: Share,
+        share: NodeShare,
         interpreter: Interpreter | None = None,
         packages: tuple[str, ...] = (),
     ) -> Handle:

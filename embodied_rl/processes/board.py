@@ -13,8 +13,8 @@ import time
 from typing import Any
 
 from embodied_rl.processes.handle import NoAnswer
-from embodied_rl.processes.messages import pickled
-from embodied_rl.processes.process import anonymous_memory
+from embodied_rl.processes.messages import pickle_message
+from embodied_rl.processes.process import make_anonymous_memory
 
 _RECORD = struct.Struct("=qqqq")
 """Of a slot: number of the message, counted from 1 (0: none, or one is being written), version, offset, bytes."""
@@ -31,14 +31,14 @@ class SharedBoard:
     """
 
     def __init__(self) -> None:
-        self.descriptor = anonymous_memory()
+        self.descriptor = make_anonymous_memory()
         os.ftruncate(self.descriptor, _HEADER)
         self._number = 0
         self._room = [(0, 0), (0, 0)]  # offset and bytes of each slot
 
     def publish(self, version: int, message: Any) -> None:
         """See `Board.publish`."""
-        data = pickled(message)
+        data = pickle_message(message)
         self._number += 1
         slot = self._number % 2
         self._make_room(slot, len(data))

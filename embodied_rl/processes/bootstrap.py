@@ -7,7 +7,7 @@ of the package, so that an interpreter that is too old can still say so.
     python bootstrap.py '{"main": "module:function", "packages": {"name": "folder that holds it"}}' <descriptors>
 
 Whoever cannot start sends a greeting with a "problem" through the pipe, whose descriptor comes first; see
-`embodied_rl.processes.messages.greet`.
+`embodied_rl.processes.messages.send_greeting`.
 """
 
 import os
@@ -24,20 +24,20 @@ def main() -> None:
     import json
 
     said = json.loads(sys.argv.pop(1))
-    problem = what_is_missing()
+    problem = list_missing_packages()
     if problem:
         from multiprocessing.connection import Connection
 
         Connection(int(sys.argv[1])).send_bytes(json.dumps({"problem": problem}).encode())
         return
-    sys.meta_path.insert(0, Shared(said["packages"]))
+    sys.meta_path.insert(0, SharedModules(said["packages"]))
     from importlib import import_module
 
     module, _, function = said["main"].partition(":")
     getattr(import_module(module), function)()
 
 
-def what_is_missing() -> str:
+def list_missing_packages() -> str:
     """Why a worker cannot run here; empty where it can."""
     found = sys.version.partition(" ")[0]
     if sys.version_info < OLDEST:
@@ -49,7 +49,7 @@ def what_is_missing() -> str:
     return ""
 
 
-class Shared:
+class SharedModules:
     """Finds the named top-level packages where they are, and nothing else."""
 
     def __init__(self, packages: dict):

@@ -31,7 +31,9 @@ class Interpreter:
     remedy: str = ""
 
     @staticmethod
-    def of(python: str, pythonpath: tuple[str, ...] = (), remedy: str = "", where: str = "sim.python") -> "Interpreter":
+    def find(
+        python: str, pythonpath: tuple[str, ...] = (), remedy: str = "", where: str = "sim.python"
+    ) -> "Interpreter":
         """Find the interpreter that a name or a path means.
 
         Raises:
@@ -53,7 +55,7 @@ class Interpreter:
             main: of one of our own modules.
             packages: top-level packages that it needs besides our own, importable here.
         """
-        told = {"main": main, "packages": {name: folder_of(name) for name in (ROOT_PACKAGE, *packages)}}
+        told = {"main": main, "packages": {name: find_folder_of(name) for name in (ROOT_PACKAGE, *packages)}}
         script = str(Path(__file__).with_name("bootstrap.py"))
         return [self.python, script, json.dumps(told)]
 
@@ -63,18 +65,18 @@ class Interpreter:
         return {**kept, "PYTHONPATH": os.pathsep.join(self.pythonpath)} if self.pythonpath else kept
 
 
-def own_command(main: str) -> list[str]:
+def make_own_command(main: str) -> list[str]:
     """Runs "module:function" in this environment; not as `__main__`, so that classes are the ones known here."""
     module, _, function = main.partition(":")
     return [sys.executable, "-P", "-c", f"from {module} import {function}; {function}()"]
 
 
-def own_environment() -> dict[str, str]:
+def make_own_environment() -> dict[str, str]:
     """Our variables, and everything that can be imported here."""
     return {**os.environ, "PYTHONPATH": os.pathsep.join(entry or os.getcwd() for entry in sys.path)}
 
 
-def folder_of(package: str) -> str:
+def find_folder_of(package: str) -> str:
     """The folder that holds a top-level package or module.
 
     Raises:

@@ -12,10 +12,10 @@ from typing import IO, Any
 from embodied_rl.interfaces.sim import NotFinite, Simulator, SimulatorSpec, Unavailable
 from embodied_rl.processes.handle import GaveUp, WorkerDied, WorkerError
 from embodied_rl.processes.interpreter import Interpreter
-from embodied_rl.processes.messages import PROTOCOL, Lists, greeting
-from embodied_rl.processes.process import ChildProcess, anonymous_memory
+from embodied_rl.processes.messages import PROTOCOL, ShortenedLists, receive_greeting
+from embodied_rl.processes.process import ChildProcess, make_anonymous_memory
 from embodied_rl.processes.remote_handle import CALL_REMEDY, START_REMEDY, RemoteCall, RemoteHandle
-from embodied_rl.processes.worker import Failure, ImageSlots, to_host
+from embodied_rl.processes.worker import CallFailure, ImageSlots, move_to_host
 
 
 class InlineHandle:
@@ -41,7 +41,7 @@ class InlineHandle:
 
     def submit(self, method: str, *args: Any) -> "FinishedCall":
         began = time.monotonic()
-        value = to_host(getattr(self._open(), method)(*args))
+        value = move_to_host(getattr(self._open(), method)(*args))
         return FinishedCall(value, began, time.monotonic() - began)
 
     def restart(self) -> None:
@@ -130,7 +130,7 @@ class ProcessHandle(RemoteHandle[RemoteCall]):
         self._factory, self._kwargs = factory, dict(kwargs)
         self._start_timeout, self._call_timeout = start_timeout, call_timeout
         self._log: IO[bytes] = tempfile.TemporaryFile() if log is None else open(log, "a+b")  # noqa: SIM115
-        self._memory = anonymous_memory()
+        self._memory = make_anonymous_memory()
         self._slots: ImageSlots | None = None
         self._unsent: tuple[str, tuple[Any, ...]] | None = None
         self._launch()
@@ -174,7 +174,7 @@ class ProcessHandle(RemoteHandle[RemoteCall]):
             reply = self._worker.receive(seconds, call.method, CALL_REMEDY, deadline)
         except WorkerDied as death:
             return self._fail(call, death)
-        if isinstance(reply, Failure):
+        if isinstance(reply, CallFailure):
             return self._fail(call, self._worker_error(call.method, reply))
         assert self._slots is not None
         self._pending = None
@@ -201,7 +201,7 @@ class ProcessHandle(RemoteHandle[RemoteCall]):
             interpreter=self._interpreter,
             packages=self._packages,
         )
-        self._starting, self._greeted, self._pending, self._lists = True, False, None, Lists()
+        self._starting, self._greeted, self._pending, self._lists = True, False, None, ShortenedLists()
         self._answer_by = time.monotonic() + delay + self._start_timeout
         self._worker.send((self._factory, self._kwargs, delay), "start")
 
@@ -221,7 +221,7 @@ class ProcessHandle(RemoteHandle[RemoteCall]):
     def _await_start(self) -> SimulatorSpec | None:
         self._greet()
         reply = self._worker.receive(self._remaining(), "start", START_REMEDY, self._start_timeout)
-        if isinstance(reply, Failure):
+        if isinstance(reply, CallFailure):
             raise self._worker_error("start", reply)
         spec: SimulatorSpec | None = reply.value
         self._slots = ImageSlots(self._memory, () if spec is None else spec.cameras, self._kwargs.get("num_envs", 0))
@@ -231,8 +231,10 @@ class ProcessHandle(RemoteHandle[RemoteCall]):
         """Hear who speaks, before anything is unpickled."""
         if self._greeted:
             return
-        said = self._worker.receive(self._remaining(), "start", START_REMEDY, self._start_timeout, read=greeting)
-        problem = said.get("problem") or protocol_problem(said.get("protocol"))
+        said = self._worker.receive(
+            self._remaining(), "start", START_REMEDY, self._start_timeout, read=receive_greeting
+        )
+        problem = said.get("problem") or compare_protocols(said.get("protocol"))
         if problem:
             self._worker.stop()
             where = sys.executable if self._interpreter is None else self._interpreter.python
@@ -246,7 +248,7 @@ class ProcessHandle(RemoteHandle[RemoteCall]):
     def _over(self) -> bool:
         return self._worker.ready() or self._remaining() == 0.0
 
-    def _worker_error(self, method: str, failure: Failure, where: str = "") -> Exception:
+    def _worker_error(self, method: str, failure: CallFailure, where: str = "") -> Exception:
         said = super()._worker_error(method, failure, where)
         if type(said) is WorkerError and not failure.told and failure.missing and self._interpreter is not None:
             why = f"the package '{failure.missing}' is not installed in {self._interpreter.python}"
@@ -254,7 +256,7 @@ class ProcessHandle(RemoteHandle[RemoteCall]):
         return said
 
 
-def protocol_problem(spoken: object) -> str:
+def compare_protocols(spoken: object) -> str:
     """What is wrong with a worker that speaks this version of the protocol; empty where nothing is."""
     if spoken == PROTOCOL:
         return ""

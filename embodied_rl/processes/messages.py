@@ -25,7 +25,7 @@ class Unchanged:
     """In place of a list that is what it was in the last call: what environments run next seldom changes."""
 
 
-class Lists:
+class ShortenedLists:
     """The lists among the arguments of the last call of each method; both ends keep the same."""
 
     def __init__(self) -> None:
@@ -57,10 +57,10 @@ class Lists:
 
 def send(connection: Connection, message: Any) -> None:
     """Plainly pickled: `Connection.send` would let torch pass its tensors by file descriptors that live too shortly."""
-    connection.send_bytes(pickled(message))
+    connection.send_bytes(pickle_message(message))
 
 
-def pickled(message: Any) -> memoryview:
+def pickle_message(message: Any) -> memoryview:
     """The bytes of a message, which any other NumPy understands."""
     file = io.BytesIO()
     pickler = pickle.Pickler(file, protocol=5)
@@ -88,14 +88,14 @@ def receive(connection: Connection) -> Any:
     return pickle.loads(connection.recv_bytes())
 
 
-def greet(connection: Connection) -> None:
+def send_greeting(connection: Connection) -> None:
     """Say which protocol is spoken here, and by what."""
     said = {"protocol": PROTOCOL, "python": platform.python_version(), "numpy": np.__version__}
     connection.send_bytes(json.dumps(said).encode())
 
 
-def greeting(connection: Connection) -> dict[str, Any]:
-    """The counterpart of `greet`. What is no greeting gives an empty one."""
+def receive_greeting(connection: Connection) -> dict[str, Any]:
+    """The counterpart of `send_greeting`. What is no greeting gives an empty one."""
     message = connection.recv_bytes(4096)
     try:
         said = json.loads(message)

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from embodied_rl.processes.handle import NoAnswer, WorkerDied
-from embodied_rl.processes.interpreter import Interpreter, own_command, own_environment
+from embodied_rl.processes.interpreter import Interpreter, make_own_command, make_own_environment
 from embodied_rl.processes.messages import receive, send
 
 LOG_LINES = 30
@@ -47,12 +47,12 @@ class ChildProcess:
         packages: tuple[str, ...] = (),
     ):
         self._name, self._log = name, log
-        command = own_command(main) if interpreter is None else interpreter.command(main, packages)
-        variables = own_environment() if interpreter is None else interpreter.environment()
+        command = make_own_command(main) if interpreter is None else interpreter.command(main, packages)
+        variables = make_own_environment() if interpreter is None else interpreter.environment()
         ours, theirs = socket.socketpair()
         _set_deadline(ours, deadline)
         passed = (theirs.fileno(), *descriptors)
-        with theirs, held_signals():
+        with theirs, hold_signals():
             try:
                 self._process = subprocess.Popen(
                     [*command, *map(str, passed)],
@@ -126,7 +126,7 @@ class ChildProcess:
 
     def memory(self) -> int:
         """Resident bytes; 0 where the system does not say."""
-        return resident_bytes(self.pid)
+        return read_resident_bytes(self.pid)
 
     def _death(self, doing: str, late: str = "", remedy: str = "") -> WorkerDied:
         how = late
@@ -147,7 +147,7 @@ class ChildProcess:
 
 
 @contextmanager
-def held_signals() -> Iterator[None]:
+def hold_signals() -> Iterator[None]:
     """Start children with SIGINT and SIGTERM blocked, so that none ends by one before it has made up its mind."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
     try:
@@ -171,7 +171,7 @@ def handle_stop_signals(handler: Callable[..., object] | signal.Handlers) -> Ite
         restore()
 
 
-def anonymous_memory() -> int:
+def make_anonymous_memory() -> int:
     """A descriptor of memory without a name. It can be shared with a child, and cannot be left behind."""
     if hasattr(os, "memfd_create"):
         return os.memfd_create("embodied-rl")
@@ -179,7 +179,7 @@ def anonymous_memory() -> int:
         return os.dup(file.fileno())
 
 
-def resident_bytes(pid: int) -> int:
+def read_resident_bytes(pid: int) -> int:
     """Resident memory of a process; 0 where /proc does not tell."""
     try:
         pages = Path(f"/proc/{pid}/statm").read_text().split()[1]

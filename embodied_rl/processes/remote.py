@@ -9,7 +9,7 @@ from typing import Any
 
 from embodied_rl.interfaces.sim import Array, Episode, Observation, Rendered, SimulatorSpec, StepResult
 from embodied_rl.processes.handle import Handle
-from embodied_rl.processes.worker import Kept
+from embodied_rl.processes.worker import KeptFunction
 
 OPTIONAL = ("expert", "bare_loop")
 """Methods that give a function, which some simulators have."""
@@ -68,7 +68,7 @@ class RemoteSimulator:
     def _function(self, method: str, takes: Signature, *args: Any, **named: Any) -> Callable[..., Any]:
         """What a method gives that gives a function: the function stays in the worker, and is called there."""
         given = takes.bind(self, *args, **named).args[1:]
-        kept: Kept = self._call(method, *given)
+        kept: KeptFunction = self._call(method, *given)
         return lambda *given: self._call("kept", kept.number, *given)
 
     def _call(self, method: str, *args: Any) -> Any:

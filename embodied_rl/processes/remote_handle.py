@@ -12,7 +12,7 @@ from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.sim import NotFinite, SimulatorSpec, Unavailable
 from embodied_rl.processes.handle import GaveUp, NoAnswer, WorkerDied, WorkerError
 from embodied_rl.processes.restarts import Restarts
-from embodied_rl.processes.worker import Failure
+from embodied_rl.processes.worker import CallFailure
 
 START_REMEDY = "If it only needs longer to start, raise plan.start_timeout."
 CALL_REMEDY = "If such a call may take longer, raise plan.call_timeout."
@@ -160,7 +160,7 @@ class RemoteHandle(ABC, Generic[Call]):
             self._last_death = f" The last time: {error}"
         call.fail(error)
 
-    def _worker_error(self, method: str, failure: Failure, where: str = "") -> Exception:
+    def _worker_error(self, method: str, failure: CallFailure, where: str = "") -> Exception:
         """What a failure over there is raised as here."""
         if failure.row is not None:
             return NotFinite(failure.summary, failure.row)

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from embodied_rl.processes.base import Deadlines, Share
+from embodied_rl.processes.base import Deadlines, NodeShare
 from embodied_rl.processes.board import SharedBoard
 from embodied_rl.processes.interpreter import Interpreter
 from embodied_rl.processes.local import ProcessHandle
@@ -22,7 +22,7 @@ class ThisMachine:
         *,
         name: str,
         deadlines: Deadlines,
-        share: Share,
+        share: NodeShare,
         interpreter: Interpreter | None = None,
         packages: tuple[str, ...] = (),
     ) -> ProcessHandle:

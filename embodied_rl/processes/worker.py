@@ -1,7 +1,7 @@
 """The worker's side of a process handle. Imports NumPy and the standard library only, so that it starts in any
 Python environment a simulator needs.
 
-After a greeting (see `messages.py`), requests are pickled tuples (method, args); replies are `Reply` or `Failure`.
+After a greeting (see `messages.py`), requests are pickled tuples (method, args); replies are `Reply` or `CallFailure`.
 Images never cross the pipe: they are written to shared memory, alternating between two slots, so that the last
 observation stays readable while the next one is being made.
 """
@@ -27,7 +27,7 @@ import numpy as np
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.sim import Array, Camera, NotFinite, Observation, StepResult, Unavailable
 from embodied_rl.processes.handle import RunFailed
-from embodied_rl.processes.messages import Lists, greet, receive, send
+from embodied_rl.processes.messages import ShortenedLists, receive, send, send_greeting
 
 SLOTS = 2
 
@@ -43,7 +43,7 @@ class Reply:
 
 
 @dataclass
-class Failure:
+class CallFailure:
     """What a call raised.
 
     Attributes:
@@ -120,37 +120,37 @@ class ImageSlots:
         return replace(observation, images={name: array[slot, part, :rows] for name, array in self._images.items()})
 
 
-def on_host(array: Any) -> Array:
+def as_host_array(array: Any) -> Array:
     """A NumPy array of what a simulator on an accelerator hands out; NumPy arrays as they are."""
     return array if isinstance(array, np.ndarray) else np.asarray(array.cpu())
 
 
-def to_host(value: Any) -> Any:
+def move_to_host(value: Any) -> Any:
     """`value` with the arrays of its observations on the host. Other values pass through."""
     if isinstance(value, StepResult):
         final = value.final_observation
-        value.observation = to_host(value.observation)
-        value.final_observation = None if final is None else to_host(final)
+        value.observation = move_to_host(value.observation)
+        value.final_observation = None if final is None else move_to_host(final)
         return value
     if not isinstance(value, Observation):
         return value
-    images = {name: on_host(image) for name, image in value.images.items()}
-    truth = None if value.privileged is None else on_host(value.privileged)
-    return replace(value, images=images, state=on_host(value.state), privileged=truth)
+    images = {name: as_host_array(image) for name, image in value.images.items()}
+    truth = None if value.privileged is None else as_host_array(value.privileged)
+    return replace(value, images=images, state=as_host_array(value.state), privileged=truth)
 
 
-def build(factory: str, kwargs: Mapping[str, Any]) -> Any:
+def build_role(factory: str, kwargs: Mapping[str, Any]) -> Any:
     """`factory` is "module:Class"; its keywords are `kwargs`."""
-    return resolve(factory)(**kwargs)
+    return resolve_name(factory)(**kwargs)
 
 
-def resolve(path: str) -> Any:
+def resolve_name(path: str) -> Any:
     """What "module:name" means."""
     module, _, name = path.partition(":")
     return getattr(importlib.import_module(module), name)
 
 
-class Described:
+class DescribedSimulator:
     """A role that answers what a simulator's class can say without being built.
 
     Args:
@@ -158,7 +158,7 @@ class Described:
     """
 
     def __init__(self, factory: str):
-        self._simulator = resolve(factory)
+        self._simulator = resolve_name(factory)
 
     def ask(self, method: str, config: Any) -> Any:
         """Call one of its static methods: "spec_of", "diagnose", "provenance"."""
@@ -169,13 +169,13 @@ class Described:
 
 
 @dataclass(frozen=True)
-class Kept:
+class KeptFunction:
     """In place of a function that a call gave, such as an operator: it stays in the worker, under this number."""
 
     number: int
 
 
-class Hosted:
+class HostedRole:
     """A role as the other side sees it: methods, plain attributes, and the functions that it gave.
 
     Args:
@@ -197,7 +197,7 @@ class Hosted:
         if not callable(value):
             return value
         self._kept.append(value)
-        return Kept(len(self._kept) - 1)
+        return KeptFunction(len(self._kept) - 1)
 
 
 def exit_with_parent(descriptor: int) -> None:
@@ -219,52 +219,52 @@ def leave_signals_to_parent() -> None:
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT, signal.SIGTERM})
 
 
-def serve(connection: Connection, memory: int) -> None:
+def serve_calls(connection: Connection, memory: int) -> None:
     """Build the role that the first message names, so many seconds later, then answer calls until "close"."""
-    greet(connection)
+    send_greeting(connection)
     factory, kwargs, delay = receive(connection)
     time.sleep(delay)
-    built = attempt(build, factory, kwargs)
-    if isinstance(built, Failure):
+    built = attempt_call(build_role, factory, kwargs)
+    if isinstance(built, CallFailure):
         return send(connection, built)
     role = built.value
     spec = getattr(role, "spec", None)  # a simulator's; other roles have no pictures to hand over
     slots = ImageSlots(memory, () if spec is None else spec.cameras, kwargs.get("num_envs", 0))
     send(connection, replace(built, value=None if spec is None else replace(spec, device="cpu")))
-    hosted, slot, method, lists = Hosted(role), 0, "", Lists()
+    hosted, slot, method, lists = HostedRole(role), 0, "", ShortenedLists()
     while method != "close":
         method, args = receive(connection)
         args = lists.restore(method, args)
         following = (slot + 1) % SLOTS
-        reply = attempt(_call, hosted, method, args, slots, following)
+        reply = attempt_call(_call, hosted, method, args, slots, following)
         if isinstance(reply, Reply) and isinstance(reply.value, Observation | StepResult):
             reply.slot = slot = following
         send(connection, reply)
 
 
-def _call(hosted: Hosted, method: str, args: tuple[Any, ...], slots: ImageSlots, slot: int) -> Any:
-    return slots.put(to_host(hosted.call(method, args)), slot)
+def _call(hosted: HostedRole, method: str, args: tuple[Any, ...], slots: ImageSlots, slot: int) -> Any:
+    return slots.put(move_to_host(hosted.call(method, args)), slot)
 
 
-def attempt(function: Callable[..., Any], *args: Any) -> Reply | Failure:
+def attempt_call(function: Callable[..., Any], *args: Any) -> Reply | CallFailure:
     """What a call gave, or raised, for the other side of a border between processes."""
     began = time.monotonic()
     try:
         value = function(*args)
     except NotFinite as error:
-        return Failure(str(error), traceback.format_exc(), error.row)
+        return CallFailure(str(error), traceback.format_exc(), error.row)
     except Unavailable as error:
-        return Failure(str(error), traceback.format_exc(), unavailable=True)
+        return CallFailure(str(error), traceback.format_exc(), unavailable=True)
     except RunFailed as error:
-        return Failure(str(error), "", told=True)
+        return CallFailure(str(error), "", told=True)
     except ModuleNotFoundError as error:
-        return Failure(f"{type(error).__name__}: {error}", traceback.format_exc(), missing=error.name or "")
+        return CallFailure(f"{type(error).__name__}: {error}", traceback.format_exc(), missing=error.name or "")
     except FloatingPointError as error:
-        return Failure(str(error), traceback.format_exc(), not_finite=True)
+        return CallFailure(str(error), traceback.format_exc(), not_finite=True)
     except UserError as error:
-        return Failure(str(error), traceback.format_exc(), refused=True)
+        return CallFailure(str(error), traceback.format_exc(), refused=True)
     except Exception as error:  # noqa: BLE001  a process border: whatever it is, the parent has to hear of it
-        return Failure(f"{type(error).__name__}: {error}", traceback.format_exc())
+        return CallFailure(f"{type(error).__name__}: {error}", traceback.format_exc())
     return Reply(value, began, time.monotonic() - began, 0)
 
 
@@ -282,4 +282,4 @@ def prepare_child() -> int:
 def main() -> None:
     """Entry point of a worker: descriptors of the pipe and of the shared memory are its command line."""
     with Connection(prepare_child()) as connection:
-        serve(connection, int(sys.argv[2]))
+        serve_calls(connection, int(sys.argv[2]))

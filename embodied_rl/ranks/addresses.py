@@ -10,7 +10,7 @@ INTERFACE = "GLOO_SOCKET_IFNAME"
 """Names the network interface to use, where the one that leads to the others is not the right one; as in torch."""
 
 
-def towards(host: str) -> str:
+def find_address_towards(host: str) -> str:
     """This machine's address on the way to a host; nothing is sent."""
     found = socket.getaddrinfo(host, 9, type=socket.SOCK_DGRAM)
     family, kind, protocol, _, target = min(found, key=lambda entry: entry[0] != socket.AF_INET)
@@ -19,7 +19,7 @@ def towards(host: str) -> str:
         return route.getsockname()[0]
 
 
-def of_interface(name: str) -> str:
+def find_interface_address(name: str) -> str:
     """The address of a network interface.
 
     Raises:
@@ -32,7 +32,7 @@ def of_interface(name: str) -> str:
     return found[0]
 
 
-def interface_of(address: str) -> str:
+def find_interface(address: str) -> str:
     """The name of the network interface that has an address."""
     known = psutil.net_if_addrs()
     return next(name for name, entries in known.items() if any(entry.address == address for entry in entries))

@@ -40,7 +40,7 @@ class Ranks:
         It is ours and not the reducer of torch's DistributedDataParallel, which hides the transfer behind a backward
         pass: that wants as many passes on every rank, through a module's `forward`, and each rank to count the same.
         Micro-batches differ in number, ranks in rows. On GPUs it goes through NCCL where each rank has one of its own
-        (`embodied_rl.learning.sharded.connect`).
+        (`embodied_rl.learning.sharded.connect_group`).
 
         Where `weight` is the number of rows that a rank's mean loss was taken over, the result is the gradient of the
         mean over the rows of all ranks. A parameter that has no gradient on any rank keeps none.
@@ -90,7 +90,7 @@ class StopRequests:
         return self._heard
 
     @contextmanager
-    def hearing(self, how: str) -> Iterator[None]:
+    def listen(self, how: str) -> Iterator[None]:
         """Requests are heard like this meanwhile."""
         before, self._heard = self._heard, how
         try:
@@ -99,7 +99,7 @@ class StopRequests:
             self._heard = before
 
 
-def meeting_point(size: int, timeout: float, port: int = 0, address: str = LOOPBACK) -> Any:
+def make_store(size: int, timeout: float, port: int = 0, address: str = LOOPBACK) -> Any:
     """The store over which ranks find each other: hosted here, on a free `.port`, or another process's by its port.
 
     Only this machine can reach it, unless it is told another of its addresses: left to itself a store listens to every
@@ -117,7 +117,7 @@ class GlooRanks(Ranks):
 
     Args:
         rank, size: which of how many.
-        store: from `meeting_point`.
+        store: from `make_store`.
         timeout: seconds after which an operation fails.
         address: of this process, at which the others reach it.
     """

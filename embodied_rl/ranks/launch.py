@@ -22,9 +22,9 @@ from embodied_rl.processes.handle import RunFailed, WorkerDied
 from embodied_rl.processes.messages import receive, send
 from embodied_rl.processes.process import ChildProcess, handle_stop_signals
 from embodied_rl.processes.worker import prepare_child
-from embodied_rl.ranks.collective import GlooRanks, PeerLost, Ranks, meeting_point
+from embodied_rl.ranks.collective import GlooRanks, PeerLost, Ranks, make_store
 
-__all__ = ["PeerLost", "RankFailed", "Ranks", "Stopped", "launch", "raise_on_signals", "stop_on_signals"]
+__all__ = ["PeerLost", "RankFailed", "Ranks", "Stopped", "launch_ranks", "raise_on_signals", "stop_on_signals"]
 
 Config = TypeVar("Config")
 Result = TypeVar("Result")
@@ -38,7 +38,7 @@ class RankFailed(RunFailed):
 
 
 @dataclass(frozen=True)
-class Failure:
+class RankFailure:
     """How a rank failed, when (on the monotonic clock, which all processes share), and whether because of another.
 
     `error` is what it raised, where that says all there is to say and needs no traceback: a number that is none, or one
@@ -61,11 +61,11 @@ class _Rendezvous:
     threads: int
 
     def join(self, store: object = None) -> GlooRanks:
-        store = store or meeting_point(self.size, self.timeout, self.port)
+        store = store or make_store(self.size, self.timeout, self.port)
         return GlooRanks(self.rank, self.size, store, self.timeout)
 
 
-class Place(Protocol):
+class RankPlace(Protocol):
     """Where rank 0 meets the others, and the seconds that they wait for each other."""
 
     @property
@@ -76,7 +76,7 @@ class Place(Protocol):
         ...
 
 
-def launch(
+def launch_ranks(
     function: Callable[[Config, Ranks], Result],
     config: Config,
     size: int,
@@ -106,7 +106,7 @@ def launch(
     with ExitStack() as stack:
         stack.callback(torch.set_num_threads, torch.get_num_threads())
         torch.set_num_threads(threads)
-        store = meeting_point(size, timeout)
+        store = make_store(size, timeout)
         children = []
         for rank in range(1, size):
             log = stack.enter_context(tempfile.TemporaryFile())
@@ -114,7 +114,7 @@ def launch(
             stack.callback(child.stop)
             children.append(child)
         _start(children, function, config, [_Rendezvous(r, size, store.port, timeout, threads) for r in range(1, size)])
-        return lead(function, config, _Rendezvous(0, size, store.port, timeout, threads), store, children)
+        return lead_ranks(function, config, _Rendezvous(0, size, store.port, timeout, threads), store, children)
 
 
 @contextmanager
@@ -124,7 +124,7 @@ def stop_on_signals(ranks: Ranks) -> Iterator[Callable[[], bool]]:
     A second signal acts as usual, for the impatient. Ranks agree with `ranks.any_(stop_requested())`.
     """
     if ranks.stops is not None:
-        with ranks.stops.hearing("flag"):
+        with ranks.stops.listen("flag"):
             yield ranks.stops.requested
         return
     requested = threading.Event()
@@ -149,7 +149,7 @@ class Stopped(KeyboardInterrupt):
 def raise_on_signals(ranks: Ranks) -> Iterator[None]:
     """SIGINT and SIGTERM raise `Stopped` on rank 0, which ends the others."""
     if ranks.stops is not None:
-        with ranks.stops.hearing("raise"):
+        with ranks.stops.listen("raise"):
             yield
         return
     if ranks.rank > 0 or threading.current_thread() is not threading.main_thread():
@@ -173,7 +173,7 @@ def run_rank() -> None:
         try:
             function(config, rendezvous.join())
         except Exception as error:  # noqa: BLE001  a process border
-            failure = failure_of(rendezvous.rank, error)
+            failure = describe_failure(rendezvous.rank, error)
         send(pipe, failure)
         if failure is None:  # stay until rank 0 closes the pipe, or is gone: it may still read from here
             pipe.poll(None)
@@ -189,10 +189,10 @@ def _start(children: list[ChildProcess], function: object, config: object, place
         raise RankFailed(str(death)) from None
 
 
-def lead(
+def lead_ranks(
     function: Callable[[Config, Ranks], Result],
     config: Config,
-    place: Place,
+    place: RankPlace,
     store: object,
     children: list[ChildProcess],
 ) -> Result:
@@ -200,9 +200,9 @@ def lead(
     try:
         result = function(config, place.join(store))
     except Exception as error:
-        mine = failure_of(0, error)
+        mine = describe_failure(0, error)
         # A mistake in the configuration shows on every rank; here it is raised as it is, whoever was first.
-        first = mine if isinstance(error, UserError) else first_cause(mine, children)
+        first = mine if isinstance(error, UserError) else find_first_cause(mine, children)
         if first is mine:
             raise
         if first.error is not None:
@@ -215,22 +215,22 @@ def lead(
     return result
 
 
-def _outcome(rank: int, child: ChildProcess, seconds: float) -> Failure | None:
+def _outcome(rank: int, child: ChildProcess, seconds: float) -> RankFailure | None:
     """How another rank ended; None where all went well."""
     try:
         return child.receive(seconds, "training")
     except WorkerDied as death:
-        return Failure(rank, time.monotonic(), False, str(death))
+        return RankFailure(rank, time.monotonic(), False, str(death))
 
 
-def failure_of(rank: int, error: Exception) -> Failure:
+def describe_failure(rank: int, error: Exception) -> RankFailure:
     """How a rank failed that raised this."""
     said = error if isinstance(error, UserError | FloatingPointError | Unavailable) else None
     text = str(error) if isinstance(error, RunFailed | Unavailable) else "".join(traceback.format_exception(error))
-    return Failure(rank, time.monotonic(), isinstance(error, PeerLost), text, said)
+    return RankFailure(rank, time.monotonic(), isinstance(error, PeerLost), text, said)
 
 
-def first_cause(mine: Failure, children: list[ChildProcess]) -> Failure:
+def find_first_cause(mine: RankFailure, children: list[ChildProcess]) -> RankFailure:
     """The earliest failure of all ranks that is not itself the consequence of another rank's."""
     failures = [mine]
     until = time.monotonic() + GRACE
@@ -239,9 +239,9 @@ def first_cause(mine: Failure, children: list[ChildProcess]) -> Failure:
             continue
         failure = _outcome(rank, child, max(0.1, until - time.monotonic()))
         failures += [failure] if failure is not None else []
-    return earliest_cause(failures) or mine
+    return find_earliest_cause(failures) or mine
 
 
-def earliest_cause(failures: Iterable[Failure]) -> Failure | None:
+def find_earliest_cause(failures: Iterable[RankFailure]) -> RankFailure | None:
     """The first of them that is not the consequence of another; None where all are."""
     return min((failure for failure in failures if not failure.cascade), key=lambda failure: failure.time, default=None)

@@ -39,8 +39,8 @@ from embodied_rl.processes.process import STOP_SIGNALS, handle_stop_signals
 from embodied_rl.ranks import addresses
 from embodied_rl.ranks import launch as local
 from embodied_rl.ranks.collective import GlooRanks, PeerLost, Ranks
-from embodied_rl.ranks.launch import GRACE, Failure, RankFailed
-from embodied_rl.ranks.place import FAILED, Place
+from embodied_rl.ranks.launch import GRACE, RankFailed, RankFailure
+from embodied_rl.ranks.torchrun_place import FAILED, TorchrunPlace
 
 Config = TypeVar("Config")
 Result = TypeVar("Result")
@@ -66,11 +66,11 @@ class Intruded(RunFailed):
         )
 
 
-class Ended(BaseException):
+class LeaderEnded(BaseException):
     """Rank 0 has ended, with this code. Nothing on the way catches it but who follows."""
 
 
-class Meeting:
+class StoreEnd:
     """One process's end of torchrun's store.
 
     Attributes:
@@ -78,7 +78,7 @@ class Meeting:
         store: keys and bytes that all of them see, and anybody else who reaches it.
     """
 
-    def __init__(self, place: Place, store: Any) -> None:
+    def __init__(self, place: TorchrunPlace, store: Any) -> None:
         self.place, self.store = place, store
 
     def tell(self, key: str, value: Any) -> None:
@@ -122,7 +122,7 @@ class Meeting:
         own = _torch.PrefixStore("embodied_rl", self.store)
         own.set_timeout(timedelta(seconds=timeout))
         try:
-            return GlooRanks(place.rank, place.size, own, timeout, address=address(self, timeout))
+            return GlooRanks(place.rank, place.size, own, timeout, address=find_own_address(self, timeout))
         except RunFailed:
             raise
         except (RuntimeError, TimeoutError) as error:
@@ -133,14 +133,14 @@ class Meeting:
 class Follower:
     """Another rank as rank 0 asks after it, with the methods of a `ChildProcess` that tell how it fared."""
 
-    meeting: Meeting
+    meeting: StoreEnd
     rank: int
 
     def ready(self) -> bool:
         """Whether it has reported."""
         return self.meeting.knows(_report(self.rank))
 
-    def begun(self, seconds: float) -> None:
+    def has_begun(self, seconds: float) -> None:
         """Wait until it is about to take part, or has failed before.
 
         Raises:
@@ -152,7 +152,7 @@ class Follower:
         if not self.ready():
             raise WorkerDied(f"rank {self.rank} did not begin within {seconds:g} s.")
 
-    def receive(self, timeout: float, doing: str) -> Failure | None:
+    def receive(self, timeout: float, doing: str) -> RankFailure | None:
         """Its report: how it failed, or None.
 
         Raises:
@@ -168,9 +168,9 @@ class Follower:
 
 @dataclass(frozen=True)
 class _Seat:
-    """Where rank 0 sits; see `embodied_rl.ranks.launch.lead`."""
+    """Where rank 0 sits; see `embodied_rl.ranks.launch.lead_ranks`."""
 
-    meeting: Meeting
+    meeting: StoreEnd
     timeout: float
 
     def join(self, store: object = None) -> GlooRanks:
@@ -178,14 +178,14 @@ class _Seat:
 
 
 @cache
-def meeting(place: Place) -> Meeting:
+def open_store(place: TorchrunPlace) -> StoreEnd:
     """This process's end of the store, connected once."""
     if torch.cuda.is_available():
         torch.cuda.set_device(place.local_rank % torch.cuda.device_count())  # what device "cuda" means from now on
-    return Meeting(place, next(_torch.rendezvous("env://"))[0])
+    return StoreEnd(place, next(_torch.rendezvous("env://"))[0])
 
 
-def run(place: Place, lead: Callable[[], int], follow: Callable[[], object]) -> int:
+def run_process(place: TorchrunPlace, lead: Callable[[], int], follow: Callable[[], object]) -> int:
     """What a process of torchrun does; returns its exit code.
 
     Args:
@@ -193,7 +193,7 @@ def run(place: Place, lead: Callable[[], int], follow: Callable[[], object]) -> 
         lead: what rank 0 does; the exit code of all is what it returns.
         follow: what the others do. They raise what goes wrong, and rank 0 tells it.
     """
-    there = meeting(place)
+    there = open_store(place)
     if place.rank > 0:
         return _follow(there, follow)
     code = FAILED
@@ -206,16 +206,16 @@ def run(place: Place, lead: Callable[[], int], follow: Callable[[], object]) -> 
     return code
 
 
-def decided_by_rank_0(decide: Callable[[], Any]) -> Any:
+def decide_on_rank_0(decide: Callable[[], Any]) -> Any:
     """What rank 0 decides, on every process of torchrun; without torchrun, on this one. Called once in a run.
 
     Args:
         decide: called on rank 0 alone; returns what JSON can say.
     """
-    place = Place.here()
+    place = TorchrunPlace.find()
     if place is None or place.size == 1:
         return decide()
-    there = meeting(place)
+    there = open_store(place)
     if place.rank == 0:
         value = decide()
         there.tell(_DECISION, value)
@@ -223,7 +223,7 @@ def decided_by_rank_0(decide: Callable[[], Any]) -> Any:
     return _ask_rank_0(there, _DECISION)
 
 
-def launch(
+def launch_here(
     function: Callable[[Config, Ranks], Result],
     config: Config,
     size: int,
@@ -233,21 +233,21 @@ def launch(
 ) -> Result:
     """Run `function(config, ranks)` as one of torchrun's processes; all of them call this, once.
 
-    See `embodied_rl.ranks.launch.launch`.
+    See `embodied_rl.ranks.launch.launch_ranks`.
 
     Raises:
         UserError: `size` is not how many torchrun started.
         RankFailed: another rank failed first.
         Exception: what this rank's function raised, when that came first.
     """
-    place = Place.here()
+    place = TorchrunPlace.find()
     assert place is not None, "torchrun started this process"
     place.check(size, ", as when the run began")
     if threads is not None:
         torch.set_num_threads(threads)
     if size == 1:
         return function(config, Ranks())
-    there = meeting(place)
+    there = open_store(place)
     if place.rank > 0:
         return _take_part(there, function, config, timeout)
     others: list[Any] = [Follower(there, rank) for rank in range(1, size)]
@@ -257,7 +257,7 @@ def launch(
             other.begun(timeout)
         _raise_failure(others)
         there.tell(_JOINED, True)
-        return local.lead(partial(_lead, function), config, _Seat(there, timeout), None, others)
+        return local.lead_ranks(partial(_lead, function), config, _Seat(there, timeout), None, others)
     except KeyboardInterrupt:  # torchrun's way to end us, perhaps because another rank failed
         _raise_failure(others)
         raise
@@ -266,12 +266,12 @@ def launch(
             signal.signal(number, handler)
 
 
-def launcher() -> Callable[..., Any]:
-    """`launch` where torchrun started this process, and otherwise that of `embodied_rl.ranks.launch`."""
-    return local.launch if Place.here() is None else launch
+def choose_launcher() -> Callable[..., Any]:
+    """`launch_here` where torchrun started this process, and otherwise that of `embodied_rl.ranks.launch`."""
+    return local.launch_ranks if TorchrunPlace.find() is None else launch_here
 
 
-def _wait_for_all(there: Meeting) -> None:
+def _wait_for_all(there: StoreEnd) -> None:
     until = time.monotonic() + GRACE
     for rank in range(1, there.place.size):
         with suppress(TimeoutError):
@@ -297,19 +297,19 @@ def _raise_failure(others: list[Any]) -> None:
         raise first.error or RankFailed(f"rank {first.rank} failed first:\n{first.message}") from None
 
 
-def _follow(there: Meeting, follow: Callable[[], object]) -> int:
+def _follow(there: StoreEnd, follow: Callable[[], object]) -> int:
     """Do what rank 0 does, without a word, until it says that all is over; returns the exit code."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # before it takes part, a signal ends this process at once
     failure = None
     with _silent():
         try:
             follow()
-        except Ended:
+        except LeaderEnded:
             pass
         except _Reported as reported:
             failure = reported.failure
         except Exception as error:  # noqa: BLE001  a process border
-            failure = local.failure_of(there.place.rank, error)
+            failure = local.describe_failure(there.place.rank, error)
             _tell_report(there, failure)
     try:
         code = there.ask(_END, None if failure is None else GRACE)
@@ -327,12 +327,12 @@ def _follow(there: Meeting, follow: Callable[[], object]) -> int:
 class _Reported(BaseException):
     """How this rank failed, which rank 0 has been told."""
 
-    def __init__(self, failure: Failure) -> None:
+    def __init__(self, failure: RankFailure) -> None:
         super().__init__(failure.message)
         self.failure = failure
 
 
-def _take_part(there: Meeting, function: Callable[[Config, Ranks], Result], config: Config, timeout: float) -> Result:
+def _take_part(there: StoreEnd, function: Callable[[Config, Ranks], Result], config: Config, timeout: float) -> Result:
     there.tell(_begun(there.place.rank), True)
     _ask_rank_0(there, _JOINED)
     joined = None
@@ -341,7 +341,7 @@ def _take_part(there: Meeting, function: Callable[[Config, Ranks], Result], conf
             joined = there.join(timeout)
             result = function(config, joined)
         except Exception as error:  # noqa: BLE001  a process border
-            failure = local.failure_of(there.place.rank, error)
+            failure = local.describe_failure(there.place.rank, error)
             if joined is not None:
                 joined.leave()
             _tell_report(there, failure)
@@ -352,7 +352,7 @@ def _take_part(there: Meeting, function: Callable[[Config, Ranks], Result], conf
         return result
 
 
-def _ask_rank_0(there: Meeting, key: str) -> Any:
+def _ask_rank_0(there: StoreEnd, key: str) -> Any:
     """What rank 0 says.
 
     Raises:
@@ -361,10 +361,10 @@ def _ask_rank_0(there: Meeting, key: str) -> Any:
     try:
         return there.ask(key, until=_END)
     except TimeoutError:
-        raise Ended from None
+        raise LeaderEnded from None
 
 
-def _tell_report(there: Meeting, failure: Failure) -> None:
+def _tell_report(there: StoreEnd, failure: RankFailure) -> None:
     error = failure.error
     kind = next((name for name, each in _ERRORS.items() if isinstance(error, each)), None)
     said = {"when": failure.time + time.time() - time.monotonic(), "cascade": failure.cascade}
@@ -372,12 +372,12 @@ def _tell_report(there: Meeting, failure: Failure) -> None:
         there.tell(_report(there.place.rank), said | {"message": failure.message, "kind": kind, "text": str(error)})
 
 
-def _failure(rank: int, said: Any) -> Failure:
+def _failure(rank: int, said: Any) -> RankFailure:
     """What `_tell_report` told, on this node's clock."""
     try:
         when, kind = float(said["when"]) - time.time() + time.monotonic(), said["kind"]
         error = None if kind is None else _ERRORS[kind](str(said["text"]))
-        return Failure(rank, when, bool(said["cascade"]), str(said["message"]), error)
+        return RankFailure(rank, when, bool(said["cascade"]), str(said["message"]), error)
     except (KeyError, TypeError, ValueError):
         raise Intruded(_report(rank), said) from None
 
@@ -400,7 +400,7 @@ def _quiet_logging(level: int) -> int:
     return before
 
 
-def address(there: Meeting, timeout: float) -> str:
+def find_own_address(there: StoreEnd, timeout: float) -> str:
     """This process's address, at which the other ranks reach it.
 
     It is that of the interface that leads to MASTER_ADDR. Where this is the loopback interface although others come
@@ -411,12 +411,12 @@ def address(there: Meeting, timeout: float) -> str:
     """
     place = there.place
     if name := os.environ.get(addresses.INTERFACE):
-        return addresses.of_interface(name)
-    mine = addresses.towards(os.environ["MASTER_ADDR"])
+        return addresses.find_interface_address(name)
+    mine = addresses.find_address_towards(os.environ["MASTER_ADDR"])
     there.tell(f"address/{place.rank}", mine)
     everybody = [_ip(there.ask(f"address/{rank}", timeout), rank) for rank in range(place.size)]
     elsewhere = [other for other in everybody if not addresses.is_loopback(other)]
-    return addresses.towards(elsewhere[0]) if elsewhere and addresses.is_loopback(mine) else mine
+    return addresses.find_address_towards(elsewhere[0]) if elsewhere and addresses.is_loopback(mine) else mine
 
 
 def _ip(said: Any, rank: int) -> str:

@@ -23,7 +23,7 @@ class ReplayError(UserError):
     """A replay storage that cannot be used as asked; the message names it, says why, and what to do."""
 
 
-class Kind(IntEnum):
+class FieldKind(IntEnum):
     """What a row is.
 
     Attributes:
@@ -42,7 +42,7 @@ class Kind(IntEnum):
 
 
 @dataclass(frozen=True)
-class Field:
+class ReplayField:
     """One number, or array of numbers, of each row: its shape, and a NumPy dtype in letters, such as "<f4"."""
 
     shape: tuple[int, ...]
@@ -51,7 +51,7 @@ class Field:
 
 @dataclass(frozen=True)
 class ReplayFormat:
-    """Make one with `of`.
+    """Make one with `of_simulator`.
 
     Attributes:
         tracks: environments, each with a ring of rows of its own.
@@ -77,17 +77,17 @@ class ReplayFormat:
     action_high: tuple[float, ...]
     control_hz: float
     tasks: tuple[str, ...]
-    fields: dict[str, Field]
+    fields: dict[str, ReplayField]
 
     @staticmethod
-    def of(
+    def of_simulator(
         spec: SimulatorSpec,
         tracks: int,
         capacity: int,
         executed: int,
         *,
         cameras: Sequence[str] | None = None,
-        extra: Mapping[str, Field] | None = None,
+        extra: Mapping[str, ReplayField] | None = None,
         spare: int = 0,
     ) -> "ReplayFormat":
         """The format for a simulator's data.
@@ -140,8 +140,8 @@ class ReplayFormat:
         return self.capacity + self.spare
 
     @property
-    def extra(self) -> dict[str, Field]:
-        """The fields that `of` was asked for."""
+    def extra(self) -> dict[str, ReplayField]:
+        """The fields that `of_simulator` was asked for."""
         return {name: field for name, field in self.fields.items() if _is_extra(name)}
 
     def shape(self, name: str) -> tuple[int, ...]:
@@ -156,7 +156,7 @@ class ReplayFormat:
     def check_simulator(self, spec: SimulatorSpec, num_envs: int, executed: int) -> None:
         """Raise `ReplayError` unless this is a format for `num_envs` environments of a simulator and chunks of Hx."""
         extra, cameras = self.extra, self.cameras
-        wanted = ReplayFormat.of(
+        wanted = ReplayFormat.of_simulator(
             spec, num_envs, self.capacity, executed, cameras=cameras, extra=extra, spare=self.spare
         )
         self.check(wanted, "the replay storage")
@@ -197,27 +197,32 @@ class ReplayFormat:
             raise ReplayError(f"{where} is damaged ({error!r}). {REMEDY}") from error
 
 
-def _bookkeeping() -> dict[str, Field]:
+def _bookkeeping() -> dict[str, ReplayField]:
     numbers = ("row", "episode", "seed", "initial_state", "group", "task", "split", "decision", "version")
-    return {name: Field((), "<i8") for name in numbers} | {"kind": Field((), "|u1")}
+    return {name: ReplayField((), "<i8") for name in numbers} | {"kind": ReplayField((), "|u1")}
 
 
-def _observed(spec: SimulatorSpec, cameras: tuple[str, ...]) -> dict[str, Field]:
-    images = {f"images/{c.name}": Field((c.height, c.width, 3), "|u1") for c in spec.cameras if c.name in cameras}
-    privileged = {"privileged": Field((len(spec.privileged_names),), "<f4")} if spec.privileged_names else {}
-    return {**images, "state": Field((len(spec.state_names),), "<f4"), **privileged, "instruction": Field((), "<i8")}
-
-
-def _played(executed: int, action_dim: int) -> dict[str, Field]:
+def _observed(spec: SimulatorSpec, cameras: tuple[str, ...]) -> dict[str, ReplayField]:
+    images = {f"images/{c.name}": ReplayField((c.height, c.width, 3), "|u1") for c in spec.cameras if c.name in cameras}
+    privileged = {"privileged": ReplayField((len(spec.privileged_names),), "<f4")} if spec.privileged_names else {}
     return {
-        "action": Field((executed, action_dim), "<f4"),
-        "executed": Field((executed, action_dim), "<f4"),
-        "reward": Field((executed,), "<f4"),
-        "success": Field((executed,), "|b1"),
-        "source": Field((executed,), "|u1"),
-        "steps": Field((), "<i8"),
-        "terminated": Field((), "|b1"),
-        "truncated": Field((), "|b1"),
+        **images,
+        "state": ReplayField((len(spec.state_names),), "<f4"),
+        **privileged,
+        "instruction": ReplayField((), "<i8"),
+    }
+
+
+def _played(executed: int, action_dim: int) -> dict[str, ReplayField]:
+    return {
+        "action": ReplayField((executed, action_dim), "<f4"),
+        "executed": ReplayField((executed, action_dim), "<f4"),
+        "reward": ReplayField((executed,), "<f4"),
+        "success": ReplayField((executed,), "|b1"),
+        "source": ReplayField((executed,), "|u1"),
+        "steps": ReplayField((), "<i8"),
+        "terminated": ReplayField((), "|b1"),
+        "truncated": ReplayField((), "|b1"),
     }
 
 
@@ -225,18 +230,18 @@ def _is_extra(name: str) -> bool:
     return name == "log_prob" or name.startswith("trace/")
 
 
-def _checked(extra: Mapping[str, Field]) -> dict[str, Field]:
+def _checked(extra: Mapping[str, ReplayField]) -> dict[str, ReplayField]:
     if unknown := [name for name in extra if not _is_extra(name)]:
         raise ReplayError(f"replay: unknown extra '{unknown[0]}'; there are 'log_prob' and 'trace/<name>'")
     return {name: replace(field, dtype=np.dtype(field.dtype).str) for name, field in extra.items()}
 
 
 def _restored(found: dict[str, Any]) -> ReplayFormat:
-    fields = {name: Field(tuple(f["shape"]), f["dtype"]) for name, f in found.pop("fields").items()}
+    fields = {name: ReplayField(tuple(f["shape"]), f["dtype"]) for name, f in found.pop("fields").items()}
     plain: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in found.items()}
     return ReplayFormat(**plain, fields=fields)
 
 
-def allocate(layout: ReplayFormat) -> dict[str, Array]:
+def allocate_arrays(layout: ReplayFormat) -> dict[str, Array]:
     """Arrays in memory, all zero."""
     return {name: np.zeros(layout.shape(name), field.dtype) for name, field in layout.fields.items()}

@@ -10,7 +10,7 @@ import logging
 import numpy as np
 
 from embodied_rl.interfaces.sim import Array
-from embodied_rl.replay.format import Kind, ReplayError, ReplayFormat
+from embodied_rl.replay.format import FieldKind, ReplayError, ReplayFormat
 
 log = logging.getLogger(__name__)
 
@@ -60,7 +60,7 @@ class Ring:
         """An index of the newest row of each track, for any field's array."""
         return tracks, self.slots(self.count[tracks] - 1)
 
-    def append(self, tracks: Array, numbers: Array, kind: Kind, values: Values) -> None:
+    def append(self, tracks: Array, numbers: Array, kind: FieldKind, values: Values) -> None:
         """Write new rows; fields that `values` leaves out become zero."""
         where = tracks, self.slots(numbers)
         self.arrays["row"][where] = 0
@@ -75,17 +75,17 @@ class Ring:
     def complete(self, tracks: Array, numbers: Array, values: Values) -> None:
         """Add to rows what came of their decisions."""
         where = tracks, self.slots(numbers)
-        assert (self.arrays["kind"][where] == Kind.DECIDED).all(), "a result without a decision"
+        assert (self.arrays["kind"][where] == FieldKind.DECIDED).all(), "a result without a decision"
         for name, array in values.items():
             self.arrays[name][where] = array
-        self.arrays["kind"][where] = Kind.COMPLETE
+        self.arrays["kind"][where] = FieldKind.COMPLETE
         self._refresh(tracks, numbers)
 
     def lose(self, track: int) -> None:
         """Mark all rows of the episode that runs in a track, if one does."""
         numbers = self._running(track)
         tracks = np.full(len(numbers), track)
-        self.arrays["kind"][tracks, self.slots(numbers)] = Kind.LOST
+        self.arrays["kind"][tracks, self.slots(numbers)] = FieldKind.LOST
         self._refresh(tracks, numbers)
 
     def rewind(self, count: Array) -> None:
@@ -94,7 +94,7 @@ class Ring:
             log.warning("replay: up to %d rows of a track are gone; 'spare' rows keep them for a resumed run", gone)
         later = self.arrays["row"] > count[:, None]
         self.arrays["row"][later] = 0
-        self.arrays["kind"][later] = Kind.EMPTY
+        self.arrays["kind"][later] = FieldKind.EMPTY
         self.count[:] = count
         self._refresh_all()
 
@@ -117,7 +117,7 @@ class Ring:
             return numbers
         last = track, self.slots(numbers[-1])
         over = self.arrays["terminated"][last] or self.arrays["truncated"][last]
-        if over or self.arrays["kind"][last] == Kind.FINAL:
+        if over or self.arrays["kind"][last] == FieldKind.FINAL:
             return numbers[:0]
         numbers = numbers[-1 - int(self.arrays["decision"][last]) :]
         return numbers[self.arrays["episode"][track, self.slots(numbers)] == self.arrays["episode"][last]]
@@ -144,5 +144,5 @@ class Ring:
         follows = arrays["row"][tracks, following] == row + 1
         for name, larger in _SAME.items():
             follows &= arrays[name][tracks, following] == arrays[name][tracks, slots] + larger
-        complete = (arrays["kind"][tracks, slots] == Kind.COMPLETE) & (row > oldest)
+        complete = (arrays["kind"][tracks, slots] == FieldKind.COMPLETE) & (row > oldest)
         return complete & (follows | arrays["terminated"][tracks, slots])

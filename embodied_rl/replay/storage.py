@@ -14,11 +14,11 @@ from torch import Tensor
 
 from embodied_rl.interfaces.policy import Decision, NoiseKeys
 from embodied_rl.interfaces.sim import Array, Episode, Observation, SimulatorSpec, StepResult
-from embodied_rl.replay.files import TEXTS, Texts, make_folder, open_arrays, read_format
-from embodied_rl.replay.format import Kind, ReplayError, ReplayFormat, allocate
+from embodied_rl.replay.format import FieldKind, ReplayError, ReplayFormat, allocate_arrays
+from embodied_rl.replay.replay_files import TEXTS, Texts, make_folder, open_arrays, read_format
 from embodied_rl.replay.ring import Ring, Values
 from embodied_rl.replay.transitions import PLAIN, Transitions
-from embodied_rl.rollout.writer import outcome
+from embodied_rl.rollout.writer import select_outcome
 
 _EPISODE = ("episode", "seed", "initial_state", "group", "task", "split")
 
@@ -64,7 +64,7 @@ class ReplayStorage:
         self.format, self._write = layout, write
         self._texts = Texts(None if folder is None else folder / TEXTS, write)
         try:
-            self._arrays = allocate(layout) if folder is None else open_arrays(folder, layout, write)
+            self._arrays = allocate_arrays(layout) if folder is None else open_arrays(folder, layout, write)
             self._ring = Ring(layout, self._arrays)
         except BaseException:
             self._texts.close()
@@ -97,7 +97,7 @@ class ReplayStorage:
         chosen = {"action": decision.actions, "version": _array(decision.version), "decision": keys.decision}
         values = self._observed(observation) | self._numbered(episodes) | chosen | self._extra(decision)
         tracks = columns.numpy()
-        self._ring.append(tracks, self._ring.count[tracks], Kind.DECIDED, values)
+        self._ring.append(tracks, self._ring.count[tracks], FieldKind.DECIDED, values)
 
     def write_result(self, row: int, columns: Tensor, result: StepResult, rows: Array) -> None:
         """Complete the newest row of each of the tracks `columns`; where truncated, add the final observation."""
@@ -140,7 +140,7 @@ class ReplayStorage:
         tracks, numbers = np.full(length, track), self._ring.count[track] + np.arange(length)
         chosen: Values = {"action": actions, "version": -1, "decision": np.arange(length)}
         values = self._observed(observation) | self._numbered([episode] * length) | chosen
-        self._ring.append(tracks, numbers, Kind.DECIDED, values)
+        self._ring.append(tracks, numbers, FieldKind.DECIDED, values)
         self._ring.complete(tracks, numbers, self._played(result, np.arange(length)))
         if result.truncated[-1] and not result.terminated[-1] and result.final_observation is not None:
             self._append_final(tracks[:1], result.final_observation)
@@ -206,7 +206,7 @@ class ReplayStorage:
         last = self._ring.last(tracks)
         values: Values = {name: self._arrays[name][last] for name in _EPISODE}
         values |= {"decision": self._arrays["decision"][last] + 1} | self._observed(observation)
-        self._ring.append(tracks, self._ring.count[tracks], Kind.FINAL, values)
+        self._ring.append(tracks, self._ring.count[tracks], FieldKind.FINAL, values)
 
     def _observed(self, observation: Observation) -> Values:
         values: Values = {f"images/{name}": observation.images[name] for name in self.format.cameras}
@@ -233,7 +233,7 @@ class ReplayStorage:
         return {name: _array(have[name]) for name in self.format.extra}
 
     def _played(self, result: StepResult, rows: Array) -> Values:
-        values = outcome(result, rows)
+        values = select_outcome(result, rows)
         unused = np.arange(self.format.executed) >= values["steps"][:, None]
         return {**values, "executed": np.where(unused[..., None], 0, result.executed[rows])}
 

@@ -14,7 +14,7 @@ from embodied_rl.interfaces.curriculum import EpisodeRecord
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.policy import Actor, Decision, NoiseKeys, Trace
 from embodied_rl.interfaces.sim import Episode, Observation, SimulatorSpec, Source, StepResult
-from embodied_rl.rollout.writer import outcome
+from embodied_rl.rollout.writer import select_outcome
 
 
 @dataclass
@@ -169,7 +169,7 @@ class Rollout:
 
     def write_result(self, row: int, columns: Tensor, result: StepResult, rows: np.ndarray) -> None:
         """Store what `rows` of a result say of the environments `columns`, which makes those rows valid."""
-        for name, values in outcome(result, rows).items():
+        for name, values in select_outcome(result, rows).items():
             tensor: Tensor = getattr(self, name)
             tensor[row, columns] = self._like(tensor, values)
         self.valid[row, columns] = True

@@ -8,7 +8,7 @@ from embodied_rl.interfaces.curriculum import EpisodeRecord
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.policy import NoiseKeys
 from embodied_rl.interfaces.sim import Array, Episode, Observation, StepResult
-from embodied_rl.rollout.episodes import EpisodeSampler
+from embodied_rl.rollout.episode_sampler import EpisodeSampler
 
 _DRAWN = ("task", "seed")
 """What of an episode that runs cannot be told from its index any more, once weights have changed; below 2^63."""
@@ -56,16 +56,16 @@ class Environments:
 
     def to_start(self, columns: Array) -> list[Episode | None]:
         """What a simulator should start: None where parked."""
-        return [self._told(self._episodes[column]) if self.active[column] else None for column in columns]
+        return [self._as_told(self._episodes[column]) if self.active[column] else None for column in columns]
 
     def following(self, columns: Array) -> list[Episode]:
         """What the environments run next, should they begin it in this rollout."""
         for column in columns.tolist():
             if column not in self._next:  # drawn once for all chunks of an episode
                 self._next[column] = self._sampler.episode(self._index(column, 1))
-        return [self._told(self._next[column]) for column in columns.tolist()]
+        return [self._as_told(self._next[column]) for column in columns.tolist()]
 
-    def _told(self, episode: Episode) -> Episode:
+    def _as_told(self, episode: Episode) -> Episode:
         """An episode as simulators are told of it."""
         return replace(episode, final_picture=True) if self._final_pictures else episode
 

@@ -4,20 +4,20 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Literal
 
 from embodied_rl.processes.handle import Future, wait_for_any
-from embodied_rl.rollout.parts import Part
+from embodied_rl.rollout.handle_parts import HandlePart
 
 Order = Literal["exact", "ready"]
 
 
-def in_turn(slices: Sequence[list[Part]], decisions: int) -> Iterator[list[Part]]:
+def take_in_turn(slices: Sequence[list[HandlePart]], decisions: int) -> Iterator[list[HandlePart]]:
     """One slice after the other, as often as there are decisions: the order does not depend on time."""
     for _ in range(decisions):
         yield from slices
 
 
-def ready_first(
-    parts: Sequence[Part], decisions: int, most: int, wait: Callable[[Sequence[Future]], None] = wait_for_any
-) -> Iterator[list[Part]]:
+def take_ready_first(
+    parts: Sequence[HandlePart], decisions: int, most: int, wait: Callable[[Sequence[Future]], None] = wait_for_any
+) -> Iterator[list[HandlePart]]:
     """Those that are ready, at most `most` at a time; those that are furthest behind first, so that nobody starves.
 
     More than half of all at a time would keep them in lockstep. What is ready is found out when the next turn is asked

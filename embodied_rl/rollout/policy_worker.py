@@ -14,7 +14,7 @@ from torch import Tensor
 
 from embodied_rl.interfaces.policy import Actor, Decision, NoiseKeys
 from embodied_rl.interfaces.sim import Observation
-from embodied_rl.learning.weights import Weights, load, publish
+from embodied_rl.learning.weights import Weights, load_weights, publish_weights
 from embodied_rl.processes.handle import Handle, WorkerDied, respawn
 
 log = logging.getLogger(__name__)
@@ -40,7 +40,7 @@ class PolicyWorker:
 
     def load(self, weights: Weights, exploration: dict[str, float]) -> int:
         """Take over weights between two calls, and how strongly to explore; returns their version."""
-        load(self.actor, weights)
+        load_weights(self.actor, weights)
         self.actor.explore_with(exploration)
         self.actor.version = weights.version
         return weights.version
@@ -67,7 +67,7 @@ class RemotePolicy:
     def refresh(self) -> None:
         """Send the newest weights; at first everything, then what is learned."""
         while True:
-            weights = publish(self.actor, self.actor.version, everything=not self._complete)
+            weights = publish_weights(self.actor, self.actor.version, everything=not self._complete)
             try:
                 self.handle.submit("load", weights, self.actor.exploration()).result()
                 self._complete = True

@@ -7,7 +7,7 @@ filled by whoever scores, before an algorithm asks. Shapes: T decisions, N envir
 from torch import Tensor
 
 from embodied_rl.interfaces.algorithm import Discount
-from embodied_rl.objectives.gae import discounted_reward
+from embodied_rl.objectives.gae import discount_reward
 from embodied_rl.rollout.buffer import Rollout
 
 
@@ -22,4 +22,4 @@ def compose_reward(rollout: Rollout, discount: Discount | None) -> Tensor:
         Discounted sum of the simulator's rewards over the executed steps, plus shaping, plus bonus.
     """
     within = discount.gamma if discount is not None and discount.per == "control_step" else 1.0
-    return discounted_reward(rollout.reward, rollout.steps, within) + rollout.shaping + rollout.bonus
+    return discount_reward(rollout.reward, rollout.steps, within) + rollout.shaping + rollout.bonus

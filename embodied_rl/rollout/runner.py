@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(eq=False)
-class Running:
+class RunningEpisode:
     """An episode under way.
 
     Attributes:
@@ -50,13 +50,13 @@ class Observer:
     they keep.
     """
 
-    def on_start(self, started: Sequence[Running], observation: Observation) -> None:
+    def on_start(self, started: Sequence[RunningEpisode], observation: Observation) -> None:
         """Episodes began, with their first observation. They begin anew where a simulator's worker died."""
 
-    def on_step(self, running: Sequence[Running], before: Observation, result: StepResult) -> None:
+    def on_step(self, running: Sequence[RunningEpisode], before: Observation, result: StepResult) -> None:
         """The simulator executed actions for these episodes; `before` is what was seen before them."""
 
-    def on_end(self, ended: Sequence[Running]) -> None:
+    def on_end(self, ended: Sequence[RunningEpisode]) -> None:
         """Episodes ended in the step that `on_step` told of last."""
 
 
@@ -112,7 +112,7 @@ class EpisodeRunner:
                 if part.busy:
                     part.advance()
 
-    def decide(self, observation: Observation, running: Sequence[Running]) -> None:
+    def decide(self, observation: Observation, running: Sequence[RunningEpisode]) -> None:
         """Choose a chunk for each of m episodes, into `pending`; `observation` holds their m rows.
 
         Raises:
@@ -129,7 +129,7 @@ class EpisodeRunner:
         for each, chunk in zip(running, actions, strict=True):
             each.pending, each.decisions = chunk, each.decisions + 1
 
-    def _check(self, values: Array, running: Sequence[Running], who: str, meaning: str) -> None:
+    def _check(self, values: Array, running: Sequence[RunningEpisode], who: str, meaning: str) -> None:
         """Raise `UserError` where `values` [m, ...], the rows of `running`, are not finite."""
         finite = np.isfinite(values.reshape(len(values), -1)).all(axis=1)
         if not finite.all():
@@ -147,8 +147,8 @@ class _Slice:
     ) -> None:
         self._runner, self._handle, self._queue, self._observer = runner, handle, queue, observer
         first = [queue.popleft() for _ in range(min(share, len(queue)))]
-        self._running: list[Running | None] = [None] * envs
-        self._running[: len(first)] = [Running(row, episode) for row, episode in enumerate(first)]
+        self._running: list[RunningEpisode | None] = [None] * envs
+        self._running[: len(first)] = [RunningEpisode(row, episode) for row, episode in enumerate(first)]
         self._next: list[Episode | None] = [None] * envs
         self._observation: Observation | None = None
         self._call = self._reset() if self.busy else None
@@ -175,7 +175,7 @@ class _Slice:
 
     def _reset(self) -> Future:
         self._observation = None
-        self._running = [None if each is None else Running(each.row, each.episode) for each in self._running]
+        self._running = [None if each is None else RunningEpisode(each.row, each.episode) for each in self._running]
         return self._handle.submit("reset", [None if each is None else each.episode for each in self._running])
 
     def _receive(self, answer: Observation | StepResult) -> None:
@@ -187,7 +187,7 @@ class _Slice:
         if started:
             self._observer.on_start(started, self._observation)
 
-    def _count(self, result: StepResult) -> list[Running]:
+    def _count(self, result: StepResult) -> list[RunningEpisode]:
         """Tell what was executed and which episodes ended; returns those that began in their place."""
         assert self._observation is not None, "a step follows an observation"
         running = self._active()
@@ -199,7 +199,7 @@ class _Slice:
         self._observer.on_end(ended)
         for row in (each.row for each in ended):
             following, self._next[row] = self._next[row], None
-            self._running[row] = None if following is None else Running(row, following)
+            self._running[row] = None if following is None else RunningEpisode(row, following)
         return [started for each in ended if (started := self._running[each.row]) is not None]
 
     def _step(self) -> Future:
@@ -217,11 +217,11 @@ class _Slice:
                 self._next[each.row] = self._queue.popleft()
         return self._handle.submit("step", actions, list(self._next))
 
-    def _active(self) -> list[Running]:
+    def _active(self) -> list[RunningEpisode]:
         return [each for each in self._running if each is not None]
 
 
-def in_batches(episodes: Sequence[Episode], size: int) -> Iterator[Sequence[Episode]]:
+def split_into_batches(episodes: Sequence[Episode], size: int) -> Iterator[Sequence[Episode]]:
     """At most `size` episodes at a time, for those that have to start together."""
     for start in range(0, len(episodes), size):
         yield episodes[start : start + size]

@@ -79,7 +79,7 @@ class Gate:
         self.version, self.accepted, self.running = version, version * self.rows, 0
 
 
-def staleness(version: Tensor, valid: Tensor, present: int, bound: int) -> dict[str, float]:
+def summarise_staleness(version: Tensor, valid: Tensor, present: int, bound: int) -> dict[str, float]:
     """Figures of the lag of valid decisions.
 
     Args:

@@ -87,7 +87,9 @@ class Timeline:
         return self.seconds(SIMULATE)
 
 
-def utilisation(timelines: Sequence[Timeline], ranks: Sequence[Timeline], cores: int, inline: bool) -> dict[str, float]:
+def summarise_utilisation(
+    timelines: Sequence[Timeline], ranks: Sequence[Timeline], cores: int, inline: bool
+) -> dict[str, float]:
     """What came of the time of one iteration.
 
     Args:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.rollout.timeline import Span, Timeline
-from embodied_rl.runs.storage import write_text
+from embodied_rl.runs.atomic_write import write_text
 
 FOLDER = "timelines"
 

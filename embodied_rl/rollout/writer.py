@@ -70,7 +70,7 @@ class Writer(Protocol):
         ...
 
 
-def outcome(result: StepResult, rows: Array) -> dict[str, Array]:
+def select_outcome(result: StepResult, rows: Array) -> dict[str, Array]:
     """What `rows` of a result say, as "reward", "success", "source", "steps", "terminated" and "truncated".
 
     Entries j ≥ steps are zero (False, HOLD), and a termination wins over a truncation.

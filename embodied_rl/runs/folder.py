@@ -11,7 +11,7 @@ from itertools import count
 from pathlib import Path
 
 from embodied_rl.interfaces.errors import UserError
-from embodied_rl.runs.storage import explained, write_text
+from embodied_rl.runs.atomic_write import explain_errors, write_text
 
 PLAN = "plan.json"
 """In a run's folder: the choice of an allocation, what else there was, and the costs behind it."""
@@ -43,7 +43,7 @@ class RunFolder:
         if Path(experiment).name != experiment:
             raise UserError(f"run.experiment must be a plain name without slashes, not {experiment!r}.")
         base = Path(root) / experiment / f"{(now or datetime.now()).strftime('%Y%m%d-%H%M%S')}_s{seed}"
-        with explained(base):
+        with explain_errors(base):
             base.parent.mkdir(parents=True, exist_ok=True)
             folder = cls(_claim(base))
             for part in (folder.checkpoints, folder.videos, folder.evaluations):
@@ -118,12 +118,12 @@ class RunFolder:
 
     def new_evaluation(self, split: str, now: datetime | None = None) -> Path:
         """A new folder `eval/<split>_<time>`, made."""
-        return new_evaluation(self.evaluations, split, now)
+        return make_evaluation_folder(self.evaluations, split, now)
 
 
-def new_evaluation(parent: Path, split: str, now: datetime | None = None) -> Path:
+def make_evaluation_folder(parent: Path, split: str, now: datetime | None = None) -> Path:
     """A new folder `<parent>/<split>_<YYYYmmdd-HHMMSS>`; a taken name gets a suffix."""
-    with explained(parent):
+    with explain_errors(parent):
         parent.mkdir(parents=True, exist_ok=True)
         return _claim(parent / f"{split}_{(now or datetime.now()).strftime('%Y%m%d-%H%M%S')}")
 

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from embodied_rl.runs.folder import RunFolder
-from embodied_rl.runs.metrics import MetricsWriter
+from embodied_rl.runs.metrics_file import MetricsWriter
 from embodied_rl.runs.progress import Progress
 
 

@@ -86,7 +86,7 @@ class Progress:
             metrics: what `MetricsWriter.write` got.
         """
         figures = [column.text(metrics) for column in self._columns]
-        remaining = duration(self.remaining(done))
+        remaining = format_duration(self.remaining(done))
         if self._live is None:
             named = [f"{column.heading} {figure}" for column, figure in zip(self._columns, figures, strict=True)]
             self.note("  ".join([f"iteration {done}/{self._iterations}", *named, f"ETA {remaining}"]))
@@ -112,7 +112,7 @@ class Progress:
         return table
 
 
-def duration(seconds: float) -> str:
+def format_duration(seconds: float) -> str:
     """e.g. 1h02m, 3m07s, 12s."""
     if seconds == float("inf"):
         return "–"

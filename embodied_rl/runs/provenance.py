@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
 
-from embodied_rl.runs.storage import write_text
+from embodied_rl.runs.atomic_write import write_text
 
 FILE = "provenance.json"
 """In a run's folder."""
@@ -42,31 +42,31 @@ class Provenance:
     started: str
 
 
-def gather(source: Path = _PACKAGE) -> tuple[Provenance, str]:
+def gather_provenance(source: Path = _PACKAGE) -> tuple[Provenance, str]:
     """The present provenance, and the difference of the source tree from its commit ("" where there is none)."""
-    commit, difference = git_state(source)
+    commit, difference = read_git_state(source)
     provenance = Provenance(
         commit=commit,
         dirty=bool(difference),
         python=platform.python_version(),
-        packages=package_versions(),
-        hardware=hardware(),
+        packages=list_package_versions(),
+        hardware=describe_hardware(),
         command=shlex.join(sys.argv),
         started=datetime.now(UTC).isoformat(timespec="seconds"),
     )
     return provenance, difference
 
 
-def write(folder: Path, source: Path = _PACKAGE) -> Provenance:
+def write_provenance(folder: Path, source: Path = _PACKAGE) -> Provenance:
     """Save `provenance.json` and, where the source tree has changes, `git.diff` in a run folder."""
-    provenance, difference = gather(source)
+    provenance, difference = gather_provenance(source)
     write_text(folder / FILE, json.dumps(asdict(provenance), indent=2) + "\n")
     if difference:
         write_text(folder / "git.diff", difference)
     return provenance
 
 
-def git_state(source: Path) -> tuple[str | None, str]:
+def read_git_state(source: Path) -> tuple[str | None, str]:
     """(commit, difference) of the repository that tracks `source`; (None, "") where none does."""
     # An installed package can lie in the ignored .venv of somebody else's repository, which is not its source.
     if not _git(source, "ls-files", "--", "."):
@@ -75,13 +75,13 @@ def git_state(source: Path) -> tuple[str | None, str]:
     return (commit.strip(), _git(source, "diff", "HEAD") or "") if commit else (None, "")
 
 
-def package_versions() -> dict[str, str]:
+def list_package_versions() -> dict[str, str]:
     """Distribution → version, sorted, of everything installed."""
     found = {str(item.metadata["Name"]): item.version for item in metadata.distributions() if item.metadata["Name"]}
     return dict(sorted(found.items(), key=lambda entry: entry[0].lower()))
 
 
-def hardware() -> dict[str, str | int | float]:
+def describe_hardware() -> dict[str, str | int | float]:
     """Cores this process may use, CPU model, memory, operating system, accelerators (if torch is loaded)."""
     found: dict[str, str | int | float] = {
         "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,

@@ -1,23 +1,23 @@
 """What the processes of a run take of a cluster's nodes, in bundles that each lie on one node."""
 
 from embodied_rl.config.schema import Plan
-from embodied_rl.processes.base import Share
+from embodied_rl.processes.base import NodeShare
 
 
-def bundles(plan: Plan, device: str) -> list[Share]:
+def make_bundles(plan: Plan, device: str) -> list[NodeShare]:
     """What each rank, then each rollout worker, takes of its node, with the simulators and policies that it starts."""
     policy = int(plan.policy == "process")
     apart = policy if plan.allocation == "colocated" else plan.simulators + policy
-    gpus = gpus_of(device) * (1 + policy)
-    return [Share(cores, gpus) for cores in sizes(plan.ranks, plan.rollout_workers or 0, apart)]
+    gpus = count_gpus(device) * (1 + policy)
+    return [NodeShare(cores, gpus) for cores in count_cores(plan.ranks, plan.rollout_workers or 0, apart)]
 
 
-def gpus_of(device: str) -> float:
+def count_gpus(device: str) -> float:
     """GPUs of a process whose network lives there."""
     return 0.0 if device == "cpu" else 1.0
 
 
-def sizes(ranks: int, rollout_workers: int, apart: int) -> list[int]:
+def count_cores(ranks: int, rollout_workers: int, apart: int) -> list[int]:
     """Cores of each bundle: of ranks, then of rollout workers; who collects starts `apart` processes of its own."""
     if rollout_workers:
         return [1] * ranks + [1 + apart] * rollout_workers

@@ -8,15 +8,15 @@ from typing import Any
 from embodied_rl.config import plugins
 from embodied_rl.config.schema import Plan, SimNode
 from embodied_rl.interfaces.sim import Simulator, SimulatorSpec, Unavailable
-from embodied_rl.processes.base import Deadlines, Runtime, Share
+from embodied_rl.processes.base import Deadlines, NodeShare, Runtime
 from embodied_rl.processes.handle import Handle
 from embodied_rl.processes.interpreter import Interpreter
 from embodied_rl.processes.local import InlineHandle
 from embodied_rl.processes.remote import RemoteSimulator
 from embodied_rl.processes.this_machine import ThisMachine
-from embodied_rl.simulators import environments
+from embodied_rl.simulators import python_environments
 
-DESCRIBED = "embodied_rl.processes.worker:Described"
+DESCRIBED = "embodied_rl.processes.worker:DescribedSimulator"
 
 PATIENT = Plan(start_timeout=1800.0, call_timeout=1800.0)
 """Deadlines of whoever has no plan and nothing else to do: some simulators take minutes to start, or to reset many."""
@@ -42,14 +42,14 @@ class SimulatorKind:
     interpreter: Interpreter | None = None
 
     @staticmethod
-    def of(node: SimNode) -> "SimulatorKind":
+    def find(node: SimNode) -> "SimulatorKind":
         """Find the plug-in a node names, and the environment it lives in.
 
         Raises:
             UserError: unknown plug-in or key, or no such interpreter.
         """
-        simulator, options = plugins.configure("sims", node, "sim")
-        return SimulatorKind(node, simulator, options, environments.interpreter(node))
+        simulator, options = plugins.configure_plugin("sims", node, "sim")
+        return SimulatorKind(node, simulator, options, python_environments.find_interpreter(node))
 
     @property
     def spec(self) -> SimulatorSpec:
@@ -61,7 +61,7 @@ class SimulatorKind:
         """
         if self.interpreter is None:
             return self.ask("spec_of")
-        key = (self.interpreter.python, plugins.path("sims", self.node.name), repr(self.options))
+        key = (self.interpreter.python, plugins.find_path("sims", self.node.name), repr(self.options))
         if key not in _specs:
             _specs[key] = replace(self.ask("spec_of"), device="cpu")  # its worker hands out arrays on the host
         return _specs[key]
@@ -73,7 +73,7 @@ class SimulatorKind:
             Unavailable: a package that it needs is not installed.
         """
         if self.interpreter is not None:
-            described = {"factory": plugins.path("sims", self.node.name)}
+            described = {"factory": plugins.find_path("sims", self.node.name)}
             name = f"simulator '{self.node.name}'"
             with closing(self._process(DESCRIBED, described, name, PATIENT)) as handle:
                 return handle.submit("ask", method, self.options).result()
@@ -96,10 +96,10 @@ class SimulatorKind:
         return InlineHandle(partial(self._here, num_envs), name)
 
     def worker(
-        self, num_envs: int, name: str, plan: Plan, runtime: Runtime | None = None, share: Share | None = None
+        self, num_envs: int, name: str, plan: Plan, runtime: Runtime | None = None, share: NodeShare | None = None
     ) -> Handle:
         """Behind a handle, in a process of its own, with the deadlines of a plan; by default on this machine."""
-        factory = plugins.path("sims", self.node.name)
+        factory = plugins.find_path("sims", self.node.name)
         return self._process(factory, {"config": self.options, "num_envs": num_envs}, name, plan, runtime, share)
 
     def _here(self, num_envs: int) -> Simulator:
@@ -115,22 +115,22 @@ class SimulatorKind:
         name: str,
         plan: Plan,
         runtime: Runtime | None = None,
-        share: Share | None = None,
+        share: NodeShare | None = None,
     ) -> Handle:
-        own = plugins.path("sims", self.node.name).partition(":")[0].partition(".")[0]
+        own = plugins.find_path("sims", self.node.name).partition(":")[0].partition(".")[0]
         return (runtime or ThisMachine()).worker(
             factory,
             kwargs,
             name=name,
             deadlines=Deadlines(plan.start_timeout, plan.call_timeout),
-            share=share or Share(),
+            share=share or NodeShare(),
             interpreter=self.interpreter,
             packages=(own,),
         )
 
     def _missing(self, error: ModuleNotFoundError) -> Unavailable:
         where = f"simulator '{self.node.name}' needs the package '{error.name}', which is not installed here."
-        return Unavailable(f"{where} {environments.remedy(self.node.name)}")
+        return Unavailable(f"{where} {python_environments.describe_remedy(self.node.name)}")
 
 
 def make_handles(
@@ -139,7 +139,7 @@ def make_handles(
     num_envs: int,
     purpose: str,
     runtime: Runtime | None = None,
-    share: Share | None = None,
+    share: NodeShare | None = None,
 ) -> list[Handle]:
     """The simulators of who collects, slice by slice; `num_envs` are those of it, `runtime` starts processes.
 

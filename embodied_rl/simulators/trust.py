@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from embodied_rl.config import plugins
-from embodied_rl.config.freeze import freeze, thaw
+from embodied_rl.config.freeze import freeze_config, thaw_config
 from embodied_rl.config.schema import SimNode, TrainConfig
 from embodied_rl.interfaces.errors import UserError
-from embodied_rl.interfaces.sim import trusted_defaults
+from embodied_rl.interfaces.sim import list_trusted_defaults
 
 CLUSTERS = ("auto", "local")
 """Those that a run folder may name: this machine's own. Who connects to another one runs what it sends."""
@@ -33,28 +33,28 @@ def check_settings(said: Mapping[str, Any], typed: Collection[str], source: str)
     Raises:
         UserError: naming the settings, and what to type by whoever trusts them; or no such simulator.
     """
-    trusted = trusted_settings(str(said.get("name")))
+    trusted = list_trusted_settings(str(said.get("name")))
     given = {key: said[key] for key in trusted if key in said and key not in typed}
     refused = {key: value for key, value in given.items() if value != _plain(trusted[key]) and not is_harmless(value)}
     if refused:
         keys = ", ".join(f"sim.{key}" for key in refused)
-        overrides = " ".join(override(f"sim.{key}", value) for key, value in refused.items())
+        overrides = " ".join(format_override(f"sim.{key}", value) for key, value in refused.items())
         raise UserError(
             f"{source} says which code to run ({keys}), and that is never taken from a file. "
             f"If you trust what it names, type it yourself: {overrides}"
         )
 
 
-def trusted_settings(simulator: str) -> dict[str, Any]:
+def list_trusted_settings(simulator: str) -> dict[str, Any]:
     """The keys of `sim` that only a trusted source may give, with their defaults.
 
     Raises:
         UserError: no such simulator.
     """
-    return trusted_defaults(SimNode) | trusted_defaults(plugins.find("sims", simulator).Config)
+    return list_trusted_defaults(SimNode) | list_trusted_defaults(plugins.find_plugin("sims", simulator).Config)
 
 
-def repeated(stored: TrainConfig, typed: TrainConfig, file: Path) -> TrainConfig:
+def repeat_trusted(stored: TrainConfig, typed: TrainConfig, file: Path) -> TrainConfig:
     """The configuration of a run that continues, with the trusted settings as they were typed again.
 
     Args:
@@ -65,25 +65,25 @@ def repeated(stored: TrainConfig, typed: TrainConfig, file: Path) -> TrainConfig
     Raises:
         UserError: the folder names code to run, or a cluster, and nobody typed it; or something else was typed.
     """
-    keys, said, given = typed_settings(typed.run.overrides), thaw(stored.sim), thaw(typed.sim)
-    if other := keys - trusted_settings(stored.sim.name).keys():
+    keys, said, given = list_typed_settings(typed.run.overrides), thaw_config(stored.sim), thaw_config(typed.sim)
+    if other := keys - list_trusted_settings(stored.sim.name).keys():
         raise UserError(
             f"sim.{min(other)}: resume continues a run exactly as it was configured, so sim.{min(other)} cannot be "
             "changed. To start a new run from its weights: policy.checkpoint=<its folder>."
         )
     check_settings(said, keys, str(file))
     if stored.runtime == "ray" and stored.cluster not in CLUSTERS and not _is_typed("cluster", typed.run.overrides):
-        remedy = override("cluster", stored.cluster)
+        remedy = format_override("cluster", stored.cluster)
         raise UserError(
             f"{file} names a cluster, which is never taken from a file. If you trust it, type it yourself: {remedy}"
         )
     cluster = typed.cluster if _is_typed("cluster", typed.run.overrides) else stored.cluster
-    sim = freeze(SimNode, said | {key: given[key] for key in keys if key in given}, "sim")
-    plugins.configure("sims", sim, "sim")  # before ranks start
+    sim = freeze_config(SimNode, said | {key: given[key] for key in keys if key in given}, "sim")
+    plugins.configure_plugin("sims", sim, "sim")  # before ranks start
     return replace(stored, sim=sim, cluster=cluster)
 
 
-def typed_settings(overrides: Sequence[str]) -> set[str]:
+def list_typed_settings(overrides: Sequence[str]) -> set[str]:
     """The keys of `sim` among overrides as they were typed: "options" for `sim.options.reward_type=dense`."""
     names = [text.lstrip("+~").partition("=")[0] for text in overrides]
     return {name.split(".")[1] for name in names if name.startswith("sim.")}
@@ -102,7 +102,7 @@ def is_harmless(value: Any) -> bool:
     return value is None or isinstance(value, bool | int | float)
 
 
-def override(key: str, value: Any) -> str:
+def format_override(key: str, value: Any) -> str:
     """What to type in a shell to set a key; control characters are shown, not sent to the terminal."""
     text = value if isinstance(value, str) and value.isprintable() and not set(value) & set("{}[],='\" ") else None
     return shlex.quote(f"{key}={text or _written(value)}")

@@ -14,11 +14,11 @@ def assert_same(left: Any, right: Any, message: str) -> None:
     Raises:
         AssertionError: `message`, and which part differs.
     """
-    difference = first_difference(left, right)
+    difference = find_first_difference(left, right)
     assert difference is None, f"{message}: {difference} differs"
 
 
-def first_difference(left: Any, right: Any, name: str = "value") -> str | None:
+def find_first_difference(left: Any, right: Any, name: str = "value") -> str | None:
     """Name of the first part that differs, or None."""
     if type(left) is not type(right):
         return f"the type of {name} ({type(left).__name__}, {type(right).__name__})"
@@ -27,7 +27,7 @@ def first_difference(left: Any, right: Any, name: str = "value") -> str | None:
     if isinstance(left, dict):
         if left.keys() != right.keys():
             return f"the set of keys of {name}"
-        parts = (first_difference(left[key], right[key], str(key)) for key in left)
+        parts = (find_first_difference(left[key], right[key], str(key)) for key in left)
         return next((part for part in parts if part is not None), None)
     if isinstance(left, np.ndarray):
         same = left.dtype == right.dtype and np.array_equal(left, right, equal_nan=left.dtype.kind == "f")
@@ -35,6 +35,6 @@ def first_difference(left: Any, right: Any, name: str = "value") -> str | None:
     return None if left == right else name
 
 
-def copy_of(observation: Observation) -> Observation:
+def copy_observation(observation: Observation) -> Observation:
     """A copy that nothing the simulator does can change."""
     return observation.select(range(len(observation)))

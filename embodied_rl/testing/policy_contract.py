@@ -30,7 +30,7 @@ def check_backbone(build: Callable[[], FlowBackbone], *, vocabulary: int = 3) ->
     """
     backbone = build()
     spec = backbone.spec
-    inputs = random_inputs(backbone, vocabulary)
+    inputs = make_random_inputs(backbone, vocabulary)
     generator = torch.Generator().manual_seed(1)
     x, t = torch.randn(ROWS, spec.horizon, spec.action_dim, generator=generator), torch.tensor([1.0, 0.6, 0.2])
     context = backbone.encode(inputs)
@@ -66,7 +66,7 @@ def check_actor(
         AssertionError: the contract is broken; the message says how.
     """
     actor = build()
-    check = ActorCheck(actor, spec, random_observation(spec) if observation is None else observation, rowwise)
+    check = ActorCheck(actor, spec, make_random_observation(spec) if observation is None else observation, rowwise)
     check.decisions_have_the_promised_shapes()
     check.noise_follows_the_keys()
     check.privileged_state_changes_no_action()
@@ -189,7 +189,7 @@ class ActorCheck:
         assert equal, message
 
 
-def random_inputs(backbone: FlowBackbone, vocabulary: int) -> PolicyInput:
+def make_random_inputs(backbone: FlowBackbone, vocabulary: int) -> PolicyInput:
     """Inputs of `ROWS` rows that fit a backbone's spec."""
     spec, generator = backbone.spec, torch.Generator().manual_seed(0)
     size = (ROWS, *spec.image_size, 3)
@@ -199,7 +199,7 @@ def random_inputs(backbone: FlowBackbone, vocabulary: int) -> PolicyInput:
     return PolicyInput(images, torch.randn(ROWS, spec.state_dim, generator=generator), tokens)
 
 
-def random_observation(spec: SimulatorSpec) -> Observation:
+def make_random_observation(spec: SimulatorSpec) -> Observation:
     """An observation of `ROWS` rows that fits a simulator's spec."""
     random = np.random.default_rng(0)
     privileged = random.normal(size=(ROWS, len(spec.privileged_names))).astype(np.float32)

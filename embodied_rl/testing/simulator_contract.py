@@ -12,9 +12,9 @@ import torch
 from embodied_rl.interfaces.sim import Array, Episode, Observation, Simulator, SimulatorSpec, Source, StepResult
 from embodied_rl.processes.local import InlineHandle
 from embodied_rl.rollout.buffer import Rollout
-from embodied_rl.rollout.collect import Collector
-from embodied_rl.rollout.episodes import EpisodeSampler
-from embodied_rl.testing.comparison import assert_same, copy_of
+from embodied_rl.rollout.collector import Collector
+from embodied_rl.rollout.episode_sampler import EpisodeSampler
+from embodied_rl.testing.comparison import assert_same, copy_observation
 from embodied_rl.testing.fake_actor import RowwiseFakeActor
 
 Build = Callable[[int], Simulator]
@@ -101,7 +101,7 @@ class Check:
         """An observation is read after the next step has begun, so it must not be overwritten by that step."""
         simulator = self.build(NUM_ENVS)
         first = simulator.reset(self.episodes(0))
-        copy = copy_of(first)
+        copy = copy_observation(first)
         simulator.step(self.actions(0, first), self.episodes(1))
         assert_same(first, copy, "a step overwrites the observation before it; return new arrays")
         simulator.close()
@@ -177,8 +177,8 @@ class Check:
         for name, array in saved.items():
             plain = isinstance(array, np.ndarray) and array.dtype != object
             assert plain, f"snapshot '{name}' is no array of plain numbers"
-        kept, in_hand = {name: array.copy() for name, array in saved.items()}, copy_of(observation)
-        expected = [copy_of(observation) for observation in self._continue(simulator, observation)]
+        kept, in_hand = {name: array.copy() for name, array in saved.items()}, copy_observation(observation)
+        expected = [copy_observation(observation) for observation in self._continue(simulator, observation)]
         assert_same(saved, kept, "a snapshot changes as the simulator goes on; return copies")
         for restored, where in ((other, "another simulator"), (simulator, "the same simulator")):
             observation = restored.restore(kept)

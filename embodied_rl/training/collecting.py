@@ -11,8 +11,8 @@ from embodied_rl.interfaces.algorithm import Needs
 from embodied_rl.processes.base import Runtime
 from embodied_rl.processes.handle import Handle
 from embodied_rl.rollout.buffer import Rollout
-from embodied_rl.rollout.collect import Collector
-from embodied_rl.rollout.episodes import EpisodeSampler
+from embodied_rl.rollout.collector import Collector
+from embodied_rl.rollout.episode_sampler import EpisodeSampler
 from embodied_rl.rollout.writer import Writer
 from embodied_rl.simulators.kind import SimulatorKind, make_handles
 
@@ -59,7 +59,7 @@ class Collecting:
 
 def make_sampler(config: TrainConfig, kind: SimulatorKind, needs: Needs) -> EpisodeSampler:
     """Index → episode, for all environments of a run."""
-    curriculum = build.curriculum(config.episodes, kind.spec)
+    curriculum = build.build_curriculum(config.curriculum, kind.spec)
     return EpisodeSampler(kind.spec, config.seed, group_size=needs.group_size, curriculum=curriculum)
 
 

@@ -12,7 +12,7 @@ from embodied_rl.interfaces.curriculum import EpisodeRecord
 from embodied_rl.interfaces.sim import Array
 from embodied_rl.processes.handle import Future, Handle, WorkerDied, respawn, wait_for_any
 from embodied_rl.rollout.staleness import Gate
-from embodied_rl.training.worker import Beginning, Collected, Order
+from embodied_rl.training.rollout_worker import CollectedRollout, CollectOrder, WorkerStart
 
 log = logging.getLogger(__name__)
 
@@ -42,7 +42,7 @@ class _Worker:
     begun: bool = False
     news: list[EpisodeRecord] = field(default_factory=list)
     told: tuple[EpisodeRecord, ...] = ()
-    made: dict[int, Collected] = field(default_factory=dict)
+    made: dict[int, CollectedRollout] = field(default_factory=dict)
 
 
 class Dispatcher:
@@ -57,7 +57,7 @@ class Dispatcher:
     that nothing but time is lost. A thread waits for the workers, so that they go on while the ranks learn.
 
     Args:
-        handles: of `embodied_rl.training.worker.RolloutWorker`s, in the order of their environments.
+        handles: of `embodied_rl.training.rollout_worker.RolloutWorker`s, in the order of their environments.
         staleness: see above; 0 collects when everything has been learned.
         segments: see above; with several, a version may learn from the first while it collects the others.
 
@@ -69,7 +69,7 @@ class Dispatcher:
         self.restarts = 0
         self._workers = [_Worker(handle, Gate(staleness, rows=segments)) for handle in handles]
         self._staleness, self._segments = staleness, segments
-        self._beginning: Beginning | None = None
+        self._beginning: WorkerStart | None = None
         self._changed = threading.Condition()
         self._failure: BaseException | None = None
         self._closing = False
@@ -82,7 +82,7 @@ class Dispatcher:
             worker.following, worker.state = version * self._segments, state
             worker.gate.recover(version)
 
-    def offer(self, version: int, beginning: Beginning) -> None:
+    def offer(self, version: int, beginning: WorkerStart) -> None:
         """A version is on the board; `beginning` is what a new worker starts from, and must not change any more."""
         with self._changed:
             self._beginning = beginning
@@ -98,7 +98,7 @@ class Dispatcher:
             for worker in self._workers:
                 worker.news.extend(finished)
 
-    def take(self, number: int) -> list[Collected]:
+    def take(self, number: int) -> list[CollectedRollout]:
         """The parts of a rollout, in the order of workers; waits until it is made.
 
         Raises:
@@ -146,7 +146,7 @@ class Dispatcher:
         beginning = None if worker.begun else beginning.going_on(worker.state)
         worker.told, worker.news, worker.begun = (*worker.told, *worker.news), [], True
         least = worker.following // self._segments - self._staleness
-        worker.future = worker.handle.submit("collect", Order(worker.following, least, worker.told, beginning))
+        worker.future = worker.handle.submit("collect", CollectOrder(worker.following, least, worker.told, beginning))
 
     def _collect(self) -> None:
         for worker in self._workers:
@@ -154,13 +154,13 @@ class Dispatcher:
                 continue
             future, worker.future = worker.future, None
             try:
-                made: Collected = future.result()
+                made: CollectedRollout = future.result()
             except WorkerDied as death:
                 self._replace(worker, death)
             else:
                 self._put(worker, made)
 
-    def _put(self, worker: _Worker, made: Collected) -> None:
+    def _put(self, worker: _Worker, made: CollectedRollout) -> None:
         with self._changed:
             worker.gate.finish(1)
             worker.made[worker.following] = made

@@ -5,11 +5,11 @@ from pathlib import Path
 from statistics import median
 
 from embodied_rl.assembly.build import POLICY
-from embodied_rl.evaluate.page import percent, write_page
+from embodied_rl.evaluate.page import format_percent, write_page
 from embodied_rl.evaluate.protocol import EpisodeResult
 from embodied_rl.evaluate.report import Report
-from embodied_rl.evaluate.video import film
-from embodied_rl.runs.metrics import Value, first_reached, read_metrics
+from embodied_rl.evaluate.video import film_episodes
+from embodied_rl.runs.metrics_file import Value, find_first_reached, read_metrics
 from embodied_rl.training.trainer import Trainer
 
 PAGE = "report.html"
@@ -19,9 +19,9 @@ _BUSY = ("busy/simulators", "busy/policy", "busy/learner")
 _PACE = ("iteration", "iteration_predicted", *_BUSY)
 
 
-def report(trainer: Trainer, results: Sequence[EpisodeResult], name: str) -> Report:
+def write_report(trainer: Trainer, results: Sequence[EpisodeResult], name: str) -> Report:
     """Write `eval/<name>/report.json` of a run, on its first rank."""
-    found = Report.of(results, trainer.spec, {"run": str(trainer.folder.path), "when": name, "split": "eval"})
+    found = Report.from_results(results, trainer.spec, {"run": str(trainer.folder.path), "when": name, "split": "eval"})
     if trainer.ranks.rank == 0:
         folder = trainer.folder.evaluations / name
         folder.mkdir(parents=True, exist_ok=True)
@@ -29,37 +29,37 @@ def report(trainer: Trainer, results: Sequence[EpisodeResult], name: str) -> Rep
     return found
 
 
-def finish(trainer: Trainer) -> None:
+def finish_run(trainer: Trainer) -> None:
     """Evaluate the best checkpoint, write report and videos, say what came of the run."""
     trainer.load_best()
     results = trainer.evaluate(trainer.config.train.final_episodes, "report")
-    after = report(trainer, results, "after")
+    after = write_report(trainer, results, "after")
     if trainer.ranks.rank:
         return
     trainer.export(trainer.folder.path / POLICY)
     before = Report.read(trainer.folder.evaluations / "before" / "report.json")
     folder = trainer.folder.path
     after.write(folder)
-    videos = film(trainer.actor, trainer.kind.build, trainer.spec, results, folder / "videos")
+    videos = film_episodes(trainer.actor, trainer.kind.build, trainer.spec, results, folder / "videos")
     write_page(folder / PAGE, after, before=before, metrics=trainer.folder.metrics, videos=videos)
-    print("\n".join(summary(before, after, folder, videos, read_metrics(trainer.folder.metrics))))
+    print("\n".join(summarise_run(before, after, folder, videos, read_metrics(trainer.folder.metrics))))
 
 
-def summary(
+def summarise_run(
     before: Report, after: Report, folder: Path, videos: Sequence[Path], metrics: Sequence[Mapping[str, Value]]
 ) -> list[str]:
     """What the user reads at the end."""
     rows = [("all families", before.overall.success, after.overall.success)]
     rows += [(name, before.families[name].success, found.success) for name, found in after.families.items()]
-    lines = [f"  {name:14s} {percent(old)}  →  {percent(new)}" for name, old, new in rows]
+    lines = [f"  {name:14s} {format_percent(old)}  →  {format_percent(new)}" for name, old, new in rows]
     title = f"Success on {after.success.episodes} episodes never trained on, before and after (95 % intervals):"
-    lines += [*milestones(metrics), *pace(metrics)]
+    lines += [*find_milestones(metrics), *summarise_pace(metrics)]
     return ["", title, *lines, f"Report: {folder / PAGE}", *(f"Video:  {video}" for video in videos)]
 
 
-def milestones(metrics: Sequence[Mapping[str, Value]]) -> list[str]:
+def find_milestones(metrics: Sequence[Mapping[str, Value]]) -> list[str]:
     """When the evaluations that choose the checkpoint first showed each share of `MILESTONES`, if ever."""
-    reached = {share: first_reached(metrics, share) for share in MILESTONES}
+    reached = {share: find_first_reached(metrics, share) for share in MILESTONES}
     known = {share: when for share, when in reached.items() if when is not None}
     return [
         f"  {share:.0%} first seen after {seconds / 60:.1f} min, at iteration {iteration}"
@@ -67,7 +67,7 @@ def milestones(metrics: Sequence[Mapping[str, Value]]) -> list[str]:
     ]
 
 
-def pace(metrics: Sequence[Mapping[str, Value]]) -> list[str]:
+def summarise_pace(metrics: Sequence[Mapping[str, Value]]) -> list[str]:
     """How long iterations took, what was predicted, and who was at work for how much of them; medians."""
     wanted = {name: [row.get(f"time/{name}") for row in metrics] for name in _PACE}
     numbers = {name: [value for value in values if isinstance(value, float)] for name, values in wanted.items()}

@@ -31,7 +31,7 @@ class Forecast:
     recent: deque[float] = field(default_factory=lambda: deque(maxlen=WINDOW))
 
     @staticmethod
-    def of(folder: Path, skip: int = 0) -> "Forecast":
+    def read(folder: Path, skip: int = 0) -> "Forecast":
         """Of a run's folder; an empty one where it was started without a prediction."""
         try:
             prediction = json.loads((folder / PLAN).read_text(encoding="utf-8"))["chosen"]["prediction"]

@@ -8,16 +8,16 @@ from embodied_rl.ranks.collective import Ranks
 from embodied_rl.ranks.launch import Stopped, raise_on_signals, stop_on_signals
 from embodied_rl.runs.folder import RunFolder
 from embodied_rl.runs.log import open_log
-from embodied_rl.training.final_report import finish, report
+from embodied_rl.training.final_report import finish_run, write_report
 from embodied_rl.training.forecast import Forecast
-from embodied_rl.training.parts import Parts, assemble
+from embodied_rl.training.parts import Parts, assemble_parts
 from embodied_rl.training.trainer import Trainer
 
 
 def train(job: tuple[TrainConfig, RunFolder], ranks: Ranks) -> None:
     """Build one rank of a run, and let it learn."""
     config, folder = job
-    parts = assemble(config, folder, ranks)
+    parts = assemble_parts(config, folder, ranks)
     with stop_on_signals(ranks) as stop_requested, closing(parts):
         learn(parts, stop_requested)
 
@@ -37,11 +37,11 @@ def learn(parts: Parts, stop_requested: Callable[[], bool]) -> None:
         trainer.restore()
     else:
         with raise_on_signals(ranks):
-            report(trainer, trainer.evaluate(config.train.final_episodes, "report"), "before")
+            write_report(trainer, trainer.evaluate(config.train.final_episodes, "report"), "before")
     speaks = {"speaks": ranks.rank == 0, "tensorboard": config.logger.tensorboard, "live": config.logger.live}
-    forecast = Forecast.of(parts.folder.path, skip=parts.needs.warmup)
+    forecast = Forecast.read(parts.folder.path, skip=parts.needs.warmup)
     with open_log(parts.folder, config.train.iterations, trainer.iteration, **speaks) as log:
-        for note in beginning(parts):
+        for note in describe_beginning(parts):
             log.note(note)
         while trainer.iteration < config.train.iterations:
             figures = trainer.step() | forecast.figures()
@@ -59,10 +59,10 @@ def learn(parts: Parts, stop_requested: Callable[[], bool]) -> None:
     with raise_on_signals(ranks):
         if stop_requested():
             raise Stopped
-        finish(trainer)
+        finish_run(trainer)
 
 
-def beginning(parts: Parts) -> list[str]:
+def describe_beginning(parts: Parts) -> list[str]:
     """What the user reads first."""
     notes = [f"Run folder: {parts.folder.path}"]
     if parts.kept != "images":

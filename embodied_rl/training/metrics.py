@@ -6,16 +6,16 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from embodied_rl.evaluate.protocol import EpisodeResult
-from embodied_rl.evaluate.statistics import wilson
+from embodied_rl.evaluate.statistics import wilson_interval
 from embodied_rl.interfaces.curriculum import EpisodeRecord
 from embodied_rl.interfaces.sim import SimulatorSpec
 from embodied_rl.rollout.buffer import Rollout
-from embodied_rl.rollout.collect import Collector
-from embodied_rl.rollout.timeline import Timeline, utilisation
+from embodied_rl.rollout.collector import Collector
+from embodied_rl.rollout.timeline import Timeline, summarise_utilisation
 
 
 @dataclass
-class Totals:
+class RunTotals:
     """What has been done since the run began, over all ranks and restarts.
 
     Attributes:
@@ -32,7 +32,7 @@ class Totals:
 
 
 @dataclass(frozen=True)
-class Share:
+class CollectorReport:
     """What a rank, or a rollout worker, did for an iteration.
 
     Attributes:
@@ -52,10 +52,10 @@ class Share:
     timeline: Timeline
 
     @staticmethod
-    def of(collector: Collector, rollout: Rollout, policy_restarts: int = 0) -> "Share":
+    def of_rollout(collector: Collector, rollout: Rollout, policy_restarts: int = 0) -> "CollectorReport":
         """What a collector has just done, with a policy worker that was replaced so often since the process began."""
         main, workers = collector.memory
-        return Share(
+        return CollectorReport(
             control_steps=int(rollout.steps[rollout.valid].sum()),
             decisions=int(rollout.valid.sum()),
             restarts=collector.restarts + policy_restarts,
@@ -67,7 +67,7 @@ class Share:
         )
 
 
-def joined(shares: Sequence[Share]) -> Share:
+def join_reports(shares: Sequence[CollectorReport]) -> CollectorReport:
     """Of what one of them did in turn."""
     last = shares[-1]
     timeline = Timeline(
@@ -81,21 +81,21 @@ def joined(shares: Sequence[Share]) -> Share:
         decisions=sum(share.decisions for share in shares),
         memory=(max(share.memory[0] for share in shares), max(share.memory[1] for share in shares)),
         memory_total=max(share.memory_total for share in shares),
-        finished=tuple(finished(shares)),
+        finished=tuple(list_finished(shares)),
         timeline=timeline,
     )
 
 
-def finished(shares: Sequence[Share]) -> list[EpisodeRecord]:
+def list_finished(shares: Sequence[CollectorReport]) -> list[EpisodeRecord]:
     """The episodes that ended, in order of ranks."""
     return [record for share in shares for record in share.finished]
 
 
-def counts(shares: Sequence[Share], totals: Totals) -> dict[str, float]:
+def count_totals(shares: Sequence[CollectorReport], totals: RunTotals) -> dict[str, float]:
     """Add an iteration to the totals, and report them."""
     totals.control_steps += sum(share.control_steps for share in shares)
     totals.decisions += sum(share.decisions for share in shares)
-    totals.episodes += len(finished(shares))
+    totals.episodes += len(list_finished(shares))
     return {
         "total/control_steps": totals.control_steps,
         "total/decisions": totals.decisions,
@@ -105,12 +105,12 @@ def counts(shares: Sequence[Share], totals: Totals) -> dict[str, float]:
     }
 
 
-def times(
-    shares: Sequence[Share],
+def measure_times(
+    shares: Sequence[CollectorReport],
     ranks: Sequence[Timeline],
     resident: Sequence[int],
     seconds: Mapping[str, float],
-    totals: Totals,
+    totals: RunTotals,
     *,
     cores: int,
     inline: bool,
@@ -123,7 +123,7 @@ def times(
         resident: bytes of ranks that do not collect themselves.
         seconds: of the "iteration" and its parts, on this rank.
         totals: of the run.
-        cores, inline: see `utilisation`.
+        cores, inline: see `summarise_utilisation`.
     """
     totals.seconds += seconds["iteration"]
     lines = [share.timeline for share in shares]
@@ -131,7 +131,7 @@ def times(
         **seconds,
         **{name: float(np.mean([getattr(line, name) for line in lines])) for name in ("inference", "waiting")},
         "simulating": float(np.mean([line.simulating for line in lines])),
-        **utilisation(lines, ranks, cores, inline),
+        **summarise_utilisation(lines, ranks, cores, inline),
         "memory_bytes": sum(resident) + sum(share.memory_total for share in shares),
         "memory/rank": max(resident or [share.memory[0] for share in shares]),
         "memory/worker": max(max(share.memory) if resident else share.memory[1] for share in shares),
@@ -142,7 +142,7 @@ def times(
     return {f"time/{name}": value for name, value in figures.items()}
 
 
-def outcomes(records: Sequence[EpisodeRecord], spec: SimulatorSpec) -> dict[str, float]:
+def summarise_outcomes(records: Sequence[EpisodeRecord], spec: SimulatorSpec) -> dict[str, float]:
     """How the episodes of this rollout ended; nothing where none did."""
     if not records:
         return {}
@@ -159,10 +159,10 @@ def outcomes(records: Sequence[EpisodeRecord], spec: SimulatorSpec) -> dict[str,
     return figures
 
 
-def evaluation_figures(results: list[EpisodeResult], spec: SimulatorSpec) -> dict[str, float]:
+def summarise_evaluation(results: list[EpisodeResult], spec: SimulatorSpec) -> dict[str, float]:
     """Success of the deployed policy with its 95 % interval, and of each family."""
     successes = sum(result.success for result in results)
-    low, high = wilson(successes, len(results))
+    low, high = wilson_interval(successes, len(results))
     figures = {"eval/success": successes / len(results), "eval/low": low, "eval/high": high}
     for family in spec.families:
         outcomes = [result.success for result in results if spec.tasks[result.task].family == family]

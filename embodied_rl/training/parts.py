@@ -10,17 +10,17 @@ from embodied_rl.config.schema import PolicyNode, TrainConfig
 from embodied_rl.interfaces.algorithm import Algorithm, Needs
 from embodied_rl.interfaces.policy import Actor
 from embodied_rl.learning import checkpoint, sharded
-from embodied_rl.processes.base import Runtime, Share
+from embodied_rl.processes.allocator import keep_freed_memory
+from embodied_rl.processes.base import NodeShare, Runtime
 from embodied_rl.processes.handle import Handle
-from embodied_rl.processes.memory import keep_freed_memory
 from embodied_rl.ranks.collective import Ranks
 from embodied_rl.rollout.buffer import Rollout
 from embodied_rl.runs.folder import RunFolder
-from embodied_rl.runtime import select as runtimes
+from embodied_rl.runtime import selection as runtimes
 from embodied_rl.simulators.kind import SimulatorKind, make_handles
 from embodied_rl.training.collecting import WriterFactory, make_collector, make_sampler
 from embodied_rl.training.sources import Experience, OwnExperience, SharedExperience
-from embodied_rl.training.workers import Work, Workers
+from embodied_rl.training.worker_pool import RolloutWork, RolloutWorkers
 
 EVALUATION_ENVS = 32
 """Environments of an evaluation on each rank, at most."""
@@ -61,10 +61,12 @@ class Parts:
         self.experience.close()
         for handle in self.evaluators:
             handle.close()
-        sharded.leave()
+        sharded.leave_group()
 
 
-def assemble(config: TrainConfig, folder: RunFolder, ranks: Ranks, writers: Sequence[WriterFactory] = ()) -> Parts:
+def assemble_parts(
+    config: TrainConfig, folder: RunFolder, ranks: Ranks, writers: Sequence[WriterFactory] = ()
+) -> Parts:
     """Build one rank of a run; all ranks do so together.
 
     Args:
@@ -79,19 +81,23 @@ def assemble(config: TrainConfig, folder: RunFolder, ranks: Ranks, writers: Sequ
     keep_freed_memory()
     torch.set_num_threads(1)
     torch.manual_seed(config.seed)
-    kind, runtime, method = SimulatorKind.of(config.sim), runtimes.of(config), build.method(config.algo)
+    kind, runtime, method = (
+        SimulatorKind.find(config.sim),
+        runtimes.select_runtime(config),
+        build.find_method(config.algo),
+    )
     resumed = load_checkpoint(config, folder)
-    node = policy_node(config, folder, resumed)
-    actor = build.actor(node, config.algo.sampler, kind.spec, method.needs.critic)
-    sharding = sharded.spread(actor.network, config.plan.learner, ranks)
+    node = find_policy_node(config, folder, resumed)
+    actor = build.build_actor(node, config.algo.sampler, kind.spec, method.needs.critic)
+    sharding = sharded.shard_network(actor.network, config.plan.learner, ranks)
     algorithm = method.build(actor, ranks, config.seed, config.train.iterations)
     segments = config.segments if config.mode == "stream" else 1
-    work = Work(method.needs, decisions_of(config, method.needs, kind, actor), segments, tuple(writers))
+    work = RolloutWork(method.needs, count_decisions(config, method.needs, kind, actor), segments, tuple(writers))
     envs = config.sim.num_envs // ranks.size
     kept = actor.keep_within(work.decisions * envs * segments, config.policy.cache_gigabytes * 1e9)
     evaluators = make_evaluators(config, kind, runtime, ranks)
     rollouts = Rollout.allocate(actor, work.decisions * segments, envs).segments(segments)
-    blueprint = build.Blueprint.of(actor, node, config.algo.sampler, kind.spec)
+    blueprint = build.Blueprint.of_actor(actor, node, config.algo.sampler, kind.spec)
     experience = make_experience(config, kind, work, actor, ranks, rollouts, blueprint, runtime)
     return Parts(
         config, folder, ranks, kind, method.needs, actor, kept, sharding, algorithm, experience, segments, evaluators,
@@ -101,18 +107,18 @@ def assemble(config: TrainConfig, folder: RunFolder, ranks: Ranks, writers: Sequ
 
 def load_checkpoint(config: TrainConfig, folder: RunFolder) -> checkpoint.Loaded | None:
     """The newest whole checkpoint of a run that continues, if it had come to one."""
-    begun = config.resume is not None and checkpoint.steps(folder.checkpoints)
-    return checkpoint.load_latest(folder.checkpoints) if begun else None
+    begun = config.resume is not None and checkpoint.list_steps(folder.checkpoints)
+    return checkpoint.load_latest_checkpoint(folder.checkpoints) if begun else None
 
 
-def policy_node(config: TrainConfig, folder: RunFolder, resumed: checkpoint.Loaded | None) -> PolicyNode:
+def find_policy_node(config: TrainConfig, folder: RunFolder, resumed: checkpoint.Loaded | None) -> PolicyNode:
     """Where the network comes from: a run that continues has it, even where what it began from is gone."""
     if resumed is None:
         return config.policy
     return replace(config.policy, checkpoint=str(folder.checkpoints / f"{resumed[0]:08d}" / build.POLICY))
 
 
-def decisions_of(config: TrainConfig, needs: Needs, kind: SimulatorKind, actor: Actor) -> int:
+def count_decisions(config: TrainConfig, needs: Needs, kind: SimulatorKind, actor: Actor) -> int:
     """T of a segment; a method that needs whole episodes gets as many decisions as the longest takes."""
     if needs.fresh_episodes:
         return -(-kind.spec.horizon // actor.embodiment.executed)
@@ -124,10 +130,12 @@ def make_evaluators(config: TrainConfig, kind: SimulatorKind, runtime: Runtime, 
 
     With as many environments as train, at most: some simulators take hundreds of megabytes for each.
     """
-    return make_handles(kind, config.plan, evaluation_envs(config, ranks), "evaluation", runtime, Share(cpus=0.0))
+    return make_handles(
+        kind, config.plan, count_evaluation_envs(config, ranks), "evaluation", runtime, NodeShare(cpus=0.0)
+    )
 
 
-def evaluation_envs(config: TrainConfig, ranks: Ranks) -> int:
+def count_evaluation_envs(config: TrainConfig, ranks: Ranks) -> int:
     """Environments of an evaluation on each rank, the same number for each simulator."""
     parts = config.plan.simulators
     most = min(EVALUATION_ENVS, config.sim.num_envs // ranks.size)
@@ -137,7 +145,7 @@ def evaluation_envs(config: TrainConfig, ranks: Ranks) -> int:
 def make_experience(
     config: TrainConfig,
     kind: SimulatorKind,
-    work: Work,
+    work: RolloutWork,
     actor: Actor,
     ranks: Ranks,
     rollouts: Sequence[Rollout],
@@ -146,9 +154,9 @@ def make_experience(
 ) -> Experience:
     """Where this rank's rollouts come from: itself, or rollout workers, which rank 0 starts."""
     if config.plan.rollout_workers:
-        workers = Workers.start(config, runtime, blueprint, work) if ranks.rank == 0 else None
+        workers = RolloutWorkers.start(config, runtime, blueprint, work) if ranks.rank == 0 else None
         return SharedExperience(actor, ranks, rollouts, make_sampler(config, kind, work.needs), workers)
     collecting = make_collector(
         config, kind, work.needs, rollouts[0], runtime, number=ranks.rank, purpose="training", writers=work.writers
     )
-    return OwnExperience(build.policy(actor, blueprint, config.plan, runtime), collecting)
+    return OwnExperience(build.build_policy(actor, blueprint, config.plan, runtime), collecting)

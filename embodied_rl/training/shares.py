@@ -22,7 +22,7 @@ def to_arrays(rollout: Rollout) -> dict[str, Array]:
     return {name: _array(tensor) for name, tensor in rollout.tensors().items()}
 
 
-def fill(rollout: Rollout, arrays: Mapping[str, Array]) -> None:
+def fill_rollout(rollout: Rollout, arrays: Mapping[str, Array]) -> None:
     """The inverse of `to_arrays`: copy arrays into a rollout of the same sizes.
 
     Raises:
@@ -34,7 +34,7 @@ def fill(rollout: Rollout, arrays: Mapping[str, Array]) -> None:
         view.copy_(torch.from_numpy(np.require(arrays[name], requirements=["C", "W"])))
 
 
-def shared_out(parts: Sequence[dict[str, Array]], count: int) -> list[dict[str, Array]]:
+def divide_anew(parts: Sequence[dict[str, Array]], count: int) -> list[dict[str, Array]]:
     """Arrays of some environments each, in their order, divided anew into `count` equal parts."""
     if len(parts) == count:
         return list(parts)

@@ -13,15 +13,15 @@ from embodied_rl.interfaces.policy import Actor, Policy
 from embodied_rl.interfaces.sim import Array
 from embodied_rl.ranks.collective import Ranks
 from embodied_rl.rollout.buffer import Rollout
-from embodied_rl.rollout.episodes import EpisodeSampler
+from embodied_rl.rollout.episode_sampler import EpisodeSampler
 from embodied_rl.rollout.policy_worker import RemotePolicy
 from embodied_rl.rollout.timeline import WAIT, Timeline
 from embodied_rl.training.collecting import Collecting
 from embodied_rl.training.dispatch import Dispatcher
-from embodied_rl.training.metrics import Share, joined
-from embodied_rl.training.shares import fill, shared_out
-from embodied_rl.training.worker import Collected
-from embodied_rl.training.workers import Workers
+from embodied_rl.training.metrics import CollectorReport, join_reports
+from embodied_rl.training.rollout_worker import CollectedRollout
+from embodied_rl.training.shares import divide_anew, fill_rollout
+from embodied_rl.training.worker_pool import RolloutWorkers
 
 
 class Experience(Protocol):
@@ -43,7 +43,7 @@ class Experience(Protocol):
         """
         ...
 
-    def shares(self) -> list[Share]:
+    def shares(self) -> list[CollectorReport]:
         """What was done for the present version, by those who collected and whose report this rank has."""
         ...
 
@@ -90,9 +90,9 @@ class OwnExperience:
         self.timeline = self._collector.timeline
         return rollout
 
-    def shares(self) -> list[Share]:
+    def shares(self) -> list[CollectorReport]:
         restarts = self._policy.restarts if isinstance(self._policy, RemotePolicy) else 0
-        return [Share.of(self._collector, self._collector.rollout, restarts)]
+        return [CollectorReport.of_rollout(self._collector, self._collector.rollout, restarts)]
 
     def figures(self) -> dict[str, float]:
         return self._collecting.sampler.figures()
@@ -129,12 +129,12 @@ class SharedExperience:
         ranks: Ranks,
         rollouts: Sequence[Rollout],
         sampler: EpisodeSampler,
-        workers: Workers | None,
+        workers: RolloutWorkers | None,
     ) -> None:
         self.timeline = Timeline()
         self._actor, self._ranks, self._rollouts = actor, ranks, rollouts
         self._sampler, self._workers = sampler, workers
-        self._made: list[list[Collected]] = []
+        self._made: list[list[CollectedRollout]] = []
         self._segment = 0
 
     def offer(self) -> None:
@@ -149,7 +149,7 @@ class SharedExperience:
             if self._workers is not None:
                 parts = self._taken(self._workers.dispatcher)
             arrays, finished = self._ranks.scatter(parts, EpisodeRecord)
-        fill(rollout, arrays)
+        fill_rollout(rollout, arrays)
         rollout.finished = list(finished)
         self.timeline.finish()
         self._segment = (self._segment + 1) % len(self._rollouts)
@@ -159,14 +159,14 @@ class SharedExperience:
         """What each rank gets of the next segment."""
         made = dispatcher.take(self._actor.version * len(self._rollouts) + self._segment)
         self._made.append(made)
-        shares = shared_out([part.arrays for part in made], self._ranks.size)
+        shares = divide_anew([part.arrays for part in made], self._ranks.size)
         ended = [part.share.finished for part in made] if self._ranks.size == len(made) else None
         return [(share, ended[rank] if ended else ()) for rank, share in enumerate(shares)]
 
-    def shares(self) -> list[Share]:
+    def shares(self) -> list[CollectorReport]:
         if self._workers is None:
             return []
-        first, *others = (joined([part.share for part in parts]) for parts in zip(*self._made, strict=True))
+        first, *others = (join_reports([part.share for part in parts]) for parts in zip(*self._made, strict=True))
         return [replace(first, restarts=first.restarts + self._workers.dispatcher.restarts), *others]
 
     def figures(self) -> dict[str, float]:

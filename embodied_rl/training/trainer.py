@@ -10,21 +10,21 @@ import torch
 from torch import Tensor
 
 from embodied_rl.assembly import build
-from embodied_rl.checkpoints.native import load_actor, save_actor
-from embodied_rl.evaluate.protocol import EpisodeResult, enumerate_episodes, evaluate
-from embodied_rl.evaluate.statistics import as_good
+from embodied_rl.checkpoints.policy_file import load_actor, save_actor
+from embodied_rl.evaluate.protocol import EpisodeResult, enumerate_episodes, evaluate_policy
+from embodied_rl.evaluate.statistics import is_as_good
 from embodied_rl.interfaces.curriculum import EpisodeRecord
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.learning import checkpoint, shards
-from embodied_rl.processes.process import resident_bytes
+from embodied_rl.processes.process import read_resident_bytes
 from embodied_rl.rollout.buffer import Rollout
-from embodied_rl.rollout.episodes import Purpose
-from embodied_rl.rollout.staleness import mask_older, staleness
+from embodied_rl.rollout.episode_sampler import Purpose
+from embodied_rl.rollout.staleness import mask_older, summarise_staleness
 from embodied_rl.rollout.timeline import LEARN, RANK, Span, Timeline
 from embodied_rl.rollout.timeline_file import keep_timelines
 from embodied_rl.runs import provenance
 from embodied_rl.training import metrics as figures
-from embodied_rl.training.parts import Parts, evaluation_envs
+from embodied_rl.training.parts import Parts, count_evaluation_envs
 from embodied_rl.training.sources import Experience, OwnExperience
 
 
@@ -32,7 +32,7 @@ class Trainer:
     """One rank of a run: it collects, learns, evaluates, saves, and continues.
 
     Args:
-        parts: what it is made of; see `embodied_rl.training.parts.assemble`.
+        parts: what it is made of; see `embodied_rl.training.parts.assemble_parts`.
 
     Attributes:
         parts: the same.
@@ -47,16 +47,16 @@ class Trainer:
         self.kind, self.spec = parts.kind, parts.kind.spec
         self._bound = self.config.staleness if self.config.mode == "async" else 0
         self._offered = -1
-        self._cores = int(provenance.hardware()["cores"])
+        self._cores = int(provenance.describe_hardware()["cores"])
         self.timelines: list[Timeline] = []
-        self.totals = figures.Totals()
+        self.totals = figures.RunTotals()
         self.iteration = 0
 
     def step(self) -> dict[str, float]:
         """One iteration: collect, learn; returns figures for the log, the same on every rank but for times."""
         began = time.perf_counter()
         self._offer()
-        turns = Turns(self._experience, time.perf_counter() - began)
+        turns = IterationClock(self._experience, time.perf_counter() - began)
         update = self._means(self.algorithm.update(self._rollouts(turns), self.iteration))
         turns.learned()
         self.actor.version += 1
@@ -69,7 +69,7 @@ class Trainer:
             self._offer()  # at once: evaluations and checkpoints need not hold up those who collect
         return figures
 
-    def _rollouts(self, turns: "Turns") -> Iterator[Rollout]:
+    def _rollouts(self, turns: "IterationClock") -> Iterator[Rollout]:
         """What this version learns from, as it comes."""
         for _ in range(self.parts.segments):
             rollout = turns.collect()
@@ -92,7 +92,7 @@ class Trainer:
         everybody = [part for parts in self.ranks.gather(aged) for part in parts]
         versions, valid, older = zip(*everybody, strict=True)
         versions, valid = (torch.cat([part.flatten() for part in parts]) for parts in (versions, valid))
-        figures = staleness(versions, valid, self.actor.version - 1, self._bound)
+        figures = summarise_staleness(versions, valid, self.actor.version - 1, self._bound)
         return figures | {"staleness/masked": sum(older)}
 
     def _means(self, figures: Mapping[str, float]) -> dict[str, float]:
@@ -104,19 +104,19 @@ class Trainer:
     def _figures(self, seconds: Mapping[str, float]) -> dict[str, float]:
         experience = self._experience
         own = isinstance(experience, OwnExperience)
-        own_part = (experience.timeline, experience.shares(), resident_bytes(os.getpid()))
-        everybody = self.ranks.gather(own_part, Timeline, Span, figures.Share, EpisodeRecord)
+        own_part = (experience.timeline, experience.shares(), read_resident_bytes(os.getpid()))
+        everybody = self.ranks.gather(own_part, Timeline, Span, figures.CollectorReport, EpisodeRecord)
         ranks, shares = [line for line, _, _ in everybody], [share for _, parts, _ in everybody for share in parts]
         resident = [] if own else [size for _, _, size in everybody]
         self.timelines = ranks if own else [*ranks, *(share.timeline for share in shares)]
-        inline, finished = self.config.plan.allocation == "colocated", figures.finished(shares)
+        inline, finished = self.config.plan.allocation == "colocated", figures.list_finished(shares)
         drawn_by = experience.figures()  # of this rollout; what it taught counts for the next
         experience.tell(finished)
         return {
-            **figures.counts(shares, self.totals),
-            **figures.times(shares, ranks, resident, seconds, self.totals, cores=self._cores, inline=inline),
+            **figures.count_totals(shares, self.totals),
+            **figures.measure_times(shares, ranks, resident, seconds, self.totals, cores=self._cores, inline=inline),
             **drawn_by,
-            **figures.outcomes(finished, self.spec),
+            **figures.summarise_outcomes(finished, self.spec),
         }
 
     def evaluate(self, episodes: int, purpose: Purpose) -> list[EpisodeResult]:
@@ -128,8 +128,8 @@ class Trainer:
         listed = enumerate_episodes(self.spec, "eval", episodes, purpose=purpose)
         mine = listed[self.ranks.rank :: self.ranks.size]
         evaluators, executed = self.parts.evaluators, self.actor.embodiment.executed
-        envs = evaluation_envs(self.config, self.ranks) // len(evaluators)
-        results = evaluate(self.actor, evaluators, self.spec, mine, 0, envs, executed)
+        envs = count_evaluation_envs(self.config, self.ranks) // len(evaluators)
+        results = evaluate_policy(self.actor, evaluators, self.spec, mine, 0, envs, executed)
         everything = [result for part in self.ranks.gather(results, EpisodeResult) for result in part]
         if purpose == "select":
             self.totals.seconds += time.perf_counter() - began
@@ -138,7 +138,7 @@ class Trainer:
     def evaluate_and_choose(self) -> dict[str, float]:
         """Evaluate on episodes that choose the checkpoint; returns figures for the log."""
         episodes = self.config.train.eval_episodes
-        found = figures.evaluation_figures(self.evaluate(episodes, "select"), self.spec)
+        found = figures.summarise_evaluation(self.evaluate(episodes, "select"), self.spec)
         self.note_evaluation(found["eval/success"], episodes)
         return found | {"time/elapsed": self.totals.seconds}
 
@@ -148,12 +148,14 @@ class Trainer:
         state = {f"collector/{name}": torch.as_tensor(value) for name, value in self._experience.state().items()}
         state |= {f"algorithm/{name}": value for name, value in self.algorithm.state().items()}
         gathered = self.ranks.gather(state)
-        spread = shards.write(self.folder.checkpoints, self.parts.sharding, self.ranks)
+        spread = shards.write_shards(self.folder.checkpoints, self.parts.sharding, self.ranks)
         if self.ranks.rank == 0:
             tensors = {f"rank/{rank}/{name}": part[name] for rank, part in enumerate(gathered) for name in part}
             metadata = {"version": self.actor.version, "ranks": self.ranks.size, "totals": asdict(self.totals)}
             folder, keep = self.folder.checkpoints, self.config.checkpoint.keep
-            checkpoint.save(folder, self.iteration, tensors, metadata, keep, {build.POLICY: self.export, **spread})
+            checkpoint.save_checkpoint(
+                folder, self.iteration, tensors, metadata, keep, {build.POLICY: self.export, **spread}
+            )
             self._point_at_best()
             if self.timelines:
                 keep_timelines(self.folder.path, self.iteration, self.timelines)
@@ -163,11 +165,11 @@ class Trainer:
     def note_evaluation(self, success: float, episodes: int) -> None:
         """Choose this iteration, unless an earlier one was better by more than luck; `save` marks its checkpoint."""
         self.totals.best = max(self.totals.best, success)
-        if as_good(success, self.totals.best, episodes):
+        if is_as_good(success, self.totals.best, episodes):
             self.totals.best_iteration = self.iteration
 
     def _point_at_best(self) -> None:
-        if self.totals.best_iteration in checkpoint.steps(self.folder.checkpoints):
+        if self.totals.best_iteration in checkpoint.list_steps(self.folder.checkpoints):
             checkpoint.mark_best(self.folder.checkpoints, self.totals.best_iteration)
 
     def restore(self) -> None:
@@ -182,25 +184,25 @@ class Trainer:
         load_actor(self.folder.checkpoints / f"{self.iteration:08d}" / build.POLICY, self.actor)
         mine = _part(tensors, f"rank/{self.ranks.rank}/")
         self.algorithm.load(_part(mine, "algorithm/"))
-        shards.read(self.folder.checkpoints / f"{self.iteration:08d}", self.parts.sharding)
+        shards.read_shards(self.folder.checkpoints / f"{self.iteration:08d}", self.parts.sharding)
         self.actor.version = metadata["version"]
         self._experience.load({name: value.numpy() for name, value in _part(mine, "collector/").items()})
-        self.totals = figures.Totals(**metadata["totals"])
+        self.totals = figures.RunTotals(**metadata["totals"])
         if self.ranks.rank == 0:
             self._point_at_best()  # a kill may have come between writing a checkpoint and marking it
 
     def load_best(self) -> None:
         """Take the weights of the best checkpoint, or stay as it is where none was evaluated."""
         if self.totals.best_iteration >= 0:
-            load_actor(checkpoint.resolve(self.folder.checkpoints / "best") / build.POLICY, self.actor)
+            load_actor(checkpoint.resolve_checkpoint(self.folder.checkpoints / "best") / build.POLICY, self.actor)
 
     def export(self, path: Path) -> None:
         """Write the policy alone, as it is deployed."""
-        extra = build.policy_extra(self.config.sim, self.config.algo.sampler)
+        extra = build.describe_origin(self.config.sim, self.config.algo.sampler)
         save_actor(path, self.actor, self.config.policy.name, asdict(self.actor.network.config), extra=extra)
 
 
-class Turns:
+class IterationClock:
     """A rank's iteration: it waits for a rollout, learns from it, and so on; notes how long it does either.
 
     Attributes:

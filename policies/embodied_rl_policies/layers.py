@@ -75,12 +75,12 @@ class ExpertLayer(nn.Module):
     def forward(self, tokens: Tensor, modulation: Tensor, key_value: Tensor, mask: Tensor) -> Tensor:
         """tokens [n, H, W], modulation [n, 6, 1, W], the prefix's key_value [n, T, 2 W], mask [n, T + H] → tokens."""
         scale, shift, gate, scale_2, shift_2, gate_2 = modulation.unbind(1)
-        normed = modulated(tokens, scale, shift)
+        normed = modulate(tokens, scale, shift)
         key_value = torch.cat([key_value, self.attention.key_value(normed)], dim=1)
         tokens = tokens + gate * self.attention(normed, key_value, mask)
-        return tokens + gate_2 * self.feed_forward(modulated(tokens, scale_2, shift_2))
+        return tokens + gate_2 * self.feed_forward(modulate(tokens, scale_2, shift_2))
 
 
-def modulated(tokens: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
+def modulate(tokens: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
     """Adaptive RMS norm: tokens [n, H, W] normalised, then scaled and shifted by the flow time."""
     return F.rms_norm(tokens, tokens.shape[-1:]) * (1 + scale) + shift

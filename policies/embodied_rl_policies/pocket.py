@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.policy import Context, FlowBackbone, PolicyInput, PolicySpec
-from embodied_rl_policies.layers import ExpertLayer, LastPrefixLayer, PrefixLayer, modulated
+from embodied_rl_policies.layers import ExpertLayer, LastPrefixLayer, PrefixLayer, modulate
 
 PIXELS_PER_CELL = 4
 PATCH_GRID = 4
@@ -62,7 +62,7 @@ class PocketConfig:
             raise UserError(f"policy.stem_channels={self.stem_channels} must be a multiple of 8.")
 
 
-def position_encoding(cells: int, width: int) -> Tensor:
+def make_position_encoding(cells: int, width: int) -> Tensor:
     """Fixed 2-D sine and cosine positions of a square grid.
 
     Returns:
@@ -75,7 +75,7 @@ def position_encoding(cells: int, width: int) -> Tensor:
     return torch.cat([angle.sin(), angle.cos()], dim=1)
 
 
-def pixel_grid(height: int, width: int) -> Tensor:
+def make_pixel_grid(height: int, width: int) -> Tensor:
     """float32 [height * width, 2]: x and y of each cell's centre in [-1, 1]."""
     y, x = torch.meshgrid(
         (torch.arange(height) + 0.5) * 2 / height - 1, (torch.arange(width) + 0.5) * 2 / width - 1, indexing="ij"
@@ -83,7 +83,7 @@ def pixel_grid(height: int, width: int) -> Tensor:
     return torch.stack([x.flatten(), y.flatten()], dim=1)
 
 
-def time_frequencies(width: int) -> Tensor:
+def make_time_frequencies(width: int) -> Tensor:
     """float32 [width/2]: angular frequencies of openpi's time embedding, periods from 4e-3 to 4."""
     return 2 * math.pi * torch.exp(torch.linspace(math.log(1 / 4.0), math.log(1 / 4e-3), width // 2))
 
@@ -106,7 +106,7 @@ class Stem(nn.Module):
         self.patches = nn.Conv2d(channels, width, 3, stride=2, padding=1)
         self.patch_norm = nn.GroupNorm(8, width)
         self.pool = nn.AdaptiveAvgPool2d(PATCH_GRID)
-        self.register_buffer("cells", pixel_grid(*grid), persistent=False)
+        self.register_buffer("cells", make_pixel_grid(*grid), persistent=False)
 
     def forward(self, image: Tensor, condition: Tensor) -> tuple[Tensor, Tensor]:
         """image uint8 [m, h, w, 3], condition [m, W] → keypoints [m, J, 2] in [-1, 1], patches [m, P, W]."""
@@ -206,7 +206,7 @@ class Pocket(FlowBackbone):
         self.proprioception = nn.Sequential(nn.Linear(self.spec.state_dim, width), nn.SiLU(), nn.Linear(width, width))
         layers = [PrefixLayer(width, config.heads, config.hidden) for _ in range(config.layers - 1)]
         self.prefix = nn.ModuleList([*layers, LastPrefixLayer(width)])
-        self.register_buffer("patch_positions", position_encoding(PATCH_GRID, width), persistent=False)
+        self.register_buffer("patch_positions", make_position_encoding(PATCH_GRID, width), persistent=False)
 
     def _build_expert(self) -> None:
         config, width = self.config, self.config.width
@@ -216,7 +216,7 @@ class Pocket(FlowBackbone):
         self.modulation = nn.Linear(width, (6 * config.layers + 2) * width)
         self.expert = nn.ModuleList(ExpertLayer(width, config.heads, config.hidden) for _ in range(config.layers))
         self.action_out = nn.Linear(width, self.spec.action_dim)
-        self.register_buffer("frequencies", time_frequencies(width), persistent=False)
+        self.register_buffer("frequencies", make_time_frequencies(width), persistent=False)
 
     def _initialise(self) -> None:
         """Modulation starts independent of time: scale and shift 0, gates 1.
@@ -288,5 +288,5 @@ class Pocket(FlowBackbone):
         for index, layer in enumerate(self.expert):
             key_value = context.tensors[f"key_value/{index}"]
             tokens = layer(tokens, modulation[:, 6 * index : 6 * index + 6], key_value, mask)
-        features = modulated(tokens, modulation[:, -2], modulation[:, -1])
+        features = modulate(tokens, modulation[:, -2], modulation[:, -1])
         return self.action_out(features), features

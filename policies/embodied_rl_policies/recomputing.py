@@ -7,7 +7,7 @@ import torch
 from torch.utils.checkpoint import checkpoint
 
 
-def remember_less(function: Callable[..., Any], wanted: bool, *args: Any) -> Any:
+def recompute_activations(function: Callable[..., Any], wanted: bool, *args: Any) -> Any:
     """Call a function; where `wanted` and gradients are taken, its insides are computed again when they are needed."""
     if wanted and torch.is_grad_enabled():
         return checkpoint(function, *args, use_reentrant=False, preserve_rng_state=False)

@@ -10,7 +10,9 @@ def count_layers(shapes: Shapes, start: str) -> int:
     return 1 + max((int(name[len(start) :].split(".")[0]) for name in shapes if name.startswith(start)), default=-1)
 
 
-def end_of_language_model(start: str, layers: int, width: int, hidden: int, inner: int) -> dict[str, tuple[int, ...]]:
+def list_end_of_language_model(
+    start: str, layers: int, width: int, hidden: int, inner: int
+) -> dict[str, tuple[int, ...]]:
     """Names → shapes of what follows the keys and values of the last layer, which nothing but a text would need.
 
     Args:

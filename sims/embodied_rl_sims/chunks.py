@@ -7,7 +7,7 @@ import numpy as np
 from embodied_rl.interfaces.sim import Array, Episode, Observation, SimulatorSpec, Source, StepResult
 
 
-def empty_result(spec: SimulatorSpec, actions: Array) -> StepResult:
+def make_empty_result(spec: SimulatorSpec, actions: Array) -> StepResult:
     """A chunk in which nothing has happened yet, its actions within the limits; the observation is still to come.
 
     Args:
@@ -28,7 +28,7 @@ def empty_result(spec: SimulatorSpec, actions: Array) -> StepResult:
     )
 
 
-def asked_for_final_picture(episodes: Sequence[Episode | None]) -> Array:
+def find_final_pictures(episodes: Sequence[Episode | None]) -> Array:
     """bool [n]: whose episode wants its last observation drawn even where it terminates."""
     return np.array([episode is not None and episode.final_picture for episode in episodes], bool)
 

@@ -5,7 +5,7 @@ import numpy as np
 from embodied_rl.interfaces.sim import Array
 
 
-def resized(picture: Array, height: int, width: int) -> Array:
+def resize_picture(picture: Array, height: int, width: int) -> Array:
     """uint8 [height, width, 3]: each pixel is the mean of the area that it covers of the `picture`, uint8 [h, w, 3]."""
     if picture.shape[:2] == (height, width):
         return picture

@@ -11,11 +11,11 @@ from typing import Protocol
 import numpy as np
 
 from embodied_rl.interfaces.sim import Array, Episode, NotFinite, Observation, SimulatorSpec, Source, StepResult
-from embodied_rl_sims.chunks import NoSnapshots, asked_for_final_picture, empty_result
+from embodied_rl_sims.chunks import NoSnapshots, find_final_pictures, make_empty_result
 
 
 @dataclass
-class Outcome:
+class StepOutcome:
     """What one control step of one environment gave.
 
     Attributes:
@@ -54,7 +54,7 @@ class Environment(Protocol):
         """Start an episode; everything random in it follows from the episode."""
         ...
 
-    def step(self, action: Array) -> Outcome:
+    def step(self, action: Array) -> StepOutcome:
         """Apply one control step's action, float32 [A], already within the spec's limits; draw nothing."""
         ...
 
@@ -98,13 +98,13 @@ class Rows(NoSnapshots):
         return self._observe(range(self.num_envs))
 
     def step(self, actions: Array, next_episodes: Sequence[Episode | None]) -> StepResult:
-        result = empty_result(self.spec, actions)
+        result = make_empty_result(self.spec, actions)
         for row, episode in enumerate(self._episode):
             if episode is not None:
                 self._run(row, result)
         result.ended = np.flatnonzero(result.terminated | result.truncated)
         if len(result.ended):
-            unasked = result.terminated & ~asked_for_final_picture(self._episode)
+            unasked = result.terminated & ~find_final_pictures(self._episode)
             result.final_observation = self._observe(result.ended, without_picture=unasked)
             for row in result.ended:
                 self._begin(int(row), next_episodes[row])

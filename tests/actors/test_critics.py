@@ -3,21 +3,25 @@
 import pytest
 import torch
 
-from embodied_rl.actors.critics import Need, PrivilegedCritic, make_critic, value_head
+from embodied_rl.actors.critics import CriticNeed, PrivilegedCritic, make_critic, make_value_head
 
 SIZES = {"privileged_dim": 3, "context_dim": 8, "feature_dim": 6}
 
 
-@pytest.mark.parametrize("kind", list(Need))
+@pytest.mark.parametrize("kind", list(CriticNeed))
 def test_each_critic_reads_its_own_input_alone(kind) -> None:
     """Changing one of the three inputs moves the value of the critic that reads it, and no other."""
     torch.manual_seed(0)
     critic = make_critic(kind, **SIZES)
-    inputs = {Need.PRIVILEGED: torch.randn(5, 3), Need.PREFIX: torch.randn(5, 8), Need.EXPERT: torch.randn(5, 2, 6)}
+    inputs = {
+        CriticNeed.PRIVILEGED: torch.randn(5, 3),
+        CriticNeed.PREFIX: torch.randn(5, 8),
+        CriticNeed.EXPERT: torch.randn(5, 2, 6),
+    }
     value = critic(*inputs.values())
     assert value.shape == (5,)
     assert value.dtype == torch.float32
-    for name in Need:
+    for name in CriticNeed:
         other = critic(*(inputs | {name: torch.randn_like(inputs[name])}).values())
         assert torch.equal(other, value) == (name != kind)
 
@@ -25,7 +29,7 @@ def test_each_critic_reads_its_own_input_alone(kind) -> None:
 def test_values_start_near_zero() -> None:
     """The last layer's deviation of 0.02 keeps first values far below a reward of 1."""
     torch.manual_seed(0)
-    assert value_head(20, (192, 192))(torch.randn(512, 20)).std() < 0.1
+    assert make_value_head(20, (192, 192))(torch.randn(512, 20)).std() < 0.1
 
 
 def test_none_is_no_critic_and_others_are_refused() -> None:

@@ -120,12 +120,12 @@ def test_impossible_embodiments_are_refused(embodiment, simulator_spec) -> None:
             replace(embodiment, **change)
     both = tuple(replace(camera, role="policy") for camera in simulator_spec.cameras)
     with pytest.raises(ValueError, match="one size"):
-        Embodiment.of(replace(simulator_spec, cameras=both), 2, 6)
+        Embodiment.of_simulator(replace(simulator_spec, cameras=both), 2, 6)
 
 
 def test_statistics_of_a_dataset_take_the_place_of_limits(embodiment) -> None:
     """Quantiles become -1 and 1, relative entries are added to the state, the gripper's convention is turned."""
-    statistics = Normalisation.between("quantiles", [-0.2, -1.0, 0.0], [0.2, 0.5, 1.0])
+    statistics = Normalisation.from_bounds("quantiles", [-0.2, -1.0, 0.0], [0.2, 0.5, 1.0])
     robot = replace(embodiment, action=statistics, relative=(-1, 0, -1), gripper="zero_one", action_low=(-1.0,) * 3)
     robot = replace(robot, action_high=(1.0,) * 3)
     state = np.array([[0.3, 9.0]])

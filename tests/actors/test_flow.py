@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from embodied_rl.flow.noise import Stream, normal
+from embodied_rl.flow.noise import NoiseStream, draw_normal
 from embodied_rl.flow.sampler import ode_sample
 from embodied_rl.interfaces.policy import NoiseKeys
 
@@ -65,7 +65,9 @@ def test_the_deployed_policy_is_the_ode(make_actor, observe, keys, sampler, embo
     actor, observation, key = make_actor(sampler), observe(6), keys(6)
     with torch.no_grad():
         context = actor.backbone.encode(embodiment.inputs(observation, actor.backbone))
-        x = ode_sample(lambda x, t: actor.backbone.velocity(x, t, context), normal(key, Stream.INITIAL, (4, 4)), 3)
+        x = ode_sample(
+            lambda x, t: actor.backbone.velocity(x, t, context), draw_normal(key, NoiseStream.INITIAL, (4, 4)), 3
+        )
     assert np.array_equal(actor.act(observation, key, explore=False).actions, embodiment.actions(x, observation.state))
 
 

@@ -46,7 +46,7 @@ def make(simulator_spec: SimulatorSpec) -> Make:
     def made(family: str = "pi0", sampler: str = "hybrid", keep: str = "images", **node: Any) -> FlowActor:
         torch.manual_seed(0)
         told = {"train": "expert", "critic": "expert"} | node
-        actor = build.actor(
+        actor = build.build_actor(
             PolicyNode(family, options=SIZES[family], executed=2, **told), SAMPLERS[sampler], simulator_spec, True
         )
         with torch.no_grad():

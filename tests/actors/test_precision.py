@@ -9,7 +9,7 @@ from embodied_rl.config.schema import PolicyNode
 
 
 def lowered(actor):
-    return placement.place(actor, PolicyNode("pocket", autocast=True))
+    return placement.place_actor(actor, PolicyNode("pocket", autocast=True))
 
 
 @pytest.mark.parametrize("frozen", [False, True])

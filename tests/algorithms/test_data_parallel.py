@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from embodied_rl.ranks.collective import Ranks
-from embodied_rl.ranks.launch import launch
+from embodied_rl.ranks.launch import launch_ranks
 from tests.support import rank_learning
 from tests.support.experience import make_actor, weights
 
@@ -21,6 +21,6 @@ def test_two_ranks_arrive_where_one_arrives(sampler: str, critic: str, stale: in
     expected = rank_learning.learn(config, Ranks())
     start = weights(make_actor(sampler, critic, freeze_perception=True))
     assert max(float((value - start[name]).abs().max()) for name, value in expected.items()) > 1e-3
-    found = launch(rank_learning.learn, config | {"micro_batch": micro_batch}, 2, timeout=200, threads=1)
+    found = launch_ranks(rank_learning.learn, config | {"micro_batch": micro_batch}, 2, timeout=200, threads=1)
     for name, value in expected.items():
         torch.testing.assert_close(found[name], value, rtol=0, atol=1e-5, msg=name)

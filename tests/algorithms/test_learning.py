@@ -18,8 +18,8 @@ from embodied_rl.interfaces.policy import NoiseKeys
 from embodied_rl.processes.local import InlineHandle
 from embodied_rl.ranks.collective import Ranks
 from embodied_rl.rollout.buffer import Rollout
-from embodied_rl.rollout.collect import Collector
-from embodied_rl.rollout.episodes import EpisodeSampler
+from embodied_rl.rollout.collector import Collector
+from embodied_rl.rollout.episode_sampler import EpisodeSampler
 from embodied_rl_policies.pocket import Pocket
 from tests.support.pointing import GOAL, Pointing
 
@@ -35,7 +35,7 @@ GROUPED = UPDATE | {"lr": 5e-3, "perception_lr": 5e-3, "minibatch": 64}
 def make_actor(sampler: str, critic: str) -> FlowActor:
     torch.manual_seed(0)
     spec = Pointing.spec_of(Pointing.Config())
-    embodiment = Embodiment.of(spec, 1, token_length=1)
+    embodiment = Embodiment.of_simulator(spec, 1, token_length=1)
     backbone = Pocket(NETWORK, 1, 1, ("front",), (16, 16), len(embodiment.vocabulary), 1)
     noise = FlowNoise(2, 0.1, 0.4, NETWORK.width, 1) if sampler == "flow_noise" else FlowSDE(2, 0.3)
     head = make_critic(critic, privileged_dim=1, context_dim=NETWORK.width, feature_dim=NETWORK.width, hidden=(16,))

@@ -7,7 +7,7 @@ from embodied_rl.algorithms.ppo import PPO, PPOConfig
 from embodied_rl.assembly import build
 from embodied_rl.config.schema import AlgoNode
 from embodied_rl.imitation.cloning import SFT, SFTConfig
-from embodied_rl.interfaces.algorithm import Discount, Needs, part_of, state_of
+from embodied_rl.interfaces.algorithm import Discount, Needs, join_states, split_state
 from embodied_rl.interfaces.errors import UserError
 
 
@@ -20,13 +20,13 @@ def test_they_follow_from_the_settings() -> None:
 
 
 def test_a_configuration_names_them() -> None:
-    method = build.method(AlgoNode("grpo", options={"group_size": 6}))
+    method = build.find_method(AlgoNode("grpo", options={"group_size": 6}))
     assert (method.kind, method.needs.group_size) == (GRPO, 6)
     with pytest.raises(UserError, match=r"algo\.dual_clip=1.* must be above 1"):
-        build.method(AlgoNode("ppo", options={"dual_clip": 1}))
+        build.find_method(AlgoNode("ppo", options={"dual_clip": 1}))
 
 
 def test_states_of_parts_come_apart_again() -> None:
     parts = {"a": {"x": 1, "b/y": 2}, "b": {"x": 3}}
-    whole = state_of(parts)  # type: ignore[arg-type]  names alone matter here
-    assert {name: part_of(whole, name) for name in parts} == parts
+    whole = join_states(parts)  # type: ignore[arg-type]  names alone matter here
+    assert {name: split_state(whole, name) for name in parts} == parts

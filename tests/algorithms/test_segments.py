@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from embodied_rl.algorithms.batch import Batch, as_batch, concatenate
+from embodied_rl.algorithms.batch import Batch, as_batch, concatenate_batches
 from embodied_rl.rollout.buffer import Rollout
 from tests.support.experience import (
     Table,
@@ -140,8 +140,8 @@ def test_later_epochs_mix_all_rows() -> None:
 def test_rows_of_joined_batches_are_those_that_may_be_learned_from() -> None:
     first, second = segment(slice(0, 4)), segment(slice(4, 8))
     first.rows, second.rows = torch.tensor([0, 3]), torch.tensor([1])
-    assert concatenate([first, second]).rows.tolist() == [0, 3, 5]
-    assert concatenate([first]) is first
+    assert concatenate_batches([first, second]).rows.tolist() == [0, 3, 5]
+    assert concatenate_batches([first]) is first
 
 
 def test_segments_of_a_rollout_are_joined_without_a_copy() -> None:
@@ -154,11 +154,11 @@ def test_segments_of_a_rollout_are_joined_without_a_copy() -> None:
     first.last_value[:] = 1
     assert not second.last_value.any() and whole.segments(1) == [whole]
     batches = [as_batch(part, torch.zeros(3, 5)) for part in parts]
-    joined, plain = concatenate(batches), as_batch(whole, torch.zeros(6, 5))
+    joined, plain = concatenate_batches(batches), as_batch(whole, torch.zeros(6, 5))
     assert torch.equal(joined.rows, plain.rows) and torch.equal(joined.log_prob, plain.log_prob)
     for name, tensor in joined.trace.items():
         assert torch.equal(tensor, plain.trace[name]) and tensor.data_ptr() == plain.trace[name].data_ptr()
-    swapped = concatenate(batches[::-1])
+    swapped = concatenate_batches(batches[::-1])
     assert torch.equal(swapped.log_prob, torch.cat([plain.log_prob[15:], plain.log_prob[:15]]))
     assert all(torch.equal(t, torch.cat([plain.trace[n][15:], plain.trace[n][:15]])) for n, t in swapped.trace.items())
 

@@ -4,12 +4,12 @@ import math
 
 import pytest
 
-from embodied_rl.assembly.acting import deployed
-from embodied_rl.checkpoints.native import read_metadata
+from embodied_rl.assembly.acting import load_deployed
+from embodied_rl.checkpoints.policy_file import read_metadata
 from embodied_rl.config import assets
-from embodied_rl.config.freeze import freeze
+from embodied_rl.config.freeze import freeze_config
 from embodied_rl.config.schema import SimNode
-from embodied_rl.evaluate.protocol import enumerate_episodes, evaluate
+from embodied_rl.evaluate.protocol import enumerate_episodes, evaluate_policy
 from embodied_rl.simulators.kind import SimulatorKind
 
 EPISODES = 192
@@ -19,11 +19,13 @@ UNLIKELY = 3.3  # standard deviations: one in a thousand
 @pytest.mark.parametrize("name", ["tabletop_base", "tabletop_careful"])
 def test_checkpoint_scores_as_its_header_says(name: str) -> None:
     """On episodes that the recorded figure did not use, the success differs by no more than chance allows."""
-    path = assets.path(f"{name}.safetensors")
+    path = assets.find_asset(f"{name}.safetensors")
     recorded = read_metadata(path).extra["success"]
-    kind = SimulatorKind.of(freeze(SimNode, read_metadata(path).extra["sim"], "sim"))
+    kind = SimulatorKind.find(freeze_config(SimNode, read_metadata(path).extra["sim"], "sim"))
     episodes = enumerate_episodes(kind.spec, "eval", EPISODES, seed=1)
-    results = evaluate(deployed(str(path)), [kind.inline(64, "evaluation")], kind.spec, episodes, 0, 64, None)
+    results = evaluate_policy(
+        load_deployed(str(path)), [kind.inline(64, "evaluation")], kind.spec, episodes, 0, 64, None
+    )
     found = sum(result.success for result in results) / EPISODES
     pooled = (found * EPISODES + recorded["rate"] * recorded["episodes"]) / (EPISODES + recorded["episodes"])
     spread = math.sqrt(pooled * (1 - pooled) * (1 / EPISODES + 1 / recorded["episodes"]))
@@ -32,4 +34,4 @@ def test_checkpoint_scores_as_its_header_says(name: str) -> None:
 
 def test_checkpoints_are_small() -> None:
     """They travel inside the wheel."""
-    assert sum(path.stat().st_size for path in assets.root().glob("*.safetensors")) < 8_000_000
+    assert sum(path.stat().st_size for path in assets.find_assets_folder().glob("*.safetensors")) < 8_000_000

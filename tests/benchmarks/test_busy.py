@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from embodied_rl.benchmarks import busy
-from embodied_rl.benchmarks.busy import queued
+from embodied_rl.benchmarks.busy import read_queued_seconds
 
 TOLD = Path("/proc/thread-self/schedstat").exists()
 SPIN = """
@@ -24,18 +24,18 @@ while True:
 
 
 def test_where_the_system_does_not_tell_there_is_no_figure(monkeypatch) -> None:
-    assert (queued() is not None) == TOLD
+    assert (read_queued_seconds() is not None) == TOLD
     monkeypatch.setattr(busy, "_SCHEDULER", Path("/nowhere"))
-    assert queued() is None
+    assert read_queued_seconds() is None
 
 
 def test_sleeping_is_not_waiting_for_a_core() -> None:
     """The least of some times: on a busy machine, who wakes up does wait for one."""
     waited: list[float] = []
     while len(waited) < 10 and not any(seconds < 0.05 for seconds in waited):
-        before = queued() or 0.0
+        before = read_queued_seconds() or 0.0
         time.sleep(0.1)
-        waited.append((queued() or 0.0) - before)
+        waited.append((read_queued_seconds() or 0.0) - before)
     assert 0 <= min(waited) < 0.05
 
 
@@ -50,10 +50,10 @@ def test_programs_that_share_a_core_wait_for_each_other() -> None:
 
     def work() -> None:
         os.sched_setaffinity(0, {core})
-        before, until = queued() or 0.0, time.monotonic() + 0.5
+        before, until = read_queued_seconds() or 0.0, time.monotonic() + 0.5
         while time.monotonic() < until:
             os.sched_yield()
-        waited.append((queued() or 0.0) - before)
+        waited.append((read_queued_seconds() or 0.0) - before)
 
     try:
         assert [child.stdout.readline() for child in children] == [b"spinning\n"] * 2

@@ -2,9 +2,9 @@
 
 import pytest
 
-from embodied_rl.benchmarks.overlap import Overlap, Stages, bound, stage_times
+from embodied_rl.benchmarks.overlap import Overlap, Stages, find_bound, measure_stages
 from embodied_rl.processes.local import InlineHandle
-from embodied_rl.rollout.episodes import EpisodeSampler
+from embodied_rl.rollout.episode_sampler import EpisodeSampler
 from embodied_rl.testing.fakes import FakeSimulator, RowwiseFakeActor
 
 
@@ -24,7 +24,7 @@ from embodied_rl.testing.fakes import FakeSimulator, RowwiseFakeActor
     ],
 )
 def test_no_schedule_beats_the_bound(stages, slices, workers, cores, expected) -> None:
-    assert bound(stages, slices, workers, cores) == pytest.approx(expected)
+    assert find_bound(stages, slices, workers, cores) == pytest.approx(expected)
 
 
 def test_an_overlap_is_judged_by_its_bound() -> None:
@@ -42,7 +42,7 @@ def test_stages_are_told_apart() -> None:
     spec = FakeSimulator.spec_of(config)
     groups = [[InlineHandle(lambda: FakeSimulator(2, config)) for _ in range(2)] for _ in range(2)]
     actor = RowwiseFakeActor(spec, executed=2, seconds=0.006)
-    stages = stage_times(groups, actor, EpisodeSampler(spec, 0), 4, seed=0)
+    stages = measure_stages(groups, actor, EpisodeSampler(spec, 0), 4, seed=0)
     assert stages.inferring >= 0.006
     assert stages.simulating >= 0.004
     assert stages.message >= 0.002  # in one process the second simulator starts after the first has answered

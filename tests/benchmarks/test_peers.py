@@ -6,7 +6,7 @@ import subprocess
 import pytest
 
 from embodied_rl.benchmarks import peers
-from embodied_rl.benchmarks.peers import PEERS, Peer, control_steps_per_second, measure
+from embodied_rl.benchmarks.peers import PEERS, Peer, measure_peer, measure_speed
 
 
 @pytest.fixture
@@ -29,14 +29,14 @@ def answer(monkeypatch, replies: list[subprocess.CompletedProcess]) -> list[str]
 
 def test_a_missing_package_is_named(monkeypatch) -> None:
     monkeypatch.setitem(PEERS, "absent", Peer("somebody", "a-package", "a_module_nobody_has", lambda: None))
-    result = measure("absent", 1.0)
+    result = measure_peer("absent", 1.0)
     assert result.control_steps_per_second is None
     assert result.why_not == "a-package is not installed"
 
 
 def test_the_last_line_is_the_figure(monkeypatch, installed) -> None:
     tried = answer(monkeypatch, [subprocess.CompletedProcess([], 0, "welcome\n" + json.dumps(123.5) + "\n", "")])
-    result = measure("known", 1.0)
+    result = measure_peer("known", 1.0)
     assert result.control_steps_per_second == 123.5 and result.version.endswith("egl")
     assert tried == ["egl"]
 
@@ -46,19 +46,19 @@ def test_osmesa_is_tried_where_egl_fails(monkeypatch, installed) -> None:
         monkeypatch,
         [subprocess.CompletedProcess([], 1, "", "no egl"), subprocess.CompletedProcess([], 0, "7.0", "")],
     )
-    assert measure("known", 1.0).control_steps_per_second == 7.0
+    assert measure_peer("known", 1.0).control_steps_per_second == 7.0
     assert tried == ["egl", "osmesa"]
 
 
 def test_why_a_peer_failed_is_told(monkeypatch, installed) -> None:
     answer(monkeypatch, [subprocess.CompletedProcess([], 1, "", f"Traceback\nError: {x}\n") for x in ("first", "last")])
-    result = measure("known", 1.0)
+    result = measure_peer("known", 1.0)
     assert result.control_steps_per_second is None and result.why_not.endswith("Error: last")
 
 
 def test_a_picture_follows_every_fifth_step() -> None:
     done: list[str] = []
-    speed = control_steps_per_second(lambda: done.append("step"), lambda: done.append("picture"), 0.01)
+    speed = measure_speed(lambda: done.append("step"), lambda: done.append("picture"), 0.01)
     assert speed > 0
     assert done == ([*["step"] * 5, "picture"] * (len(done) // 6))
 

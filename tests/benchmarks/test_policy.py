@@ -9,9 +9,9 @@ import torch
 
 pytest.importorskip("transformers")
 
-from embodied_rl.benchmarks import limit, memory, networks, policy, stopwatch
+from embodied_rl.benchmarks import limit, model_memory, networks, prefix_cache, stopwatch
 from embodied_rl.benchmarks.networks import TINY
-from embodied_rl.benchmarks.policy import Case
+from embodied_rl.benchmarks.prefix_cache import PrefixCase
 from embodied_rl.commands import bench
 from embodied_rl.config.schema import AlgoNode, BenchConfig, PolicyNode, SimNode
 from tests.support import pi_sizes
@@ -29,27 +29,27 @@ def config(tmp_path: Path, what: str = "policy", **settings) -> BenchConfig:
 
 
 def actor(name: str, **settings):
-    return networks.filled(networks.lay_out(name, LEAST, **settings), "cpu")
+    return networks.fill_actor(networks.lay_out(name, LEAST, **settings), "cpu")
 
 
 @pytest.mark.parametrize("name", networks.POLICIES)
 @torch.no_grad()
 def test_both_ways_to_denoise_and_the_compiled_one_give_the_same_actions(name: str) -> None:
     network = actor(name).backbone
-    given = networks.inputs(actor(name), 2)
+    given = networks.make_inputs(actor(name), 2)
     x = torch.randn(2, network.spec.horizon, network.spec.action_dim)
-    once = policy.cached(network, given, x, 3)
-    torch.testing.assert_close(policy.uncached(network, given, x, 3), once, rtol=0, atol=1e-6)
-    torch.testing.assert_close(policy.compiled(network, "eager")(given, x, 3), once, rtol=0, atol=1e-6)
-    other = networks.inputs(actor(name), 2, seed=1)
-    assert (policy.cached(network, other, x, 3) - once).abs().max() > 1e-3, "the prefix decides nothing"
+    once = prefix_cache.decide_cached(network, given, x, 3)
+    torch.testing.assert_close(prefix_cache.decide_uncached(network, given, x, 3), once, rtol=0, atol=1e-6)
+    torch.testing.assert_close(prefix_cache.compile_decision(network, "eager")(given, x, 3), once, rtol=0, atol=1e-6)
+    other = networks.make_inputs(actor(name), 2, seed=1)
+    assert (prefix_cache.decide_cached(network, other, x, 3) - once).abs().max() > 1e-3, "the prefix decides nothing"
 
 
 @pytest.mark.parametrize("name", networks.POLICIES)
 def test_every_kind_of_trace_gives_the_same_update(name: str) -> None:
     """Log-probabilities, and the gradients that the expert learns from."""
     learner = actor(name, train="expert")
-    traces = networks.traces(learner, networks.inputs(learner, 3))
+    traces = networks.make_traces(learner, networks.make_inputs(learner, 3))
     found = {}
     for keep, trace in traces.items():
         learner.zero_grad()
@@ -69,7 +69,7 @@ def test_what_does_not_learn_may_be_bfloat16() -> None:
     learner = actor("pi0", train="expert", precision="mixed")
     kinds = {parameter.requires_grad: parameter.dtype for parameter in learner.parameters()}
     assert kinds == {True: torch.float32, False: torch.bfloat16}
-    trace = networks.traces(learner, networks.inputs(learner, 2))["prefix"]
+    trace = networks.make_traces(learner, networks.make_inputs(learner, 2))["prefix"]
     assert trace["input/prefix/key_value"].dtype == torch.bfloat16
     learner.evaluate(trace).log_prob.sum().backward()
     assert all(parameter.grad is not None for parameter in learner.parameters() if parameter.requires_grad)
@@ -88,11 +88,11 @@ def test_the_tiny_network_is_the_one_that_lerobot_is_timed_at() -> None:
     }  # fmt: skip
     assert TINY.options == theirs and TINY.tokens == pi_sizes.PROMPT_LENGTH
     assert (TINY.cameras, TINY.picture) == (len(pi_sizes.CAMERAS), pi_sizes.IMAGE_SIZE)
-    assert [case.asked for case in policy.HOST if case.size is TINY] == [pi_sizes.ROWS]
+    assert [case.asked for case in prefix_cache.HOST if case.size is TINY] == [pi_sizes.ROWS]
 
 
 def test_decisions_and_updates_are_measured_and_written(tmp_path, capsys, monkeypatch) -> None:
-    monkeypatch.setattr(policy, "HOST", (Case(LEAST, 2, 3),))
+    monkeypatch.setattr(prefix_cache, "HOST", (PrefixCase(LEAST, 2, 3),))
     bench.run(config(tmp_path))
     written = json.loads((tmp_path / "out" / "bench_policy.json").read_text())
     assert [(each["policy"], each["steps"]) for each in written["decisions"]] == [
@@ -111,7 +111,7 @@ def test_decisions_and_updates_are_measured_and_written(tmp_path, capsys, monkey
 
 def test_the_median_of_ratios_not_of_times_counts() -> None:
     """Rounds of 1 and 2, 10 and 10, 4 and 12 seconds: a slow moment slows both sides of its round."""
-    found = stopwatch.Turns({"fast": (1.0, 10.0, 4.0), "slow": (2.0, 10.0, 12.0)}, {"fast": (2.0,), "slow": (5.0,)})
+    found = stopwatch.TurnTimes({"fast": (1.0, 10.0, 4.0), "slow": (2.0, 10.0, 12.0)}, {"fast": (2.0,), "slow": (5.0,)})
     assert found.ratio("slow", "fast") == 2.0 and found.seconds("slow") == 10.0
     assert found.processor_ratio("slow", "fast") == 2.5
 
@@ -134,10 +134,10 @@ def test_a_device_that_is_not_here_is_refused(tmp_path, device, monkeypatch) -> 
 def test_memory_is_counted_and_written(tmp_path, capsys, monkeypatch) -> None:
     monkeypatch.setattr(networks, "FULL", LEAST)
     monkeypatch.setattr(networks, "POLICIES", ("pi0",))
-    monkeypatch.setattr(memory, "TRAIN", ("full", "expert"))
+    monkeypatch.setattr(model_memory, "TRAIN", ("full", "expert"))
     bench.run(config(tmp_path, what="memory"))
     written = json.loads((tmp_path / "out" / "bench_memory.json").read_text())
-    assert len(written["updates"]) == len(memory.TRAIN) * len(memory.PRECISIONS)
+    assert len(written["updates"]) == len(model_memory.TRAIN) * len(model_memory.PRECISIONS)
     for each in written["updates"]:
         assert each["saving"]["peaks"][-1] < each["plain"]["peaks"][-1]
         assert each["keep"] == {"full": "images", "expert": "prefix"}[each["train"]]
@@ -154,7 +154,7 @@ def test_memory_is_counted_and_written(tmp_path, capsys, monkeypatch) -> None:
 def test_the_limit_of_a_decision_is_that_of_its_products() -> None:
     """Of the expert's matrices, each of its tokens makes 2 operations an entry; attention is counted apart."""
     network = networks.lay_out("pi0", LEAST).backbone
-    found = limit.decision("pi0", LEAST, rows=2)
+    found = limit.count_decision("pi0", LEAST, rows=2)
     options, patches = LEAST.options, 4
     horizon, actions, seen = options["horizon"], options["action_dim"], patches + LEAST.tokens["pi0"]
     layers = sum(p.numel() for name, p in network.named_parameters() if name.startswith("expert.") and p.dim() == 2)
@@ -175,5 +175,5 @@ def test_the_limit_of_a_decision_is_that_of_its_products() -> None:
 
 def test_a_limit_is_the_larger_of_reading_and_computing() -> None:
     device = limit.Accelerator("toy", bandwidth=10.0, speed=100.0, source="")
-    found = limit.Decision("toy", 1, prefix=limit.Work(500.0, 20.0), step=limit.Work(50.0, 20.0))
+    found = limit.DecisionLimit("toy", 1, prefix=limit.Arithmetic(500.0, 20.0), step=limit.Arithmetic(50.0, 20.0))
     assert found.seconds(device, steps=4) == 5.0 + 4 * 2.0

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from embodied_rl.benchmarks.throughput import CHUNK, MIN_ROUNDS, Throughput, measure
+from embodied_rl.benchmarks.throughput import CHUNK, MIN_ROUNDS, Throughput, measure_throughput
 from embodied_rl.interfaces.sim import Array, Episode, StepResult
 from embodied_rl.processes.local import ProcessHandle
 from embodied_rl.processes.remote import RemoteSimulator
@@ -52,14 +52,14 @@ def test_the_ratio_is_the_median_of_rounds_not_of_speeds() -> None:
 
 
 def test_a_simulator_without_a_bare_loop_is_measured_alone() -> None:
-    found = measure(Counting(3), 3, seconds=0.0, seed=0)
+    found = measure_throughput(Counting(3), 3, seconds=0.0, seed=0)
     assert found.bare == () and found.ratio is None
     assert found.summary()["bare_control_steps_per_second"] is None
 
 
 def test_both_sides_run_the_same_rounds() -> None:
     simulator = Yardstick(3, FakeSimulator.Config(horizon=17, success_after=99))
-    found = measure(simulator, 3, seconds=0.0, seed=5)
+    found = measure_throughput(simulator, 3, seconds=0.0, seed=5)
     assert found.chunks == 3
     assert len(found.simulator) == len(found.bare) == MIN_ROUNDS
     assert simulator.bare_calls == MIN_ROUNDS + 1
@@ -73,7 +73,7 @@ def test_steps_are_counted_over_environments_and_chunks(monkeypatch) -> None:
     from embodied_rl.benchmarks import throughput
 
     monkeypatch.setattr(throughput, "_timed", lambda work: work() or 2.0)
-    found = measure(Counting(6, FakeSimulator.Config(horizon=16)), 6, seconds=0.0, seed=0)
+    found = measure_throughput(Counting(6, FakeSimulator.Config(horizon=16)), 6, seconds=0.0, seed=0)
     assert set(found.simulator) == {6 * 3 * CHUNK / 2.0}
 
 
@@ -84,9 +84,9 @@ def test_transport_is_what_the_simulator_was_not_busy_with(closing) -> None:
     factory = "embodied_rl.testing.fake_simulator:FakeSimulator"
     (handle,) = closing([ProcessHandle(factory, {"num_envs": 2, "config": config})])
     remote = RemoteSimulator(handle, 2, FakeSimulator)
-    found = measure(remote, 2, 0.1, seed=0)
+    found = measure_throughput(remote, 2, 0.1, seed=0)
     assert found.transport is not None and 0 < found.transport < 1
     assert found.transport == pytest.approx(1 - remote.busy / remote.waited)
     steps = (len(found.simulator) + 1) * found.chunks * CHUNK
     assert remote.busy > 0.002 * steps
-    assert measure(FakeSimulator(2, config), 2, 0.1, seed=0).transport is None
+    assert measure_throughput(FakeSimulator(2, config), 2, 0.1, seed=0).transport is None

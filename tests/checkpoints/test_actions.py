@@ -22,7 +22,7 @@ from embodied_rl.flow import sampler
 from embodied_rl.interfaces.policy import NoiseKeys
 from embodied_rl.interfaces.sim import Observation
 from embodied_rl_policies.pi import network
-from embodied_rl_policies.pi.images import prepare
+from embodied_rl_policies.pi.images import prepare_images
 from tests.support import pi_inputs
 from tests.support import pi_sizes as sizes
 from tests.support.building_checkpoints import FAMILIES, GOLDEN, OPTIONS, lerobot, simulator
@@ -43,7 +43,7 @@ def observation(rows: list[int]) -> Observation:
 def taken(images: Tensor, size: int) -> Tensor:
     """What was recorded with, prepared as ever."""
     camera = list(sizes.CAMERAS)[int(images[0, 0, 0, 0])]
-    return prepare(torch.from_numpy(sizes.taken_images(camera)[images[:, 0, 0, 1].numpy()]), size)
+    return prepare_images(torch.from_numpy(sizes.taken_images(camera)[images[:, 0, 0, 1].numpy()]), size)
 
 
 @pytest.mark.parametrize(("relative", "by_key"), [(False, False), (True, False), (True, True)])
@@ -53,14 +53,14 @@ def test_actions_are_those_of_lerobot(
 ) -> None:
     """Prompt, tokens, normalisation, network, four Euler steps, and the way back into the robot's units."""
     rows = ROWS[family]
-    monkeypatch.setattr(network, "prepare", taken)
+    monkeypatch.setattr(network, "prepare_images", taken)
     monkeypatch.setattr(sampler, "as_normal", lambda words: pi_inputs.chunk("noise")[rows].flatten(1))
     told: dict[str, Any] = {"relative": relative, "action_names": sizes.ACTION_NAMES} if relative and not by_key else {}
     folder = lerobot(tmp_path / "folder", family, n_action_steps=sizes.CHUNK, **told)
     spec = simulator(tuple(sizes.CAMERAS), (8, 8))
     node = PolicyNode(family, checkpoint=str(folder), options=OPTIONS)
     node = replace(node, relative=spec.action_names[:4]) if by_key else node
-    backbone, robot = build.backbone(node, spec)
+    backbone, robot = build.build_backbone(node, spec)
     actor = FlowActor(backbone, make_sampler(SamplerNode(denoise_steps=sizes.STEPS), backbone), None, robot)
     seen, recorded = observation(rows), load_file(GOLDEN / f"{family}_lerobot.safetensors")
     inputs = robot.inputs(seen, backbone)
@@ -74,9 +74,9 @@ def test_actions_are_those_of_lerobot(
 
 def test_names_that_cannot_be_relative() -> None:
     spec = simulator(tuple(sizes.CAMERAS), (8, 8))
-    assert fitting.relative(spec, ()) == ()
-    assert fitting.relative(spec, spec.action_names[1:2]) == (-1, 1, -1, -1, -1)
+    assert fitting.find_relative(spec, ()) == ()
+    assert fitting.find_relative(spec, spec.action_names[1:2]) == (-1, 1, -1, -1, -1)
     with pytest.raises(ValueError, match=r"policy\.relative: the simulator has no action 'nothing'"):
-        fitting.relative(spec, ("nothing",))
+        fitting.find_relative(spec, ("nothing",))
     with pytest.raises(ValueError, match="cannot be relative"):
-        fitting.relative(replace(spec, state_names=("alone",)), spec.action_names[1:2])
+        fitting.find_relative(replace(spec, state_names=("alone",)), spec.action_names[1:2])

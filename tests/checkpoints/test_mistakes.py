@@ -17,7 +17,7 @@ from safetensors.torch import load_file, save_file
 pytest.importorskip("transformers")
 
 from embodied_rl.assembly import build
-from embodied_rl.checkpoints import finding
+from embodied_rl.checkpoints import detection
 from embodied_rl.config.schema import PolicyNode
 from embodied_rl.interfaces.sim import Observation
 from embodied_rl.learning.checkpoint import CheckpointError
@@ -196,7 +196,7 @@ def test_another_policy(tmp_path: Path, folder: Path) -> None:
 
 def test_our_own_policy_is_not_lerobots(folder: Path) -> None:
     with pytest.raises(ValueError, match=r"holds policy 'pi0', not 'pocket': set policy=pi0"):
-        build.backbone(PolicyNode("pocket", checkpoint=str(folder)), simulator())
+        build.build_backbone(PolicyNode("pocket", checkpoint=str(folder)), simulator())
 
 
 def test_sizes_that_contradict_the_checkpoint(folder: Path) -> None:
@@ -208,7 +208,7 @@ def test_sizes_that_nobody_says(tmp_path: Path) -> None:
     folder = openpi(tmp_path / "folder", "pi0")
     refused(folder, "does not say how many actions it predicts at once", "give policy.horizon=<number>")
     with pytest.raises(ValueError, match=r"how many attention heads .*give policy\.vision_heads=<number>"):
-        build.backbone(PolicyNode("pi0", checkpoint=str(folder), options=OPENPI), simulator())
+        build.build_backbone(PolicyNode("pi0", checkpoint=str(folder), options=OPENPI), simulator())
 
 
 @pytest.mark.parametrize("entry", ["action", "state"])
@@ -345,7 +345,7 @@ def test_a_prompt_that_is_too_long_and_the_remedy(folder: Path) -> None:
     network, robot = attach(folder, "pi0", options={"token_length": 32})
     assert robot.inputs(observed(text), network).tokens.shape == (1, 32)
     again = save(folder.parent / "policy.safetensors", "pi0", network, robot)
-    network, robot = build.backbone(PolicyNode("pi0", checkpoint=str(again)), simulator())
+    network, robot = build.build_backbone(PolicyNode("pi0", checkpoint=str(again)), simulator())
     assert robot.inputs(observed(text), network).tokens.shape == (1, 32)
 
 
@@ -407,7 +407,7 @@ def test_a_folder_that_is_not_empty(tmp_path: Path, folder: Path) -> None:
 
 def test_a_policy_that_the_format_does_not_know(tmp_path: Path) -> None:
     spec = replace(simulator(("front",), (32, 32)))
-    network, robot = build.backbone(PolicyNode("pocket"), spec)
+    network, robot = build.build_backbone(PolicyNode("pocket"), spec)
     file = save(tmp_path / "policy.safetensors", "pocket", network, robot)
     for form in ("lerobot", "openpi"):
         with pytest.raises(ValueError, match=f"holds policy 'pocket', which {form} does not know"):
@@ -422,7 +422,7 @@ def test_a_folder_of_another_project_is_attached_before_it_is_exported(folder: P
 
 def test_what_is_no_checkpoint_at_all(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("nothing")
-    assert finding.of(tmp_path) is None and finding.of(tmp_path / "nowhere") is None
+    assert detection.detect_format(tmp_path) is None and detection.detect_format(tmp_path / "nowhere") is None
     with pytest.raises(CheckpointError):
         attach(tmp_path, "pi0")
 

@@ -9,11 +9,11 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
 
-from embodied_rl.assembly.build import stored_backbone
-from embodied_rl.checkpoints.native import (
+from embodied_rl.assembly.build import load_backbone
+from embodied_rl.checkpoints.policy_file import (
     check_config,
     load_actor,
-    load_parts,
+    load_network,
     read_metadata,
     save_actor,
     save_backbone,
@@ -58,7 +58,7 @@ def test_the_network_can_be_built_from_the_file(tmp_path, make_actor, observe, e
     """float32 is exact; float16 halves the file, loads as float32 and stays within its own rounding."""
     path, backbone = tmp_path / "base.safetensors", make_actor().backbone
     save_backbone(path, backbone, embodiment, "pocket", small, dtype=dtype)
-    loaded, stored = load_parts(path, build(small))
+    loaded, stored = load_network(path, build(small))
     assert stored == embodiment
     assert loaded.spec == backbone.spec
     for name, value in backbone.state_dict().items():
@@ -72,7 +72,7 @@ def test_sampler_and_critic_are_left_alone_when_only_the_network_is_wanted(tmp_p
     """A run's file serves as a base for another sampler and critic."""
     path, actor = tmp_path / "actor.safetensors", make_actor("noise", "expert")
     save_actor(path, actor, "pocket", small)
-    loaded, _ = load_parts(path, build(small))
+    loaded, _ = load_network(path, build(small))
     assert torch.equal(loaded.words.weight, actor.backbone.words.weight)
 
 
@@ -97,10 +97,10 @@ def test_another_network_is_refused_by_key(tmp_path, make_actor, embodiment, sma
     with pytest.raises(CheckpointError, match=r"policy\.width=32, not 64: leave policy\.width out"):
         check_config(path, metadata, "pocket", wide)
     with pytest.raises(CheckpointError, match=r"backbone\.action_in\.bias is \(32,\), expected \(64,\).*more"):
-        load_parts(path, build(wide))
+        load_network(path, build(wide))
     save_backbone(path, backbone, embodiment, "pocket", small | {"heights": 3})
     with pytest.raises(ValueError, match=r"policy\.heights"):
-        stored_backbone(path)
+        load_backbone(path)
 
 
 def test_a_refused_file_changes_nothing(tmp_path, make_actor, embodiment, small) -> None:

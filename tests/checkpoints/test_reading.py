@@ -12,7 +12,7 @@ pytest.importorskip("transformers")
 
 from safetensors.torch import save_file
 
-from embodied_rl.checkpoints import finding
+from embodied_rl.checkpoints import detection
 from embodied_rl.interfaces.sim import Camera
 from tests.support import building_checkpoints as building
 from tests.support import pi_sizes as sizes
@@ -220,7 +220,7 @@ def test_cameras_that_only_fill_up_are_no_views(tmp_path: Path) -> None:
     config = building.configuration("pi0", {})
     empty = {"observation.images.empty_camera_0": {"type": "VISUAL", "shape": [3, 48, 64]}}
     changed = {"input_features": config["input_features"] | empty, "empty_cameras": 1}
-    assert finding.read(lerobot(tmp_path / "folder", "pi0", **changed)).cameras == tuple(sizes.CAMERAS)
+    assert detection.read_checkpoint(lerobot(tmp_path / "folder", "pi0", **changed)).cameras == tuple(sizes.CAMERAS)
 
 
 def test_views_follow_the_checkpoints_order_and_need_no_mapping_where_names_agree(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save_file
 
 from embodied_rl.actors.normalisation import Normalisation
 from embodied_rl.assembly import build
-from embodied_rl.checkpoints.native import read_metadata
+from embodied_rl.checkpoints.policy_file import read_metadata
 from embodied_rl.config.schema import PolicyNode
 from tests.support import building_checkpoints as building
 from tests.support import pi_sizes as sizes
@@ -321,13 +321,13 @@ def test_a_network_that_started_here_is_read_back(tmp_path: Path, family: str, f
     }  # fmt: skip
     spec = replace(simulator(), action_low=(-2.0,) * 5, action_high=(1.0, 2.0, 3.0, 4.0, 5.0))
     torch.manual_seed(0)
-    network, robot = build.backbone(PolicyNode(family, options=given, executed=3), spec)
+    network, robot = build.build_backbone(PolicyNode(family, options=given, executed=3), spec)
     measured = np.random.default_rng(0).normal(2.0, 3.0, (50, sizes.STATE_DIM))
     robot = robot.with_statistics(measured, kind=type(network).STATISTICS)
     out = exported(save(tmp_path / "policy.safetensors", family, network, robot), form, tmp_path / "out")
     options = {"vision_heads": 2} | ({"token_length": 40} if form == "openpi" else {"horizon": 4})
     cameras = {} if form == "lerobot" else CAMERAS
-    again, other = build.backbone(PolicyNode(family, checkpoint=str(out), options=options, cameras=cameras), spec)
+    again, other = build.build_backbone(PolicyNode(family, checkpoint=str(out), options=options, cameras=cameras), spec)
     assert {n: v.shape for n, v in again.state_dict().items()} == {n: v.shape for n, v in network.state_dict().items()}
     assert all(torch.equal(value, network.state_dict()[name]) for name, value in again.state_dict().items())
     assert other.executed == (3 if form == "lerobot" else 4) and other.tokenizer == robot.tokenizer
@@ -353,6 +353,6 @@ def test_what_names_cannot_tell_apart_is_not_written(tmp_path: Path) -> None:
 def test_the_mapping_of_cameras_survives(tmp_path: Path) -> None:
     folder = lerobot(tmp_path / "folder", "pi0")
     file = save(tmp_path / "policy.safetensors", "pi0", *attach(folder, "pi0"))
-    network, robot = build.backbone(PolicyNode("pi0", checkpoint=str(file)), simulator())
+    network, robot = build.build_backbone(PolicyNode("pi0", checkpoint=str(file)), simulator())
     assert network.spec.cameras == robot.views == tuple(SEEN)
     assert OPTIONS["vision_heads"] == network.config.vision_heads

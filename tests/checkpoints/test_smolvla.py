@@ -31,7 +31,7 @@ CARRIED = "model.vlm_with_expert.vlm.lm_head.weight"
 def folder(tmp_path: Path) -> Path:
     """A small SmolVLA as lerobot stores one: half of it in bfloat16, with the output layer that nothing reads."""
     torch.manual_seed(0)
-    network, robot = build.backbone(PolicyNode("smolvla", options=SIZES), simulator())
+    network, robot = build.build_backbone(PolicyNode("smolvla", options=SIZES), simulator())
     out = exported(save(tmp_path / "new.safetensors", "smolvla", network, robot), "lerobot", tmp_path / "folder")
     tensors = stored(out / "model.safetensors")
     assert CARRIED in tensors
@@ -42,7 +42,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def attached(folder: Path, **options: Any):
-    return build.backbone(PolicyNode("smolvla", checkpoint=str(folder), options=TOLD | options), simulator())
+    return build.build_backbone(PolicyNode("smolvla", checkpoint=str(folder), options=TOLD | options), simulator())
 
 
 def test_a_folder_comes_back_byte_for_byte(folder: Path, tmp_path: Path) -> None:
@@ -55,7 +55,7 @@ def test_a_folder_comes_back_byte_for_byte(folder: Path, tmp_path: Path) -> None
 def test_a_network_that_is_read_back_says_the_same(folder: Path, tmp_path: Path) -> None:
     network, robot = attached(folder)
     file = save(tmp_path / "policy.safetensors", "smolvla", network, robot)
-    assert torch.equal(velocity(build.stored_backbone(file)[0]), velocity(network))
+    assert torch.equal(velocity(build.load_backbone(file)[0]), velocity(network))
 
 
 def test_a_missing_tensor_is_named(folder: Path) -> None:

@@ -98,9 +98,9 @@ def toy_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pat
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
     monkeypatch.syspath_prepend(str(site))
-    plugins.table.cache_clear()
+    plugins.list_plugins.cache_clear()
     yield site
-    plugins.table.cache_clear()
+    plugins.list_plugins.cache_clear()
 
 
 @pytest.fixture

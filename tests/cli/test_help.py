@@ -1,23 +1,23 @@
 """What `--help` and `list` say comes from the dataclasses and the tables themselves."""
 
-from embodied_rl.cli.documentation import plugin_keys, schema_keys
+from embodied_rl.cli.documentation import list_plugin_keys, list_schema_keys
 from embodied_rl.cli.table import COMMANDS
 from embodied_rl.config import schema
-from embodied_rl.config.freeze import key_paths
+from embodied_rl.config.freeze import list_key_paths
 
 
 def test_every_key_is_documented() -> None:
     """The keys read from the source are those of the classes, and each has a line of documentation."""
     for command in COMMANDS.values():
         kind = getattr(schema, command.schema)
-        nodes = {path.rpartition(".")[0] for path in key_paths(kind)}
-        documented = {key.name: key.doc for key in schema_keys(command.schema)}
-        assert documented.keys() - nodes == set(key_paths(kind)) - nodes
+        nodes = {path.rpartition(".")[0] for path in list_key_paths(kind)}
+        documented = {key.name: key.doc for key in list_schema_keys(command.schema)}
+        assert documented.keys() - nodes == set(list_key_paths(kind)) - nodes
         assert all(documented.values()), command.name
 
 
 def test_defaults_are_shown_as_they_are_typed() -> None:
-    defaults = {key.name: key.default for key in schema_keys("TrainConfig")}
+    defaults = {key.name: key.default for key in list_schema_keys("TrainConfig")}
     assert defaults["sim.name"] == "required"
     assert defaults["sim.num_envs"] == "64"
     assert defaults["policy.checkpoint"] == "null"
@@ -27,7 +27,7 @@ def test_defaults_are_shown_as_they_are_typed() -> None:
 
 def test_keys_of_a_plug_in_are_read_without_importing_it(toy_package) -> None:
     """An alias, an inner class and a base class; a text of two lines; defaults in calls."""
-    keys = {key.name: (key.default, key.doc) for key in plugin_keys("toy_package:Toy", "sim")}
+    keys = {key.name: (key.default, key.doc) for key in list_plugin_keys("toy_package:Toy", "sim")}
     assert keys == {
         "sim.gravity": ("9.81", "metres per second squared, downwards."),
         "sim.size": ("[8,8]", "(height, width)."),
@@ -35,7 +35,7 @@ def test_keys_of_a_plug_in_are_read_without_importing_it(toy_package) -> None:
         "sim.shade": ("null", "of the toy."),
         "sim.parts": ("{}", "by name."),
     }
-    assert {key.name: key.doc for key in plugin_keys("toy_package:Learner", "algo")} == {
+    assert {key.name: key.doc for key in list_plugin_keys("toy_package:Learner", "algo")} == {
         "algo.lr": "Learning rate.",
         "algo.steps": "Steps.",
     }

@@ -11,7 +11,7 @@ from omegaconf import OmegaConf
 
 from embodied_rl.cli import table
 from embodied_rl.config import schema
-from embodied_rl.config.freeze import freeze
+from embodied_rl.config.freeze import freeze_config
 
 
 @pytest.fixture
@@ -54,7 +54,7 @@ def test_cfg_job_prints_everything_and_starts_nothing(run, received) -> None:
         "gravity": 1.5, "size": [8, 8], "colour": "red", "shade": None, "parts": {}
     }  # fmt: skip
     run("train", "experiment=toy_run")
-    assert freeze(schema.TrainConfig, shown) == received[0]
+    assert freeze_config(schema.TrainConfig, shown) == received[0]
 
 
 def test_dry_run_says_what_would_run(run, received) -> None:

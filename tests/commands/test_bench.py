@@ -29,7 +29,9 @@ def test_an_unknown_measurement_is_answered_with_a_hint(tmp_path) -> None:
 
 @pytest.mark.parametrize("what", ["tabletop", "sim"])
 def test_a_simulator_is_measured_and_written(tmp_path, capsys, monkeypatch, what) -> None:
-    monkeypatch.setattr(peers, "measure", lambda name, seconds: PeerResult(name, why_not=f"{name} is not installed"))
+    monkeypatch.setattr(
+        peers, "measure_peer", lambda name, seconds: PeerResult(name, why_not=f"{name} is not installed")
+    )
     bench.run(config(tmp_path, what=what))
     written = json.loads((tmp_path / "out" / "bench_tabletop.json").read_text())
     assert written["simulator"] == "tabletop" and written["envs"] == 2
@@ -45,7 +47,7 @@ def test_the_table_compares() -> None:
         "bare_control_steps_per_second": 2500.0, "ratio_to_bare": 1.2,
     }  # fmt: skip
     others = [PeerResult("other", 60.0, "other 1.0"), PeerResult("gone", why_not="not there")]
-    text = shown(bench.throughput_table("toy", ours, others))
+    text = shown(bench.make_throughput_table("toy", ours, others))
     for part in ("3,000", "2,500", "120.0%", "50.0 times", "other 1.0", "not there"):
         assert part in text
 
@@ -53,7 +55,7 @@ def test_the_table_compares() -> None:
 def test_tables_fit_a_narrow_terminal() -> None:
     stages = {"simulating": 0.0254, "inferring": 0.0189, "message": 0.0007}
     split = {"slices": 2, "workers": 2, "stages": stages, "without_overlap": 0.0914, "bound": 0.0696, "round": 0.0824}
-    text = shown(bench.overlap_table([{**split, "share_of_bound": 0.845}]))
+    text = shown(bench.make_overlap_table([{**split, "share_of_bound": 0.845}]))
     for part in ("2 × 2", "25.4", "18.9", "0.7", "91.4", "69.6", "82.4", "84.5%"):
         assert part in text
     busy = {
@@ -63,11 +65,11 @@ def test_tables_fit_a_narrow_terminal() -> None:
         "seconds": 6.5,
         "decisions_per_second": 236.0,
     }
-    text = shown(bench.busy_table(busy))
+    text = shown(bench.make_busy_table(busy))
     assert all(share in text for share in ("91.2%", "90.5%", "95.3%", "94.8%")) and "236 decisions/s" in text
     assert "…" not in text
 
 
 def test_only_slices_that_come_out_even_are_measured(tmp_path) -> None:
     plain = config(tmp_path, plan=Plan(allocation="split", ranks=1, workers=2))
-    assert [slices for slices in bench.SLICES if bench.divisible(plain, slices)] == [1]
+    assert [slices for slices in bench.SLICES if bench.check_divisible(plain, slices)] == [1]

@@ -12,11 +12,11 @@ from embodied_rl.actors.scripted import RandomPolicy
 from embodied_rl.commands import collect
 from embodied_rl.commands.collect import AT_ONCE, run
 from embodied_rl.config.schema import CollectConfig, SimNode
+from embodied_rl.datasets.lerobot.dataset_reader import LeRobotDataset
 from embodied_rl.datasets.lerobot.info import DatasetError
-from embodied_rl.datasets.lerobot.reader import Dataset
 from embodied_rl.interfaces.policy import Decision, NoiseKeys
 from embodied_rl.interfaces.sim import Array, Episode, Observation
-from embodied_rl.rollout.episodes import episode_seed
+from embodied_rl.rollout.episode_sampler import derive_episode_seed
 from embodied_rl.testing.fakes import FakeSimulator, RowwiseFakeActor
 from embodied_rl_sims.tabletop import Tabletop, TabletopConfig
 
@@ -58,7 +58,7 @@ def test_a_dataset_holds_what_the_files_hold(tmp_path, capsys) -> None:
     sim = SimNode("tabletop", options=OPTIONS)
     run(CollectConfig(sim, episodes=3, format="lerobot", out=str(tmp_path / "set")))
     assert "3 episodes" in capsys.readouterr().out.splitlines()[-1]
-    dataset, spec = Dataset(tmp_path / "set"), Tabletop.spec_of(TabletopConfig(**OPTIONS))
+    dataset, spec = LeRobotDataset(tmp_path / "set"), Tabletop.spec_of(TabletopConfig(**OPTIONS))
     assert (dataset.info.fps, dataset.info.robot_type) == (spec.control_hz, "tabletop")
     assert dataset.info.features["action"].names == list(spec.action_names)
     assert dataset.info.features["observation.state"].names == list(spec.state_names)
@@ -110,7 +110,7 @@ def test_tasks_and_splits_are_those_that_were_asked_for(tmp_path) -> None:
 def test_demonstrations_share_no_seed_with_evaluations(tmp_path) -> None:
     """By construction: a seed's highest bits say what it is for."""
     index, _ = collected(tmp_path, "random", episodes=7)
-    highest = {purpose: episode_seed(purpose, "train", 0, 0) >> 61 for purpose in ("train", "select", "report")}
+    highest = {purpose: derive_episode_seed(purpose, "train", 0, 0) >> 61 for purpose in ("train", "select", "report")}
     assert {line["seed"] >> 61 for line in index} == {highest["train"]}
     assert highest["train"] not in (highest["select"], highest["report"])
 
@@ -128,7 +128,7 @@ def test_random_actions_depend_on_the_episode_alone(tmp_path) -> None:
 def test_each_episode_is_recorded_once(count) -> None:
     simulator = FakeSimulator(AT_ONCE, FakeSimulator.Config(horizon=6))
     episodes = [Episode(i, i % 2, 100 + i) for i in range(count)]
-    records = list(collect.collect(RandomPolicy(simulator.spec), simulator, episodes, seed=0))
+    records = list(collect.collect_episodes(RandomPolicy(simulator.spec), simulator, episodes, seed=0))
     assert [record.episode for record in records] == episodes
     for record in records:
         assert len(record.actions) == len(record.observations) == len(record.reward) == len(record.success) <= 6
@@ -146,7 +146,7 @@ def test_a_chunk_is_executed_whole_and_the_policy_sees_no_privileged_state() -> 
 
     simulator = FakeSimulator(AT_ONCE, FakeSimulator.Config(horizon=7))
     actor = Watched(simulator.spec, executed=3)
-    record = next(iter(collect.collect(actor, simulator, [Episode(5, 0, 9)], seed=2)))
+    record = next(iter(collect.collect_episodes(actor, simulator, [Episode(5, 0, 9)], seed=2)))
     assert len(record.actions) == 7
     assert [int(keys.decision[0]) for _, keys in seen] == [0, 1, 2]
     assert all(observation.privileged is None for observation, _ in seen)

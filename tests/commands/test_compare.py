@@ -5,11 +5,11 @@ import re
 
 import pytest
 
-from embodied_rl.commands.compare import curve, over_seeds, pair, read_entry, run
+from embodied_rl.commands.compare import average_curve, average_seeds, pair_episodes, read_entry, run
 from embodied_rl.config.schema import CompareConfig
 from embodied_rl.evaluate.protocol import EpisodeResult
 from embodied_rl.evaluate.report import Report
-from embodied_rl.evaluate.statistics import mcnemar, mean_interval
+from embodied_rl.evaluate.statistics import mcnemar_test, mean_interval
 from embodied_rl.runs.folder import RunFolder
 
 
@@ -29,7 +29,7 @@ def make_run(tmp_path, spec):
         folder.write_config("seed: 0\n", [f"experiment={experiment}", f"seed={seed}", *overrides])
         rows = [{"iteration": i, "eval/success": 0.1 * i + 0.01 * seed} for i in range(1, 6)]
         folder.metrics.write_text("".join(json.dumps(row) + "\n" for row in rows))
-        report = Report.of(results(outcomes, first_seed), spec, {"split": split})
+        report = Report.from_results(results(outcomes, first_seed), spec, {"split": split})
         report.write(folder.new_evaluation(split))
         return folder.path
 
@@ -38,14 +38,16 @@ def make_run(tmp_path, spec):
 
 def test_pairs_are_told_by_task_and_seed_not_by_order(spec):
     first, second = results([1, 1, 0, 0, 1, 0, 1, 1]), results([0, 1, 1, 1, 1, 1, 0, 1])
-    test = pair(Report.of(first, spec, {}), Report.of(second[::-1], spec, {}))
-    assert test == mcnemar([r.success for r in first], [r.success for r in second])
+    test = pair_episodes(Report.from_results(first, spec, {}), Report.from_results(second[::-1], spec, {}))
+    assert test == mcnemar_test([r.success for r in first], [r.success for r in second])
     assert (test.only_first, test.only_second) == (2, 3)
-    assert pair(Report.of(first, spec, {}), Report.of(results([1], 99), spec, {})) is None
+    assert pair_episodes(Report.from_results(first, spec, {}), Report.from_results(results([1], 99), spec, {})) is None
 
 
 def test_only_shared_episodes_are_paired(spec):
-    test = pair(Report.of(results([1] * 8), spec, {}), Report.of(results([0] * 5), spec, {}))
+    test = pair_episodes(
+        Report.from_results(results([1] * 8), spec, {}), Report.from_results(results([0] * 5), spec, {})
+    )
     assert (test.episodes, test.only_first) == (5, 5)
 
 
@@ -53,13 +55,13 @@ def test_runs_that_differ_in_seed_alone_are_averaged(make_run):
     outcomes = ([1, 1, 1, 0], [1, 1, 0, 0], [1, 0, 0, 0])
     entries = [read_entry(make_run("demo", seed, o, ["algo.lr=1e-4"])) for seed, o in enumerate(outcomes)]
     entries.append(read_entry(make_run("demo", 0, [1, 1, 1, 1], ["algo=grpo"])))
-    assert over_seeds(entries) == {"demo algo.lr=1e-4": mean_interval([0.75, 0.5, 0.25])}
+    assert average_seeds(entries) == {"demo algo.lr=1e-4": mean_interval([0.75, 0.5, 0.25])}
     assert [entry.label for entry in entries][2:] == ["demo algo.lr=1e-4 seed 2", "demo algo=grpo seed 0"]
 
 
 def test_curves_carry_the_interval_over_seeds(make_run):
     entries = [read_entry(make_run("demo", seed, [1, 0])) for seed in (0, 1, 2)]
-    found = curve(entries, "eval/success")
+    found = average_curve(entries, "eval/success")
     expected = [mean_interval([0.1 * i, 0.1 * i + 0.01, 0.1 * i + 0.02]) for i in range(1, 6)]
     assert list(found.x) == [1, 2, 3, 4, 5] and list(found.y) == pytest.approx([mean.mean for mean in expected])
     assert list(found.low) == pytest.approx([mean.low for mean in expected])
@@ -85,7 +87,7 @@ def test_markdown_and_a_self_contained_page_are_written(make_run, tmp_path, caps
 def test_a_run_gives_its_newest_report_under_usual_conditions(make_run, spec):
     path = make_run("demo", 0, [1, 0])
     for split, outcomes in (("eval", [1, 1]), ("vision", [0, 0])):
-        Report.of(results(outcomes), spec, {"split": split}).write(RunFolder(path).new_evaluation(split))
+        Report.from_results(results(outcomes), spec, {"split": split}).write(RunFolder(path).new_evaluation(split))
     assert read_entry(path).report.success.rate == 1.0
     held_out = next(path.glob("eval/vision_*"))
     assert read_entry(held_out).label == "demo (vision) seed 0"
@@ -110,13 +112,15 @@ def test_the_same_run_twice_is_not_two_seeds(make_run, spec):
     """Neither are a run's evaluations before and after; a second report of a seed takes the first one's place."""
     first = make_run("demo", 0, [1] * 8)
     entries = [read_entry(first), read_entry(first)]
-    assert over_seeds(entries) == {}
-    before = Report.of(results([0] * 8), spec, {"split": "eval", "when": "before"})
+    assert average_seeds(entries) == {}
+    before = Report.from_results(results([0] * 8), spec, {"split": "eval", "when": "before"})
     folder = first / "eval" / "before"
     folder.mkdir()
     before.write(folder)
     assert read_entry(folder / "report.json").group.endswith("(before)")
     second = make_run("demo", 1, [0] * 8)
-    (mean,) = over_seeds([*entries, read_entry(second)]).values()
+    (mean,) = average_seeds([*entries, read_entry(second)]).values()
     assert (mean.count, mean.mean) == (2, 0.5)
-    assert curve([*entries, read_entry(second)], "eval/success").y == pytest.approx([0.105, 0.205, 0.305, 0.405, 0.505])
+    assert average_curve([*entries, read_entry(second)], "eval/success").y == pytest.approx(
+        [0.105, 0.205, 0.305, 0.405, 0.505]
+    )

@@ -47,7 +47,7 @@ def test_a_failed_check_is_the_exit_code(tmp_path, capsys) -> None:
 @pytest.mark.parametrize("module", ["mujoco", "torch"])
 def test_a_package_that_does_not_load_is_named(module: str, tmp_path, monkeypatch) -> None:
     monkeypatch.setitem(sys.modules, module, None)
-    check = doctor.mujoco_steps() if module == "mujoco" else doctor.torch_threads()
+    check = doctor.check_mujoco() if module == "mujoco" else doctor.check_torch()
     assert check.status == "fail"
     assert module in check.remedy
 
@@ -57,6 +57,6 @@ def test_egl_is_optional(monkeypatch) -> None:
         return subprocess.CompletedProcess(arguments, 1, "", "ImportError: Cannot find EGL")
 
     monkeypatch.setattr(doctor.subprocess, "run", fails)
-    check = doctor.egl()
+    check = doctor.check_egl()
     assert check.status == "warn"
     assert "Cannot find EGL" in check.found and "optional" in check.remedy

@@ -48,13 +48,13 @@ def kind(monkeypatch, tmp_path, make_actor, make_simulator, make_handles):
     threads = torch.get_num_threads()
     made = Kind(SimNode("clock", num_envs=6), make_simulator, make_handles, [])
     monkeypatch.setattr(command, "check_settings", lambda *said: None)
-    monkeypatch.setattr(command, "deployed", lambda text: make_actor())
+    monkeypatch.setattr(command, "load_deployed", lambda text: make_actor())
     monkeypatch.setattr(benchmark, "check_settings", lambda *said: None)
     monkeypatch.setattr(
-        benchmark, "SimulatorKind", SimpleNamespace(of=lambda node: made if node.name == "clock" else None)
+        benchmark, "SimulatorKind", SimpleNamespace(find=lambda node: made if node.name == "clock" else None)
     )
     monkeypatch.setattr(command, "read_metadata", lambda file: SimpleNamespace(extra={"sim": {"name": "clock"}}))
-    monkeypatch.setattr(command, "checkpoint_of", lambda text: tmp_path / text)
+    monkeypatch.setattr(command, "find_policy_file", lambda text: tmp_path / text)
     monkeypatch.chdir(tmp_path)
     yield made
     torch.set_num_threads(threads)

@@ -4,8 +4,8 @@ import imageio_ffmpeg
 import numpy as np
 import pytest
 
-from embodied_rl.assembly.acting import policy_for
-from embodied_rl.commands.play import one_of_each, run
+from embodied_rl.assembly.acting import choose_policy
+from embodied_rl.commands.play import choose_one_of_each, run
 from embodied_rl.config.schema import PlayConfig, SimNode
 from embodied_rl.testing.fakes import FakeSimulator
 from embodied_rl_sims.tabletop import Tabletop, TabletopConfig
@@ -18,18 +18,18 @@ def config(**settings) -> PlayConfig:
 
 
 def test_each_task_is_played_once() -> None:
-    episodes = one_of_each(SPEC, config())
+    episodes = choose_one_of_each(SPEC, config())
     assert sorted(episode.task for episode in episodes) == list(range(len(SPEC.tasks)))
     assert [episode.index for episode in episodes] == list(range(len(SPEC.tasks)))
     assert {episode.split for episode in episodes} == {"train"}
 
 
 def test_a_family_or_a_task_is_played_alone() -> None:
-    assert {SPEC.tasks[episode.task].name for episode in one_of_each(SPEC, config(task="push"))} == {
+    assert {SPEC.tasks[episode.task].name for episode in choose_one_of_each(SPEC, config(task="push"))} == {
         "push_cube",
         "push_cylinder",
     }
-    (episode,) = one_of_each(SPEC, config(task="put_in_bowl", split="vision"))
+    (episode,) = choose_one_of_each(SPEC, config(task="put_in_bowl", split="vision"))
     assert (SPEC.tasks[episode.task].name, episode.split) == ("put_in_bowl", "vision")
 
 
@@ -45,4 +45,4 @@ def test_the_video_is_written(tmp_path, capsys) -> None:
 
 def test_a_simulator_without_an_operator_says_so() -> None:
     with pytest.raises(ValueError, match=r"policy=expert: this simulator has no scripted operator"):
-        policy_for("expert", FakeSimulator(2), 2)
+        choose_policy("expert", FakeSimulator(2), 2)

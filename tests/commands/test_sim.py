@@ -12,7 +12,7 @@ from embodied_rl.commands import doctor
 from embodied_rl.commands import sim as install
 from embodied_rl.config.schema import EnvironmentConfig, SimNode
 from embodied_rl.interfaces.errors import UserError
-from embodied_rl.simulators import environments
+from embodied_rl.simulators import python_environments
 
 RECIPE = """
 about: a simulator that weighs nothing
@@ -49,8 +49,8 @@ def recipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     wheel(wheels, "numpy", "9.0")
     file = tmp_path / "tabletop.yaml"
     file.write_text(RECIPE.format(wheels=wheels))
-    for module in (environments, install, doctor):
-        monkeypatch.setattr(module, "recipe_file", lambda name: file)
+    for module in (python_environments, install, doctor):
+        monkeypatch.setattr(module, "find_recipe_file", lambda name: file)
     return file
 
 
@@ -60,15 +60,17 @@ def config(**keys) -> EnvironmentConfig:
 
 @pytest.mark.process
 def test_an_environment_is_made_used_and_examined(recipe: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert environments.interpreter(SimNode("tabletop")) is None
+    assert python_environments.find_interpreter(SimNode("tabletop")) is None
     install.run(config())
     said = capsys.readouterr().out
     assert said.index("a few kB") < said.index("-m pip install") < said.index("Made:")
-    made = environments.interpreter(SimNode("tabletop"))
-    assert made is not None and made.python == str(environments.folder("tabletop") / "bin" / "python")
+    made = python_environments.find_interpreter(SimNode("tabletop"))
+    assert made is not None and made.python == str(
+        python_environments.find_environment_folder("tabletop") / "bin" / "python"
+    )
     code = "import toysim; print(toysim.__version__)"
     assert subprocess.run([made.python, "-c", code], capture_output=True, text=True, check=True).stdout == "1.0\n"
-    mark = json.loads((environments.folder("tabletop") / environments.MARK).read_text())
+    mark = json.loads((python_environments.find_environment_folder("tabletop") / python_environments.MARK).read_text())
     assert {"toysim==1.0", "numpy==9.0"} <= set(mark["packages"])
     checks = {check.name: check for check in doctor.examine_simulator(SimNode("tabletop"))[:1]}
     assert checks["environment"].status == "ok"
@@ -79,9 +81,9 @@ def test_an_environment_is_made_used_and_examined(recipe: Path, capsys: pytest.C
         install.run(config())
     install.run(config(keep=True))  # with the other pins, it is made anew
     assert install.is_current("tabletop")
-    (environments.folder("tabletop") / "kept").touch()
+    (python_environments.find_environment_folder("tabletop") / "kept").touch()
     install.run(config(keep=True))
-    assert (environments.folder("tabletop") / "kept").exists()
+    assert (python_environments.find_environment_folder("tabletop") / "kept").exists()
 
 
 @pytest.mark.process
@@ -108,7 +110,7 @@ def test_what_a_failed_step_leaves_is_removed(recipe: Path, monkeypatch: pytest.
     done: list[list[str]] = []
 
     def execute(step: list[str]) -> None:
-        environments.folder("tabletop").mkdir(parents=True, exist_ok=True)
+        python_environments.find_environment_folder("tabletop").mkdir(parents=True, exist_ok=True)
         done.append(step)
         if "install" in step:
             raise UserError("pip is out of order")
@@ -117,19 +119,19 @@ def test_what_a_failed_step_leaves_is_removed(recipe: Path, monkeypatch: pytest.
     with pytest.raises(ValueError, match="out of order"):
         install.run(config())
     assert [step[2] for step in done] == ["venv", "pip"] and "toysim==1.0" in done[1]
-    assert not environments.folder("tabletop").exists()
+    assert not python_environments.find_environment_folder("tabletop").exists()
 
 
 def test_an_environment_without_its_mark_is_not_used(recipe: Path) -> None:
-    python = environments.folder("tabletop") / "bin" / "python"
+    python = python_environments.find_environment_folder("tabletop") / "bin" / "python"
     python.parent.mkdir(parents=True)
     python.write_text("")
-    assert environments.installed("tabletop") is None
+    assert python_environments.find_installed("tabletop") is None
 
 
 @pytest.mark.process
 def test_what_stands_in_the_way_is_said_before_anything_is_made(recipe: Path, monkeypatch) -> None:
-    monkeypatch.setattr(install, "make", lambda *_: pytest.fail("it was made"))
+    monkeypatch.setattr(install, "make_environment", lambda *_: pytest.fail("it was made"))
     text = recipe.read_text()
     recipe.write_text(text.replace(">=3.10", "<3.9"))
     with pytest.raises(ValueError, match=r"tabletop needs Python <3\.9, but .* is 3\."):
@@ -159,14 +161,14 @@ def test_a_simulator_that_needs_no_environment_says_so() -> None:
 
 def test_the_beginning_of_a_name_is_enough_where_it_is_of_one() -> None:
     having = ["isaaclab", "maniskill", "manipulate"]
-    assert install.full_name("isaac", having) == "isaaclab"
+    assert install.find_full_name("isaac", having) == "isaaclab"
     for word in ("mani", "", "x"):
         with pytest.raises(ValueError, match="unknown simulator"):
-            install.full_name(word, having)
+            install.find_full_name(word, having)
 
 
 def test_a_folder_of_something_else_is_not_erased(recipe: Path) -> None:
-    clone = environments.folder("tabletop") / "README.md"
+    clone = python_environments.find_environment_folder("tabletop") / "README.md"
     clone.parent.mkdir(parents=True)
     clone.write_text("a clone")
     with pytest.raises(ValueError, match=r"would be erased.*EMBODIED_RL_ENVIRONMENTS"):
@@ -176,9 +178,9 @@ def test_a_folder_of_something_else_is_not_erased(recipe: Path) -> None:
 
 def test_folders_to_import_from_need_an_interpreter(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"give sim\.python=<interpreter>"):
-        environments.interpreter(SimNode("tabletop", pythonpath=(str(tmp_path),)))
+        python_environments.find_interpreter(SimNode("tabletop", pythonpath=(str(tmp_path),)))
     with pytest.raises(ValueError, match=r"sim\.pythonpath: .*nowhere is not a folder"):
-        environments.interpreter(SimNode("tabletop", pythonpath=(str(tmp_path / "nowhere"),)))
+        python_environments.find_interpreter(SimNode("tabletop", pythonpath=(str(tmp_path / "nowhere"),)))
 
 
 def test_the_doctor_shows_everything_although_a_simulator_is_missing(tmp_path: Path, monkeypatch) -> None:

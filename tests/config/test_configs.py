@@ -9,10 +9,11 @@ import pytest
 from embodied_rl.cli import execution
 from embodied_rl.cli.table import COMMANDS
 from embodied_rl.config import schema
-from embodied_rl.config.compose import compose, experiments, root
+from embodied_rl.config.compose import compose_config, find_config_folder, list_experiments
+from embodied_rl.interfaces.errors import UserError
 
-FILES = sorted(root().rglob("*.yaml"))
-EXPERIMENTS = {item.name: item for item in experiments()}
+FILES = sorted(find_config_folder().rglob("*.yaml"))
+EXPERIMENTS = {item.name: item for item in list_experiments()}
 REQUIRED = {
     "eval": ["checkpoint=runs/x"],
     "compare": ["runs=[a,b]"],
@@ -25,7 +26,7 @@ def frozen(command: str, *overrides: str):
     """The configuration of a command, its plug-ins found and their keys checked."""
     known = COMMANDS[command]
     typed = [*REQUIRED.get(command, []), *overrides]
-    config = execution.read(known, compose(known.config, typed, known.values), typed)
+    config = execution.read_config(known, compose_config(known.config, typed, known.values), typed)
     return execution.find_plugins(config)[0]
 
 
@@ -41,7 +42,9 @@ def test_every_experiment(name: str) -> None:
     assert EXPERIMENTS[name].summary
 
 
-@pytest.mark.parametrize("choice", sorted(f"{path.parent.name}={path.stem}" for path in root().glob("*/*.yaml")))
+@pytest.mark.parametrize(
+    "choice", sorted(f"{path.parent.name}={path.stem}" for path in find_config_folder().glob("*/*.yaml"))
+)
 def test_every_choice(choice: str) -> None:
     """Every file of every group can be chosen in some command."""
     group, _, name = choice.partition("=")
@@ -50,22 +53,41 @@ def test_every_choice(choice: str) -> None:
     assert frozen(command, choice)
 
 
-@pytest.mark.parametrize("command", ["eval", "collect"])
-def test_a_number_of_episodes_is_no_choice_of_a_file(command: str) -> None:
-    """While training `episodes` names a curriculum; here it counts."""
-    assert frozen(command, "episodes=12").episodes == 12
+@pytest.mark.parametrize("typed", ["episodes=weighted", "episodes.floor=0.1", "episodes.name=uniform"])
+def test_the_old_name_of_the_curriculum_is_refused_with_the_new_one(typed: str) -> None:
+    with pytest.raises(ValueError, match=r"unknown key 'episodes'\. It is called 'curriculum' now\."):
+        frozen("train", typed)
+
+
+def test_a_file_that_chooses_by_an_old_name_is_told_the_new_one(tmp_path: Path) -> None:
+    (tmp_path / "experiment").mkdir()
+    (tmp_path / "experiment" / "mine.yaml").write_text(
+        "# @package _global_\ndefaults:\n  - override /episodes: weighted\n"
+    )
+    with pytest.raises(UserError, match=r"'episodes'.* It is called 'curriculum' now"):
+        compose_config("train", ["experiment=mine"], config_dir=tmp_path)
+
+
+def test_only_what_has_the_new_key_is_told_of_it() -> None:
+    """Elsewhere `episodes` may be a key of its own, or a slip."""
+    assert frozen("eval", "episodes=12").episodes == 12
+    with pytest.raises(ValueError, match="unknown key 'episodes'") as told:
+        frozen("sft", "episodes=3")
+    assert "curriculum" not in str(told.value)
 
 
 def test_how_tasks_are_drawn_is_chosen_by_name_and_set_by_key() -> None:
-    assert frozen("train").episodes.name == "uniform"
-    chosen = frozen("train", "episodes=weighted", "episodes.weights={push: 3, press: 0.5}").episodes
+    assert frozen("train").curriculum.name == "uniform"
+    chosen = frozen("train", "curriculum=weighted", "curriculum.weights={push: 3, press: 0.5}").curriculum
     assert (chosen.name, chosen.options) == ("weighted", {"weights": {"push": 3.0, "press": 0.5}})
 
 
 def test_only_known_groups_and_commands_have_files() -> None:
-    assert {path.stem for path in root().glob("*.yaml")} == {item.config for item in COMMANDS.values() if item.config}
-    folders = {"sim", "policy", "algo", "episodes", "plan", "benchmark", "experiment"}
-    assert {path.name for path in root().iterdir() if path.is_dir()} == folders
+    assert {path.stem for path in find_config_folder().glob("*.yaml")} == {
+        item.config for item in COMMANDS.values() if item.config
+    }
+    folders = {"sim", "policy", "algo", "curriculum", "plan", "benchmark", "experiment"}
+    assert {path.name for path in find_config_folder().iterdir() if path.is_dir()} == folders
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
@@ -75,13 +97,13 @@ def test_names_not_paths(path: Path) -> None:
     assert "_target_" not in text and "${eval" not in text
 
 
-@pytest.mark.parametrize("path", sorted(root().glob("experiment/*.yaml")), ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", sorted(find_config_folder().glob("experiment/*.yaml")), ids=lambda path: path.stem)
 def test_experiments_are_short(path: Path) -> None:
     assert len(path.read_text().splitlines()) <= 15
 
 
 def test_experiments_do_not_repeat_each_other() -> None:
     """Two experiments that share most of their lines should share a file."""
-    for one, other in combinations(sorted(root().glob("experiment/*.yaml")), 2):
+    for one, other in combinations(sorted(find_config_folder().glob("experiment/*.yaml")), 2):
         lines = [[line for line in path.read_text().splitlines() if line[:1] != "#"] for path in (one, other)]
         assert SequenceMatcher(None, *lines).ratio() <= 0.8, (one.name, other.name)

@@ -9,7 +9,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from embodied_rl.config.freeze import at_least, freeze, load, rest, save, thaw, to_yaml
+from embodied_rl.config.freeze import (
+    at_least,
+    freeze_config,
+    load_config,
+    save_config,
+    take_other_keys,
+    thaw_config,
+    to_yaml,
+)
 from embodied_rl.config.schema import TrainConfig
 
 
@@ -38,7 +46,7 @@ class Inner:
 class Node:
     name: str
     inner: Inner = field(default_factory=Inner)
-    options: dict[str, Any] = rest()
+    options: dict[str, Any] = take_other_keys()
 
 
 def test_every_kind_of_value() -> None:
@@ -46,23 +54,23 @@ def test_every_kind_of_value() -> None:
         "size": 4, "rate": 1, "pair": [3, 4], "many": [1, 2.5], "names": ["a"], "table": {"x": 1}, "kind": "square",
         "mode": "slow", "path": "there", "maybe": None, "number_or_text": "x", "anything": [1, {"y": None}],
     }  # fmt: skip
-    inner = freeze(Inner, given_values)
+    inner = freeze_config(Inner, given_values)
     assert inner == Inner(
         4, 1.0, (3, 4.0), (1.0, 2.5), ["a"], {"x": 1.0}, "square", Mode.SLOW, Path("there"), None, "x", [1, {"y": None}]
     )
     assert isinstance(inner.rate, float) and isinstance(inner.pair[1], float)
-    assert freeze(Inner, thaw(inner)) == inner
+    assert freeze_config(Inner, thaw_config(inner)) == inner
 
 
 def test_unknown_keys_go_to_the_options_of_a_node() -> None:
-    node = freeze(Node, {"name": "x", "gravity": 9.81})
+    node = freeze_config(Node, {"name": "x", "gravity": 9.81})
     assert node.options == {"gravity": 9.81}
-    assert thaw(node) == {"name": "x", "inner": thaw(Inner()), "gravity": 9.81}
+    assert thaw_config(node) == {"name": "x", "inner": thaw_config(Inner()), "gravity": 9.81}
 
 
 def test_what_is_frozen_cannot_be_changed() -> None:
     with pytest.raises(FrozenInstanceError):
-        freeze(Inner, {}).size = 5  # type: ignore[misc]
+        freeze_config(Inner, {}).size = 5  # type: ignore[misc]
 
 
 @pytest.mark.parametrize(
@@ -89,19 +97,19 @@ def test_what_is_frozen_cannot_be_changed() -> None:
 )
 def test_message(mapping: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError) as error:
-        freeze(Inner, mapping, "node")
+        freeze_config(Inner, mapping, "node")
     assert str(error.value) == message
 
 
 def test_messages_of_nested_nodes() -> None:
     with pytest.raises(ValueError, match=r"name is missing. Add name=<value>"):
-        freeze(Node, {})
+        freeze_config(Node, {})
     with pytest.raises(ValueError, match=r"inner: expected a group of keys, such as inner.size=<value>, got 3"):
-        freeze(Node, {"name": "x", "inner": 3})
+        freeze_config(Node, {"name": "x", "inner": 3})
     with pytest.raises(ValueError, match=r"name: expected text, got 3 .*name='\"3\"'"):
-        freeze(Node, {"name": 3})
+        freeze_config(Node, {"name": 3})
     with pytest.raises(ValueError, match=r"rate must be at least 0.0, not nan"):
-        freeze(Bounded, {"rate": float("nan")})
+        freeze_config(Bounded, {"rate": float("nan")})
 
 
 @dataclass(frozen=True)
@@ -110,7 +118,7 @@ class Bounded:
 
 
 def test_no_bound_on_nothing() -> None:
-    assert freeze(Bounded, {"rate": None}) == Bounded()
+    assert freeze_config(Bounded, {"rate": None}) == Bounded()
 
 
 @settings(max_examples=30)
@@ -130,16 +138,16 @@ def test_a_saved_configuration_is_read_as_it_was(tmp_path_factory, seed, noise, 
         "seed": seed,
         "run": {"overrides": [] if text is None else [text]},
     }
-    config = freeze(TrainConfig, mapping)
+    config = freeze_config(TrainConfig, mapping)
     path = tmp_path_factory.mktemp("run") / "config.yaml"
-    save(config, path)
-    assert load(TrainConfig, path) == config
+    save_config(config, path)
+    assert load_config(TrainConfig, path) == config
 
 
 def test_a_configuration_that_does_not_fit_is_named(tmp_path) -> None:
     path = tmp_path / "config.yaml"
     with pytest.raises(ValueError, match="is not there"):
-        load(Inner, path)
+        load_config(Inner, path)
     path.write_text(to_yaml(Inner()) + "siz: 3\n")
     with pytest.raises(ValueError, match=r"config.yaml: unknown key 'siz'. Did you mean 'size'"):
-        load(Inner, path)
+        load_config(Inner, path)

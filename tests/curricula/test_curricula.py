@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from embodied_rl.assembly import build
-from embodied_rl.config.schema import EpisodesNode
+from embodied_rl.config.schema import CurriculumNode
 from embodied_rl.curricula.success_rate import SuccessRate, SuccessRateConfig
 from embodied_rl.curricula.weighted import Weighted, WeightedConfig
 from embodied_rl.interfaces.curriculum import EpisodeRecord
@@ -39,12 +39,12 @@ def test_a_weight_is_the_uniform_one_times_what_is_given(weights: dict[str, floa
 @pytest.mark.parametrize(
     ("weights", "message"),
     [
-        ({"lfit": 1}, r"episodes\.weights: unknown family or task 'lfit'\. Did you mean 'lift'\?"),
+        ({"lfit": 1}, r"curriculum\.weights: unknown family or task 'lfit'\. Did you mean 'lift'\?"),
         ({"push_0": 1}, r"Did you mean 'push0'\?"),
-        ({"push": -0.5}, r"episodes\.weights\.push must be a number of at least 0, not -0\.5"),
-        ({"push": float("nan")}, r"episodes\.weights\.push must be"),
-        ({"push": float("inf")}, r"episodes\.weights\.push must be"),
-        ({"push": 0, "lift0": 0, "lift1": 0, "press": 0}, r"episodes\.weights leaves no task"),
+        ({"push": -0.5}, r"curriculum\.weights\.push must be a number of at least 0, not -0\.5"),
+        ({"push": float("nan")}, r"curriculum\.weights\.push must be"),
+        ({"push": float("inf")}, r"curriculum\.weights\.push must be"),
+        ({"push": 0, "lift0": 0, "lift1": 0, "press": 0}, r"curriculum\.weights leaves no task"),
     ],
 )
 def test_wrong_weights_are_named(weights: dict[str, float], message: str) -> None:
@@ -94,13 +94,13 @@ def test_success_rate_goes_on_from_its_state() -> None:
 @pytest.mark.parametrize("settings", [{"floor": 0.0}, {"floor": -1.0}, {"rate": 0.0}, {"rate": 1.1}])
 def test_wrong_settings_of_success_rate_are_named(settings: dict[str, float]) -> None:
     (name,) = settings
-    with pytest.raises(ValueError, match=rf"episodes\.{name} must be above 0"):
+    with pytest.raises(ValueError, match=rf"curriculum\.{name} must be above 0"):
         SuccessRate(SuccessRateConfig(**settings), SPEC)
 
 
 def test_methods_are_found_by_name() -> None:
-    assert isinstance(build.curriculum(EpisodesNode("weighted", {"weights": {"push": 2}}), SPEC), Weighted)
+    assert isinstance(build.build_curriculum(CurriculumNode("weighted", {"weights": {"push": 2}}), SPEC), Weighted)
     with pytest.raises(ValueError, match=r"unknown curriculum 'sucess_rate'\. Did you mean 'success_rate'\?"):
-        build.curriculum(EpisodesNode("sucess_rate"), SPEC)
-    with pytest.raises(ValueError, match=r"unknown key 'episodes\.flor'\. Did you mean 'episodes\.floor'\?"):
-        build.curriculum(EpisodesNode("success_rate", {"flor": 1}), SPEC)
+        build.build_curriculum(CurriculumNode("sucess_rate"), SPEC)
+    with pytest.raises(ValueError, match=r"unknown key 'curriculum\.flor'\. Did you mean 'curriculum\.floor'\?"):
+        build.build_curriculum(CurriculumNode("success_rate", {"flor": 1}), SPEC)

@@ -11,12 +11,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from embodied_rl.datasets.lerobot import reader, statistics
+from embodied_rl.datasets.lerobot import dataset_reader, feature_statistics
+from embodied_rl.datasets.lerobot.dataset_reader import LeRobotDataset
+from embodied_rl.datasets.lerobot.dataset_writer import DatasetWriter
 from embodied_rl.datasets.lerobot.decoder import Decoder
-from embodied_rl.datasets.lerobot.episodes import read_statistics
+from embodied_rl.datasets.lerobot.episode_files import read_statistics
 from embodied_rl.datasets.lerobot.info import DatasetError, Feature
-from embodied_rl.datasets.lerobot.reader import Dataset
-from embodied_rl.datasets.lerobot.writer import Writer
 from tests.support import recipe
 from tests.support.making_datasets import FPS, NUMBERS, PNG, VIDEO, assert_grey, frame, grey, length, made, task, where
 
@@ -32,12 +32,12 @@ def folder(tmp_path_factory) -> Path:
 
 
 @pytest.fixture
-def dataset(folder) -> Dataset:
-    return Dataset(folder)
+def dataset(folder) -> LeRobotDataset:
+    return LeRobotDataset(folder)
 
 
 def test_a_dataset_of_lerobot_is_read() -> None:
-    dataset = Dataset(THEIRS)
+    dataset = LeRobotDataset(THEIRS)
     assert (len(dataset), len(dataset.episodes), dataset.info.fps, dataset.info.robot_type) == (12, 2, 10, "toy")
     assert dataset.info.features["observation.images.front"].info["video.codec"] == "av1"
     samples = dataset.read(range(12), 2)
@@ -58,26 +58,26 @@ def test_a_dataset_of_lerobot_is_read() -> None:
 
 def test_statistics_are_those_of_lerobot() -> None:
     """Mean, std and bounds to the precision of float32; quantiles to a bin of its histogram, (max - min) / 5000."""
-    dataset = Dataset(THEIRS)
+    dataset = LeRobotDataset(THEIRS)
     for episode, theirs in zip(dataset.episodes, read_statistics(THEIRS, 2), strict=True):
         for key in ("observation.state", "action", "forces", "timestamp", "frame_index", "source", "index"):
             rows = dataset.column(key, range(episode.start, episode.stop))
-            ours = statistics.of_values(rows)
+            ours = feature_statistics.summarise(rows)
             assert {name: array.shape for name, array in ours.items()} == {
                 name: array.shape for name, array in theirs[key].items()
             }
             for name in ("mean", "std", "min", "max", "count"):
                 np.testing.assert_allclose(ours[name], theirs[key][name], atol=2e-6)
             width = (ours["max"] - ours["min"]) / 5000
-            for name in statistics.QUANTILES:
+            for name in feature_statistics.QUANTILES:
                 assert (abs(ours[name] - theirs[key][name]) <= width + 1e-6).all()
 
 
 def test_statistics_of_pictures_are_those_of_lerobot() -> None:
     """But for std: lerobot 0.4.4 squares uint8 without widening it; later versions do not."""
-    dataset = Dataset(THEIRS)
+    dataset = LeRobotDataset(THEIRS)
     for episode, theirs in zip(dataset.episodes, read_statistics(THEIRS, 2), strict=True):
-        colours = statistics.Colours()
+        colours = feature_statistics.ColourStatistics()
         for picture in dataset.images("wrist", range(episode.start, episode.stop)):
             colours.add(picture)
         ours, wanted = colours.summary(), theirs["observation.images.wrist"]
@@ -106,9 +106,9 @@ def test_frames_come_in_the_order_that_is_asked_for(dataset) -> None:
 
 def test_little_memory_gives_the_same_frames(folder, dataset, monkeypatch) -> None:
     """Nothing is kept between two reads, and no two files stay open."""
-    monkeypatch.setattr(reader, "OPEN_FILES", 1)
+    monkeypatch.setattr(dataset_reader, "OPEN_FILES", 1)
     rows = np.random.default_rng(1).permutation(len(dataset))[:40]
-    poor, rich = Dataset(folder, cache_mb=0).read(rows), dataset.read(rows)
+    poor, rich = LeRobotDataset(folder, cache_mb=0).read(rows), dataset.read(rows)
     for camera in ("front", "wrist"):
         np.testing.assert_array_equal(poor.observation.images[camera], rich.observation.images[camera])
     np.testing.assert_array_equal(poor.actions, rich.actions)
@@ -146,7 +146,7 @@ def test_pictures_may_be_described_with_colours_first(tmp_path) -> None:
             "names": ["channels", "height", "width"],
         }
     path.write_text(json.dumps(info))
-    turned, plain = Dataset(tmp_path / "data").read(range(12)), Dataset(THEIRS).read(range(12))
+    turned, plain = LeRobotDataset(tmp_path / "data").read(range(12)), LeRobotDataset(THEIRS).read(range(12))
     for camera, image in plain.observation.images.items():
         np.testing.assert_array_equal(turned.observation.images[camera], image)
     added = {
@@ -158,9 +158,9 @@ def test_pictures_may_be_described_with_colours_first(tmp_path) -> None:
         "source": 1,
         "forces": np.ones((2, 3)),
     }
-    with Writer.resume(tmp_path / "data") as writer:
+    with DatasetWriter.resume(tmp_path / "data") as writer:
         writer.add_episode([added], "more")
-    continued = Dataset(tmp_path / "data").read([12, 0]).observation
+    continued = LeRobotDataset(tmp_path / "data").read([12, 0]).observation
     np.testing.assert_array_equal(continued.images["wrist"][0], continued.images["wrist"][1])
     assert abs(continued.images["front"][0].astype(int) - continued.images["front"][1]).mean() < 3
 
@@ -183,7 +183,7 @@ def test_statistics_are_those_of_the_frames(dataset) -> None:
         np.testing.assert_array_equal(found["min"], values.min(0))
         np.testing.assert_array_equal(found["max"], values.max(0))
         assert found["count"] == len(dataset)
-        for name, share in statistics.QUANTILES.items():
+        for name, share in feature_statistics.QUANTILES.items():
             wanted = np.quantile(values, share, axis=0, method="inverted_cdf")
             assert (abs(found[name] - wanted) <= 0.5001 * (values.max(0) - values.min(0)) / 5000).all()
 
@@ -195,10 +195,10 @@ def test_statistics_of_pictures_are_those_of_the_pictures(dataset) -> None:
     assert all(array.shape == ((1,) if name == "count" else (3, 1, 1)) for name, array in found.items())
     np.testing.assert_allclose(found["mean"].ravel(), pictures.mean((0, 1, 2)), rtol=1e-9)
     np.testing.assert_allclose(found["std"].ravel(), pictures.std((0, 1, 2)), rtol=1e-9)
-    first = statistics.Colours()
+    first = feature_statistics.ColourStatistics()
     for picture in dataset.images("wrist", range(5)):
         first.add(picture)
-    for name, share in statistics.QUANTILES.items():
+    for name, share in feature_statistics.QUANTILES.items():
         wanted = np.quantile(pictures[:5].reshape(-1, 3), share, axis=0, method="inverted_cdf")
         np.testing.assert_allclose(first.summary()[name].ravel(), wanted, rtol=1e-9)
     greys = [grey(episode, number) / 255 for episode, number in where(dataset)]
@@ -211,7 +211,7 @@ def test_large_pictures_are_thinned_out_for_statistics() -> None:
     """As lerobot does from 300 pixels on: every n-th row and column, so that about 150 are left."""
     picture = np.zeros((480, 640, 3), np.uint8)
     picture[::4, ::4] = 255
-    colours = statistics.Colours()
+    colours = feature_statistics.ColourStatistics()
     colours.add(picture)
     assert (colours.summary()["mean"] == 1).all()
 
@@ -219,7 +219,7 @@ def test_large_pictures_are_thinned_out_for_statistics() -> None:
 def test_statistics_that_are_not_there_are_those_of_the_episodes(folder, tmp_path) -> None:
     shutil.copytree(folder, tmp_path / "data")
     (tmp_path / "data/meta/stats.json").unlink()
-    found, wanted = Dataset(tmp_path / "data").statistics["action"], Dataset(folder).statistics["action"]
+    found, wanted = LeRobotDataset(tmp_path / "data").statistics["action"], LeRobotDataset(folder).statistics["action"]
     for name in ("mean", "std", "min", "max", "count"):
         np.testing.assert_allclose(found[name], wanted[name], rtol=1e-9)
 
@@ -318,12 +318,12 @@ def shifted(folder: Path) -> None:
 def test_what_is_wrong_is_said_when_a_dataset_is_opened(folder, tmp_path, damage, message) -> None:
     damage(shutil.copytree(folder, tmp_path / "data"))
     with pytest.raises(DatasetError, match=message):
-        Dataset(tmp_path / "data")
+        LeRobotDataset(tmp_path / "data")
 
 
 def test_what_is_not_there_is_said(dataset, tmp_path) -> None:
     with pytest.raises(DatasetError, match="holds no LeRobotDataset"):
-        Dataset(tmp_path)
+        LeRobotDataset(tmp_path)
     with pytest.raises(DatasetError, match="there is no frame 72"):
         dataset.read([0, 72])
     with pytest.raises(DatasetError, match="holds 72 frames"):
@@ -335,14 +335,14 @@ def test_what_is_not_there_is_said(dataset, tmp_path) -> None:
     with pytest.raises(DatasetError, match=r"'observation\.images\.front' is no number, but video"):
         dataset.column("observation.images.front", [0])
     features = {"action": Feature("float32", (1,))}
-    with Writer(tmp_path / "blind", features, FPS) as writer:
+    with DatasetWriter(tmp_path / "blind", features, FPS) as writer:
         writer.add_episode([{"action": 1.0}, {"action": 2.0}], "count")
     with pytest.raises(DatasetError, match=r"has no feature 'observation\.state'"):
-        Dataset(tmp_path / "blind").read([0])
-    assert Dataset(tmp_path / "blind").column("action", [1, 0]).ravel().tolist() == [2, 1]
+        LeRobotDataset(tmp_path / "blind").read([0])
+    assert LeRobotDataset(tmp_path / "blind").column("action", [1, 0]).ravel().tolist() == [2, 1]
 
 
 def test_an_empty_dataset_is_one(tmp_path) -> None:
-    Writer(tmp_path / "data", NUMBERS | VIDEO | PNG, FPS).close()
-    dataset = Dataset(tmp_path / "data")
+    DatasetWriter(tmp_path / "data", NUMBERS | VIDEO | PNG, FPS).close()
+    dataset = LeRobotDataset(tmp_path / "data")
     assert (len(dataset), dataset.episodes, dataset.tasks, dataset.statistics) == (0, [], (), {})

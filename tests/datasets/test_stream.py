@@ -6,11 +6,11 @@ import json
 import numpy as np
 import pytest
 
+from embodied_rl.datasets.lerobot.dataset_reader import LeRobotDataset
+from embodied_rl.datasets.lerobot.dataset_writer import DatasetWriter
 from embodied_rl.datasets.lerobot.info import DatasetError
-from embodied_rl.datasets.lerobot.reader import Dataset
-from embodied_rl.datasets.lerobot.samples import Samples
-from embodied_rl.datasets.lerobot.stream import Shuffle, Stream
-from embodied_rl.datasets.lerobot.writer import Writer
+from embodied_rl.datasets.lerobot.samples import DatasetSamples
+from embodied_rl.datasets.lerobot.stream import SampleStream, Shuffle
 from tests.support.making_datasets import FEATURES, FPS, frame, made, record, where
 
 SMALL = Shuffle(seed=3, run=4, buffer=20)
@@ -18,16 +18,16 @@ ALL = list(range(72))
 
 
 @pytest.fixture(scope="module")
-def dataset(tmp_path_factory) -> Dataset:
+def dataset(tmp_path_factory) -> LeRobotDataset:
     """Nine episodes, 72 frames."""
-    return Dataset(made(tmp_path_factory.mktemp("stream") / "data", 9))
+    return LeRobotDataset(made(tmp_path_factory.mktemp("stream") / "data", 9))
 
 
 def rows(batches) -> list[int]:
     return [int(row) for batch in batches for row in batch.row]
 
 
-def assert_same(left: Samples, right: Samples) -> None:
+def assert_same(left: DatasetSamples, right: DatasetSamples) -> None:
     for name in ("row", "episode", "actions", "padding"):
         np.testing.assert_array_equal(getattr(left, name), getattr(right, name))
     for camera, image in left.observation.images.items():
@@ -41,7 +41,7 @@ def assert_same(left: Samples, right: Samples) -> None:
 @pytest.mark.parametrize("batch", [1, 7, 72, 100])
 def test_every_frame_comes_once_an_epoch(dataset, batch) -> None:
     """In batches that are full but for the last; epochs in different orders."""
-    batches = list(Stream(dataset, batch, shuffle=SMALL, epochs=2))
+    batches = list(SampleStream(dataset, batch, shuffle=SMALL, epochs=2))
     assert [len(part) for part in batches[:-1]] == [batch] * (len(batches) - 1)
     order = rows(batches)
     assert sorted(order[:72]) == sorted(order[72:]) == ALL
@@ -51,7 +51,7 @@ def test_every_frame_comes_once_an_epoch(dataset, batch) -> None:
 def test_batches_hold_what_the_dataset_holds(dataset) -> None:
     """Shuffling does not part a frame from its picture, chunk, text and numbers."""
     places = where(dataset)
-    for batch in Stream(dataset, 11, 3, SMALL, epochs=1):
+    for batch in SampleStream(dataset, 11, 3, SMALL, epochs=1):
         assert_same(batch, dataset.read(batch.row, 3))
         for position, row in enumerate(batch.row.tolist()):
             wanted = frame(*places[row])
@@ -63,18 +63,18 @@ def test_batches_hold_what_the_dataset_holds(dataset) -> None:
 
 def test_the_seed_fixes_the_order(dataset) -> None:
     same, again, other = (
-        rows(itertools.islice(Stream(dataset, 8, shuffle=Shuffle(seed, 4, 20)), 20)) for seed in (0, 0, 1)
+        rows(itertools.islice(SampleStream(dataset, 8, shuffle=Shuffle(seed, 4, 20)), 20)) for seed in (0, 0, 1)
     )
     assert same == again != other
     for parts in (Shuffle(0, 100, 100), Shuffle(1, 100, 100)):  # a single run: all is in mixing the pool
-        orders = rows(Stream(dataset, 11, shuffle=parts, episodes=[2], epochs=2))
+        orders = rows(SampleStream(dataset, 11, shuffle=parts, episodes=[2], epochs=2))
         assert orders[:11] != orders[11:] and orders[:11] != other[:11]
         other = orders
 
 
 def test_frames_are_mixed_over_the_dataset(dataset) -> None:
     """Neighbours in a batch are of many episodes, and no place in the order belongs to a part of the dataset."""
-    orders = np.array([rows(Stream(dataset, 72, shuffle=Shuffle(seed, 2, 24), epochs=1)) for seed in range(200)])
+    orders = np.array([rows(SampleStream(dataset, 72, shuffle=Shuffle(seed, 2, 24), epochs=1)) for seed in range(200)])
     assert abs(orders.mean(axis=0) - 35.5).max() < 6  # standard error 20.8 / √200 = 1.5
     assert np.mean([len(set(dataset.episode_of(order[:8]).tolist())) for order in orders]) > 4
     assert np.mean(np.diff(orders, axis=1) == 1) < 0.06  # in a pool of 24, one in 24 by chance
@@ -83,53 +83,53 @@ def test_frames_are_mixed_over_the_dataset(dataset) -> None:
 @pytest.mark.parametrize("shuffle", [SMALL, Shuffle(ordered=True, buffer=10), Shuffle(run=1, buffer=1000)])
 def test_a_cursor_continues_exactly(dataset, shuffle) -> None:
     """From any batch on, through JSON, into the next epochs."""
-    whole = Stream(dataset, 10, 2, shuffle)
+    whole = SampleStream(dataset, 10, 2, shuffle)
     batches, cursors = [], [whole.cursor]
     for _ in range(18):
         batches.append(next(whole))
         cursors.append(whole.cursor)
     for number in range(0, 18, 3):
-        continued = Stream(dataset, 10, 2, shuffle, cursor=json.loads(json.dumps(cursors[number])))
+        continued = SampleStream(dataset, 10, 2, shuffle, cursor=json.loads(json.dumps(cursors[number])))
         for batch, cursor in zip(batches[number : number + 4], cursors[number + 1 :], strict=False):
             assert_same(next(continued), batch)
             assert continued.cursor == cursor
 
 
 def test_a_cursor_ends_with_the_epochs(dataset) -> None:
-    stream = Stream(dataset, 50, shuffle=SMALL, epochs=1)
+    stream = SampleStream(dataset, 50, shuffle=SMALL, epochs=1)
     first = next(stream)
-    rest = list(Stream(dataset, 50, shuffle=SMALL, epochs=1, cursor=stream.cursor))
+    rest = list(SampleStream(dataset, 50, shuffle=SMALL, epochs=1, cursor=stream.cursor))
     assert sorted(rows([first, *rest])) == ALL
 
 
 def test_episodes_are_a_choice(dataset) -> None:
     """And without shuffling, they come in the order in which they are named."""
-    mixed = Stream(dataset, 5, shuffle=SMALL, episodes=[1, 4], epochs=1)
+    mixed = SampleStream(dataset, 5, shuffle=SMALL, episodes=[1, 4], epochs=1)
     wanted = [
         row for episode in (1, 4) for row in range(dataset.episodes[episode].start, dataset.episodes[episode].stop)
     ]
     assert sorted(rows(mixed)) == wanted
-    plain = Stream(dataset, 5, shuffle=Shuffle(ordered=True, run=3, buffer=7), episodes=[4, 1], epochs=1)
+    plain = SampleStream(dataset, 5, shuffle=Shuffle(ordered=True, run=3, buffer=7), episodes=[4, 1], epochs=1)
     assert rows(plain) == wanted[8:] + wanted[:8]
 
 
 def test_a_cursor_of_something_else_is_refused(dataset, tmp_path) -> None:
-    cursor = Stream(dataset, 5, shuffle=SMALL).cursor
+    cursor = SampleStream(dataset, 5, shuffle=SMALL).cursor
     with pytest.raises(DatasetError, match="'seed' was 3 and is 0 now"):
-        Stream(dataset, 5, shuffle=Shuffle(0, 4, 20), cursor=cursor)
+        SampleStream(dataset, 5, shuffle=Shuffle(0, 4, 20), cursor=cursor)
     with pytest.raises(DatasetError, match="'chosen' was"):
-        Stream(dataset, 5, shuffle=SMALL, episodes=[0, 1], cursor=cursor)
+        SampleStream(dataset, 5, shuffle=SMALL, episodes=[0, 1], cursor=cursor)
     made(tmp_path / "data", 9)
-    with Writer(tmp_path / "data", FEATURES, FPS) as writer:
+    with DatasetWriter(tmp_path / "data", FEATURES, FPS) as writer:
         record(writer, range(9, 10))
     with pytest.raises(DatasetError, match="'frames' was 72 and is 77 now"):
-        Stream(Dataset(tmp_path / "data"), 5, shuffle=SMALL, cursor=cursor)
+        SampleStream(LeRobotDataset(tmp_path / "data"), 5, shuffle=SMALL, cursor=cursor)
 
 
 def test_a_stream_needs_something_to_read(dataset) -> None:
     with pytest.raises(DatasetError, match="no episode to read"):
-        Stream(dataset, 5, episodes=[])
+        SampleStream(dataset, 5, episodes=[])
     with pytest.raises(DatasetError, match="holds 9 episodes; there is no 9"):
-        Stream(dataset, 5, episodes=[9])
+        SampleStream(dataset, 5, episodes=[9])
     with pytest.raises(DatasetError, match="must be at least 1"):
-        Stream(dataset, 0)
+        SampleStream(dataset, 0)

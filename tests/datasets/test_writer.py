@@ -11,13 +11,13 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from embodied_rl.datasets.lerobot import episodes as listing
+from embodied_rl.datasets.lerobot import episode_files as listing
+from embodied_rl.datasets.lerobot.dataset_reader import LeRobotDataset
+from embodied_rl.datasets.lerobot.dataset_writer import DatasetWriter
+from embodied_rl.datasets.lerobot.feature_statistics import combine
 from embodied_rl.datasets.lerobot.info import DatasetError, Feature
-from embodied_rl.datasets.lerobot.reader import Dataset
-from embodied_rl.datasets.lerobot.statistics import combine
-from embodied_rl.datasets.lerobot.video import Encoder
-from embodied_rl.datasets.lerobot.writer import Writer
-from embodied_rl.runs.storage import StorageError
+from embodied_rl.datasets.lerobot.video_files import Encoder
+from embodied_rl.runs.atomic_write import StorageError
 from tests.support.making_datasets import (
     FEATURES,
     FPS,
@@ -36,7 +36,7 @@ from tests.support.making_datasets import (
 
 @pytest.mark.parametrize("codec", ["h264", "libsvtav1"])
 def test_what_is_written_is_read(tmp_path, codec) -> None:
-    dataset = Dataset(made(tmp_path / "data", 4, codec=codec))
+    dataset = LeRobotDataset(made(tmp_path / "data", 4, codec=codec))
     assert_holds(dataset, 4)
     assert (dataset.info.fps, dataset.info.robot_type) == (FPS, "toy")
     assert dataset.info.features["action"].names == ["x", "y"]
@@ -44,7 +44,7 @@ def test_what_is_written_is_read(tmp_path, codec) -> None:
 
 @pytest.mark.parametrize("features", [NUMBERS, NUMBERS | PNG, NUMBERS | VIDEO], ids=["numbers", "png", "video"])
 def test_pictures_are_a_choice(tmp_path, features) -> None:
-    assert_holds(Dataset(made(tmp_path / "data", 2, features)), 2, features)
+    assert_holds(LeRobotDataset(made(tmp_path / "data", 2, features)), 2, features)
     assert (tmp_path / "data/videos").exists() == (features == NUMBERS | VIDEO)
 
 
@@ -52,16 +52,16 @@ def test_frame_rates_need_not_be_whole(tmp_path) -> None:
     """Timestamps of a video and of its frames agree."""
     features = NUMBERS | VIDEO
     for fps in (12.5, 33.3, 500 / 15):
-        with Writer(tmp_path / f"{fps}", features, fps) as writer:
+        with DatasetWriter(tmp_path / f"{fps}", features, fps) as writer:
             record(writer, range(4), features)
-        dataset = Dataset(tmp_path / f"{fps}")
+        dataset = LeRobotDataset(tmp_path / f"{fps}")
         assert_holds(dataset, 4, features)
         numbers, times = (dataset.column(name, range(len(dataset))) for name in ("frame_index", "timestamp"))
         np.testing.assert_allclose(times, numbers / fps, rtol=1e-6)
 
 
 def test_numbers_of_a_frame_follow_from_its_place(tmp_path) -> None:
-    dataset = Dataset(made(tmp_path / "data", 3, NUMBERS))
+    dataset = LeRobotDataset(made(tmp_path / "data", 3, NUMBERS))
     rows = range(len(dataset))
     numbers = [number for episode in range(3) for number in range(length(episode))]
     assert dataset.column("frame_index", rows).ravel().tolist() == numbers
@@ -105,18 +105,18 @@ def test_files_roll_over_at_their_limits(tmp_path, monkeypatch) -> None:
     assert [path.parent.name + "/" + path.name for path in sorted((folder / "meta/episodes").rglob("file-*"))] == [
         f"chunk-00{chunk}/file-00{file}.parquet" for chunk, file in ((0, 0), (0, 1), (1, 0), (1, 1), (2, 0))
     ]
-    assert_holds(Dataset(folder), 9)
+    assert_holds(LeRobotDataset(folder), 9)
 
 
 @pytest.mark.parametrize("limits", [{}, {"data_files_size_in_mb": 0.1, "video_files_size_in_mb": 0.003}])
 def test_a_dataset_is_continued(tmp_path, limits) -> None:
     """In parts, it is the dataset that it is in one go."""
     for start in range(0, 6, 2):
-        with Writer(tmp_path / "parts", FEATURES, FPS, "toy", **limits) as writer:
+        with DatasetWriter(tmp_path / "parts", FEATURES, FPS, "toy", **limits) as writer:
             record(writer, range(start, start + 2))
     made(tmp_path / "whole", 6, **limits)
-    assert_holds(Dataset(tmp_path / "parts"), 6)
-    left, right = (Dataset(tmp_path / name) for name in ("parts", "whole"))
+    assert_holds(LeRobotDataset(tmp_path / "parts"), 6)
+    left, right = (LeRobotDataset(tmp_path / name) for name in ("parts", "whole"))
     assert (left.info, left.episodes, left.tasks) == (right.info, right.episodes, right.tasks)
     for key, summary in right.statistics.items():
         for name, array in summary.items():
@@ -125,19 +125,19 @@ def test_a_dataset_is_continued(tmp_path, limits) -> None:
 
 def test_resume_takes_everything_from_the_folder(tmp_path) -> None:
     made(tmp_path / "data", 2)
-    with Writer.resume(tmp_path / "data") as writer:
+    with DatasetWriter.resume(tmp_path / "data") as writer:
         record(writer, range(2, 4))
-    assert_holds(Dataset(tmp_path / "data"), 4)
+    assert_holds(LeRobotDataset(tmp_path / "data"), 4)
     with pytest.raises(DatasetError, match="holds no LeRobotDataset"):
-        Writer.resume(tmp_path / "elsewhere")
+        DatasetWriter.resume(tmp_path / "elsewhere")
 
 
 def test_videos_of_another_encoder_get_files_of_their_own(tmp_path) -> None:
     made(tmp_path / "data", 2)
-    with Writer.resume(tmp_path / "data", codec="libsvtav1") as writer:
+    with DatasetWriter.resume(tmp_path / "data", codec="libsvtav1") as writer:
         record(writer, range(2, 4))
     assert len(list((tmp_path / "data/videos").rglob("*.mp4"))) == 2
-    assert_holds(Dataset(tmp_path / "data"), 4)
+    assert_holds(LeRobotDataset(tmp_path / "data"), 4)
 
 
 @pytest.mark.process
@@ -156,10 +156,10 @@ def test_a_killed_writer_leaves_its_episodes(tmp_path, episodes, more) -> None:
     assert process.stdout is not None and process.stdout.readline() == b"ready\n"
     process.kill()
     process.communicate(timeout=200)
-    assert_holds(Dataset(tmp_path / "data"), episodes)
-    with Writer.resume(tmp_path / "data") as writer:
+    assert_holds(LeRobotDataset(tmp_path / "data"), episodes)
+    with DatasetWriter.resume(tmp_path / "data") as writer:
         record(writer, range(episodes, episodes + 2))
-    assert_holds(Dataset(tmp_path / "data"), episodes + 2)
+    assert_holds(LeRobotDataset(tmp_path / "data"), episodes + 2)
     assert not list((tmp_path / "data").rglob(".tmp-*"))
 
 
@@ -174,7 +174,7 @@ def test_every_step_of_keeping_an_episode_may_be_the_last(tmp_path, monkeypatch,
         left.append(shutil.copytree(folder, tmp_path / f"left{len(left)}"))
         return result
 
-    with Writer(folder, FEATURES, FPS, "toy", **limits) as writer:
+    with DatasetWriter(folder, FEATURES, FPS, "toy", **limits) as writer:
         record(writer, range(1))
         monkeypatch.setattr(Path, "replace", replaced)
         record(writer, range(1, 2))
@@ -182,12 +182,12 @@ def test_every_step_of_keeping_an_episode_may_be_the_last(tmp_path, monkeypatch,
     assert len(left) == 6  # numbers, video, tasks, list of episodes, statistics, info
     for step, copy in enumerate(left):
         kept = 2 if step == 5 else 1
-        assert_holds(Dataset(copy), kept)
-        with Writer.resume(copy) as writer:
+        assert_holds(LeRobotDataset(copy), kept)
+        with DatasetWriter.resume(copy) as writer:
             rows = sum(pq.read_metadata(path).num_rows for path in (copy / "data").rglob("*.parquet"))
             assert rows == writer.info.total_frames  # lerobot reads all that lies in the folder
             record(writer, range(kept, 4))
-        assert_holds(Dataset(copy), 4)
+        assert_holds(LeRobotDataset(copy), 4)
         assert not list(copy.rglob(".tmp-*"))
         assert limits or len(list(copy.rglob("*.mp4"))) == 1
 
@@ -201,35 +201,35 @@ def test_a_full_disk_keeps_what_was_there(tmp_path, monkeypatch) -> None:
             raise OSError(errno.ENOSPC, "No space left on device")
         return replace(self, target)
 
-    with Writer.resume(tmp_path / "data") as writer:
+    with DatasetWriter.resume(tmp_path / "data") as writer:
         monkeypatch.setattr(Path, "replace", full)
         with pytest.raises(StorageError, match="The disk is full"):
             record(writer, range(2, 3))
         with pytest.raises(DatasetError, match="has failed; open the dataset again"):
             record(writer, range(2, 3))
         monkeypatch.setattr(Path, "replace", replace)
-    assert_holds(Dataset(tmp_path / "data"), 2)
+    assert_holds(LeRobotDataset(tmp_path / "data"), 2)
     assert not list((tmp_path / "data").rglob(".tmp-*"))
-    with Writer.resume(tmp_path / "data") as writer:
+    with DatasetWriter.resume(tmp_path / "data") as writer:
         record(writer, range(2, 4))
-    assert_holds(Dataset(tmp_path / "data"), 4)
+    assert_holds(LeRobotDataset(tmp_path / "data"), 4)
 
 
 def test_a_disk_that_fills_up_in_an_episode_keeps_what_was_there(tmp_path, monkeypatch) -> None:
     def full(*_) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    with Writer(tmp_path / "data", FEATURES, FPS, "toy") as writer:
+    with DatasetWriter(tmp_path / "data", FEATURES, FPS, "toy") as writer:
         record(writer, range(2))
         with monkeypatch.context() as patch, pytest.raises(StorageError, match="The disk is full"):
             patch.setattr(Encoder, "add", full)
             record(writer, range(2, 3))
         record(writer, range(2, 4))
-    assert_holds(Dataset(tmp_path / "data"), 4)
+    assert_holds(LeRobotDataset(tmp_path / "data"), 4)
 
 
 def test_an_episode_that_is_refused_or_discarded_is_not_there(tmp_path) -> None:
-    with Writer(tmp_path / "data", FEATURES, FPS, "toy") as writer:
+    with DatasetWriter(tmp_path / "data", FEATURES, FPS, "toy") as writer:
         record(writer, range(1))
         broken = [frame(7, 0), frame(7, 1) | {"action": np.full(2, np.nan, np.float32)}]
         with pytest.raises(DatasetError, match="'action' holds numbers that are not finite"):
@@ -239,23 +239,23 @@ def test_an_episode_that_is_refused_or_discarded_is_not_there(tmp_path) -> None:
         writer.discard_episode()
         record(writer, range(2, 3))
         writer.add(frame(7, 0), "no")
-    assert_holds(Dataset(tmp_path / "data"), 3)
+    assert_holds(LeRobotDataset(tmp_path / "data"), 3)
 
 
 def test_an_episode_may_have_several_tasks(tmp_path) -> None:
-    with Writer(tmp_path / "data", NUMBERS, FPS) as writer:
+    with DatasetWriter(tmp_path / "data", NUMBERS, FPS) as writer:
         for number, text in enumerate(["first", "first", "second"]):
             writer.add(frame(0, number, NUMBERS), text)
         writer.save_episode()
-    dataset = Dataset(tmp_path / "data")
+    dataset = LeRobotDataset(tmp_path / "data")
     assert dataset.episodes[0].tasks == ("first", "second")
     assert dataset.read([2, 0]).observation.instruction == ("second", "first")
 
 
 def test_one_writer_at_a_time(tmp_path) -> None:
-    with Writer(tmp_path / "data", NUMBERS, FPS), pytest.raises(DatasetError, match="another writer"):
-        Writer(tmp_path / "data", NUMBERS, FPS)
-    Writer(tmp_path / "data", NUMBERS, FPS).close()
+    with DatasetWriter(tmp_path / "data", NUMBERS, FPS), pytest.raises(DatasetError, match="another writer"):
+        DatasetWriter(tmp_path / "data", NUMBERS, FPS)
+    DatasetWriter(tmp_path / "data", NUMBERS, FPS).close()
 
 
 @pytest.mark.parametrize(
@@ -272,7 +272,7 @@ def test_one_writer_at_a_time(tmp_path) -> None:
 )
 def test_frames_are_checked(tmp_path, change, message) -> None:
     broken = {name: value for name, value in (frame(0, 0) | change).items() if value is not None}
-    with Writer(tmp_path / "data", FEATURES, FPS) as writer, pytest.raises(DatasetError, match=message):
+    with DatasetWriter(tmp_path / "data", FEATURES, FPS) as writer, pytest.raises(DatasetError, match=message):
         writer.add(broken, "task")
 
 
@@ -291,7 +291,7 @@ def test_frames_are_checked(tmp_path, change, message) -> None:
 )
 def test_a_dataset_that_cannot_be_is_refused(tmp_path, features, settings, message) -> None:
     with pytest.raises(DatasetError, match=message):
-        Writer(tmp_path / "data", features, FPS, **settings)
+        DatasetWriter(tmp_path / "data", features, FPS, **settings)
     assert not (tmp_path / "data/meta").exists()
 
 
@@ -299,17 +299,20 @@ def test_other_folders_are_left_alone(tmp_path) -> None:
     (tmp_path / "letters").mkdir()
     (tmp_path / "letters/dear.txt").write_text("you")
     with pytest.raises(DatasetError, match="holds other files"):
-        Writer(tmp_path / "letters", NUMBERS, FPS)
+        DatasetWriter(tmp_path / "letters", NUMBERS, FPS)
     (tmp_path / "data/meta").mkdir(parents=True)  # as far as a writer was that is gone
     made(tmp_path / "data", 1, NUMBERS)
     with pytest.raises(DatasetError, match=r"'observation.images.wrist' is absent there, and \('image', .*\) here"):
-        Writer(tmp_path / "data", NUMBERS | PNG, FPS)
+        DatasetWriter(tmp_path / "data", NUMBERS | PNG, FPS)
     with pytest.raises(DatasetError, match="20 frames a second, not 30"):
-        Writer(tmp_path / "data", NUMBERS, 30)
+        DatasetWriter(tmp_path / "data", NUMBERS, 30)
 
 
 def test_an_episode_needs_a_frame(tmp_path) -> None:
-    with Writer(tmp_path / "data", NUMBERS, FPS) as writer, pytest.raises(DatasetError, match="add a frame first"):
+    with (
+        DatasetWriter(tmp_path / "data", NUMBERS, FPS) as writer,
+        pytest.raises(DatasetError, match="add a frame first"),
+    ):
         writer.save_episode()
     with pytest.raises(DatasetError, match="closed"):
         writer.add(frame(0, 0, NUMBERS), "late")
@@ -317,11 +320,11 @@ def test_an_episode_needs_a_frame(tmp_path) -> None:
 
 def test_statistics_of_a_killed_writer_bound_the_quantiles(tmp_path) -> None:
     """What is known without reading all again: the exact ones come with `close`."""
-    writer = Writer(tmp_path / "data", NUMBERS, FPS)
+    writer = DatasetWriter(tmp_path / "data", NUMBERS, FPS)
     record(writer, range(3), NUMBERS)
-    before = Dataset(tmp_path / "data").statistics["action"]
+    before = LeRobotDataset(tmp_path / "data").statistics["action"]
     writer.close()
-    after = Dataset(tmp_path / "data").statistics["action"]
+    after = LeRobotDataset(tmp_path / "data").statistics["action"]
     parts = [statistics["action"] for statistics in listing.read_statistics(tmp_path / "data", 3)]
     for name, wanted in combine(parts).items():
         np.testing.assert_allclose(before[name], wanted, rtol=1e-12)

@@ -11,8 +11,8 @@ import pytest
 from embodied_rl.actors.embodiment import Embodiment
 from embodied_rl.commands import eval as command
 from embodied_rl.config import compose as composition
-from embodied_rl.config.checks import validate
-from embodied_rl.config.freeze import freeze
+from embodied_rl.config.checks import validate_config
+from embodied_rl.config.freeze import freeze_config
 from embodied_rl.config.schema import BenchmarkNode, BenchmarkPart, EvalConfig, SimChange, SimNode, Video
 from embodied_rl.evaluate import benchmark
 from embodied_rl.evaluate.protocol import EpisodeResult
@@ -40,7 +40,7 @@ def nodes(monkeypatch: pytest.MonkeyPatch, spec: SimulatorSpec) -> list[SimNode]
         return Kind(node, specs[node.name])
 
     monkeypatch.setattr(benchmark, "check_settings", lambda *said: None)
-    monkeypatch.setattr(benchmark, "SimulatorKind", SimpleNamespace(of=of))
+    monkeypatch.setattr(benchmark, "SimulatorKind", SimpleNamespace(find=of))
     return asked
 
 
@@ -53,7 +53,7 @@ def config(*parts: BenchmarkPart, **keys) -> EvalConfig:
 
 
 def test_every_task_initial_state_and_seed_runs_once(nodes) -> None:
-    desk, kitchen = benchmark.parts_of(config(DESK, KITCHEN), None)
+    desk, kitchen = benchmark.make_parts(config(DESK, KITCHEN), None)
     assert Counter((e.task, e.initial_state, e.seed) for e in desk.episodes) == Counter(
         (task, None, seed) for task in range(4) for seed in range(3)
     )
@@ -61,7 +61,7 @@ def test_every_task_initial_state_and_seed_runs_once(nodes) -> None:
         (0, state, seed) for state in range(3) for seed in range(2)
     )
     assert [e.index for part in (desk, kitchen) for e in part.episodes] == list(range(18))
-    found = benchmark.about(config(DESK, KITCHEN), [desk, kitchen])
+    found = benchmark.describe_benchmark(config(DESK, KITCHEN), [desk, kitchen])
     assert found == {
         "benchmark": "home", "protocol": "a book", "complete": True, "changed": {},
         "seeds": [0, 1, 2], "initial_states": [0, 1, 2],
@@ -71,27 +71,27 @@ def test_every_task_initial_state_and_seed_runs_once(nodes) -> None:
 @pytest.mark.parametrize("episodes", [1, 5, 6, 17])
 def test_a_part_of_it_is_even_over_tasks_and_does_not_pass_for_the_whole(episodes: int, nodes) -> None:
     asked = config(DESK, KITCHEN, episodes=episodes)
-    parts = benchmark.parts_of(asked, None)
+    parts = benchmark.make_parts(asked, None)
     assert sum(len(part.episodes) for part in parts) == episodes
     desk = Counter(e.task for e in parts[0].episodes)
     assert max(desk.values()) - min(desk[task] for task in range(4)) <= 1
-    assert benchmark.about(asked, parts)["complete"] is False
+    assert benchmark.describe_benchmark(asked, parts)["complete"] is False
 
 
 def test_one_task_of_it_is_not_the_whole(nodes) -> None:
     asked = config(DESK, KITCHEN, task="pick")
-    (part,) = benchmark.parts_of(asked, None)
+    (part,) = benchmark.make_parts(asked, None)
     assert {e.task for e in part.episodes} == {0, 1} and len(part.episodes) == 6
-    assert benchmark.about(asked, [part])["complete"] is False
+    assert benchmark.describe_benchmark(asked, [part])["complete"] is False
 
 
 def test_named_tasks_and_splits_are_those_that_run(nodes) -> None:
-    (part,) = benchmark.parts_of(config(replace(DESK, tasks=("open", "pick red"), split="vision")), None)
+    (part,) = benchmark.make_parts(config(replace(DESK, tasks=("open", "pick red"), split="vision")), None)
     assert {(e.task, e.split) for e in part.episodes} == {(0, "vision"), (3, "vision")}
 
 
 def test_what_is_typed_changes_the_benchmarks_simulator(nodes) -> None:
-    benchmark.parts_of(config(KITCHEN, sim=SimChange(None, {"python": "/there/python", "light": 1})), None)
+    benchmark.make_parts(config(KITCHEN, sim=SimChange(None, {"python": "/there/python", "light": 1})), None)
     assert nodes == [SimNode("kitchen", 2, "/there/python", (), {"light": 1})]
 
 
@@ -104,12 +104,12 @@ def test_what_is_typed_changes_the_benchmarks_simulator(nodes) -> None:
 )
 def test_what_makes_it_the_benchmark_cannot_be_set(change: SimChange, said: str, nodes) -> None:
     with pytest.raises(ValueError, match=said):
-        benchmark.parts_of(config(replace(KITCHEN, sim={**KITCHEN.sim, "room": "bed"}), sim=change), None)
+        benchmark.make_parts(config(replace(KITCHEN, sim={**KITCHEN.sim, "room": "bed"}), sim=change), None)
 
 
 def test_a_report_says_what_was_other_than_in_the_benchmark(nodes) -> None:
     asked = config(KITCHEN, sim=SimChange(None, {"python": "/there/python", "num_envs": 3, "light": 1}))
-    assert benchmark.about(asked, benchmark.parts_of(asked, None))["changed"] == {"light": 1}
+    assert benchmark.describe_benchmark(asked, benchmark.make_parts(asked, None))["changed"] == {"light": 1}
 
 
 @pytest.mark.parametrize(
@@ -122,7 +122,7 @@ def test_a_report_says_what_was_other_than_in_the_benchmark(nodes) -> None:
     ],
 )
 def test_without_a_benchmark_the_policys_own_simulator_is_changed(change: SimChange, expected: SimNode, nodes) -> None:
-    (part,) = benchmark.parts_of(EvalConfig(sim=change), SimNode("desk", 6, options={"size": 3}))
+    (part,) = benchmark.make_parts(EvalConfig(sim=change), SimNode("desk", 6, options={"size": 3}))
     assert nodes == [expected] and len(part.episodes) == 512
 
 
@@ -139,26 +139,26 @@ def test_without_a_benchmark_the_policys_own_simulator_is_changed(change: SimCha
 )
 def test_what_does_not_exist_is_refused(parts, keys, said: str, nodes) -> None:
     with pytest.raises(ValueError, match=said):
-        benchmark.parts_of(config(*parts, **keys), None)
+        benchmark.make_parts(config(*parts, **keys), None)
 
 
 def test_results_of_several_simulators_keep_their_tasks(nodes, spec: SimulatorSpec) -> None:
-    parts = benchmark.parts_of(config(DESK, KITCHEN), None)
+    parts = benchmark.make_parts(config(DESK, KITCHEN), None)
     played = [
         [EpisodeResult(e.index, e.task, e.seed, e.split, part is parts[1], False, 1, 0.0, 0.0, e.initial_state)
          for e in part.episodes] for part in parts
     ]  # fmt: skip
-    report = Report.of(*benchmark.combined(parts, played), {})
+    report = Report.from_results(*benchmark.combine_results(parts, played), {})
     assert {name: (s.success.rate, s.success.episodes) for name, s in report.tasks.items()} == {
         **{task.name: (0.0, 3) for task in spec.tasks}, "cook": (1.0, 6),
     }  # fmt: skip
 
 
 def test_tasks_of_equal_names_are_told_apart(nodes) -> None:
-    parts = benchmark.parts_of(config(DESK, replace(DESK, split="vision")), None)
+    parts = benchmark.make_parts(config(DESK, replace(DESK, split="vision")), None)
     played = [[EpisodeResult(e.index, e.task, e.seed, e.split, number == 0, False, 1, 0.0, 0.0) for e in part.episodes]
               for number, part in enumerate(parts)]  # fmt: skip
-    report = Report.of(*benchmark.combined(parts, played), {})
+    report = Report.from_results(*benchmark.combine_results(parts, played), {})
     assert (report.tasks["open"].success.rate, report.tasks["open (2)"].success.rate) == (1.0, 0.0)
     assert sum(each.success.episodes for each in report.tasks.values()) == 24
 
@@ -173,31 +173,33 @@ def test_the_operators_simulator_is_not_replaced() -> None:
 def test_reports_of_other_tasks_are_not_comparable(spec: SimulatorSpec) -> None:
     result = EpisodeResult(0, 0, 0, "train", True, True, 1, 1.0, 0.0)
     others = replace(spec, tasks=(Task("pick green", "pick"),))
-    hashes = {Report.of([result], each, {}).metadata["episodes_sha256"] for each in (spec, others)}
+    hashes = {Report.from_results([result], each, {}).metadata["episodes_sha256"] for each in (spec, others)}
     assert len(hashes) == 2
 
 
 def test_initial_states_are_part_of_what_makes_two_reports_comparable(spec: SimulatorSpec) -> None:
     def hash_of(state: int | None) -> str:
         result = EpisodeResult(0, 0, 0, "train", True, True, 1, 1.0, 0.0, state)
-        return Report.of([result], spec, {}).metadata["episodes_sha256"]
+        return Report.from_results([result], spec, {}).metadata["episodes_sha256"]
 
     assert len({hash_of(None), hash_of(0), hash_of(1)}) == 3
 
 
-@pytest.mark.parametrize("name", sorted(path.stem for path in (composition.root() / "benchmark").glob("*.yaml")))
+@pytest.mark.parametrize(
+    "name", sorted(path.stem for path in (composition.find_config_folder() / "benchmark").glob("*.yaml"))
+)
 def test_every_benchmark_that_is_shipped_reads(name: str) -> None:
-    mapping = composition.compose("eval", [f"benchmark={name}", "policy=random"], ("episodes", "policy"))
-    found = freeze(EvalConfig, mapping).benchmark
+    mapping = composition.compose_config("eval", [f"benchmark={name}", "policy=random"], ("episodes", "policy"))
+    found = freeze_config(EvalConfig, mapping).benchmark
     assert found is not None and found.name == name and found.protocol
 
 
 def test_the_operator_solves_the_tabletops_benchmark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    mapping = composition.compose(
+    mapping = composition.compose_config(
         "eval", ["benchmark=tabletop", "policy=expert", "episodes=7", "out=here"], ("episodes", "policy")
     )
-    assert command.run(freeze(EvalConfig, mapping)) == 0
+    assert command.run(freeze_config(EvalConfig, mapping)) == 0
     report = json.loads((tmp_path / "here" / "report.json").read_text())
     assert report["success"]["rate"] == 1.0 and len(report["tasks"]) == 7
     assert (report["metadata"]["complete"], report["metadata"]["seeds"]) == (False, [0])
@@ -207,7 +209,7 @@ def test_the_operator_solves_the_tabletops_benchmark(tmp_path: Path, monkeypatch
 @pytest.mark.parametrize("given", [{}, {"policy": "random", "checkpoint": "x"}])
 def test_exactly_one_policy_acts(given: dict[str, str]) -> None:
     with pytest.raises(ValueError, match="Who acts"):
-        validate(EvalConfig(**given))
+        validate_config(EvalConfig(**given))
 
 
 def test_a_policy_of_another_robot_is_refused_before_anything_runs(tmp_path: Path, monkeypatch) -> None:
@@ -220,9 +222,9 @@ def test_a_policy_of_another_robot_is_refused_before_anything_runs(tmp_path: Pat
 
 
 def test_a_policy_that_fits_some_tasks_is_told_which_it_does_not_fit(nodes, spec: SimulatorSpec) -> None:
-    parts = benchmark.parts_of(config(DESK, KITCHEN), None)
-    embodiment = Embodiment.of(replace(spec, words=("x",)), 2, 4)
-    command.check_fit(embodiment, [parts[0]])
+    parts = benchmark.make_parts(config(DESK, KITCHEN), None)
+    embodiment = Embodiment.of_simulator(replace(spec, words=("x",)), 2, 4)
+    command.check_policy_fits(embodiment, [parts[0]])
     parts[1] = replace(parts[1], spec=replace(parts[1].spec, state_names=("clock", "oven")))
     with pytest.raises(ValueError, match=r"kitchen, cook: .*state_names.*task=<name>"):
-        command.check_fit(embodiment, parts)
+        command.check_policy_fits(embodiment, parts)

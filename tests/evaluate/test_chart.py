@@ -5,7 +5,7 @@ from itertools import pairwise
 
 import pytest
 
-from embodied_rl.evaluate.chart import HEIGHT, WIDTH, Series, line_chart, ticks
+from embodied_rl.evaluate.chart import HEIGHT, WIDTH, Series, choose_ticks, draw_line_chart
 
 
 def points(svg, element="polyline"):
@@ -15,7 +15,7 @@ def points(svg, element="polyline"):
 
 def test_a_line_is_a_linear_map_of_its_points():
     (x0, y0), (x1, y1), (x2, y2) = points(
-        line_chart("t", [Series("", [0, 1, 4], [0.0, 0.25, 1.0])], x_label="", percent=True)
+        draw_line_chart("t", [Series("", [0, 1, 4], [0.0, 0.25, 1.0])], x_label="", percent=True)
     )
     assert (x1 - x0) / (x2 - x0) == pytest.approx(0.25, abs=1e-3)
     assert (y0 - y1) / (y0 - y2) == pytest.approx(0.25, abs=1e-3) and y2 < y0, "up is small in SVG"
@@ -23,24 +23,24 @@ def test_a_line_is_a_linear_map_of_its_points():
 
 
 def test_a_band_encloses_its_line():
-    svg = line_chart("t", [Series("", [0, 1], [0.5, 0.6], [0.4, 0.5], [0.6, 0.7])], x_label="", percent=True)
+    svg = draw_line_chart("t", [Series("", [0, 1], [0.5, 0.6], [0.4, 0.5], [0.6, 0.7])], x_label="", percent=True)
     line, band = points(svg), points(svg, "polygon")
     assert band[0][1] > line[0][1] > band[3][1] and band[1][1] > line[1][1] > band[2][1]
 
 
 def test_missing_values_are_left_out():
-    assert len(points(line_chart("t", [Series("", [0, 1, 2], [1.0, None, 3.0])], x_label=""))) == 2
-    assert line_chart("t", [Series("", [0, 1], [None, None])], x_label="") == ""
+    assert len(points(draw_line_chart("t", [Series("", [0, 1, 2], [1.0, None, 3.0])], x_label=""))) == 2
+    assert draw_line_chart("t", [Series("", [0, 1], [None, None])], x_label="") == ""
 
 
 def test_text_is_escaped_and_a_constant_is_drawn():
-    svg = line_chart("<t>", [Series("<a>", [0, 1], [2.0, 2.0])], x_label="<x>")
+    svg = draw_line_chart("<t>", [Series("<a>", [0, 1], [2.0, 2.0])], x_label="<x>")
     assert "<t>" not in svg and "<a>" not in svg and "<x>" not in svg and len(points(svg)) == 2
 
 
 @pytest.mark.parametrize(("low", "high"), [(0, 1), (0, 100), (-3e-4, 7e-4), (0.99, 1.01), (12, 3456789)])
 def test_ticks_are_round_and_inside(low, high):
-    found = ticks(low, high)
+    found = choose_ticks(low, high)
     steps = [b - a for a, b in pairwise(found)]
     assert 3 <= len(found) <= 8 and low - 1e-9 <= found[0] and found[-1] <= high + 1e-9
     assert all(step == pytest.approx(steps[0]) for step in steps)

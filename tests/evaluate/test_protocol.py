@@ -5,7 +5,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from embodied_rl.evaluate.protocol import enumerate_episodes, evaluate, smoothness
+from embodied_rl.evaluate.protocol import enumerate_episodes, evaluate_policy, measure_smoothness
 from embodied_rl.interfaces.sim import Episode, NotFinite
 from embodied_rl.processes.handle import WorkerDied
 
@@ -15,7 +15,7 @@ ARRANGEMENTS = [(1, 1), (1, 7), (2, 3), (3, 16), (4, 64)]
 @pytest.fixture
 def run(spec, make_actor, make_handles, executed):
     def run(episodes, handles=2, envs=5, **options):
-        return evaluate(make_actor(), make_handles(handles, envs), spec, episodes, 3, envs, executed, **options)
+        return evaluate_policy(make_actor(), make_handles(handles, envs), spec, episodes, 3, envs, executed, **options)
 
     return run
 
@@ -82,7 +82,7 @@ def test_results_do_not_depend_on_slices(run, spec, handles, envs, ablate):
 
 def test_simulators_start_each_episode_once_and_share_them(spec, make_actor, make_handles, executed):
     handles = make_handles(2, 64)
-    evaluate(make_actor(), handles, spec, enumerate_episodes(spec, "eval", 30), 0, 64, executed)
+    evaluate_policy(make_actor(), handles, spec, enumerate_episodes(spec, "eval", 30), 0, 64, executed)
     started = [handle.simulator.started for handle in handles]
     assert sorted(started[0] + started[1]) == list(range(30))
     assert len(started[0]) == len(started[1]) == 15
@@ -92,7 +92,7 @@ def test_the_policy_sees_no_parked_row_no_privileged_state_and_does_not_explore(
     spec, make_actor, make_handles, executed
 ):
     actor = make_actor()
-    results = evaluate(actor, make_handles(2, 8), spec, enumerate_episodes(spec, "eval", 19), 0, 8, executed)
+    results = evaluate_policy(actor, make_handles(2, 8), spec, enumerate_episodes(spec, "eval", 19), 0, 8, executed)
     for call in actor.calls:
         assert call.observation.privileged is None and not call.explore
         assert not (call.observation.images["front"] == 255).all(axis=(1, 2, 3)).any(), "a parked row was inferred"
@@ -105,14 +105,14 @@ def test_the_policy_sees_no_parked_row_no_privileged_state_and_does_not_explore(
 
 def test_blank_images_are_black_and_change_results(spec, make_actor, make_handles, executed, run):
     actor, episodes = make_actor(), enumerate_episodes(spec, "eval", 24)
-    results = evaluate(actor, make_handles(1, 8), spec, episodes, 3, 8, executed, ablate="image")
+    results = evaluate_policy(actor, make_handles(1, 8), spec, episodes, 3, 8, executed, ablate="image")
     assert all(not call.observation.images["front"].any() for call in actor.calls)
     assert results != run(episodes)
 
 
 def test_a_foreign_instruction_is_of_another_task_and_lasts_the_episode(spec, make_actor, make_handles, executed):
     actor, episodes = make_actor(), enumerate_episodes(spec, "eval", 48)
-    evaluate(actor, make_handles(2, 8), spec, episodes, 3, 8, executed, ablate="instruction")
+    evaluate_policy(actor, make_handles(2, 8), spec, episodes, 3, 8, executed, ablate="instruction")
     shown: dict[int, set[str]] = {}
     for call in actor.calls:
         for index, text in zip(call.keys.episode, call.observation.instruction, strict=True):
@@ -135,13 +135,13 @@ def test_physics_that_breaks_is_named_by_its_episode(spec, make_actor, make_hand
 
     monkeypatch.setattr(handles[1].simulator, "step", broken)
     with pytest.raises(ValueError, match=r"came to nothing in episode 6 \(seed \d+\)\. The simulator is to blame"):
-        evaluate(make_actor(), handles, spec, enumerate_episodes(spec, "eval", 8), 0, 4, executed)
+        evaluate_policy(make_actor(), handles, spec, enumerate_episodes(spec, "eval", 8), 0, 4, executed)
 
 
 def test_a_policy_that_chooses_nan_is_named(spec, make_actor, make_handles, executed):
     episodes = enumerate_episodes(spec, "eval", 8)
     with pytest.raises(ValueError, match=r"The policy chose NaN .* in episode 5 \(open, seed \d+\), decision 0"):
-        evaluate(make_actor(nan_at=5), make_handles(1, 8), spec, episodes, 0, 8, executed)
+        evaluate_policy(make_actor(nan_at=5), make_handles(1, 8), spec, episodes, 0, 8, executed)
 
 
 def test_a_simulator_whose_state_is_nan_is_blamed_and_not_the_policy(spec, make_actor, make_handles, executed):
@@ -155,7 +155,7 @@ def test_a_simulator_whose_state_is_nan_is_blamed_and_not_the_policy(spec, make_
 
     handles[0].simulator._observe = broken_after_a_chunk
     with pytest.raises(ValueError, match=r"The simulator's state has NaN or infinity in episode \d \(.*\), decision 1"):
-        evaluate(make_actor(), handles, spec, enumerate_episodes(spec, "eval", 8), 0, 8, executed)
+        evaluate_policy(make_actor(), handles, spec, enumerate_episodes(spec, "eval", 8), 0, 8, executed)
 
 
 def test_a_dead_worker_repeats_its_episodes_and_changes_nothing(spec, make_actor, make_handles, executed, run):
@@ -168,7 +168,7 @@ def test_a_dead_worker_repeats_its_episodes_and_changes_nothing(spec, make_actor
         return sound(timeout)
 
     handles[1].result = result
-    assert evaluate(make_actor(), handles, spec, episodes, 3, 5, executed) == run(episodes)
+    assert evaluate_policy(make_actor(), handles, spec, episodes, 3, 5, executed) == run(episodes)
     assert next(calls) > 7
 
 
@@ -179,14 +179,14 @@ def test_indices_that_repeat_are_refused(run):
 
 def test_smoothness_of_known_curves():
     time = np.arange(12.0)
-    assert smoothness(np.stack([3 * time, -time], axis=1)) == 0
-    assert smoothness(np.stack([time**2, 0 * time], axis=1)) == pytest.approx(2.0)  # (2² + 0²) / 2
-    assert smoothness(np.ones((2, 3))) == 0
+    assert measure_smoothness(np.stack([3 * time, -time], axis=1)) == 0
+    assert measure_smoothness(np.stack([time**2, 0 * time], axis=1)) == pytest.approx(2.0)  # (2² + 0²) / 2
+    assert measure_smoothness(np.ones((2, 3))) == 0
 
 
 def test_smoothness_of_an_episode_is_that_of_its_executed_steps(spec, make_actor, make_handles, executed):
     actor, episode = make_actor(), enumerate_episodes(spec, "eval", 1)
-    (result,) = evaluate(actor, make_handles(1, 1), spec, episode, 3, 1, executed)
+    (result,) = evaluate_policy(actor, make_handles(1, 1), spec, episode, 3, 1, executed)
     chunks = [actor.act(c.observation, c.keys, False).actions[0, :executed] for c in list(actor.calls)]
     actions = np.concatenate(chunks)[: result.steps].astype(np.float64)
     second = actions[2:] - 2 * actions[1:-1] + actions[:-2]

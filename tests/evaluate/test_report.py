@@ -9,7 +9,7 @@ import pytest
 from embodied_rl.evaluate.page import write_page
 from embodied_rl.evaluate.protocol import EpisodeResult
 from embodied_rl.evaluate.report import Report
-from embodied_rl.evaluate.statistics import wilson
+from embodied_rl.evaluate.statistics import wilson_interval
 
 
 def result(index, task, success, **changes):
@@ -26,16 +26,18 @@ def results():
 
 @pytest.fixture
 def report(results, spec):
-    return Report.of(results, spec, {"checkpoint": "runs/<demo>", "split": "eval", "packages": {"torch": "2.13"}})
+    return Report.from_results(
+        results, spec, {"checkpoint": "runs/<demo>", "split": "eval", "packages": {"torch": "2.13"}}
+    )
 
 
 def test_json_has_the_names_that_scripts_rely_on(report, tmp_path):
     content = json.loads(report.write(tmp_path).read_text())
-    low, high = wilson(3, 5)
+    low, high = wilson_interval(3, 5)
     assert content["success"] == {"rate": 0.6, "low": low, "high": high, "episodes": 5}
     assert content["families"].keys() == {"pick", "push"}
     assert content["tasks"].keys() == {"pick red", "pick blue", "push red"}
-    low, high = wilson(3, 4)
+    low, high = wilson_interval(3, 4)
     assert content["families"]["pick"]["success"] == {"rate": 0.75, "low": low, "high": high, "episodes": 4}
     for entry in (content, *content["families"].values(), *content["tasks"].values()):
         assert {"success", "success_at_end", "steps", "reward", "smoothness"} <= entry.keys()
@@ -57,7 +59,7 @@ def test_a_file_that_is_no_report_is_named(tmp_path, text):
 
 def test_the_hash_of_episodes_tells_lists_apart_whatever_their_order(results, spec):
     def hashed(listed):
-        return Report.of(listed, spec, {}).metadata["episodes_sha256"]
+        return Report.from_results(listed, spec, {}).metadata["episodes_sha256"]
 
     assert hashed(results) == hashed(results[::-1])
     assert hashed(results) != hashed(results[:-1])

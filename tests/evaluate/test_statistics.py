@@ -6,23 +6,23 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from embodied_rl.evaluate.statistics import as_good, mcnemar, mean_interval, student_quantile, wilson
+from embodied_rl.evaluate.statistics import is_as_good, mcnemar_test, mean_interval, student_quantile, wilson_interval
 
 
 @pytest.mark.parametrize(("successes", "n"), [(0, 1), (1, 1), (0, 256), (256, 256), (65, 256), (1, 3), (990, 1000)])
 def test_wilson_is_scipys(successes, n):
     expected = stats.binomtest(successes, n).proportion_ci(method="wilson")
-    assert wilson(successes, n) == pytest.approx((expected.low, expected.high), abs=1e-12)
+    assert wilson_interval(successes, n) == pytest.approx((expected.low, expected.high), abs=1e-12)
 
 
 def test_wilson_bounds_are_the_roots_of_the_score_equation():
     successes, n, z = 37, 120, 1.3
-    for bound in wilson(successes, n, z):
+    for bound in wilson_interval(successes, n, z):
         assert abs(successes / n - bound) == pytest.approx(z * math.sqrt(bound * (1 - bound) / n))
 
 
 def test_wilson_of_nothing_knows_nothing():
-    assert wilson(0, 0) == (0.0, 1.0)
+    assert wilson_interval(0, 0) == (0.0, 1.0)
 
 
 @pytest.mark.parametrize(
@@ -31,22 +31,24 @@ def test_wilson_of_nothing_knows_nothing():
 def test_mcnemar_is_the_binomial_test_on_discordant_pairs(only_first, only_second, both, neither):
     first = [True] * only_first + [False] * only_second + [True] * both + [False] * neither
     second = [False] * only_first + [True] * only_second + [True] * both + [False] * neither
-    found = mcnemar(first, second)
+    found = mcnemar_test(first, second)
     discordant = only_first + only_second
     expected = stats.binomtest(only_first, discordant).pvalue if discordant else 1.0
     assert (found.only_first, found.only_second, found.episodes) == (only_first, only_second, len(first))
     assert found.p_value == pytest.approx(expected)
-    assert mcnemar(second, first).p_value == found.p_value
+    assert mcnemar_test(second, first).p_value == found.p_value
 
 
 def test_mcnemar_of_thousands_of_pairs_does_not_overflow():
     first = [True] * 1500 + [False] * 1300
-    assert mcnemar(first, [not value for value in first]).p_value == pytest.approx(stats.binomtest(1500, 2800).pvalue)
+    assert mcnemar_test(first, [not value for value in first]).p_value == pytest.approx(
+        stats.binomtest(1500, 2800).pvalue
+    )
 
 
 def test_mcnemar_wants_pairs():
     with pytest.raises(ValueError):
-        mcnemar([True], [True, False])
+        mcnemar_test([True], [True, False])
 
 
 @pytest.mark.parametrize("freedom", [1, 2, 3, 4, 5, 9, 10, 31, 100])
@@ -71,7 +73,7 @@ def test_one_seed_has_no_interval():
 
 def test_as_good_allows_one_standard_error_below_the_best():
     """For large n that is √(p (1 - p) / n): 0.9 ± 0.003 of 10,000."""
-    assert as_good(0.9, 0.9, 10_000) and as_good(0.898, 0.9, 10_000)
-    assert not as_good(0.896, 0.9, 10_000)
-    assert as_good(1.0, 1.0, 50)
-    assert not as_good(0.96, 1.0, 50), "two misses in fifty"
+    assert is_as_good(0.9, 0.9, 10_000) and is_as_good(0.898, 0.9, 10_000)
+    assert not is_as_good(0.896, 0.9, 10_000)
+    assert is_as_good(1.0, 1.0, 50)
+    assert not is_as_good(0.96, 1.0, 50), "two misses in fifty"

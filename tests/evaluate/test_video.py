@@ -4,8 +4,15 @@ import imageio_ffmpeg
 import numpy as np
 import pytest
 
-from embodied_rl.evaluate.protocol import EpisodeResult, enumerate_episodes, evaluate
-from embodied_rl.evaluate.video import Recording, film, record, tile, worst_and_best, write_mp4
+from embodied_rl.evaluate.protocol import EpisodeResult, enumerate_episodes, evaluate_policy
+from embodied_rl.evaluate.video import (
+    Recording,
+    choose_worst_and_best,
+    film_episodes,
+    record_episodes,
+    tile_recordings,
+    write_mp4,
+)
 from embodied_rl.interfaces.sim import Episode
 
 
@@ -24,9 +31,9 @@ def test_a_film_repeats_the_evaluation_with_a_frame_per_step(spec, make_actor, m
             decision.actions = decision.actions[:, :executed]
             return decision
 
-    results = evaluate(Trimmed(), make_handles(1, 4), spec, episodes, 3, 4, executed)
+    results = evaluate_policy(Trimmed(), make_handles(1, 4), spec, episodes, 3, 4, executed)
     actor = Trimmed()
-    recordings = record(actor, make_simulator(4), episodes, num_envs=4, seed=3, width=12, height=8)
+    recordings = record_episodes(actor, make_simulator(4), episodes, num_envs=4, seed=3, width=12, height=8)
     assert [r.episode for r in recordings] == episodes
     for recording, result in zip(recordings, results, strict=True):
         assert recording.success == result.success
@@ -44,7 +51,9 @@ def test_a_simulator_that_renders_is_asked_for_each_running_row(spec, make_actor
             assert self.episode[row] is not None, "a parked row has nothing to show"
             return np.full((height, width, 3), self.clock[row], np.uint8)
 
-    for recording in record(make_actor(), Rendering(4), enumerate_episodes(spec, "eval", 4), num_envs=4, seed=3):
+    for recording in record_episodes(
+        make_actor(), Rendering(4), enumerate_episodes(spec, "eval", 4), num_envs=4, seed=3
+    ):
         assert [int(frame[0, 0, 0]) for frame in recording.frames] == list(range(len(recording.frames)))
 
 
@@ -54,7 +63,7 @@ def recording(length, success, size=(20, 30)):
 
 
 def test_a_grid_plays_side_by_side_and_ends_in_green_or_red():
-    frames = tile([recording(3, True), recording(5, False), recording(4, True)], fps=10)
+    frames = tile_recordings([recording(3, True), recording(5, False), recording(4, True)], fps=10)
     assert len(frames) == 5 + 15 and frames[0].shape == (2 * (20 + 8 + 26), 2 * (30 + 8), 3)
     corners = [tuple(frames[k][0, 0].tolist()) for k in (0, 1, 2, 19)]
     assert corners[0] == corners[1] != corners[2] == corners[3], "the border changes when the episode ends"
@@ -68,7 +77,7 @@ def test_a_grid_plays_side_by_side_and_ends_in_green_or_red():
 
 def test_the_instruction_stands_below_the_tile():
     plain, with_text = Recording(Episode(0, 0, 0), "", recording(1, True).frames), recording(1, True)
-    strips = [tile([r], fps=1)[0][28:] for r in (plain, with_text)]
+    strips = [tile_recordings([r], fps=1)[0][28:] for r in (plain, with_text)]
     assert (strips[0] == 255).all() and (strips[1] < 128).any()
 
 
@@ -92,14 +101,16 @@ def test_worst_and_best_cover_different_tasks_first():
         result(4, 2, False, 50),
         result(5, 0, False, 40),
     ]
-    worst, best = worst_and_best(results, 2, 2)
+    worst, best = choose_worst_and_best(results, 2, 2)
     assert [r.index for r in best] == [1, 2] and [r.index for r in worst] == [3, 4]
-    assert worst_and_best(results, 0, 9)[0] == [] and len(worst_and_best(results, 9, 9)[1]) == 3
+    assert choose_worst_and_best(results, 0, 9)[0] == [] and len(choose_worst_and_best(results, 9, 9)[1]) == 3
 
 
 def test_film_writes_grid_best_and_worst(tmp_path, spec, make_actor, make_simulator, make_handles, executed):
-    results = evaluate(make_actor(), make_handles(1, 4), spec, enumerate_episodes(spec, "eval", 8), 0, 4, executed)
-    videos = film(make_actor(), make_simulator, spec, results, tmp_path / "videos", episodes=4)
+    results = evaluate_policy(
+        make_actor(), make_handles(1, 4), spec, enumerate_episodes(spec, "eval", 8), 0, 4, executed
+    )
+    videos = film_episodes(make_actor(), make_simulator, spec, results, tmp_path / "videos", episodes=4)
     assert [video.stem for video in videos] == ["grid", "best", "worst"]
     assert all(read_mp4(video) for video in videos)
-    assert film(make_actor(), make_simulator, spec, results, tmp_path, episodes=0, best=0, worst=0) == []
+    assert film_episodes(make_actor(), make_simulator, spec, results, tmp_path, episodes=0, best=0, worst=0) == []

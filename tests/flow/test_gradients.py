@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from embodied_rl.flow.noise import Stream, normal
+from embodied_rl.flow.noise import NoiseStream, draw_normal
 from embodied_rl.flow.sampler import FlowNoise, FlowSDE, Sampler, ode_sample
-from embodied_rl.flow.transition import flow_sde
+from embodied_rl.flow.transition import flow_sde_transition
 
 K, ROWS, SHAPE = 4, 20_000, (1, 1)
 START = (-0.6, 0.4, 0.3, -0.5, 0.2)
@@ -71,11 +71,11 @@ def test_expected_score_is_zero(make_keys):
 def test_joint_gradient_is_the_pathwise_gradient(make_keys):
     """Flow-SDE at every step: the gradient from log-probabilities equals that through the reparameterised chain."""
     theta, keys, sampler = parameters(), make_keys(ROWS), FlowSDE(K, 0.3, layers="full")
-    x = normal(keys, Stream.INITIAL, SHAPE)
-    noise = normal(keys, Stream.INJECTED, (K, *SHAPE))
+    x = draw_normal(keys, NoiseStream.INITIAL, SHAPE)
+    noise = draw_normal(keys, NoiseStream.INJECTED, (K, *SHAPE))
     for k in range(K):
         t = torch.full((ROWS,), 1 - k / K)
-        x = flow_sde(x, field(theta)(x, t)[0], t, 1 / K, 0.3).draw(noise[:, k])
+        x = flow_sde_transition(x, field(theta)(x, t)[0], t, 1 / K, 0.3).draw(noise[:, k])
     exact = torch.autograd.grad(reward(x).mean(), theta)[0]
     assert_same_direction(likelihood_ratio_gradient(sampler, theta, keys), exact, cosine=0.99, ratio=0.1)
 
@@ -84,7 +84,7 @@ def test_joint_gradient_is_the_pathwise_gradient(make_keys):
 def test_hybrid_gradient_is_the_deployed_policy_s(noise_level, make_keys):
     """K times the hybrid gradient tends to the exact gradient of the ODE's reward: what is trained is what is run."""
     theta, keys = parameters(), make_keys(ROWS)
-    actions = ode_sample(field(theta), normal(keys, Stream.INITIAL, SHAPE), K)
+    actions = ode_sample(field(theta), draw_normal(keys, NoiseStream.INITIAL, SHAPE), K)
     exact = torch.autograd.grad(reward(actions).mean(), theta)[0]
     estimate = K * likelihood_ratio_gradient(FlowSDE(K, noise_level), theta, keys)
     assert_same_direction(estimate, exact, cosine=0.99, ratio=0.1)

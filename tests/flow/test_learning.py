@@ -7,11 +7,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from embodied_rl.flow.noise import Stream, uniform
+from embodied_rl.flow.noise import NoiseStream, draw_uniform
 from embodied_rl.flow.sampler import FlowNoise, FlowSDE, Sampler
 from embodied_rl.interfaces.policy import NoiseKeys
 from embodied_rl.objectives.clip import approximate_kl, clip_fraction, clipped_policy_loss
-from embodied_rl.objectives.gae import discounts, gae, next_values
+from embodied_rl.objectives.gae import compute_gae, make_discounts, select_next_values
 from embodied_rl.objectives.reduce import Level, reduce_log_prob
 from embodied_rl.objectives.value import value_loss
 
@@ -71,7 +71,7 @@ class Learner:
 
     def context(self) -> Tensor:
         """-1 or 1, for each row."""
-        return torch.from_numpy(uniform(self.keys(), Stream.TOKEN, 1)[:, 0] < 0.5).float() * 2 - 1
+        return torch.from_numpy(draw_uniform(self.keys(), NoiseStream.TOKEN, 1)[:, 0] < 0.5).float() * 2 - 1
 
     def iterate(self, reward, sign: float = 1.0) -> None:
         velocity = self.flow.given(self.context())
@@ -261,6 +261,8 @@ def advantages(value: Tensor, end: Tensor) -> tuple[Tensor, Tensor]:
     """GAE of episodes that terminate with their last decision, whose reward is -(end - 1)²."""
     reward, terminated = torch.zeros_like(value), torch.zeros_like(value, dtype=torch.bool)
     reward[-1], terminated[-1] = -(end - 1).square(), True
-    following = next_values(value, torch.zeros_like(end), torch.zeros_like(value), terminated, ~terminated & False)
-    discount = discounts(torch.ones_like(value, dtype=torch.int64), 0.99, "decision")
-    return gae(reward, value, following, discount, ~terminated, 0.9)
+    following = select_next_values(
+        value, torch.zeros_like(end), torch.zeros_like(value), terminated, ~terminated & False
+    )
+    discount = make_discounts(torch.ones_like(value, dtype=torch.int64), 0.99, "decision")
+    return compute_gae(reward, value, following, discount, ~terminated, 0.9)

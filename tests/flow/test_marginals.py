@@ -10,7 +10,7 @@ from torch import Tensor
 
 from embodied_rl.flow.sampler import FlowNoise, FlowSDE, Sampler
 from embodied_rl.flow.schedule import sde_sigma
-from embodied_rl.flow.transition import Transition, ode
+from embodied_rl.flow.transition import Transition, ode_step
 
 K, ROWS = 100, 15_000
 
@@ -31,7 +31,7 @@ class WithoutCorrection(FlowSDE):
 
     def transition(self, x: Tensor, v: Tensor, features: Tensor, t: Tensor, noise_level: Tensor) -> Transition:
         std = sde_sigma(t, self.delta, noise_level) * self.delta**0.5
-        return Transition(ode(x, v, self.delta), std[:, None, None])
+        return Transition(ode_step(x, v, self.delta), std[:, None, None])
 
 
 def errors(sampler: Sampler, mixture, keys, explore: bool = True) -> tuple[float, float]:

@@ -5,7 +5,7 @@ import torch
 from torch import Tensor, nn
 from torch.distributions import Normal
 
-from embodied_rl.flow.noise import Stream, normal
+from embodied_rl.flow.noise import NoiseStream, draw_normal
 from embodied_rl.flow.sampler import FlowNoise, FlowSDE, Sampler, ode_sample
 from embodied_rl.interfaces.policy import NoiseKeys
 
@@ -97,7 +97,7 @@ def test_level_is_the_trace_s_own(kind, policy, make_keys):
 def test_without_exploration_it_is_the_ode(kind, policy, make_keys):
     """Bit-equal to the Euler loop from the same start, whatever the noise level and the noise head."""
     sampler, keys = build(kind), make_keys(8, seed=2)
-    expected = ode_sample(policy, normal(keys, Stream.INITIAL, (H, D)), 4)
+    expected = ode_sample(policy, draw_normal(keys, NoiseStream.INITIAL, (H, D)), 4)
     sampler.noise_level = 3.0
     for parameter in sampler.parameters():
         parameter.fill_(torch.nan)
@@ -144,7 +144,7 @@ def test_hybrid_disturbs_one_step_of_each_row(policy, make_keys):
     sample = sampler.sample(policy, keys, (H, D), explore=True)
     steps = sample.trace["step"][:, 0]
     assert set(steps.tolist()) == {0, 1, 2, 3}
-    chain, x = [], normal(keys, Stream.INITIAL, (H, D))
+    chain, x = [], draw_normal(keys, NoiseStream.INITIAL, (H, D))
     for k in range(4):
         here = steps == k
         chain.append(x)
@@ -188,7 +188,7 @@ def test_chain_log_prob_is_the_sum_of_its_transitions(kind, policy, make_keys):
     sample = sampler.sample(policy, keys, (H, D), explore=True)
     x, x_next = sample.trace["x"], sample.trace["x_next"]
     assert torch.equal(x[:, 1:], x_next[:, :-1])
-    assert torch.equal(x[:, 0], normal(keys, Stream.INITIAL, (H, D)))
+    assert torch.equal(x[:, 0], draw_normal(keys, NoiseStream.INITIAL, (H, D)))
     assert torch.equal(x_next[:, -1], sample.actions)
 
     def joint() -> Tensor:

@@ -5,13 +5,13 @@ import math
 import pytest
 import torch
 
-from embodied_rl.flow.schedule import sde_sigma, times
+from embodied_rl.flow.schedule import make_time_grid, sde_sigma
 
 
 @pytest.mark.parametrize("denoise_steps", [1, 2, 3, 4, 7, 10, 50])
 def test_times_run_from_noise_to_action(denoise_steps):
     """K + 1 evenly spaced times with exact ends."""
-    t = times(denoise_steps)
+    t = make_time_grid(denoise_steps)
     assert t.tolist() == pytest.approx([1 - k / denoise_steps for k in range(denoise_steps + 1)], abs=1e-7)
     assert t[0] == 1
     assert t[-1] == 0
@@ -31,6 +31,6 @@ def test_later_steps_follow_the_schedule(denoise_steps):
     """a √(t / (1 - t)) untouched by the clamp after the first step, positive at the last one."""
     for k in range(1, denoise_steps):
         t = 1 - k / denoise_steps
-        sigma = sde_sigma(times(denoise_steps)[k], 1 / denoise_steps, 0.7)
+        sigma = sde_sigma(make_time_grid(denoise_steps)[k], 1 / denoise_steps, 0.7)
         assert float(sigma) == pytest.approx(0.7 * math.sqrt(t / (1 - t)), rel=1e-5)
         assert sigma > 0

@@ -7,8 +7,15 @@ import torch
 from torch import Tensor
 from torch.distributions import Normal
 
-from embodied_rl.flow.schedule import sde_sigma, times
-from embodied_rl.flow.transition import Transition, entropy, flow_noise, flow_sde, log_prob, ode
+from embodied_rl.flow.schedule import make_time_grid, sde_sigma
+from embodied_rl.flow.transition import (
+    Transition,
+    entropy,
+    flow_noise_transition,
+    flow_sde_transition,
+    log_prob,
+    ode_step,
+)
 
 DOUBLE = torch.float64
 
@@ -27,7 +34,7 @@ def test_drift_correction_is_the_score(mixture, time):
     (score,) = torch.autograd.grad(mixture.log_density(x, t).sum(), x)
     x = x.detach()
     v = mixture.velocity(x, t)
-    added = flow_sde(x, v, t, delta, 0.5).mean - ode(x, v, delta)
+    added = flow_sde_transition(x, v, t, delta, 0.5).mean - ode_step(x, v, delta)
     sigma = sde_sigma(t, delta, 0.5)
     torch.testing.assert_close(added / (sigma**2 * delta / 2), score, rtol=1e-8, atol=1e-9)
 
@@ -36,8 +43,8 @@ def test_drift_correction_is_the_score(mixture, time):
 def test_agrees_with_the_weights_form(denoise_steps):
     """mean = (1 - s) x̂₀ + (s - σ² δ / 2t) x̂₁ with x̂₀ = x - t v and x̂₁ = x + (1 - t) v, s = t - δ."""
     x, v = random_states(denoise_steps, 5, 3)
-    t, delta = times(denoise_steps).double()[:-1], 1 / denoise_steps
-    step = flow_sde(x, v, t, delta, 0.5)
+    t, delta = make_time_grid(denoise_steps).double()[:-1], 1 / denoise_steps
+    step = flow_sde_transition(x, v, t, delta, 0.5)
     for k, time in enumerate(t.tolist()):
         sigma = 0.5 * math.sqrt(time / (1 - (1 - delta if k == 0 else time)))
         s = time - delta
@@ -53,18 +60,18 @@ def test_agrees_with_the_form_in_rising_time():
     for tau in (0.1, 0.5, 0.9):
         sigma, v_tau = 0.5 * math.sqrt((1 - tau) / tau), -v
         expected = x + 0.1 * (v_tau - sigma**2 / (2 * (1 - tau)) * (x - tau * v_tau))
-        actual = flow_sde(x, v, torch.tensor(1 - tau, dtype=DOUBLE), 0.1, 0.5).mean
+        actual = flow_sde_transition(x, v, torch.tensor(1 - tau, dtype=DOUBLE), 0.1, 0.5).mean
         torch.testing.assert_close(actual, expected, rtol=1e-12, atol=1e-12)
 
 
 def gaussian_law(denoise_steps: int, noise_level: float, mean: float, std: float) -> tuple[float, float]:
     """Mean and standard deviation of x₀ when the target is N(mean, std²): affine steps, so no sampling is needed."""
-    t_all, delta = times(denoise_steps).double(), 1 / denoise_steps
+    t_all, delta = make_time_grid(denoise_steps).double(), 1 / denoise_steps
     probe = torch.tensor([0.0, 1.0], dtype=DOUBLE)
     centre, variance = 0.0, 1.0
     for t in t_all[:-1]:
         posterior = mean + (1 - t) * std**2 * (probe - (1 - t) * mean) / (t**2 + (1 - t) ** 2 * std**2)
-        step = flow_sde(probe, (probe - posterior) / t, t, delta, noise_level)
+        step = flow_sde_transition(probe, (probe - posterior) / t, t, delta, noise_level)
         slope = float(step.mean[1] - step.mean[0])
         centre, variance = float(step.mean[0]) + slope * centre, slope**2 * variance + float(step.std**2)
     return centre, math.sqrt(variance)
@@ -91,9 +98,9 @@ def test_low_precision_inputs_are_computed_in_float32(denoise_steps, dtype):
     """First and last step are finite, and equal to the float32 result for the same values."""
     x, v = (part.to(dtype) for part in random_states(1, 4, 2))
     for k in {0, denoise_steps - 1}:
-        t = times(denoise_steps)[k].repeat(1)
-        step = flow_sde(x, v, t, 1 / denoise_steps, 0.5)
-        exact = flow_sde(x.float(), v.float(), t, 1 / denoise_steps, 0.5)
+        t = make_time_grid(denoise_steps)[k].repeat(1)
+        step = flow_sde_transition(x, v, t, 1 / denoise_steps, 0.5)
+        exact = flow_sde_transition(x.float(), v.float(), t, 1 / denoise_steps, 0.5)
         assert step.mean.dtype == step.std.dtype == torch.float32
         assert torch.isfinite(step.mean).all()
         assert torch.equal(step.mean, exact.mean)
@@ -103,20 +110,20 @@ def test_low_precision_inputs_are_computed_in_float32(denoise_steps, dtype):
 def test_each_row_has_its_own_time_and_level():
     """A batch of mixed steps equals its rows one by one; level 0 is the Euler step, bit for bit."""
     x, v = random_states(4, 5, 3)
-    t, level = times(4).double()[:-1], torch.tensor([0.5, 0.0, 0.3, 0.0], dtype=DOUBLE)
-    step = flow_sde(x, v, t, 0.25, level)
+    t, level = make_time_grid(4).double()[:-1], torch.tensor([0.5, 0.0, 0.3, 0.0], dtype=DOUBLE)
+    step = flow_sde_transition(x, v, t, 0.25, level)
     for row in range(4):
-        alone = flow_sde(x[row : row + 1], v[row : row + 1], t[row : row + 1], 0.25, float(level[row]))
+        alone = flow_sde_transition(x[row : row + 1], v[row : row + 1], t[row : row + 1], 0.25, float(level[row]))
         assert torch.equal(step.mean[row], alone.mean[0])
         assert torch.equal(step.std[row], alone.std[0])
-    assert torch.equal(step.mean[1::2], ode(x, v, 0.25)[1::2])
+    assert torch.equal(step.mean[1::2], ode_step(x, v, 0.25)[1::2])
 
 
 def test_flow_noise_is_an_euler_step_with_the_given_spread():
     """No drift correction, whatever the spread."""
     x, v = random_states(2, 3, 2)
     std = v.abs() + 0.1
-    step = flow_noise(x, v, 0.25, std)
+    step = flow_noise_transition(x, v, 0.25, std)
     assert torch.equal(step.mean, x - 0.25 * v)
     assert torch.equal(step.std, std)
 

@@ -9,7 +9,7 @@ from scipy import stats
 from torch import Tensor
 
 from embodied_rl.flow.sampler import ode_sample
-from embodied_rl.imitation.cloning import SFT, SFTConfig, conditional_flow_matching_loss, flow_times, with_features
+from embodied_rl.imitation.cloning import SFT, SFTConfig, conditional_flow_matching_loss, draw_flow_times, perceive_once
 from embodied_rl.interfaces.policy import Context, FlowBackbone, PolicyInput
 from embodied_rl_policies.pocket import Pocket
 from tests.support.experience import MODEL_DIM, SMALL, changed, weights
@@ -17,7 +17,7 @@ from tests.support.experience import MODEL_DIM, SMALL, changed, weights
 
 def test_times_have_openpi_s_distribution() -> None:
     """Beta(1.5, 1) · 0.999 + 0.001."""
-    times = flow_times(20_000, torch.Generator().manual_seed(0)).double().numpy()
+    times = draw_flow_times(20_000, torch.Generator().manual_seed(0)).double().numpy()
     assert stats.kstest(times, stats.beta(1.5, 1, loc=0.001, scale=0.999).cdf).pvalue > 0.01
     assert times.min() >= 0.001 and times.max() <= 1
 
@@ -75,7 +75,7 @@ def test_each_row_is_encoded_once_for_all_of_its_draws() -> None:
     loss = conditional_flow_matching_loss(oracle, inputs, actions, generator, padding, draws=5)
     assert encoded == [3]
     generator = torch.Generator().manual_seed(3)
-    time = flow_times(15, generator).reshape(5, 3)
+    time = draw_flow_times(15, generator).reshape(5, 3)
     noise = torch.randn(15, 2, 4, generator=generator).reshape(5, 3, 2, 4)
     t = time[..., None, None]
     x = t * noise + (1 - t) * actions
@@ -153,7 +153,7 @@ def test_cached_features_are_what_perception_gives() -> None:
     backbone, _, _ = make_sft()
     with torch.no_grad():
         expected = backbone.perceive(inputs)
-    cached = with_features(backbone, inputs)
+    cached = perceive_once(backbone, inputs)
     assert cached.images == {}
     for name, value in expected.items():
         torch.testing.assert_close(cached.features[name], value)

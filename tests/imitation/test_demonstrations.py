@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from embodied_rl.imitation.demonstrations import Demonstrations, Disturbance, record
+from embodied_rl.imitation.demonstrations import Demonstrations, Disturbance, record_demonstrations
 from embodied_rl.interfaces.sim import Array, Episode, StepResult
 from embodied_rl.testing.fakes import FakeSimulator
 
@@ -49,7 +49,7 @@ def rows_of(recorded: Demonstrations, index: int) -> Array:
 
 
 def test_every_control_step_of_every_episode_is_there() -> None:
-    recorded = record(Operated(2), episodes(5), chunk=3, disturbance=CALM, seed=0)
+    recorded = record_demonstrations(Operated(2), episodes(5), chunk=3, disturbance=CALM, seed=0)
     assert set(recorded.episode) == {10, 11, 12, 13, 14}
     assert len(recorded) == len(recorded.observation) == len(recorded.success) == len(recorded.episode)
     assert recorded.success.all()
@@ -65,7 +65,7 @@ def test_every_control_step_of_every_episode_is_there() -> None:
 
 
 def test_chunks_look_ahead_and_repeat_the_last_action() -> None:
-    recorded = record(Operated(3), episodes(3), chunk=4, disturbance=CALM, seed=0)
+    recorded = record_demonstrations(Operated(3), episodes(3), chunk=4, disturbance=CALM, seed=0)
     for index in (10, 11, 12):
         actions = recorded.actions[rows_of(recorded, index)]
         chosen = actions[:, 0]
@@ -77,7 +77,7 @@ def test_chunks_look_ahead_and_repeat_the_last_action() -> None:
 
 def test_the_operator_s_own_actions_are_recorded_not_the_disturbed_ones() -> None:
     simulator = Operated(64)
-    recorded = record(simulator, episodes(64), chunk=1, disturbance=Disturbance(noise=0.2), seed=3)
+    recorded = record_demonstrations(simulator, episodes(64), chunk=1, disturbance=Disturbance(noise=0.2), seed=3)
     added = []
     for step, speed in enumerate((0.99, 0.98)):
         chosen = recorded.actions[64 * step :][:64, 0]
@@ -107,7 +107,9 @@ class Wide(Operated):
 
 def test_drift_lasts_for_eight_steps_in_half_the_time() -> None:
     simulator = Wide(200, FakeSimulator.Config(horizon=16))
-    record(simulator, episodes(200), chunk=1, disturbance=Disturbance(noise=0.0, drift=0.5, slip=0.25), seed=0)
+    record_demonstrations(
+        simulator, episodes(200), chunk=1, disturbance=Disturbance(noise=0.0, drift=0.5, slip=0.25), seed=0
+    )
     executed = np.stack(simulator.executed)  # [16, 200, 4]
     first, second = executed[:8, :, :3], executed[8:, :, :3]
     assert (first == first[0]).all() and (second == second[0]).all() and (first[0] != second[0]).any()
@@ -121,7 +123,7 @@ def test_drift_lasts_for_eight_steps_in_half_the_time() -> None:
 def test_rows_whose_chunk_is_upset_can_be_left_out() -> None:
     simulator = Wide(20, FakeSimulator.Config(horizon=16))
     upset = Disturbance(noise=0.0, drift=0.5, drift_share=0.3, slip=0.1, keep=False)
-    recorded = record(simulator, episodes(20), chunk=3, disturbance=upset, seed=0)
+    recorded = record_demonstrations(simulator, episodes(20), chunk=3, disturbance=upset, seed=0)
     as_chosen = (np.stack(simulator.executed) == [0, 0, 0, 1]).all(axis=-1)  # [16, 20]
     expected = [sum(column[step : step + 3].all() for step in range(16)) for column in as_chosen.T]
     assert 20 < sum(expected) < 250
@@ -130,22 +132,22 @@ def test_rows_whose_chunk_is_upset_can_be_left_out() -> None:
 
 
 def test_a_faulty_operator_is_the_one_that_is_recorded() -> None:
-    recorded = record(Operated(2), episodes(2), chunk=1, disturbance=CALM, seed=0, faulty=True)
+    recorded = record_demonstrations(Operated(2), episodes(2), chunk=1, disturbance=CALM, seed=0, faulty=True)
     assert not recorded.success.any()
     assert len(recorded) == 2 * CONFIG.horizon
 
 
 def test_episodes_are_cut_at_the_longest() -> None:
-    recorded = record(Operated(2), episodes(3), chunk=2, disturbance=CALM, seed=0, longest=2)
+    recorded = record_demonstrations(Operated(2), episodes(3), chunk=2, disturbance=CALM, seed=0, longest=2)
     assert [len(rows_of(recorded, index)) for index in (10, 11, 12)] == [2, 2, 2]
     assert not recorded.success.any()
-    beyond = record(Operated(2), episodes(2), chunk=2, disturbance=CALM, seed=0, faulty=True, longest=20)
+    beyond = record_demonstrations(Operated(2), episodes(2), chunk=2, disturbance=CALM, seed=0, faulty=True, longest=20)
     assert [len(rows_of(beyond, index)) for index in (10, 11)] == [CONFIG.horizon] * 2
 
 
 def test_equal_seeds_give_equal_demonstrations() -> None:
     def states(seed: int) -> Array:
-        return record(
+        return record_demonstrations(
             Operated(2), episodes(4), chunk=1, disturbance=Disturbance(noise=0.3), seed=seed
         ).observation.state
 

@@ -13,7 +13,7 @@ from safetensors import SafetensorError
 
 from embodied_rl.learning import checkpoint
 from embodied_rl.learning.checkpoint import CheckpointError
-from embodied_rl.runs.storage import StorageError
+from embodied_rl.runs.atomic_write import StorageError
 
 
 def tensors(step):
@@ -41,16 +41,16 @@ def assert_equal(found, step):
 def folder(tmp_path):
     """Checkpoints 10 and 20."""
     for step in (10, 20):
-        checkpoint.save(tmp_path, step, tensors(step), {"iteration": step})
+        checkpoint.save_checkpoint(tmp_path, step, tensors(step), {"iteration": step})
     return tmp_path
 
 
 def test_what_is_saved_comes_back_to_the_bit(folder):
-    step, found, metadata = checkpoint.load_latest(folder)
+    step, found, metadata = checkpoint.load_latest_checkpoint(folder)
     assert (step, metadata) == (20, {"iteration": 20})
     assert_equal(found, 20)
-    assert_equal(checkpoint.load(folder / "00000010")[1], 10)
-    assert checkpoint.resolve(folder / "last").name == "00000020"
+    assert_equal(checkpoint.load_checkpoint(folder / "00000010")[1], 10)
+    assert checkpoint.resolve_checkpoint(folder / "last").name == "00000020"
 
 
 @pytest.mark.parametrize("keep_bytes", [0, 7, 100, -1])
@@ -58,7 +58,7 @@ def test_a_truncated_newest_one_is_refused_by_name_and_the_one_before_used(folde
     file = folder / "00000020" / checkpoint.TENSORS
     file.write_bytes(file.read_bytes()[:keep_bytes])
     with pytest.warns(RuntimeWarning, match=rf"{file}.*Using step 10"):
-        step, found, _ = checkpoint.load_latest(folder)
+        step, found, _ = checkpoint.load_latest_checkpoint(folder)
     assert step == 10
     assert_equal(found, 10)
 
@@ -69,32 +69,34 @@ def test_one_flipped_bit_is_noticed(folder):
     content[-3] ^= 1
     file.write_bytes(content)
     with pytest.raises(CheckpointError, match="damaged"):
-        checkpoint.load(folder / "00000020")
+        checkpoint.load_checkpoint(folder / "00000020")
 
 
 @pytest.mark.parametrize("text", ["", '{"step": 20', "[]", '{"step": 20, "metadata": {}}'])
 def test_a_damaged_state_file_is_refused_by_name(folder, text):
     (folder / "00000020" / checkpoint.STATE).write_text(text)
     with pytest.warns(RuntimeWarning, match=r"00000020.state\.json"):
-        assert checkpoint.load_latest(folder)[0] == 10
+        assert checkpoint.load_latest_checkpoint(folder)[0] == 10
 
 
 def test_further_files_belong_to_the_checkpoint(tmp_path):
-    final = checkpoint.save(tmp_path, 1, tensors(1), {}, files={"policy.txt": lambda path: path.write_text("abc")})
+    final = checkpoint.save_checkpoint(
+        tmp_path, 1, tensors(1), {}, files={"policy.txt": lambda path: path.write_text("abc")}
+    )
     assert (final / "policy.txt").read_text() == "abc"
     (final / "policy.txt").write_text("abd")
     with pytest.raises(CheckpointError, match=r"policy\.txt is damaged"):
-        checkpoint.load(final)
+        checkpoint.load_checkpoint(final)
     (final / "policy.txt").unlink()
     with pytest.raises(CheckpointError, match=r"policy\.txt is missing"):
-        checkpoint.load(final)
+        checkpoint.load_checkpoint(final)
 
 
 def test_no_usable_one_says_why(folder):
     for step in ("00000010", "00000020"):
         (folder / step / checkpoint.TENSORS).unlink()
     with pytest.raises(CheckpointError, match=r"No usable checkpoint[\s\S]*00000020[\s\S]*00000010"):
-        checkpoint.load_latest(folder)
+        checkpoint.load_latest_checkpoint(folder)
 
 
 @pytest.mark.parametrize("moment", ["tensors", "state", "rename"])
@@ -109,19 +111,19 @@ def test_a_kill_while_saving_leaves_the_earlier_ones(folder, monkeypatch, moment
     with monkeypatch.context() as patch, pytest.raises(Killed):
         patch.setattr(checkpoint, targets[moment], kill)
         patch.setattr(checkpoint, "_sweep", lambda _: None)  # a killed process cleans nothing up
-        checkpoint.save(folder, 30, tensors(30), {})
+        checkpoint.save_checkpoint(folder, 30, tensors(30), {})
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        step, found, _ = checkpoint.load_latest(folder)
+        step, found, _ = checkpoint.load_latest_checkpoint(folder)
     assert step == (30 if moment == "rename" else 20)
     assert_equal(found, step)
-    checkpoint.save(folder, 40, tensors(40), {})
+    checkpoint.save_checkpoint(folder, 40, tensors(40), {})
     assert not list(folder.glob(".*")), "the next save removes what the kill left"
 
 
 def test_saving_a_step_again_replaces_it(folder):
-    checkpoint.save(folder, 20, tensors(7), {"again": True})
-    step, found, metadata = checkpoint.load_latest(folder)
+    checkpoint.save_checkpoint(folder, 20, tensors(7), {"again": True})
+    step, found, metadata = checkpoint.load_latest_checkpoint(folder)
     assert (step, metadata) == (20, {"again": True})
     assert_equal(found, 7)
 
@@ -129,11 +131,11 @@ def test_saving_a_step_again_replaces_it(folder):
 def test_pruning_keeps_the_newest_and_the_best(folder):
     checkpoint.mark_best(folder, 10)
     for step in (30, 40, 50):
-        checkpoint.save(folder, step, tensors(step), {}, keep=2)
-    assert checkpoint.steps(folder) == [10, 40, 50]
-    assert checkpoint.resolve(folder).name == "00000010", "a folder of checkpoints means the best"
+        checkpoint.save_checkpoint(folder, step, tensors(step), {}, keep=2)
+    assert checkpoint.list_steps(folder) == [10, 40, 50]
+    assert checkpoint.resolve_checkpoint(folder).name == "00000010", "a folder of checkpoints means the best"
     with pytest.raises(ValueError, match=r"checkpoint\.keep"):
-        checkpoint.prune(folder, 0)
+        checkpoint.prune_checkpoints(folder, 0)
 
 
 def test_marking_the_best_removes_what_a_killed_marking_left(folder):
@@ -147,22 +149,22 @@ def test_a_refused_one_goes_when_the_run_is_on_its_way_there_again(folder):
     """Kept as the newest, it would push out the sound one that was just written."""
     checkpoint.mark_best(folder, 20)
     (folder / "00000020" / checkpoint.TENSORS).write_bytes(b"")
-    checkpoint.save(folder, 15, tensors(15), {}, keep=1)
-    assert checkpoint.steps(folder) == [15]
-    assert checkpoint.resolve(folder).name == "00000015"
+    checkpoint.save_checkpoint(folder, 15, tensors(15), {}, keep=1)
+    assert checkpoint.list_steps(folder) == [15]
+    assert checkpoint.resolve_checkpoint(folder).name == "00000015"
     assert sorted(path.name for path in folder.iterdir()) == ["00000015", "last"]
 
 
 def test_a_run_folder_means_its_best_or_last(tmp_path):
-    checkpoint.save(tmp_path / "checkpoints", 3, tensors(3), {})
-    assert checkpoint.resolve(tmp_path).name == "00000003"
+    checkpoint.save_checkpoint(tmp_path / "checkpoints", 3, tensors(3), {})
+    assert checkpoint.resolve_checkpoint(tmp_path).name == "00000003"
     with pytest.raises(CheckpointError, match="No checkpoint at"):
-        checkpoint.resolve(tmp_path / "elsewhere")
+        checkpoint.resolve_checkpoint(tmp_path / "elsewhere")
 
 
 def test_a_run_that_holds_a_policy_alone_means_itself(tmp_path):
     (tmp_path / checkpoint.POLICY).write_bytes(b"")
-    assert checkpoint.resolve(tmp_path) == tmp_path
+    assert checkpoint.resolve_checkpoint(tmp_path) == tmp_path
 
 
 @pytest.mark.parametrize("write", ["torch.save", "pickle"])
@@ -190,8 +192,8 @@ def test_a_full_disk_names_path_and_key_and_harms_nothing(folder, monkeypatch, f
 
     with monkeypatch.context() as patch, pytest.raises(StorageError, match=r"disk is full.*00000030.*run\.root"):
         patch.setattr(checkpoint, failing, full)
-        checkpoint.save(folder, 30, tensors(30), {})
-    assert checkpoint.load_latest(folder)[0] in (20, 30)
+        checkpoint.save_checkpoint(folder, 30, tensors(30), {})
+    assert checkpoint.load_latest_checkpoint(folder)[0] in (20, 30)
     assert not list(folder.glob(".*"))
 
 
@@ -204,7 +206,7 @@ def test_what_safetensors_says_of_a_failed_write_is_understood(folder, monkeypat
 
     monkeypatch.setattr(checkpoint, "save_file", full)
     with pytest.raises(StorageError, match=r"disk is full"):
-        checkpoint.save(folder, 30, tensors(30), {})
+        checkpoint.save_checkpoint(folder, 30, tensors(30), {})
 
 
 def test_no_pickle_lies_in_a_checkpoint(folder):

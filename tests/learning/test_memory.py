@@ -12,8 +12,8 @@ pytest.importorskip("transformers")
 from embodied_rl.benchmarks import networks, update_memory
 from embodied_rl.benchmarks.networks import TINY
 from embodied_rl.benchmarks.update_memory import UpdateMemory, count_update
-from embodied_rl.learning import memory
-from embodied_rl.learning.memory import LiveBytes, peak
+from embodied_rl.learning import memory_budget
+from embodied_rl.learning.memory_budget import LiveBytes, measure_peak
 from embodied_rl.learning.optimiser import Optimiser
 from embodied_rl.ranks.collective import Ranks
 
@@ -24,10 +24,10 @@ ERROR = 0.01
 def real(policy: str, train: str, saving: bool = False):
     """An actor that learns, with gradients of an earlier micro-batch, and a trace of what it keeps."""
     laid_out = networks.lay_out(policy, TINY, train=train, gradient_checkpointing=saving)
-    actor = networks.filled(laid_out, "cpu")
+    actor = networks.fill_actor(laid_out, "cpu")
     for parameter in actor.parameters():
         parameter.grad = torch.zeros_like(parameter) if parameter.requires_grad else None
-    return actor, networks.traces(actor, networks.inputs(actor, ROWS))[actor.keep]
+    return actor, networks.make_traces(actor, networks.make_inputs(actor, ROWS))[actor.keep]
 
 
 def allocated(work: Callable[[], object]) -> int:
@@ -51,7 +51,7 @@ def allocated(work: Callable[[], object]) -> int:
 def test_the_peak_of_an_update_is_what_the_allocator_gives_out(policy: str, train: str, saving: bool) -> None:
     """Counted without memory from other numbers of rows, within 1 %."""
     actor, trace = real(policy, train, saving)
-    work = partial(update_memory.learn, actor, trace)
+    work = partial(update_memory.evaluate_and_differentiate, actor, trace)
     work()
     counted = count_update(networks.lay_out(policy, TINY, train=train, gradient_checkpointing=saving))
     assert counted.peak(ROWS) == pytest.approx(allocated(work), rel=ERROR)
@@ -59,7 +59,9 @@ def test_the_peak_of_an_update_is_what_the_allocator_gives_out(policy: str, trai
 
 def test_gradient_checkpointing_is_smaller_and_a_kept_prefix_smaller_still() -> None:
     rows = {
-        (train, saving): count_update(networks.lay_out("pi0", TINY, train=train, gradient_checkpointing=saving)).row
+        (train, saving): count_update(
+            networks.lay_out("pi0", TINY, train=train, gradient_checkpointing=saving)
+        ).row_bytes
         for train in ("full", "expert")
         for saving in (False, True)
     }
@@ -99,7 +101,7 @@ def test_live_bytes_of_simple_work() -> None:
         before.mul_(2)
         second.add_(1)
 
-    assert peak(work) == 1000 + 1960
+    assert measure_peak(work) == 1000 + 1960
     with LiveBytes() as live:
         one = before * 2
         assert live.now == 1000
@@ -111,7 +113,7 @@ def test_moments_and_gradients_are_those_of_the_optimiser() -> None:
     actor, trace = real("pi0", "expert")
     counted = count_update(networks.lay_out("pi0", TINY, train="expert"))
     optimiser = Optimiser(actor.parameter_groups(), {"actor": 1e-4, "critic": 1e-4}, grad_clip=1.0)
-    update_memory.learn(actor, trace)
+    update_memory.evaluate_and_differentiate(actor, trace)
     assert any(parameter.grad is not None and parameter.grad.any() for parameter in actor.parameters())
     optimiser.step(Ranks())
     moments = [value for name, value in optimiser.state().items() if "exp_avg" in name]
@@ -128,14 +130,14 @@ def test_adam_on_an_accelerator_copies_what_learns_once() -> None:
         weight.grad = torch.ones_like(weight)
     adam = torch.optim.Adam(weights, foreach=True)
     adam.step()
-    assert peak(adam.step) == pytest.approx(4 * (300 * 50 + 700), rel=0.01)
+    assert measure_peak(adam.step) == pytest.approx(4 * (300 * 50 + 700), rel=0.01)
 
 
 def test_the_largest_micro_batch() -> None:
     """100 held, 20 for Adam's step; micro-batches of 5 + 8 a row, from 11 rows on 12 a row; 2 of the trace."""
     peaks = ((1, 13), (11, 93), (21, 213), (31, 333))
     found = UpdateMemory(weights=60, gradients=10, moments=30, step=20, peaks=peaks, recorded=2)
-    assert found.held == 100 and found.row == 14
+    assert found.held == 100 and found.row_bytes == 14
     assert [found.peak(rows) for rows in (0, 1, 3, 11, 12, 31, 41)] == [5, 13, 29, 93, 105, 333, 453]
     assert [found.needed(rows) for rows in (0, 1, 2)] == [120, 120, 125]
     assert [found.most_rows(size) for size in (119, 120, 124, 125, 134, 135, 228, 229)] == [0, 1, 1, 2, 2, 3, 11, 12]
@@ -145,7 +147,7 @@ def test_the_largest_micro_batch() -> None:
 def test_products_in_bfloat16_make_copies_of_the_weights_once() -> None:
     """A micro-batch's peak has a part that does not depend on its rows; without autocast there is next to none."""
     exact, mixed = (count_update(networks.lay_out("pi0", TINY, train="expert"), autocast=way) for way in (False, True))
-    assert mixed.row < exact.row and mixed.peak(0) > 0.4 * mixed.gradients / 2
+    assert mixed.row_bytes < exact.row_bytes and mixed.peak(0) > 0.4 * mixed.gradients / 2
     assert exact.peak(0) < 0.1 * exact.gradients
 
 
@@ -168,7 +170,7 @@ def test_as_many_rows_as_memory_allows() -> None:
     def work(rows: int) -> list[torch.Tensor]:
         return [torch.zeros(1000, dtype=torch.uint8), torch.zeros(rows, 100)]
 
-    assert memory.affordable(work, 50, budget=1000 + 400 * 20) == 20
-    assert memory.affordable(work, 50, budget=1e9) == 50
-    assert memory.affordable(work, 50, budget=0) == 1
-    assert memory.affordable(work, 1, budget=0) == 1
+    assert memory_budget.find_affordable_rows(work, 50, budget=1000 + 400 * 20) == 20
+    assert memory_budget.find_affordable_rows(work, 50, budget=1e9) == 50
+    assert memory_budget.find_affordable_rows(work, 50, budget=0) == 1
+    assert memory_budget.find_affordable_rows(work, 1, budget=0) == 1

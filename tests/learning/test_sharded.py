@@ -12,7 +12,7 @@ from torch import Tensor
 from embodied_rl.learning import checkpoint, sharded
 from embodied_rl.learning.checkpoint import CheckpointError
 from embodied_rl.ranks.collective import GlooRanks
-from embodied_rl.ranks.launch import RankFailed, Ranks, launch
+from embodied_rl.ranks.launch import RankFailed, Ranks, launch_ranks
 from tests.support import spreading
 
 State = dict[str, Tensor]
@@ -32,7 +32,7 @@ def assert_equal(found: State, wanted: State) -> None:
 
 
 def compared(kind: str, **settings: Any) -> dict[str, Any]:
-    return launch(spreading.compare, {"kind": kind, "settings": settings}, 2, timeout=200, threads=1)
+    return launch_ranks(spreading.compare, {"kind": kind, "settings": settings}, 2, timeout=200, threads=1)
 
 
 @pytest.mark.process
@@ -74,7 +74,7 @@ def test_what_is_frozen_is_spread_and_stays(kind: str) -> None:
 
 @pytest.mark.process
 def test_checkpoints_continue_to_the_bit_and_on_any_number_of_ranks(tmp_path: Path) -> None:
-    two = launch(spreading.checkpointed, (str(tmp_path), 2), 2, timeout=200, threads=1)
+    two = launch_ranks(spreading.checkpointed, (str(tmp_path), 2), 2, timeout=200, threads=1)
     for part in ("weights", "moments"):
         assert_equal(two["resumed"][part], two["straight"][part])
     folder = tmp_path / "00000002"
@@ -88,13 +88,13 @@ def test_checkpoints_continue_to_the_bit_and_on_any_number_of_ranks(tmp_path: Pa
         assert_equal(one[part], two["stopped"][part])
     (folder / "shards" / parts[1]).write_bytes(b"")
     with pytest.raises(CheckpointError, match=rf"shards/{parts[1]} is damaged"):
-        checkpoint.load(folder)
+        checkpoint.load_checkpoint(folder)
 
 
 @pytest.mark.process
 def test_a_checkpoint_before_the_first_update_continues(tmp_path: Path) -> None:
     """A critic that learns first leaves the policy's optimiser without moments: none may be made up."""
-    two = launch(spreading.checkpointed, (str(tmp_path), 0), 2, timeout=200, threads=1)
+    two = launch_ranks(spreading.checkpointed, (str(tmp_path), 0), 2, timeout=200, threads=1)
     assert not two["stopped"]["moments"] and two["straight"]["moments"]
     for part in ("weights", "moments"):
         assert_equal(two["resumed"][part], two["straight"][part])
@@ -105,7 +105,7 @@ def test_pytorch_reads_the_shards(tmp_path: Path) -> None:
     """Its own reader finds each moment whole."""
     from torch.distributed import checkpoint as dcp
 
-    two = launch(spreading.checkpointed, (str(tmp_path), 2), 2, timeout=200, threads=1)
+    two = launch_ranks(spreading.checkpointed, (str(tmp_path), 2), 2, timeout=200, threads=1)
     reader = dcp.HuggingFaceStorageReader(str(tmp_path / "00000002" / "shards"))
     wanted = {f"0/{name}": value for name, value in two["stopped"]["moments"].items()}
     stored = reader.read_metadata().state_dict_metadata
@@ -120,7 +120,7 @@ def test_what_one_process_wrote_is_spread_over_two(tmp_path: Path) -> None:
     rollouts = spreading.rollouts_of(0)[:2]
     run = spreading.learned("full", Ranks(), True, rollouts)
     spreading.save(tmp_path, 2, run, Ranks())
-    two = launch(spreading.taken_up, str(tmp_path), 2, timeout=200, threads=1)
+    two = launch_ranks(spreading.taken_up, str(tmp_path), 2, timeout=200, threads=1)
     assert_equal(two["weights"], spreading.copied(run["actor"]))
     assert_equal(two["moments"], spreading.moments(run))
 
@@ -128,8 +128,8 @@ def test_what_one_process_wrote_is_spread_over_two(tmp_path: Path) -> None:
 @pytest.mark.process
 def test_a_rank_that_is_gone_is_the_first_cause() -> None:
     with pytest.raises(RankFailed, match=r"rank 1 .*killed by SIGKILL"):
-        launch(spreading.lose, None, 2, timeout=200, threads=1)
-    sharded.leave()
+        launch_ranks(spreading.lose, None, 2, timeout=200, threads=1)
+    sharded.leave_group()
 
 
 class Two(GlooRanks):
@@ -146,14 +146,14 @@ def test_ranks_that_share_a_gpu_are_told_what_to_do(monkeypatch: pytest.MonkeyPa
     """NCCL connects GPUs, not processes; gradients of replicas go through the host then."""
     connected = []
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
-    monkeypatch.setattr(sharded, "connect", lambda ranks, device: connected.append(device.type))
+    monkeypatch.setattr(sharded, "connect_group", lambda ranks, device: connected.append(device.type))
     network = torch.nn.Linear(2, 2, device="meta")  # the nearest thing to another device
     with pytest.raises(ValueError, match=r"plan\.learner=sharded needs a GPU for each rank.* torchrun"):
-        sharded.spread(network, "sharded", Two(0))
-    assert sharded.spread(network, "replicated", Two(0)) is None and not connected
-    assert sharded.spread(network, "replicated", Two(1)) is None and connected == ["meta"]
-    assert sharded.spread(torch.nn.Linear(2, 2), "replicated", Two(1)) is None and connected == ["meta"]
-    assert sharded.spread(network, "sharded", Ranks()) is None, "a single process shares with nobody"
+        sharded.shard_network(network, "sharded", Two(0))
+    assert sharded.shard_network(network, "replicated", Two(0)) is None and not connected
+    assert sharded.shard_network(network, "replicated", Two(1)) is None and connected == ["meta"]
+    assert sharded.shard_network(torch.nn.Linear(2, 2), "replicated", Two(1)) is None and connected == ["meta"]
+    assert sharded.shard_network(network, "sharded", Ranks()) is None, "a single process shares with nobody"
 
 
 @pytest.mark.process

@@ -14,8 +14,8 @@ from torch import Tensor, nn
 
 from embodied_rl.actors.embodiment import Embodiment
 from embodied_rl.assembly import build
-from embodied_rl.checkpoints.native import load_parts, read_metadata, save_backbone
-from embodied_rl.config.freeze import freeze, thaw
+from embodied_rl.checkpoints.policy_file import load_network, read_metadata, save_backbone
+from embodied_rl.config.freeze import freeze_config, thaw_config
 from embodied_rl.config.schema import LoraNode, PolicyNode
 from embodied_rl.interfaces.policy import FlowBackbone, PolicyInput
 from embodied_rl.interfaces.sim import Camera, SimulatorSpec, Task
@@ -47,7 +47,7 @@ families = pytest.mark.parametrize("family", FAMILIES)
 def new(family: str = "pi0") -> tuple[FlowBackbone, Embodiment]:
     """A network with random weights, no adaptive norm at its zero."""
     torch.manual_seed(0)
-    network, robot = build.backbone(PolicyNode(family, options=TINY), SPEC)
+    network, robot = build.build_backbone(PolicyNode(family, options=TINY), SPEC)
     with torch.no_grad():
         for parameter in network.parameters():
             parameter.add_(0.05 * torch.randn_like(parameter))
@@ -85,7 +85,7 @@ def moved(network: nn.Module, before: dict[str, Tensor]) -> set[str]:
 def test_adapters_sit_on_what_the_network_names_and_on_nothing_else(family: str) -> None:
     """All linear maps of language model and expert that something reads: counted by hand for three layers."""
     network, _ = new(family)
-    trainable.choose(network, "lora", LoraNode(2))
+    trainable.choose_trainable(network, "lora", LoraNode(2))
     adapted = {name for name, module in network.named_modules() if hasattr(module, "lora_A")}
     assert adapted == set(network.adapted_modules())
     assert len(adapted) == 2 * 7 + 2 + 3 * 7  # two whole layers of language, keys and values of the last, the expert
@@ -97,7 +97,7 @@ def test_adapters_sit_on_what_the_network_names_and_on_nothing_else(family: str)
 def test_new_adapters_change_nothing(family: str) -> None:
     network, _ = new(family)
     before = velocity(network)
-    trainable.choose(network, "lora", LoraNode(4, 16.0))
+    trainable.choose_trainable(network, "lora", LoraNode(4, 16.0))
     assert torch.equal(velocity(network), before)
 
 
@@ -105,7 +105,7 @@ def test_new_adapters_change_nothing(family: str) -> None:
 def test_adapters_and_heads_learn_and_the_rest_stays(family: str) -> None:
     network, _ = new(family)
     heads = {id(parameter) for parameter in network.head_parameters()}
-    trainable.choose(network, "lora", LoraNode(2))
+    trainable.choose_trainable(network, "lora", LoraNode(2))
     named = dict(network.named_parameters())
     expected = {name for name, p in named.items() if ".lora_" in name or id(p) in heads}
     assert {name for name, p in named.items() if p.requires_grad} == expected
@@ -120,10 +120,10 @@ def test_adapters_and_heads_learn_and_the_rest_stays(family: str) -> None:
 def test_merged_adapters_give_the_same_network(family: str) -> None:
     network, _ = new(family)
     names = list(network.state_dict())
-    trainable.choose(network, "lora", LoraNode(2, 6.0))
+    trainable.choose_trainable(network, "lora", LoraNode(2, 6.0))
     learn(network)
     before = velocity(network)
-    trainable.merge(network)
+    trainable.merge_adapters(network)
     assert list(network.state_dict()) == names
     torch.testing.assert_close(velocity(network), before, rtol=0, atol=1e-6)
 
@@ -133,11 +133,11 @@ def test_an_adapter_adds_alpha_over_rank_times_b_times_a(family: str) -> None:
     network, _ = new(family)
     name = "expert.layers.0.mlp.up_proj"
     old = network.get_parameter(f"{name}.weight").detach().clone()
-    trainable.choose(network, "lora", LoraNode(2, 6.0))
+    trainable.choose_trainable(network, "lora", LoraNode(2, 6.0))
     learn(network)
     module: Any = network.get_submodule(name)
     expected = old + 6.0 / 2 * module.lora_B["default"].weight @ module.lora_A["default"].weight
-    trainable.merge(network)
+    trainable.merge_adapters(network)
     torch.testing.assert_close(network.get_parameter(f"{name}.weight"), expected)
 
 
@@ -146,17 +146,17 @@ def test_an_adapter_adds_alpha_over_rank_times_b_times_a(family: str) -> None:
 def test_adapters_survive_a_file(tmp_path: Path, family: str, node: LoraNode) -> None:
     """They stay adapters where they go on learning, and become weights elsewhere."""
     network, robot = new(family)
-    trainable.choose(network, "lora", node)
+    trainable.choose_trainable(network, "lora", node)
     learn(network)
     file = tmp_path / "policy.safetensors"
-    save_backbone(file, network, robot, family, thaw(network.config))
+    save_backbone(file, network, robot, family, thaw_config(network.config))
     stored = read_metadata(file).adapters
     assert stored == LoraNode(node.rank, node.rank if node.alpha is None else node.alpha)
-    kept, _ = load_parts(file, maker(family), merged=False)
-    assert trainable.adapter_settings(kept) == stored
+    kept, _ = load_network(file, maker(family), merged=False)
+    assert trainable.read_adapter_settings(kept) == stored
     assert torch.equal(velocity(kept), velocity(network))
-    merged, _ = load_parts(file, maker(family), merged=True)
-    assert trainable.adapter_settings(merged) is None
+    merged, _ = load_network(file, maker(family), merged=True)
+    assert trainable.read_adapter_settings(merged) is None
     torch.testing.assert_close(velocity(merged), velocity(network), rtol=0, atol=1e-6)
 
 
@@ -164,13 +164,13 @@ def test_adapters_survive_a_file(tmp_path: Path, family: str, node: LoraNode) ->
 def test_stored_adapters_go_on_learning(tmp_path: Path, family: str) -> None:
     """With the rank they were made with."""
     network, robot = new(family)
-    trainable.choose(network, "lora", LoraNode(3))
+    trainable.choose_trainable(network, "lora", LoraNode(3))
     learn(network)
     file = tmp_path / "policy.safetensors"
-    save_backbone(file, network, robot, family, thaw(network.config))
+    save_backbone(file, network, robot, family, thaw_config(network.config))
     node = PolicyNode(family, checkpoint=str(file), train="lora", lora=LoraNode(3))
-    again, _ = build.backbone(node, SPEC)
-    trainable.choose(again, node.train, node.lora)
+    again, _ = build.build_backbone(node, SPEC)
+    trainable.choose_trainable(again, node.train, node.lora)
     assert torch.equal(velocity(again), velocity(network))
     before = copied(again)
     learn(again)
@@ -179,12 +179,12 @@ def test_stored_adapters_go_on_learning(tmp_path: Path, family: str) -> None:
 
 
 def maker(family: str) -> Callable[[Any], FlowBackbone]:
-    """What `load_parts` is given."""
+    """What `load_network` is given."""
     cls = FAMILIES[family]
 
     def make(metadata: Any) -> FlowBackbone:
-        options = freeze(cls.Config, metadata.config, "policy")
-        return build.backbone_maker(cls, options)(metadata.embodiment, ())
+        options = freeze_config(cls.Config, metadata.config, "policy")
+        return build.choose_backbone_maker(cls, options)(metadata.embodiment, ())
 
     return make
 
@@ -192,7 +192,7 @@ def maker(family: str) -> Callable[[Any], FlowBackbone]:
 @families
 def test_the_expert_learns_alone(family: str) -> None:
     network, _ = new(family)
-    trainable.choose(network, "expert", LoraNode())
+    trainable.choose_trainable(network, "expert", LoraNode())
     before = copied(network)
     learn(network)
     changed = moved(network, before)
@@ -205,7 +205,7 @@ def test_the_expert_learns_alone(family: str) -> None:
 def test_everything_learns(family: str) -> None:
     """Every parameter that there is: none is left over that nothing reads."""
     network, _ = new(family)
-    trainable.choose(network, "full", LoraNode())
+    trainable.choose_trainable(network, "full", LoraNode())
     before = copied(network)
     learn(network)
     still = set(before) - moved(network, before)
@@ -217,21 +217,21 @@ def test_everything_learns(family: str) -> None:
     [("expert", "no prefix that can be frozen apart; use train=full"), ("lora", "not made for adapters; use policy")],
 )
 def test_a_policy_without_such_parts_is_refused(train: str, message: str) -> None:
-    network, _ = build.backbone(PolicyNode("pocket"), SPEC)
+    network, _ = build.build_backbone(PolicyNode("pocket"), SPEC)
     with pytest.raises(ValueError, match=message):
-        trainable.choose(network, train, LoraNode())
+        trainable.choose_trainable(network, train, LoraNode())
 
 
 def test_another_rank_than_the_files_is_refused(tmp_path: Path) -> None:
     """Not passed over: the adapters in the file are what they are."""
     network, robot = new()
-    trainable.choose(network, "lora", LoraNode(3))
+    trainable.choose_trainable(network, "lora", LoraNode(3))
     file = tmp_path / "policy.safetensors"
-    save_backbone(file, network, robot, "pi0", thaw(network.config))
+    save_backbone(file, network, robot, "pi0", thaw_config(network.config))
     node = PolicyNode("pi0", checkpoint=str(file), train="lora", lora=LoraNode(8))
-    again, _ = build.backbone(node, SPEC)
+    again, _ = build.build_backbone(node, SPEC)
     with pytest.raises(ValueError, match=r"rank 3 and alpha 3: set policy\.lora\.rank=3 policy\.lora\.alpha=3"):
-        trainable.choose(again, node.train, node.lora)
+        trainable.choose_trainable(again, node.train, node.lora)
 
 
 def test_without_peft_its_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -239,4 +239,4 @@ def test_without_peft_its_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> Non
 
     monkeypatch.setitem(sys.modules, "peft", None)
     with pytest.raises(ValueError, match=r"pip install 'embodied-rl\[lora\]'"):
-        trainable.choose(new()[0], "lora", LoraNode())
+        trainable.choose_trainable(new()[0], "lora", LoraNode())

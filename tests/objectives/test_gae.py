@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from embodied_rl.objectives.gae import discounted_reward, discounts, gae, next_values
+from embodied_rl.objectives.gae import compute_gae, discount_reward, make_discounts, select_next_values
 
 DOUBLE = torch.float64
 T, N = 12, 6
@@ -27,10 +27,12 @@ def random_rollout(seed: int = 0) -> dict[str, Tensor]:
 
 
 def estimate(rollout: dict[str, Tensor], gamma: float, lam: float, per="control_step") -> tuple[Tensor, Tensor]:
-    following = next_values(*(rollout[k] for k in ("value", "last_value", "final_value", "terminated", "truncated")))
-    discount = discounts(rollout["steps"], gamma, per)
+    following = select_next_values(
+        *(rollout[k] for k in ("value", "last_value", "final_value", "terminated", "truncated"))
+    )
+    discount = make_discounts(rollout["steps"], gamma, per)
     continues = ~(rollout["terminated"] | rollout["truncated"])
-    return gae(rollout["reward"], rollout["value"], following, discount, continues, lam)
+    return compute_gae(rollout["reward"], rollout["value"], following, discount, continues, lam)
 
 
 def written_out(rollout: dict[str, Tensor], gamma: float, lam: float) -> Tensor:
@@ -68,7 +70,7 @@ def test_lambda_one_is_the_return_minus_the_value():
     reward, value = torch.ones(10, 1, dtype=DOUBLE), torch.randn(10, 1, dtype=DOUBLE)
     continues = torch.arange(10)[:, None] < 9
     following = torch.cat([value[1:], torch.zeros(1, 1, dtype=DOUBLE)])
-    advantage, returns = gae(reward, value, following, torch.full_like(reward, 0.9), continues, 1.0)
+    advantage, returns = compute_gae(reward, value, following, torch.full_like(reward, 0.9), continues, 1.0)
     expected = (1 - 0.9 ** torch.arange(10, 0, -1, dtype=DOUBLE)) / 0.1
     torch.testing.assert_close(returns[:, 0], expected)
     torch.testing.assert_close(advantage[:, 0], expected - value[:, 0])
@@ -89,10 +91,10 @@ def test_termination_wins_over_truncation():
     """A success on the time limit is not bootstrapped."""
     yes, no = torch.ones(1, 1, dtype=torch.bool), torch.zeros(1, 1, dtype=torch.bool)
     value, final, last = torch.tensor([[1.0]]), torch.tensor([[5.0]]), torch.tensor([7.0])
-    assert next_values(value, last, final, yes, yes) == 0
-    assert next_values(value, last, final, yes, no) == 0
-    assert next_values(value, last, final, no, yes) == 5
-    assert next_values(value, last, final, no, no) == 7
+    assert select_next_values(value, last, final, yes, yes) == 0
+    assert select_next_values(value, last, final, yes, no) == 0
+    assert select_next_values(value, last, final, no, yes) == 5
+    assert select_next_values(value, last, final, no, no) == 7
 
 
 def test_nothing_leaks_back_from_the_next_episode():
@@ -114,18 +116,18 @@ def test_stays_in_double_precision():
 
 def test_discounts_count_control_steps_or_decisions():
     steps = torch.tensor([[5, 1, 3]])
-    torch.testing.assert_close(discounts(steps, 0.9, "control_step"), torch.tensor([[0.9**5, 0.9, 0.9**3]]))
-    torch.testing.assert_close(discounts(steps, 0.9, "decision"), torch.full((1, 3), 0.9))
+    torch.testing.assert_close(make_discounts(steps, 0.9, "control_step"), torch.tensor([[0.9**5, 0.9, 0.9**3]]))
+    torch.testing.assert_close(make_discounts(steps, 0.9, "decision"), torch.full((1, 3), 0.9))
     with pytest.raises(ValueError, match="per"):
-        discounts(steps, 0.9, "second")
+        make_discounts(steps, 0.9, "second")
 
 
 def test_reward_within_a_chunk():
     """Discounted within the chunk; what lies behind the executed steps is ignored, NaN included."""
     reward = torch.tensor([[[1.0, 2.0, 4.0], [1.0, torch.nan, torch.nan]]])
     steps = torch.tensor([[3, 1]])
-    torch.testing.assert_close(discounted_reward(reward, steps, 0.5), torch.tensor([[1 + 1 + 1.0, 1]]))
-    torch.testing.assert_close(discounted_reward(reward, steps, 1.0), torch.tensor([[7.0, 1]]))
+    torch.testing.assert_close(discount_reward(reward, steps, 0.5), torch.tensor([[1 + 1 + 1.0, 1]]))
+    torch.testing.assert_close(discount_reward(reward, steps, 1.0), torch.tensor([[7.0, 1]]))
 
 
 def test_chunks_agree_with_single_steps():
@@ -134,7 +136,7 @@ def test_chunks_agree_with_single_steps():
     single = torch.ones(12, 1, dtype=torch.int64)
     _, by_step = estimate(episode(reward, single), 0.9, 1.0)
     chunks, steps = reward.view(4, 1, 3), torch.full((4, 1), 3)
-    _, by_chunk = estimate(episode(discounted_reward(chunks, steps, 0.9), steps), 0.9, 1.0)
+    _, by_chunk = estimate(episode(discount_reward(chunks, steps, 0.9), steps), 0.9, 1.0)
     torch.testing.assert_close(by_chunk, by_step[::3], rtol=1e-6, atol=1e-6)
 
 

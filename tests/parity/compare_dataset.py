@@ -10,13 +10,13 @@ from pathlib import Path
 
 import numpy as np
 
-from embodied_rl.datasets.lerobot.reader import Dataset
+from embodied_rl.datasets.lerobot.dataset_reader import LeRobotDataset
 
 NAMES = {"task", "action", "action_is_pad"}
 
 
 def main(folder: str, file: str) -> None:
-    theirs, dataset = json.loads(Path(file).read_text()), Dataset(folder)
+    theirs, dataset = json.loads(Path(file).read_text()), LeRobotDataset(folder)
     horizon = len(theirs["rows"][0]["action"])
     ours = dataset.read(range(len(dataset)), horizon)
     assert (theirs["fps"], theirs["episodes"], len(theirs["rows"])) == (

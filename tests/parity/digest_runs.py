@@ -27,7 +27,7 @@ RUNS: dict[str, tuple[str, ...]] = {
     "ppo": ("train", *SMALL, "plan=colocated"),
     "noise": ("train", *SMALL, "plan=colocated", "algo=flow_noise", "seed=1"),
     "grpo": ("train", *SMALL[:-3], "algo=grpo", "algo.group_size=2", "plan=colocated"),
-    "split": ("train", *SMALL, "plan=split", "plan.ranks=1", "plan.slices=2", "episodes=success_rate"),
+    "split": ("train", *SMALL, "plan=split", "plan.ranks=1", "plan.slices=2", "curriculum=success_rate"),
     "process": ("train", *SMALL, "plan=split", "plan.policy=process", "policy.critic=prefix"),
     "stream": ("train", *SMALL, "plan=colocated", "mode=stream", "segments=2"),
     "async": ("train", *SMALL, "plan=colocated", "mode=async", "staleness=0"),
@@ -56,6 +56,8 @@ def digests(checkout: Path, arguments: tuple[str, ...]) -> dict[str, str]:
     """What one command left, by the names of its files."""
     paths = os.pathsep.join(str(checkout / part) for part in (".", "sims", "policies"))
     environment = {**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1"}
+    if (checkout / "configs" / "episodes").exists():  # what a curriculum was called until November 2026
+        arguments = tuple(text.replace("curriculum=", "episodes=") for text in arguments)
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, "-m", "embodied_rl", *arguments]
         done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)

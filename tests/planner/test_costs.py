@@ -5,14 +5,14 @@ import json
 import numpy as np
 import pytest
 
-from embodied_rl.planner.costs import CostFile, Costs, Line
+from embodied_rl.planner.costs import CostFile, Costs, LinearCost
 
 
 def test_a_line_is_found_again_under_noise():
     draw = np.random.default_rng(0)
     sizes = [8, 16, 32, 64] * 50
     values = [(0.02 + 0.003 * n) * draw.lognormal(0, 0.05) for n in sizes]
-    line = Line.fit(sizes, values)
+    line = LinearCost.fit(sizes, values)
     assert line.fixed == pytest.approx(0.02, rel=0.1)
     assert line.per_item == pytest.approx(0.003, rel=0.05)
 
@@ -25,23 +25,34 @@ def test_a_line_is_found_again_under_noise():
     ],
 )
 def test_neither_part_of_a_line_is_negative(sizes, values, expected):
-    line = Line.fit(sizes, values)
+    line = LinearCost.fit(sizes, values)
     assert (line.fixed, line.per_item) == pytest.approx(expected, rel=0.03, abs=1e-12)
 
 
 def test_a_line_needs_two_sizes():
     with pytest.raises(ValueError, match="two sizes"):
-        Line.fit([4, 4], [1.0, 1.1])
+        LinearCost.fit([4, 4], [1.0, 1.1])
 
 
 def test_r_and_f_are_those_of_the_stages():
-    costs = Costs(step=Line(0.01, 0.001), render=Line(0.01, 0.001), inference=Line(0.02, 0.0005), update=Line())
+    costs = Costs(
+        step=LinearCost(0.01, 0.001),
+        render=LinearCost(0.01, 0.001),
+        inference=LinearCost(0.02, 0.0005),
+        update=LinearCost(),
+    )
     assert costs.ratio(20) == pytest.approx(0.03 / 0.06)
     assert costs.fixed_share(20) == pytest.approx(0.02 / 0.06)
 
 
 def test_a_file_of_costs_comes_back_as_it_was(tmp_path):
-    costs = Costs(step=Line(0.1, 0.01), inference=Line(0.2, 0.02), update=Line(0.3, 0.03), jitter=0.3, step_on="device")
+    costs = Costs(
+        step=LinearCost(0.1, 0.01),
+        inference=LinearCost(0.2, 0.02),
+        update=LinearCost(0.3, 0.03),
+        jitter=0.3,
+        step_on="device",
+    )
     written = CostFile(costs, {"where": "here"}, {"step": 0.02})
     (tmp_path / "costs.json").write_text(written.text())
     assert CostFile.read(tmp_path / "costs.json") == written
@@ -74,4 +85,4 @@ def test_a_file_written_by_hand_needs_the_three_stages_alone(tmp_path):
     file = tmp_path / "costs.json"
     stage = {"fixed": 1.0, "per_item": 0.5}
     file.write_text(json.dumps({"costs": {"step": stage, "inference": stage, "update": stage}}))
-    assert CostFile.read(file).costs == Costs(Line(1.0, 0.5), Line(1.0, 0.5), Line(1.0, 0.5))
+    assert CostFile.read(file).costs == Costs(LinearCost(1.0, 0.5), LinearCost(1.0, 0.5), LinearCost(1.0, 0.5))

@@ -16,7 +16,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_a_drift_is_told_once(folder: Path) -> None:
-    forecast = Forecast.of(folder)
+    forecast = Forecast.read(folder)
     notes = [forecast.note(11.6) for _ in range(3 * WINDOW)]
     told = [note for note in notes if note]
     assert notes.index(told[0]) == WINDOW - 1 and len(told) == 1
@@ -25,19 +25,19 @@ def test_a_drift_is_told_once(folder: Path) -> None:
 
 @pytest.mark.parametrize("seconds", [8.6, 11.4])
 def test_within_the_tolerance_nothing_is_said(folder: Path, seconds: float) -> None:
-    forecast = Forecast.of(folder)
+    forecast = Forecast.read(folder)
     assert not any(forecast.note(seconds) for _ in range(3 * WINDOW))
 
 
 def test_unlike_iterations_and_single_ones_do_not_count(folder: Path) -> None:
-    forecast = Forecast.of(folder, skip=2)
+    forecast = Forecast.read(folder, skip=2)
     assert not any(forecast.note(seconds) for seconds in (99.0, 99.0, *[10.0] * WINDOW, 99.0, *[10.0] * WINDOW))
-    forecast = Forecast.of(folder, skip=2)
+    forecast = Forecast.read(folder, skip=2)
     notes = [forecast.note(seconds) for seconds in (10.0, 10.0, *[20.0] * WINDOW)]
     assert [bool(note) for note in notes] == [False] * (WINDOW + 1) + [True]
     assert forecast.figures() == {"time/iteration_predicted": 10.0, "time/bubble_predicted": 0.25}
 
 
 def test_a_run_without_prediction_says_nothing(tmp_path: Path) -> None:
-    forecast = Forecast.of(tmp_path)
+    forecast = Forecast.read(tmp_path)
     assert forecast.figures() == {} and forecast.note(3.0) is None

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 import pytest
 
 from embodied_rl.planner.allocation import Allocation
-from embodied_rl.planner.costs import Costs, Line
+from embodied_rl.planner.costs import Costs, LinearCost
 from embodied_rl.planner.model import Workload
 from embodied_rl.planner.resources import Resources
-from embodied_rl.planner.search import candidate, choose
+from embodied_rl.planner.search import choose_allocation, predict_candidate
 
 MACHINES = (
     Resources(2, memory=12e9),
@@ -24,22 +24,22 @@ DRAWS = 4
 def drawn(draw: random.Random, devices: bool) -> Costs:
     """Stages of any proportion, up to 60 % of them fixed; a policy that may be too large to have everywhere."""
 
-    def line(scale: float) -> Line:
+    def line(scale: float) -> LinearCost:
         seconds, fixed = scale * 10 ** draw.uniform(-1, 1), draw.uniform(0, 0.6)
-        return Line(seconds * fixed, seconds * (1 - fixed) / 64)
+        return LinearCost(seconds * fixed, seconds * (1 - fixed) / 64)
 
     return Costs(
         step=line(0.5),
         inference=line(0.5),
         render=line(0.1),
-        update=Line(0, 10 ** draw.uniform(-3, -2)),
-        transfer=Line(0.001),
+        update=LinearCost(0, 10 ** draw.uniform(-3, -2)),
+        transfer=LinearCost(0.001),
         jitter=draw.choice([0, 0, 0.3, 0.6]),
         switch=draw.choice([0.0, 1.0]) * devices,
         synchronise=draw.choice([0.0, 0.5]) * devices,
         step_on=draw.choice(["core", "device"]) if devices else "core",
-        simulator_memory=Line(2e8, 1e7),
-        policy_memory=Line(draw.choice([1e9, 4e9, 10e9]), 1e5),
+        simulator_memory=LinearCost(2e8, 1e7),
+        policy_memory=LinearCost(draw.choice([1e9, 4e9, 10e9]), 1e5),
     )
 
 
@@ -62,13 +62,13 @@ def test_nothing_is_faster_by_more_than_three_percent(machine: Resources) -> Non
     draw, compared = random.Random(1), 0
     for _ in range(DRAWS):
         costs, work = drawn(draw, bool(machine.devices)), Workload(draw.choice([48, 60, 64, 72, 96, 128]), 24)
-        found = [candidate(costs, plan, machine, work).prediction for plan in every(machine, work.envs)]
+        found = [predict_candidate(costs, plan, machine, work).prediction for plan in every(machine, work.envs)]
         times = [prediction.seconds for prediction in found if prediction is not None]
         if not times:
             with pytest.raises(ValueError, match="nothing fits in memory"):
-                choose(costs, machine, work)
+                choose_allocation(costs, machine, work)
             continue
-        best = choose(costs, machine, work).best
+        best = choose_allocation(costs, machine, work).best
         assert best.prediction is not None and min(times) >= 0.97 * best.prediction.seconds, str(best.allocation)
         compared += 1
     assert compared > DRAWS / 2

@@ -2,7 +2,7 @@
 
 import torch
 
-from embodied_rl_policies.layers import Attention, modulated
+from embodied_rl_policies.layers import Attention, modulate
 
 
 def test_attention_against_its_definition() -> None:
@@ -26,6 +26,6 @@ def test_modulation_scales_and_shifts_a_vector_of_unit_mean_square() -> None:
     """adaRMS: x / rms(x) · (1 + scale) + shift, whatever the size of x."""
     torch.manual_seed(0)
     tokens, scale, shift = 5 * torch.randn(2, 4, 32), torch.randn(2, 1, 32), torch.randn(2, 1, 32)
-    normed = (modulated(tokens, scale, shift) - shift) / (1 + scale)
+    normed = (modulate(tokens, scale, shift) - shift) / (1 + scale)
     assert torch.allclose(normed.square().mean(dim=-1), torch.ones(2, 4), atol=1e-3)
     assert torch.allclose(normed, tokens / tokens.square().mean(dim=-1, keepdim=True).sqrt(), atol=1e-3)

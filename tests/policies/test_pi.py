@@ -11,11 +11,11 @@ pytest.importorskip("transformers")
 
 from embodied_rl.actors import tokenizer
 from embodied_rl.actors.normalisation import Normalisation
-from embodied_rl.checkpoints import layout
+from embodied_rl.checkpoints import weight_names
 from embodied_rl.interfaces.policy import Context, PolicyInput
 from embodied_rl.testing.policy_contract import check_backbone
-from embodied_rl_policies.pi.images import prepare
-from embodied_rl_policies.pi.prompts import with_state
+from embodied_rl_policies.pi.images import prepare_images
+from embodied_rl_policies.pi.prompts import format_with_state
 from tests.support import pi_inputs
 from tests.support import pi_sizes as sizes
 from tests.support.key_lists import read
@@ -51,7 +51,7 @@ def test_keys_and_values_are_those_of_lerobot(family: str) -> None:
 @pytest.mark.parametrize("camera", ["base_0_rgb", "left_wrist_0_rgb"])
 def test_images_are_prepared_as_in_lerobot(camera: str) -> None:
     """Wide and tall pictures, resized and padded; every second column of the first row was recorded."""
-    prepared = prepare(torch.from_numpy(sizes.taken_images(camera)), sizes.IMAGE_SIZE)
+    prepared = prepare_images(torch.from_numpy(sizes.taken_images(camera)), sizes.IMAGE_SIZE)
     expected = golden("pi0")[f"images.{camera}"]
     torch.testing.assert_close(prepared[0, :, :, ::2], expected, rtol=0, atol=2e-6)
 
@@ -64,7 +64,7 @@ def test_prompts_become_the_tokens_that_lerobot_makes(family: str) -> None:
     kind, parts = ("quantiles", ("q01", "q99")) if family == "pi05" else ("mean_std", ("mean", "std"))
     known = [sizes.statistics("state", sizes.STATE_DIM)[part] for part in parts]
     statistics = (
-        Normalisation.between(kind, known[0], np.where(known[0] == known[1], known[1] + 1e-8, known[1]))
+        Normalisation.from_bounds(kind, known[0], np.where(known[0] == known[1], known[1] + 1e-8, known[1]))
         if family == "pi05"
         else Normalisation(kind, tuple(known[0].tolist()), tuple((known[1] + 1e-8).tolist()))
     )
@@ -75,7 +75,7 @@ def test_prompts_become_the_tokens_that_lerobot_makes(family: str) -> None:
     tasks = sizes.TASKS if family == "pi05" else [task for task in sizes.TASKS if task.strip() == task]
     rows = [sizes.TASKS.index(task) for task in tasks]
     prompts = build(family).prompts(tasks, recorded[rows])
-    ids = tokenizer.by_model(prompts, tiny_tokenizer().to_str(), sizes.PROMPT_LENGTH[family])
+    ids = tokenizer.tokenize_pieces(prompts, tiny_tokenizer().to_str(), sizes.PROMPT_LENGTH[family])
     expected = golden(family)["policy.tokens"] * golden(family)["policy.token_mask"]
     if family == "pi0":  # openpi, which the prompts follow, writes underscores as spaces; lerobot keeps them
         rows, ids = rows[1:], ids[1:]
@@ -85,7 +85,7 @@ def test_prompts_become_the_tokens_that_lerobot_makes(family: str) -> None:
 def test_the_state_is_written_in_256_bins() -> None:
     """The edges: -1 and the middle open a bin, what lies above falls into the last one, what lies below is -1."""
     state = torch.tensor([[-1.0, 0.0, 0.999, 1.0, 7.0, -1.001, 2 / 256 - 1]])
-    (prompt,) = with_state([" pick_up\nthe cup "], state)
+    (prompt,) = format_with_state([" pick_up\nthe cup "], state)
     assert prompt == "Task: pick up the cup, State: 0 128 255 255 255 -1 1;\nAction: "
 
 
@@ -148,13 +148,13 @@ def test_full_size_networks_have_the_tensors_of_the_published_checkpoints(family
         network = cls(cls.Config(), 7, 8, ("base_0_rgb",), (224, 224), 0, cls.Config().token_length)
     own = {name: tuple(value.shape) for name, value in network.state_dict().items()}
     theirs = read(GOLDEN / f"keys_{family}_{project}.json")
-    ours = {name: layout.ours(cls, name) for name in theirs}
+    ours = {name: weight_names.to_our_name(cls, name) for name in theirs}
     assert set(own) <= set(ours.values())
     assert {mine: theirs[name] for name, mine in ours.items() if mine in own} == own
     import re
 
     unread = re.compile("|".join(cls.CHECKPOINT_UNREAD))
-    assert all(unread.match(layout.core(name)) for name, mine in ours.items() if mine not in own)
+    assert all(unread.match(weight_names.strip_outermost(name)) for name, mine in ours.items() if mine not in own)
 
 
 @pytest.mark.parametrize("family", FAMILIES)

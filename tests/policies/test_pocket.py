@@ -10,7 +10,7 @@ from torch import Tensor
 from embodied_rl.interfaces.policy import Context, PolicyInput
 from embodied_rl.testing.contract import check_backbone
 from embodied_rl_policies import POLICIES
-from embodied_rl_policies.pocket import Pocket, pixel_grid, position_encoding
+from embodied_rl_policies.pocket import Pocket, make_pixel_grid, make_position_encoding
 
 SMALL = Pocket.Config(width=32, layers=3, heads=4, horizon=4, keypoints=8, stem_channels=16)
 
@@ -195,10 +195,10 @@ def test_contexts_select_and_join() -> None:
 
 def test_grids_are_symmetric_and_distinct() -> None:
     """Cell centres average to 0 and lie half a cell inside; no two patches share a position code."""
-    grid = pixel_grid(4, 8)
+    grid = make_pixel_grid(4, 8)
     assert torch.allclose(grid.mean(dim=0), torch.zeros(2), atol=1e-6)
     assert grid[0].tolist() == [-1 + 1 / 8, -1 + 1 / 4]
-    codes = position_encoding(4, 32)
+    codes = make_position_encoding(4, 32)
     assert (torch.cdist(codes, codes) + 10 * torch.eye(16)).min() > 0.5
 
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from embodied_rl.checkpoints import layout
+from embodied_rl.checkpoints import weight_names
 from embodied_rl.interfaces.policy import PolicyInput
 from embodied_rl.testing.contract import check_backbone
 from tests.support.small_smolvla import (
@@ -30,7 +30,7 @@ from tests.support.small_smolvla import (
 
 pytest.importorskip("transformers")
 
-from embodied_rl_policies.smolvla.images import prepare
+from embodied_rl_policies.smolvla.images import prepare_images
 from embodied_rl_policies.smolvla.policy import SmolVLA
 from tests.support import smolvla_sizes as sizes
 
@@ -50,7 +50,7 @@ def test_velocities_and_actions_are_lerobots(variant: str) -> None:
 @pytest.mark.parametrize("camera", sizes.CAMERAS)
 def test_pictures_are_prepared_as_lerobot_prepares_them(camera: str) -> None:
     """Wide and tall ones."""
-    prepared = prepare(observation().images[camera], sizes.RESOLUTION)
+    prepared = prepare_images(observation().images[camera], sizes.RESOLUTION)
     assert difference(prepared[:1], GOLDEN[f"prepared/{camera}"]) <= 1e-6
 
 
@@ -82,14 +82,17 @@ def test_names_are_translated_both_ways() -> None:
     smolvla = full()
     for name in smolvla.state_dict():
         key = checkpoint_key(name)
-        assert (layout.ours(SmolVLA, key), f"model.{layout.theirs(SmolVLA, name)}") == (name, key)
+        assert (weight_names.to_our_name(SmolVLA, key), f"model.{weight_names.to_their_name(SmolVLA, name)}") == (
+            name,
+            key,
+        )
     for name in smolvla.unread_shapes():
         assert any(re.match(pattern, name) for pattern in SmolVLA.CHECKPOINT_UNREAD)
 
 
 def shapes() -> dict[str, tuple[int, ...]]:
     """What a reader sees of smolvla_base's tensors."""
-    return {layout.ours(SmolVLA, key): tuple(shape) for key, shape in KEYS["shapes"].items()}
+    return {weight_names.to_our_name(SmolVLA, key): tuple(shape) for key, shape in KEYS["shapes"].items()}
 
 
 BASE = {

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from embodied_rl.processes.base import Deadlines, Share
+from embodied_rl.processes.base import Deadlines, NodeShare
 from embodied_rl.processes.board import SharedBoard, SharedBoardReader
 from embodied_rl.processes.this_machine import ThisMachine
 
@@ -79,7 +79,11 @@ def test_a_worker_reads_what_is_published_after_it_began_and_so_does_the_one_tha
     runtime = ThisMachine()
     board = runtime.board()
     handle = runtime.worker(
-        "tests.support.reading:Reading", {"board": board.reader()}, name="reader", deadlines=Deadlines(), share=Share()
+        "tests.support.reading:Reading",
+        {"board": board.reader()},
+        name="reader",
+        deadlines=Deadlines(),
+        share=NodeShare(),
     )
     assert handle.submit("newest", -1).result() is None
     board.publish(2, np.arange(3))

@@ -15,7 +15,7 @@ import pytest
 from embodied_rl.interfaces.sim import Episode, NotFinite, Rendered, Unavailable
 from embodied_rl.processes import bootstrap, local, messages
 from embodied_rl.processes.handle import GaveUp, Handle, WorkerDied, WorkerError
-from embodied_rl.processes.interpreter import Interpreter, folder_of
+from embodied_rl.processes.interpreter import Interpreter, find_folder_of
 from embodied_rl.processes.local import InlineHandle, ProcessHandle
 from embodied_rl.processes.remote import RemoteSimulator
 from embodied_rl.testing.comparison import assert_same
@@ -29,7 +29,7 @@ FAKE = "embodied_rl.testing.fake_simulator:FakeSimulator"
 @pytest.fixture(scope="module")
 def foreign(tmp_path_factory: pytest.TempPathFactory) -> Interpreter:
     python = environment(tmp_path_factory.mktemp("environment") / "numpy_alone")
-    return Interpreter.of(str(python), remedy="Type this to get it.")
+    return Interpreter.find(str(python), remedy="Type this to get it.")
 
 
 Start = Callable[..., ProcessHandle]
@@ -59,7 +59,7 @@ def test_a_simulator_in_another_environment_keeps_the_contract(foreign: Interpre
 
 @pytest.mark.process
 def test_nothing_but_numpy_and_what_is_shared_can_be_imported_there(start: Start, monkeypatch) -> None:
-    monkeypatch.setenv("PYTHONPATH", folder_of("torch"))  # meant for this Python, not for that one
+    monkeypatch.setenv("PYTHONPATH", find_folder_of("torch"))  # meant for this Python, not for that one
     handle = start("tests.support.guests:Nosy")
     can = {
         name: handle.submit("imports", name).result() for name in ("numpy", "embodied_rl", "tests", "torch", "mujoco")
@@ -134,7 +134,7 @@ def test_pictures_stay_as_they_were_however_often_it_steps(start: Start) -> None
 
 @pytest.mark.process
 def test_an_environment_without_numpy_says_so(tmp_path: Path, start: Start) -> None:
-    bare = Interpreter.of(str(environment(tmp_path / "bare", packages=())))
+    bare = Interpreter.find(str(environment(tmp_path / "bare", packages=())))
     handle = start(FAKE, bare)
     with pytest.raises(
         GaveUp, match=r"simulator 7 cannot run in .*bare/bin/python: NumPy cannot be imported.*-m pip install numpy"
@@ -146,9 +146,9 @@ def test_an_environment_without_numpy_says_so(tmp_path: Path, start: Start) -> N
 
 def test_an_old_python_says_so() -> None:
     script = runpy.run_path(str(Path(bootstrap.__file__)))
-    assert script["what_is_missing"]() == ""
-    script["what_is_missing"].__globals__["OLDEST"] = (9, 9)
-    assert "a simulator's Python must be 9.9 or newer" in script["what_is_missing"]()
+    assert script["list_missing_packages"]() == ""
+    script["list_missing_packages"].__globals__["OLDEST"] = (9, 9)
+    assert "a simulator's Python must be 9.9 or newer" in script["list_missing_packages"]()
 
 
 @pytest.mark.parametrize(
@@ -183,7 +183,7 @@ def test_arrays_cross_between_versions_of_numpy(array: np.ndarray) -> None:
 @pytest.mark.process
 @pytest.mark.parametrize("spoken, said", [(1, "speaks version 1"), (None, "does not say which version")])
 def test_another_protocol_is_refused_before_anything_is_unpickled(spoken, said: str, start: Start, monkeypatch) -> None:
-    monkeypatch.setattr(local, "greeting", lambda pipe: pipe.recv_bytes() and {"protocol": spoken})
+    monkeypatch.setattr(local, "receive_greeting", lambda pipe: pipe.recv_bytes() and {"protocol": spoken})
     monkeypatch.setattr("pickle.loads", lambda *_, **__: pytest.fail("unpickled"))
     with pytest.raises(GaveUp, match=f"{said}.*this process version {local.PROTOCOL}.*Use one for both"):
         _ = start(FAKE).spec
@@ -195,7 +195,7 @@ def test_something_else_that_talks_is_refused(tmp_path: Path, start: Start) -> N
     program.write_text('#!/bin/bash\nshift 2\nprintf "\\000\\000\\000\\003abc" >&$1\nsleep 5\n')
     program.chmod(0o755)
     with pytest.raises(GaveUp, match="does not say which version"):
-        _ = start(FAKE, Interpreter.of(str(program))).spec
+        _ = start(FAKE, Interpreter.find(str(program))).spec
 
 
 @pytest.mark.process
@@ -246,7 +246,7 @@ def test_a_program_that_cannot_run_says_so(tmp_path: Path, start: Start) -> None
     program.write_text("no program")
     program.chmod(0o755)
     with pytest.raises(WorkerDied, match=r"simulator 7 could not be started by .*python: .*Exec format error"):
-        start(FAKE, Interpreter.of(str(program)))
+        start(FAKE, Interpreter.find(str(program)))
 
 
 @pytest.mark.parametrize("given, said", [("no/python", "is not there"), ("text", "cannot be executed")])
@@ -254,8 +254,8 @@ def test_what_is_no_interpreter_is_refused(given: str, said: str, tmp_path: Path
     monkeypatch.chdir(tmp_path)
     Path("text").write_text("")
     with pytest.raises(ValueError, match=f"sim.python: {given} {said}"):
-        Interpreter.of(given)
+        Interpreter.find(given)
 
 
 def test_the_folder_of_an_environment_means_its_interpreter(foreign: Interpreter) -> None:
-    assert Interpreter.of(str(Path(foreign.python).parents[1])).python == foreign.python
+    assert Interpreter.find(str(Path(foreign.python).parents[1])).python == foreign.python

@@ -3,7 +3,7 @@
 import pickle
 
 from embodied_rl.interfaces.sim import Episode
-from embodied_rl.processes.messages import Lists
+from embodied_rl.processes.messages import ShortenedLists
 
 
 def episodes(*indices: int) -> list[Episode | None]:
@@ -11,7 +11,7 @@ def episodes(*indices: int) -> list[Episode | None]:
 
 
 def test_both_ends_know_the_same_lists() -> None:
-    here, there = Lists(), Lists()
+    here, there = ShortenedLists(), ShortenedLists()
     calls = [
         ("reset", (episodes(1, 2),)),
         ("step", (7, episodes(3, 4))),
@@ -32,7 +32,7 @@ def test_both_ends_know_the_same_lists() -> None:
 
 def test_who_changes_a_list_afterwards_changes_nothing_here() -> None:
     """Neither the sender's own list, nor what the simulator does to what it got."""
-    here, there = Lists(), Lists()
+    here, there = ShortenedLists(), ShortenedLists()
     mine = episodes(1, 2)
     got = there.restore("step", here.shorten("step", (mine,)))[0]
     mine[0] = None

@@ -14,7 +14,7 @@ import pytest
 from embodied_rl.interfaces.sim import Episode
 from embodied_rl.processes.handle import GaveUp, Handle, WorkerDied, WorkerError, revive
 from embodied_rl.processes.local import InlineHandle, ProcessHandle
-from embodied_rl.testing.comparison import assert_same, copy_of
+from embodied_rl.testing.comparison import assert_same, copy_observation
 from embodied_rl.testing.fake_simulator import FakeSimulator
 
 pytestmark = pytest.mark.process
@@ -65,13 +65,13 @@ def test_an_observation_outlives_the_next_one() -> None:
     """The slots alternate: what is in hand stays readable while the worker makes the next observation."""
     with worker() as handle:
         held = [handle.submit("reset", EPISODES[:3]).result()]
-        copies = [copy_of(held[0])]
+        copies = [copy_observation(held[0])]
         for chunk in range(4):
             future = handle.submit("step", actions(chunk), NEXT[:3])
             wait_for(future.done)
             assert_same(held[-1], copies[-1], "an observation was overwritten")
             held.append(future.result().observation)
-            copies.append(copy_of(held[-1]))
+            copies.append(copy_observation(held[-1]))
 
 
 def test_several_workers_start_in_parallel_with_one_thread_and_without_torch() -> None:

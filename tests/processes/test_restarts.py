@@ -68,7 +68,7 @@ class DoomedChild:
             self.starts.append(message[2])
 
     def receive(self, *_: Any, read: Any = messages.receive) -> Any:
-        if read is messages.greeting:
+        if read is messages.receive_greeting:
             return {"protocol": messages.PROTOCOL}
         self.calls += 1
         if self.calls == 1:
@@ -124,11 +124,11 @@ def test_a_new_worker_waits_before_it_imports_anything(monkeypatch: pytest.Monke
         raise RuntimeError("enough")
 
     monkeypatch.setattr(worker.time, "sleep", done.append)
-    monkeypatch.setattr(worker, "build", build)
+    monkeypatch.setattr(worker, "build_role", build)
     ours, theirs = Pipe()
     with ours, theirs:
         messages.send(ours, ("module:Class", {"num_envs": 1}, 7.0))
-        worker.serve(theirs, memory=-1)
+        worker.serve_calls(theirs, memory=-1)
     assert done == [7.0, "module:Class"]
 
 

@@ -124,12 +124,12 @@ def test_a_rank_that_sends_pickles_runs_nothing(
     """Whoever takes the place of a rank, on the same store, may say what it likes."""
     import threading
 
-    from embodied_rl.ranks.collective import meeting_point
+    from embodied_rl.ranks.collective import make_store
 
-    planted, store = pickle.dumps(Planted(tmp_path / "executed")), meeting_point(2, 20.0)
+    planted, store = pickle.dumps(Planted(tmp_path / "executed")), make_store(2, 20.0)
 
     def intrude() -> None:
-        other = GlooRanks(0, 2, meeting_point(2, 20.0, store.port), 20.0, LOOPBACK)
+        other = GlooRanks(0, 2, make_store(2, 20.0, store.port), 20.0, LOOPBACK)
         real = plain.encode
         with monkeypatch.context() as patch:
             patch.setattr(plain, "encode", lambda value: planted if value != [len(planted)] * 2 else real(value))

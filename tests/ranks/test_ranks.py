@@ -12,8 +12,8 @@ import psutil
 import pytest
 import torch
 
-from embodied_rl.ranks.collective import meeting_point
-from embodied_rl.ranks.launch import Failure, RankFailed, Ranks, first_cause, launch, stop_on_signals
+from embodied_rl.ranks.collective import make_store
+from embodied_rl.ranks.launch import RankFailed, RankFailure, Ranks, find_first_cause, launch_ranks, stop_on_signals
 from tests.support import rank_functions
 
 
@@ -38,7 +38,7 @@ def test_three_ranks_average_and_agree() -> None:
     threads = torch.get_num_threads()
     x, y = torch.randn(12, 3), torch.randn(12, 1)
     shares = [(x[:5], y[:5]), (x[5:6], y[5:6]), (x[6:], y[6:])]
-    result = launch(rank_functions.operations, {"rows": shares}, 3, timeout=200, threads=1)
+    result = launch_ranks(rank_functions.operations, {"rows": shares}, 3, timeout=200, threads=1)
     model = rank_functions.small_model()
     (model(x) - y).square().mean().backward()
     for parameter, gradient in zip(model.parameters(), result["gradients"][:-1], strict=True):
@@ -53,28 +53,28 @@ def test_three_ranks_average_and_agree() -> None:
 def test_one_rank_needs_no_torch_distributed(monkeypatch) -> None:
     monkeypatch.setattr(torch.distributed, "TCPStore", None)
     monkeypatch.setattr(torch.distributed, "ProcessGroupGloo", None)
-    result = launch(rank_functions.operations, None, 1)
+    result = launch_ranks(rank_functions.operations, None, 1)
     assert (result["sum"], result["any"]) == (1, False)
 
 
 @pytest.mark.process
 def test_an_exception_on_another_rank_is_what_the_user_sees() -> None:
     with pytest.raises(RankFailed, match=r"rank 1 failed first(.|\n)*KeyError: 'the first cause'") as caught:
-        launch(rank_functions.fail, {"rank": 1, "how": "raise"}, 2, timeout=200)
+        launch_ranks(rank_functions.fail, {"rank": 1, "how": "raise"}, 2, timeout=200)
     assert "PeerLost" not in str(caught.value) and caught.value.__suppress_context__
 
 
 @pytest.mark.process
 def test_an_exception_on_rank_0_is_raised_as_it_is_and_ends_the_others(tmp_path: Path) -> None:
     with pytest.raises(KeyError, match="the first cause"):
-        launch(rank_functions.fail_beside_a_busy_rank, str(tmp_path), 2, timeout=200)
+        launch_ranks(rank_functions.fail_beside_a_busy_rank, str(tmp_path), 2, timeout=200)
     assert gone(int((tmp_path / "1.pid").read_text()))
 
 
 @pytest.mark.process
 def test_a_killed_rank_is_named_with_its_signal() -> None:
     with pytest.raises(RankFailed, match=r"rank 1 .*killed by SIGKILL"):
-        launch(rank_functions.fail, {"rank": 1, "how": "kill"}, 2, timeout=200)
+        launch_ranks(rank_functions.fail, {"rank": 1, "how": "kill"}, 2, timeout=200)
 
 
 @pytest.mark.process
@@ -82,28 +82,28 @@ def test_a_stalled_rank_ends_the_wait_at_the_deadline(monkeypatch) -> None:
     monkeypatch.setattr("embodied_rl.ranks.launch.GRACE", 0.2)
     started = time.monotonic()
     with pytest.raises(RankFailed, match=r"rank 1 .*no answer within"):
-        launch(rank_functions.stall, None, 2, timeout=1)
+        launch_ranks(rank_functions.stall, None, 2, timeout=1)
     assert time.monotonic() - started < 200
 
 
 @pytest.mark.process
 def test_rank_0_may_take_its_time_when_the_others_are_done() -> None:
     """As when it films: the deadline is for those who wait for each other."""
-    assert launch(rank_functions.finish_late, 6.0, 2, timeout=4) == "filmed"
+    assert launch_ranks(rank_functions.finish_late, 6.0, 2, timeout=4) == "filmed"
 
 
 @pytest.mark.process
 def test_a_rank_that_fails_at_the_end_is_not_overlooked() -> None:
     with pytest.raises(RankFailed, match=r"rank 1 failed at the end(.|\n)*KeyError: 'too late'"):
-        launch(rank_functions.fail_at_the_end, None, 2, timeout=200)
+        launch_ranks(rank_functions.fail_at_the_end, None, 2, timeout=200)
 
 
 def test_ranks_meet_where_only_this_machine_can_reach_them() -> None:
     before = {(c.laddr.ip, c.laddr.port) for c in psutil.Process().net_connections() if c.status == "LISTEN"}
-    store = meeting_point(2, 5.0)
+    store = make_store(2, 5.0)
     after = {(c.laddr.ip, c.laddr.port) for c in psutil.Process().net_connections() if c.status == "LISTEN"}
     assert after - before == {("127.0.0.1", store.port)}
-    other = meeting_point(2, 5.0, store.port)
+    other = make_store(2, 5.0, store.port)
     other.set("here", "yes")
     assert store.get("here") == b"yes"
 
@@ -111,33 +111,33 @@ def test_ranks_meet_where_only_this_machine_can_reach_them() -> None:
 class FinishedChild:
     """A rank that has reported already."""
 
-    def __init__(self, report: Failure | None):
+    def __init__(self, report: RankFailure | None):
         self.report = report
 
     def ready(self) -> bool:
         return True
 
-    def receive(self, timeout: float, doing: str) -> Failure | None:
+    def receive(self, timeout: float, doing: str) -> RankFailure | None:
         return self.report
 
 
 @pytest.mark.parametrize(
     ("mine", "theirs", "expected"),
     [
-        (Failure(0, 2.0, False, ""), [Failure(1, 1.0, False, ""), None], 1),
-        (Failure(0, 1.0, False, ""), [Failure(1, 2.0, False, ""), None], 0),
-        (Failure(0, 1.0, True, ""), [Failure(1, 0.5, True, ""), Failure(2, 3.0, False, "")], 2),
-        (Failure(0, 1.0, True, ""), [Failure(1, 0.5, True, ""), None], 0),
+        (RankFailure(0, 2.0, False, ""), [RankFailure(1, 1.0, False, ""), None], 1),
+        (RankFailure(0, 1.0, False, ""), [RankFailure(1, 2.0, False, ""), None], 0),
+        (RankFailure(0, 1.0, True, ""), [RankFailure(1, 0.5, True, ""), RankFailure(2, 3.0, False, "")], 2),
+        (RankFailure(0, 1.0, True, ""), [RankFailure(1, 0.5, True, ""), None], 0),
     ],
 )
 def test_the_first_cause_is_the_earliest_that_is_no_consequence(mine, theirs, expected: int) -> None:
-    assert first_cause(mine, [FinishedChild(report) for report in theirs]).rank == expected
+    assert find_first_cause(mine, [FinishedChild(report) for report in theirs]).rank == expected
 
 
 def start_ranks(function: str, folder: Path) -> subprocess.Popen:
     """Rank 0 in a process of its own, with one other rank; returns when both are running."""
-    imports = "from embodied_rl.ranks.launch import launch; from tests.support import rank_functions as functions"
-    code = f"{imports}; launch(functions.{function}, {str(folder)!r}, 2)"
+    imports = "from embodied_rl.ranks.launch import launch_ranks; from tests.support import rank_functions as functions"
+    code = f"{imports}; launch_ranks(functions.{function}, {str(folder)!r}, 2)"
     process = subprocess.Popen([sys.executable, "-c", code])
     wait_for(lambda: all((folder / f"{rank}.pid").exists() for rank in range(2)), 200)
     return process

@@ -15,12 +15,12 @@ from typing import Any
 
 import pytest
 
-from embodied_rl.cli import torchrun as told
+from embodied_rl.cli import torchrun_plan as told
 from embodied_rl.config import schema
 from embodied_rl.ranks import launch as ranks
 from embodied_rl.ranks import torchrun
-from embodied_rl.ranks.collective import meeting_point
-from embodied_rl.ranks.place import Place
+from embodied_rl.ranks.collective import make_store
+from embodied_rl.ranks.torchrun_place import TorchrunPlace
 
 HERE = Path(__file__).parent
 PLACE = {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "MASTER_ADDR": "localhost", "MASTER_PORT": "1"}
@@ -48,7 +48,7 @@ def start(
     Its agent, here this process, hosts the store, unless variables were set by hand. What is `planted` stands there
     before they come.
     """
-    store: Any = meeting_point(1, 1.0)
+    store: Any = make_store(1, 1.0)
     for key, value in (planted or {}).items():
         store.set(key, value)
     shared = {**os.environ, "WORLD_SIZE": str(size), "MASTER_ADDR": "localhost", "MASTER_PORT": str(store.port)}
@@ -151,7 +151,7 @@ def test_what_others_put_into_the_store_is_not_run(
 
 @pytest.mark.parametrize("encode", [no_json, other_json])
 def test_an_end_that_rank_0_did_not_tell(tmp_path: Path, encode: Callable[[Planted], bytes], of_two: None) -> None:
-    there = torchrun.Meeting(Place.here(), meeting_point(1, 1.0))
+    there = torchrun.StoreEnd(TorchrunPlace.find(), make_store(1, 1.0))
     there.store.set("end", encode(Planted(tmp_path / "executed")))
     assert torchrun._follow(there, lambda: None) == 1
     assert not (tmp_path / "executed").exists()
@@ -167,9 +167,9 @@ def test_rank_0_decides_what_comes_of_a_signal() -> None:
 def test_without_torchrun_ranks_are_started_here(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in PLACE:
         monkeypatch.delenv(name, raising=False)
-    assert Place.here() is None and torchrun.launcher() is ranks.launch
-    assert Place.here({**PLACE, "MASTER_PORT": ""}) is None
-    assert Place.here(PLACE) == Place(1, 2, 0)
+    assert TorchrunPlace.find() is None and torchrun.choose_launcher() is ranks.launch_ranks
+    assert TorchrunPlace.find({**PLACE, "MASTER_PORT": ""}) is None
+    assert TorchrunPlace.find(PLACE) == TorchrunPlace(1, 2, 0)
 
 
 @pytest.fixture
@@ -187,34 +187,36 @@ def configured(*overrides: str, **plan: object) -> schema.TrainConfig:
 
 def test_processes_are_the_ranks(of_two: None) -> None:
     """Whatever a YAML says; what was typed must agree. Nothing is planned: processes are there already."""
-    assert told.placed("train", configured(ranks=7)).plan == schema.Plan(ranks=2)
-    assert told.placed("train", configured(allocation="auto")).plan == schema.Plan(allocation="colocated", ranks=2)
-    split = told.placed("train", configured("plan.ranks=2", allocation="split", ranks=2, slices=3)).plan
+    assert told.place_on_torchrun("train", configured(ranks=7)).plan == schema.Plan(ranks=2)
+    assert told.place_on_torchrun("train", configured(allocation="auto")).plan == schema.Plan(
+        allocation="colocated", ranks=2
+    )
+    split = told.place_on_torchrun("train", configured("plan.ranks=2", allocation="split", ranks=2, slices=3)).plan
     assert split == schema.Plan(allocation="split", ranks=2, slices=3)
     with pytest.raises(ValueError, match=r"torchrun started 2 processes.* plan.ranks=3"):
-        told.placed("train", configured("plan.ranks=3", ranks=3))
+        told.place_on_torchrun("train", configured("plan.ranks=3", ranks=3))
 
 
 def test_a_run_that_continues_says_itself_how_many_ranks_it_has(of_two: None, monkeypatch: pytest.MonkeyPatch) -> None:
     config = replace(configured(ranks=5), resume="last")
-    assert told.placed("train", config) is config
+    assert told.place_on_torchrun("train", config) is config
     monkeypatch.setenv("RANK", "0")
     with pytest.raises(ValueError, match=r"torchrun started 2 processes.* plan.ranks=5"):
-        torchrun.launch(print, None, 5)
+        torchrun.launch_here(print, None, 5)
 
 
 def test_other_commands_are_one_process(of_two: None, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ValueError, match="type it without torchrun"):
-        told.placed("eval", object())
+        told.place_on_torchrun("eval", object())
     monkeypatch.setenv("WORLD_SIZE", "1")
-    assert told.placed("eval", "as it is") == "as it is"
+    assert told.place_on_torchrun("eval", "as it is") == "as it is"
 
 
-class Everybody(torchrun.Meeting):
+class Everybody(torchrun.StoreEnd):
     """A meeting whose other ranks said from where they come."""
 
     def __init__(self, others: dict[str, str]) -> None:
-        super().__init__(Place(0, 1 + len(others), 0), None)
+        super().__init__(TorchrunPlace(0, 1 + len(others), 0), None)
         self._said = dict(others)
 
     def tell(self, key: str, value: str) -> None:
@@ -228,13 +230,13 @@ def test_ranks_of_one_node_meet_on_the_loopback_interface(monkeypatch: pytest.Mo
     """Those of several on the interfaces that lead to each other, whatever the name of this node resolves to."""
     monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
     monkeypatch.delenv("GLOO_SOCKET_IFNAME", raising=False)
-    assert torchrun.address(Everybody({"address/1": "127.0.0.1"}), 1.0) == "127.0.0.1"
+    assert torchrun.find_own_address(Everybody({"address/1": "127.0.0.1"}), 1.0) == "127.0.0.1"
     asked = []
     routes = {"127.0.0.1": "127.0.0.1", "10.0.0.7": "10.0.0.5"}
-    monkeypatch.setattr(torchrun.addresses, "towards", lambda host: asked.append(host) or routes[host])
-    assert torchrun.address(Everybody({"address/1": "10.0.0.7"}), 1.0) == "10.0.0.5"
+    monkeypatch.setattr(torchrun.addresses, "find_address_towards", lambda host: asked.append(host) or routes[host])
+    assert torchrun.find_own_address(Everybody({"address/1": "10.0.0.7"}), 1.0) == "10.0.0.5"
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
-    assert torchrun.address(Everybody({"address/1": "10.0.0.7"}), 1.0) == "127.0.0.1"
+    assert torchrun.find_own_address(Everybody({"address/1": "10.0.0.7"}), 1.0) == "127.0.0.1"
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "none")
     with pytest.raises(ValueError, match=r"GLOO_SOCKET_IFNAME=none.* lo"):
-        torchrun.address(Everybody({}), 1.0)
+        torchrun.find_own_address(Everybody({}), 1.0)

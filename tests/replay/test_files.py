@@ -21,7 +21,7 @@ from embodied_rl.interfaces.sim import Camera
 from embodied_rl.replay.format import ReplayError, ReplayFormat
 from embodied_rl.replay.storage import ReplayStorage
 from embodied_rl.replay.transitions import PLAIN
-from embodied_rl.runs.storage import StorageError
+from embodied_rl.runs.atomic_write import StorageError
 from tests.support.collecting import SPEC, half_skilled, inline, make
 from tests.support.replaying import Script, assert_holds, assert_transition, everything, invented, layout
 
@@ -164,10 +164,13 @@ def test_kill_9_at_any_moment_leaves_whole_transitions(tmp_path: Path) -> None:
         (layout(7, tracks=2), "capacity is 6 there, and 7 here"),
         (layout(6, tracks=3), "tracks is 2 there, and 3 here"),
         (layout(6, tracks=2, executed=1), "executed is 4 there, and 1 here"),
-        (ReplayFormat.of(replace(SPEC, control_hz=20.0), 2, 6, 4), "control_hz is 10.0 there, and 20.0 here"),
-        (ReplayFormat.of(replace(SPEC, state_names=("x", "y", "z")), 2, 6, 4), "state_names is .*'last_x'.* there"),
+        (ReplayFormat.of_simulator(replace(SPEC, control_hz=20.0), 2, 6, 4), "control_hz is 10.0 there, and 20.0 here"),
         (
-            ReplayFormat.of(replace(SPEC, cameras=(Camera("top", 16, 8),)), 2, 6, 4),
+            ReplayFormat.of_simulator(replace(SPEC, state_names=("x", "y", "z")), 2, 6, 4),
+            "state_names is .*'last_x'.* there",
+        ),
+        (
+            ReplayFormat.of_simulator(replace(SPEC, cameras=(Camera("top", 16, 8),)), 2, 6, 4),
             r"the field 'images/top' is .*\(8, 8, 3\).* there, and .*\(16, 8, 3\).* here",
         ),
     ],

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 import torch
 
-from embodied_rl.replay.format import Field, ReplayError
+from embodied_rl.replay.format import ReplayError, ReplayField
 from embodied_rl.replay.storage import ReplayStorage
-from embodied_rl.rollout.episodes import EpisodeSampler
+from embodied_rl.rollout.episode_sampler import EpisodeSampler
 from embodied_rl.testing.fakes import FakeSimulator, RowwiseFakeActor
 from tests.support.collecting import (
     CONFIG,
@@ -181,7 +181,7 @@ def test_a_sample_is_uniform_and_follows_from_the_generator() -> None:
 
 
 def test_what_else_a_decision_holds_can_be_kept() -> None:
-    extra = {"log_prob": Field((EXECUTED, 2), "<f4"), "trace/action": Field((EXECUTED, 2), "float32")}
+    extra = {"log_prob": ReplayField((EXECUTED, 2), "<f4"), "trace/action": ReplayField((EXECUTED, 2), "float32")}
     storage, actor = ReplayStorage(layout(extra=extra)), half_skilled()
     collector, _ = make(inline(2), writers=[storage], actor=actor)
     rollout = collector.collect(actor)
@@ -297,7 +297,7 @@ def test_nonsense_is_refused_by_name() -> None:
     with pytest.raises(ReplayError, match="unknown camera 'side'; the simulator has top"):
         layout(cameras=["side"])
     with pytest.raises(ReplayError, match="unknown extra 'value'"):
-        layout(extra={"value": Field((), "<f4")})
+        layout(extra={"value": ReplayField((), "<f4")})
     with pytest.raises(ReplayError, match="capacity at least 2"):
         layout(capacity=1)
 
@@ -305,7 +305,7 @@ def test_nonsense_is_refused_by_name() -> None:
 def test_only_a_policys_cameras_are_kept_unless_others_are_named() -> None:
     cameras = (*SPEC.cameras, replace(SPEC.cameras[0], name="film", role="video"))
     spec = replace(SPEC, cameras=cameras)
-    of = type(layout()).of
+    of = type(layout()).of_simulator
     assert of(spec, 1, 9, 4).cameras == ("top",)
     assert of(spec, 1, 9, 4, cameras=["film"]).cameras == ("film",)
 

@@ -13,7 +13,7 @@ from scipy.stats import chisquare
 from embodied_rl.curricula.uniform import Uniform, UniformConfig
 from embodied_rl.interfaces.curriculum import Curriculum, EpisodeRecord
 from embodied_rl.interfaces.sim import SimulatorSpec, Task
-from embodied_rl.rollout.episodes import EpisodeSampler, episode_seed, pick
+from embodied_rl.rollout.episode_sampler import EpisodeSampler, derive_episode_seed, pick_position
 
 TASKS = tuple(
     Task(f"{family}{number}", family) for family, count in (("push", 1), ("lift", 3)) for number in range(count)
@@ -53,8 +53,8 @@ def test_a_group_shares_seed_and_task_and_its_episodes_keep_their_own_index() ->
 )
 def test_purposes_never_share_a_seed(one: tuple, other: tuple) -> None:
     """By construction: whatever split, run and index, the purpose is in the two highest of 63 bits."""
-    seeds = [episode_seed(purpose, *one) for purpose in ("train", "select", "report")]
-    others = [episode_seed(purpose, *other) for purpose in ("train", "select", "report")]
+    seeds = [derive_episode_seed(purpose, *one) for purpose in ("train", "select", "report")]
+    others = [derive_episode_seed(purpose, *other) for purpose in ("train", "select", "report")]
     assert [seed >> 61 for seed in seeds + others] == [0, 1, 2, 0, 1, 2]
     assert all(0 <= seed < 2**63 for seed in seeds)
 
@@ -65,7 +65,7 @@ def test_bad_arguments_are_named() -> None:
     with pytest.raises(ValueError, match="group_size must be at least 1, got 0"):
         EpisodeSampler(SPEC, 0, group_size=0)
     with pytest.raises(ValueError, match="unknown purpose 'fun'"):
-        episode_seed("fun", "train", 0, 0)  # pyright: ignore[reportArgumentType]
+        derive_episode_seed("fun", "train", 0, 0)  # pyright: ignore[reportArgumentType]
 
 
 class Given(Curriculum):
@@ -107,7 +107,7 @@ def test_without_a_curriculum_the_draw_is_uniform() -> None:
 def test_a_draw_means_where_the_cumulative_weights_exceed_it(weights: list[float], draw: int) -> None:
     """A plain loop over exact fractions of a draw; and never a task without weight, not even at the ends."""
     scaled = np.array(weights) / max(weights)
-    found, u = pick(scaled, draw), Fraction(draw // 256, 2**53)
+    found, u = pick_position(scaled, draw), Fraction(draw // 256, 2**53)
     assert scaled[found] > 0
     before, total = sum(map(Fraction, scaled[:found])), sum(map(Fraction, scaled))
     slack = Fraction(1, 2**48)  # of the sums in float64
@@ -117,7 +117,7 @@ def test_a_draw_means_where_the_cumulative_weights_exceed_it(weights: list[float
 def test_equal_powers_of_two_split_the_range_exactly() -> None:
     for part in range(4):
         first, last = part * 2**59, (part + 1) * 2**59 - 1
-        assert [pick(np.ones(4), draw) for draw in (first, last)] == [part, part]
+        assert [pick_position(np.ones(4), draw) for draw in (first, last)] == [part, part]
 
 
 @pytest.mark.parametrize("weights", [[1, 1, 1], [-1, 1, 1, 1], [0, 0, 0, 0], [1, np.nan, 1, 1], [1, np.inf, 1, 1]])
@@ -150,8 +150,8 @@ def test_figures_say_what_the_draw_looks_like() -> None:
     assert EpisodeSampler(SPEC, 0).figures() == {}
     figures = EpisodeSampler(SPEC, 0, curriculum=Given([2, 2, 0, 0])).figures()
     assert figures == pytest.approx(
-        {"episodes/weight/push": 0.5, "episodes/weight/lift": 0.5, "episodes/effective_tasks": 2}
+        {"curriculum/weight/push": 0.5, "curriculum/weight/lift": 0.5, "curriculum/effective_tasks": 2}
     )
     figures = EpisodeSampler(SPEC, 0, curriculum=Given([3, 0, 1, 0])).figures()
-    assert figures["episodes/weight/push"] == pytest.approx(0.75)
-    assert figures["episodes/effective_tasks"] == pytest.approx(4 / 3**0.75)  # entropy log 4 − 3/4 log 3
+    assert figures["curriculum/weight/push"] == pytest.approx(0.75)
+    assert figures["curriculum/effective_tasks"] == pytest.approx(4 / 3**0.75)  # entropy log 4 − 3/4 log 3

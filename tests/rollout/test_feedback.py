@@ -9,8 +9,8 @@ from embodied_rl.interfaces.curriculum import Curriculum, EpisodeRecord
 from embodied_rl.interfaces.sim import Array, Episode
 from embodied_rl.processes.local import InlineHandle
 from embodied_rl.rollout.buffer import Rollout
-from embodied_rl.rollout.collect import Collector
-from embodied_rl.rollout.episodes import EpisodeSampler
+from embodied_rl.rollout.collector import Collector
+from embodied_rl.rollout.episode_sampler import EpisodeSampler
 from embodied_rl.testing.fakes import FakeSimulator
 from tests.support.collecting import CONFIG, SEED, SPEC, N, T, assert_equal, copied, half_skilled
 

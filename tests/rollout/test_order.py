@@ -13,8 +13,8 @@ from embodied_rl.interfaces.policy import Decision, NoiseKeys
 from embodied_rl.interfaces.sim import Observation
 from embodied_rl.processes.handle import WorkerDied
 from embodied_rl.processes.local import InlineHandle
-from embodied_rl.rollout.order import ready_first
-from embodied_rl.rollout.parts import Part
+from embodied_rl.rollout.handle_parts import HandlePart
+from embodied_rl.rollout.order import take_ready_first
 from embodied_rl.testing.fakes import RowwiseFakeActor
 from tests.support.collecting import SPEC, N, T, assert_equal, copied, half_skilled, inline, make, reference, workers
 
@@ -91,9 +91,9 @@ def test_at_most_a_slice_is_decided_together_and_a_slow_one_alone() -> None:
 
 def test_nobody_starves() -> None:
     """Three that are always ready, two at a time: they take turns."""
-    parts = [Part(handle=None, columns=None) for _ in range(3)]  # type: ignore[arg-type]
+    parts = [HandlePart(handle=None, columns=None) for _ in range(3)]  # type: ignore[arg-type]
     counts = []
-    for batch in ready_first(parts, 6, 2):
+    for batch in take_ready_first(parts, 6, 2):
         assert len(batch) <= 2
         for part in batch:
             part.decided += 1

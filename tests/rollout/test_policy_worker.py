@@ -13,14 +13,14 @@ import torch
 from embodied_rl.actors.flow import FlowActor
 from embodied_rl.assembly import build
 from embodied_rl.config.schema import Plan, PolicyNode, SamplerNode, SimNode
-from embodied_rl.learning.weights import Weights, WeightsDamaged, load, publish
+from embodied_rl.learning.weights import Weights, WeightsDamaged, load_weights, publish_weights
 from embodied_rl.processes.handle import GaveUp, NoAnswer, WorkerError
 from embodied_rl.processes.local import ProcessHandle
 from embodied_rl.processes.this_machine import ThisMachine
 from embodied_rl.processes.thread import ThreadHandle
 from embodied_rl.rollout.buffer import Rollout
-from embodied_rl.rollout.collect import Collector
-from embodied_rl.rollout.episodes import EpisodeSampler
+from embodied_rl.rollout.collector import Collector
+from embodied_rl.rollout.episode_sampler import EpisodeSampler
 from embodied_rl.rollout.policy_worker import RemotePolicy
 from embodied_rl.simulators.kind import SimulatorKind
 
@@ -29,14 +29,14 @@ NODE = PolicyNode(
     freeze_perception=True,
     options={"width": 16, "layers": 1, "heads": 2, "stem_channels": 8, "keypoints": 4, "horizon": 4},
 )
-KIND = SimulatorKind.of(SimNode("tabletop", options={"horizon": 8, "image_size": 16}))
+KIND = SimulatorKind.find(SimNode("tabletop", options={"horizon": 8, "image_size": 16}))
 SPEC, N, T = KIND.spec, 4, 5
 PARTS = (NODE, SamplerNode(denoise_steps=2), SPEC, True)
 
 
 def learner(seed: int = 0) -> FlowActor:
     torch.manual_seed(seed)
-    return build.actor(*PARTS)
+    return build.build_actor(*PARTS)
 
 
 def collector(actor: FlowActor) -> Collector:
@@ -48,7 +48,9 @@ def collector(actor: FlowActor) -> Collector:
 def remote() -> Any:
     """A policy worker in a process, for an actor of which it knows the shape alone."""
     actor = learner()
-    policy = build.policy(actor, build.Blueprint.of(actor, *PARTS[:3]), Plan(policy="process"), ThisMachine())
+    policy = build.build_policy(
+        actor, build.Blueprint.of_actor(actor, *PARTS[:3]), Plan(policy="process"), ThisMachine()
+    )
     assert isinstance(policy, RemotePolicy)
     yield policy
     policy.handle.close()
@@ -127,14 +129,14 @@ def test_a_policy_worker_that_keeps_dying_ends_the_run(remote: RemotePolicy) -> 
 
 def test_what_is_frozen_is_sent_once_and_what_is_learned_each_time() -> None:
     actor, other = learner(), learner(1)
-    everything, learned = publish(actor, 3, everything=True), publish(actor, 3)
+    everything, learned = publish_weights(actor, 3, everything=True), publish_weights(actor, 3)
     frozen = {name for name, parameter in actor.named_parameters() if not parameter.requires_grad}
     assert frozen and set(everything.tensors) - set(learned.tensors) == frozen
-    load(other, everything)
+    load_weights(other, everything)
     for name, tensor in actor.state_dict().items():
         assert torch.equal(tensor, other.state_dict()[name]), name
     learn(actor)
-    load(other, publish(actor, 4))
+    load_weights(other, publish_weights(actor, 4))
     assert all(
         torch.equal(p, dict(other.named_parameters())[n]) for n, p in actor.named_parameters() if n not in frozen
     )
@@ -142,21 +144,21 @@ def test_what_is_frozen_is_sent_once_and_what_is_learned_each_time() -> None:
 
 def test_half_precision_arrives_to_the_bit() -> None:
     one, other = torch.nn.Linear(3, 2).bfloat16(), torch.nn.Linear(3, 2).bfloat16()
-    load(other, publish(one, 0))
+    load_weights(other, publish_weights(one, 0))
     assert torch.equal(one.weight, other.weight) and one.weight.dtype == torch.bfloat16
 
 
 def test_damaged_and_foreign_weights_are_refused() -> None:
     network = torch.nn.Linear(3, 2)
-    sent = publish(network, 7)
+    sent = publish_weights(network, 7)
     sent.tensors["weight"][0] ^= 1
     with pytest.raises(WeightsDamaged, match="version 7"):
-        load(network, sent)
+        load_weights(network, sent)
     with pytest.raises(WeightsDamaged, match="another network"):
-        load(network, publish(torch.nn.Linear(4, 2), 7))
+        load_weights(network, publish_weights(torch.nn.Linear(4, 2), 7))
     with pytest.raises(WeightsDamaged, match="another network"):
-        load(network, publish(torch.nn.Sequential(network), 7))
-    assert isinstance(publish(network, 1), Weights)
+        load_weights(network, publish_weights(torch.nn.Sequential(network), 7))
+    assert isinstance(publish_weights(network, 1), Weights)
 
 
 class Scorer:

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from embodied_rl.processes.local import ProcessHandle
 from embodied_rl.rollout.buffer import Rollout
-from embodied_rl.rollout.collect import Collector
-from embodied_rl.rollout.episodes import EpisodeSampler
+from embodied_rl.rollout.collector import Collector
+from embodied_rl.rollout.episode_sampler import EpisodeSampler
 from embodied_rl.rollout.order import Order
 from tests.support.echo_simulator import SPEC, EchoConfig
 from tests.support.echoing import DECISIONS, Books, EchoActor, FlakyHandle

@@ -8,7 +8,7 @@ import pytest
 from embodied_rl.interfaces.sim import Array, Episode, Observation, StepResult
 from embodied_rl.processes.handle import WorkerDied
 from embodied_rl.processes.local import InlineHandle
-from embodied_rl.rollout.runner import EpisodeRunner, Observer, Running, in_batches
+from embodied_rl.rollout.runner import EpisodeRunner, Observer, RunningEpisode, split_into_batches
 from embodied_rl.testing.fakes import FakeSimulator, RowwiseFakeActor
 
 HORIZON, EXECUTED = 30, 4
@@ -27,20 +27,20 @@ class Diary(Observer):
         self.begun: list[int] = []
         self.ended: list[int] = []
 
-    def on_start(self, started: Sequence[Running], observation: Observation) -> None:
+    def on_start(self, started: Sequence[RunningEpisode], observation: Observation) -> None:
         for each in started:
             index = each.episode.index
             self.begun.append(index)
             self.states[index], self.actions[index] = [], []
             np.testing.assert_array_equal(observation.state[each.row], FakeSimulator(1).reset([each.episode]).state[0])
 
-    def on_step(self, running: Sequence[Running], before: Observation, result: StepResult) -> None:
+    def on_step(self, running: Sequence[RunningEpisode], before: Observation, result: StepResult) -> None:
         for each in running:
             assert each.episode.index not in self.ended
             self.states[each.episode.index].append(before.state[each.row].copy())
             self.actions[each.episode.index] += list(result.executed[each.row, : result.steps[each.row]])
 
-    def on_end(self, ended: Sequence[Running]) -> None:
+    def on_end(self, ended: Sequence[RunningEpisode]) -> None:
         for each in ended:
             assert each.steps == len(self.actions[each.episode.index])
             self.ended.append(each.episode.index)
@@ -111,5 +111,5 @@ def test_observers_hear_again_of_episodes_that_a_dead_worker_loses() -> None:
 
 
 def test_batches_hold_every_episode_in_order() -> None:
-    assert [len(batch) for batch in in_batches(episodes(7), 3)] == [3, 3, 1]
-    assert [each for batch in in_batches(episodes(7), 3) for each in batch] == episodes(7)
+    assert [len(batch) for batch in split_into_batches(episodes(7), 3)] == [3, 3, 1]
+    assert [each for batch in split_into_batches(episodes(7), 3) for each in batch] == episodes(7)

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from embodied_rl.rollout.staleness import Gate, mask_older, staleness
+from embodied_rl.rollout.staleness import Gate, mask_older, summarise_staleness
 
 
 @dataclass
@@ -137,7 +137,7 @@ def test_bookkeeping_that_cannot_be_is_noticed(misuse: tuple[str, int]) -> None:
 def test_figures_by_hand() -> None:
     version = torch.tensor([[5, 4, 3], [5, 0, 4]])
     valid = torch.tensor([[True, True, True], [True, False, True]])
-    assert staleness(version, valid, 5, 2) == pytest.approx(
+    assert summarise_staleness(version, valid, 5, 2) == pytest.approx(
         {
             "staleness/mean": (0 + 1 + 2 + 0 + 1) / 5,
             "staleness/max": 2,
@@ -146,7 +146,7 @@ def test_figures_by_hand() -> None:
             "staleness/share_2": 1 / 5,
         }
     )
-    nothing = staleness(version, torch.zeros_like(valid), 5, 1)
+    nothing = summarise_staleness(version, torch.zeros_like(valid), 5, 1)
     assert set(nothing.values()) == {0.0} and len(nothing) == 4
 
 

@@ -4,7 +4,17 @@ from collections.abc import Callable
 
 import pytest
 
-from embodied_rl.rollout.timeline import INFER, LEARN, RANK, SIMULATE, VALUE, WAIT, Span, Timeline, utilisation
+from embodied_rl.rollout.timeline import (
+    INFER,
+    LEARN,
+    RANK,
+    SIMULATE,
+    VALUE,
+    WAIT,
+    Span,
+    Timeline,
+    summarise_utilisation,
+)
 from tests.support.collecting import T, make, workers
 
 
@@ -30,7 +40,7 @@ def test_sums() -> None:
 
 def test_shares_and_bubble_of_lockstep() -> None:
     """17 s of rollout, 4 of learning; the rank is at work for 5 of 17, its two cores for (5 + 24) of 34."""
-    found = utilisation([lockstep()], [lockstep()], cores=2, inline=False)
+    found = summarise_utilisation([lockstep()], [lockstep()], cores=2, inline=False)
     assert found["busy/simulators"] == pytest.approx(12 / 21)
     assert found["busy/policy"] == pytest.approx(5 / 21)
     assert found["busy/learner"] == pytest.approx(4 / 21)
@@ -42,7 +52,7 @@ def test_shares_and_bubble_of_lockstep() -> None:
 def test_ranks_share_cores_and_are_averaged() -> None:
     """A second rank that waits twice as long: with one core each, the simulators outweigh it."""
     lines = [lockstep(workers=1), lockstep(workers=1, simulate=7.0)]
-    found = utilisation(lines, lines, cores=2, inline=False)
+    found = summarise_utilisation(lines, lines, cores=2, inline=False)
     bubbles = [1 - (5 + 12) / 17, 1 - (5 + 28) / 33]
     assert found["bubble"] == pytest.approx(sum(max(0, bubble) for bubble in bubbles) / 2)
     assert found["busy/simulators"] == pytest.approx((12 + 28) / 2 / ((21 + 37) / 2))
@@ -52,7 +62,7 @@ def test_ranks_share_cores_and_are_averaged() -> None:
 def test_a_rank_that_simulates_itself_has_no_bubble() -> None:
     spans = [Span("simulator 0", SIMULATE, 0.0, 3.0, 4), Span(RANK, INFER, 3.0, 1.0, 4)]
     line = Timeline(spans, 0.0, 4.0)
-    found = utilisation([line], [line], cores=1, inline=True)
+    found = summarise_utilisation([line], [line], cores=1, inline=True)
     assert found["bubble"] == 0 and found["busy/simulators"] == 0.75
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from embodied_rl.runs.atomic_write import StorageError, explain_errors, write_text
 from embodied_rl.runs.folder import RunFolder
-from embodied_rl.runs.storage import StorageError, explained, write_text
 
 NOW = datetime(2031, 2, 3, 4, 5, 6)
 
@@ -88,7 +88,7 @@ def test_a_full_disk_names_path_and_key(tmp_path, monkeypatch):
 
 
 def test_other_errors_pass_unchanged(tmp_path):
-    with pytest.raises(OSError, match="broken") as caught, explained(tmp_path):
+    with pytest.raises(OSError, match="broken") as caught, explain_errors(tmp_path):
         raise OSError(errno.EIO, "broken")
     assert not isinstance(caught.value, StorageError)
 

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 import torch
 
-from embodied_rl.runs.metrics import MetricsWriter, first_reached, read_metrics
-from embodied_rl.runs.storage import StorageError
+from embodied_rl.runs.atomic_write import StorageError
+from embodied_rl.runs.metrics_file import MetricsWriter, find_first_reached, read_metrics
 
 
 def write(path, iterations, resumed=None):
@@ -90,7 +90,7 @@ def test_when_a_share_of_success_was_first_seen():
         {"iteration": number, "time/elapsed": 2.0 * number, **({} if success is None else {"eval/success": success})}
         for number, success in enumerate([None, 0.4, 0.72, None, 0.69, 0.9], start=1)
     ]
-    assert first_reached(rows, 0.4) == (2, 4.0)
-    assert first_reached(rows, 0.7) == (3, 6.0)
-    assert first_reached(rows, 0.9) == (6, 12.0)
-    assert first_reached(rows, 0.91) is None and first_reached([], 0.1) is None
+    assert find_first_reached(rows, 0.4) == (2, 4.0)
+    assert find_first_reached(rows, 0.7) == (3, 6.0)
+    assert find_first_reached(rows, 0.9) == (6, 12.0)
+    assert find_first_reached(rows, 0.91) is None and find_first_reached([], 0.1) is None

@@ -4,7 +4,7 @@ import io
 
 from rich.console import Console
 
-from embodied_rl.runs.progress import Progress, duration
+from embodied_rl.runs.progress import Progress, format_duration
 
 METRICS = {"rollout/success": 0.425, "update/kl": 0.0123, "time/steps_per_second": 1270.4, "update/entropy": None}
 
@@ -57,7 +57,7 @@ def test_a_narrow_pipe_does_not_break_lines():
 
 
 def test_durations_read_well():
-    assert [duration(value) for value in (0.4, 59, 60, 187, 3720, float("inf"))] == [
+    assert [format_duration(value) for value in (0.4, 59, 60, 187, 3720, float("inf"))] == [
         "0s",
         "59s",
         "1m00s",

@@ -26,14 +26,14 @@ def repository(tmp_path):
 
 def test_a_clean_tree_has_a_commit_and_no_difference(repository):
     folder, git = repository
-    assert provenance.git_state(folder / "source") == (git("rev-parse", "HEAD"), "")
+    assert provenance.read_git_state(folder / "source") == (git("rev-parse", "HEAD"), "")
 
 
 def test_a_change_is_kept_so_that_it_can_be_applied_again(repository, tmp_path_factory):
     folder, git = repository
     (folder / "source" / "code.py").write_text("one = 2\n")
     out = tmp_path_factory.mktemp("run")
-    found = provenance.write(out, folder / "source")
+    found = provenance.write_provenance(out, folder / "source")
     assert found.dirty and json.loads((out / "provenance.json").read_text())["commit"] == git("rev-parse", "HEAD")
     git("checkout", "-q", ".")
     git("apply", str(out / "git.diff"))
@@ -45,17 +45,17 @@ def test_an_installed_package_does_not_take_a_surrounding_repository_for_its_sou
     (folder / ".gitignore").write_text("installed\n")
     (folder / "installed").mkdir()
     (folder / "installed" / "code.py").write_text("")
-    assert provenance.git_state(folder / "installed") == (None, "")
+    assert provenance.read_git_state(folder / "installed") == (None, "")
 
 
 def test_no_repository_and_no_git_have_no_commit(tmp_path, monkeypatch):
-    assert provenance.git_state(tmp_path) == (None, "")
+    assert provenance.read_git_state(tmp_path) == (None, "")
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert provenance.git_state(tmp_path) == (None, "")
+    assert provenance.read_git_state(tmp_path) == (None, "")
 
 
 def test_packages_hardware_and_command_are_noted(tmp_path):
-    found = provenance.write(tmp_path, tmp_path)
+    found = provenance.write_provenance(tmp_path, tmp_path)
     assert found.packages["numpy"] == version("numpy")
     assert int(found.hardware["cores"]) >= 1 and found.hardware["cpu"] and found.command
     assert not (tmp_path / "git.diff").exists()

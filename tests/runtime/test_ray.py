@@ -15,7 +15,7 @@ import pytest
 
 import embodied_rl
 from embodied_rl.interfaces.sim import Episode, NotFinite, Unavailable
-from embodied_rl.processes.base import Deadlines, Share
+from embodied_rl.processes.base import Deadlines, NodeShare
 from embodied_rl.processes.handle import GaveUp, Handle, NoAnswer, WorkerDied, WorkerError, revive, wait_for_any
 from embodied_rl.processes.interpreter import Interpreter
 from embodied_rl.processes.local import InlineHandle, ProcessHandle
@@ -50,7 +50,7 @@ def started(runtime: RayRuntime) -> Iterator[Any]:
     """Starts workers of the cluster, and closes them."""
     handles: list[RayHandle] = []
 
-    def start(factory: str = FAKE, deadlines=Deadlines(120, 120), share=Share(0.5), **kwargs: Any) -> Any:  # noqa: B008
+    def start(factory: str = FAKE, deadlines=Deadlines(120, 120), share=NodeShare(0.5), **kwargs: Any) -> Any:  # noqa: B008
         outside = {name: kwargs.pop(name) for name in ("interpreter", "packages") if name in kwargs}
         kwargs = {"num_envs": 3} | kwargs
         handles.append(runtime.worker(factory, kwargs, name="simulator 7", deadlines=deadlines, share=share, **outside))
@@ -177,7 +177,7 @@ def test_an_actor_that_leaves_while_it_starts_shows_its_log(started) -> None:
 
 
 def test_who_waits_for_what_when_no_node_has_room(started) -> None:
-    handle = started(deadlines=Deadlines(1.5, 60), share=Share(4))
+    handle = started(deadlines=Deadlines(1.5, 60), share=NodeShare(4))
     with pytest.raises(GaveUp, match=r"simulator 7 .*1\.5 s: it waits for 4 cores, which no node.*Free are: .* of 3 c"):
         handle.submit("reset", EPISODES).result()
 
@@ -193,7 +193,7 @@ def test_another_version_on_the_nodes_is_named_before_anything_is_unpickled(star
 @pytest.mark.slow
 def test_a_simulator_of_another_environment_lives_beside_its_actor(started) -> None:
     """Its worker's death is the actor role's."""
-    foreign = Interpreter.of(sys.executable)
+    foreign = Interpreter.find(sys.executable)
     handle = started("tests.support.guests:Nosy", interpreter=foreign, packages=("tests",))
     assert_same(handle.submit("reset", EPISODES).result(), FakeSimulator(3).reset(EPISODES), "reset")
     kept = handle.submit("expert").result()
@@ -212,7 +212,7 @@ def test_a_simulator_of_another_environment_lives_beside_its_actor(started) -> N
 
 def test_a_lost_node_fails_the_call_and_another_one_takes_over(cluster: Any, started) -> None:
     extra = cluster.add_node(num_cpus=8, object_store_memory=100 << 20)
-    handle = started(share=Share(6), deadlines=Deadlines(60, 60))
+    handle = started(share=NodeShare(6), deadlines=Deadlines(60, 60))
     handle.submit("reset", EPISODES).result()
     future = handle.submit("step", actions(0), NEXT)
     future.result()
@@ -230,21 +230,21 @@ def test_a_lost_node_fails_the_call_and_another_one_takes_over(cluster: Any, sta
 
 def test_a_plan_that_the_cluster_has_no_room_for_is_refused(runtime: RayRuntime) -> None:
     with pytest.raises(NoRoom, match=r"1 s. Asked for.*: 2 × 1 core, 1 × 1 core and 2 GPUs\. Free are: .*cores of"):
-        runtime.reserve([Share(1), Share(1), Share(1, 2)], timeout=1)
+        runtime.reserve([NodeShare(1), NodeShare(1), NodeShare(1, 2)], timeout=1)
 
 
 def test_processes_go_into_their_bundle_and_what_has_no_room_there_goes_beside(runtime: RayRuntime, started) -> None:
     """Of this process, which is in none: into those that belong to no rank, those first that nobody is in."""
-    runtime.reserve([Share(1), Share(1)], "STRICT_SPREAD")
+    runtime.reserve([NodeShare(1), NodeShare(1)], "STRICT_SPREAD")
     try:
-        handles = [started(share=Share(0.5)) for _ in range(4)]
+        handles = [started(share=NodeShare(0.5)) for _ in range(4)]
         assert [handle._where.bundle for handle in handles] == [0, 1, 0, 1]
         for handle in handles:
             handle.submit("reset", EPISODES).result()
-        beyond = started(share=Share(0.25))
+        beyond = started(share=NodeShare(0.25))
         assert beyond._where is None and beyond.spec.action_dim
         handles[1].close()
-        assert started(share=Share(0.5))._where.bundle == 1
+        assert started(share=NodeShare(0.5))._where.bundle == 1
     finally:
         runtime.release()
 

@@ -16,9 +16,9 @@ from typing import Any
 import psutil
 import pytest
 
-from embodied_rl.planner.costs import CostFile, Costs, Line
-from embodied_rl.processes.base import Share
-from embodied_rl.ranks.collective import LOOPBACK, meeting_point
+from embodied_rl.planner.costs import CostFile, Costs, LinearCost
+from embodied_rl.processes.base import NodeShare
+from embodied_rl.ranks.collective import LOOPBACK, make_store
 from embodied_rl.ranks.launch import RankFailed
 from embodied_rl.runtime.ray.runtime import RayRuntime
 from tests.support import rank_functions
@@ -34,12 +34,12 @@ def runtime() -> Iterator[RayRuntime]:
 
 
 def launch(runtime: RayRuntime, function: Any, config: Any, size: int = 2, timeout: float = 120) -> Any:
-    return runtime.launch(function, config, size, timeout=timeout, share=Share(1))
+    return runtime.launch(function, config, size, timeout=timeout, share=NodeShare(1))
 
 
 def test_two_ranks_on_two_nodes_sum_and_gather(runtime: RayRuntime) -> None:
     """Each in its bundle, with its simulator beside it."""
-    runtime.reserve([Share(1.5), Share(1.5)], "STRICT_SPREAD")
+    runtime.reserve([NodeShare(1.5), NodeShare(1.5)], "STRICT_SPREAD")
     try:
         result = launch(runtime, rank_functions.operations, None)
         assert (result["sum"], result["any"]) == (3.0, True)
@@ -52,10 +52,10 @@ def test_ranks_meet_at_an_address_of_their_own() -> None:
     """The one that is named, and no other."""
     [address] = {found.address for found in psutil.net_if_addrs()["eth0"] if "." in found.address} or {LOOPBACK}
     before = {(c.laddr.ip, c.laddr.port) for c in psutil.Process().net_connections() if c.status == "LISTEN"}
-    store = meeting_point(2, 5.0, address=address)
+    store = make_store(2, 5.0, address=address)
     after = {(c.laddr.ip, c.laddr.port) for c in psutil.Process().net_connections() if c.status == "LISTEN"}
     assert after - before == {(address, store.port)}
-    meeting_point(2, 5.0, store.port, address).set("here", "yes")
+    make_store(2, 5.0, store.port, address).set("here", "yes")
     assert store.get("here") == b"yes"
 
 
@@ -193,7 +193,7 @@ def test_a_second_signal_leaves_at_once(runtime: RayRuntime, tmp_path: Path) -> 
 
 def test_a_plan_for_a_cluster_says_who_lies_on_which_node(runtime: RayRuntime, tmp_path: Path) -> None:
     """Of two and three cores: more than one node has room for is used, and no more than is there."""
-    costs = CostFile(Costs(Line(0.0, 0.1), Line(0.2), Line(2.0)))
+    costs = CostFile(Costs(LinearCost(0.0, 0.1), LinearCost(0.2), LinearCost(2.0)))
     (tmp_path / "costs.json").write_text(costs.text())
     asked = ("sim.num_envs=8", "train.decisions=4", "mode=async", "costs=costs.json", "runtime=ray")
     command = [sys.executable, "-m", "embodied_rl", "plan", *asked, f"cluster={runtime.connection.address}"]

@@ -6,9 +6,9 @@ import pytest
 
 from embodied_rl.config.schema import AlgoNode, Plan, PolicyNode, SimNode, TrainConfig
 from embodied_rl.interfaces.sim import Unavailable
-from embodied_rl.processes.base import Share
+from embodied_rl.processes.base import NodeShare
 from embodied_rl.processes.this_machine import ThisMachine
-from embodied_rl.runtime import select as runtimes
+from embodied_rl.runtime import selection as runtimes
 
 CONFIG = TrainConfig(SimNode("tabletop"), PolicyNode("pocket"), AlgoNode("ppo"))
 
@@ -30,14 +30,14 @@ CONFIG = TrainConfig(SimNode("tabletop"), PolicyNode("pocket"), AlgoNode("ppo"))
 def test_who_starts_processes_has_room_for_them(
     plan: Plan, cpu: list[tuple[int, int]], cuda: list[tuple[int, int]]
 ) -> None:
-    assert runtimes.bundles(plan, "cpu") == [Share(*each) for each in cpu]
-    assert runtimes.bundles(plan, "cuda") == [Share(*each) for each in cuda]
+    assert runtimes.make_bundles(plan, "cpu") == [NodeShare(*each) for each in cpu]
+    assert runtimes.make_bundles(plan, "cuda") == [NodeShare(*each) for each in cuda]
 
 
 def test_one_machine_needs_nothing() -> None:
-    runtimes.check(CONFIG)
-    assert isinstance(runtimes.of(CONFIG), ThisMachine)
-    assert runtimes.nodes(CONFIG) == ()
+    runtimes.check_runtime(CONFIG)
+    assert isinstance(runtimes.select_runtime(CONFIG), ThisMachine)
+    assert runtimes.list_nodes(CONFIG) == ()
 
 
 def test_a_cluster_needs_ray_and_starts_ranks_itself(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -45,10 +45,10 @@ def test_a_cluster_needs_ray_and_starts_ranks_itself(monkeypatch: pytest.MonkeyP
     with monkeypatch.context() as patch:
         patch.setattr(runtimes, "find_spec", lambda name: None)
         with pytest.raises(Unavailable, match=r"pip install 'embodied-rl\[ray\]'"):
-            runtimes.check(config)
+            runtimes.check_runtime(config)
     place = {"RANK": 0, "WORLD_SIZE": 2, "LOCAL_RANK": 0, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": 29500}
     for name, value in place.items():
         monkeypatch.setenv(name, str(value))
     monkeypatch.setattr(runtimes, "find_spec", lambda name: object())
     with pytest.raises(ValueError, match="without torchrun"):
-        runtimes.check(config)
+        runtimes.check_runtime(config)

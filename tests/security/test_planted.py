@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save_file
 
 from embodied_rl.cli.main import main
 from embodied_rl.config import freeze as configuration
-from embodied_rl.config.assets import resolve
+from embodied_rl.config.assets import resolve_path
 from embodied_rl.config.schema import AlgoNode, PolicyNode, SimNode, TrainConfig
 
 Typed = Callable[..., tuple[int, str]]
@@ -81,7 +81,7 @@ def typed(capfd: pytest.CaptureFixture[str]) -> Typed:
 
 def policy_file(folder: Path, node: dict[str, Any]) -> Path:
     """A sound policy that says it was trained in such a simulator."""
-    base, file = resolve("asset:tabletop_base.safetensors"), folder / "policy.safetensors"
+    base, file = resolve_path("asset:tabletop_base.safetensors"), folder / "policy.safetensors"
     with safe_open(base, "pt") as opened:
         header = json.loads(opened.metadata()["embodied_rl"])
     header["extra"]["sim"] = node
@@ -94,7 +94,7 @@ def run_folder(folder: Path, node: dict[str, Any], **changes: Any) -> Path:
     (folder / "checkpoints").mkdir()
     name = node["name"]
     config = TrainConfig(SimNode(name), PolicyNode("pocket"), AlgoNode("ppo"), **changes)
-    plain = configuration.thaw(config)
+    plain = configuration.thaw_config(config)
     plain["sim"] |= node
     (folder / "config.yaml").write_text(json.dumps(plain))
     policy_file(folder, node)

@@ -7,7 +7,7 @@ import pytest
 
 from embodied_rl.interfaces.sim import Array, Camera, Episode, NotFinite, SimulatorSpec, Source, Task
 from embodied_rl.testing.contract import check_simulator
-from embodied_rl_sims.rows import Outcome, Rows, View
+from embodied_rl_sims.rows import Rows, StepOutcome, View
 
 
 def spec(horizon: int = 6, cameras: int = 1, privileged: tuple[str, ...] = ("goal",)) -> SimulatorSpec:
@@ -39,12 +39,12 @@ class Line:
         self.sign = 1 if episode.task == 0 else -1
         self.x = self.start = np.random.default_rng(episode.seed).uniform(-0.1, 0.1)
 
-    def step(self, action: Array) -> Outcome:
+    def step(self, action: Array) -> StepOutcome:
         assert action.shape == (1,) and abs(action[0]) <= 1
         self.x += float(action[0])
         done = self.sign * (self.x - self.start) >= 1.5
         fallen = self.sign * (self.x - self.start) <= -1.5
-        return Outcome(np.nan if self.nan == "reward" else float(done), done, done or fallen)
+        return StepOutcome(np.nan if self.nan == "reward" else float(done), done, done or fallen)
 
     def observe(self, pictures: bool) -> View:
         shape = (4, 5, 3)

@@ -19,7 +19,7 @@ def test_simulator_processes_have_the_deadlines_of_the_plan(
     monkeypatch.setattr(
         this_machine, "ProcessHandle", lambda factory, kwargs, **options: made.append({**kwargs, **options})
     )
-    monkeypatch.setattr(plugins, "path", lambda group, name: f"{name}:Simulator")
+    monkeypatch.setattr(plugins, "find_path", lambda group, name: f"{name}:Simulator")
     kind = SimulatorKind(SimNode("fake"), FakeSimulator, FakeSimulator.Config())
     plan = Plan("split", 1, slices, workers, start_timeout=900.0, call_timeout=45.0)
     make_handles(kind, plan, 12, purpose)

@@ -14,7 +14,7 @@ from embodied_rl.interfaces.policy import Actor, Decision, Evaluation, NoiseKeys
 from embodied_rl.interfaces.sim import Observation
 from embodied_rl.processes.handle import WorkerDied
 from embodied_rl.rollout.buffer import Rollout
-from embodied_rl.rollout.collect import Collector
+from embodied_rl.rollout.collector import Collector
 from tests.support.echo_simulator import HORIZON, EchoSimulator, code
 
 EXECUTED = 2

@@ -5,13 +5,13 @@ from pathlib import Path
 import pytest
 
 from embodied_rl.config.schema import SimNode
-from embodied_rl.simulators import environments
+from embodied_rl.simulators import python_environments
 from embodied_rl.simulators.kind import SimulatorKind
 
 
 def python_of(name: str) -> Path:
     """The interpreter of a simulator's environment; skips where `embodied-rl sim install` has not made it."""
-    found = environments.installed(name)
+    found = python_environments.find_installed(name)
     if found is None:
         pytest.skip(f"no environment for {name}: embodied-rl sim install {name}")
     return found
@@ -20,4 +20,4 @@ def python_of(name: str) -> Path:
 def kind_of(name: str, **options: object) -> SimulatorKind:
     """A simulator as `sim=<name> sim.<key>=…` configures it, in its own environment."""
     python_of(name)
-    return SimulatorKind.of(SimNode(name, options=options))
+    return SimulatorKind.find(SimNode(name, options=options))

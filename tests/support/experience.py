@@ -88,7 +88,7 @@ def make_sampler(name: str) -> Sampler:
 def make_actor(sampler: str = "hybrid", critic: str = "privileged", **options: Any) -> FlowActor:
     """A small pocket none of whose weights is zero, executing two of three actions."""
     torch.manual_seed(0)
-    embodiment = Embodiment.of(SPEC, EXECUTED, token_length=3)
+    embodiment = Embodiment.of_simulator(SPEC, EXECUTED, token_length=3)
     auxiliary = SPEC.privileged_names[:2] if options.pop("auxiliary", False) else ()
     backbone = Pocket(SMALL, MODEL_DIM, 2, ("front",), (16, 16), len(embodiment.vocabulary), 3, auxiliary)
     sizes = {"privileged_dim": len(SPEC.privileged_names), "context_dim": SMALL.width, "feature_dim": SMALL.width}

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from embodied_rl.interfaces.sim import Array, Observation, Unavailable
-from embodied_rl.processes.interpreter import folder_of
+from embodied_rl.processes.interpreter import find_folder_of
 from embodied_rl.testing.fake_simulator import FakeSimulator
 
 
@@ -100,4 +100,4 @@ class Refuses(FakeSimulator):
     """Is refused by a module of ours what it asks for, or stumbles by itself."""
 
     def __init__(self, num_envs: int, stumble: bool):
-        int("four") if stumble else folder_of("no_such_package")
+        int("four") if stumble else find_folder_of("no_such_package")

@@ -3,12 +3,12 @@
 import sys
 from pathlib import Path
 
-from embodied_rl.datasets.lerobot.writer import Writer
+from embodied_rl.datasets.lerobot.dataset_writer import DatasetWriter
 from tests.support.making_datasets import FEATURES, FPS, frames, task
 
 
 def main(folder: str, episodes: int, more: int) -> None:
-    writer = Writer(Path(folder), FEATURES, FPS, "toy")
+    writer = DatasetWriter(Path(folder), FEATURES, FPS, "toy")
     for episode in range(episodes):
         writer.add_episode(frames(episode), task(episode))
     for _, frame in zip(range(more), frames(episodes), strict=False):

@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
+from embodied_rl.datasets.lerobot.dataset_reader import LeRobotDataset
+from embodied_rl.datasets.lerobot.dataset_writer import DatasetWriter
 from embodied_rl.datasets.lerobot.info import Feature
-from embodied_rl.datasets.lerobot.reader import Dataset
-from embodied_rl.datasets.lerobot.writer import Writer
 from embodied_rl.interfaces.sim import Array
 
 FPS, HEIGHT, WIDTH = 20, 48, 64
@@ -59,23 +59,23 @@ def frames(episode: int, features: dict[str, Feature] = FEATURES) -> Iterator[di
     return (frame(episode, number, features) for number in range(length(episode)))
 
 
-def record(writer: Writer, episodes: range, features: dict[str, Feature] = FEATURES) -> None:
+def record(writer: DatasetWriter, episodes: range, features: dict[str, Feature] = FEATURES) -> None:
     for episode in episodes:
         assert writer.add_episode(frames(episode, features), task(episode)) == episode
 
 
 def made(folder: Path, episodes: int, features: dict[str, Feature] = FEATURES, **settings: Any) -> Path:
-    with Writer(folder, features, FPS, "toy", **settings) as writer:
+    with DatasetWriter(folder, features, FPS, "toy", **settings) as writer:
         record(writer, range(episodes), features)
     return folder
 
 
-def where(dataset: Dataset) -> list[tuple[int, int]]:
+def where(dataset: LeRobotDataset) -> list[tuple[int, int]]:
     """Episode and number of each frame."""
     return [(episode.index, number) for episode in dataset.episodes for number in range(len(episode))]
 
 
-def assert_holds(dataset: Dataset, episodes: int, features: dict[str, Feature] = FEATURES) -> None:
+def assert_holds(dataset: LeRobotDataset, episodes: int, features: dict[str, Feature] = FEATURES) -> None:
     """Those episodes, each wholly, and nothing else."""
     wanted = [(episode, number) for episode in range(episodes) for number in range(length(episode))]
     assert where(dataset) == wanted

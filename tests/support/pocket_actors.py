@@ -39,7 +39,7 @@ def simulator_spec() -> SimulatorSpec:
 @pytest.fixture
 def embodiment(simulator_spec: SimulatorSpec) -> Embodiment:
     """Two of four actions executed, six words at most."""
-    return Embodiment.of(simulator_spec, executed=2, token_length=6)
+    return Embodiment.of_simulator(simulator_spec, executed=2, token_length=6)
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 
 from embodied_rl.processes.base import BoardReader
-from embodied_rl.processes.interpreter import folder_of
+from embodied_rl.processes.interpreter import find_folder_of
 from embodied_rl.ranks.launch import Ranks, raise_on_signals, stop_on_signals
 
 
@@ -132,7 +132,7 @@ def talk(config: str, ranks: Ranks) -> str:
 def refuse(config: object, ranks: Ranks) -> None:
     """As a configuration does that cannot work."""
     if ranks.rank == 1:
-        folder_of("no_such_package")
+        find_folder_of("no_such_package")
     ranks.barrier()
 
 
@@ -145,20 +145,20 @@ def stop_at_once(config: str, ranks: Ranks) -> None:
 
 def start_beside(config: str, ranks: Ranks) -> list[tuple[int, bool]]:
     """Each rank has a role of its own beside it, in its bundle."""
-    from embodied_rl.processes.base import Deadlines, Share
+    from embodied_rl.processes.base import Deadlines, NodeShare
     from embodied_rl.runtime.ray import cluster
     from embodied_rl.runtime.ray.runtime import RayRuntime
 
     deadlines = Deadlines(60, 60)
     handle = RayRuntime().worker(
-        "tests.support.rank_functions:Place", {}, name="beside", deadlines=deadlines, share=Share(0.5)
+        "tests.support.rank_functions:Place", {}, name="beside", deadlines=deadlines, share=NodeShare(0.5)
     )
     there = handle.submit("node").result()
     if config:
         Path(config, f"{ranks.rank}.tmp").write_text(f"{os.getpid()} {handle.pid}")
         Path(config, f"{ranks.rank}.tmp").rename(Path(config, f"{ranks.rank}.pid"))
         time.sleep(900)
-    return ranks.gather((handle._where.bundle if handle._where else -1, there == cluster.here()))
+    return ranks.gather((handle._where.bundle if handle._where else -1, there == cluster.find_own_node()))
 
 
 class Place:
@@ -167,4 +167,4 @@ class Place:
     def node(self) -> str:
         from embodied_rl.runtime.ray import cluster
 
-        return cluster.here()
+        return cluster.find_own_node()

@@ -10,7 +10,7 @@ from embodied_rl.interfaces.sim import Episode, Observation, Source, StepResult
 from embodied_rl.replay.format import ReplayFormat
 from embodied_rl.replay.storage import ReplayStorage
 from embodied_rl.replay.transitions import Transitions
-from embodied_rl.rollout.episodes import EpisodeSampler
+from embodied_rl.rollout.episode_sampler import EpisodeSampler
 from embodied_rl.testing.fakes import FakeSimulator, RowwiseFakeActor
 from tests.support.collecting import SEED, SPEC, N
 
@@ -18,7 +18,7 @@ EXECUTED = 4
 
 
 def layout(capacity: int = 500, tracks: int = N, executed: int = EXECUTED, **options) -> ReplayFormat:
-    return ReplayFormat.of(SPEC, tracks, capacity, executed, **options)
+    return ReplayFormat.of_simulator(SPEC, tracks, capacity, executed, **options)
 
 
 class Restless(FakeSimulator):

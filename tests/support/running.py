@@ -14,7 +14,7 @@ from typing import Any
 import psutil
 from safetensors.torch import load_file
 
-from embodied_rl.runs.metrics import read_metrics
+from embodied_rl.runs.metrics_file import read_metrics
 
 DEADLINE = 240.0
 ITERATIONS = 6

@@ -7,7 +7,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from embodied_rl.checkpoints import layout
+from embodied_rl.checkpoints import weight_names
 from embodied_rl.interfaces.policy import Context, PolicyInput
 from embodied_rl_policies.pi.config import Pi05Config, PiConfig
 from embodied_rl_policies.pi.network import Pi
@@ -46,7 +46,7 @@ def build(family: str, cameras: tuple[str, ...] = tuple(sizes.CAMERAS), **change
 def filled(family: str, cameras: tuple[str, ...] = tuple(sizes.CAMERAS)) -> Pi:
     """The same with the recipe's weights, under lerobot's names."""
     network = build(family, cameras)
-    names = {name: "model." + layout.theirs(type(network), name) for name in network.state_dict()}
+    names = {name: "model." + weight_names.to_their_name(type(network), name) for name in network.state_dict()}
     shapes = {names[name]: tuple(value.shape) for name, value in network.state_dict().items()}
     given = pi_inputs.weights(shapes | {pi_inputs.HEAD: shapes[pi_inputs.EMBEDDING]})
     network.load_state_dict({name: given[theirs] for name, theirs in names.items()})

@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from embodied_rl.checkpoints import layout
+from embodied_rl.checkpoints import weight_names
 from embodied_rl.interfaces.policy import Context, PolicyInput
 from embodied_rl_policies.smolvla.policy import SmolVLA
 from tests.support import recipe
@@ -50,7 +50,7 @@ TINY = SmolVLA.Config(
 
 def checkpoint_key(name: str) -> str:
     """lerobot's name of one of ours."""
-    return layout.PREFIX + layout.theirs(SmolVLA, name)
+    return weight_names.PREFIX + weight_names.to_their_name(SmolVLA, name)
 
 
 def network(variant: str = "base", **changes: Any) -> SmolVLA:

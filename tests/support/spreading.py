@@ -12,10 +12,10 @@ from torch import Tensor
 
 from embodied_rl.actors.flow import FlowActor
 from embodied_rl.algorithms.ppo import PPO, PPOConfig
-from embodied_rl.checkpoints.native import load_actor, save_actor
+from embodied_rl.checkpoints.policy_file import load_actor, save_actor
 from embodied_rl.config.schema import LoraNode
 from embodied_rl.learning import checkpoint, sharded, shards, trainable
-from embodied_rl.learning.weights import publish, whole
+from embodied_rl.learning.weights import gather_whole, publish_weights
 from embodied_rl.ranks.launch import Ranks
 from embodied_rl.rollout.buffer import Rollout
 from tests.support import experience
@@ -32,7 +32,7 @@ def make(kind: str = "full") -> FlowActor:
         prefix = [*actor.backbone.perception_parameters(), *actor.backbone.prefix.parameters()]
         actor.backbone.prefix_parameters = lambda: prefix
         actor.backbone.adapted_modules = lambda: ["action_in", "modulation"]
-        trainable.choose(actor.backbone, kind, LoraNode(2))
+        trainable.choose_trainable(actor.backbone, kind, LoraNode(2))
         for name, parameter in actor.backbone.named_parameters():
             if ".lora_B" in name:
                 torch.nn.init.normal_(parameter)
@@ -65,14 +65,14 @@ def joined(parts: list[Rollout]) -> Rollout:
 def learned(kind: str, ranks: Ranks, spread: bool, rollouts: list[Rollout], **settings: Any) -> dict[str, Any]:
     """Some updates, on a sharded or a replicated actor."""
     actor = make(kind)
-    sharding = sharded.spread(actor.backbone, "sharded" if spread else "replicated", ranks)
+    sharding = sharded.shard_network(actor.backbone, "sharded" if spread else "replicated", ranks)
     ppo = make_ppo(actor, ranks, **settings)
     figures = [ppo.update([deepcopy(rollout)], iteration) for iteration, rollout in enumerate(rollouts)]
     return {"weights": copied(actor), "figures": figures, "actor": actor, "ppo": ppo, "sharding": sharding}
 
 
 def copied(actor: FlowActor) -> dict[str, Tensor]:
-    return {name: value.clone() for name, value in whole(actor).items()}
+    return {name: value.clone() for name, value in gather_whole(actor).items()}
 
 
 def rollouts_of(rank: int) -> list[Rollout]:
@@ -88,8 +88,8 @@ def compare(config: dict[str, Any], ranks: Ranks) -> dict[str, Any]:
     rollouts = [experienced(actor, i, ENVS[ranks.rank], ranks.rank) for i in range(UPDATES)]
     plain = learned(kind, ranks, False, rollouts, **settings)
     spread = learned(kind, ranks, True, rollouts, **settings)
-    sent = publish(spread["actor"], 3, everything=True)
-    assert not publish(make(kind), 3).tensors.keys() - sent.tensors.keys()
+    sent = publish_weights(spread["actor"], 3, everything=True)
+    assert not publish_weights(make(kind), 3).tensors.keys() - sent.tensors.keys()
     shards_of = [shard for _, shard in spread["sharding"]._pairs]
     held = sum(shard.to_local().numel() for shard in shards_of)
     result = {
@@ -99,18 +99,18 @@ def compare(config: dict[str, Any], ranks: Ranks) -> dict[str, Any]:
     }  # fmt: skip
     assert all(torch.equal(other[name], value) for other in ranks.gather(spread["weights"])
                for name, value in spread["weights"].items()), "ranks hold different weights"  # fmt: skip
-    sharded.leave()
+    sharded.leave_group()
     return result
 
 
 def save(folder: Path, number: int, run: dict[str, Any], ranks: Ranks) -> None:
     """As a trainer does."""
-    files = shards.write(folder, run["sharding"], ranks)
+    files = shards.write_shards(folder, run["sharding"], ranks)
     states = ranks.gather(run["ppo"].state())
     if ranks.rank == 0:
         tensors = {f"{rank}/{name}": value for rank, state in enumerate(states) for name, value in state.items()}
         policy = partial(save_actor, actor=run["actor"], policy="pocket", config={})
-        checkpoint.save(folder, number, tensors, {}, 2, {"policy.safetensors": policy, **files})
+        checkpoint.save_checkpoint(folder, number, tensors, {}, 2, {"policy.safetensors": policy, **files})
     ranks.barrier()
 
 
@@ -119,10 +119,10 @@ def resumed(folder: Path, number: int, ranks: Ranks, rollouts: list[Rollout], ra
     run = learned("full", ranks, True, [])
     path = folder / f"{number:08d}"
     load_actor(path / "policy.safetensors", run["actor"])
-    tensors = checkpoint.load(path)[1]
+    tensors = checkpoint.load_checkpoint(path)[1]
     mine = {name.removeprefix(f"{rank}/"): value for name, value in tensors.items() if name.startswith(f"{rank}/")}
     run["ppo"].load(mine)
-    shards.read(path, run["sharding"], [run["ppo"].policy.optimiser])
+    shards.read_shards(path, run["sharding"], [run["ppo"].policy.optimiser])
     for iteration, rollout in enumerate(rollouts, start=number):
         run["ppo"].update([deepcopy(rollout)], iteration)
     return run
@@ -150,7 +150,7 @@ def checkpointed(config: tuple[str, int], ranks: Ranks) -> dict[str, Any]:
         "straight": {"weights": copied(run["actor"]), "moments": moments(run)},
         "resumed": {"weights": copied(again["actor"]), "moments": moments(again)},
     }
-    sharded.leave()
+    sharded.leave_group()
     return result
 
 
@@ -160,13 +160,13 @@ def taken_up(config: str, ranks: Ranks) -> dict[str, Any]:
     run = resumed(Path(config), 2, ranks, [], 0)
     result = {"weights": copied(run["actor"]), "moments": moments(run)}
     save(Path(config), 3, run, ranks)
-    sharded.leave()
+    sharded.leave_group()
     return result
 
 
 def lose(config: object, ranks: Ranks) -> None:
     """One rank is killed; the other is in an operation of PyTorch's, not ours."""
-    sharding = sharded.spread(make().backbone, "sharded", ranks)
+    sharding = sharded.shard_network(make().backbone, "sharded", ranks)
     assert sharding is not None
     sharding.release()
     ranks.barrier()

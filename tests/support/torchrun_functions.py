@@ -12,7 +12,7 @@ from embodied_rl.processes.handle import RunFailed
 from embodied_rl.ranks import launch as local
 from embodied_rl.ranks import torchrun
 from embodied_rl.ranks.launch import Ranks
-from embodied_rl.ranks.place import Place
+from embodied_rl.ranks.torchrun_place import TorchrunPlace
 from tests.support import rank_functions
 
 
@@ -48,7 +48,9 @@ def launched() -> object:
     """Every process: launch."""
     name, config = sys.argv[1], json.loads(sys.argv[2])
     function = getattr(rank_functions, name, None) or globals()[name]
-    return torchrun.launcher()(function, config, int(os.environ["WORLD_SIZE"]), timeout=float(os.environ["PATIENCE"]))
+    return torchrun.choose_launcher()(
+        function, config, int(os.environ["WORLD_SIZE"]), timeout=float(os.environ["PATIENCE"])
+    )
 
 
 def lead() -> int:
@@ -62,7 +64,7 @@ def lead() -> int:
 
 
 if __name__ == "__main__":
-    place = Place.here()
+    place = TorchrunPlace.find()
     assert place is not None
     torchrun.GRACE = local.GRACE = 3.0
-    sys.exit(torchrun.run(place, lead, launched))
+    sys.exit(torchrun.run_process(place, lead, launched))

@@ -9,9 +9,9 @@ from torch import Tensor
 
 from embodied_rl.actors.embodiment import Embodiment
 from embodied_rl.assembly import build
-from embodied_rl.checkpoints.native import save_backbone
+from embodied_rl.checkpoints.policy_file import save_backbone
 from embodied_rl.commands import export
-from embodied_rl.config.freeze import thaw
+from embodied_rl.config.freeze import thaw_config
 from embodied_rl.config.schema import ExportConfig, PolicyNode
 from embodied_rl.interfaces.policy import FlowBackbone, PolicyInput
 from embodied_rl.interfaces.sim import SimulatorSpec
@@ -26,12 +26,12 @@ def attach(
     """The network of a folder, for the simulator of `building`; openpi says neither horizon nor tokenizer by itself."""
     told: dict[str, Any] = {"cameras": CAMERAS} | node
     chosen = PolicyNode(family, checkpoint=str(folder), options=OPTIONS | (options or {}), **told)
-    return build.backbone(chosen, spec or simulator())
+    return build.build_backbone(chosen, spec or simulator())
 
 
 def save(file: Path, policy: str, network: FlowBackbone, robot: Embodiment) -> Path:
     """A policy file of ours."""
-    save_backbone(file, network, robot, policy, thaw(network.config), extra={"denoise_steps": 4})
+    save_backbone(file, network, robot, policy, thaw_config(network.config), extra={"denoise_steps": 4})
     return file
 
 

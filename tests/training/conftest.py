@@ -48,9 +48,9 @@ def plugin(plugin_path: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """The simulator "reaching", installed for this process and its children."""
     monkeypatch.setenv("PYTHONPATH", plugin_path)
     monkeypatch.syspath_prepend(plugin_path.split(os.pathsep)[0])
-    plugins.table.cache_clear()
+    plugins.list_plugins.cache_clear()
     yield
-    plugins.table.cache_clear()
+    plugins.list_plugins.cache_clear()
 
 
 @pytest.fixture

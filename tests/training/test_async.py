@@ -33,12 +33,12 @@ def test_it_changes_no_bit_who_collects(mode: tuple[str, ...], reference: Path, 
 
 
 def test_curricula_of_workers_learn_the_same(typed: Callable[..., Any], tmp_path: Path) -> None:
-    settings = (*SMALL, *REACHING, "episodes=success_rate", "episodes.rate=0.5", "plan.ranks=1")
+    settings = (*SMALL, *REACHING, "curriculum=success_rate", "curriculum.rate=0.5", "plan.ranks=1")
     for root, workers in (("own", 0), ("workers", 1)):
         assert main(with_plan(["train", *settings, f"plan.rollout_workers={workers}", f"run.root={root}"])) == 0
     own, workers = (next((tmp_path / root).glob("*/*")) for root in ("own", "workers"))
     assert_learned_alike(workers, own)
-    assert any("episodes/effective_tasks" in row for row in figures(own))
+    assert any("curriculum/effective_tasks" in row for row in figures(own))
 
 
 def test_a_killed_rollout_worker_costs_time_alone(plugin_path: str, tmp_path: Path) -> None:

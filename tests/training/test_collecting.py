@@ -13,7 +13,7 @@ from embodied_rl.config.schema import TrainConfig
 from embodied_rl.ranks.collective import Ranks
 from embodied_rl.runs.folder import RunFolder
 from embodied_rl.training.collecting import WriterFactory
-from embodied_rl.training.parts import assemble
+from embodied_rl.training.parts import assemble_parts
 from embodied_rl.training.trainer import Trainer
 from tests.support.running import SMALL, TABLETOP
 
@@ -22,8 +22,8 @@ def configured(*overrides: str) -> TrainConfig:
     """A small run."""
     command = table.COMMANDS["train"]
     words = (*SMALL, *TABLETOP, "plan=colocated", "plan.ranks=1", *overrides)
-    config = execution.read(command, compose.compose(command.config, words, command.values), words)
-    return execution.prepare(config)[0]
+    config = execution.read_config(command, compose.compose_config(command.config, words, command.values), words)
+    return execution.prepare_config(config)[0]
 
 
 def notes(folder: Path) -> list[dict]:
@@ -47,7 +47,7 @@ def test_every_collector_tells_its_writer(
     said.mkdir()
     folder = RunFolder.create(tmp_path / "runs", "test", 0)
     factory = WriterFactory("tests.support.noting_writer:make_writer", str(said))
-    parts = assemble(config, folder, Ranks(), [factory])
+    parts = assemble_parts(config, folder, Ranks(), [factory])
     trainer = Trainer(parts)
     try:
         figures = trainer.step()
@@ -66,7 +66,7 @@ def test_every_collector_tells_its_writer(
 def test_a_rollout_knows_how_far_its_episodes_are(tmp_path: Path) -> None:
     """`decision` counts from 0 in each episode, over rollouts."""
     torch.set_num_threads(1)
-    parts = assemble(configured("train.iterations=3"), RunFolder.create(tmp_path / "runs", "test", 0), Ranks())
+    parts = assemble_parts(configured("train.iterations=3"), RunFolder.create(tmp_path / "runs", "test", 0), Ranks())
     seen: dict[int, list[int]] = {}
     try:
         for _ in range(3):

@@ -58,10 +58,10 @@ def hardest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     info = tmp_path / "site" / "hardest-1.0.dist-info"
     info.mkdir(parents=True)
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: hardest\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text("[embodied_rl.episodes]\nhardest = hardest:CURRICULA\n")
+    (info / "entry_points.txt").write_text("[embodied_rl.curricula]\nhardest = hardest:CURRICULA\n")
     (tmp_path / "site" / "hardest.py").write_text(MODULE)
     monkeypatch.syspath_prepend(str(tmp_path / "site"))
-    plugins.table.cache_clear()
+    plugins.list_plugins.cache_clear()
 
 
 def saved(run: Path) -> dict[str, np.ndarray]:
@@ -71,31 +71,33 @@ def saved(run: Path) -> dict[str, np.ndarray]:
 
 
 def test_another_packages_curriculum_is_one_file(typed: Callable[..., Any], hardest: None, tmp_path: Path) -> None:
-    settings = (*SMALL, *REACHING, "plan.ranks=1", "episodes.name=hardest")
-    assert "Failures that are assumed at first." in typed("list", "episodes", "hardest")[1]
-    code, _, err = typed("train", *settings, "episodes.strat=2", "--dry-run")
-    assert code == 2 and "unknown key 'episodes.strat'. Did you mean 'episodes.start'?" in err
-    code, _, err = typed("train", *settings, "episodes.start=0", "--dry-run")
-    assert code == 2 and "episodes: Hardest must give finite weights of at least 0" in err
-    code, _, err = typed("train", *settings, "episodes.start=2")
+    settings = (*SMALL, *REACHING, "plan.ranks=1", "curriculum.name=hardest")
+    assert "Failures that are assumed at first." in typed("list", "curricula", "hardest")[1]
+    code, _, err = typed("train", *settings, "curriculum.strat=2", "--dry-run")
+    assert code == 2 and "unknown key 'curriculum.strat'. Did you mean 'curriculum.start'?" in err
+    code, _, err = typed("train", *settings, "curriculum.start=0", "--dry-run")
+    assert code == 2 and "curriculum: Hardest must give finite weights of at least 0" in err
+    code, _, err = typed("train", *settings, "curriculum.start=2")
     assert code == 0, err
     run = next((tmp_path / "runs").glob("*/*"))
     rows = figures(run)
     failures = sum(round(row["rollout/episodes"] * (1 - row["rollout/success"])) for row in rows)
     assert saved(run)["rank/0/collector/episodes/curriculum/failures"].sum() == 2 + 2 + failures > 4
-    assert "episodes/effective_tasks" not in rows[0] and 1 < rows[-1]["episodes/effective_tasks"] < 2
+    assert "curriculum/effective_tasks" not in rows[0] and 1 < rows[-1]["curriculum/effective_tasks"] < 2
 
 
 @pytest.mark.process
 def test_ranks_agree_on_what_is_drawn(plugin_path: str, tmp_path: Path) -> None:
     """Each has seen half of the episodes, and is told of all."""
-    run = complete(tmp_path, "train", *SMALL, *REACHING, "episodes=success_rate", PYTHONPATH=plugin_path)
+    run = complete(tmp_path, "train", *SMALL, *REACHING, "curriculum=success_rate", PYTHONPATH=plugin_path)
     success = [saved(run)[f"rank/{rank}/collector/episodes/curriculum/success"] for rank in range(2)]
     assert np.array_equal(*success) and (success[0] != 0.5).all()
 
 
 def test_weights_are_logged_where_they_differ(typed: Callable[..., Any], tmp_path: Path) -> None:
-    code, _, err = typed("train", *SMALL, *REACHING, "plan.ranks=1", "episodes=weighted", "episodes.weights={left: 0}")
+    code, _, err = typed(
+        "train", *SMALL, *REACHING, "plan.ranks=1", "curriculum=weighted", "curriculum.weights={left: 0}"
+    )
     assert code == 0, err
     for row in figures(next((tmp_path / "runs").glob("*/*"))):
-        assert row["episodes/effective_tasks"] == 1 and row["episodes/weight/go"] == 1
+        assert row["curriculum/effective_tasks"] == 1 and row["curriculum/weight/go"] == 1

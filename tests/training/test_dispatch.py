@@ -13,8 +13,8 @@ from embodied_rl.processes.handle import GaveUp, WorkerDied, WorkerError
 from embodied_rl.processes.thread import ThreadHandle
 from embodied_rl.rollout.timeline import Timeline
 from embodied_rl.training.dispatch import Dispatcher
-from embodied_rl.training.metrics import Share
-from embodied_rl.training.worker import Beginning, Collected, Order, Published
+from embodied_rl.training.metrics import CollectorReport
+from embodied_rl.training.rollout_worker import CollectedRollout, CollectOrder, PublishedWeights, WorkerStart
 
 WEIGHTS = Weights(0, {}, "")
 
@@ -31,12 +31,12 @@ class Counting:
     """
 
     def __init__(
-        self, worker: int, seen: list[Order], gate: threading.Event, deaths: set[int], failures: set[int]
+        self, worker: int, seen: list[CollectOrder], gate: threading.Event, deaths: set[int], failures: set[int]
     ) -> None:
         self.worker, self.seen, self.gate, self.deaths, self.failures = worker, seen, gate, deaths, failures
         self.total: int | None = None
 
-    def collect(self, order: Order) -> Collected:
+    def collect(self, order: CollectOrder) -> CollectedRollout:
         self.seen.append(order)
         if order.beginning is not None:
             state = order.beginning.state
@@ -49,8 +49,8 @@ class Counting:
         if order.number in self.failures:
             raise ValueError("not this one")
         self.total += order.number
-        share = Share(1, 1, 0, 0, (0, 0), 0, (), Timeline())
-        return Collected({"made by": np.array(self.worker)}, share, {"total": np.array(self.total)})
+        share = CollectorReport(1, 1, 0, 0, (0, 0), 0, (), Timeline())
+        return CollectedRollout({"made by": np.array(self.worker)}, share, {"total": np.array(self.total)})
 
 
 class Mortal(ThreadHandle):
@@ -76,7 +76,7 @@ class Crew:
     """Two workers in threads, and their dispatcher."""
 
     def __init__(self, staleness: int, segments: int = 1) -> None:
-        self.seen: list[list[Order]] = [[], []]
+        self.seen: list[list[CollectOrder]] = [[], []]
         self.gates = [threading.Event(), threading.Event()]
         self.deaths: list[set[int]] = [set(), set()]
         self.failures: list[set[int]] = [set(), set()]
@@ -89,7 +89,7 @@ class Crew:
         return Counting(worker, self.seen[worker], self.gates[worker], self.deaths[worker], self.failures[worker])
 
     def offer(self, version: int) -> None:
-        self.dispatcher.offer(version, Beginning(WEIGHTS, Published(WEIGHTS, {"noise_level": float(version)})))
+        self.dispatcher.offer(version, WorkerStart(WEIGHTS, PublishedWeights(WEIGHTS, {"noise_level": float(version)})))
 
     def numbers(self, worker: int) -> list[int]:
         return [order.number for order in self.seen[worker]]
@@ -154,7 +154,7 @@ def test_a_slow_worker_is_waited_for_and_its_share_taken_by_nobody(crew: Crew) -
     crew.offer(0)
     crew.settle(0, 2)
     assert crew.numbers(0) == [0, 1] and crew.numbers(1) == [0]
-    taken: list[list[Collected]] = []
+    taken: list[list[CollectedRollout]] = []
     waiting = threading.Thread(target=lambda: taken.append(crew.dispatcher.take(0)))
     waiting.start()
     waiting.join(0.1)

@@ -29,7 +29,7 @@ KINDS = {
     "full chain, expert critic": (
         "algo.sampler.layers=full", "algo.sampler.step_weights=null", "policy.critic=expert", "algo.noise_final=0.5"
     ),
-    "curriculum": ("episodes=success_rate", "episodes.rate=0.5"),
+    "curriculum": ("curriculum=success_rate", "curriculum.rate=0.5"),
     "frozen perception, slices": ("policy.freeze_perception=true", "plan.slices=2", "algo.critic_replay=2"),
 }  # fmt: skip
 

@@ -10,7 +10,7 @@ from safetensors.torch import load_file
 
 pytest.importorskip("transformers")
 
-from embodied_rl.checkpoints.native import read_metadata
+from embodied_rl.checkpoints.policy_file import read_metadata
 from embodied_rl.training.trainer import Trainer
 from tests.support import building_checkpoints as building
 from tests.support.building_checkpoints import EMBEDDING, HEAD, lerobot, openpi

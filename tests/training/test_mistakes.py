@@ -134,11 +134,14 @@ DRY = ("--dry-run",)
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        (["episodes=weighted", "episodes.weights.lefft=3"], "unknown family or task 'lefft'. Did you mean 'left'?"),
-        (["episodes=weighted", "episodes.weights.go=0"], "episodes.weights leaves no task to draw"),
-        (["episodes=weighted", "episodes.weights.go=-1"], "episodes.weights.go must be a number of at least 0, not -1"),
-        (["episodes=success_rate", "episodes.floor=0"], "episodes.floor must be above 0, not 0.0"),
-        (["episodes=success_rate", "episodes.rate=1.5"], "episodes.rate must be above 0 and at most 1, not 1.5"),
+        (["curriculum=weighted", "curriculum.weights.lefft=3"], "unknown family or task 'lefft'. Did you mean 'left'?"),
+        (["curriculum=weighted", "curriculum.weights.go=0"], "curriculum.weights leaves no task to draw"),
+        (
+            ["curriculum=weighted", "curriculum.weights.go=-1"],
+            "curriculum.weights.go must be a number of at least 0, not -1",
+        ),
+        (["curriculum=success_rate", "curriculum.floor=0"], "curriculum.floor must be above 0, not 0.0"),
+        (["curriculum=success_rate", "curriculum.rate=1.5"], "curriculum.rate must be above 0 and at most 1, not 1.5"),
         (["policy.executed=99"], "policy.executed"),
         (["algo=sft"], "algo.name=sft does not learn from rollouts"),
         (["algo.gamma=7"], "algo.gamma=7.0"),

@@ -6,15 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from embodied_rl.config.compose import compose
-from embodied_rl.config.freeze import load
+from embodied_rl.config.compose import compose_config
+from embodied_rl.config.freeze import load_config
 from embodied_rl.config.schema import TrainConfig
 from embodied_rl.planner import choice, profile
-from embodied_rl.planner.costs import CostFile, Costs, Line
+from embodied_rl.planner.costs import CostFile, Costs, LinearCost
 from embodied_rl.planner.model import Workload
-from embodied_rl.planner.profile import Samples, sizes
+from embodied_rl.planner.profile import StageSamples, choose_sizes
 from embodied_rl.planner.resources import Resources
-from embodied_rl.planner.search import choose
+from embodied_rl.planner.search import choose_allocation
 from embodied_rl.processes.handle import WorkerDied
 from embodied_rl.rollout.buffer import Rollout
 from embodied_rl.runs import provenance
@@ -35,7 +35,11 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def costs(tmp_path: Path) -> str:
     """A file of costs by which two ranks are best on two cores."""
     file = tmp_path / "costs.json"
-    file.write_text(CostFile(Costs(step=Line(0.01, 0.01), inference=Line(0.01, 0.01), update=Line(0.1, 0.01))).text())
+    file.write_text(
+        CostFile(
+            Costs(step=LinearCost(0.01, 0.01), inference=LinearCost(0.01, 0.01), update=LinearCost(0.1, 0.01))
+        ).text()
+    )
     return str(file)
 
 
@@ -52,7 +56,9 @@ def test_stages_of_known_length_are_measured(typed, tmp_path) -> None:
     assert measured.costs.simulator_memory(8) > 1e7 and measured.costs.policy_memory(64) > 1e8
     assert {"step", "inference", "update"} <= set(measured.spread) and "measured" in measured.about
     written = json.loads((tmp_path / "plan" / "plan.json").read_text())
-    expected = choose(measured.costs, Resources(**written["resources"]), Workload(**written["workload"])).best
+    expected = choose_allocation(
+        measured.costs, Resources(**written["resources"]), Workload(**written["workload"])
+    ).best
     assert written["chosen"]["allocation"]["mode"] == expected.allocation.mode
     assert f"Chosen: {expected.allocation}" in out
 
@@ -89,19 +95,19 @@ def test_mistakes_are_explained(typed, words, message) -> None:
 
 def test_too_little_memory_is_an_error(typed, tmp_path) -> None:
     file = tmp_path / "costs.json"
-    file.write_text(CostFile(Costs(Line(1), Line(1), Line(1), policy_memory=Line(5e9))).text())
+    file.write_text(CostFile(Costs(LinearCost(1), LinearCost(1), LinearCost(1), policy_memory=LinearCost(5e9))).text())
     code, _, err = typed(*PLAN, f"costs={file}", "resources=2xcore:4GB")
     assert code == 2 and "nothing fits in memory" in err and "sim.num_envs" in err
 
 
 def test_sizes_are_whole_groups() -> None:
-    assert sizes(96) == [12, 24, 48, 96]
-    assert sizes(96, 16) == [16, 48, 96]
-    assert sizes(2) == [1, 2]
+    assert choose_sizes(96) == [12, 24, 48, 96]
+    assert choose_sizes(96, 16) == [16, 48, 96]
+    assert choose_sizes(2) == [1, 2]
 
 
 def test_the_median_at_each_size_makes_the_line() -> None:
-    first, second = Samples(), Samples()
+    first, second = StageSamples(), StageSamples()
     for size, seconds in ((10, 0.2), (20, 0.3), (20, 9.0)):
         first.add("step", size, seconds)
     for size, seconds in ((10, 0.2), (20, 0.3)):
@@ -109,7 +115,7 @@ def test_the_median_at_each_size_makes_the_line() -> None:
     merged = first.merge([first, second])
     assert merged.line("step")(15) == pytest.approx(0.25)
     assert merged.spread("step") == pytest.approx(8.7 / 0.3)
-    assert merged.line("render") == Line()
+    assert merged.line("render") == LinearCost()
 
 
 AUTO = ("train", *SMALL, *REACHING, "plan=auto", "train.iterations=2", "plan.call_timeout=77")
@@ -123,10 +129,13 @@ def test_a_run_measures_once_and_keeps_what_it_chose(typed, cache, tmp_path) -> 
     (file,) = (cache / "embodied-rl" / "costs").glob("reaching_*.json")
     (run,) = (tmp_path / "runs" / "train").iterdir()
     chosen = json.loads((run / "plan.json").read_text())["chosen"]["allocation"]
-    plan = load(TrainConfig, run / "config.yaml").plan
+    plan = load_config(TrainConfig, run / "config.yaml").plan
     assert (plan.allocation, plan.ranks, plan.slices) == (chosen["mode"], chosen["ranks"], chosen["slices"])
     assert plan.call_timeout == 77
-    said = CostFile(Costs(Line(0.01), Line(10.0), Line(1.0), policy_memory=Line(1e9)), {"measured": "long ago"})
+    said = CostFile(
+        Costs(LinearCost(0.01), LinearCost(10.0), LinearCost(1.0), policy_memory=LinearCost(1e9)),
+        {"measured": "long ago"},
+    )
     file.write_text(said.text())
     code, out, err = typed(*AUTO)
     assert code == 0, err
@@ -139,7 +148,7 @@ def store(typed, tmp_path: Path) -> Path:
     code, told, _ = typed(*AUTO, "--cfg", "job")
     assert code == 0
     (tmp_path / "told.yaml").write_text(told)
-    file = choice.store(load(TrainConfig, tmp_path / "told.yaml"))
+    file = choice.find_cost_file(load_config(TrainConfig, tmp_path / "told.yaml"))
     file.parent.mkdir(parents=True)
     return file
 
@@ -165,13 +174,13 @@ def test_only_training_plans_itself(typed, cache) -> None:
 
 
 FORCED = (*(word for word in AUTO if word != "plan=auto"), "train.iterations=1")
-TWO_ARE_BETTER = Costs(step=Line(0.01, 0.01), inference=Line(0.01, 0.01), update=Line(0.1, 0.01))
+TWO_ARE_BETTER = Costs(step=LinearCost(0.01, 0.01), inference=LinearCost(0.01, 0.01), update=LinearCost(0.1, 0.01))
 
 
 def test_to_plan_is_the_default(typed) -> None:
     code, out, _ = typed("train", *SMALL, *REACHING, "--dry-run", "plan.order=exact", "plan=auto")
     assert code == 0 and "auto: chosen for this machine" in out
-    assert compose("train")["plan"]["allocation"] == "auto"
+    assert compose_config("train")["plan"]["allocation"] == "auto"
 
 
 @pytest.mark.parametrize("key", ["plan.ranks=1", "plan.slices=2", "plan.workers=3"])
@@ -193,13 +202,13 @@ def test_a_prescribed_plan_that_loses_is_told_so(typed, store, tmp_path) -> None
 
 
 def test_a_prescribed_plan_that_does_not_fit_is_refused(typed, store) -> None:
-    store.write_text(CostFile(replace(TWO_ARE_BETTER, policy_memory=Line(1e15)), {"measured": "long ago"}).text())
+    store.write_text(CostFile(replace(TWO_ARE_BETTER, policy_memory=LinearCost(1e15)), {"measured": "long ago"}).text())
     code, _, err = typed(*FORCED, "plan=colocated", "plan.ranks=1")
     assert code == 2 and "colocated, 1 rank, 1 slice needs 1000000.0 GB" in err and "sim.num_envs" in err
 
 
 def test_a_plan_comes_back_from_its_file(typed, costs, tmp_path) -> None:
-    cores = provenance.hardware()["cores"]
+    cores = provenance.describe_hardware()["cores"]
     assert typed(*PLAN, f"costs={costs}", f"resources={cores}xcore")[0] == 0
     file = tmp_path / "plan" / "plan.json"
     content = json.loads(file.read_text())
@@ -222,7 +231,7 @@ def test_a_plan_comes_back_from_its_file(typed, costs, tmp_path) -> None:
 )
 def test_a_plan_of_another_machine_is_refused(typed, tmp_path, change, message) -> None:
     content = {
-        "resources": {"cores": provenance.hardware()["cores"], "devices": 0},
+        "resources": {"cores": provenance.describe_hardware()["cores"], "devices": 0},
         "about": {},
         "chosen": {"allocation": {"mode": "colocated", "ranks": 2, "slices": 1, "workers": 0, "order": "exact"}},
     }
@@ -257,7 +266,7 @@ def test_a_probe_that_dies_leaves_a_way_out(typed, cache, monkeypatch) -> None:
     def killed(config: TrainConfig, cores: int) -> None:
         raise WorkerDied("probe (pid 7) was killed by SIGKILL during 'measure'.")
 
-    monkeypatch.setattr(profile, "measure_apart", killed)
+    monkeypatch.setattr(profile, "measure_stages_apart", killed)
     code, _, err = typed(*AUTO)
     assert code == 2 and "plan=auto: probe (pid 7) was killed by SIGKILL" in err and "plan=colocated" in err
 

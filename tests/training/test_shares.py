@@ -7,7 +7,7 @@ import torch
 from embodied_rl.rollout.buffer import Rollout
 from embodied_rl.testing.fake_actor import RowwiseFakeActor
 from embodied_rl.testing.fake_simulator import FakeSimulator
-from embodied_rl.training.shares import fill, shared_out, to_arrays
+from embodied_rl.training.shares import divide_anew, fill_rollout, to_arrays
 
 SPEC = FakeSimulator.spec_of(FakeSimulator.Config())
 
@@ -25,7 +25,7 @@ def rollout(envs: int, seed: int, dtype: torch.dtype = torch.float32) -> Rollout
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_there_and_back(dtype: torch.dtype) -> None:
     sent, arrived = rollout(4, 0, dtype), rollout(4, 1, dtype)
-    fill(arrived, to_arrays(sent))
+    fill_rollout(arrived, to_arrays(sent))
     for name, tensor in sent.tensors().items():
         assert torch.equal(arrived.tensors()[name], tensor), name
 
@@ -38,7 +38,7 @@ def test_environments_keep_their_order(makers: int, learners: int) -> None:
         {name: np.split(array, makers, axis=int(name != "last_value"))[part] for name, array in arrays.items()}
         for part in range(makers)
     ]
-    shares = shared_out(parts, learners)
+    shares = divide_anew(parts, learners)
     assert len(shares) == learners
     for name, array in arrays.items():
         axis = int(name != "last_value")
@@ -48,4 +48,4 @@ def test_environments_keep_their_order(makers: int, learners: int) -> None:
 
 def test_other_sizes_are_refused() -> None:
     with pytest.raises(ValueError, match="was expected"):
-        fill(rollout(4, 0), to_arrays(rollout(5, 0)))
+        fill_rollout(rollout(4, 0), to_arrays(rollout(5, 0)))

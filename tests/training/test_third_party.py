@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from embodied_rl.config import plugins
-from embodied_rl.runs.metrics import read_metrics
+from embodied_rl.runs.metrics_file import read_metrics
 from tests.support.running import POLICY
 
 MODULE = '''
@@ -120,9 +120,9 @@ def outside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         (site / "outside_conf" / name / "outside.yaml").write_text(text)
     (site / "outside_conf" / "__init__.py").touch()
     monkeypatch.syspath_prepend(str(site))
-    plugins.table.cache_clear()
+    plugins.list_plugins.cache_clear()
     yield
-    plugins.table.cache_clear()
+    plugins.list_plugins.cache_clear()
 
 
 def test_they_train_save_and_continue(outside: None, typed: Callable[..., Any], tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from embodied_rl.runs.metrics import read_metrics
+from embodied_rl.runs.metrics_file import read_metrics
 from tests.support.running import DEADLINE, SMALL, TABLETOP, assert_same
 
 pytestmark = pytest.mark.process

@@ -7,13 +7,13 @@ import pytest
 import torch
 
 from embodied_rl.interfaces.policy import NoiseKeys
-from embodied_rl.learning.weights import publish
+from embodied_rl.learning.weights import publish_weights
 from embodied_rl.processes.board import SharedBoard
 from embodied_rl.rollout.policy_worker import PolicyWorker
 from embodied_rl.testing.fake_actor import RowwiseFakeActor
 from embodied_rl.testing.fake_simulator import FakeSimulator
-from embodied_rl.training import worker
-from embodied_rl.training.worker import Following, Published
+from embodied_rl.training import rollout_worker
+from embodied_rl.training.rollout_worker import FollowingPolicy, PublishedWeights
 
 SPEC = FakeSimulator.spec_of(FakeSimulator.Config())
 
@@ -25,7 +25,7 @@ class Learner:
         self.actor, self.board = RowwiseFakeActor(SPEC, seed=0), SharedBoard()
         infers = RowwiseFakeActor(SPEC, seed=1)
         infers.version = -1
-        self.policy = Following(PolicyWorker(infers), self.board.reader())
+        self.policy = FollowingPolicy(PolicyWorker(infers), self.board.reader())
         simulator = FakeSimulator(2, FakeSimulator.Config())
         episode: Any = None
         self.seen = simulator.reset([episode, episode])
@@ -36,7 +36,7 @@ class Learner:
             for parameter in self.actor.parameters():
                 parameter += 0.1
         self.actor.version = version
-        self.board.publish(version, Published(publish(self.actor, version), {}))
+        self.board.publish(version, PublishedWeights(publish_weights(self.actor, version), {}))
 
 
 def test_each_decision_is_made_with_the_newest_weights() -> None:
@@ -59,7 +59,7 @@ def test_values_belong_to_the_weights_that_decided_last() -> None:
 
 
 def test_promised_weights_that_do_not_come_are_missed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(worker, "PATIENCE", 0.1)
+    monkeypatch.setattr(rollout_worker, "PATIENCE", 0.1)
     learner = Learner()
     learner.learn(2)
     learner.policy.wait_for(1)

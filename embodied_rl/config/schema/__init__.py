@@ -26,7 +26,7 @@ from embodied_rl.config.schema.nodes import (
     BenchmarkNode,
     BenchmarkPart,
     CheckpointConfig,
-    EpisodesNode,
+    CurriculumNode,
     Logger,
     LoraNode,
     Plan,

@@ -8,7 +8,7 @@ from embodied_rl.config.schema.nodes import (
     AlgoNode,
     BenchmarkNode,
     CheckpointConfig,
-    EpisodesNode,
+    CurriculumNode,
     Logger,
     Plan,
     PolicyNode,
@@ -27,7 +27,7 @@ class TrainConfig:
     """The policy."""
     algo: AlgoNode
     """The algorithm."""
-    episodes: EpisodesNode = field(default_factory=EpisodesNode)
+    curriculum: CurriculumNode = field(default_factory=CurriculumNode)
     """Which tasks are drawn."""
     seed: int = at_least(0, 0)
     """Fixes every random choice of the run."""

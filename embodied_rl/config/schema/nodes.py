@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
-from embodied_rl.config.freeze import at_least, rest
+from embodied_rl.config.freeze import at_least, take_other_keys
 from embodied_rl.interfaces.sim import trusted_setting
 
 
@@ -29,7 +29,7 @@ class SimNode:
     made for it, or this one."""
     pythonpath: tuple[str, ...] = trusted_setting(())
     """Folders that this interpreter imports from, besides its own packages."""
-    options: dict[str, Any] = rest()
+    options: dict[str, Any] = take_other_keys()
     """The simulator's own keys."""
 
 
@@ -37,7 +37,7 @@ class SimNode:
 class SimChange:
     name: str | None = None
     """Simulator; null takes the one of the checkpoint, or of the benchmark."""
-    options: dict[str, Any] = rest()
+    options: dict[str, Any] = take_other_keys()
     """Further keys of `sim`, the simulator's own among them; what is not given stays as it was."""
 
 
@@ -120,7 +120,7 @@ class PolicyNode:
     again: keys and values of a frozen prefix, or else image features; 0 for none."""
     critic: Literal["privileged", "prefix", "expert"] = "privileged"
     """What the value is read from: simulator truth, the policy's prefix, or the action expert's features."""
-    options: dict[str, Any] = rest()
+    options: dict[str, Any] = take_other_keys()
     """The policy's own keys."""
 
 
@@ -149,16 +149,16 @@ class AlgoNode:
     """Algorithm; `embodied-rl list algos` shows them."""
     sampler: SamplerNode = field(default_factory=SamplerNode)
     """How actions are drawn from the flow while training."""
-    options: dict[str, Any] = rest()
+    options: dict[str, Any] = take_other_keys()
     """The algorithm's own keys."""
 
 
 @dataclass(frozen=True)
-class EpisodesNode:
-    kind: ClassVar[str] = "episodes"
+class CurriculumNode:
+    kind: ClassVar[str] = "curricula"
     name: str = "uniform"
-    """How often each task is drawn while training; `embodied-rl list episodes` shows the ways."""
-    options: dict[str, Any] = rest()
+    """How often each task is drawn while training; `embodied-rl list curricula` shows the ways."""
+    options: dict[str, Any] = take_other_keys()
     """The way's own keys."""
 
 

@@ -1,4 +1,4 @@
-"""LeRobotDataset v3.0: `writer.Writer`, `reader.Dataset` and `stream.Stream`, on pyarrow and PyAV alone.
+"""LeRobotDataset v3.0: `DatasetWriter`, `LeRobotDataset` and `SampleStream`, on pyarrow and PyAV alone.
 
 The format is that of huggingface/lerobot, src/lerobot/datasets; docs/datasets.md says what is written.
 """

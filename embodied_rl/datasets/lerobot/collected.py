@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from embodied_rl.datasets.lerobot.dataset_writer import DatasetWriter
 from embodied_rl.datasets.lerobot.info import (
     ACTION,
     DONE,
@@ -14,14 +15,13 @@ from embodied_rl.datasets.lerobot.info import (
     STATE,
     SUCCESS,
     DatasetError,
-    features_of,
+    make_features,
 )
-from embodied_rl.datasets.lerobot.writer import Writer
 from embodied_rl.datasets.record import Record
 from embodied_rl.interfaces.sim import SimulatorSpec
 
 
-def new_dataset(folder: Path, spec: SimulatorSpec, robot_type: str) -> Writer:
+def make_dataset(folder: Path, spec: SimulatorSpec, robot_type: str) -> DatasetWriter:
     """For a simulator's episodes, one frame a control step.
 
     Raises:
@@ -29,15 +29,15 @@ def new_dataset(folder: Path, spec: SimulatorSpec, robot_type: str) -> Writer:
     """
     if (folder / INFO).exists():
         raise DatasetError(f"out: {folder} holds a dataset already. Set out to another folder.")
-    return Writer(folder, features_of(spec), spec.control_hz, robot_type)
+    return DatasetWriter(folder, make_features(spec), spec.control_hz, robot_type)
 
 
-def write(writer: Writer, record: Record) -> int:
+def write_episode(writer: DatasetWriter, record: Record) -> int:
     """Add an episode, with the actions that were executed; returns its index."""
-    return writer.add_episode(frames(record), record.instruction)
+    return writer.add_episode(iterate_frames(record), record.instruction)
 
 
-def frames(record: Record) -> Iterator[dict[str, Any]]:
+def iterate_frames(record: Record) -> Iterator[dict[str, Any]]:
     """What `features_of` speaks of, step by step."""
     last = len(record.actions) - 1
     for step, seen in enumerate(record.observations):

@@ -26,15 +26,15 @@ class DatasetError(UserError):
     """A dataset that cannot be used as asked; the message names it, says why, and what to do."""
 
 
-class Place(NamedTuple):
+class FilePlace(NamedTuple):
     """Which file: its number, and that of its folder."""
 
     chunk: int
     file: int
 
-    def following(self, chunks_size: int) -> "Place":
+    def following(self, chunks_size: int) -> "FilePlace":
         """The next file, where a folder holds `chunks_size` of them."""
-        return Place(self.chunk + 1, 0) if self.file >= chunks_size - 1 else Place(self.chunk, self.file + 1)
+        return FilePlace(self.chunk + 1, 0) if self.file >= chunks_size - 1 else FilePlace(self.chunk, self.file + 1)
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ BOOKKEEPING = {
 """Features that every dataset has and that follow from the order of its frames; `timestamp` in seconds."""
 
 
-def features_of(spec: SimulatorSpec, images: Literal["video", "png"] = "video") -> dict[str, Feature]:
+def make_features(spec: SimulatorSpec, images: Literal["video", "png"] = "video") -> dict[str, Feature]:
     """What is recorded of a simulator, control step by control step.
 
     A picture of each camera and the state before the step, the action executed in it, and what came of it: the reward,
@@ -152,11 +152,11 @@ class Info:
         """Names of the features that are videos."""
         return [name for name, feature in self.features.items() if feature.dtype == "video"]
 
-    def data_file(self, place: Place) -> str:
+    def data_file(self, place: FilePlace) -> str:
         """Of frames, relative to the dataset's folder."""
         return self.data_path.format(chunk_index=place.chunk, file_index=place.file)
 
-    def video_file(self, key: str, place: Place) -> str:
+    def video_file(self, key: str, place: FilePlace) -> str:
         """Of one camera, relative to the dataset's folder."""
         return (self.video_path or VIDEO).format(video_key=key, chunk_index=place.chunk, file_index=place.file)
 
@@ -214,7 +214,7 @@ def read_info(folder: Path) -> Info:
     return Info.from_json(text, str(path))
 
 
-def new_info(
+def make_info(
     features: Mapping[str, Feature],
     fps: float,
     robot_type: str | None,

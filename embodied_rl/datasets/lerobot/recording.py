@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from embodied_rl.datasets.lerobot import statistics
-from embodied_rl.datasets.lerobot.files import TEMPORARY
+from embodied_rl.datasets.lerobot import feature_statistics
+from embodied_rl.datasets.lerobot.dataset_files import TEMPORARY
+from embodied_rl.datasets.lerobot.feature_statistics import ColourStatistics, Summary
 from embodied_rl.datasets.lerobot.info import BOOKKEEPING, DatasetError, Feature, Info
-from embodied_rl.datasets.lerobot.statistics import Colours, Summary
-from embodied_rl.datasets.lerobot.video import Encoder
+from embodied_rl.datasets.lerobot.video_files import Encoder
 from embodied_rl.interfaces.sim import Array
 
 
@@ -31,7 +31,7 @@ class EpisodeInHand:
         self._values: dict[str, list[Any]] = {name: [] for name in info.features if name not in BOOKKEEPING}
         self._features = info.features
         pictured = [name for name in self._values if info.features[name].pictured]
-        self._colours = {name: Colours() for name in pictured}
+        self._colours = {name: ColourStatistics() for name in pictured}
         self._encoders = {
             key: Encoder(folder / f"{TEMPORARY}{number}-{os.getpid()}", codec, info.rate, info.features[key])
             for number, key in enumerate(info.videos)
@@ -67,7 +67,7 @@ class EpisodeInHand:
         found = {name: colours.summary() for name, colours in self._colours.items()}
         for name, feature in self._features.items():
             if feature.numeric:
-                found[name] = statistics.of_values(np.reshape(values[name], (len(self), *feature.shape)))
+                found[name] = feature_statistics.summarise(np.reshape(values[name], (len(self), *feature.shape)))
         return {name: found[name] for name in self._features if name in found}
 
     def finished(self) -> dict[str, Encoder]:
@@ -82,7 +82,7 @@ class EpisodeInHand:
             encoder.discard()
 
 
-def checked(name: str, feature: Feature, frame: Mapping[str, Any]) -> Any:
+def check_value(name: str, feature: Feature, frame: Mapping[str, Any]) -> Any:
     """A frame's value of a feature, in its dtype; raises `DatasetError` where that cannot be."""
     if name not in frame:
         raise DatasetError(f"frame: the feature '{name}' is missing")

@@ -9,7 +9,7 @@ from embodied_rl.interfaces.sim import Array, Observation
 
 
 @dataclass
-class Samples:
+class DatasetSamples:
     """n frames of a dataset, each with the actions that follow.
 
     Attributes:
@@ -30,21 +30,21 @@ class Samples:
     def __len__(self) -> int:
         return len(self.row)
 
-    def select(self, rows: Sequence[int] | Array) -> "Samples":
+    def select(self, rows: Sequence[int] | Array) -> "DatasetSamples":
         """The given rows, in the given order."""
         chosen = np.asarray(rows, np.int64)
         extra = {name: array[chosen] for name, array in self.extra.items()}
-        return Samples(
+        return DatasetSamples(
             self.observation.select(chosen), self.actions[chosen], self.padding[chosen],
             self.row[chosen], self.episode[chosen], extra,
         )  # fmt: skip
 
     @staticmethod
-    def concatenate(parts: Sequence["Samples"]) -> "Samples":
+    def concatenate(parts: Sequence["DatasetSamples"]) -> "DatasetSamples":
         """Several as one, rows in order."""
         if len(parts) == 1:
             return parts[0]
-        return Samples(
+        return DatasetSamples(
             observation=Observation.concatenate([part.observation for part in parts]),
             actions=np.concatenate([part.actions for part in parts]),
             padding=np.concatenate([part.padding for part in parts]),

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from embodied_rl.datasets.lerobot.dataset_reader import LeRobotDataset
 from embodied_rl.datasets.lerobot.info import DatasetError
-from embodied_rl.datasets.lerobot.reader import Dataset
-from embodied_rl.datasets.lerobot.samples import Samples
+from embodied_rl.datasets.lerobot.samples import DatasetSamples
 from embodied_rl.interfaces.sim import Array
 
 
@@ -33,7 +33,7 @@ class Shuffle:
     ordered: bool = False
 
 
-class Stream(Iterator[Samples]):
+class SampleStream(Iterator[DatasetSamples]):
     """Batches of frames without end, epoch after epoch, unless `epochs` says when.
 
     Args:
@@ -51,7 +51,7 @@ class Stream(Iterator[Samples]):
 
     def __init__(
         self,
-        dataset: Dataset,
+        dataset: LeRobotDataset,
         batch: int,
         horizon: int = 1,
         shuffle: Shuffle | None = None,
@@ -69,7 +69,7 @@ class Stream(Iterator[Samples]):
         self._frames = int((self._runs[:, 1] - self._runs[:, 0]).sum())
         self._epoch, self._position = self._found(cursor)
         self._pool: tuple[int, int, int] = (-1, 0, 0)  # the epoch and the positions that it holds
-        self._held: Samples | None = None
+        self._held: DatasetSamples | None = None
         self._mixed: Array = np.zeros(0, np.int64)
         self._planned: tuple[int, list[Array], Array] = (-1, [], self._mixed)
 
@@ -78,17 +78,17 @@ class Stream(Iterator[Samples]):
         """What continues behind the last batch, as JSON can hold it."""
         return self._identity | {"epoch": self._epoch, "position": self._position}
 
-    def __next__(self) -> Samples:
-        parts: list[Samples] = []
+    def __next__(self) -> DatasetSamples:
+        parts: list[DatasetSamples] = []
         missing = self._batch
         while missing and (self._epochs is None or self._epoch < self._epochs):
             parts.append(self._take(missing))
             missing -= len(parts[-1])
         if not parts:
             raise StopIteration
-        return Samples.concatenate(parts)
+        return DatasetSamples.concatenate(parts)
 
-    def _take(self, most: int) -> Samples:
+    def _take(self, most: int) -> DatasetSamples:
         """Up to so many frames of the pool that the position lies in."""
         epoch, start, stop = self._pool
         if epoch != self._epoch or not start <= self._position < stop:
@@ -144,7 +144,7 @@ class Stream(Iterator[Samples]):
         return int(cursor["epoch"]), int(cursor["position"])
 
 
-def _runs(dataset: Dataset, episodes: Sequence[int] | None, length: int) -> Array:
+def _runs(dataset: LeRobotDataset, episodes: Sequence[int] | None, length: int) -> Array:
     """First and last frame of each run, int64 [m, 2]; none spans two episodes."""
     chosen = np.arange(len(dataset.episodes)) if episodes is None else np.asarray(episodes, np.int64)
     if len(chosen) and not 0 <= chosen.min() <= chosen.max() < len(dataset.episodes):

@@ -8,8 +8,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from embodied_rl.datasets.lerobot.files import remove_beyond, replacing
-from embodied_rl.datasets.lerobot.info import DatasetError, Feature, Info, Place
+from embodied_rl.datasets.lerobot.dataset_files import remove_beyond, replace_file
+from embodied_rl.datasets.lerobot.info import DatasetError, Feature, FilePlace, Info
 from embodied_rl.interfaces.sim import Array
 
 ROWS_OF_PICTURES = 64
@@ -18,13 +18,13 @@ ROWS_OF_PICTURES = 64
 MEGABYTE = 1 << 20
 
 
-def table_of(features: Mapping[str, Feature], values: Mapping[str, Any]) -> pa.Table:
+def make_frames_table(features: Mapping[str, Feature], values: Mapping[str, Any]) -> pa.Table:
     """Frames by feature, videos left out: arrays [n, *shape], lists of texts, or lists of PNG files as bytes."""
     kept = {name: feature for name, feature in features.items() if feature.dtype != "video"}
-    return pa.table({name: column_of(feature, values[name]) for name, feature in kept.items()})
+    return pa.table({name: make_column(feature, values[name]) for name, feature in kept.items()})
 
 
-def column_of(feature: Feature, values: Any) -> pa.Array:
+def make_column(feature: Feature, values: Any) -> pa.Array:
     """One feature of n frames."""
     if feature.dtype == "string":
         return pa.array(list(values), pa.string())
@@ -42,7 +42,7 @@ def column_of(feature: Feature, values: Any) -> pa.Array:
     return column
 
 
-def numbers(column: pa.ChunkedArray | pa.Array, feature: Feature, where: str) -> Array:
+def read_numbers(column: pa.ChunkedArray | pa.Array, feature: Feature, where: str) -> Array:
     """A numeric column as an array [n, *shape].
 
     Raises:
@@ -63,7 +63,7 @@ def numbers(column: pa.ChunkedArray | pa.Array, feature: Feature, where: str) ->
 def write_table(table: pa.Table, path: Path) -> None:
     """Replace a file of frames or episodes."""
     pictured = any(pa.types.is_struct(entry.type) for entry in table.schema)
-    with replacing(path) as temporary:
+    with replace_file(path) as temporary:
         pq.write_table(
             table, temporary, compression="snappy", use_dictionary=False,
             row_group_size=ROWS_OF_PICTURES if pictured else None,
@@ -99,17 +99,17 @@ class DataFiles:
         rows: how many of its rows count; a writer that was killed may have left more.
     """
 
-    def __init__(self, folder: Path, info: Info, last: Place | None, rows: int):
+    def __init__(self, folder: Path, info: Info, last: FilePlace | None, rows: int):
         self._folder, self._info, self._place = folder, info, last
         self._table, self._size = None, 0
         remove_beyond(folder / "data", last, ".parquet")
         if last is not None:
             self._reopen(folder / info.data_file(last), rows)
 
-    def append(self, table: pa.Table) -> Place:
+    def append(self, table: pa.Table) -> FilePlace:
         """Write the frames of one episode; says where."""
         if self._place is None:
-            self._place = Place(0, 0)
+            self._place = FilePlace(0, 0)
         elif self._table is None or self._size + table.nbytes >= self._info.data_files_size_in_mb * MEGABYTE:
             self._place, self._table = self._place.following(self._info.chunks_size), None
         self._table = table if self._table is None else pa.concat_tables([self._table, table])
@@ -122,7 +122,7 @@ class DataFiles:
         table = read_file(path)
         if len(table) < rows:
             raise DatasetError(f"{path} holds {len(table)} frames, and the episodes need {rows} of it")
-        wanted = table_of(self._info.features, dict.fromkeys(self._info.features, ())).schema
+        wanted = make_frames_table(self._info.features, dict.fromkeys(self._info.features, ())).schema
         if table.schema.remove_metadata() != wanted:
             return  # another program wrote it: the next episode starts a file of its own
         if len(table) > rows:

@@ -6,15 +6,15 @@ from collections.abc import Mapping
 from typing import Any
 
 from embodied_rl.processes.arrays import Packed, pack, unpack
-from embodied_rl.processes.base import Share
+from embodied_rl.processes.base import NodeShare
 from embodied_rl.processes.handle import NoAnswer, WorkerDied
 from embodied_rl.runtime.ray import cluster
-from embodied_rl.runtime.ray.cluster import Actor, Lost, NoTime
+from embodied_rl.runtime.ray.cluster import ActorLost, RayActor, TooLate
 
 DEADLINE = 60.0
 
 
-class Keeper:
+class WeightsKeeper:
     """Knows the newest version and where it lies: a list of a reference, which Ray would else replace by the value."""
 
     def __init__(self) -> None:
@@ -39,12 +39,12 @@ class RayBoard:
 
     def __init__(self, variables: Mapping[str, str], deadline: float = DEADLINE):
         self._name, self._deadline = f"board {os.getpid()} {secrets.token_hex(8)}", deadline
-        self._keeper = Actor(Keeper, share=Share(0.0), name=self._name, variables=variables, stays=True)
+        self._keeper = RayActor(WeightsKeeper, share=NodeShare(0.0), name=self._name, variables=variables, stays=True)
         self._put: Any = None
 
     def publish(self, version: int, message: Any) -> None:
         """Lay a message down once; tensors in it become bytes on their way."""
-        where = cluster.put(pack(message))
+        where = cluster.put_value(pack(message))
         _answer(self._keeper, self._deadline, "put", version, [where])
         self._put = where
 
@@ -67,20 +67,20 @@ class RayBoardReader:
 
     def __init__(self, name: str, deadline: float):
         self._name, self._deadline = name, deadline
-        self._keeper: Actor | None = None
+        self._keeper: RayActor | None = None
 
     def newest(self, above: int = -1) -> tuple[int, Any] | None:
         """See `BoardReader.newest`. Arrays and tensors are the reader's own."""
         try:
-            self._keeper = self._keeper or Actor.named(self._name)
+            self._keeper = self._keeper or RayActor.find(self._name)
             found = _answer(self._keeper, self._deadline, "newest", above)
             if found is None:
                 return None
             version, [where] = found
-            packed: Packed = cluster.get(where, self._deadline)
-        except Lost as lost:
+            packed: Packed = cluster.get_value(where, self._deadline)
+        except ActorLost as lost:
             raise WorkerDied(f"Whoever published weights {lost}.") from None
-        except NoTime:
+        except TooLate:
             raise NoAnswer(f"What was published did not arrive within {self._deadline:g} s.") from None
         return version, unpack(packed)
 
@@ -92,10 +92,10 @@ class RayBoardReader:
         return {"_name": self._name, "_deadline": self._deadline, "_keeper": None}
 
 
-def _answer(keeper: Actor, deadline: float, method: str, *args: Any) -> Any:
+def _answer(keeper: RayActor, deadline: float, method: str, *args: Any) -> Any:
     try:
         return keeper.call(method, *args).take(deadline)
-    except Lost as lost:
+    except ActorLost as lost:
         raise WorkerDied(f"The board: whoever published {lost}.") from None
-    except NoTime:
+    except TooLate:
         raise NoAnswer(f"The board gave no answer within {deadline:g} s during '{method}'.") from None

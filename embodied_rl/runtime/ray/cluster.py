@@ -1,6 +1,6 @@
 """What we use of Ray: processes on other machines ("actors") and the answers to their calls, and nothing else of it.
 
-No other module imports Ray, and no error of Ray's leaves this one: an actor that is gone is `Lost`, in words.
+No other module imports Ray, and no error of Ray's leaves this one: an actor that is gone is `ActorLost`, in words.
 """
 
 import logging
@@ -16,7 +16,7 @@ from multiprocessing.connection import Connection
 from typing import Any, cast
 
 from embodied_rl.interfaces.sim import Unavailable
-from embodied_rl.processes.base import Share
+from embodied_rl.processes.base import NodeShare
 
 try:
     import ray
@@ -52,31 +52,31 @@ _ENDINGS: tuple[tuple[type[RayError], str], ...] = (
 """What kinds of Ray's errors say of an actor; a kind of error stands before the kinds that it is one of."""
 
 
-class Lost(Exception):  # noqa: N818  it says what happened
+class ActorLost(Exception):  # noqa: N818  it says what happened
     """An actor is gone; the message is how, to follow its name: "has died (Ray says: …)"."""
 
 
-class NoTime(Exception):  # noqa: N818
+class TooLate(Exception):  # noqa: N818
     """An answer did not come in time."""
 
 
 @dataclass(frozen=True)
-class Node:
+class ClusterNode:
     """A machine of the cluster, and what is free on it."""
 
     name: str
     address: str
     cpus: float
     gpus: float
-    free: Share
+    free: NodeShare
 
-    def has_room(self, share: Share) -> bool:
+    def has_room(self, share: NodeShare) -> bool:
         """Whether a process with this share could start there now."""
         return self.free.cpus >= share.cpus and self.free.gpus >= share.gpus
 
 
 @dataclass(frozen=True)
-class Where:
+class BundlePlace:
     """The bundle of a reservation that a process goes into, or that it is in.
 
     Attributes:
@@ -89,12 +89,12 @@ class Where:
 
     group: Any
     bundle: int
-    bundles: tuple[Share, ...]
+    bundles: tuple[NodeShare, ...]
     ranks: int = 0
-    used: Share = field(default_factory=lambda: Share(0.0))
+    used: NodeShare = field(default_factory=lambda: NodeShare(0.0))
 
 
-class Answer:
+class RayAnswer:
     """What a call of an actor gives, some day.
 
     Attributes:
@@ -121,11 +121,11 @@ class Answer:
             Lost: the actor is gone.
         """
         if not self._ended.wait(timeout):
-            raise NoTime
+            raise TooLate
         try:
             return self._future.result()
         except RayError as error:
-            raise Lost(in_words(error)) from None
+            raise ActorLost(describe_end(error)) from None
 
     def _arrive(self, _: object) -> None:
         self.arrived = time.monotonic()
@@ -133,7 +133,7 @@ class Answer:
         self._signal.close()
 
 
-class Actor:
+class RayActor:
     """A process somewhere in the cluster, that hosts an object. It ends with whoever started it.
 
     Args:
@@ -143,7 +143,7 @@ class Actor:
         where: its place in a reservation; without one, the node of this process where there is room.
         name: to be found by, within this job.
         variables: of its environment.
-        groups: threads for methods that are answered beside a running one, by group; see `beside`.
+        groups: threads for methods that are answered beside a running one, by group; see `run_in_thread`.
         stays: on the node of this process, and nowhere else.
     """
 
@@ -152,8 +152,8 @@ class Actor:
         kind: type[Any],
         args: Sequence[Any] = (),
         *,
-        share: Share,
-        where: Where | None = None,
+        share: NodeShare,
+        where: BundlePlace | None = None,
         name: str | None = None,
         variables: Mapping[str, str] | None = None,
         groups: Mapping[str, int] | None = None,
@@ -167,72 +167,72 @@ class Actor:
         self._handle = remote.options(scheduling_strategy=_strategy(where, stays), **options).remote(*args)
 
     @staticmethod
-    def named(name: str) -> "Actor":
-        """An actor that somebody else of this job started. Raises `Lost`: there is none."""
+    def find(name: str) -> "RayActor":
+        """An actor that somebody else of this job started. Raises `ActorLost`: there is none."""
         try:
-            return Actor._of(ray.get_actor(name))
+            return RayActor._of(ray.get_actor(name))
         except ValueError:
-            raise Lost("is gone, with whoever started it") from None
+            raise ActorLost("is gone, with whoever started it") from None
 
     @staticmethod
-    def _of(handle: Any) -> "Actor":
-        actor = object.__new__(Actor)
+    def _of(handle: Any) -> "RayActor":
+        actor = object.__new__(RayActor)
         actor._handle = handle
         return actor
 
-    def call(self, method: str, *args: Any) -> Answer:
+    def call(self, method: str, *args: Any) -> RayAnswer:
         """Call a method. Calls are answered in turn."""
-        return Answer(getattr(self._handle, method).remote(*args))
+        return RayAnswer(getattr(self._handle, method).remote(*args))
 
     def kill(self) -> None:
         """End its process at once."""
         ray.kill(cast("Any", self._handle), no_restart=True)
 
 
-def beside(group: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def run_in_thread(group: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Decorates a method that is answered by a thread of its own, while another method runs."""
     return cast("Any", ray.method(concurrency_group=group))
 
 
-def _strategy(where: Where | None, stays: bool = False) -> Any:
+def _strategy(where: BundlePlace | None, stays: bool = False) -> Any:
     if stays:
-        return NodeAffinitySchedulingStrategy(here(), soft=False)
+        return NodeAffinitySchedulingStrategy(find_own_node(), soft=False)
     if where is not None:
         return PlacementGroupSchedulingStrategy(where.group, placement_group_bundle_index=where.bundle)
     if not is_actor():
         return "DEFAULT"
-    return NodeAffinitySchedulingStrategy(here(), soft=True, _spill_on_unavailable=True)
+    return NodeAffinitySchedulingStrategy(find_own_node(), soft=True, _spill_on_unavailable=True)
 
 
-def here() -> str:
+def find_own_node() -> str:
     """The name of the node that this process is on."""
     return ray.get_runtime_context().get_node_id()
 
 
-def own_address() -> str:
+def find_own_address() -> str:
     """The address at which the other nodes reach this one."""
     return get_node_ip_address()
 
 
-def nodes() -> list[Node]:
+def list_nodes() -> list[ClusterNode]:
     """The living machines of the cluster."""
     from ray._private.state import available_resources_per_node  # Ray tells nobody else what is free where
 
     free = available_resources_per_node()
     return [
-        Node(
+        ClusterNode(
             node["NodeID"],
             node["NodeManagerAddress"],
             node["Resources"].get("CPU", 0.0),
             node["Resources"].get("GPU", 0.0),
-            Share(free.get(node["NodeID"], {}).get("CPU", 0.0), free.get(node["NodeID"], {}).get("GPU", 0.0)),
+            NodeShare(free.get(node["NodeID"], {}).get("CPU", 0.0), free.get(node["NodeID"], {}).get("GPU", 0.0)),
         )
         for node in ray.nodes()
         if node["Alive"]
     ]
 
 
-def reserve(bundles: Sequence[Share], strategy: str, timeout: float) -> Any:
+def reserve_bundles(bundles: Sequence[NodeShare], strategy: str, timeout: float) -> Any:
     """Set bundles aside, all or none. Returns a placement group.
 
     Raises:
@@ -241,36 +241,36 @@ def reserve(bundles: Sequence[Share], strategy: str, timeout: float) -> Any:
     group = placement_group([_resources(share) for share in bundles], strategy)
     if not group.wait(timeout):
         remove_placement_group(group)
-        raise NoTime
+        raise TooLate
     return group
 
 
-def release(group: Any) -> None:
+def release_bundles(group: Any) -> None:
     """Give up what was reserved, and end what runs there."""
     remove_placement_group(group)
 
 
-def _resources(share: Share) -> dict[str, float]:
+def _resources(share: NodeShare) -> dict[str, float]:
     asked = {"CPU": share.cpus, "GPU": share.gpus}
     return {name: amount for name, amount in asked.items() if amount > 0} or {"CPU": 0.001}
 
 
-def put(value: Any) -> Any:
-    """Lay a value down on this node, for any process to `get` by what is returned."""
+def put_value(value: Any) -> Any:
+    """Lay a value down on this node, for any process to `get_value` by what is returned."""
     return ray.put(value)
 
 
-def get(reference: Any, timeout: float) -> Any:
-    """The counterpart of `put`. Raises `NoTime`, or `Lost`: whoever had put it is gone."""
+def get_value(reference: Any, timeout: float) -> Any:
+    """The counterpart of `put_value`. Raises `TooLate`, or `ActorLost`: whoever had put it is gone."""
     try:
         return ray.get(reference, timeout=timeout)
     except GetTimeoutError:
-        raise NoTime from None
+        raise TooLate from None
     except RayError as error:
-        raise Lost(in_words(error)) from None
+        raise ActorLost(describe_end(error)) from None
 
 
-def in_words(error: Exception) -> str:
+def describe_end(error: Exception) -> str:
     """How an actor ended, to follow its name, with what Ray says of it."""
     if isinstance(error, RayTaskError):
         return f"failed within Ray: {error}"
@@ -278,7 +278,7 @@ def in_words(error: Exception) -> str:
     return f"{how} (Ray says: {' '.join(str(error).split())})"
 
 
-class Refused(Exception):  # noqa: N818
+class ClusterRefused(Exception):  # noqa: N818
     """A cluster does not let this process in; the message says why."""
 
 
@@ -287,12 +287,12 @@ def is_joined() -> bool:
     return ray.is_initialized()
 
 
-def address() -> str:
+def find_cluster() -> str:
     """host:port of the cluster that this process is part of."""
     return ray.get_runtime_context().gcs_address
 
 
-def of_this_machine() -> str:
+def find_local_cluster() -> str:
     """The address of the cluster that `ray start` made this machine part of; empty where there is none."""
     from ray._private.utils import read_ray_address
 
@@ -305,7 +305,7 @@ def is_actor() -> bool:
 
 
 @contextmanager
-def pretended(nodes: int, cpus: int) -> Iterator[Any]:
+def pretend_nodes(nodes: int, cpus: int) -> Iterator[Any]:
     """Several nodes, all of them on this machine, to try things out with; yields Ray's `Cluster`, not joined yet."""
     from ray.cluster_utils import Cluster
 
@@ -321,7 +321,7 @@ def pretended(nodes: int, cpus: int) -> Iterator[Any]:
         made.shutdown()
 
 
-def begin(cpus: float, variables: Mapping[str, str]) -> None:
+def start_cluster(cpus: float, variables: Mapping[str, str]) -> None:
     """Begin a cluster of this machine alone. It ends with this process, however that ends.
 
     Args:
@@ -347,22 +347,22 @@ def _own_groups() -> Iterator[None]:
         services.ConsolePopen = before
 
 
-def join(address: str, variables: Mapping[str, str]) -> None:
-    """Become part of a cluster. Raises `Refused`."""
+def join_cluster(address: str, variables: Mapping[str, str]) -> None:
+    """Become part of a cluster. Raises `ClusterRefused`."""
     _join(variables, address=address)
 
 
-def knock(address: str) -> None:
-    """Ask whether there is a cluster; returns where there is. Raises `Refused`. It may take minutes: see `connect`."""
+def probe_cluster(address: str) -> None:
+    """Ask whether there is a cluster, and return where. Raises `ClusterRefused`. It may take minutes: see `connect`."""
     from ray import _raylet
 
     try:
         cast("Any", _raylet).GcsClient(address=address)
     except RayError as error:
-        raise Refused(_why(error)) from None
+        raise ClusterRefused(_why(error)) from None
 
 
-def leave() -> None:
+def leave_cluster() -> None:
     """Leave the cluster; what this process started there ends."""
     ray.shutdown()
 
@@ -374,7 +374,7 @@ def _join(variables: Mapping[str, str], **options: Any) -> None:
     try:
         ray.init(runtime_env=environment, **quiet, **options)
     except (RayError, RuntimeError, ConnectionError) as error:
-        raise Refused(_why(error)) from None
+        raise ClusterRefused(_why(error)) from None
     # What Ray would print of workers that died is raised by whoever waits for them, in words.
     ray._private.worker.print_to_stdstream = lambda said, **_: log.debug("%s", "\n".join(said["lines"]))
 

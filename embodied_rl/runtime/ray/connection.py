@@ -39,7 +39,7 @@ class Connection:
     def close(self) -> None:
         """Leave it, and end it where it was begun here; nothing where somebody else joined it."""
         if self.joined:
-            cluster.leave()
+            cluster.leave_cluster()
 
 
 def connect(address: str, cpus: float, deadline: float = DEADLINE) -> Connection:
@@ -55,17 +55,19 @@ def connect(address: str, cpus: float, deadline: float = DEADLINE) -> Connection
         NoCluster: nobody answers, or another version of Ray or Python does, or the token is another.
     """
     if cluster.is_joined():
-        return Connection(cluster.address(), joined=False, variables={} if cluster.is_actor() else own_path())
+        return Connection(
+            cluster.find_cluster(), joined=False, variables={} if cluster.is_actor() else list_import_paths()
+        )
     where = address if address != "auto" else os.environ.get("RAY_ADDRESS", "")
     if where in ("", "auto", "local"):
-        where = "" if where == "local" else cluster.of_this_machine()
+        where = "" if where == "local" else cluster.find_local_cluster()
         if not where or not _listens(where, 1.0):  # what ended without a word leaves its address behind
-            cluster.begin(cpus, own_path())
-            return Connection(cluster.address(), begun=True)
+            cluster.start_cluster(cpus, list_import_paths())
+            return Connection(cluster.find_cluster(), begun=True)
     _check(where, deadline)
     try:
-        cluster.join(where, own_path())
-    except cluster.Refused as error:
+        cluster.join_cluster(where, list_import_paths())
+    except cluster.ClusterRefused as error:
         raise NoCluster(f"The cluster at {where} refused this process: {error}") from None
     return Connection(where)
 
@@ -84,9 +86,9 @@ def _check(address: str, deadline: float) -> None:
 
     def knock() -> None:
         try:
-            cluster.knock(address)
+            cluster.probe_cluster(address)
             outcome.append(None)
-        except cluster.Refused as error:
+        except cluster.ClusterRefused as error:
             outcome.append(error)
         ended.set()
 
@@ -112,7 +114,7 @@ def _listens(address: str, seconds: float) -> bool:
     return True
 
 
-def own_path() -> dict[str, str]:
+def list_import_paths() -> dict[str, str]:
     """PYTHONPATH for actors: what this process imports from besides what is installed, before what the node has.
 
     Paths that are not there on another node do no harm; nothing is sent.

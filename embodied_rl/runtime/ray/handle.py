@@ -10,16 +10,16 @@ from typing import Any
 import embodied_rl
 from embodied_rl.interfaces.sim import SimulatorSpec
 from embodied_rl.processes.arrays import pack, unpack
-from embodied_rl.processes.base import Deadlines, Share
+from embodied_rl.processes.base import Deadlines, NodeShare
 from embodied_rl.processes.handle import GaveUp, NoAnswer, WorkerDied
 from embodied_rl.processes.interpreter import Interpreter
 from embodied_rl.processes.messages import PROTOCOL
 from embodied_rl.processes.remote_handle import CALL_REMEDY, START_REMEDY, RemoteCall, RemoteHandle
-from embodied_rl.processes.worker import Failure
+from embodied_rl.processes.worker import CallFailure
 from embodied_rl.runtime.ray import cluster
-from embodied_rl.runtime.ray.cluster import Answer, Lost, NoTime, Where
-from embodied_rl.runtime.ray.hosting import Host, Order, Raised
-from embodied_rl.runtime.ray.room import waits_for
+from embodied_rl.runtime.ray.cluster import ActorLost, BundlePlace, RayAnswer, TooLate
+from embodied_rl.runtime.ray.hosting import Host, RaisedError, StartOrder
+from embodied_rl.runtime.ray.room import explain_wait
 
 LOG_LINES = 30
 _OF_RAY = (":job_id:", ":actor_name:", ":task_name:")
@@ -29,7 +29,7 @@ _OF_RAY = (":job_id:", ":actor_name:", ":task_name:")
 class RayCall(RemoteCall):
     """A future whose answer comes from an actor."""
 
-    def __init__(self, handle: "RayHandle", method: str, answer: Answer):
+    def __init__(self, handle: "RayHandle", method: str, answer: RayAnswer):
         super().__init__(handle, method)
         self.answer, self._submitted = answer, self.began
 
@@ -62,15 +62,15 @@ class RayHandle(RemoteHandle[RayCall]):
         *,
         name: str = "worker",
         deadlines: Deadlines | None = None,
-        share: Share | None = None,
-        where: Where | None = None,
+        share: NodeShare | None = None,
+        where: BundlePlace | None = None,
         interpreter: Interpreter | None = None,
         packages: tuple[str, ...] = (),
         variables: Mapping[str, str] | None = None,
     ):
         deadlines = deadlines or Deadlines()
         super().__init__(name, deadlines.restarts)
-        self._deadlines, self._share = deadlines, share or Share()
+        self._deadlines, self._share = deadlines, share or NodeShare()
         self._where, self._variables = where, variables
         self._order = (name, factory, dict(kwargs)), (self._deadlines, interpreter, packages)
         self._memory = 0
@@ -128,12 +128,12 @@ class RayHandle(RemoteHandle[RayCall]):
         self._dead, self._starting, self._pending = False, True, None
         self._told: dict[str, Any] = {}
         self._answer_by, self._up_since = time.monotonic() + delay + self._deadlines.start, 0.0
-        self._actor = cluster.Actor(
+        self._actor = cluster.RayActor(
             Host, [self._where], share=self._share, where=self._where, variables=self._variables
         )
         self._greeted = self._actor.call("hello")
         first, last = self._order
-        self._started = self._actor.call("start", pack(Order(*first, delay, *last)))
+        self._started = self._actor.call("start", pack(StartOrder(*first, delay, *last)))
 
     def _await_start(self) -> SimulatorSpec | None:
         self._greet()
@@ -147,31 +147,31 @@ class RayHandle(RemoteHandle[RayCall]):
             return
         try:
             told = self._greeted.take(self._remaining())
-        except Lost as lost:
+        except ActorLost as lost:
             raise self._death(f"{self.name} {lost} during 'start'.") from None
-        except NoTime:
-            why = waits_for(self._share, self._where)
+        except TooLate:
+            why = explain_wait(self._share, self._where)
             message = f"{self.name} has no process after {self._deadlines.start:g} s: {why} {START_REMEDY}"
             raise self._death(message, NoAnswer) from None
-        problem = version_problem(told["speaks"])
+        problem = compare_versions(told["speaks"])
         if problem:
             self._hopeless = f"{self.name} cannot run on node {told['node']}: {problem}."
             raise self._death(self._hopeless, GaveUp)
         self._told = told
 
-    def _take(self, answer: Answer, seconds: float, doing: str, remedy: str, deadline: float) -> Any:
+    def _take(self, answer: RayAnswer, seconds: float, doing: str, remedy: str, deadline: float) -> Any:
         """The `Reply` of a call; raises what it raised."""
         try:
             packed, self._memory = answer.take(seconds)
-        except Lost as lost:
+        except ActorLost as lost:
             raise self._death(f"{self._who()} {lost} during '{doing}'.") from None
-        except NoTime:
+        except TooLate:
             late = f"{self._who()} gave no answer within {deadline:g} s and was killed during '{doing}'. {remedy}"
             raise self._death(late, NoAnswer) from None
         reply = unpack(packed)
-        if isinstance(reply, Failure):
+        if isinstance(reply, CallFailure):
             raise self._worker_error(doing, reply, f" on node {self._told['node']}")
-        if isinstance(reply.value, Raised):
+        if isinstance(reply.value, RaisedError):
             raise self._passed_on(reply.value.error)
         return reply
 
@@ -208,7 +208,7 @@ class RayHandle(RemoteHandle[RayCall]):
         return error
 
 
-def version_problem(spoken: Mapping[str, Any]) -> str:
+def compare_versions(spoken: Mapping[str, Any]) -> str:
     """What is wrong with a process that speaks these versions; empty where nothing is. Python's patch may differ."""
     here = {"embodied-rl": embodied_rl.__version__, "protocol": PROTOCOL, "Python": platform.python_version()}
     minor = lambda version: str(version).rpartition(".")[0]  # noqa: E731

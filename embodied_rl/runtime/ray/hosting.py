@@ -14,16 +14,16 @@ from embodied_rl.processes.handle import RunFailed
 from embodied_rl.processes.interpreter import Interpreter
 from embodied_rl.processes.local import ProcessHandle
 from embodied_rl.processes.messages import PROTOCOL
-from embodied_rl.processes.process import resident_bytes
-from embodied_rl.processes.worker import Failure, Hosted, attempt, build, to_host
+from embodied_rl.processes.process import read_resident_bytes
+from embodied_rl.processes.worker import CallFailure, HostedRole, attempt_call, build_role, move_to_host
 from embodied_rl.runtime.ray import cluster
 
-PLACE: list[cluster.Where] = []
+PLACE: list[cluster.BundlePlace] = []
 """The bundle that this process is in, where it is in one; set once, before anything else is asked of it."""
 
 
 @dataclass(frozen=True)
-class Order:
+class StartOrder:
     """A role to be built: as in `ProcessHandle`, `delay` seconds from now."""
 
     name: str
@@ -36,17 +36,17 @@ class Order:
 
 
 @dataclass(frozen=True)
-class Raised:
+class RaisedError:
     """One of our own errors that says all there is to say, to be raised on the other side as it is."""
 
     error: RunFailed
 
 
-def greeting() -> dict[str, Any]:
+def make_greeting() -> dict[str, Any]:
     """Who speaks here; plain values, so that any version of ours can read them."""
     spoken = {"embodied-rl": embodied_rl.__version__, "protocol": PROTOCOL, "Python": platform.python_version()}
     log = os.path.realpath("/proc/self/fd/2")
-    return {"speaks": spoken, "pid": os.getpid(), "node": cluster.own_address(), "log": log}
+    return {"speaks": spoken, "pid": os.getpid(), "node": cluster.find_own_address(), "log": log}
 
 
 class Host:
@@ -56,42 +56,42 @@ class Host:
         place: of this process in a reservation.
     """
 
-    def __init__(self, place: cluster.Where | None):
+    def __init__(self, place: cluster.BundlePlace | None):
         PLACE[:] = [] if place is None else [place]
-        self._hosted: Hosted | Beside | None = None
+        self._hosted: HostedRole | SeparateSimulator | None = None
 
     def hello(self) -> dict[str, Any]:
-        """See `greeting`."""
-        return greeting()
+        """See `make_greeting`."""
+        return make_greeting()
 
     def start(self, packed: Packed) -> tuple[Packed, int]:
-        """Build the role that an `Order` names; replies with a simulator's spec, or None, and the resident bytes."""
-        return answer(lambda: self._start(unpack(packed))), resident_bytes(os.getpid())
+        """Build the role that a `StartOrder` names; replies with a simulator's spec, or None, and resident bytes."""
+        return answer_call(lambda: self._start(unpack(packed))), read_resident_bytes(os.getpid())
 
     def call(self, packed: Packed) -> tuple[Packed, int]:
         """Call a method: its name and its arguments, packed; replies likewise."""
-        reply = answer(lambda: self._call(*unpack(packed)))
-        return reply, resident_bytes(os.getpid()) + getattr(self._hosted, "memory", lambda: 0)()
+        reply = answer_call(lambda: self._call(*unpack(packed)))
+        return reply, read_resident_bytes(os.getpid()) + getattr(self._hosted, "memory", lambda: 0)()
 
-    def _start(self, order: Order) -> Any:
+    def _start(self, order: StartOrder) -> Any:
         time.sleep(order.delay)
         if order.interpreter is not None:
-            self._hosted = beside = Beside(order)
+            self._hosted = beside = SeparateSimulator(order)
             return beside.spec()
-        role = build(order.factory, order.kwargs)
-        self._hosted = Hosted(role)
+        role = build_role(order.factory, order.kwargs)
+        self._hosted = HostedRole(role)
         spec = getattr(role, "spec", None)
         return None if spec is None else replace(spec, device="cpu")
 
     def _call(self, method: str, args: tuple[Any, ...]) -> Any:
         assert self._hosted is not None, "called before it was built"
-        return to_host(self._hosted.call(method, args))
+        return move_to_host(self._hosted.call(method, args))
 
 
-class Beside:
+class SeparateSimulator:
     """A simulator that lives in another Python environment: in a worker process on this node, to which calls go on."""
 
-    def __init__(self, order: Order):
+    def __init__(self, order: StartOrder):
         self._handle = ProcessHandle(
             order.factory,
             order.kwargs,
@@ -117,15 +117,15 @@ class Beside:
         return self._handle.memory()
 
 
-def answer(call: Callable[[], Any]) -> Packed:
-    """What a call gave or raised, packed: a `Reply` or a `Failure`."""
-    reply = attempt(_passing_on, call)
-    packed = attempt(pack, reply)
-    return pack(packed) if isinstance(packed, Failure) else packed.value
+def answer_call(call: Callable[[], Any]) -> Packed:
+    """What a call gave or raised, packed: a `Reply` or a `CallFailure`."""
+    reply = attempt_call(_passing_on, call)
+    packed = attempt_call(pack, reply)
+    return pack(packed) if isinstance(packed, CallFailure) else packed.value
 
 
 def _passing_on(call: Callable[[], Any]) -> Any:
     try:
         return call()
     except RunFailed as error:
-        return Raised(error)
+        return RaisedError(error)

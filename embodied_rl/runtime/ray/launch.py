@@ -10,19 +10,27 @@ from multiprocessing.connection import wait
 from typing import Any
 
 from embodied_rl.processes.arrays import pack, unpack
-from embodied_rl.processes.base import Share
+from embodied_rl.processes.base import NodeShare
 from embodied_rl.processes.process import handle_stop_signals
-from embodied_rl.ranks.launch import GRACE, START_TIMEOUT, STOPPING, Failure, RankFailed, Stopped, earliest_cause
-from embodied_rl.runtime.ray.cluster import Actor, Answer, Lost, NoTime, Where
-from embodied_rl.runtime.ray.handle import version_problem
-from embodied_rl.runtime.ray.rank import Job, Meeting, Outcome, RankHost
-from embodied_rl.runtime.ray.room import waits_for
+from embodied_rl.ranks.launch import (
+    GRACE,
+    START_TIMEOUT,
+    STOPPING,
+    RankFailed,
+    RankFailure,
+    Stopped,
+    find_earliest_cause,
+)
+from embodied_rl.runtime.ray.cluster import ActorLost, BundlePlace, RayActor, RayAnswer, TooLate
+from embodied_rl.runtime.ray.handle import compare_versions
+from embodied_rl.runtime.ray.rank import MeetingPoint, RankHost, RankJob, RankOutcome
+from embodied_rl.runtime.ray.room import explain_wait
 
 POLL = 0.2
 DESK_PATIENCE = 5.0
 
 
-class Rank:
+class RankActor:
     """The driver's side of one rank, which starts at once.
 
     Args:
@@ -30,10 +38,10 @@ class Rank:
         share: of its node. where: its bundle. variables: of its environment.
     """
 
-    def __init__(self, number: int, share: Share, where: Where | None, variables: Mapping[str, str]):
+    def __init__(self, number: int, share: NodeShare, where: BundlePlace | None, variables: Mapping[str, str]):
         self.name, self._share, self._where = f"rank {number}", share, where
         groups = {"desk": 2}
-        self.actor = Actor(RankHost, [where], share=share, where=where, variables=variables, groups=groups)
+        self.actor = RayActor(RankHost, [where], share=share, where=where, variables=variables, groups=groups)
         self._greeted = self.actor.call("hello")
         self.node = ""
 
@@ -45,11 +53,11 @@ class Rank:
         """
         try:
             told = self._greeted.take(max(0.0, until - time.monotonic()))
-        except Lost as lost:
+        except ActorLost as lost:
             raise RankFailed(f"{self.name} {lost} while it started.") from None
-        except NoTime:
-            raise RankFailed(f"{self.name} has no process: {waits_for(self._share, self._where)}") from None
-        problem = version_problem(told["speaks"])
+        except TooLate:
+            raise RankFailed(f"{self.name} has no process: {explain_wait(self._share, self._where)}") from None
+        problem = compare_versions(told["speaks"])
         if problem:
             raise RankFailed(f"{self.name} cannot run on node {told['node']}: {problem}.")
         self.node = told["node"]
@@ -59,18 +67,18 @@ class Rank:
         """Call a method and wait for it. Raises `RankFailed`: there was no answer."""
         try:
             return self.actor.call(method, *args).take(START_TIMEOUT)
-        except Lost as lost:
+        except ActorLost as lost:
             raise RankFailed(f"{self.name} {lost} while it started.") from None
-        except NoTime:
+        except TooLate:
             raise RankFailed(f"{self.name} gave no answer within {START_TIMEOUT:g} s while it started.") from None
 
 
-def launch(
+def launch_ranks(
     function: Callable[[Any, Any], Any],
     config: Any,
-    places: Sequence[Where | None],
+    places: Sequence[BundlePlace | None],
     timeout: float,
-    share: Share,
+    share: NodeShare,
     variables: Mapping[str, str],
 ) -> Any:
     """Run `function(config, ranks)` on as many ranks as there are places, each in an actor; see `ranks.launch`.
@@ -92,28 +100,28 @@ def launch(
         Stopped: it was asked to, where all is saved.
         Exception: what a rank raised, where that says all there is to say.
     """
-    ranks = [Rank(number, share, where, variables) for number, where in enumerate(places)]
+    ranks = [RankActor(number, share, where, variables) for number, where in enumerate(places)]
     try:
         until = time.monotonic() + START_TIMEOUT
         for rank in ranks:
             rank.greet(until)
         loopback = len({rank.node for rank in ranks}) == 1
         address, port = ranks[0].ask("meet", len(ranks), timeout, loopback)
-        meeting = Meeting(len(ranks), timeout, loopback, address, port)
+        meeting = MeetingPoint(len(ranks), timeout, loopback, address, port)
         threads = max(1, int(share.cpus))
-        jobs = [Job(function, config, number, meeting, threads) for number in range(len(ranks))]
+        jobs = [RankJob(function, config, number, meeting, threads) for number in range(len(ranks))]
         runs = [rank.actor.call("run", pack(job)) for rank, job in zip(ranks, jobs, strict=True)]
-        with passed_on(ranks[0]) as signals:
+        with pass_on_signals(ranks[0]) as signals:
             return _watch(ranks, runs, timeout, signals)
     finally:
         for rank in ranks:
             rank.actor.kill()
 
 
-class Signals:
+class PassedSignals:
     """SIGINT and SIGTERM, on their way to rank 0."""
 
-    def __init__(self, rank: Rank):
+    def __init__(self, rank: RankActor):
         self._rank, self._number, self._answer = rank, 0, None
 
     def note(self, number: int) -> None:
@@ -129,7 +137,7 @@ class Signals:
         if not self._answer.done():
             return
         number, self._number = self._number, 0
-        with suppress(Lost):  # told by what it was running
+        with suppress(ActorLost):  # told by what it was running
             heard = self._answer.take(0)
             if heard == "raise":
                 raise Stopped
@@ -140,9 +148,9 @@ class Signals:
 
 
 @contextmanager
-def passed_on(rank: Rank) -> Iterator[Signals]:
+def pass_on_signals(rank: RankActor) -> Iterator[PassedSignals]:
     """The first SIGINT or SIGTERM is noted, for the rank; the next acts as usual."""
-    signals = Signals(rank)
+    signals = PassedSignals(rank)
     if threading.current_thread() is not threading.main_thread():
         yield signals
         return
@@ -155,16 +163,16 @@ def passed_on(rank: Rank) -> Iterator[Signals]:
         yield signals
 
 
-class Echo:
+class OutputEcho:
     """Writes here what rank 0 writes there."""
 
-    def __init__(self, rank: Rank):
+    def __init__(self, rank: RankActor):
         self._rank = rank
-        self._asked: Answer = rank.actor.call("said")
+        self._asked: RayAnswer = rank.actor.call("said")
 
     def look(self, wait: float = 0.0) -> None:
         """Write what came, and ask for more. What a lost rank had still to say stands in its log."""
-        with suppress(Lost, NoTime):
+        with suppress(ActorLost, TooLate):
             for stream, text in self._asked.take(wait):
                 (sys.stdout if stream == 1 else sys.stderr).write(text)
             sys.stdout.flush()
@@ -177,8 +185,8 @@ class Echo:
         self.look(DESK_PATIENCE)
 
 
-def _watch(ranks: list[Rank], runs: list[Answer], timeout: float, signals: Signals) -> Any:
-    echo, ended, late = Echo(ranks[0]), dict[int, Outcome](), None
+def _watch(ranks: list[RankActor], runs: list[RayAnswer], timeout: float, signals: PassedSignals) -> Any:
+    echo, ended, late = OutputEcho(ranks[0]), dict[int, RankOutcome](), None
     try:
         while len(ended) < len(runs):
             wait([run.readable for number, run in enumerate(runs) if number not in ended], POLL)
@@ -198,20 +206,20 @@ def _watch(ranks: list[Rank], runs: list[Answer], timeout: float, signals: Signa
     return ended[0].result
 
 
-def _outcome(number: int, rank: Rank, run: Answer) -> Outcome:
+def _outcome(number: int, rank: RankActor, run: RayAnswer) -> RankOutcome:
     """How a rank ended. The clocks of nodes differ, so failures have the time at which they were heard of."""
     try:
-        outcome: Outcome = unpack(run.take(0))
-    except Lost as lost:
-        return Outcome(failure=Failure(number, run.arrived, False, f"{rank.name} {lost}."))
+        outcome: RankOutcome = unpack(run.take(0))
+    except ActorLost as lost:
+        return RankOutcome(failure=RankFailure(number, run.arrived, False, f"{rank.name} {lost}."))
     if outcome.failure is None:
         return outcome
     failure = outcome.failure
-    return Outcome(failure=Failure(number, run.arrived, failure.cascade, failure.message, failure.error))
+    return RankOutcome(failure=RankFailure(number, run.arrived, failure.cascade, failure.message, failure.error))
 
 
-def _raise_first_cause(ended: Mapping[int, Outcome]) -> None:
-    first = earliest_cause(outcome.failure for outcome in ended.values() if outcome.failure is not None)
+def _raise_first_cause(ended: Mapping[int, RankOutcome]) -> None:
+    first = find_earliest_cause(outcome.failure for outcome in ended.values() if outcome.failure is not None)
     if first is None:
         return
     if first.error is not None:
@@ -219,14 +227,14 @@ def _raise_first_cause(ended: Mapping[int, Outcome]) -> None:
     raise RankFailed(f"rank {first.rank} failed first:\n{first.message}")
 
 
-def _deadline(ended: Mapping[int, Outcome], timeout: float) -> float | None:
+def _deadline(ended: Mapping[int, RankOutcome], timeout: float) -> float | None:
     """Until when the others may run on, once rank 0 has ended, or one that had lost another; None before."""
     if any(outcome.failure is not None for outcome in ended.values()):
         return time.monotonic() + GRACE
     return time.monotonic() + timeout if 0 in ended else None
 
 
-def _overdue(ranks: list[Rank], ended: Mapping[int, Outcome]) -> RankFailed:
+def _overdue(ranks: list[RankActor], ended: Mapping[int, RankOutcome]) -> RankFailed:
     silent = [rank.name for number, rank in enumerate(ranks) if number not in ended]
     said = [outcome.failure.message for outcome in ended.values() if outcome.failure is not None]
     return RankFailed(f"{' and '.join(silent)} did not follow the others, and did not end.\n{''.join(said)}".rstrip())

@@ -11,13 +11,13 @@ from typing import Any
 import torch
 
 from embodied_rl.processes.arrays import Packed, pack, unpack
-from embodied_rl.ranks.collective import LOOPBACK, GlooRanks, Ranks, StopRequests, meeting_point
-from embodied_rl.ranks.launch import Failure, Stopped, failure_of
+from embodied_rl.ranks.collective import LOOPBACK, GlooRanks, Ranks, StopRequests, make_store
+from embodied_rl.ranks.launch import RankFailure, Stopped, describe_failure
 from embodied_rl.runtime.ray import cluster, hosting
 
 
 @dataclass(frozen=True)
-class Meeting:
+class MeetingPoint:
     """Where ranks find each other: the address and port of rank 0's store; `loopback` where all are on one node."""
 
     size: int
@@ -28,22 +28,22 @@ class Meeting:
 
 
 @dataclass(frozen=True)
-class Job:
+class RankJob:
     """What a rank is to run, with so many threads of torch."""
 
     function: Callable[[Any, Ranks], Any]
     config: Any
     rank: int
-    meeting: Meeting
+    meeting: MeetingPoint
     threads: int
 
 
 @dataclass(frozen=True)
-class Outcome:
+class RankOutcome:
     """How a rank ended: what its function returned, or how it failed, or that it stopped as it was asked to."""
 
     result: Any = None
-    failure: Failure | None = None
+    failure: RankFailure | None = None
     stopped: bool = False
 
 
@@ -54,67 +54,67 @@ class RankHost:
         place: of this process in a reservation.
     """
 
-    def __init__(self, place: cluster.Where | None):
+    def __init__(self, place: cluster.BundlePlace | None):
         hosting.PLACE[:] = [] if place is None else [place]
-        self._stops, self._said = StopRequests(), Said()
+        self._stops, self._said = StopRequests(), RankOutput()
         self._store: Any = None
 
     def hello(self) -> dict[str, Any]:
-        """See `hosting.greeting`."""
-        return hosting.greeting()
+        """See `hosting.make_greeting`."""
+        return hosting.make_greeting()
 
     def meet(self, size: int, timeout: float, loopback: bool) -> tuple[str, int]:
         """On rank 0: host the store over which ranks find each other; returns where."""
-        address = LOOPBACK if loopback else cluster.own_address()
-        self._store = meeting_point(size, timeout, address=address)
+        address = LOOPBACK if loopback else cluster.find_own_address()
+        self._store = make_store(size, timeout, address=address)
         return address, self._store.port
 
     def run(self, packed: Packed) -> Packed:
-        """Run a `Job`; returns its `Outcome`."""
+        """Run a `RankJob`; returns its `RankOutcome`."""
         outcome = self._run(packed)
         try:
             return pack(outcome)
         except Exception as error:  # noqa: BLE001  a process border
-            return pack(Outcome(failure=failure_of(0, error)))
+            return pack(RankOutcome(failure=describe_failure(0, error)))
 
-    @cluster.beside("desk")
+    @cluster.run_in_thread("desk")
     def said(self) -> list[tuple[int, str]]:
         """What was written since the last call: 1 for standard output or 2 for standard error, and the text."""
         return self._said.take()
 
-    @cluster.beside("desk")
+    @cluster.run_in_thread("desk")
     def stop(self) -> str:
         """Ask rank 0 to stop; see `StopRequests.request`."""
         return self._stops.request()
 
-    def _run(self, packed: Packed) -> Outcome:
+    def _run(self, packed: Packed) -> RankOutcome:
         rank = 0
         try:
-            job: Job = unpack(packed)
+            job: RankJob = unpack(packed)
             rank = job.rank
             torch.set_num_threads(job.threads)
             ranks = self._join(job)
             with self._said.heard(rank == 0):
-                return Outcome(job.function(job.config, ranks))
+                return RankOutcome(job.function(job.config, ranks))
         except Stopped:
-            return Outcome(stopped=True)
+            return RankOutcome(stopped=True)
         except Exception as error:  # noqa: BLE001  a process border
-            failure = failure_of(rank, error)
-            return Outcome(failure=failure)
+            failure = describe_failure(rank, error)
+            return RankOutcome(failure=failure)
 
-    def _join(self, job: Job) -> Ranks:
+    def _join(self, job: RankJob) -> Ranks:
         meeting = job.meeting
         if meeting.size == 1:
             ranks = Ranks()
         else:
-            own = LOOPBACK if meeting.loopback else cluster.own_address()
-            store = self._store or meeting_point(meeting.size, meeting.timeout, meeting.port, meeting.address)
+            own = LOOPBACK if meeting.loopback else cluster.find_own_address()
+            store = self._store or make_store(meeting.size, meeting.timeout, meeting.port, meeting.address)
             ranks = GlooRanks(job.rank, meeting.size, store, meeting.timeout, own)
         ranks.stops = self._stops
         return ranks
 
 
-class Said:
+class RankOutput:
     """What a process writes, to be fetched; it still goes where it went."""
 
     def __init__(self) -> None:
@@ -144,7 +144,7 @@ class Said:
 
 
 class _Heard(io.TextIOBase):
-    def __init__(self, said: Said, stream: int, beyond: Any):
+    def __init__(self, said: RankOutput, stream: int, beyond: Any):
         self._kept, self._stream, self._beyond = said, stream, beyond
 
     @property

@@ -2,43 +2,45 @@
 
 from collections.abc import Sequence
 
-from embodied_rl.processes.base import Share
+from embodied_rl.processes.base import NodeShare
 from embodied_rl.runtime.ray import cluster
-from embodied_rl.runtime.ray.cluster import Where
+from embodied_rl.runtime.ray.cluster import BundlePlace
 
 
-def in_words(share: Share) -> str:
+def describe_share(share: NodeShare) -> str:
     """ "2 cores and 1 GPU"."""
     cores = f"{share.cpus:g} core{'' if share.cpus == 1 else 's'}"
     return cores if share.gpus == 0 else f"{cores} and {share.gpus:g} GPU{'' if share.gpus == 1 else 's'}"
 
 
-def free_in_words() -> str:
+def describe_free() -> str:
     """What every node has free."""
     rows = [
-        f"{node.address} {in_words(node.free)} of {in_words(Share(node.cpus, node.gpus))}" for node in cluster.nodes()
+        f"{node.address} {describe_share(node.free)} of {describe_share(NodeShare(node.cpus, node.gpus))}"
+        for node in cluster.list_nodes()
     ]
     return f"Free are: {'; '.join(rows)}."
 
 
-def waits_for(share: Share, where: Where | None) -> str:
+def explain_wait(share: NodeShare, where: BundlePlace | None) -> str:
     """Why a process may not have started: no room, or room and nobody there."""
     if where is not None:
-        whole = in_words(where.bundles[where.bundle])
-        return f"it waits for {in_words(share)} of bundle {where.bundle} ({whole}) of those reserved. {free_in_words()}"
-    if any(node.has_room(share) for node in cluster.nodes()):
+        whole = describe_share(where.bundles[where.bundle])
+        waiting = f"it waits for {describe_share(share)} of bundle {where.bundle} ({whole}) of those reserved."
+        return f"{waiting} {describe_free()}"
+    if any(node.has_room(share) for node in cluster.list_nodes()):
         return "there is room for it, but it has not come up."
-    return f"it waits for {in_words(share)}, which no node has free. {free_in_words()}"
+    return f"it waits for {describe_share(share)}, which no node has free. {describe_free()}"
 
 
-def none_for(bundles: Sequence[Share], seconds: float) -> str:
+def explain_refusal(bundles: Sequence[NodeShare], seconds: float) -> str:
     """Why a reservation came to nothing."""
     asked: dict[str, int] = {}
     for share in bundles:
-        asked[in_words(share)] = asked.get(in_words(share), 0) + 1
+        asked[describe_share(share)] = asked.get(describe_share(share), 0) + 1
     each = ", ".join(f"{count} × {words}" for words, count in asked.items())
     return (
         f"The cluster had no room for this plan within {seconds:g} s. Asked for, each on one node: {each}. "
-        f"{free_in_words()} Start more nodes, end what runs there, or ask for less: plan.ranks, plan.workers, "
+        f"{describe_free()} Start more nodes, end what runs there, or ask for less: plan.ranks, plan.workers, "
         "plan.rollout_workers."
     )

@@ -4,17 +4,17 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from embodied_rl.processes.base import Deadlines, Share
+from embodied_rl.processes.base import Deadlines, NodeShare
 from embodied_rl.processes.handle import RunFailed
 from embodied_rl.processes.interpreter import Interpreter
 from embodied_rl.ranks.collective import Ranks
 from embodied_rl.runtime.ray import cluster, hosting
 from embodied_rl.runtime.ray.board import RayBoard
-from embodied_rl.runtime.ray.cluster import NoTime, Where
+from embodied_rl.runtime.ray.cluster import BundlePlace, TooLate
 from embodied_rl.runtime.ray.connection import DEADLINE, connect
 from embodied_rl.runtime.ray.handle import RayHandle
-from embodied_rl.runtime.ray.launch import launch
-from embodied_rl.runtime.ray.room import none_for
+from embodied_rl.runtime.ray.launch import launch_ranks
+from embodied_rl.runtime.ray.room import explain_refusal
 
 Config = TypeVar("Config")
 Result = TypeVar("Result")
@@ -42,9 +42,9 @@ class RayRuntime:
     def __init__(self, address: str = "auto", *, cpus: float = 1.0, deadline: float = DEADLINE):
         self.connection = connect(address, cpus, deadline)
         self._where = hosting.PLACE[0] if hosting.PLACE else None
-        self._held: list[tuple[int, Share, RayHandle]] = []
+        self._held: list[tuple[int, NodeShare, RayHandle]] = []
 
-    def reserve(self, bundles: Sequence[Share], strategy: str = "PACK", timeout: float = 60.0) -> None:
+    def reserve(self, bundles: Sequence[NodeShare], strategy: str = "PACK", timeout: float = 60.0) -> None:
         """Set aside, before anything starts, what a plan needs; all of it or nothing.
 
         The first bundles belong to the ranks of the next `launch`, one each, with room for the processes that a rank
@@ -60,15 +60,15 @@ class RayRuntime:
             NoRoom: there is less; the message says what was asked for and what is free where.
         """
         try:
-            group = cluster.reserve(bundles, strategy, timeout)
-        except NoTime:
-            raise NoRoom(none_for(bundles, timeout)) from None
-        self._where = Where(group, -1, tuple(bundles))
+            group = cluster.reserve_bundles(bundles, strategy, timeout)
+        except TooLate:
+            raise NoRoom(explain_refusal(bundles, timeout)) from None
+        self._where = BundlePlace(group, -1, tuple(bundles))
 
     def release(self) -> None:
         """Give up what was reserved, and end what runs there."""
         if self._where is not None:
-            cluster.release(self._where.group)
+            cluster.release_bundles(self._where.group)
             self._where = None
 
     def worker(
@@ -78,7 +78,7 @@ class RayRuntime:
         *,
         name: str,
         deadlines: Deadlines,
-        share: Share,
+        share: NodeShare,
         interpreter: Interpreter | None = None,
         packages: tuple[str, ...] = (),
     ) -> RayHandle:
@@ -100,11 +100,17 @@ class RayRuntime:
         return handle
 
     def launch(
-        self, function: Callable[[Config, Ranks], Result], config: Config, size: int, *, timeout: float, share: Share
+        self,
+        function: Callable[[Config, Ranks], Result],
+        config: Config,
+        size: int,
+        *,
+        timeout: float,
+        share: NodeShare,
     ) -> Result:
-        """See `Runtime.launch` and `launch.launch`."""
+        """See `Runtime.launch` and `launch.launch_ranks`."""
         places = [self._place(rank, size, share) for rank in range(size)]
-        return launch(function, config, places, timeout, share, self.connection.variables)
+        return launch_ranks(function, config, places, timeout, share, self.connection.variables)
 
     def board(self) -> RayBoard:
         """See `Runtime.board`."""
@@ -120,13 +126,13 @@ class RayRuntime:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _place(self, rank: int, size: int, share: Share) -> Where | None:
+    def _place(self, rank: int, size: int, share: NodeShare) -> BundlePlace | None:
         if self._where is None:
             return None
         assert size <= len(self._where.bundles), "a reservation holds a bundle for each rank"
         return replace(self._where, bundle=rank, ranks=size, used=share)
 
-    def _bundle_for(self, share: Share) -> Where | None:
+    def _bundle_for(self, share: NodeShare) -> BundlePlace | None:
         """Where there is room for a process in the reservation: this one's own bundle, or one that is nobody's."""
         if self._where is None:
             return None
@@ -142,9 +148,9 @@ class RayRuntime:
     def _is_taken(self, bundle: int) -> bool:
         return any(where == bundle and not handle.closed for where, _, handle in self._held)
 
-    def _free(self, bundle: int) -> Share:
+    def _free(self, bundle: int) -> NodeShare:
         assert self._where is not None
         whole = self._where.bundles[bundle]
         used = [share for where, share, handle in self._held if where == bundle and not handle.closed]
         used += [self._where.used] if bundle == self._where.bundle else []
-        return Share(whole.cpus - sum(share.cpus for share in used), whole.gpus - sum(share.gpus for share in used))
+        return NodeShare(whole.cpus - sum(share.cpus for share in used), whole.gpus - sum(share.gpus for share in used))

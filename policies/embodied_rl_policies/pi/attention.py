@@ -12,7 +12,7 @@ from torch import Tensor, nn
 ROTARY_BASE = 10_000.0
 
 
-def rotary(positions: Tensor, head_dim: int) -> tuple[Tensor, Tensor]:
+def make_rotary_angles(positions: Tensor, head_dim: int) -> tuple[Tensor, Tensor]:
     """Rotary angles of positions int64 [n, t] (arXiv:2104.09864): cosine and sine float32 [n, 1, t, d]."""
     exponent = torch.arange(0, head_dim, 2, device=positions.device, dtype=torch.float32) / head_dim
     angle = positions[:, None, :, None].float() / ROTARY_BASE**exponent
@@ -20,16 +20,16 @@ def rotary(positions: Tensor, head_dim: int) -> tuple[Tensor, Tensor]:
     return angle.cos(), angle.sin()
 
 
-def rotated(x: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
+def rotate(x: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
     """x [n, h, t, d] turned by its position's angles; the first half of d pairs with the second."""
     first, second = x.chunk(2, dim=-1)
     return x * cosine.to(x.dtype) + torch.cat([-second, first], dim=-1) * sine.to(x.dtype)
 
 
-def key_value(layer: Any, normed: Tensor, angles: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+def project_key_value(layer: Any, normed: Tensor, angles: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
     """Keys, turned, and values [n, 1, t, d] of normed tokens [n, t, W]."""
     attention = layer.self_attn
-    key = rotated(_split(attention.k_proj(normed), attention.head_dim), *angles)
+    key = rotate(_split(attention.k_proj(normed), attention.head_dim), *angles)
     return key, _split(attention.v_proj(normed), attention.head_dim)
 
 
@@ -38,7 +38,7 @@ def attend(
 ) -> Tensor:
     """Attention of normed tokens [n, t, W] to key and value [n, 1, s, d] where mask bool [n, 1, t, s] allows."""
     attention = layer.self_attn
-    query = rotated(_split(attention.q_proj(normed), attention.head_dim), *angles)
+    query = rotate(_split(attention.q_proj(normed), attention.head_dim), *angles)
     heads = query.shape[1]
     shared = key.expand(-1, heads, -1, -1), value.expand(-1, heads, -1, -1)
     mixed = F.scaled_dot_product_attention(query, *shared, attn_mask=mask)

@@ -6,10 +6,10 @@ projections of its attention, and its feed-forward network. Its own forward pass
 
 from transformers import GemmaConfig, GemmaModel, SiglipVisionConfig, SiglipVisionModel
 
-__all__ = ["gemma", "vision_tower"]
+__all__ = ["make_gemma", "make_vision_tower"]
 
 
-def gemma(*, width: int, layers: int, hidden: int, heads: int, head_dim: int, vocabulary: int) -> GemmaModel:
+def make_gemma(*, width: int, layers: int, hidden: int, heads: int, head_dim: int, vocabulary: int) -> GemmaModel:
     """A Gemma decoder with one key-value head, as all that openpi uses have."""
     return GemmaModel(
         GemmaConfig(
@@ -28,7 +28,9 @@ def gemma(*, width: int, layers: int, hidden: int, heads: int, head_dim: int, vo
     )
 
 
-def vision_tower(*, width: int, layers: int, hidden: int, heads: int, patch: int, image_size: int) -> SiglipVisionModel:
+def make_vision_tower(
+    *, width: int, layers: int, hidden: int, heads: int, patch: int, image_size: int
+) -> SiglipVisionModel:
     """A SigLIP vision transformer without its pooling head."""
     return SiglipVisionModel(
         SiglipVisionConfig(

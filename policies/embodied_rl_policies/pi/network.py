@@ -19,10 +19,10 @@ from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.foreign_checkpoint import ForeignCheckpoint
 from embodied_rl.interfaces.policy import Context, FlowBackbone, PolicyInput, PolicySpec
 from embodied_rl_policies.pi import native, sizes
-from embodied_rl_policies.pi.attention import attend, key_value, rotary
+from embodied_rl_policies.pi.attention import attend, make_rotary_angles, project_key_value
 from embodied_rl_policies.pi.config import PiConfig
-from embodied_rl_policies.pi.images import prepare
-from embodied_rl_policies.recomputing import remember_less
+from embodied_rl_policies.pi.images import prepare_images
+from embodied_rl_policies.recomputing import recompute_activations
 
 MIN_PERIOD, MAX_PERIOD = 4e-3, 4.0
 PALIGEMMA = "paligemma_with_expert.paligemma.model."
@@ -101,15 +101,15 @@ class Pi(ForeignCheckpoint, FlowBackbone):
             feature_dim=config.expert_width,
             context_dim=config.width,
         )
-        self.vision = native.vision_tower(
+        self.vision = native.make_vision_tower(
             width=config.vision_width, layers=config.vision_layers, hidden=config.vision_hidden,
             heads=config.vision_heads, patch=config.patch, image_size=config.resolution,
         )  # fmt: skip
         self.projector = Projector(config.vision_width, config.width)
         heads = {"layers": config.layers, "heads": config.heads, "head_dim": config.head_dim}
         vocabulary = config.vocabulary or vocabulary_size
-        self.language = native.gemma(width=config.width, hidden=config.hidden, vocabulary=vocabulary, **heads)
-        self.expert = native.gemma(width=config.expert_width, hidden=config.expert_hidden, vocabulary=1, **heads)
+        self.language = native.make_gemma(width=config.width, hidden=config.hidden, vocabulary=vocabulary, **heads)
+        self.expert = native.make_gemma(width=config.expert_width, hidden=config.expert_hidden, vocabulary=1, **heads)
         self._drop_unread()
         self._initialise()
         self.action_in_proj = nn.Linear(config.action_dim, config.expert_width)
@@ -141,11 +141,11 @@ class Pi(ForeignCheckpoint, FlowBackbone):
         Raises:
             UserError: tensors that the sizes hang on are missing, or nobody says what no tensor tells.
         """
-        return sizes.read(shapes, config, given)
+        return sizes.read_sizes(shapes, config, given)
 
     def unread_shapes(self) -> dict[str, tuple[int, ...]]:
         """The end of the language model, and the expert's output layer."""
-        return sizes.unread(self.config, self.language.embed_tokens.weight.shape[0])
+        return sizes.list_unread_shapes(self.config, self.language.embed_tokens.weight.shape[0])
 
     def checkpoint_config(self, form: str, steps: int) -> dict[str, Any]:
         """The variants are the published ones; neither project can name others."""
@@ -186,7 +186,7 @@ class Pi(ForeignCheckpoint, FlowBackbone):
 
     def perceive(self, inputs: PolicyInput) -> dict[str, Tensor]:
         """Image features [n, C, P, W]."""
-        images = [prepare(inputs.images[name], self.config.resolution) for name in self.spec.cameras]
+        images = [prepare_images(inputs.images[name], self.config.resolution) for name in self.spec.cameras]
         pixels = torch.cat(images).to(self.projector.linear.weight.dtype)
         features = self.projector.linear(self.vision(pixels).last_hidden_state)
         return {"image": features.unflatten(0, (len(self.spec.cameras), -1)).transpose(0, 1)}
@@ -197,13 +197,15 @@ class Pi(ForeignCheckpoint, FlowBackbone):
         tokens = torch.cat([features["image"].flatten(1, 2), self.language.embed_tokens(inputs.tokens)], dim=1)
         always = inputs.tokens.new_ones(len(tokens), tokens.shape[1] - inputs.tokens.shape[1], dtype=torch.bool)
         mask = torch.cat([always, inputs.tokens != 0], dim=1)
-        angles = rotary(mask.cumsum(dim=1) - 1, self.config.head_dim)
+        angles = make_rotary_angles(mask.cumsum(dim=1) - 1, self.config.head_dim)
         kept: list[Tensor] = []
         for layer in self.language.layers[:-1]:
-            tokens, both = remember_less(_prefix_layer, self.config.gradient_checkpointing, layer, tokens, mask, angles)
+            tokens, both = recompute_activations(
+                _prefix_layer, self.config.gradient_checkpointing, layer, tokens, mask, angles
+            )
             kept.append(both)
         last = self.language.layers[-1]
-        kept.append(torch.stack(key_value(last, last.input_layernorm(tokens), angles), dim=1))
+        kept.append(torch.stack(project_key_value(last, last.input_layernorm(tokens), angles), dim=1))
         weight = mask[..., None] / mask.sum(dim=1)[:, None, None]
         return {"key_value": torch.stack(kept, dim=1), "mask": mask, "pooled": (tokens.float() * weight).sum(dim=1)}
 
@@ -229,15 +231,15 @@ class Pi(ForeignCheckpoint, FlowBackbone):
         return torch.cat([angle.sin(), angle.cos()], dim=1).float()
 
 
-def expert_attention(layer: Any, normed: Tensor, kept: Tensor, mask: Tensor, angles: tuple[Tensor, Tensor]) -> Tensor:
+def attend_expert(layer: Any, normed: Tensor, kept: Tensor, mask: Tensor, angles: tuple[Tensor, Tensor]) -> Tensor:
     """The expert's normed tokens [n, t, E] attend to kept keys and values [n, 2, 1, T, d] and to themselves."""
-    key, value = key_value(layer, normed, angles)
+    key, value = project_key_value(layer, normed, angles)
     kept = kept.to(key.dtype)
     key, value = torch.cat([kept[:, 0], key], dim=2), torch.cat([kept[:, 1], value], dim=2)
     return attend(layer, normed, key, value, mask, angles)
 
 
-def expert_mask(present: Tensor, tokens: int, first_alone: bool) -> Tensor:
+def make_expert_mask(present: Tensor, tokens: int, first_alone: bool) -> Tensor:
     """Who sees whom: bool [n, 1, t, T + t]. All see the prefix and each other; a state token sees no action.
 
     Args:
@@ -253,16 +255,16 @@ def expert_mask(present: Tensor, tokens: int, first_alone: bool) -> Tensor:
     return torch.cat([seen, own.expand(rows, 1, -1, -1)], dim=-1)
 
 
-def expert_angles(present: Tensor, tokens: int, head_dim: int) -> tuple[Tensor, Tensor]:
+def make_expert_angles(present: Tensor, tokens: int, head_dim: int) -> tuple[Tensor, Tensor]:
     """Rotary angles of the expert's tokens, which follow the prefix."""
     steps = torch.arange(tokens, device=present.device)
-    return rotary(present.sum(dim=1, keepdim=True) + steps, head_dim)
+    return make_rotary_angles(present.sum(dim=1, keepdim=True) + steps, head_dim)
 
 
 def _prefix_layer(layer: Any, tokens: Tensor, mask: Tensor, angles: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
     """Tokens [n, T, W] → the next layer's tokens, and this one's keys and values [n, 2, 1, T, d]."""
     normed = layer.input_layernorm(tokens)
-    key, value = key_value(layer, normed, angles)
+    key, value = project_key_value(layer, normed, angles)
     tokens = tokens + attend(layer, normed, key, value, mask[:, None, None], angles)
     return tokens + layer.mlp(layer.post_attention_layernorm(tokens)), torch.stack([key, value], dim=1)
 

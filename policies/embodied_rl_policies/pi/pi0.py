@@ -9,9 +9,9 @@ from torch import Tensor, nn
 
 from embodied_rl.interfaces.policy import Context, PolicyInput
 from embodied_rl_policies.pi.config import PiConfig
-from embodied_rl_policies.pi.network import Pi, expert_angles, expert_attention, expert_mask
-from embodied_rl_policies.pi.prompts import plain
-from embodied_rl_policies.recomputing import remember_less
+from embodied_rl_policies.pi.network import Pi, attend_expert, make_expert_angles, make_expert_mask
+from embodied_rl_policies.pi.prompts import format_plain
+from embodied_rl_policies.recomputing import recompute_activations
 
 
 class Pi0(Pi):
@@ -31,7 +31,7 @@ class Pi0(Pi):
 
     def prompts(self, instructions: Sequence[str], state: Tensor) -> list[str]:
         """Instructions, each on a line of its own."""
-        return plain(instructions)
+        return format_plain(instructions)
 
     def expert_inputs(self, inputs: PolicyInput) -> dict[str, Tensor]:
         """The normalised state [n, S]."""
@@ -41,11 +41,13 @@ class Pi0(Pi):
         """The flow's velocity at x [n, H, D] and time t [n] (1 = noise), and the expert's features [n, H, E]."""
         tokens, present = self._tokens(x, t, context.tensors["state"]), context.tensors["mask"]
         count = tokens.shape[1]
-        mask = expert_mask(present, count, first_alone=True)
-        angles = expert_angles(present, count, self.config.head_dim)
+        mask = make_expert_mask(present, count, first_alone=True)
+        angles = make_expert_angles(present, count, self.config.head_dim)
         for index, layer in enumerate(self.expert.layers):
             kept = context.tensors["key_value"][:, index]
-            tokens = remember_less(_layer, self.config.gradient_checkpointing, layer, tokens, kept, mask, angles)
+            tokens = recompute_activations(
+                _layer, self.config.gradient_checkpointing, layer, tokens, kept, mask, angles
+            )
         features = self.expert.norm(tokens[:, 1:]).to(self.action_out_proj.weight.dtype)
         return self.action_out_proj(features).float(), features.float()
 
@@ -59,5 +61,5 @@ class Pi0(Pi):
 
 
 def _layer(layer: Any, tokens: Tensor, kept: Tensor, mask: Tensor, angles: tuple[Tensor, Tensor]) -> Tensor:
-    tokens = tokens + expert_attention(layer, layer.input_layernorm(tokens), kept, mask, angles)
+    tokens = tokens + attend_expert(layer, layer.input_layernorm(tokens), kept, mask, angles)
     return tokens + layer.mlp(layer.post_attention_layernorm(tokens))

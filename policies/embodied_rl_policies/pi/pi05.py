@@ -9,9 +9,9 @@ from torch import Tensor, nn
 from embodied_rl.interfaces.policy import Context
 from embodied_rl_policies.pi.attention import AdaptiveNorm
 from embodied_rl_policies.pi.config import Pi05Config
-from embodied_rl_policies.pi.network import Pi, expert_angles, expert_attention, expert_mask
-from embodied_rl_policies.pi.prompts import BINS, with_state
-from embodied_rl_policies.recomputing import remember_less
+from embodied_rl_policies.pi.network import Pi, attend_expert, make_expert_angles, make_expert_mask
+from embodied_rl_policies.pi.prompts import BINS, format_with_state
+from embodied_rl_policies.recomputing import recompute_activations
 
 
 class Pi05(Pi):
@@ -34,7 +34,7 @@ class Pi05(Pi):
 
     def prompts(self, instructions: Sequence[str], state: Tensor) -> list[str]:
         """Instructions with the normalised state [n, S] in 256 bins."""
-        return with_state(instructions, state)
+        return format_with_state(instructions, state)
 
     def velocity(self, x: Tensor, t: Tensor, context: Context) -> tuple[Tensor, Tensor]:
         """The flow's velocity at x [n, H, D] and time t [n] (1 = noise), and the expert's features [n, H, E]."""
@@ -42,11 +42,11 @@ class Pi05(Pi):
         condition = F.silu(self.time_mlp_out(F.silu(self.time_mlp_in(self.time_embedding(t).to(dtype)))))
         tokens = self.action_in_proj(x.to(dtype))
         count = tokens.shape[1]
-        mask = expert_mask(present, count, first_alone=False)
-        angles = expert_angles(present, count, self.config.head_dim)
+        mask = make_expert_mask(present, count, first_alone=False)
+        angles = make_expert_angles(present, count, self.config.head_dim)
         for index, layer in enumerate(self.expert.layers):
             kept, less = context.tensors["key_value"][:, index], self.config.gradient_checkpointing
-            tokens = remember_less(_layer, less, layer, tokens, condition, kept, mask, angles)
+            tokens = recompute_activations(_layer, less, layer, tokens, condition, kept, mask, angles)
         features, _ = self.expert.norm(tokens, condition)
         features = features.to(self.action_out_proj.weight.dtype)
         return self.action_out_proj(features).float(), features.float()
@@ -56,6 +56,6 @@ def _layer(
     layer: Any, tokens: Tensor, condition: Tensor, kept: Tensor, mask: Tensor, angles: tuple[Tensor, Tensor]
 ) -> Tensor:
     normed, gate = layer.input_layernorm(tokens, condition)
-    tokens = tokens + gate * expert_attention(layer, normed, kept, mask, angles)
+    tokens = tokens + gate * attend_expert(layer, normed, kept, mask, angles)
     normed, gate = layer.post_attention_layernorm(tokens, condition)
     return tokens + gate * layer.mlp(normed)

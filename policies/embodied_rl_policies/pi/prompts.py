@@ -8,12 +8,12 @@ from torch import Tensor
 BINS = 256
 
 
-def plain(instructions: Sequence[str]) -> list[str]:
+def format_plain(instructions: Sequence[str]) -> list[str]:
     """π0: the instruction and a line feed, where an answer would begin."""
-    return [f"{cleaned(text)}\n" for text in instructions]
+    return [f"{clean_text(text)}\n" for text in instructions]
 
 
-def with_state(instructions: Sequence[str], state: Tensor) -> list[str]:
+def format_with_state(instructions: Sequence[str], state: Tensor) -> list[str]:
     """π0.5: the instruction and the normalised state [n, S], each entry as the number of its bin.
 
     [-1, 1) is cut into 256 equal bins; what lies below is -1, what lies above falls into the last one.
@@ -22,9 +22,9 @@ def with_state(instructions: Sequence[str], state: Tensor) -> list[str]:
     bins = np.digitize(state.detach().cpu().numpy(), edges) - 1
     written = [" ".join(map(str, row)) for row in bins]
     pairs = zip(instructions, written, strict=True)
-    return [f"Task: {cleaned(text)}, State: {numbers};\nAction: " for text, numbers in pairs]
+    return [f"Task: {clean_text(text)}, State: {numbers};\nAction: " for text, numbers in pairs]
 
 
-def cleaned(text: str) -> str:
+def clean_text(text: str) -> str:
     """An instruction on one line, without underscores."""
     return text.strip().replace("_", " ").replace("\n", " ")

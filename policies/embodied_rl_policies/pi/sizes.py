@@ -5,7 +5,7 @@ from typing import Any
 
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl_policies.pi.config import PiConfig
-from embodied_rl_policies.tensors import Shapes, count_layers, end_of_language_model
+from embodied_rl_policies.tensors import Shapes, count_layers, list_end_of_language_model
 
 LANGUAGE = "paligemma_with_expert.paligemma.model.language_model."
 
@@ -29,7 +29,7 @@ UNTOLD = {
 """Key → its meaning, of what tensors do not tell."""
 
 
-def read(shapes: Shapes, config: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+def read_sizes(shapes: Shapes, config: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
     """Keys of `PiConfig` that tensors or configuration say.
 
     One key-value head, as in every Gemma variant of openpi, tells the head dimension and so the number of heads.
@@ -88,10 +88,10 @@ def _vision(shapes: Shapes) -> dict[str, int]:
     }
 
 
-def unread(config: PiConfig, vocabulary: int) -> dict[str, tuple[int, ...]]:
+def list_unread_shapes(config: PiConfig, vocabulary: int) -> dict[str, tuple[int, ...]]:
     """Their names → shapes of what both projects store and no forward pass reads."""
     inner = config.heads * config.head_dim
     return {
-        **end_of_language_model(LANGUAGE, config.layers, config.width, config.hidden, inner),
+        **list_end_of_language_model(LANGUAGE, config.layers, config.width, config.hidden, inner),
         "paligemma_with_expert.gemma_expert.lm_head.weight": (vocabulary, config.expert_width),
     }

@@ -16,14 +16,14 @@ ROTARY_BASE = 10_000.0
 Angles = tuple[Tensor, Tensor]
 
 
-def rotary(positions: Tensor, head_dim: int) -> Angles:
+def make_rotary_angles(positions: Tensor, head_dim: int) -> Angles:
     """Rotary angles (arXiv:2104.09864) of positions int64 [n, t]: cosine and sine float32 [n, 1, t, d / 2]."""
     exponent = torch.arange(0, head_dim, 2, device=positions.device, dtype=torch.float32) / head_dim
     angle = positions[:, None, :, None].float() / ROTARY_BASE**exponent
     return angle.cos(), angle.sin()
 
 
-def rotated(x: Tensor, angles: Angles) -> Tensor:
+def rotate(x: Tensor, angles: Angles) -> Tensor:
     """x [n, heads, t, d] turned by its position's angles; the first half of d pairs with the second."""
     cosine, sine = angles
     first, second = x.float().chunk(2, dim=-1)
@@ -40,26 +40,26 @@ def join_heads(x: Tensor) -> Tensor:
     return x.transpose(1, 2).flatten(2)
 
 
-def remembered(layer: Any, normed: Tensor, angles: Angles) -> Tensor:
+def remember(layer: Any, normed: Tensor, angles: Angles) -> Tensor:
     """Keys, turned, and values of normed tokens [n, t, W]: [n, 2, G, t, d]."""
     attention = layer.self_attn
-    key = rotated(split_heads(attention.k_proj(normed), attention.head_dim), angles)
+    key = rotate(split_heads(attention.k_proj(normed), attention.head_dim), angles)
     return torch.stack([key, split_heads(attention.v_proj(normed), attention.head_dim)], dim=1)
 
 
-def grouped(mask: Tensor, groups: int) -> Tensor:
+def group_mask(mask: Tensor, groups: int) -> Tensor:
     """A mask [n or 1, t or 1, s] of what each token sees → [n or 1, 1, g · t or 1, s], as `attend` takes it."""
     return (mask if mask.shape[1] == 1 else mask.repeat(1, groups, 1))[:, None]
 
 
 def attend(layer: Any, normed: Tensor, memory: Tensor, mask: Tensor, angles: Angles) -> Tensor:
-    """Attention of normed tokens [n, t, W] to a memory [n, 2, G, s, d] where the `grouped` mask allows → [n, t, W].
+    """Attention of normed tokens [n, t, W] to a memory [n, 2, G, s, d] where the `group_mask` mask allows → [n, t, W].
 
     The query heads of one key-value head are laid one behind the other as more tokens of it, so that keys and values
     are neither repeated in memory nor read twice.
     """
     attention, (key, value), tokens = layer.self_attn, memory.unbind(1), normed.shape[1]
-    query = rotated(split_heads(attention.q_proj(normed), attention.head_dim), angles)
+    query = rotate(split_heads(attention.q_proj(normed), attention.head_dim), angles)
     query = query.unflatten(1, (key.shape[1], -1)).flatten(2, 3)
     mixed = F.scaled_dot_product_attention(query, key, value, attn_mask=mask)
     return attention.o_proj(join_heads(mixed.unflatten(2, (-1, tokens)).flatten(1, 2)))

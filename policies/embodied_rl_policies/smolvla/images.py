@@ -4,7 +4,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 
-def prepare(images: Tensor, size: int) -> Tensor:
+def prepare_images(images: Tensor, size: int) -> Tensor:
     """uint8 [n, h, w, 3] → float32 [n, 3, size, size] in [-1, 1], black where the picture does not fill the square.
 
     The longer side becomes `size` by bilinear interpolation without anti-aliasing, as in lerobot's SmolVLA, which

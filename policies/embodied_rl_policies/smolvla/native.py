@@ -22,7 +22,7 @@ except ImportError as error:
 RMS_EPSILON = 1e-5
 
 
-def vision_tower(*, width: int, layers: int, hidden: int, heads: int, patch: int, resolution: int) -> Any:
+def make_vision_tower(*, width: int, layers: int, hidden: int, heads: int, patch: int, resolution: int) -> Any:
     """SmolVLM2's SigLIP with all patches of a square image."""
     return SmolVLMVisionTransformer(
         SmolVLMVisionConfig(
@@ -36,14 +36,14 @@ def vision_tower(*, width: int, layers: int, hidden: int, heads: int, patch: int
     )
 
 
-def connector(*, vision_width: int, width: int, pixel_shuffle: int) -> nn.Module:
+def make_connector(*, vision_width: int, width: int, pixel_shuffle: int) -> nn.Module:
     """Patches [m, P, vision width] → image tokens [m, P / pixel_shuffle², width]."""
     text = {"model_type": "llama", "hidden_size": width, "num_attention_heads": 1}
     vision = {"hidden_size": vision_width, "num_attention_heads": 1}
     return SmolVLMConnector(SmolVLMConfig(text_config=text, vision_config=vision, scale_factor=pixel_shuffle))
 
 
-def decoder_layer(*, width: int, hidden: int, heads: int, key_value_heads: int, head_dim: int) -> Any:
+def make_decoder_layer(*, width: int, hidden: int, heads: int, key_value_heads: int, head_dim: int) -> Any:
     """A Llama layer whose attention may be wider than its tokens are, as the expert's is."""
     config = LlamaConfig(
         hidden_size=width,
@@ -56,6 +56,6 @@ def decoder_layer(*, width: int, hidden: int, heads: int, key_value_heads: int, 
     return LlamaDecoderLayer(config, layer_idx=0)
 
 
-def rms_norm(width: int) -> nn.Module:
+def make_rms_norm(width: int) -> nn.Module:
     """Llama's norm over the last dimension."""
     return LlamaRMSNorm(width, eps=RMS_EPSILON)

@@ -12,19 +12,19 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from embodied_rl_policies.recomputing import remember_less
+from embodied_rl_policies.recomputing import recompute_activations
 from embodied_rl_policies.smolvla.attention import (
     Angles,
     advance,
     attend,
-    grouped,
+    group_mask,
     join_heads,
-    remembered,
-    rotary,
+    make_rotary_angles,
+    remember,
     split_heads,
 )
 from embodied_rl_policies.smolvla.config import SmolVLAConfig
-from embodied_rl_policies.smolvla.native import decoder_layer, rms_norm
+from embodied_rl_policies.smolvla.native import make_decoder_layer, make_rms_norm
 
 
 class LanguageModel(nn.Module):
@@ -47,14 +47,14 @@ class LanguageModel(nn.Module):
         Returns:
             What enters the last layer [n, T, W], and every layer's memory of T tokens.
         """
-        angles = rotary(mask.cumsum(dim=1) - 1, self.config.head_dim)
-        seen, memory = grouped(mask[:, None], self.groups), []
+        angles = make_rotary_angles(mask.cumsum(dim=1) - 1, self.config.head_dim)
+        seen, memory = group_mask(mask[:, None], self.groups), []
         for layer in self.layers[:-1]:
             less = self.config.gradient_checkpointing
-            hidden, kept = remember_less(_language_layer, less, layer, hidden, seen, angles)
+            hidden, kept = recompute_activations(_language_layer, less, layer, hidden, seen, angles)
             memory.append(kept)
         last = self.layers[-1]
-        return hidden, [*memory, remembered(last, last.input_layernorm(hidden), angles)]
+        return hidden, [*memory, remember(last, last.input_layernorm(hidden), angles)]
 
     def append(self, hidden: Tensor, mask: Tensor, memory: Sequence[Tensor]) -> tuple[Tensor, list[Tensor]]:
         """One more token [n, 1, W], which sees the others and which none of them sees.
@@ -67,11 +67,11 @@ class LanguageModel(nn.Module):
         Returns:
             What enters the last layer [n, 1, W], and the memory of T + 1 tokens.
         """
-        angles = rotary(mask.sum(dim=1, keepdim=True), self.config.head_dim)
-        seen, extended = grouped(F.pad(mask, (0, 1), value=True)[:, None], self.groups), []
+        angles = make_rotary_angles(mask.sum(dim=1, keepdim=True), self.config.head_dim)
+        seen, extended = group_mask(F.pad(mask, (0, 1), value=True)[:, None], self.groups), []
         for layer, kept in zip(self.layers, memory, strict=True):
             normed = layer.input_layernorm(hidden)
-            own = remembered(layer, normed, angles)
+            own = remember(layer, normed, angles)
             extended.append(torch.cat([kept.to(own.dtype), own], dim=3))
             if layer is not self.layers[-1]:
                 hidden = advance(layer, hidden, attend(layer, normed, extended[-1], seen, angles))
@@ -95,7 +95,7 @@ class Expert(nn.Module):
             if not joint:
                 layer.self_attn.k_proj = nn.Linear(size, size, bias=False)
                 layer.self_attn.v_proj = nn.Linear(size, size, bias=False)
-        self.norm = rms_norm(config.expert_width)
+        self.norm = make_rms_norm(config.expert_width)
 
     def project(self, memory: Sequence[Tensor]) -> list[Tensor]:
         """The language model's memory → what each layer of the expert attends to. No flow time enters it."""
@@ -111,18 +111,22 @@ class Expert(nn.Module):
         """Action tokens [n, H, E] over a projected memory of T tokens, mask bool [n, T] → features [n, H, E]."""
         actions, head_dim = hidden.shape[1], self.config.head_dim
         steps = torch.arange(actions, device=hidden.device)[None]
-        joint = _joint_layer, grouped(_causal(mask, actions), self.groups), rotary(_after(mask) + steps, head_dim)
-        cross = _cross_layer, grouped(mask[:, None], self.groups), rotary(steps, head_dim)
+        joint = (
+            _joint_layer,
+            group_mask(_causal(mask, actions), self.groups),
+            make_rotary_angles(_after(mask) + steps, head_dim),
+        )
+        cross = _cross_layer, group_mask(mask[:, None], self.groups), make_rotary_angles(steps, head_dim)
         for layer, is_joint, kept in zip(self.layers, self.joint, memory, strict=True):
             function, seen, angles = joint if is_joint else cross
-            hidden = remember_less(
+            hidden = recompute_activations(
                 function, self.config.gradient_checkpointing, layer, hidden, kept.to(hidden.dtype), seen, angles
             )
         return self.norm(hidden)
 
 
 def _layer(config: SmolVLAConfig, width: int, hidden: int) -> Any:
-    return decoder_layer(
+    return make_decoder_layer(
         width=width,
         hidden=hidden,
         heads=config.heads,
@@ -134,14 +138,14 @@ def _layer(config: SmolVLAConfig, width: int, hidden: int) -> Any:
 def _language_layer(layer: Any, hidden: Tensor, seen: Tensor, angles: Angles) -> tuple[Tensor, Tensor]:
     """Tokens [n, T, W] → the next layer's tokens, and this one's memory."""
     normed = layer.input_layernorm(hidden)
-    memory = remembered(layer, normed, angles)
+    memory = remember(layer, normed, angles)
     return advance(layer, hidden, attend(layer, normed, memory, seen, angles)), memory
 
 
 def _joint_layer(layer: Any, hidden: Tensor, kept: Tensor, seen: Tensor, angles: Angles) -> Tensor:
     """Actions attend to the prefix, to the actions before them and to themselves."""
     normed = layer.input_layernorm(hidden)
-    memory = torch.cat([kept, remembered(layer, normed, angles)], dim=3)
+    memory = torch.cat([kept, remember(layer, normed, angles)], dim=3)
     return advance(layer, hidden, attend(layer, normed, memory, seen, angles))
 
 
@@ -162,7 +166,7 @@ def _causal(mask: Tensor, actions: int) -> Tensor:
     return torch.cat([mask[:, None].expand(rows, actions, -1), order.expand(rows, actions, actions)], dim=-1)
 
 
-def time_embedding(t: Tensor, width: int, min_period: float, max_period: float) -> Tensor:
+def embed_time(t: Tensor, width: int, min_period: float, max_period: float) -> Tensor:
     """Flow times [n] → float64 [n, width]: sines and cosines of periods from `min_period` to `max_period`.
 
     In double precision, since the fastest of them turns 250 times between t = 0 and 1.

@@ -25,12 +25,12 @@ from torch import Tensor, nn
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.foreign_checkpoint import ForeignCheckpoint
 from embodied_rl.interfaces.policy import Context, FlowBackbone, PolicyInput, PolicySpec
-from embodied_rl_policies.recomputing import remember_less
-from embodied_rl_policies.smolvla import checkpoint
+from embodied_rl_policies.recomputing import recompute_activations
+from embodied_rl_policies.smolvla import lerobot_config
 from embodied_rl_policies.smolvla.config import SmolVLAConfig
-from embodied_rl_policies.smolvla.images import prepare
-from embodied_rl_policies.smolvla.native import connector, vision_tower
-from embodied_rl_policies.smolvla.network import Expert, LanguageModel, time_embedding
+from embodied_rl_policies.smolvla.images import prepare_images
+from embodied_rl_policies.smolvla.native import make_connector, make_vision_tower
+from embodied_rl_policies.smolvla.network import Expert, LanguageModel, embed_time
 
 INITIAL_DEVIATION = 0.02
 
@@ -42,8 +42,8 @@ class SmolVLA(ForeignCheckpoint, FlowBackbone):
     CAN_BE_EMPTY = True
     PROMPT_WORDS = ()
     LEROBOT_PROMPT = "smolvla_new_line_processor"
-    CHECKPOINT_NAMES = checkpoint.NAMES
-    CHECKPOINT_UNREAD = checkpoint.UNREAD
+    CHECKPOINT_NAMES = lerobot_config.NAMES
+    CHECKPOINT_UNREAD = lerobot_config.UNREAD
 
     config: SmolVLAConfig
 
@@ -96,7 +96,7 @@ class SmolVLA(ForeignCheckpoint, FlowBackbone):
 
     def _build_vision(self) -> None:
         config = self.config
-        self.vision_model = vision_tower(
+        self.vision_model = make_vision_tower(
             width=config.vision_width,
             layers=config.vision_layers,
             hidden=config.vision_hidden,
@@ -104,7 +104,7 @@ class SmolVLA(ForeignCheckpoint, FlowBackbone):
             patch=config.patch,
             resolution=config.resolution,
         )
-        self.connector = connector(
+        self.connector = make_connector(
             vision_width=config.vision_width, width=config.width, pixel_shuffle=config.pixel_shuffle
         )
 
@@ -135,11 +135,11 @@ class SmolVLA(ForeignCheckpoint, FlowBackbone):
             UserError: tensors that the sizes hang on are missing, nobody says what no tensor tells, or the checkpoint
                 wants what this network does not do.
         """
-        return checkpoint.read_sizes(shapes, config, given)
+        return lerobot_config.read_sizes(shapes, config, given)
 
     def unread_shapes(self) -> dict[str, tuple[int, ...]]:
         """The end of the language model."""
-        return checkpoint.unread_shapes(self.config, self.text_model.embed_tokens.weight.shape[0])
+        return lerobot_config.list_unread_shapes(self.config, self.text_model.embed_tokens.weight.shape[0])
 
     def checkpoint_config(self, form: str, steps: int) -> dict[str, Any]:
         """The settings of lerobot's SmolVLA.
@@ -149,7 +149,7 @@ class SmolVLA(ForeignCheckpoint, FlowBackbone):
         """
         if form != "lerobot":
             raise UserError(f"{form} has no SmolVLA: give format=lerobot.")
-        return checkpoint.configuration(self.config, steps)
+        return lerobot_config.make_configuration(self.config, steps)
 
     def perception_parameters(self) -> list[nn.Parameter]:
         """Vision tower and connector."""
@@ -179,13 +179,13 @@ class SmolVLA(ForeignCheckpoint, FlowBackbone):
 
     def perceive(self, inputs: PolicyInput) -> dict[str, Tensor]:
         """Images → "image_features" [n, C, P, W], what the connector gives."""
-        images = [prepare(inputs.images[name], self.config.resolution) for name in self.spec.cameras]
+        images = [prepare_images(inputs.images[name], self.config.resolution) for name in self.spec.cameras]
         pixels = torch.stack(images, dim=1).flatten(0, 1).to(self.dtype)
         embeddings = self.vision_model.embeddings
         patches = embeddings.patch_embedding(pixels).flatten(2).transpose(1, 2)
         hidden = patches + embeddings.position_embedding.weight
         for layer in self.vision_model.encoder.layers:
-            hidden = remember_less(layer, self.config.gradient_checkpointing, hidden, None)
+            hidden = recompute_activations(layer, self.config.gradient_checkpointing, hidden, None)
         features = self.connector(self.vision_model.post_layernorm(hidden))
         return {"image_features": features.unflatten(0, (-1, len(images)))}
 
@@ -243,7 +243,7 @@ class SmolVLA(ForeignCheckpoint, FlowBackbone):
         """The flow's velocity at x [n, H, D] and time t [n] (1 = noise), and the expert's features [n, H, E]."""
         config, tensors = self.config, context.tensors
         actions = self.action_in_proj(x.to(self.dtype))
-        time = time_embedding(t, config.expert_width, config.min_period, config.max_period).to(actions.dtype)
+        time = embed_time(t, config.expert_width, config.min_period, config.max_period).to(actions.dtype)
         both = torch.cat([actions, time[:, None].expand_as(actions)], dim=-1)
         tokens = self.action_time_mlp_out(F.silu(self.action_time_mlp_in(both)))
         features = self.expert(tokens, tensors["mask"], [tensors[f"key_value/{i}"] for i in range(config.layers)])

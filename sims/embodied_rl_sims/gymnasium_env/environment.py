@@ -6,17 +6,17 @@ import numpy as np
 
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.sim import Array, Episode, SimulatorSpec, Unavailable
-from embodied_rl_sims.gymnasium_env.layout import layout_of
-from embodied_rl_sims.gymnasium_env.making import OPENGL, make
-from embodied_rl_sims.gymnasium_env.pictures import aim, draw
+from embodied_rl_sims.gymnasium_env.drawing import aim_camera, draw_picture
+from embodied_rl_sims.gymnasium_env.making import OPENGL, make_environment
+from embodied_rl_sims.gymnasium_env.observation_layout import lay_out_observation
 from embodied_rl_sims.gymnasium_env.settings import GymnasiumConfig
-from embodied_rl_sims.pictures import resized
-from embodied_rl_sims.rows import Outcome, View
+from embodied_rl_sims.pictures import resize_picture
+from embodied_rl_sims.rows import StepOutcome, View
 
 _SEED_BITS, _PURPOSE_BITS = 29, 61
 
 
-def folded(seed: int) -> int:
+def fold_seed(seed: int) -> int:
     """31 bits of an episode's 63: all environments take that many. Small seeds stay what they are.
 
     The two highest bits say what an episode is for, and stay the highest: training meets no scene of an evaluation.
@@ -37,21 +37,21 @@ class GymnasiumEnvironment:
 
     def __init__(self, config: GymnasiumConfig, spec: SimulatorSpec) -> None:
         self._config, self._spec = config, spec
-        self._environment = make(config, render=True)
-        self._layout = layout_of(config, self._environment.observation_space)
+        self._environment = make_environment(config, render=True)
+        self._layout = lay_out_observation(config, self._environment.observation_space)
         self._space = self._environment.action_space
-        self.instruction = instruction_of(config)
+        self.instruction = make_instruction(config)
         self.observation: Any = None
         self._steps, self._rewarded, self._drawn = 0, False, False
 
     def begin(self, episode: Episode) -> None:
         """`reset` with the episode's seed. A numbered initial state k is what `reset(seed=k)` draws."""
-        seed = folded(episode.seed) if episode.initial_state is None else episode.initial_state
+        seed = fold_seed(episode.seed) if episode.initial_state is None else episode.initial_state
         self.observation, _ = self._environment.reset(seed=seed)
-        aim(self._environment)
+        aim_camera(self._environment)
         self._steps, self._rewarded = 0, False
 
-    def step(self, action: Array) -> Outcome:
+    def step(self, action: Array) -> StepOutcome:
         """One control step.
 
         Raises:
@@ -68,7 +68,7 @@ class GymnasiumEnvironment:
             )
         success = self._success(info)
         over = bool(terminated) or (success and self._config.terminate_on_success)
-        return Outcome(self._reward(float(reward), success), success, over)
+        return StepOutcome(self._reward(float(reward), success), success, over)
 
     def observe(self, pictures: bool) -> View:
         flat = self._layout.flat(self.observation)
@@ -85,13 +85,13 @@ class GymnasiumEnvironment:
             Unavailable: there is no OpenGL to draw with.
         """
         try:
-            picture = draw(self._environment)
+            picture = draw_picture(self._environment)
         except Exception as error:
             if self._drawn or not _is_about_opengl(error):
                 raise
             raise Unavailable(f"{self._config.id} cannot draw: {error}. {OPENGL}") from error
         self._drawn = True
-        return resized(picture, height, width)
+        return resize_picture(picture, height, width)
 
     def close(self) -> None:
         self._environment.close()
@@ -115,7 +115,7 @@ class GymnasiumEnvironment:
         return float(first)
 
 
-def instruction_of(config: GymnasiumConfig) -> str:
+def make_instruction(config: GymnasiumConfig) -> str:
     """The task in words: "FetchPickAndPlace-v4" is "fetch pick and place"."""
     if config.instruction is not None:
         return config.instruction

@@ -24,7 +24,7 @@ def is_fetch(id: str) -> bool:
     return id.startswith("Fetch")
 
 
-def names(id: str, key: str, count: int) -> list[str]:
+def name_entries(id: str, key: str, count: int) -> list[str]:
     """What `count` numbers of a Fetch observation's entry `key` are; empty where that is not known."""
     if not is_fetch(id):
         return []
@@ -40,12 +40,12 @@ def names(id: str, key: str, count: int) -> list[str]:
     return [*tool, *object, *fingers, *_axes("object_turn"), *_axes("object_speed"), *_axes("object_spin"), *speed]
 
 
-def robot_entries(id: str, count: int) -> tuple[int, ...] | None:
+def find_robot_entries(id: str, count: int) -> tuple[int, ...] | None:
     """Which numbers of a Fetch `observation` its robot can measure; None where that is not known."""
     return _ROBOT_WITH_OBJECT if is_fetch(id) and count == 25 else None
 
 
-def operator(id: str) -> Callable[[Mapping[str, Any]], Array]:
+def make_operator(id: str) -> Callable[[Mapping[str, Any]], Array]:
     """Observation of a Fetch environment → its operator's action, float32 [4]. It keeps nothing in mind.
 
     Raises:

@@ -17,7 +17,7 @@ OPENGL = (
 _BACKENDS = ("egl", "osmesa", "glfw")
 
 
-def load(config: GymnasiumConfig) -> Any:
+def load_package(config: GymnasiumConfig) -> Any:
     """The module `gymnasium`, with the environments of `sim.package` registered.
 
     MuJoCo reads MUJOCO_GL when it is imported. Where it is not set and there is no screen, EGL is chosen here.
@@ -41,7 +41,7 @@ def load(config: GymnasiumConfig) -> Any:
     return gymnasium
 
 
-def make(config: GymnasiumConfig, render: bool) -> Any:
+def make_environment(config: GymnasiumConfig, render: bool) -> Any:
     """A new environment without time limit; `gymnasium.Env`.
 
     Args:
@@ -51,7 +51,7 @@ def make(config: GymnasiumConfig, render: bool) -> Any:
     Raises:
         UserError: there is no such id, or it does not take the options.
     """
-    gymnasium = load(config)
+    gymnasium = load_package(config)
     keys = {"max_episode_steps": -1, "disable_env_checker": True, **config.options}
     unregistered = gymnasium.error.UnregisteredEnv
     try:

@@ -38,7 +38,7 @@ class Gymnasium(Rows):
         Raises:
             UserError: the environment has no operator, or no faulty one.
         """
-        operate = fetch.operator(self.config.id)
+        operate = fetch.make_operator(self.config.id)
         if faulty:
             raise UserError(f"sim.id={self.config.id} has no operator with faults; ask for the expert.")
 

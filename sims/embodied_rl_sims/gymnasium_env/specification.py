@@ -5,9 +5,9 @@ from typing import Any
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.sim import Camera, SimulatorSpec, Task
 from embodied_rl_sims.gymnasium_env import fetch
-from embodied_rl_sims.gymnasium_env.environment import instruction_of
-from embodied_rl_sims.gymnasium_env.layout import layout_of, limits
-from embodied_rl_sims.gymnasium_env.making import load, make
+from embodied_rl_sims.gymnasium_env.environment import make_instruction
+from embodied_rl_sims.gymnasium_env.making import load_package, make_environment
+from embodied_rl_sims.gymnasium_env.observation_layout import find_action_limits, lay_out_observation
 from embodied_rl_sims.gymnasium_env.settings import GymnasiumConfig
 
 
@@ -18,10 +18,10 @@ def spec_of(config: GymnasiumConfig) -> SimulatorSpec:
         UserError: there is no such environment, or it is of a kind that cannot be trained here.
         ModuleNotFoundError: Gymnasium or `sim.package` is not installed.
     """
-    environment = make(config, render=False)
+    environment = make_environment(config, render=False)
     try:
-        layout = layout_of(config, environment.observation_space)
-        low, high = limits(config, environment.action_space)
+        layout = lay_out_observation(config, environment.observation_space)
+        low, high = find_action_limits(config, environment.action_space)
         control_hz = config.control_hz or _control_hz(config, environment)
         modes = environment.metadata.get("render_modes", ())
     finally:
@@ -29,7 +29,7 @@ def spec_of(config: GymnasiumConfig) -> SimulatorSpec:
     if config.observations == "rgb" and "rgb_array" not in modes:
         raise UserError(f"sim.id={config.id} draws no pictures (it has {list(modes)}): set sim.observations=state.")
     camera = Camera(config.camera, config.image_size, config.image_size)
-    instruction, name = instruction_of(config), config.id
+    instruction, name = make_instruction(config), config.id
     known = fetch.is_fetch(config.id) and len(low) == len(fetch.ACTIONS)
     return SimulatorSpec(
         cameras=(camera,) if config.observations == "rgb" else (),
@@ -46,7 +46,7 @@ def spec_of(config: GymnasiumConfig) -> SimulatorSpec:
 
 
 def _horizon(config: GymnasiumConfig) -> int:
-    registered = load(config).spec(config.id).max_episode_steps
+    registered = load_package(config).spec(config.id).max_episode_steps
     if (horizon := config.horizon or registered) is None:
         raise UserError(f"sim.id={config.id} is registered without max_episode_steps: set sim.horizon.")
     return horizon

@@ -19,7 +19,7 @@ _apps: list[Any] = []
 """The application of this process, once it runs: Isaac Sim cannot start a second one."""
 
 
-def launch(config: IsaacLabConfig) -> None:
+def launch_app(config: IsaacLabConfig) -> None:
     """Start the application, before anything else of Isaac is imported. It runs until the process ends.
 
     It is closed last of all, because closing it can end the process, and with it an answer under way.
@@ -32,7 +32,7 @@ def launch(config: IsaacLabConfig) -> None:
         return
     if importlib.util.find_spec("isaaclab") is None:
         raise ModuleNotFoundError("No module named 'isaaclab'", name="isaaclab")
-    if not accepted():
+    if not is_licence_accepted():
         raise Unavailable(
             "Isaac Sim asks you to accept NVIDIA's Omniverse licence agreement. Read it, and set "
             f"{_EULA}=YES if you do."
@@ -45,12 +45,12 @@ def launch(config: IsaacLabConfig) -> None:
     atexit.register(launcher.app.close)
 
 
-def accepted() -> bool:
+def is_licence_accepted() -> bool:
     """Whether the user has accepted NVIDIA's licence."""
     return os.environ.get(_EULA, "").lower() in ("yes", "y", "1")
 
 
-def make(config: IsaacLabConfig, num_envs: int) -> Any:
+def make_environment(config: IsaacLabConfig, num_envs: int) -> Any:
     """A new environment; the application must run.
 
     Raises:
@@ -63,11 +63,11 @@ def make(config: IsaacLabConfig, num_envs: int) -> Any:
         hint = f"Did you mean {', '.join(near)}?" if near else f"Is it one of sim.package={config.package}?"
         raise UserError(f"sim.id: unknown environment '{config.id}'. {hint}")
     own = import_module("isaaclab_tasks.utils").parse_env_cfg(config.id, device=config.device, num_envs=num_envs)
-    adapt(config, own)
+    adapt_config(config, own)
     return gymnasium.make(config.id, cfg=own).unwrapped
 
 
-def adapt(config: IsaacLabConfig, own: Any) -> None:
+def adapt_config(config: IsaacLabConfig, own: Any) -> None:
     """Write our settings into the environment's configuration.
 
     It draws once a control step, and once more after a reset, which otherwise would show the episode before.

@@ -3,7 +3,7 @@
 import shutil
 
 from embodied_rl.interfaces.sim import Diagnosis
-from embodied_rl_sims.isaac.app import EXPERIMENTAL, accepted
+from embodied_rl_sims.isaac.app import EXPERIMENTAL, is_licence_accepted
 from embodied_rl_sims.packages import diagnose_package, find_versions
 
 PINS = {"isaacsim": "5.1.0.0", "isaaclab": "2.3.2.post1"}
@@ -28,7 +28,7 @@ def provenance() -> dict[str, str]:
 
 
 def _licence() -> Diagnosis:
-    if accepted():
+    if is_licence_accepted():
         return Diagnosis("Omniverse licence", "ok", "accepted")
     return Diagnosis("Omniverse licence", "fail", "not accepted", "read it, and set OMNI_KIT_ACCEPT_EULA=YES")
 

@@ -19,11 +19,11 @@ from embodied_rl.interfaces.sim import (
     StepResult,
     Task,
 )
-from embodied_rl_sims.chunks import NoSnapshots, empty_result
+from embodied_rl_sims.chunks import NoSnapshots, make_empty_result
 from embodied_rl_sims.isaac import app, diagnosis
 from embodied_rl_sims.isaac.settings import IsaacLabConfig
-from embodied_rl_sims.isaac.views import Eyes, Seen
-from embodied_rl_sims.pictures import resized
+from embodied_rl_sims.isaac.views import SeenViews, ViewReader
+from embodied_rl_sims.pictures import resize_picture
 
 _SEEDS = 1 << 31
 
@@ -33,7 +33,7 @@ def spec_of(config: IsaacLabConfig) -> SimulatorSpec:
 
     Raises:
         UserError: there is no such environment, camera or term.
-        Unavailable: see `app.launch`.
+        Unavailable: see `app.launch_app`.
     """
     simulator = IsaacLab(config, 1)
     simulator.close()
@@ -57,13 +57,13 @@ class IsaacLab(NoSnapshots):
 
     def __init__(self, config: IsaacLabConfig, num_envs: int) -> None:
         self.config, self.num_envs = config, num_envs
-        app.launch(config)
+        app.launch_app(config)
         self._torch = import_module("torch")
-        self._environment = app.make(config, num_envs)
+        self._environment = app.make_environment(config, num_envs)
         observation, _ = self._environment.reset(seed=0)
-        self._eyes = Eyes(config, self._environment, observation)
+        self._eyes = ViewReader(config, self._environment, observation)
         self.spec = _spec(config, self._environment, self._eyes)
-        self._instruction = instruction_of(config)
+        self._instruction = make_instruction(config)
         self._seen = self._eyes.see(observation)
         self._running = np.zeros(num_envs, bool)
 
@@ -75,8 +75,8 @@ class IsaacLab(NoSnapshots):
         return self._observe()
 
     def step(self, actions: Array, next_episodes: Sequence[Episode | None]) -> StepResult:
-        result, running = empty_result(self.spec, actions), self._running.copy()
-        finals: dict[int, Seen] = {}
+        result, running = make_empty_result(self.spec, actions), self._running.copy()
+        finals: dict[int, SeenViews] = {}
         begun = np.zeros(self.num_envs, bool)  # environments that Isaac Lab reset in the last step
         for j in range(actions.shape[1]):
             if not running.any():
@@ -98,10 +98,10 @@ class IsaacLab(NoSnapshots):
         """uint8 [height, width, 3]: the first camera's picture, for videos; black where there is no camera."""
         if not self.config.cameras:
             return np.zeros((height, width, 3), np.uint8)
-        return resized(self._seen.images[self.config.cameras[0]][row].cpu().numpy(), height, width)
+        return resize_picture(self._seen.images[self.config.cameras[0]][row].cpu().numpy(), height, width)
 
     def close(self) -> None:
-        """Close the environments; the application runs on until the process ends, see `app.launch`."""
+        """Close the environments; the application runs on until the process ends, see `app.launch_app`."""
         self._environment.close()
 
     @staticmethod
@@ -174,7 +174,7 @@ class IsaacLab(NoSnapshots):
             observation = environment._get_observations()
         self._seen = self._eyes.see(observation)
 
-    def _finals(self, finals: dict[int, Seen], ended: Array) -> Observation:
+    def _finals(self, finals: dict[int, SeenViews], ended: Array) -> Observation:
         return Observation.concatenate([finals[row].observation([row], self._instruction) for row in ended.tolist()])
 
     def _observe(self) -> Observation:
@@ -185,7 +185,7 @@ class IsaacLab(NoSnapshots):
         return observation
 
 
-def instruction_of(config: IsaacLabConfig) -> str:
+def make_instruction(config: IsaacLabConfig) -> str:
     """The task in words: "Isaac-Lift-Cube-Franka-v0" is "lift cube franka"."""
     if config.instruction is not None:
         return config.instruction
@@ -193,7 +193,7 @@ def instruction_of(config: IsaacLabConfig) -> str:
     return (name.rpartition("-v")[0] or name).replace("-", " ").lower()
 
 
-def _spec(config: IsaacLabConfig, environment: Any, eyes: Eyes) -> SimulatorSpec:
+def _spec(config: IsaacLabConfig, environment: Any, eyes: ViewReader) -> SimulatorSpec:
     dimensions = int(np.prod(environment.single_action_space.shape))
     return SimulatorSpec(
         cameras=tuple(Camera(name, config.image_size, config.image_size) for name in config.cameras),
@@ -204,7 +204,7 @@ def _spec(config: IsaacLabConfig, environment: Any, eyes: Eyes) -> SimulatorSpec
         control_hz=1 / float(environment.step_dt),
         horizon=int(environment.max_episode_length),
         tasks=(Task(config.id, config.id.rpartition("-v")[0] or config.id),),
-        words=tuple(dict.fromkeys(instruction_of(config).split())),
+        words=tuple(dict.fromkeys(make_instruction(config).split())),
         privileged_names=eyes.privileged_names,
         final_observation="previous",
         seeded=False,

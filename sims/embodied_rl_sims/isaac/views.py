@@ -16,7 +16,7 @@ _POLICY, _CRITIC = "policy", "critic"
 
 
 @dataclass
-class Seen:
+class SeenViews:
     """What N environments showed.
 
     Attributes:
@@ -37,7 +37,7 @@ class Seen:
         return Observation(images, _host(self.state[listed]), words, _host(self.privileged[listed]))
 
 
-class Eyes:
+class ViewReader:
     """Reads one environment's observations.
 
     The state is made of the group "policy", the privileged state of the group "critic" where there is one, else of all
@@ -66,7 +66,7 @@ class Eyes:
         if unknown := [name for name in config.cameras if name not in environment.scene.sensors]:
             raise UserError(f"sim.cameras={unknown}: the scene has {', '.join(environment.scene.sensors)}.")
 
-    def see(self, observation: Mapping[str, Any]) -> Seen:
+    def see(self, observation: Mapping[str, Any]) -> SeenViews:
         """Copies of what the environment shows.
 
         Raises:
@@ -74,7 +74,7 @@ class Eyes:
         """
         state = _flat(observation[_POLICY])[:, self._entries]
         images = {name: self._picture(name) for name in self._config.cameras}
-        return Seen(state, _flat(observation[self._truth]), images)
+        return SeenViews(state, _flat(observation[self._truth]), images)
 
     def _picture(self, name: str) -> Any:
         output = self._environment.scene.sensors[name].data.output

@@ -26,14 +26,14 @@ _OBJECTS = {
 """Module of the package's `envs.objects` → where the assets of its classes lie."""
 
 
-def user_config() -> Path | None:
+def read_user_config() -> Path | None:
     """The user's own configuration of LIBERO, where there is one."""
     folder = os.environ.get("LIBERO_CONFIG_PATH", os.path.expanduser("~/.libero"))
     found = Path(folder) / "config.yaml"
     return found if found.is_file() else None
 
 
-def folder(chosen: str | None) -> Path:
+def find_assets_folder(chosen: str | None) -> Path:
     """The assets folder, whether or not it exists.
 
     Args:
@@ -42,18 +42,18 @@ def folder(chosen: str | None) -> Path:
     """
     if chosen is not None:
         return Path(chosen).expanduser()
-    places = [Path.home() / ".cache" / "libero" / "assets", package.root() / "assets"]
-    config = user_config()
+    places = [Path.home() / ".cache" / "libero" / "assets", package.find_benchmark_folder() / "assets"]
+    config = read_user_config()
     named = re.search(r"^assets:\s*['\"]?(.+?)['\"]?\s*$", config.read_text(), re.MULTILINE) if config else None
     if named:
         places.append(Path(named.group(1)))
     return next((place for place in reversed(places) if place.is_dir()), places[0])
 
 
-def missing(suite: str, place: Path) -> list[str]:
+def list_missing(suite: str, place: Path) -> list[str]:
     """Files that a suite's tasks need and `place` lacks, as paths within it."""
     needed: set[str] = set()
-    for problem in package.problems(suite):
+    for problem in package.list_problems(suite):
         needed.update(_scene_files(problem.bddl.read_text()))
     lacking = {name for name in needed if not (place / name).is_file()}
     for name in needed - lacking:
@@ -62,13 +62,13 @@ def missing(suite: str, place: Path) -> list[str]:
     return sorted(lacking)
 
 
-def require(suite: str, place: Path) -> None:
+def require_assets(suite: str, place: Path) -> None:
     """Check that the assets of a suite are all there.
 
     Raises:
         Unavailable: some are not.
     """
-    lacking = missing(suite, place)
+    lacking = list_missing(suite, place)
     if lacking:
         first = ", ".join(lacking[:3]) + (", …" if len(lacking) > 3 else "")
         raise Unavailable(
@@ -76,7 +76,7 @@ def require(suite: str, place: Path) -> None:
         )
 
 
-def digest(files: Iterable[Path], base: Path) -> str:
+def hash_files(files: Iterable[Path], base: Path) -> str:
     """sha256 over files' names within `base` and their content, in the order of their names."""
     total = hashlib.sha256()
     for path in sorted(files):
@@ -91,8 +91,8 @@ def _scene_files(bddl: str) -> set[str]:
     kinds = set(re.findall(r"-\s+(\w+)", bddl)) & set(known)
     domain = re.search(r"\(problem\s+(\w+)", bddl)
     assert domain is not None
-    source = (package.root() / "envs" / "problems" / f"{domain.group(1).lower()}.py").read_text()
-    styles = runpy.run_path(str(package.root() / "envs" / "arenas" / "style.py"))["STYLE_MAPPING"]
+    source = (package.find_benchmark_folder() / "envs" / "problems" / f"{domain.group(1).lower()}.py").read_text()
+    styles = runpy.run_path(str(package.find_benchmark_folder() / "envs" / "arenas" / "style.py"))["STYLE_MAPPING"]
     textures = [styles[part][style] for part, style in re.findall(r'"(floor|wall)_style":\s*"([\w-]+)"', source)]
     arenas = re.findall(r'"(scenes/\w+\.xml)"', source)
     return {*(known[kind] for kind in kinds), *arenas, *(f"textures/{name}" for name in textures)}
@@ -102,7 +102,7 @@ def _object_files() -> dict[str, str]:
     """Kind of object, as bddl files call it → its description's path within the assets."""
     found = {}
     for module, pattern in _OBJECTS.items():
-        source = (package.root() / "envs" / "objects" / f"{module}.py").read_text()
+        source = (package.find_benchmark_folder() / "envs" / "objects" / f"{module}.py").read_text()
         for block in re.split(r"^class ", source, flags=re.MULTILINE)[1:]:
             model = re.search(r'obj_name="(\w+)"', block)
             if model:

@@ -18,7 +18,7 @@ _MODEL_ARRAYS = ("body_pos", "body_quat", "site_rgba")
 """What LIBERO and robosuite write into the model: where fixtures stand, and which marks are to be seen."""
 
 
-def build(environments: ModuleType, problem: Problem, config: LiberoConfig) -> Any:
+def build_environment(environments: ModuleType, problem: Problem, config: LiberoConfig) -> Any:
     """The package's environment with the arguments of its `OffScreenRenderEnv`, but one that draws nothing itself."""
     import robosuite  # pyright: ignore[reportMissingImports]
 
@@ -46,7 +46,7 @@ def _as_new(domain: type, simple: bool) -> type:
             super()._initialize_sim(xml_string)
             model = self.sim.model._model
             if simple:
-                light.simplify(model)
+                light.simplify_model(model)
             self._pristine = {name: getattr(model, name).copy() for name in _MODEL_ARRAYS}
             # A hard reset appends these samplers a second time, and each of them draws.
             self.object_property_initializers = 2 * list(self.object_property_initializers)
@@ -95,7 +95,7 @@ def _halves(sim: Any) -> tuple[Callable[[], None], Callable[[], None]]:
     return forward, step
 
 
-def moment_sensor(keep: Any, control_freq: int) -> Any:
+def make_moment_sensor(keep: Any, control_freq: int) -> Any:
     """A sensor without a value, read when robosuite's cameras would be."""
     from robosuite.utils.observables import Observable, sensor  # pyright: ignore[reportMissingImports]
 

@@ -11,7 +11,7 @@ from embodied_rl_sims.libero import package
 from embodied_rl_sims.libero.operator import Operator
 from embodied_rl_sims.libero.scene import Scene
 from embodied_rl_sims.libero.settings import LiberoConfig
-from embodied_rl_sims.rows import Outcome, View
+from embodied_rl_sims.rows import StepOutcome, View
 
 POSE = ("x", "y", "z", "qw", "qx", "qy", "qz")
 """Of an object of interest in the privileged state: from the gripper, in metres, and a quaternion."""
@@ -72,14 +72,14 @@ class LiberoEnvironment:
         problem = self._problems[episode.task]
         self.instruction, self._clock = problem.instruction, 0
         self._operator = Operator()
-        self._interest = package.objects_of_interest(problem.bddl)
+        self._interest = package.read_objects_of_interest(problem.bddl)
         scene.begin(episode.seed, _initial_state(problem, episode))
 
-    def step(self, action: Array) -> Outcome:
+    def step(self, action: Array) -> StepOutcome:
         assert self._scene is not None
         self._clock += 1
         reward, success = self._scene.step(action)
-        return Outcome(reward, success, success and self._config.terminate_on_success)
+        return StepOutcome(reward, success, success and self._config.terminate_on_success)
 
     def observe(self, pictures: bool) -> View:
         scene = self._scene
@@ -125,7 +125,7 @@ def _initial_state(problem: package.Problem, episode: Episode) -> Array:
     Raises:
         UserError: there is no such number.
     """
-    states = package.initial_states(problem.states)
+    states = package.read_initial_states(problem.states)
     number = episode.initial_state
     if number is None:
         number = int(np.random.default_rng([episode.seed, _STATE_STREAM]).integers(len(states)))

@@ -18,15 +18,15 @@ _ROBOT_PREFIXES = ("robot0_", "mount0_")
 """robosuite's, in meshes' names; the gripper has its own."""
 
 
-def simplify(model: Any) -> None:
+def simplify_model(model: Any) -> None:
     """Make a compiled model's pictures light; has to happen before its renderer is made."""
     model.vis.quality.shadowsize = model.vis.quality.offsamples = 0
     model.light_castshadow[:] = 0
     model.mat_reflectance[:] = 0
-    coarsen(model)
+    coarsen_meshes(model)
 
 
-def coarsen(model: Any) -> None:
+def coarsen_meshes(model: Any) -> None:
     """Draw fewer triangles of the large meshes that nothing can collide with.
 
     Of the compiled model only these meshes' triangles change: masses, frames, vertices and hulls stay, so physics
@@ -40,7 +40,7 @@ def coarsen(model: Any) -> None:
         begin, faces = model.mesh_vertadr[mesh], slice(first, first + count)
         vertices = model.mesh_vert[begin : begin + model.mesh_vertnum[mesh]]
         cell = min(np.ptp(vertices, axis=0).max() / cells, most)
-        left, corners = merged(vertices, model.mesh_face[faces], cell)
+        left, corners = merge_vertices(vertices, model.mesh_face[faces], cell)
         fewer = slice(first, first + len(left))
         model.mesh_face[fewer] = corners
         for kept in (model.mesh_facenormal, model.mesh_facetexcoord):  # each corner's own shade and place in a picture
@@ -48,7 +48,7 @@ def coarsen(model: Any) -> None:
         model.mesh_facenum[mesh] = len(left)
 
 
-def merged(vertices: Array, faces: Array, cell: float) -> tuple[Array, Array]:
+def merge_vertices(vertices: Array, faces: Array, cell: float) -> tuple[Array, Array]:
     """Triangles, once all vertices within a cell of a grid have become one of them (vertex clustering).
 
     Rossignac and Borrel, Multi-resolution 3D approximations for rendering complex scenes (1993).

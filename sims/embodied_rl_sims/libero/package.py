@@ -32,7 +32,7 @@ class Problem:
     states: Path
 
 
-def root() -> Path:
+def find_benchmark_folder() -> Path:
     """The folder that holds LIBERO's benchmark.
 
     Raises:
@@ -44,27 +44,29 @@ def root() -> Path:
     return Path(found.submodule_search_locations[0]) / "libero"
 
 
-def problems(suite: str) -> tuple[Problem, ...]:
+def list_problems(suite: str) -> tuple[Problem, ...]:
     """A suite's tasks in the benchmark's order, which is that of its map (`task_order_index=0`)."""
-    names = runpy.run_path(str(root() / "benchmark" / "libero_suite_task_map.py"))["libero_task_map"][suite]
-    bddl, states = root() / "bddl_files" / suite, root() / "init_files" / suite
+    names = runpy.run_path(str(find_benchmark_folder() / "benchmark" / "libero_suite_task_map.py"))["libero_task_map"][
+        suite
+    ]
+    bddl, states = find_benchmark_folder() / "bddl_files" / suite, find_benchmark_folder() / "init_files" / suite
     return tuple(
-        Problem(name, instruction(name), bddl / f"{name}.bddl", states / f"{name}.pruned_init") for name in names
+        Problem(name, make_instruction(name), bddl / f"{name}.bddl", states / f"{name}.pruned_init") for name in names
     )
 
 
-def instruction(task: str) -> str:
+def make_instruction(task: str) -> str:
     """A task's goal in words, which the benchmark takes from its name and not from its bddl file."""
     return re.sub(r"^[A-Z].*?SCENE\d+_", "", task).replace("_", " ")
 
 
-def objects_of_interest(bddl: Path) -> tuple[str, ...]:
+def read_objects_of_interest(bddl: Path) -> tuple[str, ...]:
     """The names of the objects that the goal is about."""
     found = re.search(r"\(:obj_of_interest\s+([^)]*)\)", bddl.read_text())
     return tuple(found.group(1).split()) if found else ()
 
 
-def initial_states(path: Path) -> Array:
+def read_initial_states(path: Path) -> Array:
     """The official initial states, float64 [count, time and positions and velocities].
 
     Such a file is an archive of torch's with one NumPy array in it. It is read without torch, and nothing but an

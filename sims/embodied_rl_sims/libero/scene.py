@@ -9,8 +9,8 @@ import numpy as np
 
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.sim import Array
-from embodied_rl_sims.libero.domain import SEEN, build, moment_sensor
-from embodied_rl_sims.libero.launch import drawing
+from embodied_rl_sims.libero.domain import SEEN, build_environment, make_moment_sensor
+from embodied_rl_sims.libero.loading import explain_driver_errors
 from embodied_rl_sims.libero.package import Problem
 from embodied_rl_sims.libero.settings import LiberoConfig
 
@@ -27,7 +27,7 @@ class Scene:
     moment and of no other. The moment is kept at every control step and drawn only when somebody looks.
 
     Args:
-        environments: the package's module, from `launch.load`.
+        environments: the package's module, from `launch.load_package`.
         problem: the task.
         config: of the simulator.
     """
@@ -37,11 +37,11 @@ class Scene:
 
         self._mujoco, self._config = mujoco, config
         with _global_seed(0):  # building draws, too
-            self._domain = build(environments, problem, config)
+            self._domain = build_environment(environments, problem, config)
         model = self._domain.sim.model._model
         self._moment = mujoco.MjData(model)
         self._marks = model.site_rgba.copy()
-        self._domain.add_observable(moment_sensor(self._keep_moment, config.control_freq))
+        self._domain.add_observable(make_moment_sensor(self._keep_moment, config.control_freq))
         self._pictures: Any = None
         if config.cameras:
             _check_cameras(config.cameras, self._domain.sim.model.camera_names)
@@ -140,7 +140,7 @@ class Scene:
 
         model, moment = self._domain.sim.model, SimpleNamespace(_data=self._moment)
         sim = SimpleNamespace(model=model, data=moment, forward=lambda: None, add_render_context=lambda context: None)
-        with drawing(self._config.renderer, ImportError, RuntimeError, self._mujoco.FatalError):
+        with explain_driver_errors(self._config.renderer, ImportError, RuntimeError, self._mujoco.FatalError):
             pictures = MjRenderContextOffscreen(sim, device_id=-1)
         pictures.vopt.geomgroup[0], pictures.vopt.geomgroup[1] = 0, 1  # what is seen, and not what collides
         return pictures

@@ -6,7 +6,7 @@ import numpy as np
 
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.sim import Array, Camera, SimulatorSpec, Task
-from embodied_rl_sims.libero import assets, launch, package, report
+from embodied_rl_sims.libero import assets, diagnosis, loading, package
 from embodied_rl_sims.libero.environment import POSE, LiberoEnvironment, Scenes
 from embodied_rl_sims.libero.scene import Scene
 from embodied_rl_sims.libero.settings import LiberoConfig
@@ -21,7 +21,7 @@ def spec_of(config: LiberoConfig) -> SimulatorSpec:
     state is that of openpi's examples/libero/main.py and of OpenVLA-OFT: the gripper's position, the hand's
     orientation as axis × angle, both fingers.
     """
-    problems = package.problems(config.suite)
+    problems = package.list_problems(config.suite)
     slots = range(_slots(problems))
     return SimulatorSpec(
         cameras=tuple(Camera(name, config.image_size, config.image_size) for name in config.cameras),
@@ -34,7 +34,7 @@ def spec_of(config: LiberoConfig) -> SimulatorSpec:
         control_hz=float(config.control_freq),
         horizon=config.episode_steps,
         tasks=tuple(
-            Task(problem.name, config.suite, len(package.initial_states(problem.states))) for problem in problems
+            Task(problem.name, config.suite, len(package.read_initial_states(problem.states))) for problem in problems
         ),
         words=tuple(sorted({word for problem in problems for word in problem.instruction.split()})),
         instruction_length=max(len(problem.instruction.split()) for problem in problems),
@@ -56,14 +56,14 @@ class Libero(Rows):
 
     Config = LiberoConfig
     spec_of = staticmethod(spec_of)
-    diagnose = staticmethod(report.diagnose)
-    provenance = staticmethod(report.provenance)
+    diagnose = staticmethod(diagnosis.diagnose)
+    provenance = staticmethod(diagnosis.provenance)
 
     def __init__(self, config: LiberoConfig, num_envs: int) -> None:
-        place = assets.folder(config.assets)
-        assets.require(config.suite, place)
-        environments = launch.load(config.renderer, place)
-        self.config, self._problems = config, package.problems(config.suite)
+        place = assets.find_assets_folder(config.assets)
+        assets.require_assets(config.suite, place)
+        environments = loading.load_package(config.renderer, place)
+        self.config, self._problems = config, package.list_problems(config.suite)
         self._scenes = Scenes(lambda task: Scene(environments, self._problems[task], config), config.keep)
         slots = _slots(self._problems)
         super().__init__(
@@ -97,4 +97,4 @@ class Libero(Rows):
 
 
 def _slots(problems: tuple[package.Problem, ...]) -> int:
-    return max(len(package.objects_of_interest(problem.bddl)) for problem in problems)
+    return max(len(package.read_objects_of_interest(problem.bddl)) for problem in problems)

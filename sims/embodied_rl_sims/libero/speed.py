@@ -22,7 +22,7 @@ SIZE, CHUNK, ROUNDS, PICTURES = 128, 8, 7, 8
 _EPISODE = [Episode(0, 0, 3, initial_state=0)]
 
 
-def simulator(assets: str, suite: Any, renderer: Any, rendering: Any) -> Libero:
+def make_simulator(assets: str, suite: Any, renderer: Any, rendering: Any) -> Libero:
     """One environment that never ends, its first chunk behind it."""
     config = LiberoConfig(
         suite=suite,
@@ -35,53 +35,53 @@ def simulator(assets: str, suite: Any, renderer: Any, rendering: Any) -> Libero:
     )
     made = Libero(config, 1)
     made.reset(_EPISODE)
-    chunk(made)
+    step_chunk(made)
     return made
 
 
-def chunk(made: Libero) -> None:
+def step_chunk(made: Libero) -> None:
     """Eight control steps and both cameras' pictures."""
     actions = np.random.default_rng(0).uniform(-0.5, 0.5, (1, CHUNK, 7)).astype(np.float32)
     made.step(actions, _EPISODE)
 
 
-def chunks(made: Libero) -> None:
+def step_chunks(made: Libero) -> None:
     """Four of them."""
     for _ in range(4):
-        chunk(made)
+        step_chunk(made)
 
 
-def frames(made: Libero) -> None:
+def draw_frames(made: Libero) -> None:
     """Pictures alone."""
     for _ in range(PICTURES // len(CAMERAS)):
         made.environment(0).observe(pictures=True)
 
 
-def rate(work: Callable[[], None], count: int) -> float:
+def measure_rate(work: Callable[[], None], count: int) -> float:
     """What is done a second."""
     began = time.perf_counter()
     work()
     return count / (time.perf_counter() - began)
 
 
-def compare(names: tuple[str, str, str]) -> None:
+def compare_renderers(names: tuple[str, str, str]) -> None:
     """Pictures a second, official and light in turns in this process."""
-    made = {rendering: simulator(*names, rendering) for rendering in ("official", "light")}
+    made = {rendering: make_simulator(*names, rendering) for rendering in ("official", "light")}
     found: dict[str, list[float]] = {rendering: [] for rendering in made}
     for _ in range(ROUNDS):
         for rendering, each in made.items():
-            found[rendering].append(rate(partial(frames, each), PICTURES))
+            found[rendering].append(measure_rate(partial(draw_frames, each), PICTURES))
     ratio = statistics.median(b / a for a, b in zip(*found.values(), strict=True))
     middle = {rendering: round(statistics.median(rates), 1) for rendering, rates in found.items()}
     print(f"pictures/s {middle}, light over official {ratio:.2f}")
 
 
-def serve(names: tuple[str, str, str]) -> None:
+def serve_measurements(names: tuple[str, str, str]) -> None:
     """Control steps a second of light chunks, measured once for each line of standard input."""
-    made = simulator(*names, "light")
+    made = make_simulator(*names, "light")
     print("ready", flush=True)
     for _ in sys.stdin:
-        print(rate(partial(chunks, made), 4 * CHUNK), flush=True)
+        print(measure_rate(partial(step_chunks, made), 4 * CHUNK), flush=True)
 
 
 def compare_processes(names: tuple[str, str, str]) -> None:
@@ -108,8 +108,8 @@ def compare_processes(names: tuple[str, str, str]) -> None:
 if __name__ == "__main__":
     given = sys.argv[1:]
     if given[-1:] == ["serve"]:
-        serve((given[0], given[1], given[2]))
+        serve_measurements((given[0], given[1], given[2]))
     else:
         where, suite_name, opengl = [*given, *("libero_spatial", "egl")[len(given) - 1 :]]
-        compare((where, suite_name, opengl))
+        compare_renderers((where, suite_name, opengl))
         compare_processes((where, suite_name, opengl))

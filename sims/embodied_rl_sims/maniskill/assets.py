@@ -9,7 +9,7 @@ from typing import Any
 from embodied_rl.interfaces.sim import Unavailable
 
 
-def missing_assets(entry: Any) -> list[str]:
+def list_missing_assets(entry: Any) -> list[str]:
     """Which assets, of those that a task declares, are not all on this machine."""
     assets = import_module("mani_skill.utils.assets")
 
@@ -21,13 +21,13 @@ def missing_assets(entry: Any) -> list[str]:
     return [uid for uid in entry.asset_download_ids or () if not is_here(uid)]
 
 
-def unavailable(task: str, uids: list[str]) -> Unavailable:
+def explain_missing(task: str, uids: list[str]) -> Unavailable:
     """What to tell a user whose task lacks these assets."""
     commands = " && ".join(f"{sys.executable} -m mani_skill.utils.download_asset {uid}" for uid in uids)
     return Unavailable(f"'{task}' needs the assets {', '.join(uids)}; this downloads them: {commands}")
 
 
-def named_in(text: str) -> list[str]:
+def find_named(text: str) -> list[str]:
     """The assets that an error of the package speaks of, by their id or by a path below them."""
     assets = import_module("mani_skill.utils.assets")
     words = set(re.findall(r"[\w/.-]+", text))
@@ -38,10 +38,10 @@ def named_in(text: str) -> list[str]:
     return [uid for uid, path in paths.items() if path in text][:1]
 
 
-def refuse(task: str) -> Callable[[str], bool]:
+def refuse_download(task: str) -> Callable[[str], bool]:
     """An answer to the package's question whether it may download: nobody is there to be asked."""
 
     def answer(question: str) -> bool:
-        raise unavailable(task, named_in(question) or [task])
+        raise explain_missing(task, find_named(question) or [task])
 
     return answer

@@ -13,18 +13,18 @@ from typing import Any
 import numpy as np
 
 from embodied_rl.interfaces.sim import Episode
-from embodied_rl_sims.maniskill.package import make
+from embodied_rl_sims.maniskill.package import make_environment
 from embodied_rl_sims.maniskill.settings import ManiSkillConfig
 from embodied_rl_sims.maniskill.simulator import ManiSkill
 
 _STEPS, _ROUNDS = 48, 7
 
 
-def bare_loop(config: ManiSkillConfig) -> Callable[[], None]:
+def time_bare_loop(config: ManiSkillConfig) -> Callable[[], None]:
     """One episode of `_STEPS` random actions as the package's documentation steps it, observing at every step."""
     from importlib import import_module
 
-    env = make(config).unwrapped
+    env = make_environment(config).unwrapped
     parse = import_module("mani_skill.envs.utils.observations").parse_obs_mode_to_struct
     env._obs_mode, env.obs_mode_struct = config.observations, parse(config.observations)
     actions = _actions(env.single_action_space.shape[0])
@@ -37,7 +37,7 @@ def bare_loop(config: ManiSkillConfig) -> Callable[[], None]:
     return episode
 
 
-def our_loop(config: ManiSkillConfig, chunk: int) -> Callable[[], None]:
+def time_our_loop(config: ManiSkillConfig, chunk: int) -> Callable[[], None]:
     """The same through the simulator, `chunk` actions a call."""
     sim = ManiSkill(config, 1)
     actions = _actions(sim.spec.action_dim)
@@ -50,9 +50,13 @@ def our_loop(config: ManiSkillConfig, chunk: int) -> Callable[[], None]:
     return episode
 
 
-def measure(config: ManiSkillConfig) -> dict[str, float]:
+def measure_loops(config: ManiSkillConfig) -> dict[str, float]:
     """Loop → control steps a second."""
-    loops = {"package": bare_loop(config), "chunk 1": our_loop(config, 1), "chunk 8": our_loop(config, 8)}
+    loops = {
+        "package": time_bare_loop(config),
+        "chunk 1": time_our_loop(config, 1),
+        "chunk 8": time_our_loop(config, 8),
+    }
     seconds: dict[str, list[float]] = {name: [] for name in loops}
     for round_ in range(_ROUNDS + 1):
         for name, loop in loops.items():
@@ -71,5 +75,5 @@ if __name__ == "__main__":
     task, observations = sys.argv[1:]
     assert observations in ("rgb", "state"), "give a task, and rgb or state"
     chosen = ManiSkillConfig(task, observations=observations, image_size=64, horizon=1000, terminate_on_success=False)
-    for loop_name, rate in measure(chosen).items():
+    for loop_name, rate in measure_loops(chosen).items():
         print(f"{loop_name:>8}: {rate:.1f} control steps/s")

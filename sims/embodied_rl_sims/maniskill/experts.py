@@ -8,13 +8,13 @@ import numpy as np
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.sim import Array, Episode
 from embodied_rl_sims.maniskill import operator, planner
-from embodied_rl_sims.maniskill.package import make
+from embodied_rl_sims.maniskill.package import make_environment
 from embodied_rl_sims.maniskill.settings import ManiSkillConfig
-from embodied_rl_sims.maniskill.single import Single
+from embodied_rl_sims.maniskill.single import SingleEnvironment
 from embodied_rl_sims.rows import Rows
 
 
-def expert_of(config: ManiSkillConfig, rows: Rows) -> Callable[[], Array]:
+def make_expert(config: ManiSkillConfig, rows: Rows) -> Callable[[], Array]:
     """An operator for all environments: call it for one control step's actions, float32 [n, A]; parked rows get zeros.
 
     Raises:
@@ -35,15 +35,15 @@ def expert_of(config: ManiSkillConfig, rows: Rows) -> Callable[[], Array]:
 def _scripted(config: ManiSkillConfig, rows: Rows) -> Callable[[], Array]:
     def act(row: int) -> Array:
         environment = rows.environment(row)
-        assert isinstance(environment, Single)
-        return operator.action_of(environment.env, config.task, config.control_mode)
+        assert isinstance(environment, SingleEnvironment)
+        return operator.choose_action(environment.env, config.task, config.control_mode)
 
     return _for_all(rows, lambda row, _: act(row))
 
 
 def _planned(config: ManiSkillConfig, rows: Rows) -> Callable[[], Array]:
     """Each row's plan is made when its episode begins, and its last action repeated when it is over."""
-    planning = planner.Planner(config.task, make(replace(config, observations="state")))
+    planning = planner.Planner(config.task, make_environment(replace(config, observations="state")))
     plans: dict[int, tuple[Episode, Array]] = {}
 
     def act(row: int, episode: Episode) -> Array:
@@ -58,7 +58,7 @@ def _planned(config: ManiSkillConfig, rows: Rows) -> Callable[[], Array]:
 def _rest(rows: Rows, row: int) -> Array:
     """Joint targets that keep the robot where it is, with the gripper open."""
     environment = rows.environment(row)
-    assert isinstance(environment, Single)
+    assert isinstance(environment, SingleEnvironment)
     joints = environment.env.agent.robot.get_qpos()[0, : rows.spec.action_dim - 1].numpy()
     return np.array([*joints, operator.OPEN], np.float32)
 

@@ -23,7 +23,7 @@ _INSTRUCTIONS = {
 }
 
 
-def instruction_of(task: str) -> str:
+def make_instruction(task: str) -> str:
     """The goal of a task in words, lower case; made from the words of its id where the table has none.
 
     Args:

@@ -46,7 +46,7 @@ OPERATORS: dict[str, Callable[[Any], Array]] = {"PickCube-v1": pick_cube, "PushC
 """Task → an operator: environment → float64 [4]."""
 
 
-def action_of(env: Any, task: str, control_mode: str) -> Array:
+def choose_action(env: Any, task: str, control_mode: str) -> Array:
     """What the operator does now: float32 [4] for "pd_ee_delta_pos", float32 [7] for "pd_ee_delta_pose"."""
     *move, gripper = OPERATORS[task](env)
     turn = [0.0, 0.0, 0.0] if control_mode == "pd_ee_delta_pose" else []

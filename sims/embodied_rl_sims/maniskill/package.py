@@ -8,7 +8,7 @@ from typing import Any
 
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.sim import Unavailable
-from embodied_rl_sims.maniskill.assets import missing_assets, named_in, refuse, unavailable
+from embodied_rl_sims.maniskill.assets import explain_missing, find_named, list_missing_assets, refuse_download
 from embodied_rl_sims.maniskill.settings import ManiSkillConfig
 
 _DRIVER = (
@@ -21,16 +21,16 @@ _DRIVER = (
 _DRIVER_ERRORS = ("vk::", "Vulkan", "physical device", "rendering device")
 
 
-def make(config: ManiSkillConfig, num_envs: int = 1) -> Any:
+def make_environment(config: ManiSkillConfig, num_envs: int = 1) -> Any:
     """A `mani_skill.envs.sapien_env.BaseEnv`, which observes nothing by itself.
 
     Raises:
         UserError: the package knows no such task, control mode, robot or reward for it.
         Unavailable: an asset or a Vulkan driver is missing.
     """
-    missing = missing_assets(registered(config))
+    missing = list_missing_assets(find_entry(config))
     if missing:
-        raise unavailable(config.task, missing)
+        raise explain_missing(config.task, missing)
     cameras = {"width": config.image_size, "height": config.image_size, "shader_pack": config.shader}
     keywords: dict[str, Any] = {} if config.robot is None else {"robot_uids": config.robot}
     with _translated(config):
@@ -50,7 +50,7 @@ def make(config: ManiSkillConfig, num_envs: int = 1) -> Any:
     return made.unwrapped
 
 
-def registered(config: ManiSkillConfig) -> Any:
+def find_entry(config: ManiSkillConfig) -> Any:
     """The package's entry of the task: its class, its limit of control steps, the assets it declares.
 
     Raises:
@@ -88,7 +88,7 @@ def _renderer(config: ManiSkillConfig) -> str:
 def _translated(config: ManiSkillConfig) -> Iterator[None]:
     """The package's errors in the user's words, and no questions: it asks before it downloads, and nobody answers."""
     download_asset: Any = import_module("mani_skill.utils.download_asset")
-    asked, download_asset.prompt_yes_no = download_asset.prompt_yes_no, refuse(config.task)
+    asked, download_asset.prompt_yes_no = download_asset.prompt_yes_no, refuse_download(config.task)
     try:
         yield
     except Unavailable:
@@ -100,8 +100,8 @@ def _translated(config: ManiSkillConfig) -> Iterator[None]:
     except (RuntimeError, OSError) as error:
         if any(text in str(error) for text in _DRIVER_ERRORS):
             raise Unavailable(_DRIVER.format(error=error)) from error
-        if uids := named_in(str(error)):
-            raise unavailable(config.task, uids) from error
+        if uids := find_named(str(error)):
+            raise explain_missing(config.task, uids) from error
         raise
     finally:
         download_asset.prompt_yes_no = asked

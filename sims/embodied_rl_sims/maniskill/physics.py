@@ -4,7 +4,7 @@ from importlib import import_module
 from typing import Any
 
 
-def renew(env: Any) -> None:
+def renew_scene(env: Any) -> None:
     """Move all bodies of a single environment into a new, empty PhysX scene.
 
     A reset of the package sets poses and velocities, but PhysX keeps what it has cached of contacts: the order in which

@@ -7,8 +7,8 @@ import numpy as np
 
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.sim import Array, Episode, Unavailable
-from embodied_rl_sims.maniskill.physics import renew
-from embodied_rl_sims.maniskill.single import package_seed
+from embodied_rl_sims.maniskill.physics import renew_scene
+from embodied_rl_sims.maniskill.single import fold_seed
 
 MODE = "pd_joint_pos"
 
@@ -34,8 +34,8 @@ class Planner:
 
     def plan(self, episode: Episode) -> Array:
         """float32 [T, A] of an episode; T = 0 where the planner finds no way."""
-        recorder = _Recorder(self._env)
-        self._solve(recorder, seed=package_seed(episode), debug=False, vis=False)
+        recorder = _ActionRecorder(self._env)
+        self._solve(recorder, seed=fold_seed(episode), debug=False, vis=False)
         size = self._env.single_action_space.shape[0]
         return np.array(recorder.actions, np.float32).reshape(-1, size)
 
@@ -43,14 +43,14 @@ class Planner:
         self._env.close()
 
 
-class _Recorder:
+class _ActionRecorder:
     """An environment that keeps the actions it is given, as single precision within the limits."""
 
     def __init__(self, env: Any) -> None:
         self.unwrapped, self.actions = env, []
 
     def reset(self, seed: int) -> Any:
-        renew(self.unwrapped)
+        renew_scene(self.unwrapped)
         return self.unwrapped.reset(seed=seed)
 
     def step(self, action: Array) -> Any:

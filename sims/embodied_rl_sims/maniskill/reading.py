@@ -58,14 +58,14 @@ class Reader:
             env._obs_mode, env.obs_mode_struct = "none", self._modes["none"]
 
 
-def names_of(columns: Columns) -> tuple[str, ...]:
-    """The name of each entry of `joined(columns)`: "agent_qpos_0", "agent_qpos_1" …"""
+def name_entries(columns: Columns) -> tuple[str, ...]:
+    """The name of each entry of `join_columns(columns)`: "agent_qpos_0", "agent_qpos_1" …"""
     return tuple(
         f"{name}_{i}" if value.shape[1] > 1 else name for name, value in columns.items() for i in range(value.shape[1])
     )
 
 
-def joined(columns: Columns, rows: int) -> Any:
+def join_columns(columns: Columns, rows: int) -> Any:
     """float32 tensor [n, S], entries in the order of the benchmark's flat state."""
     import torch
 

@@ -8,14 +8,14 @@ import numpy as np
 
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.sim import Array, Camera, Episode, Observation, SimulatorSpec, StepResult, Task
-from embodied_rl_sims.maniskill.batch import Batch
-from embodied_rl_sims.maniskill.experts import expert_of
-from embodied_rl_sims.maniskill.health import diagnose, provenance
-from embodied_rl_sims.maniskill.instructions import instruction_of
-from embodied_rl_sims.maniskill.package import make, registered
-from embodied_rl_sims.maniskill.reading import Reader, names_of
+from embodied_rl_sims.maniskill.batched import BatchedSimulator
+from embodied_rl_sims.maniskill.diagnosis import diagnose, provenance
+from embodied_rl_sims.maniskill.experts import make_expert
+from embodied_rl_sims.maniskill.instructions import make_instruction
+from embodied_rl_sims.maniskill.package import find_entry, make_environment
+from embodied_rl_sims.maniskill.reading import Reader, name_entries
 from embodied_rl_sims.maniskill.settings import ManiSkillConfig
-from embodied_rl_sims.maniskill.single import Single
+from embodied_rl_sims.maniskill.single import SingleEnvironment
 from embodied_rl_sims.rows import Rows
 
 
@@ -26,7 +26,7 @@ def spec_of(config: ManiSkillConfig) -> SimulatorSpec:
         UserError: the package has no such task, control mode, robot or reward, or it cannot be trained on.
         Unavailable: an asset or a Vulkan driver is missing.
     """
-    env = make(replace(config, backend="cpu"))
+    env = make_environment(replace(config, backend="cpu"))
     try:
         return read_spec(config, env)
     finally:
@@ -41,16 +41,16 @@ def read_spec(config: ManiSkillConfig, env: Any) -> SimulatorSpec:
     cameras = tuple(Camera(name, size, size) for name in env._sensor_configs) if config.observations == "rgb" else ()
     return SimulatorSpec(
         cameras=cameras,
-        state_names=names_of(known),
+        state_names=name_entries(known),
         action_names=names,
         action_low=low,
         action_high=high,
         control_hz=float(env.control_freq),
         horizon=_horizon(config),
         tasks=(Task(config.task, _family(env)),),
-        words=tuple(dict.fromkeys(instruction_of(config.task).split())),
-        instruction_length=len(instruction_of(config.task).split()),
-        privileged_names=names_of(hidden),
+        words=tuple(dict.fromkeys(make_instruction(config.task).split())),
+        instruction_length=len(make_instruction(config.task).split()),
+        privileged_names=name_entries(hidden),
         device="cuda" if config.backend == "gpu" else "cpu",
     )
 
@@ -75,9 +75,9 @@ class ManiSkill:
     def __init__(self, config: ManiSkillConfig, num_envs: int) -> None:
         self.config, self.num_envs = config, num_envs
         self._expert: Callable[[], Array] | None = None
-        first = make(config, num_envs if config.backend == "gpu" else 1)
+        first = make_environment(config, num_envs if config.backend == "gpu" else 1)
         self.spec = read_spec(config, first)
-        self._inner = Batch(config, self.spec, first) if config.backend == "gpu" else self._rows(first)
+        self._inner = BatchedSimulator(config, self.spec, first) if config.backend == "gpu" else self._rows(first)
 
     @property
     def render_seconds(self) -> float:
@@ -113,7 +113,7 @@ class ManiSkill:
             raise UserError("sim.backend=gpu has no operator: record demonstrations with sim.backend=cpu.")
         assert isinstance(self._inner, Rows)
         if self._expert is None:  # a planner has an environment of its own
-            self._expert = expert_of(self.config, self._inner)
+            self._expert = make_expert(self.config, self._inner)
         return self._expert
 
     def close(self) -> None:
@@ -125,7 +125,7 @@ class ManiSkill:
         return Rows(
             self.spec,
             self.num_envs,
-            lambda _: Single(self.config, waiting.pop() if waiting else make(self.config)),
+            lambda _: SingleEnvironment(self.config, waiting.pop() if waiting else make_environment(self.config)),
         )
 
 
@@ -147,7 +147,7 @@ def _actions(config: ManiSkillConfig, env: Any) -> tuple[tuple[str, ...], tuple[
 
 
 def _horizon(config: ManiSkillConfig) -> int:
-    horizon = config.horizon or registered(config).max_episode_steps
+    horizon = config.horizon or find_entry(config).max_episode_steps
     if horizon is None:
         raise UserError(f"sim.horizon=null: '{config.task}' has no limit of its own; give a number of control steps.")
     return int(horizon)

@@ -7,14 +7,14 @@ from typing import Any
 import numpy as np
 
 from embodied_rl.interfaces.sim import Array, Episode
-from embodied_rl_sims.maniskill.instructions import instruction_of
-from embodied_rl_sims.maniskill.physics import renew
-from embodied_rl_sims.maniskill.reading import Reader, joined
+from embodied_rl_sims.maniskill.instructions import make_instruction
+from embodied_rl_sims.maniskill.physics import renew_scene
+from embodied_rl_sims.maniskill.reading import Reader, join_columns
 from embodied_rl_sims.maniskill.settings import ManiSkillConfig
-from embodied_rl_sims.rows import Outcome, View
+from embodied_rl_sims.rows import StepOutcome, View
 
 
-def package_seed(episode: Episode) -> int:
+def fold_seed(episode: Episode) -> int:
     """The package's seed of an episode, below 2^32, which is what it takes; smaller seeds stay as they are.
 
     A numbered initial state is the package's own seed: its benchmarks number their episodes so.
@@ -24,7 +24,7 @@ def package_seed(episode: Episode) -> int:
     return (episode.seed ^ (episode.seed >> 32)) & 0xFFFFFFFF
 
 
-class Single:
+class SingleEnvironment:
     """One environment; implements `embodied_rl_sims.rows.Environment`.
 
     Args:
@@ -34,7 +34,7 @@ class Single:
 
     def __init__(self, config: ManiSkillConfig, env: Any) -> None:
         self.config, self.env = config, env
-        self.instruction = instruction_of(config.task)
+        self.instruction = make_instruction(config.task)
         self._reader = Reader(env, config.observations)
         self._info: dict[str, Any] = {}
         self._has_stepped = False
@@ -42,23 +42,23 @@ class Single:
 
     def begin(self, episode: Episode) -> None:
         if self._has_stepped and not self.env.reconfiguration_freq:
-            renew(self.env)
-        _, self._info = self.env.reset(seed=package_seed(episode))
+            renew_scene(self.env)
+        _, self._info = self.env.reset(seed=fold_seed(episode))
         self._has_stepped = False
 
-    def step(self, action: Array) -> Outcome:
+    def step(self, action: Array) -> StepOutcome:
         _, reward, _, _, self._info = self.env.step(action)
         self._has_stepped = True
         success, fail = (bool(self._info.get(key, False)) for key in ("success", "fail"))
-        return Outcome(float(reward), success, fail or (success and self.config.terminate_on_success))
+        return StepOutcome(float(reward), success, fail or (success and self.config.terminate_on_success))
 
     def observe(self, pictures: bool) -> View:
         known, hidden = self._reader.state(self._info)
         images = self._reader.pictures() if pictures else {}
         return View(
-            state=joined(known, 1)[0].numpy(),
+            state=join_columns(known, 1)[0].numpy(),
             images={name: image[0].numpy() for name, image in images.items()},
-            privileged=joined(hidden, 1)[0].numpy() if hidden else None,
+            privileged=join_columns(hidden, 1)[0].numpy() if hidden else None,
         )
 
     def render(self, width: int, height: int) -> Array:

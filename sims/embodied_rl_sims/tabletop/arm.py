@@ -19,7 +19,7 @@ _BEND_1 = np.arctan2(ELBOW_OFFSET, UPPER_ARM)
 _BEND_2 = np.arctan2(ELBOW_OFFSET, FOREARM)
 
 
-def inverse(position: NDArray[np.float64]) -> NDArray[np.float64]:
+def solve_inverse(position: NDArray[np.float64]) -> NDArray[np.float64]:
     """Joint angles that hold the tool at `position`, pointing down, fingers opening along world y.
 
     Args:

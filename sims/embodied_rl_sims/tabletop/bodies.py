@@ -109,7 +109,7 @@ class Bodies:
         for fixture, mocap in enumerate(self._mocap):
             if np.isfinite(layout.fixtures[fixture, 0]):
                 data.mocap_pos[mocap] = [*layout.fixtures[fixture], 0.0]
-        qpos[:7] = arm.inverse(layout.start[None])[0]
+        qpos[:7] = arm.solve_inverse(layout.start[None])[0]
         qpos[7:9] = _FINGER_OPEN
         data.ctrl[:] = qpos[:9]
         mujoco.mj_kinematics(self.model, data)

@@ -37,7 +37,7 @@ class Pose:
     on_table: NDArray[np.bool_]
 
     @staticmethod
-    def of(origin: Array, frame: Array, lens: Array) -> "Pose":
+    def from_rays(origin: Array, frame: Array, lens: Array) -> "Pose":
         """From a camera's rays in its own frame, `lens` [pixels, 3]."""
         rays = np.ascontiguousarray(lens @ frame.T)
         with np.errstate(divide="ignore", invalid="ignore"):
@@ -62,7 +62,7 @@ class RayCamera:
         y = -((np.arange(height) + 0.5) / height * 2 - 1) * half
         grid = np.stack(np.broadcast_arrays(x[None, :], y[:, None], -1.0), axis=-1).reshape(-1, 3)
         self.lens = grid / np.linalg.norm(grid, axis=1, keepdims=True)
-        self._home = Pose.of(self._origin, self._frame, self.lens)
+        self._home = Pose.from_rays(self._origin, self._frame, self.lens)
         self._size, self._half = np.array([width, height]), np.array([half * width / height, half])
         self._cast = np.flatnonzero(_CAST[model.geom_group])
         self._radius = model.geom_rbound[self._cast][:, None]
@@ -70,12 +70,12 @@ class RayCamera:
         self._geometry, self._distance = np.zeros(pixels, np.int32), np.zeros(pixels)
         self._normal = np.zeros(3 * pixels)
 
-    def view(self, look: Look) -> "View":
+    def view(self, look: Look) -> "CameraView":
         """The camera as it stands in an episode, with the table already shaded."""
         if not (look.camera_shift.any() or look.camera_turn.any()):
-            return View(self, self._home, look)
+            return CameraView(self, self._home, look)
         frame = self._frame @ _small_rotation(look.camera_turn)
-        return View(self, Pose.of(self._origin + look.camera_shift, frame, self.lens), look)
+        return CameraView(self, Pose.from_rays(self._origin + look.camera_shift, frame, self.lens), look)
 
     def cast(self, data: mujoco.MjData, pose: Pose) -> tuple[NDArray[np.int64], NDArray[np.int32], Array]:
         """What the rays meet: pixels [k] that show a geometry, which one [k], and its normal there [k, 3]."""
@@ -110,7 +110,7 @@ class RayCamera:
         return np.flatnonzero(occupied)
 
 
-class View:
+class CameraView:
     """One environment's picture: rays, light and table of the present episode.
 
     Attributes:

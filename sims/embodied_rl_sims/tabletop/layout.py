@@ -84,13 +84,13 @@ class Layout:
     displacement: tuple[int, NDArray[np.float64]] | None
 
 
-def held_out(family: str, kind: str, colour: str) -> bool:
+def is_held_out(family: str, kind: str, colour: str) -> bool:
     """Whether a combination is kept for the "semantic" split: one colour of six for every family and kind."""
     kinds = ("cube", "cylinder", "button")
     return list(COLOURS).index(colour) == (2 * FAMILIES.index(family) + 3 * kinds.index(kind)) % len(COLOURS)
 
 
-def draw(episode: Episode, randomise: bool = True) -> Layout:
+def draw_layout(episode: Episode, randomise: bool = True) -> Layout:
     """The scene of an episode, a pure function of it.
 
     Args:
@@ -149,7 +149,7 @@ def _choose(rng: np.random.Generator, task: Task) -> tuple[int, int, list[int]]:
 
 
 def _draw_colour(rng: np.random.Generator, family: str, kind: str, semantic: bool) -> str:
-    allowed = [colour for colour in COLOURS if held_out(family, kind, colour) == semantic]
+    allowed = [colour for colour in COLOURS if is_held_out(family, kind, colour) == semantic]
     return str(rng.choice(allowed))
 
 

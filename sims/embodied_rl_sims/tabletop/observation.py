@@ -31,16 +31,16 @@ class Truth:
     objects: Array
 
     @staticmethod
-    def of(bodies: Bodies, goals: Goals, command: Array) -> "Truth":
+    def from_bodies(bodies: Bodies, goals: Goals, command: Array) -> "Truth":
         """As of the bodies' last `gather`."""
         objects = bodies.objects
         target = goals.targets(objects, bodies.caps)
         return Truth(bodies.tool, command, bodies.width, target, goals.places(target), objects)
 
-    def scene(self, row: int, family: str) -> operator.Scene:
+    def scene(self, row: int, family: str) -> operator.OperatorView:
         """One environment, as the scripted operator sees it."""
         tool, command, width = self.tool[row], self.command[row], float(self.width[row])
-        return operator.Scene(family, tool, command, width, self.target[row], self.goal[row], MOVE)
+        return operator.OperatorView(family, tool, command, width, self.target[row], self.goal[row], MOVE)
 
     def state(self) -> Array:
         """float64 [n, 7], proprioception."""

@@ -19,7 +19,7 @@ class OpenGL:
 
     def __init__(self, model: mujoco.MjModel, camera: str, height: int, width: int) -> None:
         try:
-            self._gl = egl_context(width, height)
+            self._gl = make_egl_context(width, height)
         except (ImportError, AttributeError, OSError, RuntimeError) as error:
             raise RuntimeError(
                 f"sim.renderer=egl: no OpenGL by EGL here ({error}). Install libegl1, or set sim.renderer=raycast."
@@ -51,7 +51,7 @@ class OpenGL:
         self._gl.free()
 
 
-def egl_context(width: int, height: int) -> Any:
+def make_egl_context(width: int, height: int) -> Any:
     """Somewhere to draw without a screen. What is raised where there is none depends on what is missing."""
     from mujoco.egl import GLContext
 

@@ -44,7 +44,7 @@ def draw_faults(rng: np.random.Generator) -> Faults:
 
 
 @dataclass(frozen=True)
-class Scene:
+class OperatorView:
     """What the operator sees of one environment: positions in metres.
 
     Attributes:
@@ -62,24 +62,24 @@ class Scene:
     step_limit: float
 
 
-def act(scene: Scene, faults: Faults = Faults()) -> Vector:
+def choose_action(scene: OperatorView, faults: Faults = Faults()) -> Vector:
     """One control step's action: [dx, dy, dz in metres, gripper in -1…1]."""
     chosen = {"pick": _pick, "put": _put, "push": _push, "press": _press}[scene.family]
     return chosen(scene, faults)
 
 
-def _go(scene: Scene, point: Iterable[float], gripper: float) -> Vector:
+def _go(scene: OperatorView, point: Iterable[float], gripper: float) -> Vector:
     move = np.clip(np.array([*point]) - scene.command, -scene.step_limit, scene.step_limit)
     return np.array([*move, gripper])
 
 
-def _holds(scene: Scene, faults: Faults) -> bool:
+def _holds(scene: OperatorView, faults: Faults) -> bool:
     beside = np.linalg.norm(scene.target[:2] - scene.tool[:2])
     above = abs(scene.target[2] + faults.grasp_high - scene.tool[2])
     return bool(0.03 < scene.width < 0.045 and beside < 0.02 and above < 0.02)
 
 
-def _reach(scene: Scene, faults: Faults) -> Vector:
+def _reach(scene: OperatorView, faults: Faults) -> Vector:
     """Move over the target, go down, close the gripper."""
     x, y, z = scene.target
     beside = float(np.linalg.norm(scene.target[:2] - scene.tool[:2]))
@@ -91,13 +91,13 @@ def _reach(scene: Scene, faults: Faults) -> Vector:
     return _go(scene, (x, y, height), OPEN if scene.tool[2] > height + 0.008 else CLOSED)
 
 
-def _pick(scene: Scene, faults: Faults) -> Vector:
+def _pick(scene: OperatorView, faults: Faults) -> Vector:
     if not _holds(scene, faults):
         return _reach(scene, faults)
     return _go(scene, (scene.tool[0], scene.tool[1], 0.20), CLOSED)
 
 
-def _put(scene: Scene, faults: Faults) -> Vector:
+def _put(scene: OperatorView, faults: Faults) -> Vector:
     if not _holds(scene, faults):
         return _reach(scene, faults)
     goal = scene.goal + np.array(faults.place_off)
@@ -111,7 +111,7 @@ def _put(scene: Scene, faults: Faults) -> Vector:
     return _go(scene, scene.tool, OPEN)
 
 
-def _push(scene: Scene, faults: Faults) -> Vector:
+def _push(scene: OperatorView, faults: Faults) -> Vector:
     way = scene.goal - scene.target[:2]
     length = float(np.linalg.norm(way)) + 1e-6
     direction = way / length
@@ -133,7 +133,7 @@ def _push(scene: Scene, faults: Faults) -> Vector:
     return _go(scene, (*behind, 0.025), CLOSED)
 
 
-def _press(scene: Scene, faults: Faults) -> Vector:
+def _press(scene: OperatorView, faults: Faults) -> Vector:
     x, y, _ = scene.target
     beside = np.linalg.norm(scene.target[:2] - scene.tool[:2])
     if beside > 0.012:

@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterable, Sequence
 import numpy as np
 
 from embodied_rl.interfaces.sim import Array, Episode, NotFinite, Observation, Source, StepResult
-from embodied_rl_sims.chunks import asked_for_final_picture, empty_result
+from embodied_rl_sims.chunks import find_final_pictures, make_empty_result
 from embodied_rl_sims.tabletop import arm, operator
 from embodied_rl_sims.tabletop.bodies import FIXTURES, OBJECTS, Bodies
-from embodied_rl_sims.tabletop.camera import RayCamera, View
+from embodied_rl_sims.tabletop.camera import CameraView, RayCamera
 from embodied_rl_sims.tabletop.goals import Goals
-from embodied_rl_sims.tabletop.layout import SPLITS, Layout, draw
+from embodied_rl_sims.tabletop.layout import SPLITS, Layout, draw_layout
 from embodied_rl_sims.tabletop.observation import Privileged, Truth, add_noise
 from embodied_rl_sims.tabletop.opengl import OpenGL
 from embodied_rl_sims.tabletop.settings import LAG, WORKSPACE_HIGH, WORKSPACE_LOW, TabletopConfig, spec_of
@@ -43,7 +43,7 @@ class Tabletop:
         self._tinted = [model.geom(name).id for name in (*OBJECTS, *FIXTURES)]
         self._episode: list[Episode | None] = [None] * num_envs
         self._layout: list[Layout | None] = [None] * num_envs
-        self._view: list[View | None] = [None] * num_envs
+        self._view: list[CameraView | None] = [None] * num_envs
         self._command = np.zeros((num_envs, 3))
         self._clock, self._delay = np.zeros(num_envs, np.int64), np.zeros(num_envs, np.int64)
         self._film_cameras: dict[tuple[int, int], RayCamera] = {}
@@ -58,7 +58,7 @@ class Tabletop:
         return self._observe()
 
     def step(self, actions: Array, next_episodes: Sequence[Episode | None]) -> StepResult:
-        result = empty_result(self.spec, actions)
+        result = make_empty_result(self.spec, actions)
         running = self._running()
         self._wait(running)
         for j in range(actions.shape[1]):
@@ -72,7 +72,7 @@ class Tabletop:
             running &= ~over & ~late
         result.ended = np.flatnonzero(result.terminated | result.truncated)
         if len(result.ended):
-            wanted = result.truncated | asked_for_final_picture(self._episode)
+            wanted = result.truncated | find_final_pictures(self._episode)
             result.final_observation = self._observe(result.ended, wanted)
             for row in result.ended:
                 self._begin(int(row), next_episodes[row])
@@ -133,12 +133,12 @@ class Tabletop:
         def actions() -> Array:
             moves = np.zeros((self.num_envs, self.spec.action_dim), np.float32)
             self._bodies.gather()
-            truth = Truth.of(self._bodies, self._goals, self._command)
+            truth = Truth.from_bodies(self._bodies, self._goals, self._command)
             for row, (episode, layout) in enumerate(zip(self._episode, self._layout, strict=True)):
                 if episode is not None and layout is not None:
                     rng = np.random.default_rng([episode.seed, _FAULT_STREAM])
                     faults = operator.draw_faults(rng) if faulty else operator.Faults()
-                    moves[row] = operator.act(truth.scene(row, layout.family), faults)
+                    moves[row] = operator.choose_action(truth.scene(row, layout.family), faults)
             return moves
 
         return actions
@@ -185,7 +185,7 @@ class Tabletop:
         self._command = np.where(running[:, None], tool + np.clip(goal - tool, -LAG, LAG), self._command)
         self._command[:, 2] = np.maximum(self._command[:, 2], WORKSPACE_LOW[2])
         fingers = 0.02 * (action[:, 3:] + 1)
-        control = np.concatenate([arm.inverse(self._command), fingers, fingers], axis=1)
+        control = np.concatenate([arm.solve_inverse(self._command), fingers, fingers], axis=1)
         self._bodies.advance(np.flatnonzero(running), control)
         self._clock += running
         self._displace(running)
@@ -240,7 +240,7 @@ class Tabletop:
         shown = rows[running[rows]]
         self._bodies.settle(shown)
         self._bodies.gather()
-        truth = Truth.of(self._bodies, self._goals, self._command)
+        truth = Truth.from_bodies(self._bodies, self._goals, self._command)
         state = np.where(running[:, None], truth.state(), 0).astype(np.float32)
         privileged = self._privileged.of(truth, self._clock / self.config.horizon)
         privileged = np.where(running[:, None], privileged, 0).astype(np.float32)
@@ -270,7 +270,7 @@ class Tabletop:
         if episode is None:
             self._layout[row] = self._view[row] = None
             return
-        layout = draw(episode, self.config.randomise)
+        layout = draw_layout(episode, self.config.randomise)
         self._layout[row] = layout
         self._view[row] = self._camera.view(layout.look)
         self._paint(row, layout)

@@ -15,7 +15,7 @@ from embodied_rl.interfaces.sim import Array
 from embodied_rl_sims.tabletop.bodies import STATE, Bodies
 from embodied_rl_sims.tabletop.layout import Layout
 from embodied_rl_sims.tabletop.settings import SUBSTEPS
-from embodied_rl_sims.tabletop_warp.devices import record
+from embodied_rl_sims.tabletop_warp.devices import record_graph
 
 _CONTACTS, _ROWS = 64, 256  # room for contacts, on average, and for rows of constraints of a world
 _TOO_MANY = (
@@ -47,9 +47,9 @@ class WarpBodies(Bodies):
         options.warn_overflow = 0  # `gather` raises instead
         if deterministic and device != "cpu":
             options.deterministic = mjw.DeterminismType.ALL
-        self._read, self._write = record(device, self._read_state), record(device, self._write_state)
-        self._save, self._substep = record(device, self._save_held), record(device, self._step)
-        self._put_back = record(device, self._restore_held)
+        self._read, self._write = record_graph(device, self._read_state), record_graph(device, self._write_state)
+        self._save, self._substep = record_graph(device, self._save_held), record_graph(device, self._step)
+        self._put_back = record_graph(device, self._restore_held)
         self._site = self.model.site("tool").id
         self._states = np.zeros((num_envs, size), np.float32)  # the worlds', while `_known`, with `_placed` rows newer
         self._known, self._placed = False, np.zeros(num_envs, bool)

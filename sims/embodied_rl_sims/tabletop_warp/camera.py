@@ -7,9 +7,9 @@ import numpy as np
 import warp as wp
 
 from embodied_rl.interfaces.sim import Array
-from embodied_rl_sims.tabletop.camera import GROUPS, RayCamera, View
+from embodied_rl_sims.tabletop.camera import GROUPS, CameraView, RayCamera
 from embodied_rl_sims.tabletop_warp.bodies import WarpBodies
-from embodied_rl_sims.tabletop_warp.devices import record
+from embodied_rl_sims.tabletop_warp.devices import record_graph
 
 _EVERY_GROUP = (-1,) * 6  # of those in the tree
 
@@ -25,7 +25,7 @@ class WarpCamera:
         n, pixels, geometries = len(bodies.qpos), camera.height * camera.width, bodies.model.ngeom
         self._bodies, self._device = bodies, bodies.device
         self._size = (n, camera.height, camera.width, 3)
-        self._views: list[View | None] = [None] * n
+        self._views: list[CameraView | None] = [None] * n
         with wp.ScopedDevice(bodies.device):
             self._tree = mjw.create_render_context(
                 bodies.model, n, cam_res=(1, 1), cam_active=[], enabled_geom_groups=list(GROUPS)
@@ -38,9 +38,12 @@ class WarpCamera:
             self._distance, self._geometry = wp.zeros((n, pixels), dtype=float), wp.zeros((n, pixels), dtype=int)
             self._no_body = wp.full(pixels, -1, dtype=int)
             self._background, self._picture = (wp.zeros((n, pixels, 3), dtype=wp.uint8) for _ in range(2))
-        self._aim, self._shoot = record(self._device, self._aim_rays), record(self._device, self._cast_and_shade)
+        self._aim, self._shoot = (
+            record_graph(self._device, self._aim_rays),
+            record_graph(self._device, self._cast_and_shade),
+        )
 
-    def draw(self, views: Sequence[View | None], colours: Array) -> Array:
+    def draw(self, views: Sequence[CameraView | None], colours: Array) -> Array:
         """uint8 [n, h, w, 3] of the worlds as they stand; those without a view show whatever they showed.
 
         Args:
@@ -54,7 +57,7 @@ class WarpCamera:
         self._shoot()
         return self._picture.numpy().reshape(self._size)
 
-    def _take(self, views: Sequence[View | None], colours: Array) -> None:
+    def _take(self, views: Sequence[CameraView | None], colours: Array) -> None:
         """Bring the views that are new since the last picture to the device."""
         fresh = [(row, view) for row, view in enumerate(views) if view is not None and view is not self._views[row]]
         if not fresh:

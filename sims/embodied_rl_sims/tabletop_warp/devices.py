@@ -11,7 +11,7 @@ from embodied_rl.interfaces.sim import Unavailable
 _RECORDING = Lock()  # Warp records one graph at a time, whatever the thread
 
 
-def choose(name: str) -> str:
+def choose_device(name: str) -> str:
     """The device that `sim.device` means.
 
     Raises:
@@ -26,12 +26,12 @@ def choose(name: str) -> str:
     return wanted
 
 
-def describe(device: str) -> str:
+def describe_device(device: str) -> str:
     """A device, in words."""
     return device if device == "cpu" else f"{device}, {wp.get_device(device).name}"
 
 
-def record(device: str, work: Callable[[], None]) -> Callable[[], None]:
+def record_graph(device: str, work: Callable[[], None]) -> Callable[[], None]:
     """Do `work` once, which compiles its kernels, and record it: the result repeats it without Python in between."""
     with _RECORDING, wp.ScopedDevice(device):
         work()

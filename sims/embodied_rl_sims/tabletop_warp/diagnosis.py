@@ -10,15 +10,15 @@ _REMAKE = "embodied-rl sim install tabletop_warp replace=true"
 
 def diagnose(config: TabletopWarpConfig) -> list[Diagnosis]:
     """Whether the packages go together, and where the worlds are."""
-    return [packages(), device(config)]
+    return [check_packages(), check_device(config)]
 
 
 def provenance(config: TabletopWarpConfig) -> dict[str, str]:
     """Versions of the packages, and the device."""
-    return {**{name: find_version(name) or "missing" for name in _PACKAGES}, "device": device(config).found}
+    return {**{name: find_version(name) or "missing" for name in _PACKAGES}, "device": check_device(config).found}
 
 
-def packages() -> Diagnosis:
+def check_packages() -> Diagnosis:
     """MuJoCo and MuJoCo Warp are released together, with numbers that agree."""
     found = {name: find_version(name) or "missing" for name in _PACKAGES}
     shown = ", ".join(f"{name} {number}" for name, number in found.items())
@@ -32,14 +32,14 @@ def packages() -> Diagnosis:
     )
 
 
-def device(config: TabletopWarpConfig) -> Diagnosis:
+def check_device(config: TabletopWarpConfig) -> Diagnosis:
     """What `sim.device` means here."""
     try:
-        from embodied_rl_sims.tabletop_warp.devices import choose, describe
+        from embodied_rl_sims.tabletop_warp.devices import choose_device, describe_device
 
-        chosen = choose(config.device)
+        chosen = choose_device(config.device)
     except (ImportError, Unavailable) as error:
         said, _, remedy = str(error).partition(". ")
         return Diagnosis("device", "fail", said, remedy or _REMAKE)
     slow = "it works, but sim=tabletop is faster without a GPU" if chosen == "cpu" else ""
-    return Diagnosis("device", "warn" if slow else "ok", describe(chosen), slow)
+    return Diagnosis("device", "warn" if slow else "ok", describe_device(chosen), slow)

@@ -40,9 +40,9 @@ class TabletopWarp(Tabletop):
     @staticmethod
     def spec_of(config: TabletopWarpConfig) -> SimulatorSpec:
         """The tabletop's specification: observations are in NumPy arrays, wherever the physics runs."""
-        from embodied_rl_sims.tabletop_warp.devices import choose
+        from embodied_rl_sims.tabletop_warp.devices import choose_device
 
-        choose(config.device)
+        choose_device(config.device)
         return spec_of(config)
 
     def bare_loop(self, actions: Array) -> Callable[[], None]:
@@ -62,6 +62,6 @@ class TabletopWarp(Tabletop):
 
 def _build(config: TabletopWarpConfig, num_envs: int) -> "WarpBodies":
     from embodied_rl_sims.tabletop_warp.bodies import WarpBodies
-    from embodied_rl_sims.tabletop_warp.devices import choose
+    from embodied_rl_sims.tabletop_warp.devices import choose_device
 
-    return WarpBodies(num_envs, choose(config.device), config.deterministic)
+    return WarpBodies(num_envs, choose_device(config.device), config.deterministic)

@@ -74,7 +74,7 @@ def package_loop(id, seeds):
         observation, _ = environment.reset(seed=seed)
         run = found[seed] = {"reward": [], "success": [], "state": [flat(observation)]}
         for _ in range(STEPS):
-            observation, reward, _, _, info = environment.step(fetch.operator(id)(observation))
+            observation, reward, _, _, info = environment.step(fetch.make_operator(id)(observation))
             run["reward"].append(np.float32(reward))
             run["success"].append(bool(info["is_success"]))
             run["state"].append(flat(observation))
@@ -93,7 +93,7 @@ def package_pictures(id, seed, steps):
         environment = gymnasium.make(id, render_mode="rgb_array", width=16, height=16)
         observation, _ = environment.reset(seed=seed)
         for _ in range(stop):
-            observation = environment.step(fetch.operator(id)(observation))[0]
+            observation = environment.step(fetch.make_operator(id)(observation))[0]
         pictures.append(environment.render())
         environment.close()
     return pictures

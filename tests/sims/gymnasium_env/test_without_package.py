@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 
-from embodied_rl.rollout.episodes import episode_seed
-from embodied_rl.simulators.environments import recipe
+from embodied_rl.rollout.episode_sampler import derive_episode_seed
+from embodied_rl.simulators.python_environments import read_recipe
 from embodied_rl_sims.gymnasium_env import GymnasiumConfig
 from embodied_rl_sims.gymnasium_env.diagnosis import PINS
-from embodied_rl_sims.gymnasium_env.environment import folded, instruction_of
-from embodied_rl_sims.pictures import resized
+from embodied_rl_sims.gymnasium_env.environment import fold_seed, make_instruction
+from embodied_rl_sims.pictures import resize_picture
 
 
 @pytest.mark.parametrize(
@@ -39,25 +39,25 @@ def test_settings_that_cannot_be_are_named(settings, message) -> None:
     ],
 )
 def test_the_instruction_is_made_of_the_id(id, words) -> None:
-    assert instruction_of(GymnasiumConfig(id=id)) == words
-    assert instruction_of(GymnasiumConfig(id=id, instruction="do it")) == "do it"
+    assert make_instruction(GymnasiumConfig(id=id)) == words
+    assert make_instruction(GymnasiumConfig(id=id, instruction="do it")) == "do it"
 
 
 def test_the_recipe_installs_what_the_diagnosis_expects() -> None:
-    steps = [requirement for step in recipe("gymnasium").steps for requirement in step]
+    steps = [requirement for step in read_recipe("gymnasium").steps for requirement in step]
     assert steps == [f"{name}=={version}" for name, version in PINS.items()]
 
 
 def test_folded_seeds_fit_31_bits_and_never_meet_across_purposes() -> None:
     """The purposes' seeds lie in ranges that do not overlap, as they do before."""
     seeds = {
-        purpose: [folded(episode_seed(purpose, "train", 0, index)) for index in range(2000)]
+        purpose: [fold_seed(derive_episode_seed(purpose, "train", 0, index)) for index in range(2000)]
         for purpose in ("train", "select", "report")
     }
     ends = [(min(found), max(found)) for found in seeds.values()]
     assert ends[0][1] < ends[1][0] and ends[1][1] < ends[2][0] and ends[2][1] < 2**31
     assert all(len(set(found)) > 1990 for found in seeds.values())
-    assert [folded(seed) for seed in (0, 7, 123_456)] == [0, 7, 123_456]
+    assert [fold_seed(seed) for seed in (0, 7, 123_456)] == [0, 7, 123_456]
 
 
 def test_a_smaller_picture_is_the_mean_of_what_it_covers() -> None:
@@ -65,6 +65,6 @@ def test_a_smaller_picture_is_the_mean_of_what_it_covers() -> None:
     picture = np.array([[0, 90, 30], [60, 30, 90]], np.uint8)[..., None].repeat(3, 2)
     left = (0 + 60 + 0.5 * (90 + 30)) / 3
     right = (30 + 90 + 0.5 * (90 + 30)) / 3
-    assert resized(picture, 1, 2)[0, :, 0].tolist() == [left, right]
-    assert np.array_equal(resized(picture, 4, 6), picture.repeat(2, 0).repeat(2, 1))
-    assert resized(picture, 2, 3) is picture
+    assert resize_picture(picture, 1, 2)[0, :, 0].tolist() == [left, right]
+    assert np.array_equal(resize_picture(picture, 4, 6), picture.repeat(2, 0).repeat(2, 1))
+    assert resize_picture(picture, 2, 3) is picture

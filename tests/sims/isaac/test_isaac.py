@@ -10,9 +10,9 @@ import torch
 from embodied_rl.interfaces.sim import Episode, NotFinite, Source, Unavailable
 from embodied_rl.processes.local import InlineHandle
 from embodied_rl.rollout.buffer import Rollout
-from embodied_rl.rollout.collect import Collector
-from embodied_rl.rollout.episodes import EpisodeSampler
-from embodied_rl.simulators.environments import recipe
+from embodied_rl.rollout.collector import Collector
+from embodied_rl.rollout.episode_sampler import EpisodeSampler
+from embodied_rl.simulators.python_environments import read_recipe
 from embodied_rl.testing.contract import check_simulator
 from embodied_rl.testing.fakes import RowwiseFakeActor
 from embodied_rl_sims.isaac import IsaacLab, IsaacLabConfig, app, diagnosis
@@ -221,5 +221,5 @@ def test_physics_that_leaves_the_numbers_names_the_environment(make) -> None:
 
 
 def test_the_recipe_installs_what_the_diagnosis_expects() -> None:
-    steps = [requirement for step in recipe("isaaclab").steps for requirement in step]
+    steps = [requirement for step in read_recipe("isaaclab").steps for requirement in step]
     assert [step.replace("[all,extscache]", "") for step in steps] == [f"{a}=={b}" for a, b in diagnosis.PINS.items()]

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from embodied_rl.interfaces.sim import Array, Episode
-from embodied_rl_sims.libero import Libero, LiberoConfig, launch, light, package
+from embodied_rl_sims.libero import Libero, LiberoConfig, light, loading, package
 from embodied_rl_sims.libero.scene import Scene
 
 SIZE, RENDERER = 48, "osmesa"
@@ -44,9 +44,9 @@ def own_loop(
         finished: start from an official state in which the first object of interest was put on the second.
     """
     config = settings(assets, suite=suite, rendering=rendering, terminate_on_success=False, mirror=False)
-    environments = launch.load(RENDERER, Path(assets))
-    problem = package.problems(suite)[task]
-    chosen = package.initial_states(problem.states)[STATE]
+    environments = loading.load_package(RENDERER, Path(assets))
+    problem = package.list_problems(suite)[task]
+    chosen = package.read_initial_states(problem.states)[STATE]
     if finished:
         chosen = put_on(environments, problem, chosen)
     simulator = Libero(config, 1)
@@ -161,7 +161,7 @@ class initial_states:  # noqa: N801  read as a verb's object
         self._given = given
 
     def __enter__(self) -> None:
-        self._read = read = package.initial_states
+        self._read = read = package.read_initial_states
 
         def changed(path: Path) -> Array:
             states = read(path).copy()
@@ -169,10 +169,10 @@ class initial_states:  # noqa: N801  read as a verb's object
                 states[number] = state
             return states
 
-        package.initial_states = changed
+        package.read_initial_states = changed
 
     def __exit__(self, *_: object) -> None:
-        package.initial_states = self._read
+        package.read_initial_states = self._read
 
 
 class lights:  # noqa: N801
@@ -192,7 +192,7 @@ class lights:  # noqa: N801
                 model.vis.quality.shadowsize = model.vis.quality.offsamples = 0
                 model.light_castshadow[:] = 0
                 model.mat_reflectance[:] = 0
-                light.coarsen(model)
+                light.coarsen_meshes(model)
                 made(context, sim, *args, **named)
 
             self._binding.MjRenderContextOffscreen.__init__ = make
@@ -204,7 +204,7 @@ class lights:  # noqa: N801
 def put_on(environments: ModuleType, problem: package.Problem, state: Array) -> Array:
     """A state in which the first object of interest hangs just above the second."""
     scene = Scene(environments, problem, LiberoConfig(cameras=()))
-    domain, (moved, below) = scene._domain, package.objects_of_interest(problem.bddl)
+    domain, (moved, below) = scene._domain, package.read_objects_of_interest(problem.bddl)
     places = [domain.sim.model.get_joint_qpos_addr(domain.get_object(name).joints[-1])[0] for name in (moved, below)]
     changed = state.copy()
     changed[1 + places[0] : 4 + places[0]] = state[1 + places[1] : 4 + places[1]]
@@ -216,7 +216,7 @@ def put_on(environments: ModuleType, problem: package.Problem, state: Array) -> 
 def model_after_episodes(assets: str) -> dict[str, Array]:
     """Every array of a scene's model right after it was built and begun, and begun again after other episodes."""
     simulator = Libero(settings(assets, suite="libero_goal", cameras=(), terminate_on_success=False), 1)
-    task = [problem.name for problem in package.problems("libero_goal")].index("turn_on_the_stove")
+    task = [problem.name for problem in package.list_problems("libero_goal")].index("turn_on_the_stove")
     episode = [Episode(0, task, SEED, initial_state=STATE)]
     simulator.reset(episode)
     found = model_arrays(simulator, "fresh")
@@ -243,13 +243,13 @@ def array_names(model: Any) -> list[str]:
 
 def lighter(assets: str) -> dict[str, Array]:
     """The same control steps with official rendering, with light, and with light that keeps all triangles ("plain")."""
-    coarsen, found, models = light.coarsen, {}, {}
+    coarsen, found, models = light.coarsen_meshes, {}, {}
     for name, rendering, cameras in (
         ("official", "official", CAMERAS),
         ("light", "light", CAMERAS),
         ("plain", "light", CAMERAS),
     ):
-        light.coarsen = (lambda model: None) if name == "plain" else coarsen
+        light.coarsen_meshes = (lambda model: None) if name == "plain" else coarsen
         options = {"suite": "libero_spatial", "rendering": rendering, "cameras": cameras, "image_size": 64}
         simulator = Libero(settings(assets, **options), 1)
         episode = [Episode(0, 0, SEED, initial_state=STATE)]
@@ -258,7 +258,7 @@ def lighter(assets: str) -> dict[str, Array]:
         found[f"{name}_physics"] = np.array([*physics, physics_of(simulator)])
         found.update({f"{name}_{camera}": np.array([each.images[camera][0] for each in seen]) for camera in cameras})
         models[name] = domain_of(simulator).sim.model._model
-    light.coarsen = coarsen
+    light.coarsen_meshes = coarsen
     one, other = models["official"], models["light"]
     collides = (one.geom_contype | one.geom_conaffinity) != 0
     return {
@@ -285,7 +285,7 @@ def chunks(assets: str) -> dict[str, Array]:
     Scene.draw = lambda self, camera, *size: drawn.append(camera) or draw(self, camera, *size)
     at_once = simulator.step(actions(6)[None], episode)
     Scene.draw = draw
-    interest = package.objects_of_interest(package.problems("libero_object")[1].bddl)
+    interest = package.read_objects_of_interest(package.list_problems("libero_object")[1].bddl)
     data, bodies = domain_of(simulator).sim.data, domain_of(simulator).obj_body_id
     places = np.array([data.body_xpos[bodies[name]] for name in interest])
     gripper = data.get_site_xpos("gripper0_grip_site").copy()
@@ -315,14 +315,14 @@ def operated(assets: str, task: int) -> dict[str, Array]:
     while simulator.episode(0) is not None:
         taken.append(act()[0])
         success.append(simulator.step(taken[-1][None, None], [None]).success[0, 0])
-    environments = launch.load(RENDERER, Path(assets))
-    problem = package.problems("libero_object")[task]
+    environments = loading.load_package(RENDERER, Path(assets))
+    problem = package.list_problems("libero_object")[task]
     environment = environments.env_wrapper.ControlEnv(
         str(problem.bddl), use_camera_obs=False, has_offscreen_renderer=False
     )
     environment.seed(SEED)
     environment.reset()
-    environment.set_init_state(package.initial_states(problem.states)[STATE])
+    environment.set_init_state(package.read_initial_states(problem.states)[STATE])
     for _ in range(10):
         environment.step([0, 0, 0, 0, 0, 0, -1])
     theirs = [environment.step(action.astype(float))[2] for action in taken]
@@ -333,7 +333,7 @@ def starts(assets: str) -> dict[str, Array]:
     """Where episodes start: by number, by seed, and with the picture turned as the config says."""
     options = {"suite": "libero_object", "settle": 0, "image_size": 32}
     plain = Libero(settings(assets, mirror=False, **options), 1)
-    official = package.initial_states(package.problems("libero_object")[0].states)
+    official = package.read_initial_states(package.list_problems("libero_object")[0].states)
     found = {"official": official}
     for number in (0, 7, len(official) - 1):
         plain.reset([Episode(0, 0, 1, initial_state=number)])
@@ -361,15 +361,15 @@ def side_of(domain: Any, name: str, camera: str) -> Array:
 
 def benchmark(assets: str) -> dict[str, Array]:
     """The package's own order of tasks and their words; its module wants torch, for files that are not read here."""
-    launch.load(RENDERER, Path(assets))
-    os.environ["LIBERO_CONFIG_PATH"] = launch._write_config()
+    loading.load_package(RENDERER, Path(assets))
+    os.environ["LIBERO_CONFIG_PATH"] = loading._write_config()
     sys.modules.setdefault("torch", SimpleNamespace())  # type: ignore[arg-type]
     from libero.libero import benchmark
 
     found: dict[str, Array] = {}
     for suite in ("libero_spatial", "libero_object", "libero_goal", "libero_10", "libero_90"):
         tasks = [benchmark.get_benchmark(suite)().get_task(i) for i in range(90 if suite == "libero_90" else 10)]
-        problems = package.problems(suite)
+        problems = package.list_problems(suite)
         found[f"{suite}_theirs"] = np.array([(task.name, task.language, task.bddl_file) for task in tasks])
         found[f"{suite}_ours"] = np.array([(each.name, each.instruction, each.bddl.name) for each in problems])
     return found
@@ -379,7 +379,7 @@ def configured(home: str, assets: str) -> dict[str, Array]:
     """What loading the package leaves behind, with `home` as the user's folder."""
     os.environ["HOME"] = home
     os.environ.pop("LIBERO_CONFIG_PATH", None)
-    launch.load(RENDERER, Path(assets))
+    loading.load_package(RENDERER, Path(assets))
     left = sorted(path.relative_to(home).as_posix() for path in Path(home).rglob("*"))
     return {"left": np.array(left), "variable": np.array("LIBERO_CONFIG_PATH" in os.environ)}
 

@@ -26,7 +26,7 @@ class Room:
 
 
 def environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, **options: Any) -> tuple[LiberoEnvironment, Room]:
-    monkeypatch.setattr(package, "initial_states", lambda path: STATES)
+    monkeypatch.setattr(package, "read_initial_states", lambda path: STATES)
     (tmp_path / "task.bddl").write_text("(:obj_of_interest a_1)")
     room, problem = Room(), package.Problem("task", "do it", tmp_path / "task.bddl", tmp_path / "none")
     scenes: Any = SimpleNamespace(take=lambda task: room)

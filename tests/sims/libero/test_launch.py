@@ -6,7 +6,7 @@ from types import ModuleType
 
 import pytest
 
-from embodied_rl_sims.libero import assets, launch, package
+from embodied_rl_sims.libero import assets, loading, package
 
 VARIABLE = "LIBERO_CONFIG_PATH"
 
@@ -15,9 +15,9 @@ VARIABLE = "LIBERO_CONFIG_PATH"
 def seen(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[str | None]:
     """What the variable holds whenever the package is imported; the user's folder is empty."""
     found: list[str | None] = []
-    monkeypatch.setattr(package, "root", lambda: tmp_path / "package")
+    monkeypatch.setattr(package, "find_benchmark_folder", lambda: tmp_path / "package")
     monkeypatch.setattr(
-        launch, "import_module", lambda name: found.append(os.environ.get(VARIABLE)) or ModuleType(name)
+        loading, "import_module", lambda name: found.append(os.environ.get(VARIABLE)) or ModuleType(name)
     )
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     monkeypatch.delenv(VARIABLE, raising=False)
@@ -35,14 +35,14 @@ def has_configuration(folder: str | None) -> bool:
 
 
 def test_without_a_configuration_the_package_finds_one_and_the_variable_goes(seen: list[str | None]) -> None:
-    launch._import_quietly()
+    loading._import_quietly()
     assert has_configuration(seen[0])
     assert VARIABLE not in os.environ
 
 
 def test_the_user_s_own_configuration_is_used(seen: list[str | None], tmp_path: Path) -> None:
     configuration(tmp_path / "home" / ".libero")
-    launch._import_quietly()
+    loading._import_quietly()
     assert seen == [None] and VARIABLE not in os.environ
 
 
@@ -54,7 +54,7 @@ def test_the_user_s_variable_is_as_before(
     if exists:
         configuration(folder)
     monkeypatch.setenv(VARIABLE, str(folder))
-    launch._import_quietly()
+    loading._import_quietly()
     assert has_configuration(seen[0]) and (seen[0] == str(folder)) == exists
     assert os.environ[VARIABLE] == str(folder)
 
@@ -65,11 +65,11 @@ def test_assets_are_where_the_user_s_configuration_says(seen: list[str | None], 
         tmp_path / "package/assets",
         tmp_path / "named",
     )
-    assert assets.folder(None) == downloaded, "none exists: where a download would bring them"
+    assert assets.find_assets_folder(None) == downloaded, "none exists: where a download would bring them"
     downloaded.mkdir(parents=True)
     packaged.mkdir(parents=True)
-    assert assets.folder(None) == packaged
+    assert assets.find_assets_folder(None) == packaged
     named.mkdir()
     (configuration(tmp_path / "home" / ".libero") / "config.yaml").write_text(f"assets: {named}\nbenchmark_root: x\n")
-    assert assets.folder(None) == named
-    assert assets.folder("/chosen") == Path("/chosen")
+    assert assets.find_assets_folder(None) == named
+    assert assets.find_assets_folder("/chosen") == Path("/chosen")

@@ -30,7 +30,7 @@ def volume(vertices: Array, faces: Array) -> float:
 
 def test_a_sphere_stays_a_sphere() -> None:
     vertices, faces = sphere(60)
-    left, corners = light.merged(vertices, faces, cell=0.1)
+    left, corners = light.merge_vertices(vertices, faces, cell=0.1)
     assert 0 < len(left) < len(faces) / 4
     assert volume(vertices, corners) == pytest.approx(4 / 3 * np.pi, rel=0.05)
     moved = np.linalg.norm(vertices[corners] - vertices[faces[left]], axis=-1)
@@ -39,7 +39,7 @@ def test_a_sphere_stays_a_sphere() -> None:
 
 def test_triangles_are_not_shrunk_and_not_repeated() -> None:
     vertices, faces = sphere(60)
-    _, corners = light.merged(vertices, faces, cell=0.1)
+    _, corners = light.merge_vertices(vertices, faces, cell=0.1)
     assert all(len(set(face)) == 3 for face in corners.tolist())
     turned = {tuple(np.roll(face, -int(face.argmin())).tolist()) for face in corners}
     assert len(turned) == len(corners)
@@ -47,20 +47,20 @@ def test_triangles_are_not_shrunk_and_not_repeated() -> None:
 
 def test_both_sides_of_a_sheet_are_kept() -> None:
     vertices = np.array([[0.0, 0.0, 0.0], [1.0, 0.0, 0.0], [0.0, 1.0, 0.0]])
-    left, corners = light.merged(vertices, np.array([[0, 1, 2], [2, 1, 0], [1, 2, 0]]), cell=0.1)
+    left, corners = light.merge_vertices(vertices, np.array([[0, 1, 2], [2, 1, 0], [1, 2, 0]]), cell=0.1)
     assert left.tolist() == [0, 1] and corners.tolist() == [[0, 1, 2], [2, 1, 0]]
 
 
 def test_cells_smaller_than_triangles_change_nothing() -> None:
     vertices, faces = np.random.default_rng(0).uniform(size=(30, 3)), np.arange(30).reshape(10, 3)
-    left, corners = light.merged(vertices, faces, cell=1e-6)
+    left, corners = light.merge_vertices(vertices, faces, cell=1e-6)
     assert np.array_equal(left, np.arange(10)) and np.array_equal(corners, faces)
 
 
 def test_of_a_cell_the_vertex_nearest_to_its_middle_stays() -> None:
     along = np.array([0.0, 0.4, 0.9, 2.5, 4.5])
     vertices = np.stack([along, along**2, along], axis=1)
-    left, corners = light.merged(vertices, np.array([[0, 3, 4], [3, 2, 4]]), cell=1.0)
+    left, corners = light.merge_vertices(vertices, np.array([[0, 3, 4], [3, 2, 4]]), cell=1.0)
     assert left.tolist() == [0, 1] and corners.tolist() == [[1, 3, 4], [3, 1, 4]]
 
 
@@ -96,7 +96,7 @@ def model(prefix: str = "") -> SimpleNamespace:
 @pytest.mark.parametrize("prefix", ["", "robot0_"])
 def test_only_large_meshes_that_cannot_collide_change(prefix: str) -> None:
     before, after = model(prefix), model(prefix)
-    light.coarsen(after)
+    light.coarsen_meshes(after)
     assert (after.mesh_facenum < before.mesh_facenum).tolist() == [True, False, False, False], MESHES
     first = before.mesh_facenum[0]
     for name, array in vars(before).items():
@@ -111,7 +111,7 @@ def test_only_large_meshes_that_cannot_collide_change(prefix: str) -> None:
 @pytest.mark.parametrize(("prefix", "cell"), [("", 0.01), ("robot0_", 0.015), ("mount0_", 0.015)])
 def test_corners_keep_their_normals_and_their_places_in_the_texture(prefix: str, cell: float) -> None:
     before, after = model(prefix), model(prefix)
-    light.coarsen(after)
+    light.coarsen_meshes(after)
     count = after.mesh_facenum[0]
     triangles = after.mesh_facenormal[:count, 0] // 3
     assert np.array_equal(after.mesh_facenormal[:count], before.mesh_facenormal[triangles])

@@ -17,7 +17,7 @@ SUITES = ("libero_spatial", "libero_object", "libero_goal", "libero_10", "libero
 def test_initial_states_are_what_torch_reads(tmp_path: Path) -> None:
     states = np.random.default_rng(0).normal(size=(5, 7))
     torch.save(states, tmp_path / "task.pruned_init")
-    assert np.array_equal(package.initial_states(tmp_path / "task.pruned_init"), states)
+    assert np.array_equal(package.read_initial_states(tmp_path / "task.pruned_init"), states)
 
 
 class Hostile:
@@ -28,7 +28,7 @@ class Hostile:
 def test_initial_states_that_would_run_code_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     torch.save(Hostile(), tmp_path / "task.pruned_init")
     with pytest.raises(pickle.UnpicklingError, match="print; only a NumPy array"):
-        package.initial_states(tmp_path / "task.pruned_init")
+        package.read_initial_states(tmp_path / "task.pruned_init")
     assert not capsys.readouterr().out
 
 
@@ -41,12 +41,12 @@ def test_initial_states_that_would_run_code_are_refused(tmp_path: Path, capsys: 
     ],
 )
 def test_an_instruction_is_the_task_s_name(task: str, words: str) -> None:
-    assert package.instruction(task) == words
+    assert package.make_instruction(task) == words
 
 
 def test_objects_of_interest(tmp_path: Path) -> None:
     (tmp_path / "a.bddl").write_text("(:objects a_1 - a)\n (:obj_of_interest\n  a_1\n  b_1_top_region\n )\n (:goal)")
-    assert package.objects_of_interest(tmp_path / "a.bddl") == ("a_1", "b_1_top_region")
+    assert package.read_objects_of_interest(tmp_path / "a.bddl") == ("a_1", "b_1_top_region")
 
 
 @pytest.fixture(scope="module")

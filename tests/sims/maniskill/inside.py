@@ -14,7 +14,7 @@ import torch
 
 from embodied_rl.interfaces.sim import Episode, Unavailable
 from embodied_rl.testing.simulator_contract import check_simulator
-from embodied_rl_sims.maniskill import ManiSkill, ManiSkillConfig, batch, package, physics, simulator
+from embodied_rl_sims.maniskill import ManiSkill, ManiSkillConfig, batched, package, physics, simulator
 
 CHECKS: dict[str, Callable[[], None]] = {}
 _SIZE = 32
@@ -34,9 +34,9 @@ def reused(config: ManiSkillConfig, num_envs: int = 1) -> Any:
     pool = _free.setdefault(key, [])
     if pool:
         env = pool.pop()
-        physics.renew(env)  # as at the end of any episode that has been stepped
+        physics.renew_scene(env)  # as at the end of any episode that has been stepped
         return env
-    env = package.make(config, num_envs)
+    env = package.make_environment(config, num_envs)
     env.close = lambda: pool.append(env)
     return env
 
@@ -195,13 +195,13 @@ def plans_are_the_packages() -> None:
 def a_batch_of_one_is_a_row() -> None:
     config = ManiSkillConfig(task="PushCube-v1", image_size=_SIZE, horizon=7, reward="normalized_dense")
     rows = ManiSkill(config, 1)
-    env = package.make(config)
-    batched = batch.Batch(config, rows.spec, env)
+    env = package.make_environment(config)
+    several = batched.BatchedSimulator(config, rows.spec, env)
     episodes = [[Episode(i, 0, 7 + i)] for i in range(5)]
-    pairs = [(rows.reset(episodes[0]), batched.reset(episodes[0]))]
+    pairs = [(rows.reset(episodes[0]), several.reset(episodes[0]))]
     for chunk in range(4):
         actions = np.random.default_rng(chunk).uniform(-1.5, 1.5, (1, 5, 7)).astype(np.float32)
-        left, right = (sim.step(actions, episodes[1 + chunk]) for sim in (rows, batched))
+        left, right = (sim.step(actions, episodes[1 + chunk]) for sim in (rows, several))
         for name in ("reward", "success", "steps", "executed", "source", "terminated", "truncated", "ended"):
             assert np.array_equal(getattr(left, name), getattr(right, name)), f"{name} differs in chunk {chunk}"
         assert (left.final_observation is None) == (right.final_observation is None)
@@ -274,7 +274,7 @@ def verdict(function: Callable[[], None]) -> str:
 
 
 if __name__ == "__main__":
-    simulator.make = reused
+    simulator.make_environment = reused
     names = sys.argv[1:] or list(CHECKS)
     try:
         ManiSkill.spec_of(ManiSkillConfig(task="PushCube-v1"))

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from embodied_rl.interfaces.sim import Camera, Episode, NotFinite, SimulatorSpec, Source, Task
-from embodied_rl_sims.maniskill import ManiSkillConfig, batch
+from embodied_rl_sims.maniskill import ManiSkillConfig, batched
 
 ROWS, HORIZON = 3, 4
 
@@ -55,8 +55,8 @@ class CounterReader:
 
 
 @pytest.fixture
-def simulator(monkeypatch: pytest.MonkeyPatch) -> batch.Batch:
-    monkeypatch.setattr(batch, "Reader", CounterReader)
+def simulator(monkeypatch: pytest.MonkeyPatch) -> batched.BatchedSimulator:
+    monkeypatch.setattr(batched, "Reader", CounterReader)
     spec = SimulatorSpec(
         cameras=(Camera("camera", 2, 2),),
         state_names=("total",),
@@ -68,7 +68,7 @@ def simulator(monkeypatch: pytest.MonkeyPatch) -> batch.Batch:
         tasks=(Task("Count-v1", "count"),),
         privileged_names=("twice",),
     )
-    return batch.Batch(ManiSkillConfig(task="Count-v1"), spec, Counter())
+    return batched.BatchedSimulator(ManiSkillConfig(task="Count-v1"), spec, Counter())
 
 
 def episode(seed: int) -> Episode:

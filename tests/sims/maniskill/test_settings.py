@@ -4,8 +4,8 @@ import pytest
 
 from embodied_rl.interfaces.sim import Episode
 from embodied_rl_sims.maniskill import ManiSkillConfig
-from embodied_rl_sims.maniskill.instructions import instruction_of
-from embodied_rl_sims.maniskill.single import package_seed
+from embodied_rl_sims.maniskill.instructions import make_instruction
+from embodied_rl_sims.maniskill.single import fold_seed
 
 
 @pytest.mark.parametrize(
@@ -26,16 +26,16 @@ def test_wrong_settings_are_refused_by_key(keys, message):
 
 
 def test_small_seeds_and_numbered_states_are_the_packages_own():
-    assert package_seed(Episode(0, 0, 2**32 - 1)) == 2**32 - 1
-    assert package_seed(Episode(0, 0, 5, initial_state=9)) == 9
+    assert fold_seed(Episode(0, 0, 2**32 - 1)) == 2**32 - 1
+    assert fold_seed(Episode(0, 0, 5, initial_state=9)) == 9
 
 
 def test_large_seeds_fit_the_package_and_stay_apart():
-    seeds = {package_seed(Episode(0, 0, (number << 33) + 5)) for number in range(100)}
+    seeds = {fold_seed(Episode(0, 0, (number << 33) + 5)) for number in range(100)}
     assert len(seeds) == 100 and all(0 <= seed < 2**32 for seed in seeds)
 
 
 def test_every_task_has_words():
-    assert instruction_of("PickCube-v1").startswith("pick up the red cube")
-    assert instruction_of("MS-HumanoidRun-v1") == "humanoid run"
-    assert instruction_of("RotateValveLevel0-v1") == "rotate valve level 0"
+    assert make_instruction("PickCube-v1").startswith("pick up the red cube")
+    assert make_instruction("MS-HumanoidRun-v1") == "humanoid run"
+    assert make_instruction("RotateValveLevel0-v1") == "rotate valve level 0"

@@ -54,26 +54,26 @@ def test_the_scene_has_a_frankas_proportions(model) -> None:
 
 def test_the_tool_is_where_it_was_asked_to_be(model) -> None:
     points = points_of_the_workspace()
-    for point, joints in zip(points, arm.inverse(points), strict=True):
+    for point, joints in zip(points, arm.solve_inverse(points), strict=True):
         np.testing.assert_allclose(tool_of(model, joints)[0], point, atol=1e-9)
 
 
 def test_the_hand_points_down_and_its_fingers_open_along_y(model) -> None:
-    for joints in arm.inverse(points_of_the_workspace()):
+    for joints in arm.solve_inverse(points_of_the_workspace()):
         axes = tool_of(model, joints)[1]
         np.testing.assert_allclose(axes[:, 2], [0, 0, -1], atol=1e-6)
         np.testing.assert_allclose(np.abs(axes[:, 1]), [0, 1, 0], atol=1e-6)
 
 
 def test_joints_stay_within_their_limits(model) -> None:
-    joints = arm.inverse(points_of_the_workspace())
+    joints = arm.solve_inverse(points_of_the_workspace())
     low, high = model.jnt_range[:7].T
     assert ((joints > low) & (joints < high)).all()
 
 
 @pytest.mark.parametrize("point", [(2.0, 0.0, 0.3), (1.0, 1.5, 0.0), (0.5, -3.0, 1.0)])
 def test_out_of_reach_the_arm_stretches_towards_the_point(model, point) -> None:
-    joints = arm.inverse(np.array([point]))[0]
+    joints = arm.solve_inverse(np.array([point]))[0]
     assert np.isfinite(joints).all()
     tool = tool_of(model, joints)[0]
     assert np.arctan2(tool[1], tool[0]) == pytest.approx(np.arctan2(point[1], point[0]))
@@ -89,5 +89,7 @@ def test_out_of_reach_the_arm_stretches_towards_the_point(model, point) -> None:
 
 def test_rows_do_not_know_of_each_other() -> None:
     points = points_of_the_workspace()
-    together = arm.inverse(points)
-    assert all(np.array_equal(arm.inverse(point[None])[0], row) for point, row in zip(points, together, strict=True))
+    together = arm.solve_inverse(points)
+    assert all(
+        np.array_equal(arm.solve_inverse(point[None])[0], row) for point, row in zip(points, together, strict=True)
+    )

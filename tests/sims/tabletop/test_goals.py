@@ -5,7 +5,7 @@ import pytest
 
 from embodied_rl.interfaces.sim import Episode
 from embodied_rl_sims.tabletop.goals import Goals
-from embodied_rl_sims.tabletop.layout import FIXTURES, TASKS, draw
+from embodied_rl_sims.tabletop.layout import FIXTURES, TASKS, draw_layout
 
 TASK = {task.name: number for number, task in enumerate(TASKS)}
 OPEN, CLOSED = 0.08, 0.04
@@ -16,7 +16,7 @@ def judged(
     task: str, target: tuple, width: float = OPEN, other: tuple = (), caps: tuple = (0.0, 0.0)
 ) -> tuple[bool, bool]:
     """(success, failure) with the target at `target`, metres from the goal, and another object at `other`."""
-    layout = draw(Episode(0, TASK[task], 3))
+    layout = draw_layout(Episode(0, TASK[task], 3))
     goals = Goals(1)
     goals.begin(0, layout, layout.fixtures)
     origin = np.zeros(3) if layout.goal < 0 else np.array([*layout.fixtures[layout.goal], 0.0])
@@ -78,7 +78,7 @@ def test_buttons() -> None:
 def test_a_hand_ends_an_episode_in_success(make, put, still, task) -> None:
     """The reward is one, on the step that reaches the goal."""
     episode = Episode(0, TASK[task], 5)
-    layout, simulator = draw(episode), make()
+    layout, simulator = draw_layout(episode), make()
     simulator.reset([episode])
     before = simulator.step(still, [None])
     assert not before.terminated[0] and not before.reward.any() and not before.success.any()
@@ -96,14 +96,14 @@ def test_a_lifted_object_is_picked(make, put, still) -> None:
     for height, expected in ((0.125, True), (0.10, False)):
         simulator = make()
         simulator.reset([episode])
-        put(simulator, 0, draw(episode).target, [0.3, 0.25, height])
+        put(simulator, 0, draw_layout(episode).target, [0.3, 0.25, height])
         assert simulator.step(still, [None]).terminated[0] == expected
 
 
 @pytest.mark.parametrize("task", ["push_cube", "put_on_plate", "put_in_bowl", "pick_cube"])
 def test_the_wrong_object_ends_an_episode_without_success(make, put, still, task) -> None:
     episode = Episode(0, TASK[task], 5)
-    layout, simulator = draw(episode), make()
+    layout, simulator = draw_layout(episode), make()
     simulator.reset([episode])
     place = [0.3, 0.25, 0.125] if layout.goal < 0 else [*layout.fixtures[layout.goal], 0.022]
     put(simulator, 0, (layout.target + 1) % 3, place)
@@ -115,7 +115,7 @@ def test_the_wrong_object_ends_an_episode_without_success(make, put, still, task
 def test_success_is_paid_once_where_it_does_not_end_the_episode(make, put, still) -> None:
     """It can be lost again and regained; the horizon ends the episode."""
     episode = Episode(0, TASK["push_cube"], 5)
-    layout, simulator = draw(episode), make(terminate_on_success=False, horizon=6)
+    layout, simulator = draw_layout(episode), make(terminate_on_success=False, horizon=6)
     simulator.reset([episode])
     seen = []
     goal, far = [*layout.fixtures[layout.goal], 0.019], [0.3, 0.3, 0.019]
@@ -132,7 +132,7 @@ def test_success_is_paid_once_where_it_does_not_end_the_episode(make, put, still
 
 def test_the_wrong_object_ends_an_episode_that_success_does_not(make, put, still) -> None:
     episode = Episode(0, TASK["push_cube"], 5)
-    layout, simulator = draw(episode), make(terminate_on_success=False)
+    layout, simulator = draw_layout(episode), make(terminate_on_success=False)
     simulator.reset([episode])
     put(simulator, 0, (layout.target + 1) % 3, [*layout.fixtures[layout.goal], 0.019])
     assert simulator.step(still, [None]).terminated[0]
@@ -140,7 +140,7 @@ def test_the_wrong_object_ends_an_episode_that_success_does_not(make, put, still
 
 def test_success_on_the_last_step_terminates(make, put, still) -> None:
     episode = Episode(0, TASK["push_cube"], 5)
-    layout, simulator = draw(episode), make(horizon=2)
+    layout, simulator = draw_layout(episode), make(horizon=2)
     simulator.reset([episode])
     simulator.step(still, [None])
     put(simulator, 0, layout.target, [*layout.fixtures[layout.goal], 0.019])
@@ -153,6 +153,6 @@ def test_all_goal_fixtures_occur() -> None:
         FIXTURES[layout.goal]
         for task in TASK.values()
         for seed in range(20)
-        if (layout := draw(Episode(0, task, seed))).goal >= 0
+        if (layout := draw_layout(Episode(0, task, seed))).goal >= 0
     }
     assert named == {"zone", "plate", "bowl", "button"}

@@ -16,7 +16,7 @@ from embodied_rl_sims.tabletop.layout import (
     TASKS,
     WORDS,
     Layout,
-    draw,
+    draw_layout,
 )
 
 SEEDS = 60
@@ -26,7 +26,7 @@ def layouts(split: str = "train", seeds: int = SEEDS, randomise: bool = True) ->
     """(task, scene) for every task and many seeds."""
     for task in range(len(TASKS)):
         for seed in range(seeds):
-            yield task, draw(Episode(0, task, 1000 + seed, split=split), randomise)
+            yield task, draw_layout(Episode(0, task, 1000 + seed, split=split), randomise)
 
 
 def combination(layout: Layout) -> tuple[str, str, str]:
@@ -41,9 +41,9 @@ def same(first: Layout, second: Layout) -> bool:
 
 
 def test_a_scene_is_a_function_of_task_seed_and_split() -> None:
-    assert same(draw(Episode(3, 2, 77)), draw(Episode(9, 2, 77, group=4)))
-    assert not same(draw(Episode(3, 2, 77)), draw(Episode(3, 2, 78)))
-    assert not same(draw(Episode(3, 2, 77)), draw(Episode(3, 3, 77)))
+    assert same(draw_layout(Episode(3, 2, 77)), draw_layout(Episode(9, 2, 77, group=4)))
+    assert not same(draw_layout(Episode(3, 2, 77)), draw_layout(Episode(3, 2, 78)))
+    assert not same(draw_layout(Episode(3, 2, 77)), draw_layout(Episode(3, 3, 77)))
 
 
 def test_nothing_overlaps() -> None:

@@ -34,6 +34,6 @@ def test_without_egl_the_remedy_is_named(make, monkeypatch) -> None:
     def broken(*_: object) -> None:
         raise OSError("libEGL.so.1: cannot open shared object file")
 
-    monkeypatch.setattr(opengl, "egl_context", broken)
+    monkeypatch.setattr(opengl, "make_egl_context", broken)
     with pytest.raises(RuntimeError, match=r"libEGL.so.1.*libegl1.*sim\.renderer=raycast"):
         simulator.render(0, 32, 32)

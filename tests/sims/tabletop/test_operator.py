@@ -9,7 +9,7 @@ import pytest
 from embodied_rl.interfaces.sim import Array, Episode
 from embodied_rl_sims.tabletop import Tabletop, operator
 from embodied_rl_sims.tabletop.layout import FAMILIES, TASKS
-from embodied_rl_sims.tabletop.operator import CLOSED, OPEN, Faults, Scene, act, draw_faults
+from embodied_rl_sims.tabletop.operator import CLOSED, OPEN, Faults, OperatorView, choose_action, draw_faults
 
 TASK = {task.name: number for number, task in enumerate(TASKS)}
 EPISODES = 48  # of a family: an operator that fails one time in eight passes once in fifty
@@ -59,11 +59,11 @@ def test_faults_stay_within_what_is_documented() -> None:
 def test_faults_are_fixed_for_an_episode_and_differ_between_episodes(make, monkeypatch) -> None:
     seen: list[tuple[int, Faults]] = []
 
-    def spy(scene: Scene, faults: Faults) -> Array:
+    def spy(scene: OperatorView, faults: Faults) -> Array:
         seen.append((len(seen) % 3, faults))
         return np.zeros(4)
 
-    monkeypatch.setattr(operator, "act", spy)
+    monkeypatch.setattr(operator, "choose_action", spy)
     simulator = make(3)
     simulator.reset([Episode(i, TASK["pick_cube"], 40 + i) for i in range(3)])
     operate = simulator.expert(faulty=True)
@@ -74,39 +74,39 @@ def test_faults_are_fixed_for_an_episode_and_differ_between_episodes(make, monke
     assert len(set.union(*by_row)) == 3
 
 
-def scene(family: str, tool: tuple, target: tuple, goal: tuple = (0.5, 0.0), width: float = 0.08) -> Scene:
+def scene(family: str, tool: tuple, target: tuple, goal: tuple = (0.5, 0.0), width: float = 0.08) -> OperatorView:
     """An arm that stands where it was told to."""
     at = np.array(tool)
-    return Scene(family, at, at, width, np.array(target), np.array(goal), 0.03)
+    return OperatorView(family, at, at, width, np.array(target), np.array(goal), 0.03)
 
 
 def test_a_high_grasp_closes_above_the_centre() -> None:
     above = scene("pick", (0.5, 0.1, 0.05), (0.5, 0.1, 0.019))
-    assert act(above)[3] == OPEN and act(above)[2] < 0
-    assert act(above, Faults(grasp_high=0.03))[3] == CLOSED
+    assert choose_action(above)[3] == OPEN and choose_action(above)[2] < 0
+    assert choose_action(above, Faults(grasp_high=0.03))[3] == CLOSED
 
 
 def test_a_short_push_stops_before_the_goal() -> None:
     """The tool is behind the target, which is 4 cm from its goal."""
     behind = scene("push", (0.402, 0.0, 0.025), (0.46, 0.0, 0.019))
-    assert act(behind)[0] > 0.01
-    np.testing.assert_array_equal(act(behind, Faults(push_short=0.04))[:3], 0)
-    assert act(behind, Faults(push_short=0.02))[0] > 0
+    assert choose_action(behind)[0] > 0.01
+    np.testing.assert_array_equal(choose_action(behind, Faults(push_short=0.04))[:3], 0)
+    assert choose_action(behind, Faults(push_short=0.02))[0] > 0
 
 
 def test_a_placement_off_the_goal_lowers_beside_it() -> None:
     for beside in (0.0, 0.05):
         held = scene("put", (0.5 + beside, 0.0, 0.06), (0.5 + beside, 0.0, 0.06), width=0.038)
-        action = act(held, Faults(place_off=(beside, 0.0)))
+        action = choose_action(held, Faults(place_off=(beside, 0.0)))
         np.testing.assert_allclose(action[:3], [0, 0, -0.03], atol=1e-12)
     there = scene("put", (0.55, 0.0, 0.022), (0.55, 0.0, 0.022), width=0.038)
-    assert act(there, Faults(place_off=(0.05, 0.0)))[3] == OPEN
-    assert act(there)[3] == CLOSED
+    assert choose_action(there, Faults(place_off=(0.05, 0.0)))[3] == OPEN
+    assert choose_action(there)[3] == CLOSED
 
 
 def test_a_light_press_stops_above_the_depth() -> None:
     over = scene("press", (0.5, 0.0, 0.045), (0.5, 0.0, 0.035))
-    assert act(over, Faults(press_high=0.012))[2] - act(over)[2] == pytest.approx(0.012)
+    assert choose_action(over, Faults(press_high=0.012))[2] - choose_action(over)[2] == pytest.approx(0.012)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -114,5 +114,5 @@ def test_no_action_exceeds_a_step(family) -> None:
     rng = np.random.default_rng(0)
     for _ in range(200):
         tool, target = rng.uniform([0.3, -0.2, 0.02], [0.6, 0.2, 0.2], (2, 3))
-        action = act(scene(family, tuple(tool), tuple(target), width=rng.uniform(0, 0.08)), draw_faults(rng))
+        action = choose_action(scene(family, tuple(tool), tuple(target), width=rng.uniform(0, 0.08)), draw_faults(rng))
         assert (np.abs(action[:3]) <= 0.03).all() and action[3] in (OPEN, CLOSED)

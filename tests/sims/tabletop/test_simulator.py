@@ -12,7 +12,7 @@ from embodied_rl.testing.comparison import assert_same
 from embodied_rl.testing.contract import check_simulator
 from embodied_rl_sims.tabletop import Tabletop, bodies, operator, simulator
 from embodied_rl_sims.tabletop.bare import bare_loop
-from embodied_rl_sims.tabletop.layout import FAMILIES, SPLITS, TASKS, Layout, draw
+from embodied_rl_sims.tabletop.layout import FAMILIES, SPLITS, TASKS, Layout, draw_layout
 
 TASK = {task.name: number for number, task in enumerate(TASKS)}
 ROUGH = {"inference_delay": (0, 3), "state_noise": 0.01, "image_noise": 8.0}
@@ -27,8 +27,8 @@ def expert(observation: Observation) -> Array:
         if truth[18:22].any():
             tool, target, goal = truth[:3] / 8 + middle, truth[4:7] / 8 + middle, truth[10:12] / 8 + middle[:2]
             family = FAMILIES[int(np.argmax(truth[18:22]))]
-            actions[row] = operator.act(
-                operator.Scene(family, tool, tool + state[4:7], float(state[3]), target, goal, 0.03)
+            actions[row] = operator.choose_action(
+                operator.OperatorView(family, tool, tool + state[4:7], float(state[3]), target, goal, 0.03)
             )
     return actions
 
@@ -81,7 +81,7 @@ def test_a_snapshot_continues_to_the_bit(make, split, settings) -> None:
 
 def test_a_restored_success_is_not_paid_again(make, put, still) -> None:
     episode = Episode(0, TASK["push_cube"], 5)
-    layout, tabletop, other = draw(episode), make(terminate_on_success=False), make(terminate_on_success=False)
+    layout, tabletop, other = draw_layout(episode), make(terminate_on_success=False), make(terminate_on_success=False)
     tabletop.reset([episode])
     put(tabletop, 0, layout.target, [*layout.fixtures[layout.goal], 0.019])
     assert tabletop.step(still, [None]).reward[0, 0] == 1
@@ -93,7 +93,7 @@ def test_a_restored_success_is_not_paid_again(make, put, still) -> None:
 def test_the_target_jumps_once(make, still) -> None:
     """By what the layout says, after the control step it says; in the air it does not."""
     episode = Episode(0, TASK["push_cube"], 8, split="execution")
-    layout, tabletop = draw(episode), make()
+    layout, tabletop = draw_layout(episode), make()
     assert layout.displacement is not None
     step, shift = layout.displacement
     tabletop.reset([episode])
@@ -108,7 +108,7 @@ def test_the_target_jumps_once(make, still) -> None:
 
 def test_a_button_takes_its_cap_along(make, still) -> None:
     episode = Episode(0, TASK["press_button"], 8, split="execution")
-    layout, tabletop = draw(episode), make()
+    layout, tabletop = draw_layout(episode), make()
     assert layout.displacement is not None
     step, shift = layout.displacement
     before = tabletop.reset([episode]).privileged
@@ -179,13 +179,13 @@ def test_the_target_s_colour_changes_pictures_alone(make, monkeypatch) -> None:
     episode = Episode(0, TASK["pick_cube"], 12)
 
     def recoloured(drawn: Episode, randomise: bool) -> Layout:
-        layout = draw(drawn, randomise)
+        layout = draw_layout(drawn, randomise)
         colours = list(layout.object_colours)
         colours[layout.target] = next(name for name in layout.look.colours if name not in colours)
         return replace(layout, object_colours=tuple(colours))
 
     before = make(image_size=64).reset([episode])
-    monkeypatch.setattr(simulator, "draw", recoloured)
+    monkeypatch.setattr(simulator, "draw_layout", recoloured)
     after = make(image_size=64).reset([episode])
     changed = (before.images["front"] != after.images["front"]).any(axis=-1)
     assert 5 < changed.sum() < 200
@@ -195,7 +195,7 @@ def test_the_target_s_colour_changes_pictures_alone(make, monkeypatch) -> None:
 
 def test_privileged_state_says_where_things_are(make) -> None:
     episode = Episode(0, TASK["put_on_plate"], 12)
-    layout, tabletop = draw(episode), make()
+    layout, tabletop = draw_layout(episode), make()
     truth = dict(zip(tabletop.spec.privileged_names, tabletop.reset([episode]).privileged[0], strict=True))
     target, goal, middle = layout.objects[layout.target], layout.fixtures[layout.goal], np.array([0.48, 0.0])
     np.testing.assert_allclose([truth["target_x"], truth["target_y"]], 8 * (target - middle), atol=1e-6)
@@ -214,7 +214,7 @@ def test_privileged_state_says_where_things_are(make) -> None:
 def test_the_state_is_in_metres(make) -> None:
     episode = Episode(0, TASK["pick_cube"], 12)
     state = make().reset([episode]).state[0]
-    np.testing.assert_allclose(state, [*draw(episode).start, 0.08, 0, 0, 0], atol=1e-6)
+    np.testing.assert_allclose(state, [*draw_layout(episode).start, 0.08, 0, 0, 0], atol=1e-6)
 
 
 def test_moves_are_metres(make) -> None:
@@ -278,7 +278,7 @@ def test_physics_that_breaks_is_named(make, tmp_path, monkeypatch) -> None:
 def test_the_last_picture_is_drawn_where_its_value_is_needed(make, put, still) -> None:
     """For a truncated episode it is what the camera sees; for a terminated one nothing follows, and it is black."""
     episodes = [Episode(row, TASK["push_cube"], 5 + row) for row in range(2)]
-    layout, tabletop = draw(episodes[0]), make(2, horizon=2, image_size=32)
+    layout, tabletop = draw_layout(episodes[0]), make(2, horizon=2, image_size=32)
     tabletop.reset(episodes)
     tabletop.step(np.repeat(still, 2, axis=0), [None, None])
     put(tabletop, 0, layout.target, [*layout.fixtures[layout.goal], 0.019])

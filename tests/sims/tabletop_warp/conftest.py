@@ -67,7 +67,7 @@ def host() -> Iterator[ProcessHandle]:
             "tests.support.warp_host:Several",
             {},
             call_timeout=290,
-            interpreter=Interpreter.of(str(python)),
+            interpreter=Interpreter.find(str(python)),
             packages=packages,
         )
         handle.submit("make", 1, {"image_size": SMALL, "device": "cpu"}).result()  # the environment is read by now

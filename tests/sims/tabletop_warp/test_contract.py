@@ -8,7 +8,7 @@ import pytest
 from embodied_rl.interfaces.sim import Array, Episode, NotFinite, Observation, Unavailable
 from embodied_rl.processes.handle import WorkerError
 from embodied_rl.processes.local import ProcessHandle
-from embodied_rl.simulators import environments
+from embodied_rl.simulators import python_environments
 from embodied_rl.testing.simulator_contract import check_simulator, check_termination_beats_truncation
 from embodied_rl_sims.tabletop import operator
 from embodied_rl_sims.tabletop.layout import FAMILIES
@@ -26,8 +26,8 @@ def expert(observation: Observation) -> Array:
         if truth[18:22].any():
             tool, target, goal = truth[:3] / 8 + middle, truth[4:7] / 8 + middle, truth[10:12] / 8 + middle[:2]
             family = FAMILIES[int(np.argmax(truth[18:22]))]
-            scene = operator.Scene(family, tool, tool + state[4:7], float(state[3]), target, goal, 0.03)
-            actions[row] = operator.act(scene)
+            scene = operator.OperatorView(family, tool, tool + state[4:7], float(state[3]), target, goal, 0.03)
+            actions[row] = operator.choose_action(scene)
     return actions
 
 
@@ -65,7 +65,7 @@ def test_a_device_that_is_not_there_is_named(host: ProcessHandle) -> None:
 def test_it_says_what_results_depend_on(host: ProcessHandle) -> None:
     """The environment holds what its recipe pins."""
     said, found = host.submit("describe").result()
-    pins = dict(pin.split("==") for step in environments.recipe("tabletop_warp").steps for pin in step)
+    pins = dict(pin.split("==") for step in python_environments.read_recipe("tabletop_warp").steps for pin in step)
     assert said == {**pins, "device": "cpu"}
     assert [diagnosis.status for diagnosis in found] == ["ok", "warn"]
     assert found[1].found == "cpu" and "sim=tabletop" in found[1].remedy

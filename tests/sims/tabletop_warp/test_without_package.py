@@ -26,7 +26,7 @@ def test_without_mujoco_warp_it_says_how_to_get_it(tmp_path: Path, monkeypatch: 
     if importlib.util.find_spec("mujoco_warp") is not None:
         pytest.skip("mujoco_warp is installed here")
     monkeypatch.setenv("EMBODIED_RL_ENVIRONMENTS", str(tmp_path))
-    kind = SimulatorKind.of(SimNode(NAME))
+    kind = SimulatorKind.find(SimNode(NAME))
     for asked in (lambda: kind.spec, lambda: kind.build(1)):
         with pytest.raises(Unavailable, match=f"embodied-rl sim install {NAME}"):
             asked()

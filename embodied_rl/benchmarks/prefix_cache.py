@@ -1,0 +1,244 @@
+"""What a cached prefix saves a flow policy: in a decision, and in an update."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import product
+from typing import Any
+
+import torch
+from rich.table import Table
+from torch import Tensor
+
+from embodied_rl.actors.flow import FlowActor
+from embodied_rl.algorithms.batch import Batch
+from embodied_rl.algorithms.clipped import ClippedConfig, ClippedUpdate
+from embodied_rl.benchmarks import networks
+from embodied_rl.benchmarks.console_table import make_table
+from embodied_rl.benchmarks.networks import NetworkSize
+from embodied_rl.benchmarks.stopwatch import TurnTimes, hold_one_thread, take_turns
+from embodied_rl.config.schema import BenchConfig
+from embodied_rl.flow.sampler import ode_sample
+from embodied_rl.interfaces.errors import UserError
+from embodied_rl.interfaces.policy import Context, FlowBackbone, PolicyInput, Trace
+from embodied_rl.ranks.collective import Ranks
+
+STEPS = (4, 10)
+"""Denoise steps of a decision."""
+
+
+@dataclass(frozen=True)
+class PrefixCase:
+    """A network, observations of a decision and decisions of an update."""
+
+    size: NetworkSize
+    asked: int
+    learned: int
+
+
+HOST = (PrefixCase(networks.SMALL, 4, 8), PrefixCase(networks.TINY, 3, 3))
+ACCELERATOR = (PrefixCase(networks.FULL, 1, 4), PrefixCase(networks.FULL, 32, 16))
+
+
+@dataclass(frozen=True)
+class Denoising:
+    """Whole decisions, with the prefix encoded once or at every step.
+
+    Attributes:
+        policy, size, rows, steps: what was asked: K steps for so many observations.
+        turns: "cached", "uncached", and "compiled" where the K steps were.
+        difference: largest between the actions of cached and uncached; compiled: of compiled to cached.
+    """
+
+    policy: str
+    size: NetworkSize
+    rows: int
+    steps: int
+    turns: TurnTimes
+    difference: float
+    compiled: float | None = None
+
+    def summary(self) -> dict[str, Any]:
+        """For the report."""
+        ratios = {"ratio": self.turns.ratio, "processor_ratio": self.turns.processor_ratio}
+        return {
+            "policy": self.policy, "sizes": self.size.text(self.policy), "rows": self.rows, "steps": self.steps,
+            "difference": self.difference, "compiled_difference": self.compiled, **self.turns.summary(),
+            **{name: ratio("uncached", "cached") for name, ratio in ratios.items()},
+        }  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Update:
+    """Optimiser steps on the same decisions, from what each kind of trace holds of them.
+
+    Attributes:
+        policy, size, rows: what was asked: so many decisions in a step.
+        turns: "images", "features" and "prefix", of which the first two compute the rest of the prefix again.
+        difference: largest of a log-probability from "prefix", to those from "images".
+        row_bytes: of a decision in each kind of trace.
+        device_bytes: the most that was allocated on the accelerator; None on the host.
+    """
+
+    policy: str
+    size: NetworkSize
+    rows: int
+    turns: TurnTimes
+    difference: float
+    row_bytes: dict[str, int]
+    device_bytes: int | None = None
+
+    def rate(self, keep: str) -> float:
+        """Decisions per second."""
+        return self.rows / self.turns.seconds(keep)
+
+    def summary(self) -> dict[str, Any]:
+        """For the report."""
+        again = ("images", "features")
+        return {
+            "policy": self.policy, "sizes": self.size.text(self.policy), "rows": self.rows,
+            "difference": self.difference, "bytes_of_a_decision": self.row_bytes, "device_bytes": self.device_bytes,
+            **self.turns.summary(),
+            "decisions_per_second": {keep: self.rate(keep) for keep in networks.KEEPS},
+            "ratio": {keep: self.turns.ratio(keep, "prefix") for keep in again},
+            "processor_ratio": {keep: self.turns.processor_ratio(keep, "prefix") for keep in again},
+        }  # fmt: skip
+
+
+def measure_policies(config: BenchConfig) -> tuple[list[Denoising], list[Update]]:
+    """Every case, policy and number of steps; on the host on one core.
+
+    Raises:
+        UserError: there is no such device here, or a package that the policies need.
+    """
+    device = _device(config.device)
+    cases = HOST if device.type == "cpu" else ACCELERATOR
+    decisions, updates = list[Denoising](), list[Update]()
+    with hold_one_thread():
+        for case, policy in product(cases, networks.POLICIES):
+            settings = (config.seconds, str(device), config.compiled)
+            decisions += [measure_denoising(policy, case.size, case.asked, steps, *settings) for steps in STEPS]
+            updates.append(measure_update(policy, case.size, case.learned, config.seconds, str(device)))
+    return decisions, updates
+
+
+def decide_cached(network: FlowBackbone, given: PolicyInput, x: Tensor, steps: int) -> Tensor:
+    """Actions [n, H, D] from x₁ by K Euler steps, with the prefix encoded once."""
+    return denoise(network, x, network.encode(given), steps)
+
+
+def decide_uncached(network: FlowBackbone, given: PolicyInput, x: Tensor, steps: int) -> Tensor:
+    """The same by the whole network at every step, as a sampler without a cache does."""
+    return ode_sample(lambda x, t: network.velocity(x, t, network.encode(given)), x, steps)
+
+
+def denoise(network: FlowBackbone, x: Tensor, context: Context, steps: int) -> Tensor:
+    """K Euler steps for a context."""
+    return ode_sample(lambda x, t: network.velocity(x, t, context), x, steps)
+
+
+def compile_decision(network: FlowBackbone, backend: str = "inductor") -> Callable[[PolicyInput, Tensor, int], Tensor]:
+    """Like `decide_cached`, with the K steps as one graph."""
+    unrolled = torch.compile(partial(denoise, network), fullgraph=True, backend=backend)
+    return lambda given, x, steps: unrolled(x, network.encode(given), steps)
+
+
+@torch.no_grad()
+def measure_denoising(
+    policy: str, size: NetworkSize, rows: int, steps: int, seconds: float, device: str = "cpu", unrolled: bool = False
+) -> Denoising:
+    """Time both ways in turns, and with the compiled steps where wanted."""
+    actor = _actor(policy, size, device)
+    network, given = actor.backbone, networks.make_inputs(actor, rows)
+    x = torch.randn(rows, network.spec.horizon, network.spec.action_dim).to(device)
+    works: dict[str, Callable[[], Tensor]] = {
+        "cached": lambda: decide_cached(network, given, x, steps),
+        "uncached": lambda: decide_uncached(network, given, x, steps),
+    }
+    if unrolled:
+        works["compiled"] = partial(compile_decision(network), given, x, steps)
+    actions = {name: work() for name, work in works.items()}
+    difference = {name: float((value - actions["cached"]).abs().max()) for name, value in actions.items()}
+    turns = take_turns(works, seconds, device)
+    return Denoising(policy, size, rows, steps, turns, difference["uncached"], difference.get("compiled"))
+
+
+def measure_update(policy: str, size: NetworkSize, rows: int, seconds: float, device: str = "cpu") -> Update:
+    """Time an optimiser step of the clipped objective in turns over the kinds of trace; the expert alone learns."""
+    actor = _actor(policy, size, device)
+    traces = networks.make_traces(actor, networks.make_inputs(actor, rows))
+    with torch.no_grad():
+        scores = {keep: actor.evaluate(trace).log_prob for keep, trace in traces.items()}
+    config = ClippedConfig(epochs=1, minibatch=rows, target_kl=None, lr=1e-6)
+    update = ClippedUpdate(config, actor, Ranks(), seed=0, iterations=1)
+    batches = {keep: _batch(trace, scores[keep]) for keep, trace in traces.items()}
+    on_accelerator = torch.device(device).type == "cuda"
+    if on_accelerator:
+        torch.cuda.reset_peak_memory_stats(device)
+    turns = take_turns({keep: partial(update.run, [batch], 0) for keep, batch in batches.items()}, seconds, device)
+    most = torch.cuda.max_memory_allocated(device) if on_accelerator else None
+    difference = float((scores["prefix"] - scores["images"]).abs().max())
+    row_bytes = {keep: sum(value[0].nbytes for value in trace.values()) for keep, trace in traces.items()}
+    return Update(policy, size, rows, turns, difference, row_bytes, most)
+
+
+def _actor(policy: str, size: NetworkSize, device: str) -> FlowActor:
+    precision = "mixed" if torch.device(device).type == "cuda" else "float32"
+    return networks.fill_actor(networks.lay_out(policy, size, train="expert", precision=precision), device)
+
+
+def _device(name: str) -> torch.device:
+    try:
+        device = torch.device(name)
+    except RuntimeError as error:
+        raise UserError(f"device={name}: {error}") from error
+    if device.type not in ("cpu", "cuda"):
+        raise UserError(f"device={name}: policies are measured on cpu or cuda.")
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise UserError(f"device={name}: torch finds no CUDA device here; leave it at device=cpu.")
+    return device
+
+
+def _batch(trace: Trace, log_prob: Tensor) -> Batch:
+    rows = len(log_prob)
+    advantage = torch.randn(rows, generator=torch.Generator().manual_seed(0))
+    return Batch(trace, log_prob, torch.ones(log_prob.shape[:2], dtype=torch.bool), advantage, torch.arange(rows))
+
+
+def make_denoising_table(found: Sequence[Denoising]) -> Table:
+    """Milliseconds of whole decisions."""
+    caption = (
+        "Milliseconds of a decision for so many rows, K denoise steps: prefix encoded "
+        "once; with compiled steps; prefix encoded at every step. Actions differ by."
+    )
+    rows = list[tuple[str, ...]]()
+    for each in found:
+        once, again = (f"{1e3 * each.turns.seconds(name):.1f}" for name in ("cached", "uncached"))
+        fused = "–" if each.compiled is None else f"{1e3 * each.turns.seconds('compiled'):.1f}"
+        asked = (f"{each.policy} {each.size.name}", str(each.rows), str(each.steps))
+        rows.append(
+            (*asked, once, fused, again, f"{each.turns.ratio('uncached', 'cached'):.2f}", f"{each.difference:.1g}")
+        )
+    headings = ("policy", "rows", "K", "once", "compiled", "every step", "times", "differ")
+    return make_table("bench policy: decisions", caption, headings, rows)
+
+
+def make_update_table(found: Sequence[Update]) -> Table:
+    """Decisions per second of an update."""
+    caption = (
+        "Decisions per second of an update of the action expert alone, from images, image "
+        "features, or the prefix's keys and values, of so many kB; log-probs differ by."
+    )
+    rows = list[tuple[str, ...]]()
+    for each in found:
+        rates = (f"{each.rate(keep):.1f}" for keep in networks.KEEPS)
+        ratio, size = each.turns.ratio("images", "prefix"), each.row_bytes["prefix"] / 1e3
+        name, rest = f"{each.policy} {each.size.name}", (f"{ratio:.2f}", f"{each.difference:.1g}", f"{size:,.0f}")
+        rows.append((name, str(each.rows), *rates, *rest))
+    headings = ("policy", "rows", *networks.KEEPS, "times", "differ", "kB")
+    return make_table("bench policy: update", caption, headings, rows)
+
+
+def describe_sizes(found: Sequence[Denoising]) -> list[str]:
+    """The sizes of all networks, a line each."""
+    return list(dict.fromkeys(f"{each.policy} {each.size.text(each.policy)}" for each in found))

@@ -1,0 +1,157 @@
+"""`embodied-rl bench cluster`: the same plans on a Ray cluster and on this machine, and how long the dead are missed.
+
+The cluster has two nodes, both on this machine. Stages sleep for a known time, so that they overlap where cores are
+few, and real pictures move.
+"""
+
+import os
+import signal
+import statistics
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+from rich.table import Table
+
+from embodied_rl.benchmarks import ahead, pipeline
+from embodied_rl.benchmarks.console_table import make_table
+from embodied_rl.benchmarks.sleeping import EXECUTED, SleepingConfig, SleepingSimulator
+from embodied_rl.processes.base import Deadlines, NodeShare, Runtime
+from embodied_rl.processes.handle import Handle, WorkerDied, revive
+from embodied_rl.processes.this_machine import ThisMachine
+from embodied_rl.rollout.episode_sampler import EpisodeSampler
+from embodied_rl.runtime.ray import cluster
+from embodied_rl.runtime.ray.handle import RayHandle
+from embodied_rl.runtime.ray.runtime import RayRuntime
+
+CORES, ENVS, KILLS, REPEATS = 8, 8, 3, 3
+APART = pipeline.PipelineCase("simulators apart, two slices of two", *pipeline.BALANCED, 2, workers=2)
+WORKERS = (
+    ahead.AheadCase("two rollout workers, in turn", 0.05, 0.02, 0.3, staleness=0, workers=2),
+    ahead.AheadCase("two rollout workers, one ahead", 0.05, 0.02, 0.6, staleness=1, workers=2),
+)
+
+
+@dataclass(frozen=True)
+class ClusterOutcome:
+    """Median seconds of an iteration, or of a rollout, on this machine and on the cluster."""
+
+    name: str
+    local: float
+    ray: float
+
+    @property
+    def share(self) -> float:
+        """The cluster's throughput, of this machine's."""
+        return self.local / self.ray
+
+
+@dataclass(frozen=True)
+class ClusterRecovery:
+    """Median seconds from a death until whoever waits knows, and until a new process shows its first observation.
+
+    A node is counted from when another one was there.
+    """
+
+    actor_noticed: float
+    actor_recovered: float
+    node_noticed: float
+    node_recovered: float
+
+    def __str__(self) -> str:
+        return (
+            f"A killed actor: noticed after {self.actor_noticed:.2f} s, first new observation after "
+            f"{self.actor_recovered:.2f} s. A lost node: noticed after {self.node_noticed:.2f} s, first new "
+            f"observation {self.node_recovered:.2f} s after another node was there."
+        )
+
+
+def measure_cluster() -> tuple[list[ClusterOutcome], ClusterRecovery]:
+    """All cases in turn on both, then the deaths."""
+    with cluster.pretend_nodes(2, CORES) as nodes, RayRuntime(nodes.address) as runtime:
+        outcomes = [measure_both(APART.name, runtime, lambda where: pipeline.measure_case(APART, 0, where))]
+        outcomes += [
+            measure_both(case.name, runtime, lambda where, c=case: ahead.measure_case(c, where)[0]) for case in WORKERS
+        ]
+        return outcomes, measure_recovery(nodes, runtime)
+
+
+def measure_both(name: str, runtime: RayRuntime, seconds: Any) -> ClusterOutcome:
+    """Medians of some runs here and there, in turns."""
+    found: dict[bool, list[float]] = {True: [], False: []}
+    places: tuple[tuple[bool, Runtime], ...] = ((True, ThisMachine()), (False, runtime))
+    for _ in range(REPEATS):
+        for here, where in places:
+            found[here].append(seconds(where))
+    return ClusterOutcome(name, statistics.median(found[True]), statistics.median(found[False]))
+
+
+def measure_recovery(nodes: Any, runtime: RayRuntime) -> ClusterRecovery:
+    """Kill an actor several times, each in a chunk; then its node, and add another."""
+    handle = make_slow_simulator(runtime, NodeShare())
+    noticed, recovered = zip(*[_kill(handle) for _ in range(KILLS)], strict=True)
+    handle.close()
+    extra = nodes.add_node(num_cpus=CORES + 1, object_store_memory=100 << 20)
+    handle = make_slow_simulator(runtime, NodeShare(CORES + 1.0))  # only there is so much room
+    call = handle.submit("step", *_chunk(handle))
+    began = time.perf_counter()
+    nodes.remove_node(extra)
+    _await_death(call)
+    lost = time.perf_counter() - began
+    nodes.add_node(num_cpus=CORES + 1, object_store_memory=100 << 20)
+    began = time.perf_counter()
+    revive(handle, _episodes())
+    back = time.perf_counter() - began
+    handle.close()
+    return ClusterRecovery(statistics.median(noticed), statistics.median(recovered), lost, back)
+
+
+def make_slow_simulator(runtime: RayRuntime, share: NodeShare) -> RayHandle:
+    """One whose chunks take so long that it is killed within one."""
+    kwargs = {"config": SleepingConfig(fixed=30.0), "num_envs": ENVS}
+    factory = "embodied_rl.benchmarks.sleeping:SleepingSimulator"
+    handle = runtime.worker(factory, kwargs, name="sleeping simulator", deadlines=Deadlines(), share=share)
+    handle.submit("reset", _episodes()).result()
+    return handle
+
+
+def _kill(handle: RayHandle) -> tuple[float, float]:
+    call = handle.submit("step", *_chunk(handle))
+    time.sleep(0.5)
+    began = time.perf_counter()
+    os.kill(handle.pid, signal.SIGKILL)
+    _await_death(call)
+    noticed = time.perf_counter() - began
+    revive(handle, _episodes())
+    return noticed, time.perf_counter() - began
+
+
+def _await_death(call: Any) -> None:
+    try:
+        call.result()
+    except WorkerDied:
+        return
+    raise RuntimeError("the chunk was over before its process was killed")
+
+
+def _chunk(handle: Handle) -> tuple[Any, ...]:
+    return np.zeros((ENVS, EXECUTED, len(handle.spec.action_names)), np.float32), _episodes()
+
+
+def _episodes() -> list[Any]:
+    sampler = EpisodeSampler(SleepingSimulator.spec_of(SleepingConfig()), 0)
+    return [sampler.episode(index) for index in range(ENVS)]
+
+
+def make_cluster_table(outcomes: Sequence[ClusterOutcome]) -> Table:
+    """Each plan here and there."""
+    caption = f"Seconds of a rollout or an iteration, medians of {REPEATS}, in turns; two nodes on this machine."
+    rows = [(each.name, f"{each.local:.2f} s", f"{each.ray:.2f} s", f"{each.share:.1%}") for each in outcomes]
+    return make_table("a Ray cluster, stages that sleep", caption, ("plan", "local", "Ray", "throughput"), rows)
+
+
+def summarise_cluster(outcomes: Sequence[ClusterOutcome], found: ClusterRecovery) -> dict[str, Any]:
+    """For the report."""
+    return {"plans": [asdict(each) | {"share": each.share} for each in outcomes], "recovery": asdict(found)}

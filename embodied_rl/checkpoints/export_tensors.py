@@ -1,0 +1,50 @@
+"""The tensors of a network under another project's names, in the types they came in."""
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from embodied_rl.checkpoints.weight_names import PREFIX, CheckpointSource, as_foreign, strip_outermost, to_their_name
+from embodied_rl.interfaces.policy import FlowBackbone
+from embodied_rl.learning.checkpoint import separate_tensors
+
+
+def name_tensors(network: FlowBackbone, form: str) -> dict[str, Tensor]:
+    """Every tensor that a checkpoint of the format `form` ("lerobot" or "openpi") holds.
+
+    A network that came from this format goes back under the same names and types, with what was carried along; one that
+    did not gets new names, and zeros for what no forward pass reads but loaders ask for.
+    """
+    source: CheckpointSource | None = network.source
+    state = {name: value.detach().cpu() for name, value in network.state_dict().items()}
+    if source is not None and source.format == form:
+        found = {name: state[mine] if mine else source.carried[name] for name, mine in source.names.items()}
+        return separate_tensors({name: value.to(source.dtypes[name]) for name, value in found.items()})
+    plain = _plain(network, state)
+    if form == "openpi":  # safetensors keeps the first name of a weight that has two
+        firsts = as_foreign(network).CHECKPOINT_COPIES.values()
+        return separate_tensors({name: value for name, value in plain.items() if name not in firsts})
+    return separate_tensors({PREFIX + name: value for name, value in plain.items()})
+
+
+def make_header(network: FlowBackbone, tensors: Mapping[str, Tensor], form: str) -> dict[str, str]:
+    """What a safetensors file says: what it said, or which weights have two names and are stored once."""
+    source: CheckpointSource | None = network.source
+    if source is not None and source.format == form and source.header:
+        return source.header
+    copies = as_foreign(network).CHECKPOINT_COPIES.items()
+    return {"format": "pt"} | {first: copy for copy, first in copies if copy in tensors and first not in tensors}
+
+
+def _plain(network: FlowBackbone, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Their names without the outermost module → tensors."""
+    cls, source = type(as_foreign(network)), network.source
+    found = {to_their_name(cls, name): value for name, value in state.items()}
+    found |= {copy: found[first] for copy, first in cls.CHECKPOINT_COPIES.items() if first in found}
+    carried = {} if source is None else {strip_outermost(name): value for name, value in source.carried.items()}
+    wanted = {
+        name: carried.get(name, torch.zeros(shape)) for name, shape in as_foreign(network).unread_shapes().items()
+    }
+    types = {} if source is None else {strip_outermost(name): dtype for name, dtype in source.dtypes.items()}
+    return {name: value.to(types.get(name, value.dtype)) for name, value in (found | wanted).items()}

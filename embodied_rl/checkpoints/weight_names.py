@@ -1,0 +1,227 @@
+"""Which of our tensors is which of theirs, and what of a checkpoint we only carry along.
+
+A network's class says how its names translate (`ForeignCheckpoint.CHECKPOINT_NAMES`), which names are second copies
+of the same weight (`CHECKPOINT_COPIES`), and which tensors its own forward pass never reads (`CHECKPOINT_UNREAD`).
+"""
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass, field
+from difflib import get_close_matches
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from embodied_rl.actors.normalisation import Normalisation
+from embodied_rl.checkpoints.foreign import FoundCheckpoint
+from embodied_rl.interfaces.errors import UserError
+from embodied_rl.interfaces.foreign_checkpoint import ForeignCheckpoint
+from embodied_rl.interfaces.policy import FlowBackbone
+from embodied_rl.learning.checkpoint import CheckpointError
+
+PREFIX = "model."
+BEFORE_PROCESSORS = ("normalize_inputs.", "normalize_targets.", "unnormalize_outputs.")
+SHOWN = 6
+
+
+@dataclass
+class CheckpointSource:
+    """Where a network came from, for the way back: kept with it, and in the policy files made from it.
+
+    Attributes:
+        format: of the checkpoint.
+        names: their name → ours; a second copy has the same; empty for what is carried.
+        dtypes: their name → how it was stored.
+        carried: their name → tensor, of what the network does not have.
+        files: small files, name → content.
+        header: what the header of the weights' file said.
+        state, action: the statistics that these files hold; where: which of them, empty where none does.
+    """
+
+    format: str
+    names: dict[str, str]
+    dtypes: dict[str, torch.dtype]
+    carried: dict[str, Tensor] = field(default_factory=dict, repr=False)
+    files: dict[str, bytes] = field(default_factory=dict, repr=False)
+    header: dict[str, str] = field(default_factory=dict)
+    state: Normalisation | None = None
+    action: Normalisation | None = None
+    where: str = ""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything but the carried tensors and the small files, as plain JSON values."""
+        return {
+            "format": self.format,
+            "names": self.names,
+            "dtypes": {name: str(dtype).removeprefix("torch.") for name, dtype in self.dtypes.items()},
+            "header": self.header,
+            "state": None if self.state is None else asdict(self.state),
+            "action": None if self.action is None else asdict(self.action),
+            "where": self.where,
+        }
+
+    def holds(self, state: Normalisation, action: Normalisation) -> bool:
+        """Whether its files say these statistics, padded or not."""
+        pairs = (self.state, state), (self.action, action)
+        return all(mine is not None and mine.unpadded(len(today)) == today for mine, today in pairs)
+
+    @staticmethod
+    def from_dict(data: Mapping[str, Any]) -> "CheckpointSource":
+        """The inverse of `to_dict`."""
+        return CheckpointSource(
+            format=data["format"],
+            names=data["names"],
+            dtypes={name: getattr(torch, dtype) for name, dtype in data["dtypes"].items()},
+            header=data["header"],
+            state=_statistics(data["state"]),
+            action=_statistics(data["action"]),
+            where=data["where"],
+        )
+
+
+def _statistics(data: Mapping[str, Any] | None) -> Normalisation | None:
+    return None if data is None else Normalisation(data["kind"], tuple(data["center"]), tuple(data["scale"]))
+
+
+def build_empty(build: Callable[[], FlowBackbone]) -> FlowBackbone:
+    """A network whose weights are about to be replaced: without memory of its own, where it can be."""
+    with torch.device("meta"):
+        network = build()
+    return network if network.CAN_BE_EMPTY else build()
+
+
+def as_foreign(network: FlowBackbone) -> ForeignCheckpoint:
+    """The network as what it says of other projects' checkpoints."""
+    assert isinstance(network, ForeignCheckpoint), "only such networks are attached to other projects' checkpoints"
+    return network
+
+
+def strip_outermost(name: str) -> str:
+    """Their name without the outermost module, which some versions write and some do not."""
+    return name.removeprefix(PREFIX)
+
+
+def to_our_name(cls: type[ForeignCheckpoint], name: str) -> str:
+    """Our name of one of theirs."""
+    plain = strip_outermost(name)
+    plain = cls.CHECKPOINT_COPIES.get(plain, plain)
+    for mine, theirs in cls.CHECKPOINT_NAMES.items():
+        for start in theirs:
+            if plain.startswith(start):
+                return mine + plain.removeprefix(start)
+    return plain
+
+
+def to_their_name(cls: type[ForeignCheckpoint], name: str) -> str:
+    """Their name, as new versions write it and without the outermost module, of one of ours."""
+    for mine, starts in cls.CHECKPOINT_NAMES.items():
+        if name.startswith(mine):
+            return starts[0] + name.removeprefix(mine)
+    return name
+
+
+def list_shapes(cls: type[ForeignCheckpoint], found: FoundCheckpoint) -> dict[str, tuple[int, ...]]:
+    """Shapes by our names."""
+    return {to_our_name(cls, name): entry.shape for name, entry in found.tensors.items()}
+
+
+def fit_checkpoint(cls: type[ForeignCheckpoint], found: FoundCheckpoint, network: FlowBackbone) -> CheckpointSource:
+    """How a checkpoint fits a network.
+
+    Raises:
+        CheckpointError: tensors that are missing, have no place, or have another shape: listed, with the nearest names.
+    """
+    own = network.state_dict()
+    names = {name: to_our_name(cls, name) for name in found.tensors}
+    unread = re.compile("|".join(cls.CHECKPOINT_UNREAD) or r"(?!)")
+    carried = [name for name, mine in names.items() if mine not in own and unread.match(strip_outermost(name))]
+    extra = [name for name, mine in names.items() if mine not in own and name not in carried]
+    missing = [to_their_name(cls, mine) for mine in own if mine not in names.values()]
+    _refuse(found, missing, extra)
+    for name, mine in names.items():
+        if mine in own and tuple(own[mine].shape) != found.tensors[name].shape:
+            raise CheckpointError(
+                f"{found.folder}: {name} is {found.tensors[name].shape}, expected {tuple(own[mine].shape)}."
+            )
+    return CheckpointSource(
+        format=found.format,
+        names={name: "" if name in carried else mine for name, mine in names.items()},
+        dtypes={name: entry.dtype for name, entry in found.tensors.items()},
+        carried={name: found.tensors.load(name) for name in carried},
+        files=dict(found.files),
+        header=dict(found.tensors.metadata),
+        state=found.statistics.state,
+        action=found.statistics.action,
+        where=_place(found),
+    )
+
+
+def _place(found: FoundCheckpoint) -> str:
+    """Which of the small files holds the statistics."""
+    return next((name for name in found.files if str(found.folder / name) == found.statistics.where), "")
+
+
+def load_weights(
+    found: FoundCheckpoint, fitted: CheckpointSource, network: FlowBackbone, dtype: torch.dtype = torch.float32
+) -> None:
+    """Put a checkpoint's weights into a network, which may lie on the meta device.
+
+    A second copy that differs from the first, as lerobot's untied output layer does after fine-tuning, is carried.
+
+    Raises:
+        CheckpointError: a damaged file.
+    """
+    state: dict[str, Tensor] = {}
+    cls = type(as_foreign(network))
+    firsts = sorted(fitted.names, key=lambda name: strip_outermost(name) in cls.CHECKPOINT_COPIES)
+    for name in (name for name in firsts if fitted.names[name]):
+        stored, mine = found.tensors.load(name), fitted.names[name]
+        if mine in state and not torch.equal(state[mine], stored.to(dtype)):
+            fitted.names[name], fitted.carried[name] = "", stored
+        else:
+            state[mine] = stored.to(dtype)
+    network.load_state_dict(state, assign=True)
+    network.restore_buffers()
+    assert not any(buffer.is_meta for buffer in network.buffers()), "restore_buffers left one without memory"
+
+
+def _refuse(found: FoundCheckpoint, missing: list[str], extra: list[str]) -> None:
+    if not missing and not extra:
+        return
+    known = list(found.tensors)
+    if any(name.startswith(BEFORE_PROCESSORS) for name in extra):
+        raise CheckpointError(
+            f"{found.folder} holds its statistics among its weights, as lerobot stored them before version 0.4: "
+            "migrate it there with lerobot.processor.migrate_policy_normalization."
+        )
+    lines = [f"{found.folder} is not a checkpoint of this network."]
+    lines += [f"  missing: {name}{_nearest(name, extra or known)}" for name in missing[:SHOWN]]
+    lines += [f"  … and {len(missing) - SHOWN} more are missing" for _ in range(len(missing) > SHOWN)]
+    lines += [f"  has no place here: {name}{_nearest(name, missing)}" for name in extra[:SHOWN]]
+    lines += [f"  … and {len(extra) - SHOWN} more have no place" for _ in range(len(extra) > SHOWN)]
+    raise CheckpointError("\n".join(lines))
+
+
+def _nearest(name: str, among: Iterable[str]) -> str:
+    close = get_close_matches(name, list(among), n=1, cutoff=0.7)
+    return f"   (nearest: {close[0]})" if close else ""
+
+
+def find_sizes(cls: type[Any], found: FoundCheckpoint, given: Mapping[str, object]) -> dict[str, object]:
+    """The network's configuration keys: what the checkpoint says, and what was given where it says nothing.
+
+    Raises:
+        CheckpointError: a given key contradicts the checkpoint, or one is needed that neither has.
+        UserError: a network that no other project publishes.
+    """
+    if not issubclass(cls, ForeignCheckpoint):
+        raise UserError(f"{cls.__name__} reads checkpoints of this library only.")
+    read = cls.checkpoint_sizes(list_shapes(cls, found), found.config, given)
+    for key, value in given.items():
+        if key in read and read[key] != value:
+            raise CheckpointError(
+                f"{found.folder} has policy.{key}={read[key]}, not {value}: leave policy.{key} out, it is read from "
+                "the checkpoint."
+            )
+    return {**read, **given}

@@ -1,0 +1,41 @@
+"""From what was typed to the function that runs it, once or for every combination of a sweep."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from embodied_rl.cli.execution import execute_command
+from embodied_rl.cli.options import Options, parse_arguments
+from embodied_rl.cli.table import Command
+from embodied_rl.config import compose as composition
+from embodied_rl.interfaces.errors import UserError
+from embodied_rl.planner import stored
+
+
+def run_command(command: Command, arguments: Sequence[str]) -> int:
+    """Run one command with what was typed after it.
+
+    Raises:
+        UserError: a mistake in what was typed.
+    """
+    options = parse_arguments(command, arguments)
+    options = replace(options, overrides=stored.expand_stored_plan(options.overrides))
+    _check_experiment(command, options)
+    if options.sweep or options.hydra:
+        from embodied_rl.cli import sweep
+
+        return sweep.run_sweep(command, options)
+    mapping = composition.compose_config(command.config, options.overrides, command.values, options.config_dir)
+    return execute_command(command, mapping, options)
+
+
+def _check_experiment(command: Command, options: Options) -> None:
+    """An experiment is written for one command, and for those that start from the same YAML."""
+    known = {item.name: item for item in composition.list_experiments(options.config_dir)}
+    for override in options.overrides:
+        key, _, value = override.partition("=")
+        if key == "experiment" and value in known and known[value].command not in (command.name, command.config):
+            wanted = known[value].command
+            raise UserError(
+                f"experiment={value} is one for `{wanted}`, not for `{command.name}`. "
+                f"Type: embodied-rl {wanted} experiment={value}"
+            )

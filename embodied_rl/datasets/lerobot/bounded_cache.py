@@ -1,0 +1,44 @@
+"""Open files and what was read of them, as far as memory allows."""
+
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Any, Generic, TypeVar
+
+Held = TypeVar("Held")
+
+
+class BoundedCache(Generic[Held]):
+    """What was used last, up to a limit.
+
+    Args:
+        limit: of all sizes together.
+        size: of one thing.
+        close: called with what is dropped.
+    """
+
+    def __init__(self, limit: float, size: Callable[[Held], float], close: Callable[[Held], None] | None = None):
+        self._limit, self._size, self._close = limit, size, close
+        self._held: OrderedDict[Any, Held] = OrderedDict()
+        self._used = 0.0
+
+    def get(self, key: Any, make: Callable[[], Held]) -> Held:
+        """What is kept under a key, made where there is nothing."""
+        if key not in self._held:
+            made = make()
+            self._held[key] = made
+            self._used += self._size(made)
+            while self._used > self._limit and len(self._held) > 1:
+                self._drop()
+        self._held.move_to_end(key)
+        return self._held[key]
+
+    def clear(self) -> None:
+        """Drop everything."""
+        while self._held:
+            self._drop()
+
+    def _drop(self) -> None:
+        _, held = self._held.popitem(last=False)
+        self._used -= self._size(held)
+        if self._close is not None:
+            self._close(held)

@@ -1,0 +1,258 @@
+"""Reading a dataset: any frames of it, as observations and the chunks of actions that follow them."""
+
+import io
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from embodied_rl.datasets.lerobot import feature_statistics
+from embodied_rl.datasets.lerobot.bounded_cache import BoundedCache
+from embodied_rl.datasets.lerobot.decoder import Decoder
+from embodied_rl.datasets.lerobot.episode_files import RecordedEpisode, read_episodes, read_statistics, read_tasks
+from embodied_rl.datasets.lerobot.feature_statistics import Summary
+from embodied_rl.datasets.lerobot.info import (
+    ACTION,
+    BOOKKEEPING,
+    IMAGES,
+    STATE,
+    STATISTICS,
+    DatasetError,
+    FilePlace,
+    read_info,
+)
+from embodied_rl.datasets.lerobot.samples import DatasetSamples
+from embodied_rl.datasets.lerobot.tables import MEGABYTE, open_file, read_file, read_numbers
+from embodied_rl.datasets.lerobot.video_files import probe_video
+from embodied_rl.interfaces.sim import Array, Observation
+
+OPEN_FILES = 16
+"""Videos and tables that stay open."""
+
+
+class LeRobotDataset:
+    """A dataset on disk, of this program or of lerobot.
+
+    Args:
+        folder: of the dataset.
+        cache_mb: memory for numbers and PNG files that were read.
+
+    Raises:
+        DatasetError: it is no LeRobotDataset v3.0, a part of it is missing, or a video is shorter than its episodes.
+    """
+
+    def __init__(self, folder: Path | str, cache_mb: float = 1024):
+        self.folder = Path(folder)
+        self.info = read_info(self.folder)
+        self.episodes: list[RecordedEpisode] = read_episodes(self.folder, self.info)
+        self.tasks = read_tasks(self.folder, self.info)
+        self.starts = np.array([episode.start for episode in self.episodes], np.int64)
+        self.stops = np.array([episode.stop for episode in self.episodes], np.int64)
+        self.cameras = {_camera(key): key for key, feature in self.info.features.items() if _shows(key, feature)}
+        self._first = {episode.data: episode.start for episode in reversed(self.episodes)}
+        self._stop = {episode.data: episode.stop for episode in self.episodes}
+        self._arrays: BoundedCache[Array] = BoundedCache(cache_mb * MEGABYTE, lambda array: array.nbytes)
+        self._pictures: BoundedCache[list[bytes]] = BoundedCache(
+            cache_mb * MEGABYTE, lambda files: sum(map(len, files))
+        )
+        self._decoders: BoundedCache[Decoder] = BoundedCache(OPEN_FILES, lambda _: 1, Decoder.close)
+        self._tables: BoundedCache[Any] = BoundedCache(OPEN_FILES, lambda _: 1, lambda file: file.close())
+        self._check_files()
+        self.statistics = self._read_statistics()
+
+    def __len__(self) -> int:
+        """Frames in all."""
+        return self.info.total_frames
+
+    def close(self) -> None:
+        """Close the files that are open."""
+        self._decoders.clear()
+        self._tables.clear()
+
+    def read(self, rows: Sequence[int] | Array, horizon: int = 1) -> DatasetSamples:
+        """Frames by number, in the given order, each with the `horizon` actions from it on.
+
+        Raises:
+            DatasetError: a number is out of range, or the dataset has no state, no actions or no pictures.
+        """
+        wanted = np.asarray(rows, np.int64)
+        self._require(STATE, ACTION)
+        actions, padding = self.ahead(ACTION, wanted, horizon)
+        observation = Observation(
+            images={camera: self.images(camera, wanted) for camera in self.cameras},
+            state=self.column(STATE, wanted).reshape(len(wanted), -1).astype(np.float32),
+            instruction=tuple(self.tasks[index] for index in self.column("task_index", wanted).ravel().tolist()),
+        )
+        return DatasetSamples(
+            observation=observation,
+            actions=actions.reshape(len(wanted), horizon, -1).astype(np.float32),
+            padding=padding,
+            row=wanted,
+            episode=self.episode_of(wanted),
+            extra={name: self.column(name, wanted) for name in self._extra()},
+        )
+
+    def column(self, name: str, rows: Sequence[int] | Array) -> Array:
+        """One numeric feature of frames by number, [n, *shape].
+
+        Raises:
+            DatasetError: there is no such feature, or a file is damaged.
+        """
+        self._require(name)
+        feature = self.info.features[name]
+        if not feature.numeric:
+            raise DatasetError(f"{self.folder}: the feature '{name}' is no number, but {feature.dtype}")
+        wanted = np.asarray(rows, np.int64)
+        found = np.empty((len(wanted), *feature.shape), np.dtype(feature.dtype))
+        for place, where in self._by_file(wanted).items():
+            found[where] = self._array(place, name)[wanted[where] - self._first[place]]
+        return found
+
+    def ahead(self, name: str, rows: Sequence[int] | Array, horizon: int) -> tuple[Array, Array]:
+        """A numeric feature of frames and of those that follow, [n, H, *shape].
+
+        Past the episode's end it is that of the last frame; the second array, bool [n, H], says where.
+        """
+        wanted = np.asarray(rows, np.int64)
+        steps, last = wanted[:, None] + np.arange(horizon), self.stops[self.episode_of(wanted), None] - 1
+        values = self.column(name, np.minimum(steps, last).ravel())
+        return values.reshape(len(wanted), horizon, *values.shape[1:]), steps > last
+
+    def images(self, camera: str, rows: Sequence[int] | Array) -> Array:
+        """One camera's pictures of frames by number, uint8 [n, h, w, 3].
+
+        Raises:
+            DatasetError: there is no such camera, or a file is damaged.
+        """
+        if camera not in self.cameras:
+            raise DatasetError(f"{self.folder}: no camera '{camera}'; there are {', '.join(self.cameras) or 'none'}")
+        key, wanted = self.cameras[camera], np.asarray(rows, np.int64)
+        if self.info.features[key].dtype == "video":
+            return self._filmed(key, wanted)
+        return self._pictured(key, wanted)
+
+    def episode_of(self, rows: Sequence[int] | Array) -> Array:
+        """To which episodes frames belong, int64 [n]; raises `DatasetError` for a number out of range."""
+        wanted = np.asarray(rows, np.int64)
+        if len(wanted) and not 0 <= wanted.min() <= wanted.max() < len(self):
+            raise DatasetError(f"{self.folder} holds {len(self)} frames; there is no frame {wanted.max()}")
+        return np.searchsorted(self.stops, wanted, "right")
+
+    def _extra(self) -> list[str]:
+        own = {STATE, ACTION, *BOOKKEEPING}
+        return [name for name, feature in self.info.features.items() if feature.numeric and name not in own]
+
+    def _require(self, *names: str) -> None:
+        for name in names:
+            if name not in self.info.features:
+                raise DatasetError(
+                    f"{self.folder} has no feature '{name}'; it has {', '.join(sorted(self.info.features))}"
+                )
+
+    def _by_file(self, rows: Array) -> dict[FilePlace, Array]:
+        """Positions in `rows` by the file of their frames."""
+        by_file: dict[FilePlace, list[Array]] = {}
+        episodes = self.episode_of(rows)
+        for episode in np.unique(episodes).tolist():
+            by_file.setdefault(self.episodes[episode].data, []).append(np.flatnonzero(episodes == episode))
+        return {place: np.concatenate(parts) for place, parts in by_file.items()}
+
+    def _array(self, place: FilePlace, name: str) -> Array:
+        def read() -> Array:
+            path = self.folder / self.info.data_file(place)
+            if name != "index" and self._array(place, "index").ravel()[0] != self._first[place]:
+                raise DatasetError(f"{path} is damaged: it does not begin with frame {self._first[place]}")
+            array = read_numbers(read_file(path, [name])[name], self.info.features[name], str(path))
+            needed = self._stop[place] - self._first[place]
+            if len(array) < needed:
+                raise DatasetError(f"{path} holds {len(array)} frames, and its episodes have {needed}; copy it again.")
+            return array
+
+        return self._arrays.get((place, name), read)
+
+    def _filmed(self, key: str, rows: Array) -> Array:
+        feature = self.info.features[key]
+        found = np.empty((len(rows), *feature.held), np.uint8)
+        episodes = self.episode_of(rows)
+        seconds = self.column("timestamp", rows).ravel().astype(np.float64)
+        seconds += np.array([self.episodes[episode].videos[key].start for episode in episodes.tolist()])
+        places = np.array([self.episodes[episode].videos[key].place for episode in episodes.tolist()]).reshape(-1, 2)
+        for chunk, file in np.unique(places, axis=0).tolist():
+            where = np.flatnonzero((places == (chunk, file)).all(axis=1))
+            path = self.folder / self.info.video_file(key, FilePlace(chunk, file))
+            decoder = self._decoders.get(path, lambda path=path: Decoder(path))
+            frames = decoder.frames(seconds[where], 0.5 / self.info.fps)
+            if frames.shape[1:] != feature.held:
+                raise DatasetError(f"{path} shows {frames.shape[1:]}, and meta/info.json says {feature.held}")
+            found[where] = frames
+        return found
+
+    def _pictured(self, key: str, rows: Array) -> Array:
+        found = np.empty((len(rows), *self.info.features[key].held), np.uint8)
+        for place, where in self._by_file(rows).items():
+            path = self.folder / self.info.data_file(place)
+            table = self._tables.get(path, lambda path=path: open_file(path))
+            sizes = [table.metadata.row_group(group).num_rows for group in range(table.num_row_groups)]
+            stops = np.cumsum(sizes)
+            for position in where.tolist():
+                row = int(rows[position]) - self._first[place]
+                group = int(np.searchsorted(stops, row, "right"))
+                files = self._pictures.get((path, key, group), lambda t=table, g=group: _png_files(t, g, key))
+                picture = _decoded(files[row - int(stops[group] - sizes[group])], path)
+                if picture.shape != found.shape[1:]:
+                    raise DatasetError(f"{path}: a picture of '{key}' is {picture.shape}, not {found.shape[1:]}")
+                found[position] = picture
+        return found
+
+    def _check_files(self) -> None:
+        """Every file is there, with the columns it should have, and videos are long enough."""
+        columns = {name for name, feature in self.info.features.items() if feature.dtype != "video"}
+        for place in dict.fromkeys(episode.data for episode in self.episodes):
+            path = self.folder / self.info.data_file(place)
+            with open_file(path) as file:
+                if missing := columns - set(file.schema_arrow.names):
+                    raise DatasetError(f"{path} has no column '{min(missing)}', of which meta/info.json speaks")
+        for key in self.info.videos:
+            self._check_videos(key)
+
+    def _check_videos(self, key: str) -> None:
+        longest: dict[FilePlace, float] = {}
+        for episode in self.episodes:
+            clip = episode.videos[key]
+            longest[clip.place] = max(longest.get(clip.place, 0.0), clip.start + len(episode) / self.info.fps)
+        for place, needed in longest.items():
+            path = self.folder / self.info.video_file(key, place)
+            found = probe_video(path).seconds
+            if found < needed - 0.5 / self.info.fps:
+                raise DatasetError(
+                    f"{path} is {found:.3f} s long, and its episodes are {needed:.3f} s; copy it again, or leave out "
+                    "the episodes that it should show."
+                )
+
+    def _read_statistics(self) -> dict[str, Summary]:
+        path = self.folder / STATISTICS
+        if path.exists():
+            return feature_statistics.from_json(path.read_text("utf-8"), str(path))
+        return feature_statistics.combine_features(read_statistics(self.folder, len(self.episodes)))
+
+
+def _shows(key: str, feature: Any) -> bool:
+    depth = (feature.info or {}).get("video.is_depth_map") or (feature.info or {}).get("is_depth_map")
+    return feature.pictured and not depth
+
+
+def _camera(key: str) -> str:
+    return key.removeprefix(IMAGES).removeprefix("observation.")
+
+
+def _png_files(table: Any, group: int, key: str) -> list[bytes]:
+    return [entry["bytes"] for entry in table.read_row_group(group, columns=[key])[key].to_pylist()]
+
+
+def _decoded(file: bytes | None, path: Path) -> Array:
+    try:
+        return np.asarray(Image.open(io.BytesIO(file or b"")).convert("RGB"))
+    except OSError as error:
+        raise DatasetError(f"{path} is damaged: it holds a picture that cannot be read ({error})") from error

@@ -1,0 +1,255 @@
+"""Writing a dataset, frame by frame: an episode is in it wholly or not at all, whenever the process ends.
+
+With each episode the last file of every kind is replaced by one that has it as well, and meta/info.json last of all:
+its totals say what counts. What files hold beyond them is of an episode that was being written when the process ended.
+"""
+
+from collections.abc import Iterable, Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+from embodied_rl.datasets.lerobot import feature_statistics
+from embodied_rl.datasets.lerobot.dataset_files import KEY, TEMPORARY, lock_folder
+from embodied_rl.datasets.lerobot.episode_files import (
+    Clip,
+    EpisodeFiles,
+    RecordedEpisode,
+    read_episodes,
+    read_statistics,
+    read_tasks,
+    write_tasks,
+)
+from embodied_rl.datasets.lerobot.feature_statistics import Summary
+from embodied_rl.datasets.lerobot.info import (
+    BOOKKEEPING,
+    INFO,
+    STATISTICS,
+    DatasetError,
+    Feature,
+    Info,
+    make_info,
+    read_info,
+)
+from embodied_rl.datasets.lerobot.recording import EpisodeInHand, check_value
+from embodied_rl.datasets.lerobot.tables import DataFiles, make_frames_table, read_file, read_numbers
+from embodied_rl.datasets.lerobot.video_files import CODECS, Encoder, VideoFiles
+from embodied_rl.interfaces.sim import Array
+from embodied_rl.runs.atomic_write import explain_errors, make_folder, write_text
+
+
+class DatasetWriter:
+    """A dataset that grows by episodes. Use it in a `with` statement, or call `close`.
+
+    Args:
+        folder: of the dataset; one that is there already is continued.
+        features: what each frame has, besides `BOOKKEEPING`; `info.make_features` has those of a simulator.
+        fps: frames a second.
+        robot_type: what was controlled.
+        codec: of videos, one of `video.CODECS`.
+        chunks_size: files in a folder.
+        data_files_size_in_mb, video_files_size_in_mb: largest size of a file; one is written anew with every episode,
+            so it should stay small. A dataset that is continued keeps its own.
+
+    Raises:
+        DatasetError: a feature cannot be, the folder holds a dataset of other features, or another process writes it.
+        StorageError: the folder cannot be written.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        features: Mapping[str, Feature],
+        fps: float,
+        robot_type: str | None = None,
+        *,
+        codec: str = "h264",
+        chunks_size: int = 1000,
+        data_files_size_in_mb: float = 20,
+        video_files_size_in_mb: float = 20,
+    ):
+        if codec not in CODECS:
+            raise DatasetError(f"codec '{codec}' is unknown; there are {', '.join(CODECS)}")
+        wanted = make_info(features, fps, robot_type, codec, chunks_size, data_files_size_in_mb, video_files_size_in_mb)
+        self.folder, self._codec = make_folder(Path(folder), KEY), codec
+        self._held = ExitStack()
+        self._held.enter_context(lock_folder(self.folder))
+        with ExitStack() as failing:
+            failing.push(self._held)
+            self.info = self._begin(wanted)
+            self._continue()
+            failing.pop_all()
+        self._episode: EpisodeInHand | None = None
+        self._usable = True
+
+    @staticmethod
+    def resume(folder: Path, codec: str = "h264") -> "DatasetWriter":
+        """Continue a dataset with the features that it has; raises `DatasetError` where there is none."""
+        info = read_info(Path(folder))
+        features = {name: feature for name, feature in info.features.items() if name not in BOOKKEEPING}
+        return DatasetWriter(folder, features, info.fps, info.robot_type, codec=codec)
+
+    def __enter__(self) -> "DatasetWriter":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def add(self, frame: Mapping[str, Any], task: str) -> None:
+        """One frame of the episode in hand, which begins with the first one.
+
+        Args:
+            frame: a value for each feature; pictures uint8 [h, w, 3].
+            task: what is to be done, in words.
+
+        Raises:
+            DatasetError: a feature is missing, unknown, of another shape or dtype, or not finite.
+            StorageError: the disk is full; the episode in hand should be discarded.
+        """
+        self._check_usable()
+        values = {name: check_value(name, feature, frame) for name, feature in self._own_features().items()}
+        if unknown := set(frame) - set(values):
+            raise DatasetError(f"frame: unknown feature '{min(unknown)}'; the dataset has {', '.join(values)}")
+        with explain_errors(self.folder, KEY):
+            if self._episode is None:
+                self._episode = EpisodeInHand(self.folder, self.info, self._codec)
+            self._episode.add(values, task)
+
+    def save_episode(self) -> int:
+        """The episode in hand is over, and kept for good; returns its index.
+
+        Raises:
+            DatasetError: there is no frame.
+            StorageError: the disk is full; the dataset is as before, and can be continued by another writer.
+        """
+        self._check_usable()
+        if self._episode is None:
+            raise DatasetError("save_episode: add a frame first")
+        episode, self._episode, self._usable = self._episode, None, False
+        with explain_errors(self.folder, KEY):
+            try:
+                self._keep(episode)
+            finally:
+                episode.discard()
+        self._usable = True
+        return self.info.total_episodes - 1
+
+    def add_episode(self, frames: Iterable[Mapping[str, Any]], task: str) -> int:
+        """A whole episode, frame by frame; returns its index. Where a frame is refused, nothing of it is kept."""
+        try:
+            for frame in frames:
+                self.add(frame, task)
+        except BaseException:
+            self.discard_episode()
+            raise
+        return self.save_episode()
+
+    def discard_episode(self) -> None:
+        """Forget the episode in hand."""
+        if self._episode is not None:
+            self._episode.discard()
+            self._episode = None
+
+    def close(self) -> None:
+        """Forget an episode in hand, find the quantiles of the whole dataset, and let others write."""
+        self.discard_episode()
+        if self._usable and self.info.total_episodes:
+            self._write_statistics(self._refined())
+        self._usable = False
+        self._held.close()
+
+    def _begin(self, wanted: Info) -> Info:
+        if not (self.folder / INFO).exists():
+            if any(path.name != "meta" for path in self.folder.iterdir()):  # which a writer may not have got beyond
+                raise DatasetError(f"{self.folder} holds other files, and no LeRobotDataset. Give an empty folder.")
+            make_folder(self.folder / "meta", KEY)
+            write_text(self.folder / INFO, wanted.to_json())
+            return wanted
+        info = read_info(self.folder)
+        _check_same(info, wanted, self.folder)
+        return info
+
+    def _continue(self) -> None:
+        episodes = read_episodes(self.folder, self.info)
+        last = episodes[-1] if episodes else None
+        self._tasks = list(read_tasks(self.folder, self.info))
+        rows = sum(len(episode) for episode in episodes if last is not None and episode.data == last.data)
+        self._data = DataFiles(self.folder, self.info, last.data if last else None, rows)
+        self._videos = {key: self._continued_videos(key, last) for key in self.info.videos}
+        self._list = EpisodeFiles(self.folder, self.info)
+        self._statistics = feature_statistics.combine_features(read_statistics(self.folder, len(episodes)))
+        self._data_files = list(dict.fromkeys(episode.data for episode in episodes))
+        for path in self.folder.glob(f"{TEMPORARY}*"):
+            path.unlink()
+
+    def _continued_videos(self, key: str, last: RecordedEpisode | None) -> VideoFiles:
+        if last is None:
+            return VideoFiles(self.folder, self.info, key, None, 0)
+        clip = last.videos[key]
+        return VideoFiles(self.folder, self.info, key, clip.place, round(clip.stop * self.info.rate))
+
+    def _keep(self, episode: "EpisodeInHand") -> None:
+        """Every file that the episode adds to, and meta/info.json once it is all there."""
+        index, start, length = self.info.total_episodes, self.info.total_frames, len(episode)
+        new = [task for task in dict.fromkeys(episode.tasks) if task not in self._tasks]
+        values = episode.values(index, start, [*self._tasks, *new], self.info)
+        summaries = episode.summaries(values)
+        data = self._data.append(make_frames_table(self.info.features, values))
+        videos = {key: self._keep_video(key, encoder) for key, encoder in episode.finished().items()}
+        if new:
+            self._tasks += new
+            write_tasks(self.folder, self._tasks)
+        recorded = RecordedEpisode(index, tuple(dict.fromkeys(episode.tasks)), start, start + length, data, videos)
+        self._list.append(recorded, summaries)
+        before = [self._statistics] if index else []
+        self._statistics = feature_statistics.combine_features([*before, summaries])
+        self._write_statistics(self._statistics)
+        grown = self.info.grown(length, len(self._tasks))
+        write_text(self.folder / INFO, grown.to_json())
+        self.info = grown
+        if data not in self._data_files[-1:]:
+            self._data_files.append(data)
+
+    def _keep_video(self, key: str, encoder: Encoder) -> Clip:
+        place, before = self._videos[key].append(encoder.path, encoder.frames)
+        return Clip(place, float(before / self.info.rate), float((before + encoder.frames) / self.info.rate))
+
+    def _write_statistics(self, found: Mapping[str, Summary]) -> None:
+        write_text(self.folder / STATISTICS, feature_statistics.to_json(found))
+
+    def _refined(self) -> dict[str, Summary]:
+        numeric = {key: self.info.features[key].numeric for key in self._statistics}
+        return {
+            key: feature_statistics.refine(summary, self._all(key)) if numeric[key] else summary
+            for key, summary in self._statistics.items()
+        }
+
+    def _all(self, key: str) -> Iterable[Array]:
+        """The values of a feature, file by file."""
+        for place in self._data_files:
+            path = self.folder / self.info.data_file(place)
+            yield read_numbers(read_file(path, [key])[key], self.info.features[key], str(path))
+
+    def _own_features(self) -> dict[str, Feature]:
+        return {name: feature for name, feature in self.info.features.items() if name not in BOOKKEEPING}
+
+    def _check_usable(self) -> None:
+        if not self._usable:
+            raise DatasetError(f"{self.folder}: this writer is closed, or has failed; open the dataset again")
+
+
+def _check_same(found: Info, wanted: Info, folder: Path) -> None:
+    """Raises `DatasetError` unless frames of one dataset can follow those of the other."""
+
+    def layout(info: Info) -> dict[str, tuple[str, tuple[int, ...]]]:
+        return {name: (feature.dtype, feature.shape) for name, feature in info.features.items()}
+
+    old, new = layout(found), layout(wanted)
+    if different := sorted(name for name in old.keys() | new.keys() if old.get(name) != new.get(name)):
+        name = different[0]
+        raise DatasetError(
+            f"{folder} holds a dataset with other features: '{name}' is {old.get(name, 'absent')} there, and "
+            f"{new.get(name, 'absent')} here. Give another folder."
+        )
+    if found.fps != wanted.fps:
+        raise DatasetError(f"{folder} holds a dataset with {found.fps:g} frames a second, not {wanted.fps:g}.")

@@ -1,0 +1,200 @@
+"""The list of episodes, meta/episodes, and the texts of their tasks, meta/tasks.parquet."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from embodied_rl.datasets.lerobot.dataset_files import remove_beyond
+from embodied_rl.datasets.lerobot.feature_statistics import Summary, from_lists
+from embodied_rl.datasets.lerobot.info import EPISODES, TASKS, DatasetError, FilePlace, Info
+from embodied_rl.datasets.lerobot.tables import read_file, write_table
+
+AT_MOST = 500
+"""Episodes in one file of the list, which is written anew with each of them."""
+
+
+@dataclass(frozen=True)
+class Clip:
+    """Where a video shows an episode: a file, and seconds in it."""
+
+    place: FilePlace
+    start: float
+    stop: float
+
+
+@dataclass(frozen=True)
+class RecordedEpisode:
+    """One episode of a dataset.
+
+    Attributes:
+        index: in the dataset.
+        tasks: what was to be done, in words.
+        start, stop: its frames in the dataset, `stop` excluded.
+        data: the file of its frames.
+        videos: by name of the feature.
+    """
+
+    index: int
+    tasks: tuple[str, ...]
+    start: int
+    stop: int
+    data: FilePlace
+    videos: dict[str, Clip]
+
+    def __len__(self) -> int:
+        return self.stop - self.start
+
+    def row(self, listed: FilePlace, statistics: Mapping[str, Summary]) -> dict[str, Any]:
+        """Its line of the list, which lies in the file `listed`."""
+        row: dict[str, Any] = {
+            "episode_index": self.index,
+            "tasks": list(self.tasks),
+            "length": len(self),
+            "data/chunk_index": self.data.chunk,
+            "data/file_index": self.data.file,
+            "dataset_from_index": self.start,
+            "dataset_to_index": self.stop,
+        }
+        for key, clip in self.videos.items():
+            places = {"chunk_index": clip.place.chunk, "file_index": clip.place.file}
+            times = {"from_timestamp": clip.start, "to_timestamp": clip.stop}
+            row |= {f"videos/{key}/{name}": value for name, value in (places | times).items()}
+        for key, summary in statistics.items():
+            row |= {f"stats/{key}/{name}": array.tolist() for name, array in summary.items()}
+        return row | {"meta/episodes/chunk_index": listed.chunk, "meta/episodes/file_index": listed.file}
+
+    @staticmethod
+    def of_row(row: Mapping[str, Any], videos: Sequence[str]) -> "RecordedEpisode":
+        """Read `row`; raises KeyError or TypeError where something is missing."""
+        clips = {}
+        for key in videos:
+            place = FilePlace(int(row[f"videos/{key}/chunk_index"]), int(row[f"videos/{key}/file_index"]))
+            clips[key] = Clip(
+                place, float(row[f"videos/{key}/from_timestamp"]), float(row[f"videos/{key}/to_timestamp"])
+            )
+        return RecordedEpisode(
+            index=int(row["episode_index"]),
+            tasks=tuple(row["tasks"]),
+            start=int(row["dataset_from_index"]),
+            stop=int(row["dataset_to_index"]),
+            data=FilePlace(int(row["data/chunk_index"]), int(row["data/file_index"])),
+            videos=clips,
+        )
+
+
+def read_episodes(folder: Path, info: Info) -> list[RecordedEpisode]:
+    """All episodes that the dataset holds, in order.
+
+    Raises:
+        DatasetError: the list is missing, damaged or shorter than meta/info.json says.
+    """
+    paths = sorted((folder / "meta/episodes").glob("chunk-*/file-*.parquet"))
+    rows: list[dict[str, Any]] = []
+    for path in paths:
+        table = read_file(path)
+        names = [name for name in table.column_names if not name.startswith("stats/")]
+        rows += table.select(names).to_pylist()
+    try:
+        episodes = sorted((RecordedEpisode.of_row(row, info.videos) for row in rows), key=lambda episode: episode.index)
+    except (KeyError, TypeError) as error:
+        raise DatasetError(f"{folder}/meta/episodes is damaged: missing {error}") from error
+    episodes = episodes[: info.total_episodes]
+    _check(episodes, folder, info)
+    return episodes
+
+
+def _check(episodes: Sequence[RecordedEpisode], folder: Path, info: Info) -> None:
+    stop = 0
+    for position, episode in enumerate(episodes):
+        if (episode.index, episode.start) != (position, stop) or len(episode) < 1:
+            raise DatasetError(f"{folder}/meta/episodes is damaged: episode {position} does not follow the one before")
+        stop = episode.stop
+    if (len(episodes), stop) != (info.total_episodes, info.total_frames):
+        raise DatasetError(
+            f"{folder}: meta/info.json speaks of {info.total_episodes} episodes and {info.total_frames} frames, "
+            f"and meta/episodes of {len(episodes)} and {stop}. A part of the dataset is missing: copy it again."
+        )
+
+
+def read_statistics(folder: Path, episodes: int) -> list[dict[str, Summary]]:
+    """Of each of the first episodes, by feature."""
+    found: dict[int, dict[str, Summary]] = {}
+    for path in sorted((folder / "meta/episodes").glob("chunk-*/file-*.parquet")):
+        table = read_file(path)
+        names = [name for name in table.column_names if name.startswith("stats/")]
+        for row in table.select(["episode_index", *names]).to_pylist():
+            nested: dict[str, dict[str, Any]] = {}
+            for name in names:
+                if row[name] is not None:
+                    key, _, statistic = name.removeprefix("stats/").rpartition("/")
+                    nested.setdefault(key, {})[statistic] = row[name]
+            found[row["episode_index"]] = {key: from_lists(entries) for key, entries in nested.items()}
+    return [found[index] for index in range(episodes)]
+
+
+def read_tasks(folder: Path, info: Info) -> tuple[str, ...]:
+    """Texts by `task_index`.
+
+    Raises:
+        DatasetError: the file is missing or damaged.
+    """
+    if not info.total_tasks:
+        return ()
+    table = read_file(folder / TASKS, None)
+    texts = [name for name in table.column_names if name != "task_index"]
+    if "task_index" not in table.column_names or len(texts) != 1:
+        raise DatasetError(f"{folder / TASKS} is damaged: its columns are {', '.join(table.column_names)}")
+    numbered = dict(zip(table["task_index"].to_pylist(), table[texts[0]].to_pylist(), strict=True))
+    try:
+        return tuple(str(numbered[index]) for index in range(info.total_tasks))
+    except KeyError as error:
+        raise DatasetError(f"{folder / TASKS} is damaged: no task has the number {error}") from error
+
+
+def write_tasks(folder: Path, tasks: Sequence[str]) -> None:
+    """Replace the file; for pandas, through which lerobot reads it, the text is the index of the table."""
+    described = [
+        {"name": name, "field_name": name, "pandas_type": kind, "numpy_type": numpy, "metadata": None}
+        for name, kind, numpy in (("task_index", "int64", "int64"), ("task", "unicode", "object"))
+    ]
+    pandas = {"index_columns": ["task"], "column_indexes": [], "columns": described, "pandas_version": "2.0.0"}
+    table = pa.table({"task_index": pa.array(range(len(tasks)), pa.int64()), "task": pa.array(tasks, pa.string())})
+    write_table(table.replace_schema_metadata({"pandas": json.dumps(pandas)}), folder / TASKS)
+
+
+class EpisodeFiles:
+    """The list, while it is written: its last file is in memory, and is written anew with each episode."""
+
+    def __init__(self, folder: Path, info: Info):
+        self._folder, self._info = folder, info
+        self._place, self._table = FilePlace(0, 0), None
+        self._find_last(info.total_episodes)
+        remove_beyond(folder / "meta/episodes", self._place if info.total_episodes else None, ".parquet")
+
+    def append(self, episode: RecordedEpisode, statistics: Mapping[str, Summary]) -> None:
+        """Write one more line."""
+        if self._table is not None and len(self._table) >= AT_MOST:
+            self._place, self._table = self._place.following(self._info.chunks_size), None
+        line = pa.Table.from_pylist([episode.row(self._place, statistics)])
+        if self._table is not None and self._table.schema.equals(line.schema):
+            line = pa.concat_tables([self._table, line]).combine_chunks()
+        elif self._table is not None:  # another program wrote the file: start one of our own
+            self._place = self._place.following(self._info.chunks_size)
+            line = pa.Table.from_pylist([episode.row(self._place, statistics)])
+        self._table = line
+        write_table(line, self._folder / EPISODES.format(chunk_index=self._place.chunk, file_index=self._place.file))
+
+    def _find_last(self, episodes: int) -> None:
+        for path in sorted((self._folder / "meta/episodes").glob("chunk-*/file-*.parquet")):
+            table = read_file(path)
+            kept = table.filter(pc.field("episode_index") < episodes)
+            if len(kept):
+                self._place = FilePlace(
+                    int(path.parent.name.removeprefix("chunk-")), int(path.stem.removeprefix("file-"))
+                )
+                self._table = kept.replace_schema_metadata(None)

@@ -1,0 +1,174 @@
+"""Videos whose every frame can be found: encoding an episode, and joining it to a file.
+
+What is encoded here has no frames that follow from later ones, and a key frame every other frame, as lerobot encodes,
+so any frame is at most two steps of a decoder away.
+"""
+
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import av
+import numpy as np
+from av.error import FFmpegError
+from av.video.reformatter import VideoReformatter
+
+from embodied_rl.datasets.lerobot.dataset_files import remove_beyond, settle_file
+from embodied_rl.datasets.lerobot.info import DatasetError, Feature, FilePlace, Info
+from embodied_rl.datasets.lerobot.tables import MEGABYTE
+from embodied_rl.interfaces.sim import Array
+
+CODECS: dict[str, dict[str, str]] = {
+    "h264": {"g": "2", "bf": "0", "crf": "20", "preset": "veryfast"},
+    "libsvtav1": {"g": "2", "crf": "30", "preset": "12"},
+}
+"""Options by encoder."""
+
+
+class Encoder:
+    """One episode of one camera, frame by frame into a file.
+
+    Args:
+        path: the file, MP4.
+        codec: one of `CODECS`.
+        rate: frames a second.
+        feature: what is recorded; its shape is that of the pictures.
+    """
+
+    def __init__(self, path: Path, codec: str, rate: Fraction, feature: Feature):
+        self.path = path
+        self._rate = rate
+        self._output = av.open(str(path), "w", format="mp4")
+        self._stream: Any = self._output.add_stream(codec, rate=rate, options=CODECS[codec])
+        self._stream.height, self._stream.width = feature.held[:2]
+        self._stream.pix_fmt = "yuv420p"
+        self._converter = VideoReformatter()
+        self.frames = 0
+
+    def add(self, picture: Array) -> None:
+        """The next frame, uint8 [h, w, 3]."""
+        colours = av.VideoFrame.from_ndarray(np.ascontiguousarray(picture), format="rgb24")
+        frame = self._converter.reformat(colours, format="yuv420p", threads=1)  # starting threads takes longer
+        frame.pts, frame.time_base = self.frames, 1 / self._rate
+        self._output.mux(self._stream.encode(frame))
+        self.frames += 1
+
+    def close(self) -> None:
+        """Finish the file."""
+        self._output.mux(self._stream.encode(None))
+        self._output.close()
+
+    def discard(self) -> None:
+        """Give up, and remove the file."""
+        with suppress(OSError):  # what cannot be written, on a full disk, is not wanted either
+            self._output.close()
+        self.path.unlink(missing_ok=True)
+
+
+@dataclass(frozen=True)
+class OpenedVideo:
+    """What a file says of its video; `seconds` is its length, `setup` what a decoder must know first."""
+
+    seconds: float
+    setup: bytes
+
+
+def probe_video(path: Path) -> OpenedVideo:
+    """Read the head of a video file.
+
+    Raises:
+        DatasetError: it is missing or damaged.
+    """
+    try:
+        with av.open(str(path)) as container:
+            stream = container.streams.video[0]
+            seconds = float((stream.duration or 0) * (stream.time_base or 0))
+            return OpenedVideo(seconds, bytes(stream.codec_context.extradata or b""))
+    except (OSError, IndexError, FFmpegError) as error:
+        raise DatasetError(f"{path} is missing or damaged ({error})") from error
+
+
+def join_videos(first: Path, frames: int, second: Path, out: Path, rate: Fraction) -> bool:
+    """Write the first `frames` frames of one file, then all of another, nothing encoded anew.
+
+    Returns:
+        Whether that is possible: it takes the same encoder and options, and frames stored in the order of time.
+    """
+    if probe_video(first).setup != probe_video(second).setup:
+        return False
+    with av.open(str(second)) as source, av.open(str(out), "w", format="mp4") as output:
+        stream = output.add_stream_from_template(source.streams.video[0], opaque=True)
+        stream.time_base = unit = 1 / rate
+        count = 0
+        for path, most in ((first, frames), (second, None)):
+            for packet in _in_order(path, rate, most):
+                packet.stream, packet.time_base = stream, unit
+                packet.pts = packet.dts = count
+                packet.duration = 1
+                output.mux(packet)
+                count += 1
+            if path == first and count != frames:
+                return False
+    return True
+
+
+def _in_order(path: Path, rate: Fraction, most: int | None) -> Iterator[Any]:
+    """Packets as long as the k-th one is that of the k-th frame."""
+    source: Any = av.open(str(path))
+    with source:
+        stream = source.streams.video[0]
+        step = 1 / (rate * stream.time_base)
+        packets = (packet for packet in source.demux(stream) if packet.size)
+        for number, packet in enumerate(packets):
+            if number == most or packet.pts != packet.dts or packet.pts * step.denominator != number * step.numerator:
+                return
+            yield packet
+
+
+class VideoFiles:
+    """The files of one camera, while they are written: the last one is written anew with each episode.
+
+    Args:
+        folder: of the dataset.
+        info: of it.
+        key: the feature.
+        last: the last file that shows an episode, or None.
+        frames: how many of its frames count.
+    """
+
+    def __init__(self, folder: Path, info: Info, key: str, last: FilePlace | None, frames: int):
+        self._folder, self._info, self._key = folder, info, key
+        self._place, self._frames = last, frames
+        remove_beyond(folder / "videos" / key, last, ".mp4")
+
+    def append(self, episode: Path, frames: int) -> tuple[FilePlace, int]:
+        """Take over the file of one episode; says where it went, and how many frames come before it there."""
+        if self._place is not None and (start := self._join(episode, frames)) is not None:
+            return self._place, start
+        following = FilePlace(0, 0) if self._place is None else self._place.following(self._info.chunks_size)
+        self._place, self._frames = following, frames
+        settle_file(episode, self._path())
+        return self._place, 0
+
+    def _path(self) -> Path:
+        assert self._place is not None
+        return self._folder / self._info.video_file(self._key, self._place)
+
+    def _join(self, episode: Path, frames: int) -> int | None:
+        path, start = self._path(), self._frames
+        size = path.stat().st_size + episode.stat().st_size
+        if size >= self._info.video_files_size_in_mb * MEGABYTE:
+            return None
+        joined = episode.with_name(f"{episode.name}-joined")
+        try:
+            if not join_videos(path, start, episode, joined, self._info.rate):
+                return None
+            settle_file(joined, path)
+        finally:
+            joined.unlink(missing_ok=True)
+        self._frames += frames
+        episode.unlink()
+        return start

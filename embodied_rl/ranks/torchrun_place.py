@@ -1,0 +1,42 @@
+"""What torchrun tells a process about itself. Imports nothing heavy."""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from embodied_rl.interfaces.errors import UserError
+
+FAILED = 1
+_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
+
+
+@dataclass(frozen=True)
+class TorchrunPlace:
+    """Which of torchrun's processes this is.
+
+    Attributes:
+        rank: among all. size: how many there are. local_rank: among those of this node.
+    """
+
+    rank: int
+    size: int
+    local_rank: int
+
+    @classmethod
+    def find(cls, environment: Mapping[str, str] = os.environ) -> "TorchrunPlace | None":
+        """That of this process; None where torchrun did not start it."""
+        if not all(environment.get(name) for name in _VARIABLES):
+            return None
+        return cls(*(int(environment[name]) for name in _VARIABLES[:3]))
+
+    def check(self, ranks: int, remedy: str) -> None:
+        """Everybody has a part.
+
+        Raises:
+            UserError: there are more or fewer processes than ranks.
+        """
+        if ranks != self.size:
+            raise UserError(
+                f"torchrun started {self.size} processes, which are the ranks, but plan.ranks={ranks}: start {ranks} "
+                f"(--nproc-per-node times --nnodes){remedy}."
+            )

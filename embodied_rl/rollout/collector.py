@@ -1,0 +1,346 @@
+"""Collecting a rollout: while the policy decides for one slice of environments, the others simulate.
+
+Shapes: T decisions, N environments of this collector, n of one handle, Hx executed actions of a chunk.
+"""
+
+import logging
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+
+from embodied_rl.interfaces.errors import UserError
+from embodied_rl.interfaces.policy import Decision, Policy
+from embodied_rl.interfaces.sim import Array, NotFinite, Observation, SimulatorSpec, StepResult
+from embodied_rl.processes.handle import Future, Handle, Revival, WorkerDied, wait_for_any
+from embodied_rl.processes.process import read_resident_bytes
+from embodied_rl.rollout.buffer import EpisodeRecord, Rollout
+from embodied_rl.rollout.environments import Environments
+from embodied_rl.rollout.episode_sampler import EpisodeSampler
+from embodied_rl.rollout.handle_parts import (
+    FinalObservation,
+    HandlePart,
+    check_ended,
+    check_sizes,
+    join_finals,
+    split_snapshots,
+    zero_unexecuted,
+)
+from embodied_rl.rollout.order import Order, take_in_turn, take_ready_first
+from embodied_rl.rollout.timeline import INFER, SIMULATE, VALUE, WAIT, Timeline
+from embodied_rl.rollout.writer import Writer
+
+log = logging.getLogger(__name__)
+
+
+class Collector:
+    """Runs the environments of some handles, and fills one rollout again and again.
+
+    Episodes carry over from one rollout to the next, unless `fresh`. Environment e of all N runs the episodes e, e + N,
+    e + 2N, …; noise is keyed by episode and decision, and slices take turns in a fixed order. So a rollout depends on
+    neither timing nor, for a row-wise actor, on the number of slices and handles.
+
+    A worker that dies is replaced. The episodes it ran are lost: their rows become invalid, nobody else's do.
+
+    Args:
+        handles: simulators with equally many environments each.
+        spec: theirs.
+        envs_per_slice: environments that are inferred together; a slice is one or several handles.
+        sampler: index → episode.
+        rollout: T × N, with N = envs_per_slice × slices.
+        seed: of the run; keys the noise.
+        env_offset: number of the first environment among those of all collectors.
+        env_total: number of environments of all collectors; by default this one's.
+        fresh: start a new episode in every environment at each `collect`, and park it when it has ended, so that a
+            rollout holds whole episodes, as group-relative methods need.
+        order: "exact" infers the slices in turn; "ready" infers whichever handles have their chunk done, a slice's
+            worth at most, so that a slow one, or one whose worker is being replaced, holds up nobody. Then which rows
+            make a batch depends on timing, and with it the last bits of a network's output.
+        writers: what is told everything that the rollout is told, such as a replay storage, with a column for each
+            environment.
+
+    Attributes:
+        timeline: of the last `collect`.
+        memory: resident bytes after it, of this process and of each handle's (0 where it has none of its own).
+        restarts: workers replaced since the run began.
+        lost_episodes: episodes that were lost with them.
+
+    Raises:
+        UserError: sizes do not fit each other, or those of a writer.
+    """
+
+    def __init__(
+        self,
+        handles: Sequence[Handle],
+        spec: SimulatorSpec,
+        envs_per_slice: int,
+        sampler: EpisodeSampler,
+        rollout: Rollout,
+        seed: int,
+        env_offset: int = 0,
+        env_total: int | None = None,
+        fresh: bool = False,
+        order: Order = "exact",
+        writers: Sequence[Writer] = (),
+    ):
+        total = rollout.num_envs if env_total is None else env_total
+        check_sizes(len(handles), envs_per_slice, rollout.num_envs, total, sampler.group_size)
+        if fresh and rollout.decisions * rollout.executed < spec.horizon:
+            raise UserError(
+                f"{rollout.decisions} decisions of {rollout.executed} steps do not hold an episode of {spec.horizon}; "
+                f"whole episodes need train.decisions ≥ {-(-spec.horizon // rollout.executed)}"
+            )
+        self.spec, self.rollout, self._fresh, self._order = spec, rollout, fresh, order
+        for writer in writers:
+            writer.check_sizes(spec, rollout.num_envs, rollout.executed)
+        self._writers = [rollout, *writers]
+        pictured = any(writer.final_pictures for writer in self._writers)
+        self._envs = Environments(sampler, env_offset + np.arange(rollout.num_envs), total, seed, pictured)
+        columns = np.split(np.arange(rollout.num_envs), len(handles))
+        self._parts = [HandlePart(handle, mine) for handle, mine in zip(handles, columns, strict=True)]
+        size = envs_per_slice * len(handles) // rollout.num_envs
+        self._slices = [self._parts[first : first + size] for first in range(0, len(handles), size)]
+        self._finals: list[FinalObservation] = []
+        self._finished: list[tuple[int, int, EpisodeRecord]] = []
+        self._begun = False
+        self.timeline = Timeline()
+        self.memory: tuple[int, tuple[int, ...]] = (0, ())
+        self.restarts = self.lost_episodes = 0
+
+    @torch.no_grad()
+    def collect(self, policy: Policy) -> Rollout:
+        """Fill the rollout with T decisions of each environment, exploring.
+
+        Raises:
+            FloatingPointError: NaN or infinity from the simulator or the policy; the message says where.
+            WorkerDied: a worker died more often than its budget of restarts allows.
+            WorkerError: a simulator raised an exception.
+        """
+        self._begin()
+        for parts in self._turns():
+            self._receive(parts, wait=self._order == "exact")
+            if ready := [part for part in parts if part.future is None]:
+                self._decide(policy, ready)
+        self._receive(self._parts)
+        self._evaluate_ends(policy)
+        self.rollout.finished = [record for _, _, record in sorted(self._finished, key=lambda item: item[:2])]
+        self.timeline.finish()
+        self.memory = read_resident_bytes(os.getpid()), tuple(part.handle.memory() for part in self._parts)
+        return self.rollout
+
+    def state(self) -> dict[str, Array]:
+        """Everything `load` needs to continue bit for bit, between two calls of `collect`.
+
+        Where simulators cannot take snapshots, `load` starts their current episodes anew.
+        """
+        arrays: dict[str, Array] = {}
+        if self._begun and not self._fresh and self.spec.can_snapshot:
+            for number, part in enumerate(self._parts):  # first, because it may find a dead worker and count a loss
+                arrays |= {f"simulator/{number}/{name}": array for name, array in self._snapshot(part).items()}
+        counters = {"begun": self._begun, "restarts": self.restarts, "lost_episodes": self.lost_episodes}
+        return arrays | self._envs.state() | {name: np.array(value, np.int64) for name, value in counters.items()}
+
+    def load(self, state: dict[str, Array]) -> None:
+        """Continue from a `state` of a collector of the same handles, sampler and sizes.
+
+        Raises:
+            UserError: the state is of another number of environments or simulators.
+        """
+        self._envs.load(state)
+        self._begun = bool(state["begun"])
+        self.restarts, self.lost_episodes = int(state["restarts"]), int(state["lost_episodes"])
+        if not self._begun or self._fresh:
+            return
+        saved = split_snapshots(state)
+        if len(saved) not in (0, len(self._parts)):
+            raise UserError(f"the saved collector has {len(saved)} simulators, this one {len(self._parts)}")
+        if saved:
+            pairs = zip(self._parts, saved, strict=True)
+            futures = [part.handle.submit("restore", snapshot) for part, snapshot in pairs]
+            for part, future in zip(self._parts, futures, strict=True):
+                self._restored(part, future)
+        else:
+            log.warning("the simulator has no snapshots: the episodes that were running start anew")
+            self._envs.restart()
+            self._start()
+
+    def _restored(self, part: HandlePart, future: Future) -> None:
+        try:
+            part.observation = future.result()
+        except WorkerDied as death:
+            part.acting = np.flatnonzero(self._envs.active[part.columns])
+            self._lose(part, -1, death)
+
+    def _snapshot(self, part: HandlePart) -> dict[str, Array]:
+        try:
+            return part.handle.submit("snapshot").result()
+        except WorkerDied as death:
+            self._lose(part, -1, death)
+            return part.handle.submit("snapshot").result()
+
+    def _begin(self) -> None:
+        self.timeline = Timeline()
+        self.rollout.clear()
+        self._finals, self._finished = [], []
+        self._envs.begin_rollout()
+        for part in self._parts:
+            part.decided = 0
+        everything = np.arange(self.rollout.num_envs)
+        if self._fresh and self._begun:
+            self._envs.advance(everything)
+        if self._fresh or not self._begun:
+            self._envs.active[:] = True
+            self._start()
+        self._begun = True
+
+    def _start(self) -> None:
+        futures = [part.handle.submit("reset", self._envs.to_start(part.columns)) for part in self._parts]
+        for part, future in zip(self._parts, futures, strict=True):
+            try:
+                part.observation = self._wait(part, future)
+            except WorkerDied as death:
+                self._replace(part, death)
+
+    def _turns(self) -> Iterator[list[HandlePart]]:
+        if self._order == "ready":
+            return take_ready_first(self._parts, self.rollout.decisions, len(self._slices[0]), self._wait_for_any)
+        return take_in_turn(self._slices, self.rollout.decisions)
+
+    def _decide(self, policy: Policy, parts: list[HandlePart]) -> None:
+        observation, columns = self._in_hand(parts)
+        rows = np.concatenate([np.full(len(part.acting), part.decided) for part in parts])
+        for part in parts:
+            part.decided += 1
+        if observation is None:
+            return
+        keys = self._envs.keys(columns)
+        with self.timeline.record(INFER, len(columns)):
+            decision = policy.act(observation, keys, explore=True)
+        self._envs.check("the policy's actions", decision.actions, columns)
+        where = torch.from_numpy(rows), torch.from_numpy(columns)
+        for writer in self._writers:
+            writer.write_decision(*where, decision, self._envs.episodes(columns), observation, keys)
+        self._submit(parts, decision)
+
+    def _submit(self, parts: list[HandlePart], decision: Decision) -> None:
+        offset = 0
+        for part in (part for part in parts if len(part.acting)):
+            actions = np.zeros((len(part.columns), *decision.actions.shape[1:]), np.float32)
+            actions[part.acting] = decision.actions[offset : offset + len(part.acting)]
+            offset += len(part.acting)
+            following = [None] * len(part.columns) if self._fresh else self._envs.following(part.columns)
+            with self._named(part):
+                part.future = part.handle.submit("step", actions, following)
+
+    def _receive(self, parts: list[HandlePart], wait: bool = True) -> None:
+        for part in parts:
+            if isinstance(part.future, Revival):
+                self._revived(part)
+            future, part.future = part.future, None
+            if future is None:
+                continue
+            row = part.decided - 1
+            try:
+                with self._named(part):
+                    result = self._wait(part, future)
+            except WorkerDied as death:
+                self._lose(part, row, death, wait)
+            else:
+                self._record(part, row, result)
+
+    def _record(self, part: HandlePart, row: int, result: StepResult) -> None:
+        rows, columns = part.acting, part.columns[part.acting]
+        self._envs.check("the simulator's reward", zero_unexecuted(result.reward, result.steps)[rows], columns)
+        part.observation = result.observation
+        self._envs.add(columns, result, rows)
+        check_ended(result, rows)
+        for position, ended in enumerate(result.ended):
+            column = int(part.columns[ended])
+            self._finished.append((row, column, self._envs.record(column, result, ended)))
+            if result.truncated[ended] and not result.terminated[ended]:
+                self._keep_final(row, column, result, position)
+        for writer in self._writers:  # after the checks, for what is in a storage stays
+            writer.write_result(row, torch.from_numpy(columns), result, rows)
+        self._leave(part.columns[result.ended], row)
+
+    def _keep_final(self, row: int, column: int, result: StepResult, position: int) -> None:
+        assert result.final_observation is not None
+        observation, columns = result.final_observation.select([position]), np.array([column])
+        self._envs.check_observation(observation, columns)
+        self._finals.append(FinalObservation(row, column, observation, self._envs.keys(columns)))
+
+    def _leave(self, columns: Array, row: int) -> None:
+        """The episodes of these environments ended in this row."""
+        if self._fresh:
+            self._envs.active[columns] = False
+        else:
+            self._envs.advance(columns)
+            self._envs.first_row[columns] = row + 1
+
+    def _lose(self, part: HandlePart, row: int, death: WorkerDied, wait: bool = True) -> None:
+        columns = part.columns[part.acting]
+        for writer in self._writers:
+            writer.lose_episodes(row, torch.from_numpy(columns), self._envs.first_row[columns])
+        self.lost_episodes += len(columns)
+        self._leave(columns, row)
+        self._replace(part, death, wait)
+
+    def _replace(self, part: HandlePart, death: WorkerDied, wait: bool = True) -> None:
+        log.warning("%s\nIts episodes are lost; a new worker takes over.", death)
+        part.future = Revival(part.handle, self._envs.to_start(part.columns))
+        if wait:
+            self._revived(part)
+
+    def _revived(self, part: HandlePart) -> None:
+        with self.timeline.record(WAIT, len(part.columns)):
+            self.restarts += part.revived()
+
+    def _evaluate_ends(self, policy: Policy) -> None:
+        """Values of what follows: of truncated episodes, and of the observations in hand."""
+        rollout, most = self.rollout, sum(len(part.columns) for part in self._slices[0])
+        for first in range(0, len(self._finals), most):
+            finals = self._finals[first : first + most]
+            with self.timeline.record(VALUE, len(finals)):
+                values = policy.value(*join_finals(finals))
+            where = [final.row for final in finals], [final.column for final in finals]
+            rollout.final_value[where] = values.to(rollout.value)
+        for parts in self._slices:
+            observation, columns = self._in_hand(parts)
+            if observation is not None:
+                with self.timeline.record(VALUE, len(columns)):
+                    values = policy.value(observation, self._envs.keys(columns))
+                rollout.last_value[columns] = values.to(rollout.value)
+
+    def _in_hand(self, parts: list[HandlePart]) -> tuple[Observation | None, Array]:
+        """The acting rows of a slice as one observation, and their columns; None where all are parked."""
+        for part in parts:
+            part.acting = np.flatnonzero(self._envs.active[part.columns])
+        observations = [part.acting_observation() for part in parts if len(part.acting)]
+        columns = np.concatenate([part.columns[part.acting] for part in parts])
+        if not observations:
+            return None, columns
+        observation = observations[0] if len(observations) == 1 else Observation.concatenate(observations)
+        self._envs.check_observation(observation, columns)
+        return observation, columns
+
+    @contextmanager
+    def _named(self, part: HandlePart) -> Iterator[None]:
+        """Say which environment of all, and which episode, a simulator speaks of."""
+        try:
+            yield
+        except NotFinite as error:
+            column = int(part.columns[error.row])
+            raise FloatingPointError(f"{error}: {self._envs.name(column)}") from None
+
+    def _wait(self, part: HandlePart, future: Future) -> Any:
+        with self.timeline.record(WAIT, len(part.columns)):
+            value = future.result()
+        self.timeline.add(part.handle.name, SIMULATE, future.began, future.seconds, len(part.columns))
+        return value
+
+    def _wait_for_any(self, futures: Sequence[Future]) -> None:
+        with self.timeline.record(WAIT):
+            wait_for_any(futures)

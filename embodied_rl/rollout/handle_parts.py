@@ -1,0 +1,104 @@
+"""The pieces a collector is made of: the environments of one handle, and what has to be kept for the end of a rollout.
+
+Shapes: n environments of one handle, Hx executed actions of a chunk.
+"""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from embodied_rl.interfaces.errors import UserError
+from embodied_rl.interfaces.policy import NoiseKeys
+from embodied_rl.interfaces.sim import Array, Observation, StepResult
+from embodied_rl.processes.handle import Future, Handle, Revival
+
+
+@dataclass
+class HandlePart:
+    """The environments of one handle.
+
+    Attributes:
+        handle: their simulator.
+        columns: int64 [n], where they are in the rollout.
+        observation: in hand, all n rows.
+        acting: the rows that decided last; the others are parked.
+        future: the chunk they execute, or the worker that replaces a dead one, if any.
+        decided: rows of the present rollout that have been decided; the chunk under way is the last of them.
+    """
+
+    handle: Handle
+    columns: Array
+    observation: Observation | None = None
+    acting: Array = field(default_factory=lambda: np.zeros(0, np.int64))
+    future: Future | None = None
+    decided: int = 0
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether the next decision could be made without waiting."""
+        return self.future is None or self.future.done()
+
+    def revived(self) -> int:
+        """Wait until the new worker is there; returns how many it took."""
+        revival, self.future = self.future, None
+        assert isinstance(revival, Revival)
+        self.observation = revival.result()
+        return revival.restarts
+
+    def acting_observation(self) -> Observation:
+        """The rows that act, without a copy where all do."""
+        assert self.observation is not None
+        everybody = len(self.acting) == len(self.columns)
+        return self.observation if everybody else self.observation.select(self.acting)
+
+
+@dataclass
+class FinalObservation:
+    """The last observation (one row) of an episode that the time limit ended, and where its value belongs."""
+
+    row: int
+    column: int
+    observation: Observation
+    keys: NoiseKeys
+
+
+def check_sizes(handles: int, envs_per_slice: int, num_envs: int, total: int, group_size: int) -> None:
+    if num_envs % handles:
+        raise UserError(f"sim.num_envs: {num_envs} environments cannot be shared equally by {handles} simulators")
+    if num_envs % envs_per_slice or envs_per_slice % (num_envs // handles):
+        raise UserError(
+            f"plan.slices: slices of {envs_per_slice} of {num_envs} environments are not made of whole simulators "
+            f"of {num_envs // handles}"
+        )
+    if num_envs % group_size or total % group_size:
+        raise UserError(f"sim.num_envs: {num_envs} environments cannot be split into groups of {group_size}")
+
+
+def check_ended(result: StepResult, acting: Array) -> None:
+    expected = np.flatnonzero(result.terminated | result.truncated)
+    if not np.array_equal(result.ended, expected) or not np.isin(expected, acting).all():
+        raise UserError(
+            f"the simulator says that rows {result.ended.tolist()} ended, its flags say {expected.tolist()}, and rows "
+            f"{acting.tolist()} were running; embodied_rl.testing.contract.check_simulator tells what is wrong"
+        )
+
+
+def join_finals(finals: list[FinalObservation]) -> tuple[Observation, NoiseKeys]:
+    keys = [final.keys for final in finals]
+    episode, decision = np.concatenate([k.episode for k in keys]), np.concatenate([k.decision for k in keys])
+    return Observation.concatenate([final.observation for final in finals]), NoiseKeys(keys[0].seed, episode, decision)
+
+
+def zero_unexecuted(values: Array, steps: Array) -> Array:
+    """Values [n, Hx], zero where nothing was executed."""
+    return np.where(np.arange(values.shape[1]) < steps[:, None], values, 0)
+
+
+def split_snapshots(state: dict[str, Array]) -> list[dict[str, Array]]:
+    """Per simulator, in order, the arrays saved as "simulator/<number>/<name>"."""
+    result: dict[int, dict[str, Array]] = {}
+    for key, array in state.items():
+        if key.startswith("simulator/"):
+            _, number, name = key.split("/", 2)
+            result.setdefault(int(number), {})[name] = array
+    return [result[number] for number in sorted(result)]

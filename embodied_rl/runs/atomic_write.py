@@ -1,0 +1,92 @@
+"""Writing files that are either whole or absent, and errors that say which setting put them there."""
+
+import errno
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from embodied_rl.interfaces.errors import UserError
+
+TEMPORARY = ".tmp-"
+"""How names of files begin that are not finished."""
+
+_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+_REFUSED = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST, errno.ENOENT}
+
+
+class StorageError(UserError):
+    """A run cannot write where its configuration tells it to."""
+
+
+@contextmanager
+def explain_errors(path: Path, key: str = "run.root") -> Iterator[None]:
+    """Turn a full disk or a refused write below `path` into an error that names the path and the key that led there.
+
+    Raises:
+        StorageError: instead of the OSError, for those two causes; any other OSError passes unchanged.
+    """
+    try:
+        yield
+    except OSError as error:
+        if error.errno in _FULL:
+            message = f"The disk is full: could not write {path}. Free some space, or set {key} to another disk."
+            raise StorageError(message) from error
+        if error.errno in _REFUSED:
+            message = f"Cannot write {path} ({error.strerror}). Set {key} to a folder you may write to."
+            raise StorageError(message) from error
+        raise
+
+
+def sync_folder(folder: Path) -> None:
+    """Make renames inside `folder` survive a power cut."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def make_folder(path: Path, key: str) -> Path:
+    """A folder for results, with its parents.
+
+    Raises:
+        StorageError: it cannot be made; the message names the key that holds it.
+    """
+    with explain_errors(path, key):
+        path.mkdir(parents=True, exist_ok=True)
+    return path
+
+
+@contextmanager
+def replace_file(path: Path, key: str = "run.root") -> Iterator[Path]:
+    """Another path to write; it takes the place of `path` in one step when the block ends without an error.
+
+    Raises:
+        StorageError: the disk is full or the folder refuses the write; the message names the key that led there.
+    """
+    temporary = path.with_name(f"{TEMPORARY}{path.name}-{os.getpid()}")  # no reader looks for such a suffix
+    with explain_errors(path, key):
+        try:
+            yield temporary
+            settle_file(temporary, path)
+        finally:
+            temporary.unlink(missing_ok=True)
+
+
+def settle_file(temporary: Path, path: Path) -> None:
+    """Move a written file to its place, for good: a power cut takes neither its content nor its name."""
+    with temporary.open("rb") as file:
+        os.fsync(file.fileno())
+    temporary.replace(path)
+    sync_folder(path.parent)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Replace `path` in one step: a reader, or a run that resumes, sees the old text or the new one, never a part.
+
+    Raises:
+        StorageError: the disk is full or the folder refuses the write.
+    """
+    with replace_file(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")

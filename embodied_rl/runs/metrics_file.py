@@ -1,0 +1,115 @@
+"""metrics.jsonl: one JSON object per iteration, and TensorBoard beside it.
+
+Keys have the form `<where>/<what>`. What depends on the clock stands under `time/`; everything else is the same in two
+runs of one seed. Names that reports and the live table know:
+
+    iteration, total/control_steps, total/episodes,
+    rollout/success, rollout/return, update/kl, update/clip_share, update/entropy, update/value_loss,
+    eval/success, eval/low, eval/high, time/elapsed (s, evaluations included), time/steps_per_second
+"""
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+from embodied_rl.runs.atomic_write import explain_errors, write_text
+
+Value = float | int | str | bool | None
+
+
+class _Board(Protocol):
+    def add_scalar(self, tag: str, scalar_value: float, global_step: int) -> object: ...
+    def flush(self) -> object: ...
+    def close(self) -> object: ...
+
+
+class MetricsWriter:
+    """Appends iterations to `metrics.jsonl`; usable as a context manager.
+
+    Args:
+        path: the file.
+        resumed: the last iteration that counts when a run resumes; lines beyond it, and a line that was cut off, go.
+        tensorboard: folder for TensorBoard events, or None.
+    """
+
+    def __init__(self, path: Path, resumed: int | None = None, tensorboard: Path | None = None) -> None:
+        self._path = path
+        _truncate(path, -1 if resumed is None else resumed)
+        with explain_errors(path):
+            self._file = path.open("a", encoding="utf-8")
+        self._board = None if tensorboard is None else _board(tensorboard, resumed)
+
+    def write(self, iteration: int, values: Mapping[str, Any]) -> None:
+        """Append one iteration. Values are numbers, zero-dimensional arrays or tensors, or short strings.
+
+        Raises:
+            StorageError: the disk is full.
+        """
+        row: dict[str, Value] = {"iteration": iteration, **{name: _plain(value) for name, value in values.items()}}
+        with explain_errors(self._path):
+            self._file.write(json.dumps(row, allow_nan=False) + "\n")
+            self._file.flush()
+        if self._board is not None:
+            for name, value in row.items():
+                if isinstance(value, int | float) and name != "iteration":
+                    self._board.add_scalar(name, float(value), iteration)
+            self._board.flush()
+
+    def close(self) -> None:
+        self._file.close()
+        if self._board is not None:
+            self._board.close()
+
+    def __enter__(self) -> "MetricsWriter":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def read_metrics(path: Path) -> list[dict[str, Value]]:
+    """All complete lines of a metrics file; an absent file has none, a last line cut off by a kill is left out."""
+    if not path.is_file():
+        return []
+    rows: list[dict[str, Value]] = []
+    for line in path.read_text(encoding="utf-8").splitlines():
+        try:
+            rows.append(json.loads(line))
+        except json.JSONDecodeError:
+            break
+    return rows
+
+
+def find_first_reached(rows: Sequence[Mapping[str, Value]], success: float) -> tuple[int, float] | None:
+    """The iteration and the seconds since the run began at which an evaluation first showed that share of success."""
+    for row in rows:
+        found, iteration, seconds = row.get("eval/success"), row.get("iteration"), row.get("time/elapsed")
+        if isinstance(found, float) and isinstance(iteration, int) and isinstance(seconds, float) and found >= success:
+            return iteration, seconds
+    return None
+
+
+def _truncate(path: Path, last: int) -> None:
+    """Keep iterations up to `last`; a new run (last = -1) starts empty."""
+    if not path.is_file():
+        return
+    kept = [row for row in read_metrics(path) if isinstance(step := row.get("iteration"), int) and step <= last]
+    write_text(path, "".join(json.dumps(row) + "\n" for row in kept))
+
+
+def _plain(value: Any) -> Value:
+    """Python numbers for JSON; NaN and infinities become null, which JSON can hold."""
+    if value is None or isinstance(value, str | bool | int):
+        return value
+    number = value.item() if hasattr(value, "item") else value
+    if isinstance(number, bool | int):
+        return number
+    return float(number) if math.isfinite(number) else None
+
+
+def _board(folder: Path, resumed: int | None) -> _Board:
+    from torch.utils.tensorboard import SummaryWriter  # heavy, and not everybody wants it
+
+    return SummaryWriter(str(folder), purge_step=None if resumed is None else resumed + 1)

@@ -1,0 +1,80 @@
+"""The runtime that a configuration names, and what its processes take of a cluster."""
+
+from collections.abc import Callable
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, TypeVar
+
+from embodied_rl.config.schema import TrainConfig
+from embodied_rl.interfaces.errors import UserError
+from embodied_rl.interfaces.sim import Unavailable
+from embodied_rl.processes.base import NodeShare, Runtime
+from embodied_rl.processes.this_machine import ThisMachine
+from embodied_rl.ranks.collective import Ranks
+from embodied_rl.ranks.torchrun import choose_launcher
+from embodied_rl.ranks.torchrun_place import TorchrunPlace
+from embodied_rl.runtime.bundles import count_gpus, make_bundles
+
+if TYPE_CHECKING:
+    from embodied_rl.runtime.ray.runtime import RayRuntime
+
+Job = TypeVar("Job")
+
+
+def select_runtime(config: TrainConfig) -> Runtime:
+    """Where the processes of a run live.
+
+    Raises:
+        Unavailable: Ray is not installed. NoCluster: nobody answers at its address.
+    """
+    return ThisMachine() if config.runtime == "local" else _cluster(config)
+
+
+def launch_ranks(config: TrainConfig, function: Callable[[Job, Ranks], None], job: Job, timeout: float) -> None:
+    """Run `function(job, ranks)` on every rank of a run; see `embodied_rl.ranks.launch.launch_ranks`.
+
+    Raises:
+        NoRoom: a cluster has less than the plan asks for.
+    """
+    if config.runtime == "local":
+        return choose_launcher()(function, job, config.plan.ranks, timeout=timeout)
+    with _cluster(config) as runtime:
+        runtime.reserve(make_bundles(config.plan, config.policy.device))
+        share = NodeShare(gpus=count_gpus(config.policy.device))
+        return runtime.launch(function, job, config.plan.ranks, timeout=timeout, share=share)
+
+
+def check_runtime(config: TrainConfig) -> None:
+    """Find what would keep the processes of a run from starting, as far as this machine can tell.
+
+    Raises:
+        Unavailable: Ray is not installed. UserError: torchrun has started this process, and Ray would start ranks.
+    """
+    if config.runtime == "local":
+        return
+    if find_spec("ray") is None:
+        raise Unavailable("runtime=ray needs Ray, which is not installed here: pip install 'embodied-rl[ray]'")
+    if TorchrunPlace.find() is not None:
+        raise UserError("runtime=ray starts ranks itself: plan.ranks says how many. Run it without torchrun.")
+
+
+def list_nodes(config: TrainConfig) -> tuple[int, ...]:
+    """Cores of each node of the cluster that a run is to use; empty where it has none yet, or needs none.
+
+    Raises:
+        NoCluster: nobody answers at its address.
+    """
+    if config.runtime == "local":
+        return ()
+    from embodied_rl.runtime.ray import cluster
+
+    with _cluster(config) as runtime:
+        return (
+            () if runtime.connection.begun else tuple(int(node.cpus) for node in cluster.list_nodes() if node.cpus >= 1)
+        )
+
+
+def _cluster(config: TrainConfig) -> "RayRuntime":
+    from embodied_rl.runtime.ray.runtime import RayRuntime  # takes a second to import, and is an extra
+
+    asked = sum(share.cpus for share in make_bundles(config.plan, config.policy.device))
+    return RayRuntime(config.cluster, cpus=asked)

@@ -1,0 +1,121 @@
+"""The rollout workers of a run: starting them, what rank 0 tells them, and what one of them is made of."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from embodied_rl.assembly import build
+from embodied_rl.config.schema import TrainConfig
+from embodied_rl.interfaces.algorithm import Needs
+from embodied_rl.interfaces.policy import Actor
+from embodied_rl.interfaces.sim import Array
+from embodied_rl.learning.weights import Weights, publish_weights
+from embodied_rl.processes.base import Board, BoardReader, Deadlines, NodeShare, Runtime
+from embodied_rl.processes.handle import Handle
+from embodied_rl.rollout.buffer import Rollout
+from embodied_rl.rollout.policy_worker import PolicyWorker
+from embodied_rl.runtime import selection as runtimes
+from embodied_rl.simulators.kind import SimulatorKind
+from embodied_rl.training.collecting import WriterFactory, make_collector
+from embodied_rl.training.dispatch import Dispatcher
+from embodied_rl.training.rollout_worker import PublishedWeights, RolloutWorker, WorkerStart
+
+
+class RolloutWorkers:
+    """The rollout workers of a run, and what rank 0 tells them.
+
+    Args:
+        board: that they read weights from.
+        handles: of them, in the order of their environments.
+        staleness: versions that they may be ahead.
+        segments: of what a version learns from.
+    """
+
+    def __init__(self, board: Board, handles: Sequence[Handle], staleness: int, segments: int = 1) -> None:
+        self.dispatcher = Dispatcher(handles, staleness, segments)
+        self._board, self._count = board, len(handles)
+        self._everything: Weights | None = None
+
+    @staticmethod
+    def start(
+        config: TrainConfig, runtime: Runtime, blueprint: build.Blueprint, work: "RolloutWork"
+    ) -> "RolloutWorkers":
+        """Those of a run.
+
+        Args:
+            config: of the run.
+            runtime: starts them.
+            blueprint: of their actors.
+            work: what each of them makes.
+        """
+        board = runtime.board()
+        patience = work.decisions * config.plan.call_timeout + config.plan.start_timeout
+        given = {"config": config, "blueprint": blueprint, "work": work, "board": board.reader()}
+        handles = [
+            runtime.worker(
+                f"{__name__}:{make_rollout_worker.__name__}",
+                given | {"number": number},
+                name=f"rollout worker {number}",
+                deadlines=Deadlines(config.plan.start_timeout, patience),
+                share=NodeShare(gpus=float(config.policy.device != "cpu")),
+            )
+            for number in range(int(config.plan.rollout_workers or 0))
+        ]
+        return RolloutWorkers(board, handles, config.staleness if config.mode == "async" else 0, work.segments)
+
+    def offer(self, actor: Actor) -> None:
+        """Publish what has been learned, and let the workers begin what it allows."""
+        learned, exploration = publish_weights(actor, actor.version), actor.exploration()
+        self._board.publish(actor.version, PublishedWeights(learned, exploration))
+        if self._everything is None:
+            self._everything = publish_weights(actor, actor.version, everything=True)
+        self.dispatcher.offer(actor.version, WorkerStart(self._everything, PublishedWeights(learned, exploration)))
+
+    def load(self, version: int, state: Mapping[str, Array], learned: Mapping[str, Array]) -> None:
+        """Go on with what a version learns from, from a `SharedExperience.state`, and what curricula have learned."""
+        parts = [_part(state, f"worker/{worker}/") | dict(learned) for worker in range(self._count)]
+        self.dispatcher.load(version, parts)
+
+    def close(self) -> None:
+        """End them."""
+        self.dispatcher.close()
+        self._board.close()
+
+
+@dataclass(frozen=True)
+class RolloutWork:
+    """What a rollout worker makes.
+
+    Attributes:
+        needs: of the algorithm.
+        decisions: T, of a segment.
+        segments: rollouts that a version learns from, one after another.
+        writers: in each worker, beside its rollouts.
+    """
+
+    needs: Needs
+    decisions: int
+    segments: int = 1
+    writers: tuple[WriterFactory, ...] = ()
+
+
+def make_rollout_worker(
+    config: TrainConfig, blueprint: build.Blueprint, work: RolloutWork, number: int, board: BoardReader
+) -> RolloutWorker:
+    """The rollout worker `number` of a run, whose weights are still to come."""
+    torch.manual_seed(config.seed)
+    torch.set_num_threads(1)
+    actor = blueprint.build()
+    actor.version = -1
+    rollout = Rollout.allocate(actor, work.decisions, config.sim.num_envs // int(config.plan.rollout_workers or 1))
+    kind, runtime = SimulatorKind.find(config.sim), runtimes.select_runtime(config)
+    collecting = make_collector(
+        config, kind, work.needs, rollout, runtime, number=number, purpose=f"worker {number}'s", writers=work.writers
+    )
+    return RolloutWorker(PolicyWorker(actor), board, collecting.collector, collecting.sampler, [*collecting.handles])
+
+
+def _part(state: Mapping[str, Array], prefix: str) -> dict[str, Any]:
+    return {name.removeprefix(prefix): array for name, array in state.items() if name.startswith(prefix)}

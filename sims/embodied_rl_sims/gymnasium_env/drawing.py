@@ -1,0 +1,61 @@
+"""Pictures of an environment, drawn without a trace."""
+
+import copy
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib import import_module
+from typing import Any
+
+import numpy as np
+
+from embodied_rl.interfaces.sim import Array
+
+
+def draw_picture(environment: Any) -> Array:
+    """uint8 [h, w, 3] of a `gymnasium.Env`, in its own size.
+
+    Raises:
+        TypeError: what it draws is no RGB picture.
+    """
+    with restore_after_drawing(environment.unwrapped):
+        picture = environment.render()
+    if not isinstance(picture, np.ndarray) or picture.dtype != np.uint8 or picture.ndim != 3 or picture.shape[2] != 3:
+        found = f"{picture.dtype} {picture.shape}" if isinstance(picture, np.ndarray) else type(picture).__name__
+        raise TypeError(f"render() gave {found}; a picture is uint8 [height, width, 3]")
+    return picture
+
+
+@contextmanager
+def restore_after_drawing(environment: Any) -> Iterator[None]:
+    """Whatever drawing does to a MuJoCo simulation is undone.
+
+    Environments of gymnasium-robotics run `mj_forward` in `render`, and place their target. The next step then starts
+    from derived quantities that it would not have had, and an episode goes another way because it was looked at.
+    """
+    model: Any = getattr(environment, "model", None)
+    data: Any = getattr(environment, "data", None)
+    if type(model).__name__ != "MjModel" or type(data).__name__ != "MjData":
+        yield
+        return
+    viewer = getattr(getattr(environment, "mujoco_renderer", None), "viewer", None)
+    if viewer is not None:
+        viewer.make_context_current()  # another environment's may be
+    before, sites = copy.copy(data), model.site_pos.copy()
+    try:
+        yield
+    finally:
+        import_module("mujoco").mj_copyData(data, model, before)
+        model.site_pos[:] = sites
+
+
+def aim_camera(environment: Any) -> None:
+    """Let the camera of a MuJoCo environment look where it would, had nothing been drawn before this episode.
+
+    Gymnasium aims a free camera at the middle of the bodies when it draws for the first time, and never again: where
+    it looks, and so the picture, would depend on the episode that ran first.
+    """
+    renderer: Any = getattr(environment.unwrapped, "mujoco_renderer", None)
+    viewer = getattr(renderer, "viewer", None)
+    if viewer is not None and hasattr(viewer, "_init_camera") and hasattr(renderer, "_set_cam_config"):
+        viewer._init_camera()
+        renderer._set_cam_config()

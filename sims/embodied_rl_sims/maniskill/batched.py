@@ -1,0 +1,165 @@
+"""ManiSkill's own batch of environments on one device, all of which step at once; torch only, no copy of pictures.
+
+Rows cannot stop alone: one whose episode has ended in mid-chunk, or that is parked, goes on being stepped, and what it
+does is masked until its next episode begins.
+"""
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from embodied_rl.interfaces.sim import Array, Episode, NotFinite, Observation, SimulatorSpec, Source, StepResult
+from embodied_rl_sims.chunks import NoSnapshots, find_final_pictures, make_empty_result
+from embodied_rl_sims.maniskill.instructions import make_instruction
+from embodied_rl_sims.maniskill.reading import Reader, join_columns
+from embodied_rl_sims.maniskill.settings import ManiSkillConfig
+from embodied_rl_sims.maniskill.single import fold_seed
+
+
+class BatchedSimulator(NoSnapshots):
+    """n environments in one `BaseEnv`; implements `embodied_rl.interfaces.sim.Simulator`, observations on its device.
+
+    Args:
+        config: of the simulator.
+        spec: of the simulator.
+        env: a `BaseEnv` of n environments that observes nothing.
+    """
+
+    def __init__(self, config: ManiSkillConfig, spec: SimulatorSpec, env: Any) -> None:
+        self.config, self.spec, self.env, self.num_envs = config, spec, env, int(env.num_envs)
+        self._reader, self._instruction = Reader(env, config.observations), make_instruction(config.task)
+        self._episode: list[Episode | None] = [None] * self.num_envs
+        self._clock = np.zeros(self.num_envs, np.int64)
+        self._rest = np.clip(np.zeros(spec.action_dim, np.float32), spec.action_low, spec.action_high).astype(
+            np.float32
+        )
+        self.render_seconds = 0.0
+
+    def reset(self, episodes: Sequence[Episode | None]) -> Observation:
+        self._begin(range(self.num_envs), episodes)
+        return self._observe(np.arange(self.num_envs), pictures=True)
+
+    def step(self, actions: Array, next_episodes: Sequence[Episode | None]) -> StepResult:
+        given: Any = actions
+        given = given.cpu().numpy() if hasattr(given, "cpu") else given
+        result = make_empty_result(self.spec, given)
+        running = self._running()
+        finals: list[tuple[Array, Observation]] = []
+        asked = find_final_pictures(self._episode)
+        for j in range(actions.shape[1]):
+            if not running.any():
+                break
+            over = self._control_step(result, j, running)
+            if len(over):
+                shown = result.truncated[over] | asked[over]
+                finals.append((over, self._observe(over, pictures=bool(shown.any()))))
+            running[over] = False
+        result.ended = np.flatnonzero(result.terminated | result.truncated)
+        if finals:
+            result.final_observation = self._in_order(finals, result.terminated & ~asked)
+            self._begin(result.ended, next_episodes)
+        result.observation = self._observe(np.arange(self.num_envs), pictures=True)
+        return result
+
+    def render(self, row: int, width: int, height: int) -> Array:
+        """uint8 [height, width, 3] of one row for videos, at the nearest pixels; black where it is parked."""
+        if self._episode[row] is None:
+            return np.zeros((height, width, 3), np.uint8)
+        picture = self.env.render_rgb_array()[row].cpu().numpy()
+        down = np.arange(height) * picture.shape[0] // height
+        across = np.arange(width) * picture.shape[1] // width
+        return np.ascontiguousarray(picture[down[:, None], across])
+
+    def close(self) -> None:
+        self.env.close()
+
+    def _running(self) -> Array:
+        return np.array([episode is not None for episode in self._episode])
+
+    def _begin(self, rows: Sequence[int] | Array, episodes: Sequence[Episode | None]) -> None:
+        """Reset rows one by one: the package draws a whole batch from its first seed, which would tie rows together."""
+        import torch
+
+        for row in map(int, rows):
+            episode = episodes[row]
+            self._episode[row], self._clock[row] = episode, 0
+            if episode is not None:
+                seeds = [fold_seed(episode)] * self.num_envs
+                self.env.reset(seed=seeds, options={"env_idx": torch.tensor([row], device=self.env.device)})
+
+    def _control_step(self, result: StepResult, j: int, running: Array) -> Array:
+        """Step all rows, note what the running ones did; returns those whose episode ended, int64 [m]."""
+        actions = np.where(running[:, None], result.executed[:, j], self._rest)
+        _, reward, _, _, info = self.env.step(self._on_device(actions))
+        earned = reward.float().cpu().numpy()
+        self._clock += running
+        broken = np.flatnonzero(running & ~np.isfinite(earned))
+        if len(broken):
+            row = int(broken[0])
+            raise NotFinite(f"the reward of control step {self._clock[row]} is {earned[row]}", row)
+        success, fail = (self._flag(info, key) & running for key in ("success", "fail"))
+        result.reward[running, j], result.success[:, j] = earned[running], success
+        result.source[running, j] = Source.POLICY
+        result.steps += running
+        terminated = fail | (success & self.config.terminate_on_success)
+        result.terminated |= terminated
+        result.truncated |= running & ~terminated & (self._clock >= self.spec.horizon)
+        return np.flatnonzero(running & (result.terminated | result.truncated))
+
+    def _flag(self, info: dict[str, Any], key: str) -> Array:
+        return info[key].cpu().numpy().astype(bool) if key in info else np.zeros(self.num_envs, bool)
+
+    def _observe(self, rows: Array, pictures: bool) -> Observation:
+        """What `rows` show; parked ones, and all where no picture is wanted, in black."""
+        began = time.perf_counter()
+        chosen, running = self._on_device(rows), self._on_device(self._running()[rows])
+        known, hidden = (join_columns(part, self.num_envs)[chosen] for part in self._reader.state(self.env.get_info()))
+        self._check(known, rows)
+        known, hidden = (part.where(running[:, None], 0) for part in (known, hidden))
+        images = self._pictures(chosen, running, pictures and bool(self.spec.cameras))
+        self.render_seconds += time.perf_counter() - began
+        instruction = tuple(self._instruction if self._episode[row] is not None else "" for row in rows)
+        return Observation(images, known, instruction, hidden if self.spec.privileged_names else None)
+
+    def _pictures(self, chosen: Any, running: Any, drawn: bool) -> dict[str, Any]:
+        """Copies, since the package draws the next ones into the same memory."""
+        import torch
+
+        if drawn:
+            shown = self._reader.pictures()
+            return {name: image[chosen] * running[:, None, None, None] for name, image in shown.items()}
+        shapes = {camera.name: (len(chosen), camera.height, camera.width, 3) for camera in self.spec.cameras}
+        return {name: torch.zeros(shape, dtype=torch.uint8, device=chosen.device) for name, shape in shapes.items()}
+
+    def _check(self, state: Any, rows: Array) -> None:
+        finite = state.isfinite().all(dim=1).cpu().numpy() | ~self._running()[rows]
+        if not finite.all():
+            row = int(rows[np.flatnonzero(~finite)[0]])
+            raise NotFinite(f"the state is no longer finite after control step {self._clock[row]}", row)
+
+    def _in_order(self, finals: list[tuple[Array, Observation]], dark: Array) -> Observation:
+        """Rows that ended at several steps as one observation, ascending; without pictures where `dark` is set."""
+        import torch
+
+        rows = np.concatenate([each for each, _ in finals])
+        order = np.argsort(rows)
+        place, shown = self._on_device(order), self._on_device(~dark[rows[order]])
+
+        def together(parts: list[Any]) -> Any:
+            return torch.cat(parts)[place]
+
+        ends = [end for _, end in finals]
+        images = {name: together([end.images[name] for end in ends]) for name in ends[0].images}
+        return Observation(
+            images={name: image * shown[:, None, None, None] for name, image in images.items()},
+            state=together([end.state for end in ends]),
+            instruction=(self._instruction,) * len(rows),
+            privileged=together([end.privileged for end in ends]) if self.spec.privileged_names else None,
+        )
+
+    def _on_device(self, array: Array) -> Any:
+        import torch
+
+        return torch.as_tensor(np.ascontiguousarray(array), device=self.env.device)

@@ -1,0 +1,104 @@
+"""What ManiSkill finds on this machine, for `embodied-rl doctor`, and what its results depend on."""
+
+import hashlib
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from importlib import metadata
+from typing import Any
+
+import numpy as np
+
+from embodied_rl.interfaces.sim import Diagnosis, Unavailable
+from embodied_rl_sims.maniskill.assets import explain_missing, list_missing_assets
+from embodied_rl_sims.maniskill.package import find_entry, make_environment
+from embodied_rl_sims.maniskill.reading import Reader
+from embodied_rl_sims.maniskill.settings import ManiSkillConfig
+from embodied_rl_sims.packages import find_version, find_versions
+
+TRIED = {"mani_skill": "3.0.1", "sapien": "3.0.3", "gymnasium": "1.4.0", "torch": "2.13.0", "numpy": "1.26.4"}
+"""Versions that this adapter is tested with."""
+
+_FRAMES = 20
+
+
+def diagnose(config: ManiSkillConfig) -> list[Diagnosis]:
+    """Versions, assets, the Vulkan driver, the renderer's frames a second, the motion planner. Never raises."""
+    checks: tuple[tuple[str, Callable[[ManiSkillConfig], Diagnosis]], ...] = (
+        ("assets", _assets),
+        ("renderer", _renderer),
+        ("motion planner", _planner),
+    )
+    lines = [_version(name, tried) for name, tried in TRIED.items()]
+    for name, check in checks:
+        try:
+            lines.append(check(config))
+        except ModuleNotFoundError as error:
+            lines.append(Diagnosis(name, "fail", str(error), "embodied-rl sim install maniskill"))
+        except (ValueError, RuntimeError) as error:  # what is wrong with the configuration or the machine
+            lines.append(Diagnosis(name, "fail", "not usable", str(error)))
+    return lines
+
+
+def provenance(config: ManiSkillConfig) -> dict[str, str]:
+    """Versions of the packages, sha256 of all files that the package brings for robots and tasks, the renderer."""
+    found = find_versions((*TRIED, "mplib"))
+    env = make_environment(replace(config, backend="cpu"))
+    device = env._render_device
+    env.close()
+    return {**found, "mani_skill files sha256": _files_hash(), "render device": str(device and device.name)}
+
+
+def _version(name: str, tried: str) -> Diagnosis:
+    version = find_version(name)
+    if version is None:
+        return Diagnosis(name, "fail", "not installed", "embodied-rl sim install maniskill")
+    if version.partition("+")[0] == tried:
+        return Diagnosis(name, "ok", version)
+    return Diagnosis(name, "warn", version, f"this adapter is tested with {name}=={tried}")
+
+
+def _assets(config: ManiSkillConfig) -> Diagnosis:
+    missing = list_missing_assets(find_entry(config))
+    if missing:
+        return Diagnosis("assets", "fail", f"{', '.join(missing)} missing", str(explain_missing(config.task, missing)))
+    return Diagnosis("assets", "ok", f"all that {config.task} declares")
+
+
+def _renderer(config: ManiSkillConfig) -> Diagnosis:
+    """Draws some frames, which takes seconds: the driver compiles its shaders first."""
+    env = make_environment(replace(config, backend="cpu"))
+    try:
+        reader = Reader(env, "rgb")
+        reader.pictures()
+        began = time.perf_counter()
+        for _ in range(_FRAMES):
+            reader.pictures()
+        rate = _FRAMES / (time.perf_counter() - began)
+        device = env._render_device
+        cameras = len(env._sensor_configs)
+    finally:
+        env.close()
+    found = f"'{device.name}': {rate:.0f} frames/s of {config.image_size}² × {cameras} cameras, shader {config.shader}"
+    if device.is_cpu():
+        return Diagnosis("renderer", "warn", found, "drawn on the processor; an NVIDIA GPU is far faster")
+    return Diagnosis("renderer", "ok", found)
+
+
+def _planner(_: ManiSkillConfig) -> Diagnosis:
+    version = find_version("mplib")
+    if version is None:
+        return Diagnosis("motion planner", "warn", "mplib is not installed", "pip install mplib==0.1.1")
+    if int(np.__version__.partition(".")[0]) > 1:
+        found = f"mplib {version} with NumPy {np.__version__}, which ends the process"
+        return Diagnosis("motion planner", "warn", found, "pip install 'numpy<2'")
+    return Diagnosis("motion planner", "ok", f"mplib {version}")
+
+
+def _files_hash() -> str:
+    """Of the hashes that the installer has recorded, so that nothing has to be read again."""
+    files: list[Any] = sorted(metadata.files("mani_skill") or (), key=str)
+    hashes = [f"{file}={file.hash.value}" for file in files if file.hash is not None]
+    if not hashes:
+        raise Unavailable("mani_skill has no record of its files: install it with pip.")
+    return hashlib.sha256("\n".join(hashes).encode()).hexdigest()
