@@ -140,7 +140,7 @@ class Follower:
         """Whether it has reported."""
         return self.meeting.knows(_report(self.rank))
 
-    def has_begun(self, seconds: float) -> None:
+    def await_begin(self, seconds: float) -> None:
         """Wait until it is about to take part, or has failed before.
 
         Raises:
@@ -254,7 +254,7 @@ def launch_here(
     before = {number: signal.getsignal(number) for number in STOP_SIGNALS}
     try:
         for other in others:
-            other.begun(timeout)
+            other.await_begin(timeout)
         _raise_failure(others)
         there.tell(_JOINED, True)
         return local.lead_ranks(partial(_lead, function), config, _Seat(there, timeout), None, others)
@@ -356,7 +356,7 @@ def _ask_rank_0(there: StoreEnd, key: str) -> Any:
     """What rank 0 says.
 
     Raises:
-        Ended: it has ended instead.
+        LeaderEnded: it has ended instead.
     """
     try:
         return there.ask(key, until=_END)
