@@ -11,13 +11,19 @@ from rich.console import Console
 from embodied_rl.config.schema import CompareConfig
 from embodied_rl.evaluate.chart import Series, draw_line_chart
 from embodied_rl.evaluate.page import format_percent, make_bar, make_html_table, make_section, write_html
+from embodied_rl.evaluate.pairing import Pairing, pair_reports
 from embodied_rl.evaluate.protocol import IN_DISTRIBUTION
 from embodied_rl.evaluate.report import Report
-from embodied_rl.evaluate.statistics import Mean, PairedTest, mcnemar_test, mean_interval
+from embodied_rl.evaluate.statistics import Mean, adjust_by_holm, mean_interval
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.runs.atomic_write import make_folder, write_text
 from embodied_rl.runs.folder import RunFolder
 from embodied_rl.runs.metrics_file import Value, read_metrics
+
+PairedRow = tuple[str, str, Pairing, float]
+"""Labels of two reports, their pairing, and the p-value adjusted for all pairs."""
+RefusedRow = tuple[str, str]
+"""What cannot be compared, and why."""
 
 
 @dataclass(frozen=True)
@@ -91,21 +97,33 @@ def number_labels(entries: Sequence[ComparedReport]) -> list[ComparedReport]:
     return result
 
 
-def pair_episodes(first: Report, second: Report) -> PairedTest | None:
-    """McNemar's test on the episodes that both ran, told by split, task and seed; None where there are none."""
-    solved = {(r.split, r.task, r.seed): r.success for r in first.episodes}
-    shared = [(r, solved[key]) for r in second.episodes if (key := (r.split, r.task, r.seed)) in solved]
-    return mcnemar_test([success for _, success in shared], [r.success for r, _ in shared]) if shared else None
+def pair_all(entries: Sequence[ComparedReport]) -> tuple[list[PairedRow], list[RefusedRow]]:
+    """Compare every two reports in pairs. Returns the pairs, and why two reports cannot be paired."""
+    pairs: list[tuple[str, str, Pairing]] = []
+    refused: list[RefusedRow] = []
+    for first, second in combinations(entries, 2):
+        try:
+            pairs.append((first.label, second.label, pair_reports(first.report, second.report)))
+        except UserError as error:
+            refused.append((f"{first.label} and {second.label}", str(error)))
+    adjusted = adjust_by_holm([pairing.test.p_value for *_, pairing in pairs])
+    return [(*pair, p_value) for pair, p_value in zip(pairs, adjusted, strict=True)], refused
 
 
-def average_seeds(entries: Sequence[ComparedReport]) -> dict[str, Mean]:
-    """Group → mean success over its seeds, for groups of two seeds or more; the last report of a seed counts."""
-    groups = {name: keep_newest_per_seed(members) for name, members in _grouped(entries).items()}
-    return {
-        name: mean_interval([entry.report.success.rate for entry in members])
-        for name, members in groups.items()
-        if len(members) > 1
-    }
+def average_seeds(entries: Sequence[ComparedReport]) -> tuple[dict[str, Mean], list[RefusedRow]]:
+    """Average groups of two seeds or more. Returns the mean success of each group, and why a group has none.
+
+    The last report of a seed counts.
+    """
+    means: dict[str, Mean] = {}
+    refused: list[RefusedRow] = []
+    for name, members in _grouped(entries).items():
+        kept = keep_newest_per_seed(members)
+        if len({tuple(_count_tasks(member.report).items()) for member in kept}) > 1:
+            refused.append((f"{name}, over seeds", "the reports differ in their tasks, or in episodes of a task"))
+        elif len(kept) > 1:
+            means[name] = mean_interval([entry.report.success.rate for entry in kept])
+    return means, refused
 
 
 def keep_newest_per_seed(members: Sequence[ComparedReport]) -> list[ComparedReport]:
@@ -140,11 +158,15 @@ def write_comparison(path: Path, entries: Sequence[ComparedReport]) -> None:
 
 def _details(entries: Sequence[ComparedReport]) -> list[tuple[str, tuple[str, ...], list[tuple[str, ...]]]]:
     """Title, headings and rows of the tables beyond the first; no rows where there is nothing to say."""
-    seeds = [(name, str(mean.count), _mean_text(mean)) for name, mean in average_seeds(entries).items()]
-    paired = ("first", "second", "shared episodes", "only first", "only second", "p (exact McNemar)")
+    means, unequal = average_seeds(entries)
+    pairs, unpaired = pair_all(entries)
+    seeds = [(name, str(mean.count), _mean_text(mean)) for name, mean in means.items()]
+    counts = ("shared episodes", "only first", "only second")
+    paired = ("first", "second", *counts, "p (exact McNemar)", "p (Holm)", "other versions")
     return [
         ("Over seeds", ("runs", "seeds", "mean success [95 %, Student]"), seeds),
-        ("The same episodes", paired, _pairs(entries)),
+        ("The same episodes", paired, [_paired_cells(row) for row in pairs]),
+        ("Not compared", ("what", "why"), [*unequal, *unpaired]),
     ]
 
 
@@ -191,13 +213,17 @@ def _rows(entries: Sequence[ComparedReport]) -> list[tuple[str, ...]]:
     return rows
 
 
-def _pairs(entries: Sequence[ComparedReport]) -> list[tuple[str, ...]]:
-    rows: list[tuple[str, ...]] = []
-    for first, second in combinations(entries, 2):
-        if test := pair_episodes(first.report, second.report):
-            counts = (str(test.episodes), str(test.only_first), str(test.only_second))
-            rows.append((first.label, second.label, *counts, f"{test.p_value:.2g}"))
-    return rows
+def _paired_cells(row: PairedRow) -> tuple[str, ...]:
+    first, second, pairing, adjusted = row
+    test = pairing.test
+    whole = pairing.sizes == (test.episodes, test.episodes)
+    shared = str(test.episodes) if whole else f"{test.episodes} of {pairing.sizes[0]} and {pairing.sizes[1]}"
+    counts = (shared, str(test.only_first), str(test.only_second))
+    return first, second, *counts, f"{test.p_value:.2g}", f"{adjusted:.2g}", pairing.remark or "–"
+
+
+def _count_tasks(report: Report) -> dict[str, int]:
+    return {name: summary.success.episodes for name, summary in report.tasks.items()}
 
 
 def _families(entries: Sequence[ComparedReport]) -> list[str]:

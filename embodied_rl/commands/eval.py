@@ -14,9 +14,15 @@ from embodied_rl.actors.embodiment import Embodiment
 from embodied_rl.assembly.acting import WORDS, choose_policy, find_policy_file, load_deployed
 from embodied_rl.checkpoints.policy_file import read_metadata
 from embodied_rl.config import freeze as configuration
-from embodied_rl.config.freeze import freeze_config, thaw_config
+from embodied_rl.config.freeze import freeze_config
 from embodied_rl.config.schema import EvalConfig, SimChange, SimNode
-from embodied_rl.evaluate.benchmark import EvaluationPart, combine_results, describe_benchmark, make_parts
+from embodied_rl.evaluate.benchmark import (
+    EvaluationPart,
+    combine_results,
+    describe_benchmark,
+    describe_simulator,
+    make_parts,
+)
 from embodied_rl.evaluate.page import write_page
 from embodied_rl.evaluate.protocol import EpisodeResult, evaluate_policy
 from embodied_rl.evaluate.report import Rate, Report, Summary
@@ -166,7 +172,7 @@ def make_metadata(config: EvalConfig, who: str, file: Path | None, parts: Sequen
         "file": None if file is None else str(file),
         "simulator": parts[0].kind.node.name,
         **describe_benchmark(config, parts),
-        "simulators": [describe_simulator(part) for part in parts],
+        "simulators": [describe_simulator(part.kind, part.spec) for part in parts],
         "split": config.split,
         "task": config.task,
         "ablate": config.ablate,
@@ -178,15 +184,6 @@ def make_metadata(config: EvalConfig, who: str, file: Path | None, parts: Sequen
         "command": source.command,
         "started": source.started,
     }
-
-
-def describe_simulator(part: EvaluationPart) -> dict[str, Any]:
-    """A simulator as it was configured, with the versions and assets that its results depend on; and whether its
-    episodes are those of their seeds, or were drawn by the simulator as it liked.
-    """
-    kind = part.kind
-    depends = kind.ask("provenance") if hasattr(kind.simulator, "provenance") else {}
-    return {"name": kind.node.name, **thaw_config(kind.options), "seeded": part.spec.seeded, "depends_on": depends}
 
 
 def choose_output_folder(config: EvalConfig, folder: RunFolder | None) -> Path:

@@ -21,6 +21,7 @@ from embodied_rl.checkpoints.policy_file import save_backbone
 from embodied_rl.config import freeze as configuration
 from embodied_rl.config import plugins
 from embodied_rl.config.schema import SftConfig
+from embodied_rl.evaluate.benchmark import describe_simulator
 from embodied_rl.evaluate.page import format_percent
 from embodied_rl.evaluate.protocol import choose_tasks, enumerate_episodes, evaluate_policy
 from embodied_rl.evaluate.report import Report
@@ -143,7 +144,8 @@ def report_success(
     envs = min(config.sim.num_envs, 64)
     with closing(kind.inline(envs, "evaluation")) as handle:
         results = evaluate_policy(actor, [handle], spec, episodes, 0, envs, embodiment.executed)
-    found = Report.from_results(results, spec, {"run": str(folder.path), "split": "eval"})
+    told = {"run": str(folder.path), "split": "eval", "simulators": [describe_simulator(kind, spec)]}
+    found = Report.from_results(results, spec, told)
     found.write(folder.path)
     for name, summary in {"all families": found.overall, **found.families}.items():
         print(f"  {name:14s} {format_percent(summary.success)}")

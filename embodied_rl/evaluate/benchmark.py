@@ -6,8 +6,9 @@ from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import Any
 
-from embodied_rl.config.freeze import freeze_config, suggest_name
+from embodied_rl.config.freeze import freeze_config, suggest_name, thaw_config
 from embodied_rl.config.schema import BenchmarkNode, BenchmarkPart, EvalConfig, SimChange, SimNode
+from embodied_rl.evaluate.pairing import MACHINE
 from embodied_rl.evaluate.protocol import EpisodeResult, enumerate_episodes
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.sim import Episode, SimulatorSpec, Task
@@ -16,10 +17,6 @@ from embodied_rl.simulators.trust import check_settings
 
 DRAWN = 512
 """Episodes of an evaluation without a benchmark."""
-
-
-MACHINE = ("num_envs", "python", "pythonpath")
-"""Keys of a simulator that are about this machine, and change no benchmark."""
 
 
 @dataclass(frozen=True)
@@ -127,7 +124,7 @@ def combine_results(
     """The results of all parts as one list, and a spec that names their tasks."""
     tasks, listed = list[Task](), list[EpisodeResult]()
     for number, (part, found) in enumerate(zip(parts, results, strict=True), start=1):
-        listed += [replace(result, task=result.task + len(tasks)) for result in found]
+        listed += [replace(result, task=result.task + len(tasks), simulator=number - 1) for result in found]
         taken = {task.name for task in tasks}
         tasks += [
             replace(task, name=f"{task.name} ({number})") if task.name in taken else task for task in part.spec.tasks
@@ -149,6 +146,12 @@ def describe_benchmark(config: EvalConfig, parts: Sequence[EvaluationPart]) -> d
         "seeds": sorted({episode.seed for part in parts for episode in part.episodes}),
         "initial_states": sorted({e.initial_state for p in parts for e in p.episodes if e.initial_state is not None}),
     }
+
+
+def describe_simulator(kind: SimulatorKind, spec: SimulatorSpec) -> dict[str, Any]:
+    """Return a simulator's settings, the versions and assets its results depend on, and whether it takes seeds."""
+    depends = kind.ask("provenance") if hasattr(kind.simulator, "provenance") else {}
+    return {"name": kind.node.name, **thaw_config(kind.options), "seeded": spec.seeded, "depends_on": depends}
 
 
 def _listed(part: BenchmarkPart, spec: SimulatorSpec, only: str | None) -> list[Episode]:

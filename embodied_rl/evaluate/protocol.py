@@ -30,6 +30,8 @@ class EpisodeResult:
         steps: control steps.
         reward: their sum, undiscounted.
         smoothness: mean square of the second difference of the executed actions, in the simulator's units; 0 is smooth.
+        initial_state: the numbered one that it began from, where the benchmark has such.
+        simulator: the number of its simulator in the report's `simulators`; None in reports of older versions.
     """
 
     index: int
@@ -42,6 +44,7 @@ class EpisodeResult:
     reward: float
     smoothness: float
     initial_state: int | None = None
+    simulator: int | None = None
 
 
 def enumerate_episodes(

@@ -72,6 +72,20 @@ def mcnemar_test(first: Sequence[bool], second: Sequence[bool]) -> PairedTest:
     return PairedTest(len(pairs), only_first, only_second, p_value)
 
 
+def adjust_by_holm(p_values: Sequence[float]) -> list[float]:
+    """Adjust the p-values of several tests, so that the chance of one false find among all is bounded (Holm, 1979).
+
+    Returns:
+        For each p-value the least level at which its test, among all of them, is rejected; in the order given.
+    """
+    order = sorted(range(len(p_values)), key=lambda place: p_values[place])
+    adjusted, least = [0.0] * len(p_values), 0.0
+    for rank, place in enumerate(order):
+        least = max(least, min(1.0, (len(p_values) - rank) * p_values[place]))
+        adjusted[place] = least
+    return adjusted
+
+
 @dataclass(frozen=True)
 class Mean:
     """A mean over seeds and its 95 % interval; without an interval (low = high = None) for one seed."""

@@ -5,6 +5,7 @@ from pathlib import Path
 from statistics import median
 
 from embodied_rl.assembly.build import POLICY
+from embodied_rl.evaluate.benchmark import describe_simulator
 from embodied_rl.evaluate.page import format_percent, write_page
 from embodied_rl.evaluate.protocol import EpisodeResult
 from embodied_rl.evaluate.report import Report
@@ -21,7 +22,9 @@ _PACE = ("iteration", "iteration_predicted", *_BUSY)
 
 def write_report(trainer: Trainer, results: Sequence[EpisodeResult], name: str) -> Report:
     """Write `eval/<name>/report.json` of a run, on its first rank."""
-    found = Report.from_results(results, trainer.spec, {"run": str(trainer.folder.path), "when": name, "split": "eval"})
+    described = [describe_simulator(trainer.kind, trainer.spec)] if trainer.ranks.rank == 0 else []
+    told = {"run": str(trainer.folder.path), "when": name, "split": "eval", "simulators": described}
+    found = Report.from_results(results, trainer.spec, told)
     if trainer.ranks.rank == 0:
         folder = trainer.folder.evaluations / name
         folder.mkdir(parents=True, exist_ok=True)

@@ -5,11 +5,11 @@ import re
 
 import pytest
 
-from embodied_rl.commands.compare import average_curve, average_seeds, pair_episodes, read_entry, run
+from embodied_rl.commands.compare import average_curve, average_seeds, read_entry, run
 from embodied_rl.config.schema import CompareConfig
 from embodied_rl.evaluate.protocol import EpisodeResult
 from embodied_rl.evaluate.report import Report
-from embodied_rl.evaluate.statistics import mcnemar_test, mean_interval
+from embodied_rl.evaluate.statistics import mean_interval
 from embodied_rl.runs.folder import RunFolder
 
 
@@ -24,38 +24,24 @@ def results(outcomes, first_seed=0):
 def make_run(tmp_path, spec):
     """A run folder with an evaluation and five iterations."""
 
-    def make(experiment, seed, outcomes, overrides=(), first_seed=0, split="eval"):
+    def make(experiment, seed, outcomes, overrides=(), first_seed=0, split="eval", horizon=9):
         folder = RunFolder.create(tmp_path / "runs", experiment, seed)
         folder.write_config("seed: 0\n", [f"experiment={experiment}", f"seed={seed}", *overrides])
         rows = [{"iteration": i, "eval/success": 0.1 * i + 0.01 * seed} for i in range(1, 6)]
         folder.metrics.write_text("".join(json.dumps(row) + "\n" for row in rows))
-        report = Report.from_results(results(outcomes, first_seed), spec, {"split": split})
+        told = {"split": split, "simulators": [{"name": "fake", "horizon": horizon, "seeded": True}]}
+        report = Report.from_results(results(outcomes, first_seed), spec, told)
         report.write(folder.new_evaluation(split))
         return folder.path
 
     return make
 
 
-def test_pairs_are_told_by_task_and_seed_not_by_order(spec):
-    first, second = results([1, 1, 0, 0, 1, 0, 1, 1]), results([0, 1, 1, 1, 1, 1, 0, 1])
-    test = pair_episodes(Report.from_results(first, spec, {}), Report.from_results(second[::-1], spec, {}))
-    assert test == mcnemar_test([r.success for r in first], [r.success for r in second])
-    assert (test.only_first, test.only_second) == (2, 3)
-    assert pair_episodes(Report.from_results(first, spec, {}), Report.from_results(results([1], 99), spec, {})) is None
-
-
-def test_only_shared_episodes_are_paired(spec):
-    test = pair_episodes(
-        Report.from_results(results([1] * 8), spec, {}), Report.from_results(results([0] * 5), spec, {})
-    )
-    assert (test.episodes, test.only_first) == (5, 5)
-
-
 def test_runs_that_differ_in_seed_alone_are_averaged(make_run):
     outcomes = ([1, 1, 1, 0], [1, 1, 0, 0], [1, 0, 0, 0])
     entries = [read_entry(make_run("demo", seed, o, ["algo.lr=1e-4"])) for seed, o in enumerate(outcomes)]
     entries.append(read_entry(make_run("demo", 0, [1, 1, 1, 1], ["algo=grpo"])))
-    assert average_seeds(entries) == {"demo algo.lr=1e-4": mean_interval([0.75, 0.5, 0.25])}
+    assert average_seeds(entries) == ({"demo algo.lr=1e-4": mean_interval([0.75, 0.5, 0.25])}, [])
     assert [entry.label for entry in entries][2:] == ["demo algo.lr=1e-4 seed 2", "demo algo=grpo seed 0"]
 
 
@@ -77,7 +63,11 @@ def test_markdown_and_a_self_contained_page_are_written(make_run, tmp_path, caps
     printed, markdown = capsys.readouterr().out, (tmp_path / "out" / "compare.md").read_text()
     assert markdown in printed
     assert "| demo seed 0 | eval | 32 | 75.0 % [57.9, 86.7] |" in markdown
-    assert "| demo seed 0 | demo seed 1 | 32 | 16 | 0 | 3.1e-05 |" in markdown, "2 / 2^16"
+    assert "| demo seed 0 | demo seed 1 | 32 | 16 | 0 | 3.1e-05 | 6.1e-05 | – |" in markdown, "2 / 2^16, then twice"
+    assert "| demo seed 0 | other seed 0 | 32 | 0 | 8 | 0.0078 | 0.0078 | – |" in markdown, (
+        "2 / 2^8, the largest of three"
+    )
+    assert "Not compared" not in markdown
     for row in (line for line in markdown.splitlines() if line.startswith("|")):
         assert row.count("|") >= 4
     html = (tmp_path / "out" / "compare.html").read_text()
@@ -112,15 +102,36 @@ def test_the_same_run_twice_is_not_two_seeds(make_run, spec):
     """Neither are a run's evaluations before and after; a second report of a seed takes the first one's place."""
     first = make_run("demo", 0, [1] * 8)
     entries = [read_entry(first), read_entry(first)]
-    assert average_seeds(entries) == {}
+    assert average_seeds(entries) == ({}, [])
     before = Report.from_results(results([0] * 8), spec, {"split": "eval", "when": "before"})
     folder = first / "eval" / "before"
     folder.mkdir()
     before.write(folder)
     assert read_entry(folder / "report.json").group.endswith("(before)")
     second = make_run("demo", 1, [0] * 8)
-    (mean,) = average_seeds([*entries, read_entry(second)]).values()
+    (mean,) = average_seeds([*entries, read_entry(second)])[0].values()
     assert (mean.count, mean.mean) == (2, 0.5)
     assert average_curve([*entries, read_entry(second)], "eval/success").y == pytest.approx(
         [0.105, 0.205, 0.305, 0.405, 0.505]
     )
+
+
+def test_unequal_reports_are_not_compared_in_silence(make_run, tmp_path, capsys):
+    """Neither in pairs nor over seeds: the table says what differs."""
+    paths = [
+        make_run("demo", 0, [1, 1, 1, 0]),
+        make_run("demo", 1, [1, 0, 0, 0] * 2),
+        make_run("demo", 2, [1] * 4, horizon=18),
+        make_run("old", 0, [1] * 4),
+    ]
+    old = next(paths[3].glob("eval/*/report.json"))
+    content = json.loads(old.read_text())
+    del content["metadata"]["simulators"]
+    old.write_text(json.dumps(content))
+    run(CompareConfig(runs=tuple(map(str, paths)), out=str(tmp_path / "out")))
+    printed = capsys.readouterr().out
+    assert "| demo seed 0 | demo seed 1 | 4 of 4 and 8 |" in printed
+    assert "| demo, over seeds | the reports differ in their tasks, or in episodes of a task |" in printed
+    assert "| demo seed 0 and demo seed 2 | their simulators differ: horizon 9 and 18 |" in printed
+    assert "| demo seed 0 and old seed 0 | the second report cannot be paired: it does not say which" in printed
+    assert "Over seeds\n" not in printed

@@ -1,0 +1,139 @@
+"""Which episodes two reports share. Only equal episodes of equal simulators are compared in pairs.
+
+An episode is told by its simulator with its settings, its task's name, its numbered initial state, its seed and its
+split. Whatever makes two reports unequal is refused in words.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from embodied_rl.evaluate.report import Report
+from embodied_rl.evaluate.statistics import PairedTest, mcnemar_test
+from embodied_rl.interfaces.errors import UserError
+
+MACHINE = ("num_envs", "python", "pythonpath")
+"""Settings of a simulator that are about this machine, and change no episode."""
+_VERSIONS = ("depends_on", "seeded", *MACHINE)
+Key = tuple[str, str, int | None, int, str]
+"""Simulator, task, initial state, seed and split of an episode."""
+
+
+@dataclass(frozen=True)
+class Pairing:
+    """Two reports, episode by episode.
+
+    Attributes:
+        test: McNemar's test on the episodes that both ran.
+        sizes: episodes of each report.
+        remark: what differs between them beside the policy, such as a package's version; empty where nothing does.
+    """
+
+    test: PairedTest
+    sizes: tuple[int, int]
+    remark: str = ""
+
+
+def pair_reports(first: Report, second: Report) -> Pairing:
+    """Compare two reports on the episodes that both ran.
+
+    Raises:
+        UserError: they share no episode, a report does not tell its episodes apart, or their simulators differ.
+    """
+    outcomes: list[dict[Key, bool]] = []
+    for place, report in (("first", first), ("second", second)):
+        try:
+            outcomes.append(index_outcomes(report))
+        except UserError as error:
+            raise UserError(f"the {place} report cannot be paired: {error}") from None
+    shared = [key for key in outcomes[0] if key in outcomes[1]]
+    if not shared:
+        raise UserError(_explain_nothing_shared(first, second))
+    test = mcnemar_test([outcomes[0][key] for key in shared], [outcomes[1][key] for key in shared])
+    return Pairing(test, (len(outcomes[0]), len(outcomes[1])), _describe_versions(first, second))
+
+
+def index_outcomes(report: Report) -> dict[Key, bool]:
+    """Return the success of each episode of a report by what tells the episode apart.
+
+    Raises:
+        UserError: the report does not name its simulators, its simulator does not take seeds, or an episode stands
+            twice.
+    """
+    simulators, tasks = list_simulators(report), name_tasks(report)
+    found: dict[Key, bool] = {}
+    for result in report.episodes:
+        number = result.simulator if len(simulators) > 1 else 0
+        if number is None or not 0 <= number < len(simulators):
+            raise UserError("it ran several simulators and does not say which episode ran in which: evaluate again")
+        start = result.initial_state, result.seed
+        key = (json.dumps(simulators[number], sort_keys=True), tasks[result.task], *start, result.split)
+        if key in found:
+            state = "" if result.initial_state is None else f", initial state {result.initial_state}"
+            raise UserError(f"its task '{tasks[result.task]}'{state} with seed {result.seed} stands there twice")
+        found[key] = result.success
+    return found
+
+
+def list_simulators(report: Report) -> list[dict[str, Any]]:
+    """Return the settings of a report's simulators that decide what an episode is, without versions of packages.
+
+    Raises:
+        UserError: the report does not say, or a simulator draws episodes as it likes, whatever the seed.
+    """
+    listed = _read_simulators(report)
+    for each in listed:
+        if each.get("seeded") is False:
+            raise UserError(f"simulator '{each.get('name')}' does not take seeds, so its episodes are never the same")
+    return [{key: value for key, value in each.items() if key not in _VERSIONS} for each in listed]
+
+
+def name_tasks(report: Report) -> dict[int, str]:
+    """Return the name of each task number that a report's episodes have.
+
+    Raises:
+        UserError: the report names another number of tasks than it ran.
+    """
+    numbers = sorted({result.task for result in report.episodes})
+    if len(numbers) != len(report.tasks):
+        raise UserError(f"it has episodes of {len(numbers)} tasks, and names {len(report.tasks)}")
+    return dict(zip(numbers, report.tasks, strict=True))  # both are in the simulator's order
+
+
+def _read_simulators(report: Report) -> list[Mapping[str, Any]]:
+    listed = report.metadata.get("simulators")
+    if not isinstance(listed, list) or not listed or not all(isinstance(each, dict) for each in listed):
+        raise UserError("it does not say which simulator it ran: evaluate again with `embodied-rl eval`")
+    return listed
+
+
+def _explain_nothing_shared(first: Report, second: Report) -> str:
+    differences = _list_differences(list_simulators(first), list_simulators(second))
+    if differences:
+        return f"their simulators differ: {'; '.join(differences)}"
+    splits = [sorted({result.split for result in report.episodes}) for report in (first, second)]
+    if splits[0] != splits[1]:
+        return f"their splits differ: {', '.join(splits[0])} and {', '.join(splits[1])}"
+    return "they share no episode: other tasks, seeds or initial states"
+
+
+def _list_differences(first: Sequence[Mapping[str, Any]], second: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Say what differs between two lists of settings, in a few words."""
+    if len(first) != len(second):
+        return [f"{len(first)} and {len(second)} of them"]
+    found: dict[str, None] = {}
+    for one, other in zip(first, second, strict=True):
+        keys = ["name"] if one.get("name") != other.get("name") else [*one, *(key for key in other if key not in one)]
+        found |= {f"{k} {one.get(k)!r} and {other.get(k)!r}": None for k in keys if one.get(k) != other.get(k)}
+    return list(found)[:3]
+
+
+def _describe_versions(first: Report, second: Report) -> str:
+    """Say which of the things that results depend on differ; empty where none does."""
+    packages = [
+        {name: text for each in _read_simulators(report) for name, text in (each.get("depends_on") or {}).items()}
+        for report in (first, second)
+    ]
+    names = [name for name in {**packages[0], **packages[1]} if packages[0].get(name) != packages[1].get(name)]
+    return "; ".join(f"{name} {packages[0].get(name)} and {packages[1].get(name)}" for name in names[:3])
