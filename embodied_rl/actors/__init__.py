@@ -1,1 +1,1 @@
-"""Network, sampler and critic as one Actor; the embodiment that normalises; the files they are kept in."""
+"""Actors of a network, a sampler and a critic, and the embodiments that normalise for one robot."""

@@ -1,6 +1,6 @@
 """Value heads: on privileged state, on the prefix, on the action expert's features.
 
-Each reads one of three inputs and ignores the others, so that an actor can hold any of them. `needs` says which.
+Each reads one of three inputs and ignores the others, so that an actor can hold any of them. `needs` names the input.
 """
 
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ from embodied_rl.interfaces.errors import UserError
 
 
 class CriticNeed(StrEnum):
-    """What a critic reads."""
+    """The input that a critic reads."""
 
     PRIVILEGED = "privileged"
     PREFIX = "prefix"
@@ -20,7 +20,7 @@ class CriticNeed(StrEnum):
 
 
 def make_value_head(inputs: int, hidden: Sequence[int]) -> nn.Sequential:
-    """An MLP to one number; the last layer starts near zero (pi_RL, arXiv:2510.25889: N(0, 0.02), bias 0)."""
+    """Make an MLP with one output; the last layer starts near zero (pi_RL, arXiv:2510.25889: N(0, 0.02), bias 0)."""
     layers: list[nn.Module] = []
     for size in hidden:
         layers += [nn.Linear(inputs, size), nn.SiLU()]
@@ -32,26 +32,26 @@ def make_value_head(inputs: int, hidden: Sequence[int]) -> nn.Sequential:
 
 
 class Critic(nn.Module):
-    """A value head. `needs` is what it reads; `detach` keeps its gradient out of the backbone."""
+    """A value head. `needs` names its input; `detach` keeps its gradient out of the backbone."""
 
     needs: CriticNeed
     detach: bool = True
 
     def forward(self, privileged: Tensor | None, pooled: Tensor | None, features: Tensor | None) -> Tensor:
-        """privileged [n, P], pooled prefix [n, F], expert features [n, Hx, F] → value float32 [n]."""
+        """Compute value float32 [n] from privileged [n, P], pooled prefix [n, F] or expert features [n, Hx, F]."""
         raise NotImplementedError
 
 
 class PrivilegedCritic(Critic):
-    """Asymmetric critic: reads the simulator's truth, which the policy never sees."""
+    """An asymmetric critic: reads the simulator's privileged state, which the policy never sees."""
 
     needs = CriticNeed.PRIVILEGED
 
     def __init__(self, dim: int, hidden: Sequence[int] = (192, 192)) -> None:
-        """dim: P, entries of the privileged state; hidden: units of each layer.
+        """Create the critic. dim: P, entries of the privileged state; hidden: units of each layer.
 
         Raises:
-            UserError: for a simulator without privileged state.
+            UserError: the simulator has no privileged state.
         """
         super().__init__()
         if dim < 1:
@@ -64,12 +64,12 @@ class PrivilegedCritic(Critic):
 
 
 class PrefixCritic(Critic):
-    """V_vlm of pi_RL (section 4.3): reads the prefix, pooled over the tokens that exist."""
+    """The critic V_vlm of pi_RL (section 4.3): reads the prefix, pooled over its valid tokens."""
 
     needs = CriticNeed.PREFIX
 
     def __init__(self, context_dim: int, hidden: Sequence[int] = (192, 192), detach: bool = True) -> None:
-        """context_dim: width of `Context.pooled`; hidden: units of each layer; detach: no gradient to the backbone."""
+        """Create it. context_dim: width of `Context.pooled`; hidden: layer units; detach: no backbone gradient."""
         super().__init__()
         self.detach = detach
         self.norm = nn.LayerNorm(context_dim)
@@ -81,12 +81,12 @@ class PrefixCritic(Critic):
 
 
 class ExpertCritic(Critic):
-    """V_expert of pi_RL (section 4.3): reads the action expert's features, averaged over the executed actions."""
+    """The critic V_expert of pi_RL (section 4.3): reads the expert's features, averaged over the executed actions."""
 
     needs = CriticNeed.EXPERT
 
     def __init__(self, feature_dim: int, hidden: Sequence[int] = (192, 192), detach: bool = True) -> None:
-        """feature_dim: width of the features; hidden: units of each layer; detach: no gradient to the backbone."""
+        """Create it. feature_dim: width of the features; hidden: layer units; detach: no backbone gradient."""
         super().__init__()
         self.detach = detach
         self.norm = nn.LayerNorm(feature_dim)
@@ -107,10 +107,10 @@ def make_critic(
     hidden: Sequence[int] = (192, 192),
     detach: bool = True,
 ) -> Critic | None:
-    """The critic of `policy.critic`: "privileged", "prefix", "expert", or "none" for methods without one.
+    """Make the critic that `policy.critic` names: "privileged", "prefix", "expert"; None for "none".
 
     Raises:
-        UserError: for another kind.
+        UserError: the kind is unknown.
     """
     if kind == "none":
         return None

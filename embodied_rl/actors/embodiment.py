@@ -1,4 +1,4 @@
-"""What ties a network to one robot: the only place that normalises, the same in training, evaluation and deployment."""
+"""The connection of a network to one robot: the only place that normalises, in training, evaluation and deployment."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
@@ -41,7 +41,7 @@ class Embodiment:
         views: the policy's own names of `cameras`; the same names where empty.
         relative: for each action entry the state entry that it is relative to, or -1; all absolute where empty.
         gripper: convention of the policy's entries named gripper, a key of `GRIPPERS`.
-        tokenizer: what the tokenizer.json of the policy's language model holds; empty where ids are words.
+        tokenizer: content of the tokenizer.json of the policy's language model; empty where ids are words.
     """
 
     cameras: tuple[str, ...]
@@ -65,10 +65,10 @@ class Embodiment:
     tokenizer: str = field(default="", repr=False)
 
     def __post_init__(self) -> None:
-        """Refuse what could only fail later.
+        """Check the entries, so that errors appear at construction and not later.
 
         Raises:
-            UserError: for lengths that differ, limits without a finite range, or statistics without spread.
+            UserError: lengths differ, limits have no finite range, statistics have no spread, or a setting is unknown.
         """
         self._check_lengths()
         for name, low, high in zip(self.action_names, self.action_low, self.action_high, strict=True):
@@ -101,10 +101,10 @@ class Embodiment:
 
     @staticmethod
     def of_simulator(spec: SimulatorSpec, executed: int, token_length: int) -> "Embodiment":
-        """The embodiment of a simulator, its policy cameras and words, with means 0 and deviations 1.
+        """Return the embodiment of a simulator, its policy cameras and words, with means 0 and deviations 1.
 
         Raises:
-            UserError: where the policy's cameras differ in size.
+            UserError: the policy's cameras differ in size.
         """
         cameras = [camera for camera in spec.cameras if camera.role == "policy"]
         sizes = {(camera.height, camera.width) for camera in cameras}
@@ -129,14 +129,14 @@ class Embodiment:
         )
 
     def check_body(self, body: Body, words: Sequence[str] = ()) -> None:
-        """Refuse a robot that this embodiment was not made for.
+        """Check that this embodiment was made for a robot.
 
         Args:
-            body: simulated or real.
+            body: the robot, simulated or real.
             words: that instructions may hold.
 
         Raises:
-            UserError: naming the cameras, state or action entries, limits or words that differ.
+            UserError: cameras, state or action entries, limits or words differ; the message names them.
         """
         for name in self.cameras:
             if body.cameras.get(name) != self.image_size:
@@ -153,7 +153,7 @@ class Embodiment:
     def with_statistics(
         self, state: NDArray[Any], privileged: NDArray[Any] | None = None, kind: str = "mean_std"
     ) -> "Embodiment":
-        """The same with statistics of recorded state [m, S] and, where given, privileged state [m, P]."""
+        """Return a copy with statistics of recorded state [m, S] and, where given, privileged state [m, P]."""
         changed = replace(self, state=Normalisation.from_values(state, kind))
         if privileged is None:
             return changed
@@ -161,20 +161,20 @@ class Embodiment:
         return replace(changed, privileged_mean=truth.center, privileged_std=truth.scale)
 
     def tokens(self, prompts: Sequence[str]) -> Tensor:
-        """n prompts → token ids int64 [n, L], 0 where padded.
+        """Convert n prompts to token ids int64 [n, L], 0 where padded.
 
         Raises:
-            UserError: for an unknown word, by name, or a prompt of more than L tokens.
+            UserError: a word is unknown (the message names it), or a prompt has more than L tokens.
         """
         if self.tokenizer:
             return torch.from_numpy(tokenizer.tokenize_pieces(prompts, self.tokenizer, self.token_length))
         return torch.from_numpy(tokenizer.tokenize_words(prompts, self.vocabulary, self.token_length))
 
     def inputs(self, observation: Observation, network: FlowBackbone) -> PolicyInput:
-        """An observation as the network takes it, on the device it lives on. Privileged state is left behind.
+        """Convert an observation to the network's inputs, on the observation's device, without privileged state.
 
         Raises:
-            UserError: for a missing camera, an image or a state of another size, or an unknown word.
+            UserError: a camera is missing, an image or the state has another size, or a word is unknown.
         """
         images = {view: self._image(observation, name) for view, name in zip(self.seen_as, self.cameras, strict=True)}
         state = torch.as_tensor(observation.state)
@@ -189,12 +189,12 @@ class Embodiment:
 
     @property
     def seen_as(self) -> tuple[str, ...]:
-        """The policy's own names of its cameras."""
+        """Return the policy's own names of its cameras."""
         return self.views or self.cameras
 
     @property
     def vocabulary_size(self) -> int:
-        """Number of token ids."""
+        """Return the number of token ids."""
         return tokenizer.count_ids(self.tokenizer) if self.tokenizer else len(self.vocabulary)
 
     def _image(self, observation: Observation, name: str) -> Tensor:
@@ -209,7 +209,7 @@ class Embodiment:
         return image
 
     def normalise_privileged(self, privileged: NDArray[Any] | Tensor, names: Sequence[str]) -> Tensor:
-        """Privileged state [n, P] whose columns are `names` → float32 [n, P]; unknown names keep their units."""
+        """Normalise privileged state [n, P] with columns `names` to float32 [n, P]; unknown names keep their units."""
         known = {
             name: (mean, std)
             for name, mean, std in zip(self.privileged_names, self.privileged_mean, self.privileged_std, strict=True)
@@ -219,10 +219,10 @@ class Embodiment:
         return ((values - values.new_tensor([p[0] for p in pairs])) / values.new_tensor([p[1] for p in pairs])).float()
 
     def actions(self, x: Tensor, state: NDArray[Any] | Tensor) -> NDArray[np.float32]:
-        """Model actions [n, H, D] → simulator actions float32 [n, Hx, A]; here and only here they are clipped.
+        """Convert model actions [n, H, D] to simulator actions float32 [n, Hx, A]; only here they are clipped.
 
-        `state` [n, S] in SI units is what relative actions are relative to. NaN stays NaN, for whoever sends the action
-        to find and name.
+        Relative actions are relative to `state` [n, S] in SI units. NaN stays NaN, so that the caller can find and
+        report it.
         """
         low, high = np.array(self.action_low, np.float32), np.array(self.action_high, np.float32)
         unit = x[:, : self.executed, : len(low)].detach().float().cpu().numpy()
@@ -233,7 +233,7 @@ class Embodiment:
         return np.clip(absolute * factor + offset, low, high).astype(np.float32)
 
     def model_actions(self, actions: NDArray[Any] | Tensor, state: NDArray[Any] | Tensor, action_dim: int) -> Tensor:
-        """Simulator actions [n, H, A] → float32 [n, H, D], zeros beyond A: the inverse of `actions` within limits."""
+        """Convert simulator actions [n, H, A] to float32 [n, H, D], zeros beyond A; inverts `actions` within limits."""
         values = torch.as_tensor(actions).float()
         if self.action.kind == "limits":
             low, high = values.new_tensor(self.action_low), values.new_tensor(self.action_high)
@@ -245,7 +245,7 @@ class Embodiment:
         return pad(unit, (0, action_dim - len(self.action_low)))
 
     def _origin(self, state: NDArray[Any] | Tensor) -> NDArray[np.float32]:
-        """What each action entry is relative to, [n, 1, A]; 0 where it is absolute."""
+        """Return the values that action entries are relative to, [n, 1, A]; 0 where an entry is absolute."""
         values = torch.as_tensor(state).detach().float().cpu().numpy()
         origin = np.zeros((len(values), 1, len(self.action_names)), np.float32)
         for entry, source in enumerate(self.relative):
@@ -254,20 +254,20 @@ class Embodiment:
         return origin
 
     def _gripper_map(self) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-        """Factor and offset [A] from the policy's convention to the simulator's; 1 and 0 but for grippers."""
+        """Return factor and offset [A] from the policy's convention to the simulator's; 1 and 0 except for grippers."""
         pairs = [GRIPPERS[self.gripper] if "gripper" in name else (1.0, 0.0) for name in self.action_names]
         return np.array([pair[0] for pair in pairs], np.float32), np.array([pair[1] for pair in pairs], np.float32)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain lists, numbers and strings, for JSON."""
+        """Return the entries as plain values, for JSON."""
         return asdict(self)
 
     @staticmethod
     def from_dict(data: Mapping[str, Any]) -> "Embodiment":
-        """The inverse of `to_dict`, after JSON, too.
+        """Create an embodiment from a result of `to_dict`, also after JSON: the inverse of `to_dict`.
 
         Raises:
-            UserError: naming entries that are missing or unknown.
+            UserError: entries are missing or unknown; the message names them.
         """
         names = {field.name for field in fields(Embodiment)}
         data = _upgraded(data)
@@ -281,7 +281,7 @@ class Embodiment:
 
 
 def _upgraded(data: Mapping[str, Any]) -> Mapping[str, Any]:
-    """An embodiment as the first version stored it, in today's form."""
+    """Convert an embodiment that the first version stored to the present form."""
     if "state_mean" not in data:
         return data
     changed = dict(data)

@@ -1,4 +1,4 @@
-"""FlowActor: a flow-matching backbone, a sampler and a critic as one Actor.
+"""The `FlowActor`: a flow-matching backbone, a sampler and a critic as one Actor.
 
 `act` and `evaluate` run the same operations on the same tensors, so that an unchanged network recomputes the
 log-probabilities of its rollout to the bit, and the first importance ratio of an update is exactly 1.
@@ -40,12 +40,12 @@ TOKENS, STATE, PRIVILEGED, INITIAL = "input/tokens", "input/state", "input/privi
 
 
 class FlowActor(Actor):
-    """What algorithms, collectors and servers see of a flow policy.
+    """A flow policy as algorithms, collectors and servers use it.
 
-    The value that a critic on the expert reads is defined at one point which `act`, `evaluate` and `value` all have:
-    the features of the first denoise evaluation, at t = 1 and the x_1 that the noise keys draw. π_RL averages over all
-    steps in the rollout and takes one step in the update, which are two different estimators; ours is one. Given the
-    keys, x_1 is known before any stochastic step is drawn, so V(o, x_1) is a valid baseline.
+    A critic on the expert reads the features of one point that `act`, `evaluate` and `value` all share: those of the
+    first denoise evaluation, at t = 1 and the x_1 that the noise keys draw. π_RL averages over all steps in the rollout
+    and takes one step in the update, which are two different estimators; here it is the same one. Given the keys, x_1
+    is known before any stochastic step is drawn, so V(o, x_1) is a valid baseline.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class FlowActor(Actor):
         freeze_perception: bool = False,
         keep: Keep | None = None,
     ) -> None:
-        """Put the parts together.
+        """Combine the parts into an actor.
 
         Args:
             backbone: the network; its sizes must fit the embodiment.
@@ -67,12 +67,12 @@ class FlowActor(Actor):
             critic: the value head, or None for methods without one (values are then 0).
             embodiment: names, statistics and limits.
             privileged_names: the columns of `Observation.privileged` of the simulator at hand.
-            freeze_perception: leave what `perceive` uses as it is.
-            keep: what a trace holds of an observation: its images, or what a frozen part of the network made of them;
-                by default the features of a perception that is frozen here, else images.
+            freeze_perception: freeze the parameters that `perceive` uses.
+            keep: what a trace stores of an observation: its images, or the output of a frozen part of the network; by
+                default the features where `freeze_perception` is set, else images.
 
         Raises:
-            UserError: where backbone and embodiment do not fit, naming the entry.
+            UserError: backbone and embodiment do not fit; the message names the entry.
         """
         super().__init__()
         _check_fit(backbone, embodiment, freeze_perception)
@@ -84,13 +84,13 @@ class FlowActor(Actor):
         self.keep: Keep = keep or ("features" if freeze_perception else "images")
 
     def keepable(self) -> list[Keep]:
-        """What a trace may hold, the part that saves most first: what is frozen need not be computed again."""
+        """Return what a trace may store, largest saving first: outputs of frozen parts need not be recomputed."""
         prefix, perception = self.backbone.prefix_parameters(), self.backbone.perception_parameters()
         found: list[Keep] = ["prefix"] if prefix and is_frozen(prefix) else []
         return [*found, *(["features"] if perception and is_frozen(perception) else []), "images"]
 
     def keep_within(self, rows: int, budget: float) -> Keep:
-        """Let traces hold the most useful part of which `rows` fit into `budget` bytes; returns which that is."""
+        """Set `keep` to the most useful part of which `rows` rows fit into `budget` bytes, and return it."""
         for part in self.keepable():
             self.keep = part
             sizes = (torch.Size(shape).numel() * dtype.itemsize for shape, dtype in self.trace_spec().values())
@@ -99,12 +99,12 @@ class FlowActor(Actor):
         return self.keep
 
     def exploration(self) -> dict[str, float]:
-        """The strength of the noise."""
+        """Return the strength of the exploration noise."""
         level = getattr(self.sampler, "noise_level", None)
         return {} if level is None else {"noise_level": float(level)}
 
     def explore_with(self, settings: Mapping[str, float]) -> None:
-        """Take over what another actor's `exploration` said."""
+        """Apply the settings that another actor's `exploration` returned."""
         for name, value in settings.items():
             setattr(self.sampler, name, value)
 
@@ -114,7 +114,7 @@ class FlowActor(Actor):
 
     @property
     def critic_reads(self) -> str | None:  # type: ignore[override]
-        """See `Actor`."""
+        """Return the entry of a trace that the critic reads directly, or None; see `Actor`."""
         return PRIVILEGED if self._critic_needs(CriticNeed.PRIVILEGED) else None
 
     @autocast_method
@@ -126,7 +126,7 @@ class FlowActor(Actor):
         prefix: np.ndarray | None = None,
         committed: np.ndarray | None = None,
     ) -> np.ndarray:
-        """See `Actor.infer`; what follows a prefix is denoised beside it, by replacement."""
+        """Infer actions; see `Actor.infer`. A prefix is imposed by replacement while the other actions are denoised."""
         context = self.backbone.encode(self._inputs(observation))
         shape = (self.backbone.spec.horizon, self.backbone.spec.action_dim)
         start = torch.zeros(len(observation), *shape)
@@ -136,10 +136,10 @@ class FlowActor(Actor):
         return self.embodiment.actions(drawn, observation.state)
 
     def _committed(self, prefix: np.ndarray, committed: np.ndarray | None, observation: Observation) -> Committed:
-        """Committed actions as the network knows them.
+        """Convert committed actions to the network's units, with a mask.
 
         Raises:
-            UserError: a prefix of another shape, longer than a chunk, or with numbers that are none.
+            UserError: the prefix has another shape, is longer than a chunk or not finite, or `committed` does not fit.
         """
         rows, horizon, entries = len(observation), self.backbone.spec.horizon, len(self.embodiment.action_names)
         length = prefix.shape[1] if prefix.ndim == 3 else -1
@@ -162,10 +162,10 @@ class FlowActor(Actor):
     def act(self, observation: Observation, keys: NoiseKeys, explore: bool) -> Decision:
         """Choose a chunk for each row; `explore=False` follows the plain ODE from the same x_1.
 
-        The value is NaN where a privileged critic gets no privileged state, which only a deployed policy may.
+        The value is NaN where a privileged critic gets no privileged state, which is allowed only in deployment.
 
         Raises:
-            UserError: where exploring needs privileged state and the observation has none, or the inputs do not fit.
+            UserError: exploring needs privileged state and the observation has none, or the inputs do not fit.
         """
         inputs = self._inputs(observation)
         context = self.backbone.encode(inputs)
@@ -184,10 +184,10 @@ class FlowActor(Actor):
     @autocast_method
     @torch.no_grad()
     def value(self, observation: Observation, keys: NoiseKeys) -> Tensor:
-        """float32 [n]: what `act` would give with the same keys, without choosing an action.
+        """Compute the values float32 [n] that `act` would return with the same keys, without choosing actions.
 
         Raises:
-            UserError: where the critic needs privileged state and the observation has none.
+            UserError: the critic needs privileged state and the observation has none.
         """
         trace = self._critic_trace(observation, keys, required=True)
         reads_network = self.critic is not None and self.critic.needs != CriticNeed.PRIVILEGED
@@ -196,7 +196,7 @@ class FlowActor(Actor):
 
     @autocast_method
     def evaluate(self, trace: Trace) -> Evaluation:
-        """Recompute decisions with gradients, from the tensors `act` recorded; the result lies on the host."""
+        """Recompute decisions with gradients from the tensors that `act` recorded; the result lies on the host."""
         trace = {name: value.to(self.device) for name, value in trace.items()}
         context = self.backbone.encode(self._recorded_inputs(trace))
         flow = {name.removeprefix(FLOW): value for name, value in trace.items() if name.startswith(FLOW)}
@@ -213,12 +213,12 @@ class FlowActor(Actor):
 
     @autocast_method
     def critic_value(self, recorded: Tensor) -> Tensor:
-        """See `Actor.critic_value`: from recorded privileged state [B, P]."""
+        """Compute values from recorded privileged state [B, P]; see `Actor.critic_value`."""
         assert self.critic is not None, "this actor has no critic"
         return self.critic(recorded.to(self.device), None, None).float().cpu()
 
     def trace_spec(self) -> TensorSpec:
-        """Shapes and types of one row of `Decision.trace`."""
+        """Return the shapes and dtypes of one row of `Decision.trace`."""
         spec, size = self.backbone.spec, self.backbone.spec.image_size
         rows: TensorSpec = {TOKENS: ((spec.token_length,), torch.int64), STATE: ((spec.state_dim,), torch.float32)}
         if self.keep != "images":
@@ -234,13 +234,13 @@ class FlowActor(Actor):
         return rows | {FLOW + name: entry for name, entry in flow.items()}
 
     def log_prob_shape(self) -> tuple[int, ...]:
-        """(Hx, D')."""
+        """Return (Hx, D')."""
         spec = self.backbone.spec
         steps = self.sampler.log_prob_width(spec.action_dim) // spec.action_dim
         return self.embodiment.executed, steps * len(self.embodiment.action_names)
 
     def parameter_groups(self) -> Mapping[str, list[nn.Parameter]]:
-        """Trainable parameters: "actor" (with a learned sampler's), "critic", and "perception" unless it is frozen."""
+        """Return trainable parameters: "actor" (with a learned sampler's), "critic", and unfrozen "perception"."""
         perception = select_learning(self.backbone.perception_parameters())
         seen = {id(parameter) for parameter in perception}
         actor = [parameter for parameter in select_learning(self.backbone.parameters()) if id(parameter) not in seen]
@@ -250,7 +250,7 @@ class FlowActor(Actor):
         return groups | {"perception": perception} if perception else groups
 
     def observation_inputs(self, observation: Observation) -> PolicyInput:
-        """An observation on the network's device, as images whether or not perception is frozen."""
+        """Convert an observation to inputs on the network's device, with images even if perception is frozen."""
         return self.embodiment.inputs(observation, self.backbone).to(self.device)
 
     def _inputs(self, observation: Observation) -> PolicyInput:
@@ -274,7 +274,7 @@ class FlowActor(Actor):
         return PolicyInput(images, trace[STATE], trace[TOKENS], features or None, prefix or None)
 
     def _critic_trace(self, observation: Observation, keys: NoiseKeys, required: bool) -> Trace:
-        """What the critic and the auxiliary loss read beyond the policy's inputs."""
+        """Return the tensors that the critic and the auxiliary loss read beyond the policy's inputs."""
         trace: Trace = {}
         if self._critic_needs(CriticNeed.EXPERT):
             shape = (self.backbone.spec.horizon, self.backbone.spec.action_dim)
@@ -299,7 +299,7 @@ class FlowActor(Actor):
         return velocity
 
     def _executed(self, values: Tensor) -> Tensor:
-        """[n, H, steps x D] → [n, Hx, steps x A]: what the simulator executes, and nothing else, is scored."""
+        """Select the entries that the simulator executes, [n, H, steps x D] → [n, Hx, steps x A], for scoring."""
         by_step = values.unflatten(-1, (-1, self.backbone.spec.action_dim))
         return by_step[:, : self.embodiment.executed, :, : len(self.embodiment.action_names)].flatten(2)
 
@@ -312,7 +312,7 @@ class FlowActor(Actor):
         return self.critic(trace.get(PRIVILEGED), pooled, self._expert_features(trace, context)).float()
 
     def _expert_features(self, trace: Trace, context: Context | None) -> Tensor | None:
-        """Features [n, Hx, F] at t = 1 and the recorded x_1, for a critic on the expert."""
+        """Compute features [n, Hx, F] at t = 1 and the recorded x_1 for a critic on the expert; else return None."""
         if context is None or self.critic is None or not self._critic_needs(CriticNeed.EXPERT):
             return None
         start = trace[INITIAL]
@@ -333,7 +333,7 @@ class FlowActor(Actor):
         return self._critic_needs(CriticNeed.PRIVILEGED) or self._learns_auxiliary
 
     def _auxiliary_target(self, trace: Trace) -> Tensor | None:
-        """Normalised targets [n, G] of the backbone's auxiliary prediction, where it can learn from them."""
+        """Return normalised targets [n, G] of the backbone's auxiliary prediction; None where it does not learn."""
         if not self._learns_auxiliary:
             return None
         columns = [self.privileged_names.index(name) for name in self.backbone.spec.auxiliary_names]
@@ -342,7 +342,7 @@ class FlowActor(Actor):
     @autocast_method
     @torch.no_grad()
     def _example(self) -> dict[str, Tensor]:
-        """What the kept part gives for one blank row, for its shapes."""
+        """Compute the output of the kept part for one blank row, to get its shapes."""
         spec, device = self.backbone.spec, self.device
         blank = torch.zeros(1, *spec.image_size, 3, dtype=torch.uint8, device=device)
         tokens = torch.zeros(1, spec.token_length, dtype=torch.int64, device=device)
@@ -352,18 +352,18 @@ class FlowActor(Actor):
 
 
 def freeze_parameters(parameters: Iterable[nn.Parameter]) -> None:
-    """Let nothing learn them."""
+    """Freeze parameters, so that they are not trained."""
     for parameter in parameters:
         parameter.requires_grad_(False)
 
 
 def select_learning(parameters: Iterable[nn.Parameter]) -> list[nn.Parameter]:
-    """Those that learn."""
+    """Return the trainable parameters."""
     return [parameter for parameter in parameters if parameter.requires_grad]
 
 
 def is_frozen(parameters: Iterable[nn.Parameter]) -> bool:
-    """Whether none of them learns."""
+    """Return whether none of the parameters is trainable."""
     return not select_learning(parameters)
 
 

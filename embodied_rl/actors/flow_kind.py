@@ -1,4 +1,4 @@
-"""How flow-matching networks become actors: sampler, critic, placement."""
+"""The kind of actors that flow-matching networks become: sampler, critic, placement."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -18,10 +18,10 @@ DENOISE_STEPS = 4
 
 
 class FlowKind:
-    """Makes `FlowActor`s."""
+    """Makes `FlowActor`s from flow-matching networks."""
 
     def make(self, network: FlowBackbone, embodiment: Embodiment, settings: ActorSettings) -> FlowActor:
-        """See `ActorKind.make`."""
+        """Make an actor that learns; see `ActorKind.make`."""
         node = settings.policy
         critic = make_critic(
             node.critic if settings.needs_critic else "none",
@@ -40,16 +40,16 @@ class FlowKind:
         return place_actor(actor, node)
 
     def deploy(self, network: FlowBackbone, embodiment: Embodiment, said: Mapping[str, Any]) -> FlowActor:
-        """See `ActorKind.deploy`: the plain flow, with as many denoise steps as it was trained with."""
+        """Make an actor with the plain flow and as many denoise steps as in training; see `ActorKind.deploy`."""
         steps = int(said.get("denoise_steps", DENOISE_STEPS))
         return FlowActor(network, FlowSDE(steps, 1.0, None, "hybrid"), None, embodiment).eval()
 
 
 def make_sampler(node: SamplerNode, network: FlowBackbone) -> Sampler:
-    """What draws actions from the flow while training.
+    """Make the sampler that draws actions from the flow during training.
 
     Raises:
-        UserError: settings that make no sampler.
+        UserError: the settings are invalid for the sampler.
     """
     try:
         if node.name == "flow_noise":

@@ -1,4 +1,4 @@
-"""From a network to an actor: the network's kind chooses who makes it. Nothing outside this room knows which that is.
+"""The kinds of actors: a network's `KIND` selects the class that makes its actor. Only this package knows the kinds.
 
 A new kind (token policies, say) is a file here with a class like `embodied_rl.actors.flow_kind.FlowKind`, a line in
 `KINDS`, and networks whose `KIND` names it.
@@ -21,11 +21,11 @@ KINDS = {"flow": "embodied_rl.actors.flow_kind:FlowKind"}
 
 @dataclass(frozen=True)
 class ActorSettings:
-    """How an actor that learns is made of its network.
+    """The settings that turn a network into an actor that learns.
 
     Attributes:
-        policy: of the configuration.
-        sampling: how it explores.
+        policy: policy settings of the configuration.
+        sampling: sampler settings: how the actor explores.
         needs_critic: whether it has a value head, the one that `policy.critic` names.
         privileged_names: the columns of `Observation.privileged`.
     """
@@ -37,38 +37,38 @@ class ActorSettings:
 
 
 class ActorKind(Protocol):
-    """Makes actors of networks of one kind."""
+    """Makes actors from networks of one kind."""
 
     def make(self, network: Any, embodiment: Embodiment, settings: ActorSettings) -> Actor:
-        """An actor that learns.
+        """Make an actor that learns.
 
         Raises:
-            UserError: settings that do not fit the network or the robot.
+            UserError: the settings do not fit the network or the robot.
         """
         ...
 
     def deploy(self, network: Any, embodiment: Embodiment, said: Mapping[str, Any]) -> Actor:
-        """An actor that only acts, without exploration or critic.
+        """Make an actor that only acts, without exploration or critic.
 
         Args:
             network: with its weights.
-            embodiment: what it is attached to.
-            said: what its policy file says beyond network and embodiment, such as `denoise_steps`.
+            embodiment: of the robot that the actor controls.
+            said: entries of its policy file beyond network and embodiment, such as `denoise_steps`.
         """
         ...
 
 
 def find_actor_kind(network: nn.Module) -> ActorKind:
-    """Who makes actors of such a network."""
+    """Return the `ActorKind` that makes actors from such a network."""
     module, _, name = KINDS[getattr(type(network), "KIND")].partition(":")  # noqa: B009  of no common base class
     return getattr(import_module(module), name)()
 
 
 def make_actor(network: nn.Module, embodiment: Embodiment, settings: ActorSettings) -> Actor:
-    """See `ActorKind.make`."""
+    """Make an actor that learns; see `ActorKind.make`."""
     return find_actor_kind(network).make(network, embodiment, settings)
 
 
 def deploy_actor(network: nn.Module, embodiment: Embodiment, said: Mapping[str, Any]) -> Actor:
-    """See `ActorKind.deploy`."""
+    """Make an actor that only acts; see `ActorKind.deploy`."""
     return find_actor_kind(network).deploy(network, embodiment, said)

@@ -1,4 +1,4 @@
-"""Between a robot's units and the numbers a network was trained on: an affine map, entry by entry."""
+"""Normalisation between a robot's units and the numbers a network was trained on: an affine map of each entry."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,11 +19,11 @@ Bounds = Sequence[float] | NDArray[Any]
 
 @dataclass(frozen=True)
 class Normalisation:
-    """normalised = (value - center) / scale.
+    """An affine map of each entry: normalised = (value - center) / scale.
 
     Attributes:
-        kind: what center and scale are made of: mean and standard deviation; the 1 % and 99 % quantiles, or minimum
-            and maximum, which become -1 and 1; the simulator's limits; or "identity", nothing.
+        kind: statistics behind center and scale: mean and standard deviation; the 1 % and 99 % quantiles, or minimum
+            and maximum, which become -1 and 1; the simulator's limits; or "identity", none.
         center, scale: of each entry.
     """
 
@@ -32,10 +32,10 @@ class Normalisation:
     scale: tuple[float, ...]
 
     def __post_init__(self) -> None:
-        """Refuse what could only fail later.
+        """Check the statistics, so that errors appear at construction and not later.
 
         Raises:
-            UserError: an unknown kind, statistics of two lengths, without spread, or not finite.
+            UserError: the kind is unknown, or the statistics differ in length, have no spread, or are not finite.
         """
         if self.kind not in KINDS:
             raise UserError(f"Statistics of kind {self.kind!r} are unknown; known: {', '.join(KINDS)}.")
@@ -49,20 +49,20 @@ class Normalisation:
 
     @staticmethod
     def identity(entries: int) -> "Normalisation":
-        """Units are kept."""
+        """Return a normalisation that keeps all units."""
         return Normalisation("identity", (0.0,) * entries, (1.0,) * entries)
 
     @staticmethod
     def from_bounds(
         kind: str, low: Sequence[float] | NDArray[Any], high: Sequence[float] | NDArray[Any]
     ) -> "Normalisation":
-        """`low` becomes -1 and `high` 1."""
+        """Return a normalisation that maps `low` to -1 and `high` to 1."""
         bottom, top = np.asarray(low, np.float64), np.asarray(high, np.float64)
         return Normalisation(kind, _floats((bottom + top) / 2), _floats((top - bottom) / 2))
 
     @staticmethod
     def from_values(values: NDArray[Any], kind: str = "mean_std") -> "Normalisation":
-        """Statistics of each column of [m, entries]; one that never moves gets scale 1, so that it stays readable."""
+        """Compute statistics of each column of [m, entries]; a constant column gets scale 1 to stay readable."""
         if kind == "quantiles":
             low, high = np.quantile(values.astype(np.float64), (0.01, 0.99), axis=0)
             still = high - low < SMALLEST_STD
@@ -71,22 +71,22 @@ class Normalisation:
         return Normalisation("mean_std", _floats(mean), _floats(np.where(std < SMALLEST_STD, 1.0, std)))
 
     def unpadded(self, entries: int) -> "Normalisation":
-        """The first entries, where the others only fill up, as openpi's may; the same otherwise."""
+        """Return the first entries if the others are only padding, as openpi's may be; else return it unchanged."""
         beyond = self.center[entries:] + self.scale[entries:]
         if not beyond or max(map(abs, beyond)) > LARGEST_PAD:
             return self
         return Normalisation(self.kind, self.center[:entries], self.scale[:entries])
 
     def normalise(self, values: Tensor) -> Tensor:
-        """Values [..., entries] in the robot's units → float32, the network's numbers.
+        """Convert values [..., entries] in the robot's units to the network's numbers, float32.
 
-        In double precision, since the scale of an entry that never moved is smaller than float32 tells values apart.
+        It computes in double precision: the scale of a constant entry can be below the resolution of float32.
         """
         wide = values.double()
         return ((wide - wide.new_tensor(self.center)) / wide.new_tensor(self.scale)).float()
 
     def restore(self, values: NDArray[Any]) -> NDArray[np.float32]:
-        """The inverse of `normalise`, for arrays [..., entries]."""
+        """Convert arrays [..., entries] back to the robot's units: the inverse of `normalise`."""
         return (values * np.array(self.scale, np.float32) + np.array(self.center, np.float32)).astype(np.float32)
 
 

@@ -1,4 +1,4 @@
-"""Where an actor's network lives, in which precision, and whether its acting is compiled."""
+"""The placement of an actor's network: its device, its precision, and whether its acting is compiled."""
 
 from collections.abc import Callable
 from typing import Any
@@ -13,10 +13,10 @@ from embodied_rl.interfaces.policy import Context, FlowBackbone
 
 
 def place_actor(actor: FlowActor, node: PolicyNode) -> FlowActor:
-    """Put an actor where `node` says.
+    """Move an actor to the device and precision of `node`, and compile its acting where asked.
 
     Raises:
-        UserError: a device that is not there, or a precision in which what learns would not learn.
+        UserError: the device does not exist, or the precision is too coarse for trainable parameters.
     """
     actor.autocast = node.autocast
     place_network(actor.backbone, node)
@@ -27,10 +27,10 @@ def place_actor(actor: FlowActor, node: PolicyNode) -> FlowActor:
 
 
 def check_placement(node: PolicyNode) -> None:
-    """Find what `place_actor` refuses whatever the network is.
+    """Check for errors that `place_actor` would raise for any network.
 
     Raises:
-        UserError: a device that is not there, or half the precision for what learns.
+        UserError: the device does not exist, or all parameters would be trained in bfloat16.
     """
     _device(node.device)
     if node.precision == "bfloat16" and node.train == "full":
@@ -38,7 +38,7 @@ def check_placement(node: PolicyNode) -> None:
 
 
 def place_network(network: FlowBackbone, node: PolicyNode) -> None:
-    """Put a network by itself where `node` says, in the precision that it says.
+    """Move a network by itself to the device and precision of `node`.
 
     Raises:
         UserError: see `place_actor`.
@@ -49,7 +49,7 @@ def place_network(network: FlowBackbone, node: PolicyNode) -> None:
 
 
 def compile_acting(actor: FlowActor, device: torch.device) -> None:
-    """Compile the velocity as it is asked for without gradients, as one graph, so that nothing falls back to Python."""
+    """Compile the velocity for calls without gradients, as one graph, so that nothing falls back to Python."""
     mode = "reduce-overhead" if device.type == "cuda" else "default"
     plain = actor.backbone.velocity
     fast: Callable[..., Any] = torch.compile(plain, fullgraph=True, mode=mode)
@@ -57,7 +57,7 @@ def compile_acting(actor: FlowActor, device: torch.device) -> None:
     def velocity(x: Tensor, t: Tensor, context: Context) -> tuple[Tensor, Tensor]:
         if torch.is_grad_enabled():
             return plain(x, t, context)
-        if device.type == "cuda":  # a graph writes its results where it wrote them the last time
+        if device.type == "cuda":  # a graph overwrites the results of its last run
             torch.compiler.cudagraph_mark_step_begin()
             value, features = fast(x, t, context)
             return value.clone(), features.clone()

@@ -10,9 +10,9 @@ Result = TypeVar("Result")
 
 
 def autocast_method(method: Callable[..., Result]) -> Callable[..., Result]:
-    """Let a method of an actor compute in bfloat16 where `actor.autocast` says so.
+    """Make a method of an actor compute in bfloat16 where `actor.autocast` is set.
 
-    Acting, values and evaluation are wrapped alike: otherwise an update would start from other log-probabilities than
+    Acting, values and evaluation are all wrapped: otherwise an update would start from other log-probabilities than
     its rollout.
     """
 

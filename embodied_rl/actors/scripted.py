@@ -1,4 +1,4 @@
-"""Who acts without a network: the simulator's operator, and random actions. For `collect`, `play` and baselines."""
+"""Policies without a network: the simulator's operator, and random actions. For `collect`, `play` and baselines."""
 
 from collections.abc import Callable
 
@@ -9,9 +9,9 @@ from embodied_rl.interfaces.sim import Array, Observation, SimulatorSpec
 
 
 class OperatorPolicy:
-    """The scripted operator of one simulator, one control step a decision.
+    """The scripted operator of one simulator as a policy, one control step per decision.
 
-    The operator sees the simulator, not the observation, so rows are told apart by their episode: `row_of` maps an
+    The operator sees the simulator, not the observation, so a row is identified by its episode: `row_of` maps an
     episode's index to its environment.
     """
 
@@ -19,18 +19,18 @@ class OperatorPolicy:
         self._operator, self._row_of = operator, row_of
 
     def infer(self, observation: Observation, keys: NoiseKeys) -> Array:
-        """float32 [n, 1, A]; see `DeployedPolicy`."""
+        """Return the operator's actions, float32 [n, 1, A]; see `DeployedPolicy`."""
         return self._operator()[[self._row_of(int(index)) for index in keys.episode], None]
 
 
 class RandomPolicy:
-    """Uniform actions within the limits, one control step a decision, a function of the noise keys."""
+    """A policy of uniform actions within the limits, one control step per decision, drawn from the noise keys."""
 
     def __init__(self, spec: SimulatorSpec) -> None:
         self._low, self._high = np.array(spec.action_low), np.array(spec.action_high)
 
     def infer(self, observation: Observation, keys: NoiseKeys) -> Array:
-        """float32 [n, 1, A]; see `DeployedPolicy`."""
+        """Return random actions, float32 [n, 1, A]; see `DeployedPolicy`."""
         drawn = [
             np.random.default_rng([keys.seed, int(index), int(decision)]).uniform(self._low, self._high)
             for index, decision in zip(keys.episode, keys.decision, strict=True)

@@ -1,4 +1,4 @@
-"""Texts → token ids: by the tasks' own words, or by the tokenizer of a language model."""
+"""The conversion of texts to token ids: by the tasks' own words, or by the tokenizer of a language model."""
 
 from collections.abc import Sequence
 from functools import lru_cache
@@ -13,10 +13,10 @@ Ids = NDArray[np.int64]
 
 
 def tokenize_words(texts: Sequence[str], vocabulary: Sequence[str], length: int) -> Ids:
-    """Each word's place in the vocabulary, int64 [n, length], 0 where padded.
+    """Return each word's position in the vocabulary, int64 [n, length], 0 where padded.
 
     Raises:
-        UserError: for an unknown word, by name, or a text of more than `length` words.
+        UserError: a word is unknown (the message names it), or a text has more than `length` words.
     """
     known = {word: index for index, word in enumerate(vocabulary) if index}
     rows: list[list[int]] = []
@@ -32,15 +32,15 @@ def tokenize_words(texts: Sequence[str], vocabulary: Sequence[str], length: int)
 
 
 def tokenize_pieces(texts: Sequence[str], tokenizer: str, length: int) -> Ids:
-    """Ids of a tokenizer's pieces, int64 [n, length], 0 where padded; a start token leads where the tokenizer has one.
+    """Return ids of a tokenizer's pieces, int64 [n, length], 0 where padded; any start token of the tokenizer leads.
 
     Args:
         texts: the prompts.
-        tokenizer: what its tokenizer.json holds.
+        tokenizer: content of its tokenizer.json.
         length: L.
 
     Raises:
-        UserError: for a prompt of more than `length` tokens.
+        UserError: a prompt has more than `length` tokens.
     """
     loaded = load_tokenizer(tokenizer)
     start = loaded.token_to_id("<bos>")
@@ -55,16 +55,16 @@ def tokenize_pieces(texts: Sequence[str], tokenizer: str, length: int) -> Ids:
 
 
 def count_ids(tokenizer: str) -> int:
-    """Number of ids of a tokenizer, given by what its tokenizer.json holds."""
+    """Return the number of ids of a tokenizer, given the content of its tokenizer.json."""
     return load_tokenizer(tokenizer).get_vocab_size()
 
 
 @lru_cache(maxsize=4)
 def load_tokenizer(tokenizer: str) -> Any:
-    """A `tokenizers.Tokenizer` from what its tokenizer.json holds.
+    """Create a `tokenizers.Tokenizer` from the content of its tokenizer.json.
 
     Raises:
-        UserError: it is damaged, or no tokenizer.
+        UserError: the content is damaged, or no tokenizer.
     """
     from tokenizers import Tokenizer
 
@@ -75,7 +75,7 @@ def load_tokenizer(tokenizer: str) -> Any:
 
 
 def make_word_tokenizer(words: Sequence[str]) -> str:
-    """The tokenizer.json of a tokenizer by words, whose case does not matter, for a network that starts without one."""
+    """Return the tokenizer.json of a case-insensitive word tokenizer, for a network that starts without a tokenizer."""
     from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers
 
     listed = ["<pad>", "<unk>", *sorted({word.lower() for word in words} - {"<pad>", "<unk>"})]

@@ -1,4 +1,4 @@
-"""One method a file. `ALGORITHMS` is what the entry point shows: name → "module:Class"."""
+"""The learning algorithms, one per file. `ALGORITHMS` is the entry point's table: name → "module:Class"."""
 
 ALGORITHMS = {
     "ppo": "embodied_rl.algorithms.ppo:PPO",

@@ -1,4 +1,4 @@
-"""A rollout as rows to learn from.
+"""Batches: rollouts as rows to learn from.
 
 Shapes: T decisions, N environments, B = T·N rows, Hx executed actions, D' scored entries of an action.
 """
@@ -20,18 +20,18 @@ _OPTIONAL = ("value", "returns", "version", "weight")
 
 @dataclass
 class Batch:
-    """A rollout as rows.
+    """The rows of a rollout, to learn from.
 
     Attributes:
         trace: [B, ...], what the actor recorded.
-        log_prob: float32 [B, Hx, D'] under the policy that ratios are taken to: the rollout's weights, or those at the
-            start of the update where `weight` says how much a row counts.
+        log_prob: float32 [B, Hx, D'] under the reference policy of the ratios: the rollout's weights, or those at the
+            start of the update where `weight` is set.
         mask: bool [B, Hx], the executed actions that the policy chose itself.
         advantage: float32 [B].
         value, returns: float32 [B], for a critic that learns with the policy; None for none.
         rows: int64 [R], the rows that may be learned from.
-        version: int64 [B] of the weights that decided; None where all are the present ones.
-        weight: float32 of the shape of the ratios, [B], [B, Hx] or [B, Hx, D'], by which each one's loss is multiplied;
+        version: int64 [B], version of the weights that chose the action; None where all are the present ones.
+        weight: factor on the loss of each ratio, float32 of the shape of the ratios, [B], [B, Hx] or [B, Hx, D'];
             None for 1.
     """
 
@@ -46,7 +46,7 @@ class Batch:
     weight: Tensor | None = None
 
     def select(self, rows: Tensor) -> "Batch":
-        """Some rows, all of them valid."""
+        """Return a batch of the given rows; all of them count as valid."""
         optional = {name: getattr(self, name) for name in _OPTIONAL}
         return replace(
             self,
@@ -60,7 +60,7 @@ class Batch:
 
 
 def concatenate_batches(parts: Sequence[Batch]) -> Batch:
-    """All rows of batches that have the same tensors, in order; a single one as it is.
+    """Concatenate the rows of batches that have the same tensors, in order; return a single batch as it is.
 
     Traces that follow each other in memory, as those of a rollout's segments do, are not copied.
     """
@@ -78,7 +78,7 @@ def concatenate_batches(parts: Sequence[Batch]) -> Batch:
 
 
 def _adjoined(parts: Sequence[Tensor]) -> Tensor:
-    """They, [n, ...] each, as one: a view where it can be."""
+    """Concatenate tensors [n, ...]; return a view where they are adjacent in memory."""
     first, storages = parts[0], {part.untyped_storage().data_ptr() for part in parts}
     apart = any(after.data_ptr() != before.data_ptr() + before.nbytes for before, after in pairwise(parts))
     if apart or len(storages) > 1 or not all(part.is_contiguous() for part in parts):
@@ -94,12 +94,12 @@ def as_batch(
     value: Tensor | None = None,
     returns: Tensor | None = None,
 ) -> Batch:
-    """A rollout's tensors [T, N, ...] as rows.
+    """Convert a rollout's tensors [T, N, ...] to rows.
 
     Args:
-        rollout: what was collected; left as it is.
+        rollout: collected data; not changed.
         advantage: float32 [T, N].
-        learnable: bool [T, N], the rows to learn from; by default all that are valid.
+        learnable: bool [T, N], the rows to learn from; by default all valid rows.
         value, returns: float32 [T, N], for a critic that learns with the policy.
     """
     executed = step_mask(rollout.steps, rollout.reward.shape[-1])

@@ -69,10 +69,10 @@ class ClippedConfig:
     """share of the run after which the noise level falls, linearly."""
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be.
+        """Check the settings.
 
         Raises:
-            UserError: fewer than one row at once, or bounds that leave nothing to learn from.
+            UserError: `micro_batch` is below 1, or `dual_clip` is not above 1.
         """
         if self.dual_clip is not None and not self.dual_clip > 1:
             raise UserError(f"algo.dual_clip={self.dual_clip} must be above 1, or null.")
@@ -84,14 +84,14 @@ ValueLoss = Callable[[Batch, Tensor], Tensor]
 
 
 class ClippedUpdate:
-    """Epochs of minibatch steps on the clipped objective, the same on every rank.
+    """Runs epochs of minibatch steps on the clipped objective, in the same way on every rank.
 
     Args:
         config: of the algorithm.
-        actor: what learns.
-        ranks: that learn together.
+        actor: the actor to train.
+        ranks: ranks that learn together.
         seed: of the run; keys the order of rows.
-        iterations: of the run, over which rates fall.
+        iterations: of the run; the learning rates fall over them.
         value_loss: batch with returns, values [B] → scalar, for a critic that learns with the policy.
     """
 
@@ -117,7 +117,7 @@ class ClippedUpdate:
         self._noise_level = actor.exploration().get("noise_level")
 
     def anneal(self, iteration: int) -> None:
-        """Set learning rates and noise level for an iteration; pure functions of it."""
+        """Set the learning rates and the noise level of an iteration; they depend on the iteration alone."""
         done = iteration / max(self.iterations, 1)
         self.rate = 1 - (1 - self.config.lr_final) * done
         if self._noise_level is not None and self.config.noise_final < 1:
@@ -125,9 +125,9 @@ class ClippedUpdate:
             self.actor.explore_with({"noise_level": self._noise_level * (1 - (1 - self.config.noise_final) * late)})
 
     def proximal(self, batch: Batch) -> tuple[Batch, dict[str, float]]:
-        """What to `run` and to fit a critic on where rows may be stale, and figures on them; see `decouple_stale`.
+        """Correct a batch for stale rows; return the batch to learn from, and metrics; see `decouple_stale`.
 
-        A batch without a stale row on any rank comes back as it is.
+        A batch without a stale row on any rank is returned as it is.
         """
         if not self.config.decoupled:
             return batch, {}
@@ -141,12 +141,12 @@ class ClippedUpdate:
     def run(
         self, segments: Iterable[Batch], iteration: int, critic: Optimiser | None = None
     ) -> tuple[Batch, dict[str, float]]:
-        """All epochs: the first on each segment as it comes, the others on all of them together.
+        """Run all epochs: the first on each segment as it arrives, the others on all segments together.
 
-        In the first epoch a segment makes as many minibatches as its rows are worth. One that makes none adds its
-        gradient to that of the next, weighted by ratios as ranks' are, also for a critic that learns along. What is
-        left at the end makes a step as long as it is of a minibatch. A single segment is the whole; where there is
-        nothing to learn from, nothing changes.
+        In the first epoch a segment makes as many minibatches as its number of rows allows. A segment with too few rows
+        adds its gradient to that of the next one, weighted by ratios as between ranks, also for a critic that learns
+        with the policy. A remainder at the end makes a step that is scaled by its share of a minibatch. A single
+        segment is the whole batch; without rows to learn from, nothing changes.
 
         Returns:
             All rows, and means of the last epoch over all ratios of all ranks.
@@ -171,7 +171,7 @@ class ClippedUpdate:
     def _first(
         self, segments: Iterable[Batch], seen: list[Batch], iteration: int, critic: Optimiser | None
     ) -> "EpochSums":
-        """The first epoch; adds to `seen` what came."""
+        """Run the first epoch and return its sums; append the segments to `seen` as they arrive."""
         totals, carried = EpochSums(), 0.0
         for segment in segments:
             seen.append(segment)
@@ -179,7 +179,7 @@ class ClippedUpdate:
             if not rows:
                 continue
             carried += rows
-            enough = carried >= self.config.minibatch - rows / 2  # another one would overshoot by more than is missing
+            enough = carried >= self.config.minibatch - rows / 2  # one more would overshoot by more than is missing
             steps = max(1, round(carried / self.config.minibatch)) if enough else 0
             for rows in self.minibatches(segment.rows, max(1, steps), iteration, 0):
                 self._descend(segment.select(rows), totals, critic)
@@ -191,7 +191,7 @@ class ClippedUpdate:
         return totals
 
     def _means(self, totals: "EpochSums", critic: Optimiser | None) -> dict[str, float]:
-        """Of an epoch, over all ranks."""
+        """Compute the means of an epoch over all ranks."""
         sums = torch.cat([totals.figures, torch.tensor([totals.ratios], dtype=torch.float64)])
         self.ranks.sum_([sums])
         means = [*(sums[:-1] / sums[-1].clamp_min(1)).tolist(), totals.norm / max(totals.steps, 1)]
@@ -201,24 +201,24 @@ class ClippedUpdate:
         return figures
 
     def parts(self, rows: Tensor) -> int:
-        """How many minibatches the rows of all ranks make."""
+        """Return the number of minibatches that the rows of all ranks make."""
         return max(1, round(self._total(rows) / self.config.minibatch))
 
     def _total(self, rows: Tensor) -> float:
-        """How many there are on all ranks."""
+        """Return the number of rows on all ranks."""
         total = torch.tensor(float(len(rows)))
         self.ranks.sum_([total])
         return float(total)
 
     def minibatches(self, rows: Tensor, parts: int, iteration: int, epoch: int) -> Iterator[Tensor]:
-        """Every valid row once, in an order of (seed, iteration, epoch), in so many parts on every rank."""
+        """Yield every valid row once, in `parts` minibatches on every rank, in an order of (seed, iteration, epoch)."""
         mixed = ((self.seed * 1_000_003 + iteration) * 1_009 + epoch) * 257 + self.ranks.rank
         generator = torch.Generator().manual_seed(mixed % 2**63)
         order = rows[torch.randperm(len(rows), generator=generator)]
         yield from order.tensor_split(parts)
 
     def _descend(self, batch: Batch, totals: "EpochSums", critic: Optimiser | None) -> None:
-        """Add a minibatch's gradient to the mean that the next step takes, weighted by ratios."""
+        """Add a minibatch's gradient to the mean gradient of the next step, weighted by ratios."""
         self._measure(batch)
         ratios = float(batch.mask.any(dim=1).sum() if self.config.level == Level.CHUNK else batch.mask.sum())
         before, rows = self._pending or (0.0, 0.0)
@@ -233,7 +233,7 @@ class ClippedUpdate:
         self._pending = before + ratios, rows + len(batch.advantage)
 
     def _step(self, totals: "EpochSums", critic: Optimiser | None, length: float = 1.0) -> None:
-        """Step along the gradients that wait, or a share of the way."""
+        """Take an optimiser step with the pending gradients; `length` scales the learning rates."""
         assert self._pending is not None, "a step follows a gradient"
         (ratios, rows), self._pending = self._pending, None
         self.updates += 1
@@ -244,7 +244,7 @@ class ClippedUpdate:
             critic.step(self.ranks, self.rate * length, rows)
 
     def _gradients(self, batch: Batch, share: float) -> Tensor:
-        """Add a share of the gradient of a minibatch's loss, some rows at a time; returns figures over all of them."""
+        """Add `share` of the gradient of a minibatch's loss, some rows at a time; return figures over all rows."""
         everything, found = torch.arange(len(batch.advantage)), []
         for rows in everything.split(self._at_once or max(len(everything), 1)):
             part = batch if len(rows) == len(everything) else batch.select(rows)
@@ -254,12 +254,12 @@ class ClippedUpdate:
         return torch.cat([torch.stack(found)[:, :-1].sum(dim=0), torch.stack(found)[:, -1:].amax(dim=0)])
 
     def _measure(self, batch: Batch) -> None:
-        """Find out how many rows to work on at once, where it is asked for and has not been."""
+        """Measure how many rows to process at once, where `micro_batch` is "auto" and this is not known yet."""
         if self.config.micro_batch == "auto" and self._at_once is None and len(batch.advantage):
             self._at_once = self._affordable(batch)
 
     def _affordable(self, batch: Batch) -> int:
-        """Rows whose gradients fit into memory together; the gradients of the measurement are dropped."""
+        """Return how many rows' gradients fit into memory together; drop the gradients of the measurement."""
 
         def work(rows: int) -> None:
             part = batch.select(torch.arange(rows))
@@ -273,7 +273,7 @@ class ClippedUpdate:
         return found
 
     def _loss(self, batch: Batch, now: Evaluation, shares: "Shares") -> tuple[Tensor, list[Tensor]]:
-        """A part's share of the loss, and of the figures."""
+        """Compute a part's share of the loss and of the figures."""
         config, level = self.config, Level(self.config.level)
         log_ratio = reduce_log_prob(now.log_prob - batch.log_prob, batch.mask, level)
         mask = make_level_mask(batch.mask, log_ratio)
@@ -300,22 +300,22 @@ class ClippedUpdate:
         return loss, [policy.detach(), error.detach(), kl, clipped, entropy, worst]
 
     def state(self) -> dict[str, Tensor]:
-        """What an exact resume needs, as tensors."""
+        """Return the tensors that an exact resume needs."""
         return self.optimiser.state() | {"updates": torch.tensor(self.updates)}
 
     def load(self, state: dict[str, Tensor]) -> None:
-        """The inverse of `state`."""
+        """Restore a `state`."""
         self.updates = int(state["updates"])
         self.optimiser.load({name: value for name, value in state.items() if name != "updates"})
 
 
 @dataclass
 class EpochSums:
-    """Of an epoch.
+    """The sums over one epoch.
 
     Attributes:
         figures: float64 [F], sums of all but the last of `FIGURES` over this rank's minibatches, weighted by `ratios`.
-        norm: sum of the gradient's norm over `steps` of the optimiser.
+        norm: sum of the gradient's norm over `steps` optimiser steps.
     """
 
     figures: Tensor = field(default_factory=lambda: torch.zeros(len(FIGURES) - 1, dtype=torch.float64))
@@ -326,7 +326,7 @@ class EpochSums:
 
 @dataclass(frozen=True)
 class Shares:
-    """How much of a minibatch some of its rows are: in rows, in chunks that count, and in actions that count."""
+    """The share of a minibatch that some of its rows make up: in rows, in counted chunks, and in counted actions."""
 
     rows: float
     chunks: float
@@ -334,7 +334,7 @@ class Shares:
 
     @staticmethod
     def of_part(part: Batch, whole: Batch) -> "Shares":
-        """The shares of a part of a minibatch; each is 1 for the whole of it."""
+        """Compute the shares of a part of a minibatch; each share of the whole minibatch is 1."""
         return Shares(
             _share(len(part.advantage), len(whole.advantage)),
             _share(int(part.mask.any(dim=1).sum()), int(whole.mask.any(dim=1).sum())),

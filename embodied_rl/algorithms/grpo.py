@@ -1,11 +1,11 @@
 """Group relative policy optimisation (arXiv:2402.03300), for flow policies as in pi_RL (arXiv:2510.25889).
 
-Episodes of one group start alike; an episode's advantage is its return against its group's, the same for all of its
-decisions. There is no critic. Groups that nearly always fail or succeed teach nothing and are left out.
+Episodes of one group start alike; an episode's advantage is its return relative to its group, the same for all of its
+decisions. There is no critic. Groups that nearly always fail or succeed carry no signal and are left out.
 
 Every iteration starts fresh episodes and lets each environment run one to its end, so that groups are complete.
 Ratios are weighted so that every episode of a rollout counts alike, however long (length normalisation, RLinf-VLA);
-of several rollouts each counts by its ratios.
+several rollouts are weighted by their number of ratios.
 
 Shapes: T decisions, N environments, E episodes.
 """
@@ -47,7 +47,7 @@ class GRPO:
 
     @staticmethod
     def needs(config: GRPOConfig) -> Needs:
-        """See `embodied_rl.interfaces.algorithm.AlgorithmKind`."""
+        """Return what the algorithm needs of a run; see `embodied_rl.interfaces.algorithm.AlgorithmKind`."""
         return Needs(group_size=config.group_size, fresh_episodes=True, epochs=config.epochs)
 
     def __init__(self, config: GRPOConfig, actor: Actor, ranks: Ranks, seed: int, iterations: int) -> None:
@@ -55,21 +55,21 @@ class GRPO:
         self.policy = ClippedUpdate(config, actor, ranks, seed, iterations)
 
     def prepare(self, iteration: int) -> None:
-        """Set what depends on the iteration before its rollout is collected."""
+        """Set the learning rates and the noise level of an iteration before its rollout is collected."""
         self.policy.anneal(iteration)
 
     def update(self, segments: Iterable[Rollout], iteration: int) -> dict[str, float]:
-        """Learn from rollouts of whole episodes as they come, usually a single one; returns figures for the log."""
+        """Learn from rollouts of whole episodes as they arrive, usually a single one; return figures for the log."""
         notes: list[dict[str, float]] = []
         _, figures = self.policy.run((self._batch(rollout, notes) for rollout in segments), iteration)
         return {name: fmean(note[name] for note in notes) for name in notes[0]} | figures
 
     def _batch(self, rollout: Rollout, notes: list[dict[str, float]]) -> Batch:
-        """What to learn from; adds what there is to say of it to `notes`."""
+        """Return the rows of a rollout to learn from; append their figures to `notes`."""
         rewards = compose_reward(rollout, self.needs(self.config).discount)
         returns = torch.where(rollout.valid, rewards, 0).sum(dim=0)  # [N], one episode each
         whole = (rollout.terminated | rollout.truncated).any(dim=0) & rollout.valid[0]
-        alone = rollout.group.max() + 1 + torch.arange(len(whole))  # a broken episode is compared with nothing
+        alone = rollout.group.max() + 1 + torch.arange(len(whole))  # a broken episode gets a group of its own
         group = torch.where(whole, rollout.group[0], alone)
         advantage, kept = group_advantage(returns, group, self.config.success_low, self.config.success_high)
         batch = as_batch(rollout, advantage.expand_as(rollout.valid), rollout.valid & kept & whole)
@@ -79,7 +79,7 @@ class GRPO:
         return batch
 
     def _by_length(self, batch: Batch, episodes: int) -> Tensor:
-        """float32 [B]: weights that make each episode's ratios add up to as many as the mean one has, on all ranks."""
+        """Compute weights float32 [B] that give each episode the total weight of a mean episode, over all ranks."""
         ratios = batch.mask.any(dim=1) if self.config.level == Level.CHUNK else batch.mask.sum(dim=1)
         learned = torch.zeros_like(ratios)
         learned[batch.rows] = ratios[batch.rows]
@@ -90,9 +90,9 @@ class GRPO:
         return (mean / length.clamp_min(1)).repeat(len(ratios) // episodes)
 
     def state(self) -> dict[str, Tensor]:
-        """What an exact resume needs, as tensors."""
+        """Return the tensors that an exact resume needs."""
         return self.policy.state()
 
     def load(self, state: dict[str, Tensor]) -> None:
-        """The inverse of `state`."""
+        """Restore a `state`."""
         self.policy.load(state)

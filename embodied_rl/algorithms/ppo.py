@@ -1,7 +1,7 @@
 """Proximal policy optimisation of a flow policy (arXiv:1707.06347; for flow VLAs pi_RL, arXiv:2510.25889).
 
 One decision is one action of the decision process: it executes up to Hx control steps, its reward is their discounted
-sum, and what follows is discounted by gamma to the power of the steps really executed. The ratio is taken per executed
+sum, and the next value is discounted by gamma to the power of the executed steps. The ratio is taken per executed
 action by default (`level=action`), which keeps the trust region as wide as one action needs it.
 
 Left out: a KL penalty towards a reference policy (pi_RL trains without one).
@@ -73,7 +73,7 @@ class PPO:
 
     @staticmethod
     def needs(config: PPOConfig) -> Needs:
-        """See `embodied_rl.interfaces.algorithm.AlgorithmKind`."""
+        """Return what the algorithm needs of a run; see `embodied_rl.interfaces.algorithm.AlgorithmKind`."""
         discount = Discount(config.gamma, config.discount)
         return Needs(critic=True, epochs=config.epochs, warmup=config.critic_warmup, discount=discount)
 
@@ -88,13 +88,13 @@ class PPO:
         self._replay: list[tuple[Tensor, ...]] = []
 
     def prepare(self, iteration: int) -> None:
-        """Set what depends on the iteration before its rollout is collected."""
+        """Set the learning rates and the noise level of an iteration before its rollout is collected."""
         self.policy.anneal(iteration)
 
     def update(self, segments: Iterable[Rollout], iteration: int) -> dict[str, float]:
-        """Learn from the rollouts of an iteration as they come, usually a single one; returns figures for the log.
+        """Learn from the rollouts of an iteration as they arrive, usually a single one; return figures for the log.
 
-        Advantages are normalised, and reach, within each of them.
+        Advantages are computed and normalised within each rollout.
         """
         figures: dict[str, float] = {}
         learning = iteration >= self.config.critic_warmup
@@ -111,7 +111,7 @@ class PPO:
         return figures
 
     def _batches(self, segments: Iterable[Rollout], figures: dict[str, float]) -> Iterator[Batch]:
-        """What to learn from as it comes; adds what there is to say of it to `figures`."""
+        """Yield a batch to learn from for each rollout as it arrives; add its figures to `figures`."""
         explained = list[float]()
         for rollout in segments:
             batch = self._advantages(rollout)
@@ -144,7 +144,7 @@ class PPO:
         return ((advantage - mean) / (deviation + 1e-6)).float()
 
     def _fit_critic(self, batch: Batch, iteration: int, times: int) -> float:
-        """A critic that reads privileged state learns by itself, from the last few rollouts: it costs no vision."""
+        """Fit a critic on privileged state alone, on the last few rollouts, without vision; return its mean loss."""
         assert batch.returns is not None and batch.value is not None
         recorded = batch.trace[str(self._apart)], batch.returns, batch.value
         self._replay.append(tuple(tensor[batch.rows].clone() for tensor in recorded))
@@ -165,7 +165,7 @@ class PPO:
         return total / max(self.config.critic_steps * times, 1)
 
     def _warm_up(self, batch: Batch, iteration: int) -> float:
-        """Fit a critic on the network's own features while the policy stands still."""
+        """Fit a critic on the network's own features while the policy is not trained; return its mean loss."""
         total, count = 0.0, 0
         for epoch in range(self.config.epochs):
             for rows in self.policy.minibatches(batch.rows, self.policy.parts(batch.rows), iteration, epoch):
@@ -179,7 +179,7 @@ class PPO:
         return total / max(count, 1)
 
     def value_loss(self, batch: Batch, value: Tensor) -> Tensor:
-        """Mean value loss of a batch that holds returns; 0 for an empty one."""
+        """Compute the mean value loss of a batch with returns; 0 for an empty batch."""
         assert batch.value is not None and batch.returns is not None
         everything = torch.ones(len(value), dtype=torch.bool)
         return masked_mean(self._errors(value, batch.value, batch.returns), everything)
@@ -188,13 +188,13 @@ class PPO:
         return elementwise_value_loss(value, old, returns, self.config.value_clip, self.config.value_huber)
 
     def state(self) -> dict[str, Tensor]:
-        """What an exact resume needs, as tensors."""
+        """Return the tensors that an exact resume needs."""
         replay = {str(index): dict(zip(_REPLAYED, kept, strict=True)) for index, kept in enumerate(self._replay)}
         parts = {"policy": self.policy.state(), "critic": self.critic.state(), "replay": join_states(replay)}
         return join_states(parts)
 
     def load(self, state: dict[str, Tensor]) -> None:
-        """The inverse of `state`."""
+        """Restore a `state`."""
         self.policy.load(split_state(state, "policy"))
         self.critic.load(split_state(state, "critic"))
         replay = split_state(state, "replay")

@@ -1,7 +1,7 @@
-"""Rows that an earlier version of the weights decided: where their ratios start, and how much they count.
+"""Stale rows, chosen by earlier weights: the reference policy of their ratios, and their importance weights.
 
 Decoupled PPO (AReaL, arXiv:2505.24298): the trust region lies around the policy at the start of the update, π_prox, and
-an importance weight corrects for the one that decided, π_behaviour,
+an importance weight corrects for the policy that chose the actions, π_behaviour,
 
     L = -E[ w · min(u A, clip(u) A) ],  u = π_θ / π_prox,  w = min(π_prox / π_behaviour, C), without a gradient.
 
@@ -30,7 +30,7 @@ Evaluate = Callable[[Trace], Evaluation]
 
 
 def find_stale_rows(batch: Batch, present: int) -> Tensor:
-    """int64 [S]: the rows to learn from that a version before `present` decided."""
+    """Return the rows to learn from that a version before `present` chose, int64 [S]."""
     if batch.version is None:
         return batch.rows[:0]
     return batch.rows[batch.version[batch.rows] < present]
@@ -39,13 +39,13 @@ def find_stale_rows(batch: Batch, present: int) -> Tensor:
 def decouple_stale(
     batch: Batch, stale: Tensor, evaluate: Evaluate, ranks: Ranks, *, level: Level, cap: float | None, at_once: int
 ) -> tuple[Batch, dict[str, float]]:
-    """Let ratios and values of stale rows start from the present policy; all ranks together.
+    """Take ratios and values of stale rows from the present policy, and weight the rows; all ranks call this together.
 
     Args:
-        batch: left as it is.
+        batch: not changed.
         stale: int64 [S], see `find_stale_rows`.
         evaluate: the actor's, at the start of the update.
-        ranks: that learn together; they evaluate equally often, and agree on what is returned.
+        ranks: ranks that learn together; all evaluate equally often, and agree on what is returned.
         level: of the ratios.
         cap: C of the weights, or None.
         at_once: rows of one evaluation.
@@ -67,9 +67,9 @@ def decouple_stale(
 def _recomputed(
     batch: Batch, stale: Tensor, evaluate: Evaluate, at_once: int, passes: int
 ) -> tuple[Tensor, Tensor | None]:
-    """Log-probabilities and values of all rows, those of stale ones under the present weights."""
+    """Return log-probabilities and values of all rows, those of stale rows under the present weights."""
     log_prob, value = batch.log_prob.clone(), None if batch.value is None else batch.value.clone()
-    for index in range(passes):  # beyond the last row with none: a network that ranks share evaluates on all at once
+    for index in range(passes):  # also without rows left: all ranks of a sharded network evaluate together
         rows = stale[index * at_once : (index + 1) * at_once]
         now = evaluate({name: tensor[rows] for name, tensor in batch.trace.items()})
         log_prob[rows] = now.log_prob.to(log_prob)
@@ -88,7 +88,7 @@ def _figures(batch: Batch, log_weight: Tensor, weight: Tensor, ranks: Ranks) -> 
 
 
 def make_level_mask(mask: Tensor, ratios: Tensor) -> Tensor:
-    """bool of the ratios' shape, [B], [B, Hx] or [B, Hx, D']: which mean something; mask is bool [B, Hx]."""
+    """Return which ratios count, bool of their shape, [B], [B, Hx] or [B, Hx, D']; mask is bool [B, Hx]."""
     if ratios.dim() == 1:
         return mask.any(dim=1)
     return mask if ratios.dim() == 2 else mask[..., None].expand_as(ratios)

@@ -1,1 +1,1 @@
-"""From a configuration to the parts of a run: names become classes here, and nowhere else."""
+"""The construction of a run's parts from a configuration: the only place that turns names into classes."""

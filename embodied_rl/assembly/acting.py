@@ -1,4 +1,4 @@
-"""Who acts, from a word on the command line: `expert`, `random`, or a checkpoint."""
+"""The choice of a policy by a word on the command line: `expert`, `random`, or a checkpoint."""
 
 from difflib import get_close_matches
 from pathlib import Path
@@ -16,26 +16,26 @@ WORDS = ("expert", "random")
 
 
 def load_deployed(text: str) -> Actor:
-    """The deployed policy of a checkpoint, without exploration or critic.
+    """Load the policy of a checkpoint for deployment, without exploration or critic.
 
     Raises:
-        CheckpointError: missing, damaged, pickled, or made by a policy that is not installed.
+        CheckpointError: the checkpoint is missing, damaged, pickled, or made by a policy that is not installed.
     """
     path = build.resolve_policy_file(text)
     return deploy_actor(*build.load_backbone(path), read_metadata(path).extra)
 
 
 def check_acting(config: CollectConfig | PlayConfig) -> None:
-    """Find out whether somebody can act. Raises `UserError`: neither expert, random, nor a checkpoint."""
+    """Check that the policy of `config` exists. Raises `UserError`: it is neither expert, random, nor a checkpoint."""
     if config.policy not in WORDS:
         find_policy_file(config.policy)
 
 
 def find_policy_file(text: str) -> Path:
-    """The policy file that is meant where it is neither `expert` nor `random`.
+    """Return the policy file for a text that is neither `expert` nor `random`.
 
     Raises:
-        UserError: there is none.
+        UserError: there is no such file.
     """
     near = get_close_matches(text, WORDS, n=1, cutoff=0.6)
     if near and not Path(text).exists():
@@ -44,10 +44,10 @@ def find_policy_file(text: str) -> Path:
 
 
 def choose_policy(text: str, simulator: Simulator, num_envs: int) -> DeployedPolicy:
-    """Who acts for a word, for episodes whose indices count from 0 and fill a simulator row by row.
+    """Return the policy for a word, for episodes whose indices count from 0 and fill a simulator row by row.
 
     Raises:
-        UserError: a simulator without an operator, or no such checkpoint.
+        UserError: the simulator has no operator, or there is no such checkpoint.
     """
     if text == "random":
         return RandomPolicy(simulator.spec)

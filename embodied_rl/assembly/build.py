@@ -1,4 +1,4 @@
-"""From a frozen configuration to actor and curriculum. Names become classes here and nowhere else."""
+"""The construction of actor and curriculum from a frozen configuration. Only this file turns names into classes."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -31,10 +31,10 @@ TOKEN_LENGTH = 8
 
 
 def build_curriculum(node: CurriculumNode, spec: SimulatorSpec) -> Curriculum:
-    """What decides how often each task is drawn while training.
+    """Build the curriculum, which decides how often each task is drawn in training.
 
     Raises:
-        UserError: unknown plug-in or key, or settings that do not fit the simulator.
+        UserError: the plug-in or a key is unknown, or the settings do not fit the simulator.
     """
     found, options = plugins.configure_plugin("curricula", node, "curriculum")
     return found(options, spec)
@@ -42,13 +42,13 @@ def build_curriculum(node: CurriculumNode, spec: SimulatorSpec) -> Curriculum:
 
 @dataclass(frozen=True)
 class Blueprint:
-    """What makes an actor of the same shape as another one, wherever: nothing of it lies in a file.
+    """A description that builds an actor of the same shape as another one, in any process and without files.
 
     Attributes:
         node, sampling, spec: of the configuration, and of its simulator.
         options, auxiliary_names: of the network. embodiment: of the actor.
-        critic: whether it has one.
-        keep: what its traces keep.
+        critic: whether the actor has a critic.
+        keep: what the actor's traces store.
     """
 
     node: PolicyNode
@@ -62,13 +62,13 @@ class Blueprint:
 
     @staticmethod
     def of_actor(like: Actor, node: PolicyNode, sampling: SamplerNode, spec: SimulatorSpec) -> "Blueprint":
-        """Of an actor that was built from such nodes."""
+        """Describe an actor that was built from these settings."""
         network = like.network
         names, critic = tuple(network.spec.auxiliary_names), bool(like.parameter_groups()["critic"])
         return Blueprint(node, sampling, spec, network.config, names, like.embodiment, critic, like.keep)
 
     def build(self) -> Actor:
-        """An actor with new weights."""
+        """Build an actor with new weights."""
         cls = plugins.find_plugin("policies", self.node.name)
         network = choose_backbone_maker(cls, self.options)(self.embodiment, self.auxiliary_names)
         built = build_actor_around(network, self.embodiment, self.node, self.sampling, self.spec, self.critic)
@@ -77,7 +77,7 @@ class Blueprint:
 
 
 def build_policy(learning: Actor, blueprint: Blueprint, plan: Plan, runtime: Runtime) -> Actor | RemotePolicy:
-    """Who infers while experience is collected: the actor that learns, or a process that is sent its weights."""
+    """Return the policy that collects experience: the learning actor, or a process that receives its weights."""
     if plan.policy == "shared":
         return learning
     handle = runtime.worker(
@@ -91,7 +91,7 @@ def build_policy(learning: Actor, blueprint: Blueprint, plan: Plan, runtime: Run
 
 
 def build_policy_worker(blueprint: Blueprint) -> PolicyWorker:
-    """A policy worker whose weights are still to come."""
+    """Build a policy worker that has not received its weights yet."""
     return PolicyWorker(blueprint.build())
 
 
@@ -100,7 +100,7 @@ class Method:
     """A learning algorithm as configured, not built yet.
 
     Attributes:
-        kind: its class. options: an instance of its `Config`. needs: what it asks of a run.
+        kind: its class. options: an instance of its `Config`. needs: what it needs of a run.
     """
 
     kind: AlgorithmKind
@@ -108,15 +108,15 @@ class Method:
     needs: Needs
 
     def build(self, actor: Actor, ranks: Any, seed: int, iterations: int) -> Algorithm:
-        """For an actor that learns; see `AlgorithmKind`."""
+        """Build the algorithm for an actor that learns; see `AlgorithmKind`."""
         return self.kind(self.options, actor, ranks, seed, iterations)
 
 
 def find_method(node: AlgoNode) -> Method:
-    """The algorithm that a configuration names.
+    """Return the algorithm that a configuration names.
 
     Raises:
-        UserError: no such algorithm, or settings that it does not take.
+        UserError: there is no such algorithm, or it does not take these settings.
     """
     kind, options = plugins.configure_plugin("algorithms", node, "algo")
     found: Any = kind
@@ -124,10 +124,10 @@ def find_method(node: AlgoNode) -> Method:
 
 
 def build_backbone(node: PolicyNode, spec: SimulatorSpec) -> tuple[FlowBackbone, Embodiment]:
-    """The network and what it is attached to: from the checkpoint, or with new weights.
+    """Build the network and its embodiment, from the checkpoint or with new weights.
 
     Raises:
-        UserError: a checkpoint that is damaged, or of another network.
+        UserError: the checkpoint is damaged, or of another network.
     """
     cls, options = plugins.configure_plugin("policies", node, "policy")
     if node.checkpoint is None:
@@ -143,10 +143,10 @@ def build_backbone(node: PolicyNode, spec: SimulatorSpec) -> tuple[FlowBackbone,
 
 
 def find_sizes(node: PolicyNode) -> Any:
-    """The configuration of the network that `build_backbone` would build: the checkpoint's sizes, or those given.
+    """Return the configuration of the network that `build_backbone` would build: the checkpoint's, or the given one.
 
     Raises:
-        UserError: no such policy, or a checkpoint that is damaged or of another one.
+        UserError: there is no such policy, or the checkpoint is damaged or of another policy.
     """
     cls, options = plugins.configure_plugin("policies", node, "policy")
     if node.checkpoint is None:
@@ -160,11 +160,11 @@ def find_sizes(node: PolicyNode) -> Any:
 
 
 def load_backbone(path: Path, node: PolicyNode | None = None) -> tuple[FlowBackbone, Embodiment]:
-    """The network of a policy file, of the sizes the file says; adapters stay where `node` trains them.
+    """Load the network and embodiment of a policy file, in the file's sizes; adapters stay where `node` trains them.
 
     Raises:
-        CheckpointError: a file that is damaged, of another policy or of other sizes than `node` gives.
-        UserError: a policy that is not installed, or a file of a version that knew other sizes.
+        CheckpointError: the file is damaged, of another policy, or of other sizes than `node` gives.
+        UserError: the policy is not installed, or the file is of a version that knew other sizes.
     """
 
     def make(metadata: PolicyMetadata) -> FlowBackbone:
@@ -178,10 +178,10 @@ def load_backbone(path: Path, node: PolicyNode | None = None) -> tuple[FlowBackb
 
 
 def check_fit(embodiment: Embodiment, spec: SimulatorSpec) -> None:
-    """A checkpoint goes on where it can see and act as it was made to.
+    """Check that the embodiment of a checkpoint fits the simulator's cameras, state, actions and words.
 
     Raises:
-        UserError: where it cannot, and what else to start from.
+        UserError: it does not fit; the message says what else to start from.
     """
     try:
         embodiment.check_body(spec.body, spec.words)
@@ -191,7 +191,7 @@ def check_fit(embodiment: Embodiment, spec: SimulatorSpec) -> None:
 
 
 def build_embodiment(spec: SimulatorSpec, options: Any, node: PolicyNode, cls: type[Any]) -> Embodiment:
-    """What a policy of this class, with new weights, is attached to."""
+    """Build the embodiment of a policy of this class with new weights."""
     if cls.PROMPT_WORDS is None:
         return configure_embodiment(
             Embodiment.of_simulator(spec, options.horizon, max(TOKEN_LENGTH, spec.instruction_length)), node
@@ -203,15 +203,15 @@ def build_embodiment(spec: SimulatorSpec, options: Any, node: PolicyNode, cls: t
 
 
 def configure_embodiment(embodiment: Embodiment, node: PolicyNode) -> Embodiment:
-    """The embodiment with what `policy.executed` and `policy.blind` ask for."""
+    """Return the embodiment with the settings of `policy.executed` and `policy.blind`."""
     return replace(embodiment, executed=node.executed or embodiment.executed, blind=node.blind or embodiment.blind)
 
 
 def resolve_policy_file(text: str) -> Path:
-    """The policy file that a run folder, a checkpoint folder, a file or `asset:<name>` means.
+    """Return the policy file of a run folder, a checkpoint folder, a file or `asset:<name>`.
 
     Raises:
-        CheckpointError: nothing of the kind is there.
+        CheckpointError: there is no checkpoint, or it is not attached to a simulator yet.
     """
     path = assets.resolve_path(text)
     if (form := detection.detect_format(path)) is not None:
@@ -223,7 +223,7 @@ def resolve_policy_file(text: str) -> Path:
 
 
 def choose_backbone_maker(cls: type[Any], options: Any) -> Callable[[Embodiment, tuple[str, ...]], FlowBackbone]:
-    """A function from an embodiment and the names of its auxiliary targets to a network."""
+    """Return a function that makes a network from an embodiment and the names of its auxiliary targets."""
 
     def make(embodiment: Embodiment, auxiliary_names: tuple[str, ...]) -> FlowBackbone:
         return cls(
@@ -241,12 +241,12 @@ def choose_backbone_maker(cls: type[Any], options: Any) -> Callable[[Embodiment,
 
 
 def describe_origin(sim: SimNode, sampling: SamplerNode) -> dict[str, Any]:
-    """What a policy file says of itself beyond its network: where it was trained, how its flow is integrated."""
+    """Return what a policy file stores beyond its network: the training simulator and the number of denoise steps."""
     return {"sim": {"name": sim.name, **sim.options}, "denoise_steps": sampling.denoise_steps}
 
 
 def build_actor(node: PolicyNode, sampling: SamplerNode, spec: SimulatorSpec, needs_critic: bool) -> Actor:
-    """Network, exploration and critic as one actor."""
+    """Build an actor of network, exploration and critic."""
     return build_actor_around(*build_backbone(node, spec), node, sampling, spec, needs_critic)
 
 
@@ -258,6 +258,6 @@ def build_actor_around(
     spec: SimulatorSpec,
     needs_critic: bool,
 ) -> Actor:
-    """An actor of a network, of which what `policy.train` says learns."""
+    """Build an actor around a network, and make only the parameters trainable that `policy.train` names."""
     trainable.choose_trainable(network, node.train, node.lora)
     return make_actor(network, embodiment, ActorSettings(node, sampling, needs_critic, spec.privileged_names))

@@ -1,1 +1,1 @@
-"""What `embodied-rl bench` measures: a simulator's speed, the overlap of simulation and inference, busy cores."""
+"""Measurements behind `embodied-rl bench`: simulator speed, overlap of simulation and inference, core usage, memory."""

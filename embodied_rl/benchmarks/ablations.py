@@ -1,8 +1,8 @@
-"""`embodied-rl bench ablations`: the demo under one changed setting at a time, run by run, and one table.
+"""`embodied-rl bench ablations`: train the demo with one changed setting at a time and tabulate the results.
 
-The series can be stopped and started again: finished runs are read, an unfinished one is continued. The table answers
-π_RL's ablation (arXiv:2510.25889, table on LIBERO-Spatial): success while exploring falls with more noise and with
-fewer denoise steps, while that of the deployed flow hardly moves; after training, more noise has learned more.
+The series can be stopped and restarted: finished runs are read, an unfinished run is continued. It tests π_RL's
+ablation (arXiv:2510.25889, table on LIBERO-Spatial): success while exploring falls with more noise and with fewer
+denoise steps, the deployed flow's success hardly changes; after training, more noise has learned more.
 """
 
 import subprocess
@@ -36,7 +36,7 @@ EARLY, LATE = 2, 5
 
 @dataclass(frozen=True)
 class Row:
-    """One setting under one seed; None where it has not been run."""
+    """The results of one setting under one seed; a field is None where the setting has not been run."""
 
     name: str
     seed: int
@@ -46,7 +46,7 @@ class Row:
     exploring_after: float | None = None
 
     def cells(self) -> list[str]:
-        """Name, seed, and success: exploring and deployed, before and after."""
+        """Return the table cells: name, seed, and success, exploring and deployed, before and after training."""
         if self.report is None or self.before is None:
             return [self.name, str(self.seed), *["not run"] * 4]
         early, late = (f"{100 * (value or 0):.0f} %" for value in (self.exploring_before, self.exploring_after))
@@ -64,7 +64,7 @@ HEADINGS = ("setting", "seed", "exploring, before", "deployed, before", "explori
 
 
 def run_all(root: Path, seeds: Sequence[int]) -> Iterator[Row]:
-    """Run what is missing, one training run after another; yields each row as it is known."""
+    """Run the missing training runs one after another; yield each row as soon as it is known."""
     for seed in seeds:
         for name, overrides in ROWS.items():
             folder = start_or_continue(root, name, overrides, seed)
@@ -72,12 +72,12 @@ def run_all(root: Path, seeds: Sequence[int]) -> Iterator[Row]:
 
 
 def read_all(root: Path, seeds: Sequence[int]) -> list[Row]:
-    """What has been run so far."""
+    """Read the rows of all settings and seeds that have been run so far."""
     return [read_row(name, seed, find_run(root, name, seed)) for seed in seeds for name in ROWS]
 
 
 def start_or_continue(root: Path, name: str, overrides: Sequence[str], seed: int) -> RunFolder | None:
-    """The finished run of a row. It runs as a command of its own, so that one that fails does not end the series."""
+    """Run or continue a row in a subprocess, so that a failed run does not end the series; return its folder."""
     folder = find_run(root, name, seed)
     if folder is not None and is_finished(folder):
         return folder
@@ -96,23 +96,23 @@ def start_or_continue(root: Path, name: str, overrides: Sequence[str], seed: int
 
 
 def find_run(root: Path, name: str, seed: int) -> RunFolder | None:
-    """The newest run of a row, finished or not."""
+    """Find the newest run of a row, finished or not; return None if the row has no run."""
     found = sorted((root / make_label(name)).glob(f"*_s{seed}*"))
     return RunFolder(found[-1]) if found else None
 
 
 def is_finished(folder: RunFolder) -> bool:
-    """Whether a run has written its report."""
+    """Return whether a run has written its report."""
     return (folder.path / "report.json").is_file()
 
 
 def make_label(name: str) -> str:
-    """The experiment's name of a row: `ablation_` and plain characters."""
+    """Build the experiment name of a row: `ablation_` and the row's name in letters, digits and underscores."""
     return "ablation_" + "".join(c if c.isalnum() else "_" for c in name.replace("=", "")).replace("__", "_")
 
 
 def read_row(name: str, seed: int, folder: RunFolder | None) -> Row:
-    """A row from its run's files."""
+    """Build a row from the files of its run."""
     if folder is None or not is_finished(folder):
         return Row(name, seed)
     success = [float(row["rollout/success"]) for row in read_metrics(folder.metrics) if "rollout/success" in row]  # type: ignore[arg-type]
@@ -127,6 +127,6 @@ def read_row(name: str, seed: int, folder: RunFolder | None) -> Row:
 
 
 def to_markdown(rows: Sequence[Row]) -> str:
-    """The table, for a page."""
+    """Format the rows as a Markdown table."""
     lines = ["| " + " | ".join(HEADINGS) + " |", "|" + "---|" * len(HEADINGS)]
     return "\n".join([*lines, *("| " + " | ".join(row.cells()) + " |" for row in rows)]) + "\n"

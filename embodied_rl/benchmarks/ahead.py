@@ -1,7 +1,7 @@
-"""Collecting ahead of the learner, by versions or by segments, beside what the planner predicts.
+"""Compare collecting ahead of the learner, by versions or by segments, with the planner's prediction.
 
-Stages sleep for a known time and move real pictures. The learner, the rollout workers' processes, boards, gates and
-everything between them are those of training; `update` is a sleep.
+Stages sleep for a known time and move real pictures. The learner, rollout processes, boards, gates and the transport
+between them are the same as in training; only `update` is a sleep.
 """
 
 import statistics
@@ -34,20 +34,20 @@ from embodied_rl.training.worker_pool import RolloutWorkers
 DECISIONS, ENVS = 16, 16
 WARM, MEASURED = 2, 8
 """Iterations that are left out, and that are measured."""
-_MANY = Resources(cores=1024)  # who sleeps needs no core
+_MANY = Resources(cores=1024)  # a sleeping stage needs no core
 
 
 @dataclass(frozen=True)
 class AheadCase:
-    """Stage times and how far workers may be ahead.
+    """Stage times of a case, and how far its workers may be ahead of the learner.
 
     Attributes:
-        name: for the table.
-        simulate, infer: seconds of a worker's chunk, and of a call of its policy.
-        update: seconds.
-        staleness: versions; 0 collects and learns in turn.
-        workers: rollout workers.
-        segments: that are learned from one by one.
+        name: name in the table.
+        simulate, infer: seconds of a worker's simulated chunk, and of one call of its policy.
+        update: seconds of an update.
+        staleness: allowed lag in versions; 0 collects and learns in turn.
+        workers: number of rollout workers.
+        segments: number of segments of an iteration; the learner updates after each one.
     """
 
     name: str
@@ -74,7 +74,7 @@ CASES = (
 
 @dataclass(frozen=True)
 class AheadOutcome:
-    """Median seconds of an iteration as predicted and measured, and the share of decisions older than the learner."""
+    """Predicted and measured median seconds of an iteration, and the share of decisions older than the learner."""
 
     case: AheadCase
     predicted: float
@@ -83,21 +83,21 @@ class AheadOutcome:
 
     @property
     def share(self) -> float:
-        """Throughput, of what was predicted."""
+        """Return the measured throughput as a share of the predicted throughput."""
         return self.predicted / self.measured
 
     def summary(self) -> dict[str, Any]:
-        """For the report."""
+        """Return the outcome as a dictionary for the report."""
         return asdict(self) | {"share": self.share}
 
 
 def measure_overhead() -> float:
-    """Seconds of an iteration in which nothing sleeps: weights to the worker, a rollout to the learner."""
+    """Measure the seconds of an iteration without sleeps: weights go to the worker, a rollout comes to the learner."""
     return measure_case(AheadCase("nothing", 0.0, 0.0, 0.0, 0), ThisMachine())[0]
 
 
 def predict_case(case: AheadCase, extra: float) -> float:
-    """Seconds of an iteration by the planner's model."""
+    """Predict the seconds of an iteration with the planner's model."""
     costs = Costs(
         step=LinearCost(case.simulate),
         inference=LinearCost(case.infer),
@@ -109,7 +109,7 @@ def predict_case(case: AheadCase, extra: float) -> float:
 
 
 def measure_case(case: AheadCase, runtime: Runtime) -> tuple[float, float]:
-    """Median seconds of an iteration, and the share of decisions made with weights older than those that learn."""
+    """Measure the median seconds of an iteration, and the share of decisions with older weights than the learner's."""
     seconds, behind = list[float](), list[float]()
     actor = SleepingActor(SleepingSimulator.spec_of(SleepingConfig()), 0.0, 0.0)
     with make_experience(case, runtime, actor) as source:
@@ -128,7 +128,7 @@ def measure_case(case: AheadCase, runtime: Runtime) -> tuple[float, float]:
 
 @contextmanager
 def make_experience(case: AheadCase, runtime: Runtime, actor: SleepingActor) -> Iterator[SharedExperience]:
-    """What the rollout workers of a case make, for one rank."""
+    """Start the rollout workers of a case; yield the shared experience of one rank, and close it at the end."""
     board = runtime.board()
     handles = [
         runtime.worker(
@@ -151,7 +151,7 @@ def make_experience(case: AheadCase, runtime: Runtime, actor: SleepingActor) -> 
 
 
 def make_sleeping_worker(case: AheadCase, number: int, board: BoardReader) -> RolloutWorker:
-    """A rollout worker whose stages sleep."""
+    """Build a rollout worker whose stages sleep."""
     config, envs = SleepingConfig(case.simulate), ENVS // case.workers
     spec = SleepingSimulator.spec_of(config)
     actor, sampler = SleepingActor(spec, case.infer, 0.0), EpisodeSampler(spec, 0)
@@ -165,13 +165,13 @@ def make_sleeping_worker(case: AheadCase, number: int, board: BoardReader) -> Ro
 
 
 def run_case(case: AheadCase, extra: float) -> AheadOutcome:
-    """Predict a case, then measure it here."""
+    """Predict a case, then measure it on this machine."""
     predicted = predict_case(case, extra)
     return AheadOutcome(case, predicted, *measure_case(case, ThisMachine()))
 
 
 def make_ahead_table(outcomes: Sequence[AheadOutcome]) -> Table:
-    """Each case beside its prediction."""
+    """Build the table of all cases with their predictions."""
     rows = [
         (each.case.name, f"{each.predicted:.2f} s", f"{each.measured:.2f} s", f"{each.share:.1%}", f"{each.behind:.0%}")
         for each in outcomes

@@ -1,4 +1,4 @@
-"""How busy symmetric ranks keep their cores: processor time of each rank, as a share of the time that passes."""
+"""Measure how busy symmetric ranks keep their cores: processor time of each rank as a share of the elapsed time."""
 
 import statistics
 import tempfile
@@ -21,16 +21,16 @@ _WARM_UP = 3
 
 @dataclass(frozen=True)
 class Busy:
-    """Some iterations of training, rollout and update.
+    """Measurement of some training iterations, each with rollout and update.
 
     Attributes:
-        shares: processor time of each rank as a share of the time that passed, in order of ranks.
-        demands: the same with the time in which a rank had work but other programs had its core; on an idle machine
-            equal to `shares`, on a shared one what they would be on an idle one. Empty where the system does not tell.
-        iterations: that were measured.
-        seconds: of the median iteration.
-        times: seconds of each.
-        decisions_per_second: of all ranks.
+        shares: processor time of each rank as a share of the elapsed time, in the order of the ranks.
+        demands: `shares` plus the time in which a rank was ready but other programs had its core: an estimate of
+            `shares` on an idle machine. Empty if the system does not report it.
+        iterations: number of measured iterations.
+        seconds: seconds of the median iteration.
+        times: seconds of each iteration.
+        decisions_per_second: decisions per second of all ranks together.
     """
 
     shares: tuple[float, ...]
@@ -41,19 +41,19 @@ class Busy:
     decisions_per_second: float
 
     def summary(self) -> dict[str, Any]:
-        """For the report."""
+        """Return the measurement as a dictionary for the report."""
         return asdict(self)
 
 
 def measure_busy(config: TrainConfig, plan: Plan, seconds: float) -> Busy:
-    """Train for so many seconds, at least one iteration, under a plan; nothing is saved."""
+    """Train for `seconds`, at least one iteration, under a plan; save nothing."""
     with tempfile.TemporaryDirectory() as root:
         folder = RunFolder.create(root, "bench", config.seed)
         return launch_ranks(_train, (replace(config, plan=plan), folder, seconds), plan.ranks)
 
 
 def _train(job: tuple[TrainConfig, RunFolder, float], ranks: Ranks) -> Busy:
-    """One rank's part of the measurement; the same result on every rank."""
+    """Run one rank's part of the measurement; return the same result on every rank."""
     config, folder, seconds = job
     parts = assemble_parts(config, folder, ranks)
     trainer = Trainer(parts)
@@ -82,7 +82,7 @@ def _train(job: tuple[TrainConfig, RunFolder, float], ranks: Ranks) -> Busy:
 
 
 def read_queued_seconds() -> float | None:
-    """Seconds that this thread was ready to run and had to wait for a core; None where the system does not tell."""
+    """Read how many seconds this thread was ready but waited for a core; None if the system does not report it."""
     try:
         return int(_SCHEDULER.read_text(encoding="ascii").split()[1]) / 1e9
     except (OSError, IndexError):

@@ -1,4 +1,4 @@
-"""The tables that benchmarks print: what was measured in the first column, figures right-aligned beside it."""
+"""Console tables of benchmarks: the measured item in the first column, right-aligned figures beside it."""
 
 from collections.abc import Iterable, Sequence
 
@@ -9,14 +9,14 @@ from rich.table import Table
 def make_table(
     title: str, caption: str, headings: Sequence[str], rows: Iterable[Sequence[str]], remark: str | None = None
 ) -> Table:
-    """A table for the console.
+    """Build a table for the console.
 
     Args:
-        title: above it.
-        caption: below it; says what the figures are, and their units.
-        headings: of the columns.
-        rows: as many cells each as there are headings.
-        remark: heading of a last column of text; None for none.
+        title: text above the table.
+        caption: text below the table; explains the figures and their units.
+        headings: headings of the columns.
+        rows: rows of cells, one cell for each heading.
+        remark: heading of an additional last column of text; None for no such column.
     """
     table = Table(title=title, caption=caption, box=SIMPLE_HEAD, min_width=60)
     table.add_column(headings[0])

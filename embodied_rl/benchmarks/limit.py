@@ -1,4 +1,4 @@
-"""The least time that a decision can take on an accelerator: its products, or the weights that they read."""
+"""Compute a lower bound of a decision's time on an accelerator, from its operations and from the bytes it reads."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -21,13 +21,13 @@ ROWS, STEPS = (1, 32), (4, 10)
 
 @dataclass(frozen=True)
 class Accelerator:
-    """What its maker says of it.
+    """The figures of an accelerator as its maker states them.
 
     Attributes:
-        name: of the product.
-        bandwidth: bytes per second of its memory.
-        speed: bfloat16 operations per second that add up in float32, without sparsity.
-        source: who says so.
+        name: name of the product.
+        bandwidth: memory bandwidth in bytes per second.
+        speed: bfloat16 operations per second with float32 accumulation, without sparsity.
+        source: document that states the figures.
     """
 
     name: str
@@ -45,19 +45,19 @@ ACCELERATORS = (
 
 @dataclass(frozen=True)
 class Arithmetic:
-    """Floating-point operations, and bytes of weights and of kept keys and values that are read."""
+    """Floating-point operations, and bytes read: weights, and cached keys and values."""
 
     operations: float
     read: float
 
     def seconds(self, on: Accelerator) -> float:
-        """At least; reading and computing overlap at best."""
+        """Return a lower bound in seconds; it assumes that reading and computing overlap completely."""
         return max(self.operations / on.speed, self.read / on.bandwidth)
 
 
 @dataclass(frozen=True)
 class DecisionLimit:
-    """So many decisions at once: the prefix once, then each denoise step; all in bfloat16."""
+    """The work of a batch of decisions: the prefix once, then each denoise step; all in bfloat16."""
 
     policy: str
     rows: int
@@ -65,17 +65,17 @@ class DecisionLimit:
     step: Arithmetic
 
     def seconds(self, on: Accelerator, steps: int) -> float:
-        """At least."""
+        """Return a lower bound in seconds for a decision of `steps` denoise steps."""
         return self.prefix.seconds(on) + steps * self.step.seconds(on)
 
     def summary(self) -> dict[str, Any]:
-        """For the report."""
+        """Return the work and its lower bounds as a dictionary for the report."""
         least = {each.name: {f"K={steps}": self.seconds(each, steps) for steps in STEPS} for each in ACCELERATORS}
         return asdict(self) | {"seconds_at_least": least}
 
 
 def count_decision(policy: str, size: NetworkSize, rows: int) -> DecisionLimit:
-    """Count operations and bytes of a policy from its shapes."""
+    """Count the operations and bytes of a policy's decision from its shapes."""
     actor = networks.lay_out(policy, size)
     actor.bfloat16()
     with without_memory(), torch.no_grad():
@@ -98,12 +98,12 @@ def count_decision(policy: str, size: NetworkSize, rows: int) -> DecisionLimit:
 
 
 def count_decisions(size: NetworkSize) -> list[DecisionLimit]:
-    """Every policy, for one decision and for many at once."""
+    """Count the work of every policy, for one decision and for many at once."""
     return [count_decision(policy, size, rows) for policy, rows in product(networks.POLICIES, ROWS)]
 
 
 def make_limit_table(found: Sequence[DecisionLimit]) -> Table:
-    """Milliseconds of a decision at least."""
+    """Build the table of the lower bounds in milliseconds."""
     caption = (
         f"Not measured: milliseconds of a decision in bfloat16 at least, K = {STEPS[0]}/{STEPS[1]}: "
         "bytes read by bandwidth, or operations (10¹² of prefix + step) by peak speed."
@@ -118,7 +118,7 @@ def make_limit_table(found: Sequence[DecisionLimit]) -> Table:
 
 
 def _operations() -> FlopCounterMode:
-    """torch's counter, which does not know the attention kernel of CPUs."""
+    """Build torch's operation counter, with the CPU attention kernel added, which torch does not count."""
 
     def attention(query: Any, key: Any, value: Any, *rest: Any, **keywords: Any) -> int:
         return sdpa_flop_count(query, key, value)

@@ -1,4 +1,4 @@
-"""Whole training iterations under several allocations of this machine, beside what the planner predicted of them."""
+"""Measure training iterations under several allocations of this machine, and compare with the planner's prediction."""
 
 import math
 import statistics
@@ -26,47 +26,47 @@ RIVALS = 4
 
 @dataclass(frozen=True)
 class LiveRun:
-    """An allocation, its prediction, and the iterations that were measured, seconds each."""
+    """An allocation, its prediction, and the measured seconds of each iteration."""
 
     plan: Candidate
     times: tuple[float, ...]
 
     @property
     def predicted(self) -> float:
-        """Seconds of an iteration."""
+        """Return the predicted seconds of an iteration."""
         assert self.plan.prediction is not None
         return self.plan.prediction.seconds
 
     @property
     def measured(self) -> float:
-        """Seconds of the median iteration."""
+        """Return the measured seconds of the median iteration."""
         return statistics.median(self.times)
 
     @property
     def interval(self) -> tuple[float, float]:
-        """Of the median, at 95 % or the little less that few iterations allow: order statistics, by the binomial."""
+        """Return the median's confidence interval by order statistics (binomial): 95 %, or less for few iterations."""
         ordered, count = sorted(self.times), len(self.times)
         tail = next((k for k in range(count // 2 + 1) if binomial_tail(count, k) > 0.025), 0)
         first = max(0, tail - 1)
         return ordered[first], ordered[count - 1 - first]
 
     def summary(self) -> dict[str, Any]:
-        """For the report."""
+        """Return the run as a dictionary for the report."""
         return asdict(self) | {"measured": self.measured, "interval": self.interval, "error": self.error}
 
     @property
     def error(self) -> float:
-        """Measured over predicted, less one."""
+        """Return measured over predicted seconds, minus one."""
         return self.measured / self.predicted - 1
 
 
 def binomial_tail(count: int, most: int) -> float:
-    """Chance of at most so many heads in `count` throws of a coin."""
+    """Compute the probability of at most `most` heads in `count` tosses of a fair coin."""
     return sum(math.comb(count, k) for k in range(most + 1)) / 2**count
 
 
 def choose_plans(config: TrainConfig, measured: CostFile, resources: Resources) -> list[Candidate]:
-    """What the planner would choose, its closest rivals, nothing overlapped, and two slices."""
+    """Choose allocations to measure: the planner's choice, its closest rivals, one without overlap, and two slices."""
     found = choice.decide_plan(config, measured, resources)
     wanted = {item.allocation: item for item in (found.best, *found.others[:RIVALS])}
     for plan in (SYNC, PIPELINED):
@@ -75,12 +75,12 @@ def choose_plans(config: TrainConfig, measured: CostFile, resources: Resources) 
 
 
 def run_plan(config: TrainConfig, item: Candidate, seconds: float = 20.0) -> LiveRun:
-    """Train for a while under an allocation."""
+    """Train for `seconds` under an allocation."""
     return LiveRun(item, busy.measure_busy(config, choice.to_plan(item.allocation, config.plan), seconds).times)
 
 
 def make_remarks(runs: Sequence[LiveRun], costs: Costs, work: Workload) -> list[str]:
-    """The choice beside the fastest, and two slices beside one, with the bound."""
+    """Compare the chosen allocation with the fastest one, and two slices with one and with the theoretical bound."""
     chosen, best = runs[0], min(runs, key=lambda each: each.measured)
     overlap = chosen.interval[0] <= best.interval[1]
     lines = [
@@ -102,7 +102,7 @@ def _with_interval(each: LiveRun) -> str:
 
 
 def make_live_table(runs: Sequence[LiveRun], costs: Costs, work: Workload) -> Table:
-    """Each allocation beside its prediction."""
+    """Build the table of all allocations with their predictions."""
     shares = f"r = {costs.ratio(work.envs):.2f}, f = {costs.fixed_share(work.envs):.2f}"
     rows = [
         (str(each.plan.allocation), f"{each.predicted:.2f} s", _with_interval(each), f"{each.error:+.1%}")

@@ -1,4 +1,4 @@
-"""Memory of flow policies at full size, by arithmetic: nothing of that size is allocated or computed."""
+"""Compute the memory of flow policies at full size from shapes; nothing of that size is allocated or computed."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -22,12 +22,12 @@ KINDS = {"images": "images", "features": "image features", "prefix": "keys and v
 
 @dataclass(frozen=True)
 class Account:
-    """An update of one policy.
+    """The memory that an update of one policy needs.
 
     Attributes:
-        policy, train: what learns of which. keep: what it starts from.
-        precision: "float32"; or "mixed": what is frozen is stored in bfloat16, and products are taken in it.
-        plain: as it is. saving: with `gradient_checkpointing`.
+        policy, train: the policy, and its part that learns. keep: the recorded data from which the update starts.
+        precision: "float32", or "mixed": frozen weights are stored in bfloat16, and products are computed in bfloat16.
+        plain: memory without `gradient_checkpointing`. saving: memory with it.
     """
 
     policy: str
@@ -38,13 +38,13 @@ class Account:
     saving: UpdateMemory
 
     def summary(self) -> dict[str, Any]:
-        """For the report."""
+        """Return the account as a dictionary for the report."""
         fits = {f"{size}GB": [each.most_rows(size * 1e9) for each in (self.plain, self.saving)] for size in MEMORIES}
         return asdict(self) | {"rows_within": fits}
 
 
 def count_memory(policy: str, size: NetworkSize, train: str, precision: str) -> Account:
-    """Count what an update takes; adapters have the default rank."""
+    """Count the memory of an update; adapters have the default rank."""
     found: dict[bool, UpdateMemory] = {}
     for saving in (False, True):
         actor = networks.lay_out(policy, size, train=train, precision=precision, gradient_checkpointing=saving)
@@ -53,12 +53,12 @@ def count_memory(policy: str, size: NetworkSize, train: str, precision: str) -> 
 
 
 def count_all(size: NetworkSize) -> list[Account]:
-    """Every policy, precision, and part that learns."""
+    """Count the memory of every policy, precision, and trained part."""
     return [count_memory(*chosen) for chosen in product(networks.POLICIES, (size,), TRAIN, PRECISIONS)]
 
 
 def count_recorded(size: NetworkSize) -> list[dict[str, Any]]:
-    """Bytes of one recorded decision of each policy, by precision of the prefix and by what the trace keeps."""
+    """Count the bytes of one recorded decision of each policy, by prefix precision and by what the trace keeps."""
     found = list[dict[str, Any]]()
     for policy, precision in product(networks.POLICIES, PRECISIONS):
         actor, kept = networks.lay_out(policy, size, train="expert", precision=precision), dict[str, int]()
@@ -71,7 +71,7 @@ def count_recorded(size: NetworkSize) -> list[dict[str, Any]]:
 
 
 def make_held_table(found: Sequence[Account]) -> Table:
-    """Gigabytes that are there all the time."""
+    """Build the table of permanently held memory in gigabytes."""
     rows = list[tuple[str, ...]]()
     for each in found:
         held = each.plain.weights, each.plain.gradients, each.plain.moments, each.plain.held
@@ -81,7 +81,7 @@ def make_held_table(found: Sequence[Account]) -> Table:
 
 
 def make_rows_table(found: Sequence[Account]) -> Table:
-    """Megabytes of a row, and rows that fit."""
+    """Build the table of megabytes per row, and of the most rows that fit."""
     caption = (
         "MB of each row of a micro-batch, and the most rows that fit into so many GB, "
         "as it is/with gradient checkpointing; what an allocator wastes is not counted."
@@ -97,7 +97,7 @@ def make_rows_table(found: Sequence[Account]) -> Table:
 
 
 def make_recorded_table(found: Sequence[dict[str, Any]]) -> Table:
-    """Megabytes of a recorded decision."""
+    """Build the table of megabytes of a recorded decision."""
     caption = "Megabytes that a trace holds of a decision, with what a frozen part of the network made of it."
     rows = list[tuple[str, ...]]()
     for each in found:
@@ -107,7 +107,7 @@ def make_recorded_table(found: Sequence[dict[str, Any]]) -> Table:
 
 
 def measure_memory(size: NetworkSize) -> tuple[list[Table], dict[str, Any]]:
-    """All of it: tables, and the report."""
+    """Compute all memory figures; return the tables and the report."""
     updates, traces, least = count_all(size), count_recorded(size), limit.count_decisions(size)
     sizes = {policy: size.text(policy) for policy in networks.POLICIES}
     sources = {each.name: each.source for each in limit.ACCELERATORS}

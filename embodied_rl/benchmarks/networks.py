@@ -1,4 +1,4 @@
-"""Flow policies of several sizes with random weights, and random decisions of theirs, for benchmarks."""
+"""Build flow policies of several sizes with random weights, and random decisions for them, for benchmarks."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -24,13 +24,13 @@ KEEPS: tuple[Keep, ...] = ("images", "features", "prefix")
 
 @dataclass(frozen=True)
 class NetworkSize:
-    """Sizes of a network and of what it sees.
+    """Sizes of a network and of its observations.
 
     Attributes:
-        name: for tables.
-        cameras: how many. picture: pixels a side of what they show.
-        tokens: L of each policy.
-        options: keys of `policy`; the others keep the defaults, which are those of the published checkpoints.
+        name: name in tables.
+        cameras: number of cameras. picture: width and height of their images in pixels.
+        tokens: prompt length L of each policy.
+        options: keys of `policy`; other keys keep their defaults, the sizes of the published checkpoints.
     """
 
     name: str
@@ -40,7 +40,7 @@ class NetworkSize:
     options: Mapping[str, Any] = field(default_factory=dict)
 
     def text(self, policy: str) -> str:
-        """The sizes in words."""
+        """Describe the sizes in words."""
         seen = f"{self.cameras} images of {self.picture} x {self.picture}, {self.tokens[policy]} prompt tokens"
         return f"{self.name}: {seen}" + "".join(f", {key} {value}" for key, value in self.options.items())
 
@@ -71,7 +71,7 @@ TINY = NetworkSize(
 
 
 def make_simulator_spec(size: NetworkSize) -> SimulatorSpec:
-    """A robot with seven actions and eight state entries, seen by the size's cameras."""
+    """Build the spec of a robot with seven actions and eight state entries, and with the cameras of `size`."""
     return SimulatorSpec(
         cameras=tuple(Camera(f"camera_{index}", size.picture, size.picture) for index in range(size.cameras)),
         state_names=tuple(f"state_{index}" for index in range(8)),
@@ -87,13 +87,13 @@ def make_simulator_spec(size: NetworkSize) -> SimulatorSpec:
 def lay_out(
     policy: str, size: NetworkSize, *, train: str = "full", steps: int = 4, precision: str = "float32", **changes: Any
 ) -> FlowActor:
-    """An actor without a critic on the meta device, so without memory.
+    """Build an actor without a critic on the meta device, so without allocating memory.
 
     Args:
-        policy: plug-in. size: of its network.
-        train: what learns, as in `policy.train`.
-        steps: K of its sampler.
-        precision: "mixed" stores what does not learn in bfloat16, the rest is float32.
+        policy: name of the policy plug-in. size: sizes of its network.
+        train: the part that learns, as in `policy.train`.
+        steps: denoise steps K of its sampler.
+        precision: "mixed" stores the frozen weights in bfloat16 and the others in float32.
         changes: further keys of the policy.
 
     Raises:
@@ -116,7 +116,7 @@ def lay_out(
 
 
 def fill_actor(actor: FlowActor, device: str, seed: int = 0) -> FlowActor:
-    """A laid out actor on a device, with random weights that keep the sizes of activations."""
+    """Move a laid-out actor to a device and fill it with random weights that keep the scale of activations."""
     torch.manual_seed(seed)
     actor = actor.to_empty(device=device)
     for parameter in actor.parameters():
@@ -126,7 +126,7 @@ def fill_actor(actor: FlowActor, device: str, seed: int = 0) -> FlowActor:
 
 
 def make_inputs(actor: FlowActor, rows: int, seed: int = 0) -> PolicyInput:
-    """Random observations on the actor's device, with prompts as long as can be."""
+    """Build random observations on the actor's device, with prompts of the maximum length."""
     generator, spec = torch.Generator().manual_seed(seed), actor.backbone.spec
     shape = (rows, *spec.image_size, 3)
     images = {name: torch.randint(256, shape, generator=generator, dtype=torch.uint8) for name in spec.cameras}
@@ -137,7 +137,7 @@ def make_inputs(actor: FlowActor, rows: int, seed: int = 0) -> PolicyInput:
 
 @torch.no_grad()
 def make_traces(actor: FlowActor, given: PolicyInput, seed: int = 0) -> dict[Keep, Trace]:
-    """The same decisions as a rollout records them, on the host, for each of what a trace may keep."""
+    """Record the same decisions as a rollout does, on the host, once for each kind of data that a trace may keep."""
     network, rows = actor.backbone, len(given)
     context, spec = network.encode(given), network.spec
     keys = NoiseKeys(seed, np.arange(rows), np.zeros(rows, np.int64))

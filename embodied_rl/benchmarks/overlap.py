@@ -1,7 +1,7 @@
-"""How far simulation and inference overlap when simulators have processes of their own, against what is possible.
+"""Measure how far simulation and inference overlap with simulators in their own processes, relative to the bound.
 
-Symbols: k slices, w simulator processes a slice, S seconds one of them simulates a chunk, P seconds the policy decides
-for a slice, h seconds a message takes one way.
+Symbols: k slices; w simulator processes per slice; S seconds in which one process simulates a chunk; P seconds in which
+the policy decides for a slice; h seconds of a message in one direction.
 """
 
 import statistics
@@ -29,7 +29,7 @@ DECISIONS = 24
 
 @dataclass(frozen=True)
 class Stages:
-    """Seconds of one slice's chunk, nothing else going on: S, P and h."""
+    """Seconds of one slice's chunk while nothing else runs: S, P and h."""
 
     simulating: float
     inferring: float
@@ -38,11 +38,11 @@ class Stages:
 
 @dataclass(frozen=True)
 class Overlap:
-    """One way to cut the environments into slices, and its median round: one chunk of all of them.
+    """One division of the environments into slices, and its median round: one chunk of every environment.
 
     Attributes:
-        slices, workers: k and w. envs: of a slice. cores: that there are.
-        stages: of a slice. round: seconds measured in the collector.
+        slices, workers: k and w. envs: environments of a slice. cores: number of cores of the machine.
+        stages: stage times of a slice. round: seconds of a round, measured in the collector.
     """
 
     slices: int
@@ -54,28 +54,28 @@ class Overlap:
 
     @property
     def bound(self) -> float:
-        """Seconds below which no schedule can get."""
+        """Return a lower bound of the round in seconds, which no schedule can beat."""
         return find_bound(self.stages, self.slices, self.workers, self.cores)
 
     @property
     def share(self) -> float:
-        """Of the bound that was reached: 1 is perfect."""
+        """Return the bound as a share of the measured round; 1 is perfect."""
         return self.bound / self.round
 
     @property
     def alone(self) -> float:
-        """Seconds of a round in which nothing overlaps."""
+        """Return the seconds of a round in which nothing overlaps."""
         stages = self.stages
         return self.slices * (stages.simulating + stages.inferring + 2 * stages.message)
 
     def summary(self) -> dict[str, Any]:
-        """For the report."""
+        """Return the measurement as a dictionary for the report."""
         return asdict(self) | {"bound": self.bound, "share_of_bound": self.share, "without_overlap": self.alone}
 
 
 def find_bound(stages: Stages, slices: int, workers: int, cores: int) -> float:
-    """Least seconds of a round: the policy decides for one slice after the other; a slice decides, sends, simulates,
-    and sends back; and all work together cannot take less than its share of every core.
+    """Compute a lower bound of a round in seconds: the policy decides for one slice after another; each slice decides,
+    sends, simulates, and sends back; and the total work is at best spread evenly over all cores.
     """
     simulating, inferring, message = stages.simulating, stages.inferring, stages.message
     return max(
@@ -86,7 +86,7 @@ def find_bound(stages: Stages, slices: int, workers: int, cores: int) -> float:
 
 
 def measure_overlap(config: BenchConfig, slices: int, cores: int) -> Overlap:
-    """Time the stages one by one, then the collector, in turns; the turn with the median share counts."""
+    """Time the stages one by one, then the collector; repeat, and return the repetition with the median share."""
     torch.set_num_threads(1)
     kind = SimulatorKind.find(config.sim)
     plan = replace(config.plan, allocation="split", ranks=1, slices=slices)
@@ -116,7 +116,7 @@ def measure_overlap(config: BenchConfig, slices: int, cores: int) -> Overlap:
 def measure_stages(
     groups: Sequence[Sequence[Handle]], actor: Actor, sampler: EpisodeSampler, envs: int, seed: int
 ) -> Stages:
-    """Mean stages of `DECISIONS` rounds in which every slice (a group of handles) waits for the one before it."""
+    """Measure mean stage times over `DECISIONS` rounds; each slice (a group of handles) waits for the previous one."""
     episodes = [sampler.episode(index) for index in range(len(groups) * envs)]
     in_hand: list[Observation] = []
     for number, group in enumerate(groups):

@@ -1,6 +1,6 @@
-"""Other simulators of the same kind, where they are installed, each measured in a process of its own.
+"""Measure other simulators of the same kind, if they are installed, each in its own process.
 
-As a script it measures one of them and prints a line of JSON: `python -m embodied_rl.benchmarks.peers fetch 10`.
+As a script it measures one simulator and prints a line of JSON: `python -m embodied_rl.benchmarks.peers fetch 10`.
 """
 
 import importlib.util
@@ -24,11 +24,11 @@ _START_SECONDS = 120.0
 
 @dataclass(frozen=True)
 class Peer:
-    """Another simulator.
+    """Another simulator, for comparison.
 
     Attributes:
-        title: for the table. package: its distribution. module: what is imported to see whether it is there.
-        build: returns its control step with random actions, and its picture.
+        title: name in the table. package: its distribution. module: module whose presence shows that it is installed.
+        build: returns two functions: one control step with random actions, and one picture.
     """
 
     title: str
@@ -39,7 +39,7 @@ class Peer:
 
 @dataclass(frozen=True)
 class PeerResult:
-    """Control steps per second with a 64 × 64 picture every five; or, where there are none, why not."""
+    """Control steps per second with a 64 × 64 picture every five steps, or the reason why there is no figure."""
 
     title: str
     control_steps_per_second: float | None = None
@@ -48,7 +48,7 @@ class PeerResult:
 
 
 def measure_peer(name: str, seconds: float) -> PeerResult:
-    """Measure one peer; OpenGL by EGL, or by OSMesa where that fails."""
+    """Measure one peer with OpenGL by EGL, or by OSMesa if EGL fails."""
     peer = PEERS[name]
     if importlib.util.find_spec(peer.module) is None:
         return PeerResult(peer.title, why_not=f"{peer.package} is not installed")
@@ -62,7 +62,7 @@ def measure_peer(name: str, seconds: float) -> PeerResult:
 
 
 def _run(name: str, seconds: float, backend: str) -> float | str:
-    """Control steps per second, or the last line of what went wrong."""
+    """Measure a peer in a subprocess; return control steps per second, or the last line of its error output."""
     environment = {**os.environ, "MUJOCO_GL": backend, "PYOPENGL_PLATFORM": backend, "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-m", __spec__.name if __name__ != "__main__" else "embodied_rl.benchmarks.peers"]
     try:
@@ -78,7 +78,7 @@ def _run(name: str, seconds: float, backend: str) -> float | str:
 
 
 def measure_speed(step: Callable[[], None], picture: Callable[[], Any], seconds: float) -> float:
-    """Speed of `step`, with a `picture` after every fifth."""
+    """Measure the calls of `step` per second, with a call of `picture` after every fifth."""
     for _ in range(_CHUNK):
         step()
     picture()
@@ -126,7 +126,7 @@ PEERS = {
 
 
 def main() -> None:
-    """Measure the peer named on the command line, in this process."""
+    """Measure, in this process, the peer named on the command line."""
     name, seconds = sys.argv[1:]
     print(json.dumps(measure_speed(*PEERS[name].build(), float(seconds))))
 

@@ -1,7 +1,7 @@
-"""`embodied-rl bench pipeline`: what the planner's model predicts, held against what `collect` then takes.
+"""`embodied-rl bench pipeline`: compare the planner's predictions with the measured time of `collect`.
 
-Stages sleep for a known time, so that they overlap even where cores are few, and real pictures move. All predictions
-are made, and written, before the first run; the jitter of the runs has other seeds than that of the predictions.
+Stages sleep for a known time, so that they overlap even on few cores, and move real pictures. All predictions are made
+and written before the first run; the jitter of the runs has other seeds than the jitter of the predictions.
 """
 
 import statistics
@@ -30,7 +30,7 @@ from embodied_rl.rollout.episode_sampler import EpisodeSampler
 DECISIONS = 24
 REPEATS = 3
 _FACTORY = "embodied_rl.benchmarks.sleeping:SleepingSimulator"
-_MANY = Resources(cores=1024)  # who sleeps needs no core
+_MANY = Resources(cores=1024)  # a sleeping stage needs no core
 
 
 @dataclass(frozen=True)
@@ -38,12 +38,12 @@ class PipelineCase:
     """Stage costs and an allocation.
 
     Attributes:
-        name: for the table.
-        simulate, infer: (fixed, per environment), seconds of one simulator's chunk and of one call of the policy.
-        slices, workers: simulator processes are slices × workers.
+        name: name in the table.
+        simulate, infer: seconds (fixed, per environment) of one simulator's chunk, and of one call of the policy.
+        slices, workers: number of slices, and of simulator processes per slice.
         jitter: σ of a chunk's log-normal factor.
-        order: exact or ready.
-        envs: of all simulators together.
+        order: "exact" or "ready".
+        envs: environments of all simulators together.
     """
 
     name: str
@@ -78,7 +78,7 @@ CASES = (
 
 @dataclass(frozen=True)
 class PipelineOutcome:
-    """Median seconds of a rollout, as predicted and as measured."""
+    """Predicted and measured median seconds of a rollout."""
 
     case: PipelineCase
     predicted: float
@@ -86,21 +86,21 @@ class PipelineOutcome:
 
     @property
     def error(self) -> float:
-        """Measured over predicted, less one."""
+        """Return measured over predicted seconds, minus one."""
         return self.measured / self.predicted - 1
 
     def summary(self) -> dict[str, Any]:
-        """For the report."""
+        """Return the outcome as a dictionary for the report."""
         return asdict(self) | {"error": self.error}
 
 
 @dataclass(frozen=True)
 class Overhead:
-    """What stages cost beyond their sleep.
+    """The cost of the stages beyond their sleep.
 
     Attributes:
         transfer: seconds of a chunk's way to a simulator process and back.
-        rank: seconds the rank is busy with a decision, by its number of environments: sending, receiving, storing.
+        rank: seconds for which a decision keeps the rank busy (send, receive, store), by number of environments.
     """
 
     transfer: float
@@ -108,7 +108,7 @@ class Overhead:
 
 
 def measure_overhead() -> Overhead:
-    """Measured where nothing sleeps: what a round takes then is the way there and back, and the rank's own work."""
+    """Measure rounds in which nothing sleeps: their time is the transfer there and back, and the rank's own work."""
     hop, sizes = measure_transfer(), (8, 32)
     rounds = [
         measure_case(PipelineCase("nothing", (0.0, 0.0), (0.0, 0.0), 1, envs=envs), seed=0) / DECISIONS
@@ -118,7 +118,7 @@ def measure_overhead() -> Overhead:
 
 
 def measure_transfer(envs: int = 16) -> float:
-    """Seconds that a chunk of so many environments takes to a simulator process and back, beyond the simulation."""
+    """Measure the seconds of a chunk's way to a simulator process and back, without the simulation itself."""
     case = PipelineCase("transfer", (0.0, 0.0), (0.0, 0.0), 1, envs=envs)
     with make_simulators(case, seed=0) as (handle,):
         episodes = [_sampler(case).episode(index) for index in range(envs)]
@@ -133,7 +133,7 @@ def measure_transfer(envs: int = 16) -> float:
 
 
 def predict_case(case: PipelineCase, extra: Overhead) -> float:
-    """Median seconds of a rollout by the model."""
+    """Predict the median seconds of a rollout with the planner's model."""
     fixed, per_env = case.infer[0] + extra.rank.fixed, case.infer[1] + extra.rank.per_item
     costs = Costs(
         step=LinearCost(*case.simulate),
@@ -148,7 +148,7 @@ def predict_case(case: PipelineCase, extra: Overhead) -> float:
 
 
 def measure_case(case: PipelineCase, seed: int, runtime: Runtime | None = None) -> float:
-    """Median seconds of some rollouts of `collect`, after one that warms up."""
+    """Measure the median seconds of some calls of `collect`, after one warm-up call."""
     spec = SleepingSimulator.spec_of(SleepingConfig())
     actor = SleepingActor(spec, *case.infer)
     with make_simulators(case, seed, runtime) as handles:
@@ -165,7 +165,7 @@ def measure_case(case: PipelineCase, seed: int, runtime: Runtime | None = None) 
 
 @contextmanager
 def make_simulators(case: PipelineCase, seed: int, runtime: Runtime | None = None) -> Iterator[Sequence[Handle]]:
-    """The simulator processes of a case; by default on this machine."""
+    """Start the simulator processes of a case (default: on this machine), yield their handles, and close them."""
     count, runtime = case.slices * case.workers, runtime or ThisMachine()
     handles: list[Handle] = []
     try:
@@ -181,12 +181,12 @@ def make_simulators(case: PipelineCase, seed: int, runtime: Runtime | None = Non
 
 
 def run_case(case: PipelineCase, predicted: float) -> PipelineOutcome:
-    """Measure a case; its jitter has a seed that no prediction had."""
+    """Measure a case; its jitter has a seed that no prediction used."""
     return PipelineOutcome(case, predicted, measure_case(case, seed=DRAWS + 1))
 
 
 def make_pipeline_table(outcomes: Sequence[PipelineOutcome]) -> Table:
-    """Each case beside its prediction."""
+    """Build the table of all cases with their predictions."""
     rows = [
         (each.case.name, f"{each.predicted:.2f} s", f"{each.measured:.2f} s", f"{each.error:+.1%}") for each in outcomes
     ]
@@ -195,7 +195,7 @@ def make_pipeline_table(outcomes: Sequence[PipelineOutcome]) -> Table:
 
 
 def make_remarks(outcomes: Sequence[PipelineOutcome]) -> list[str]:
-    """What slices and ready order gained, beside what they can."""
+    """Compare the gain from slices with its bound, and report the gain from ready order."""
     seconds = {each.case.name: each.measured for each in outcomes}
     gain = seconds["balanced, one slice"] / seconds["balanced, two slices"]
     case = next(case for case in CASES if case.name == "balanced, two slices")

@@ -1,4 +1,4 @@
-"""What a cached prefix saves a flow policy: in a decision, and in an update."""
+"""Measure the time that a cached prefix saves a flow policy, in a decision and in an update."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -29,7 +29,7 @@ STEPS = (4, 10)
 
 @dataclass(frozen=True)
 class PrefixCase:
-    """A network, observations of a decision and decisions of an update."""
+    """A network size, the number of observations of a decision, and the number of decisions of an update."""
 
     size: NetworkSize
     asked: int
@@ -42,12 +42,12 @@ ACCELERATOR = (PrefixCase(networks.FULL, 1, 4), PrefixCase(networks.FULL, 32, 16
 
 @dataclass(frozen=True)
 class Denoising:
-    """Whole decisions, with the prefix encoded once or at every step.
+    """Timed decisions, with the prefix encoded once or at every step.
 
     Attributes:
-        policy, size, rows, steps: what was asked: K steps for so many observations.
-        turns: "cached", "uncached", and "compiled" where the K steps were.
-        difference: largest between the actions of cached and uncached; compiled: of compiled to cached.
+        policy, size, rows, steps: the case: K = `steps` denoise steps for `rows` observations.
+        turns: times of "cached" and "uncached", and of "compiled" if the K steps were compiled.
+        difference: largest difference between cached and uncached actions; compiled: between compiled and cached ones.
     """
 
     policy: str
@@ -59,7 +59,7 @@ class Denoising:
     compiled: float | None = None
 
     def summary(self) -> dict[str, Any]:
-        """For the report."""
+        """Return the measurement as a dictionary for the report."""
         ratios = {"ratio": self.turns.ratio, "processor_ratio": self.turns.processor_ratio}
         return {
             "policy": self.policy, "sizes": self.size.text(self.policy), "rows": self.rows, "steps": self.steps,
@@ -70,14 +70,14 @@ class Denoising:
 
 @dataclass(frozen=True)
 class Update:
-    """Optimiser steps on the same decisions, from what each kind of trace holds of them.
+    """Timed optimiser steps on the same decisions, one for each kind of trace.
 
     Attributes:
-        policy, size, rows: what was asked: so many decisions in a step.
-        turns: "images", "features" and "prefix", of which the first two compute the rest of the prefix again.
-        difference: largest of a log-probability from "prefix", to those from "images".
-        row_bytes: of a decision in each kind of trace.
-        device_bytes: the most that was allocated on the accelerator; None on the host.
+        policy, size, rows: the case: `rows` decisions in an optimiser step.
+        turns: times of "images", "features" and "prefix"; the first two compute the rest of the prefix again.
+        difference: largest difference between log-probabilities from "prefix" and from "images".
+        row_bytes: bytes of a decision in each kind of trace.
+        device_bytes: peak memory allocated on the accelerator; None on the host.
     """
 
     policy: str
@@ -89,11 +89,11 @@ class Update:
     device_bytes: int | None = None
 
     def rate(self, keep: str) -> float:
-        """Decisions per second."""
+        """Return the decisions per second of a kind of trace."""
         return self.rows / self.turns.seconds(keep)
 
     def summary(self) -> dict[str, Any]:
-        """For the report."""
+        """Return the measurement as a dictionary for the report."""
         again = ("images", "features")
         return {
             "policy": self.policy, "sizes": self.size.text(self.policy), "rows": self.rows,
@@ -106,10 +106,10 @@ class Update:
 
 
 def measure_policies(config: BenchConfig) -> tuple[list[Denoising], list[Update]]:
-    """Every case, policy and number of steps; on the host on one core.
+    """Measure every case, policy and number of steps; with one thread on the host.
 
     Raises:
-        UserError: there is no such device here, or a package that the policies need.
+        UserError: the device, or a package that the policies need, is missing here.
     """
     device = _device(config.device)
     cases = HOST if device.type == "cpu" else ACCELERATOR
@@ -123,22 +123,22 @@ def measure_policies(config: BenchConfig) -> tuple[list[Denoising], list[Update]
 
 
 def decide_cached(network: FlowBackbone, given: PolicyInput, x: Tensor, steps: int) -> Tensor:
-    """Actions [n, H, D] from x₁ by K Euler steps, with the prefix encoded once."""
+    """Compute actions [n, H, D] from x₁ by K Euler steps; encode the prefix once."""
     return denoise(network, x, network.encode(given), steps)
 
 
 def decide_uncached(network: FlowBackbone, given: PolicyInput, x: Tensor, steps: int) -> Tensor:
-    """The same by the whole network at every step, as a sampler without a cache does."""
+    """Compute the same actions with the whole network at every step, as a sampler without a cache does."""
     return ode_sample(lambda x, t: network.velocity(x, t, network.encode(given)), x, steps)
 
 
 def denoise(network: FlowBackbone, x: Tensor, context: Context, steps: int) -> Tensor:
-    """K Euler steps for a context."""
+    """Integrate K Euler steps from `x` with an encoded context."""
     return ode_sample(lambda x, t: network.velocity(x, t, context), x, steps)
 
 
 def compile_decision(network: FlowBackbone, backend: str = "inductor") -> Callable[[PolicyInput, Tensor, int], Tensor]:
-    """Like `decide_cached`, with the K steps as one graph."""
+    """Return a function like `decide_cached` whose K steps are compiled as one graph."""
     unrolled = torch.compile(partial(denoise, network), fullgraph=True, backend=backend)
     return lambda given, x, steps: unrolled(x, network.encode(given), steps)
 
@@ -147,7 +147,7 @@ def compile_decision(network: FlowBackbone, backend: str = "inductor") -> Callab
 def measure_denoising(
     policy: str, size: NetworkSize, rows: int, steps: int, seconds: float, device: str = "cpu", unrolled: bool = False
 ) -> Denoising:
-    """Time both ways in turns, and with the compiled steps where wanted."""
+    """Time cached and uncached decisions in turns, and compiled ones if `unrolled`."""
     actor = _actor(policy, size, device)
     network, given = actor.backbone, networks.make_inputs(actor, rows)
     x = torch.randn(rows, network.spec.horizon, network.spec.action_dim).to(device)
@@ -164,7 +164,7 @@ def measure_denoising(
 
 
 def measure_update(policy: str, size: NetworkSize, rows: int, seconds: float, device: str = "cpu") -> Update:
-    """Time an optimiser step of the clipped objective in turns over the kinds of trace; the expert alone learns."""
+    """Time an optimiser step of the clipped objective, in turns over the kinds of trace; only the expert learns."""
     actor = _actor(policy, size, device)
     traces = networks.make_traces(actor, networks.make_inputs(actor, rows))
     with torch.no_grad():
@@ -206,7 +206,7 @@ def _batch(trace: Trace, log_prob: Tensor) -> Batch:
 
 
 def make_denoising_table(found: Sequence[Denoising]) -> Table:
-    """Milliseconds of whole decisions."""
+    """Build the table of milliseconds per decision."""
     caption = (
         "Milliseconds of a decision for so many rows, K denoise steps: prefix encoded "
         "once; with compiled steps; prefix encoded at every step. Actions differ by."
@@ -224,7 +224,7 @@ def make_denoising_table(found: Sequence[Denoising]) -> Table:
 
 
 def make_update_table(found: Sequence[Update]) -> Table:
-    """Decisions per second of an update."""
+    """Build the table of decisions per second of an update."""
     caption = (
         "Decisions per second of an update of the action expert alone, from images, image "
         "features, or the prefix's keys and values, of so many kB; log-probs differ by."
@@ -240,5 +240,5 @@ def make_update_table(found: Sequence[Update]) -> Table:
 
 
 def describe_sizes(found: Sequence[Denoising]) -> list[str]:
-    """The sizes of all networks, a line each."""
+    """Describe the sizes of all networks, one line each."""
     return list(dict.fromkeys(f"{each.policy} {each.size.text(each.policy)}" for each in found))

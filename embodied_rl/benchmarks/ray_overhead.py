@@ -1,7 +1,7 @@
-"""`embodied-rl bench cluster`: the same plans on a Ray cluster and on this machine, and how long the dead are missed.
+"""`embodied-rl bench cluster`: compare plans on a Ray cluster with plans on this machine, and time recovery.
 
-The cluster has two nodes, both on this machine. Stages sleep for a known time, so that they overlap where cores are
-few, and real pictures move.
+The cluster has two nodes, both on this machine. Stages sleep for a known time, so that they overlap even on few cores,
+and move real pictures.
 """
 
 import os
@@ -44,15 +44,15 @@ class ClusterOutcome:
 
     @property
     def share(self) -> float:
-        """The cluster's throughput, of this machine's."""
+        """Return the cluster's throughput as a share of this machine's throughput."""
         return self.local / self.ray
 
 
 @dataclass(frozen=True)
 class ClusterRecovery:
-    """Median seconds from a death until whoever waits knows, and until a new process shows its first observation.
+    """Median seconds from a death until the caller notices it, and until a new process has its first observation.
 
-    A node is counted from when another one was there.
+    For a lost node, recovery is counted from the moment when another node has been added.
     """
 
     actor_noticed: float
@@ -69,7 +69,7 @@ class ClusterRecovery:
 
 
 def measure_cluster() -> tuple[list[ClusterOutcome], ClusterRecovery]:
-    """All cases in turn on both, then the deaths."""
+    """Measure all cases in turns on this machine and on the cluster, then the recovery from deaths."""
     with cluster.pretend_nodes(2, CORES) as nodes, RayRuntime(nodes.address) as runtime:
         outcomes = [measure_both(APART.name, runtime, lambda where: pipeline.measure_case(APART, 0, where))]
         outcomes += [
@@ -79,7 +79,7 @@ def measure_cluster() -> tuple[list[ClusterOutcome], ClusterRecovery]:
 
 
 def measure_both(name: str, runtime: RayRuntime, seconds: Any) -> ClusterOutcome:
-    """Medians of some runs here and there, in turns."""
+    """Measure the median over some runs on this machine and on the cluster, in turns."""
     found: dict[bool, list[float]] = {True: [], False: []}
     places: tuple[tuple[bool, Runtime], ...] = ((True, ThisMachine()), (False, runtime))
     for _ in range(REPEATS):
@@ -89,12 +89,12 @@ def measure_both(name: str, runtime: RayRuntime, seconds: Any) -> ClusterOutcome
 
 
 def measure_recovery(nodes: Any, runtime: RayRuntime) -> ClusterRecovery:
-    """Kill an actor several times, each in a chunk; then its node, and add another."""
+    """Kill an actor several times, each time during a chunk; then remove its node and add another."""
     handle = make_slow_simulator(runtime, NodeShare())
     noticed, recovered = zip(*[_kill(handle) for _ in range(KILLS)], strict=True)
     handle.close()
     extra = nodes.add_node(num_cpus=CORES + 1, object_store_memory=100 << 20)
-    handle = make_slow_simulator(runtime, NodeShare(CORES + 1.0))  # only there is so much room
+    handle = make_slow_simulator(runtime, NodeShare(CORES + 1.0))  # only the extra node has so many cores
     call = handle.submit("step", *_chunk(handle))
     began = time.perf_counter()
     nodes.remove_node(extra)
@@ -109,7 +109,7 @@ def measure_recovery(nodes: Any, runtime: RayRuntime) -> ClusterRecovery:
 
 
 def make_slow_simulator(runtime: RayRuntime, share: NodeShare) -> RayHandle:
-    """One whose chunks take so long that it is killed within one."""
+    """Start a simulator whose chunk takes long enough to kill the process during it."""
     kwargs = {"config": SleepingConfig(fixed=30.0), "num_envs": ENVS}
     factory = "embodied_rl.benchmarks.sleeping:SleepingSimulator"
     handle = runtime.worker(factory, kwargs, name="sleeping simulator", deadlines=Deadlines(), share=share)
@@ -146,12 +146,12 @@ def _episodes() -> list[Any]:
 
 
 def make_cluster_table(outcomes: Sequence[ClusterOutcome]) -> Table:
-    """Each plan here and there."""
+    """Build the table of all plans on this machine and on the cluster."""
     caption = f"Seconds of a rollout or an iteration, medians of {REPEATS}, in turns; two nodes on this machine."
     rows = [(each.name, f"{each.local:.2f} s", f"{each.ray:.2f} s", f"{each.share:.1%}") for each in outcomes]
     return make_table("a Ray cluster, stages that sleep", caption, ("plan", "local", "Ray", "throughput"), rows)
 
 
 def summarise_cluster(outcomes: Sequence[ClusterOutcome], found: ClusterRecovery) -> dict[str, Any]:
-    """For the report."""
+    """Return the outcomes and the recovery as a dictionary for the report."""
     return {"plans": [asdict(each) | {"share": each.share} for each in outcomes], "recovery": asdict(found)}

@@ -1,4 +1,4 @@
-"""How long a killed simulator process is missed: from the kill, in the middle of a chunk, to its first new picture."""
+"""Measure how long a killed simulator process is missing: from the kill during a chunk to its first new picture."""
 
 import os
 import signal
@@ -21,13 +21,13 @@ KILLS = 3
 
 @dataclass(frozen=True)
 class SimulatorRecovery:
-    """Median seconds of some kills.
+    """Median seconds over some kills.
 
     Attributes:
-        noticed: from the kill until who waits for the chunk knows.
-        recovered: from the kill until the new process has started its episodes and shows them.
-        envs: of the process; their episodes are lost.
-        kills: that were measured.
+        noticed: from the kill until the caller that waits for the chunk notices it.
+        recovered: from the kill until the new process has started its episodes and returns their observation.
+        envs: environments of the process; their episodes are lost.
+        kills: number of measured kills.
     """
 
     noticed: float
@@ -36,7 +36,7 @@ class SimulatorRecovery:
     kills: int
 
     def summary(self) -> dict[str, Any]:
-        """For the report."""
+        """Return the measurement as a dictionary for the report."""
         return asdict(self)
 
     def __str__(self) -> str:
@@ -47,10 +47,10 @@ class SimulatorRecovery:
 
 
 def measure_recovery(kind: SimulatorKind, envs: int, kills: int = KILLS) -> SimulatorRecovery:
-    """Kill a simulator's process again and again, each time while it executes a long chunk.
+    """Kill a simulator's process `kills` times, each time while it executes a long chunk.
 
     Raises:
-        RuntimeError: a killed process was not missed.
+        RuntimeError: a chunk finished before its process was killed.
     """
     sampler, noticed, recovered = EpisodeSampler(kind.spec, 0), list[float](), list[float]()
     episodes = [sampler.episode(index) for index in range(envs)]

@@ -1,4 +1,4 @@
-"""A simulator and a policy that take a known time and move real data: what a model of time can be held against."""
+"""A simulator and a policy that take a known time and move real data, for checks of the timing model."""
 
 import time
 from collections.abc import Mapping, Sequence
@@ -18,7 +18,7 @@ _ACTIONS = ("x", "y")
 
 @dataclass(frozen=True)
 class SleepingConfig:
-    """Settings."""
+    """Settings of the sleeping simulator."""
 
     fixed: float = 0.0
     """seconds that every chunk takes."""
@@ -35,7 +35,7 @@ class SleepingConfig:
 
 
 class SleepingSimulator:
-    """n environments in which nothing happens, slowly; implements `embodied_rl.interfaces.sim.Simulator`."""
+    """n environments that sleep instead of simulating; implements `embodied_rl.interfaces.sim.Simulator`."""
 
     Config = SleepingConfig
 
@@ -98,7 +98,7 @@ class SleepingSimulator:
         return self._observe(np.arange(self.num_envs))
 
     def close(self) -> None:
-        """Nothing to release."""
+        """Do nothing: this simulator holds no resources."""
 
     def _observe(self, rows: Array) -> Observation:
         size, clock = self.config.image_size, self._clock[rows]
@@ -108,7 +108,7 @@ class SleepingSimulator:
 
 
 class SleepingActor(Actor):
-    """Decides nothing, in `fixed + per_env · n` seconds; its trace holds the pictures."""
+    """A policy that returns zero actions after `fixed + per_env · n` seconds; its trace holds the pictures."""
 
     def __init__(self, spec: SimulatorSpec, fixed: float, per_env: float) -> None:
         super().__init__()

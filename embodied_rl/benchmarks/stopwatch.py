@@ -1,4 +1,4 @@
-"""Seconds of pieces of work that take turns, so that a slow moment of the machine slows all of them."""
+"""Time pieces of work in turns, so that a slow moment of the machine affects all of them."""
 
 import statistics
 import time
@@ -14,31 +14,31 @@ MIN_ROUNDS, WARM_UP = 5, 2
 
 @dataclass(frozen=True)
 class TurnTimes:
-    """Some pieces of work, one after another, again and again.
+    """Times of several pieces of work that ran in turns, round by round.
 
     Attributes:
-        wall: name → seconds that passed, a round each.
-        processor: name → processor seconds of this process.
+        wall: name → elapsed seconds of each round.
+        processor: name → processor seconds of this process in each round.
     """
 
     wall: dict[str, tuple[float, ...]]
     processor: dict[str, tuple[float, ...]]
 
     def seconds(self, name: str) -> float:
-        """Of the median round."""
+        """Return the elapsed seconds of the median round."""
         return statistics.median(self.wall[name])
 
     def ratio(self, slow: str, fast: str) -> float:
-        """How many times longer `slow` takes: the median of the rounds' ratios."""
+        """Compute how many times longer `slow` takes: the median of the rounds' ratios."""
         pairs = zip(self.wall[slow], self.wall[fast], strict=True)
         return statistics.median(first / second for first, second in pairs)
 
     def processor_ratio(self, slow: str, fast: str) -> float:
-        """The same in processor time, which other programs on the same core do not stretch."""
+        """Compute the ratio of median processor times, which other programs on the same core do not affect."""
         return statistics.median(self.processor[slow]) / statistics.median(self.processor[fast])
 
     def summary(self) -> dict[str, Any]:
-        """For the report: medians, and the number of rounds."""
+        """Return medians and the number of rounds as a dictionary for the report."""
         medians = {
             key: {name: statistics.median(row) for name, row in rows.items()} for key, rows in asdict(self).items()
         }
@@ -50,7 +50,7 @@ class TurnTimes:
 
 
 def take_turns(works: Mapping[str, Callable[[], object]], seconds: float, device: torch.device | str) -> TurnTimes:
-    """Do all pieces of work for at least so many seconds and `MIN_ROUNDS` rounds, after `WARM_UP` that do not count."""
+    """Run all works in turns for at least `seconds` and `MIN_ROUNDS` rounds, after `WARM_UP` uncounted rounds."""
     found: dict[str, list[tuple[float, float]]] = {name: [] for name in works}
     began, rounds = time.perf_counter(), 0
     while rounds < WARM_UP + MIN_ROUNDS or time.perf_counter() - began < seconds:
@@ -66,7 +66,7 @@ def take_turns(works: Mapping[str, Callable[[], object]], seconds: float, device
 
 @contextmanager
 def hold_one_thread() -> Iterator[None]:
-    """Let torch compute on one core in here."""
+    """Limit torch to one thread inside the `with` block."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:

@@ -1,4 +1,4 @@
-"""Control steps per second of a simulator, beside the bare loop it offers as a yardstick."""
+"""Measure a simulator's control steps per second, and compare them with the bare loop that it offers as a yardstick."""
 
 import statistics
 import time
@@ -20,14 +20,13 @@ _MOST_CHUNKS = 8
 
 @dataclass(frozen=True)
 class Throughput:
-    """What was measured, in rounds that do the same work again and again.
+    """Measured speeds; every round repeats the same work.
 
     Attributes:
-        envs: environments side by side. chunks: of `CHUNK` control steps in a round, with a picture after each.
+        envs: environments side by side. chunks: chunks of `CHUNK` control steps in a round, each followed by a picture.
         simulator: control steps per second of each round.
-        bare: those of the bare loop, right before or after; empty where the simulator offers none.
-        transport: share of the time that went into messages and the copying of pictures; None for a simulator in this
-            process.
+        bare: the same of the bare loop, run right before or after; empty if the simulator offers none.
+        transport: share of the time spent on messages and on copying pictures; None for a simulator in this process.
     """
 
     envs: int
@@ -38,13 +37,13 @@ class Throughput:
 
     @property
     def ratio(self) -> float | None:
-        """Median over rounds of the simulator's speed as a share of the bare loop's."""
+        """Return the median over rounds of the simulator's speed as a share of the bare loop's speed."""
         if not self.bare:
             return None
         return statistics.median(ours / bare for ours, bare in zip(self.simulator, self.bare, strict=True))
 
     def summary(self) -> dict[str, Any]:
-        """For the report."""
+        """Return the measurement as a dictionary for the report."""
         return {
             "envs": self.envs,
             "control_steps_between_pictures": CHUNK,
@@ -57,16 +56,16 @@ class Throughput:
 
 
 def measure_throughput(simulator: Simulator, num_envs: int, seconds: float, seed: int) -> Throughput:
-    """Time `step` with random actions, and in turn with it the simulator's `bare_loop`, where it has one.
+    """Time `step` with random actions, in turns with the simulator's `bare_loop` if it has one.
 
-    `bare_loop(actions [chunks, n, H, A])` returns a callable that does the same physics and as many pictures, without
-    anything around them.
+    `bare_loop(actions [chunks, n, H, A])` returns a callable that runs the same physics and renders as many pictures,
+    and does nothing else.
 
     Args:
-        simulator: in this process, or in a worker that is waited for.
-        num_envs: of the simulator.
-        seconds: how long, at least; never less than `MIN_ROUNDS` rounds.
-        seed: fixes episodes and actions.
+        simulator: simulator in this process, or in a worker whose replies are waited for.
+        num_envs: number of environments of the simulator.
+        seconds: minimum duration; at least `MIN_ROUNDS` rounds are run.
+        seed: seed of episodes and actions.
     """
     spec, sampler = simulator.spec, EpisodeSampler(simulator.spec, seed)
     episodes = [sampler.episode(index) for index in range(num_envs)]

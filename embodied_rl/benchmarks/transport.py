@@ -1,4 +1,4 @@
-"""What a step costs on its way to a simulator process and back, where the simulator itself does nothing."""
+"""Measure the cost of a step's way to a simulator process and back, with a simulator that does nothing."""
 
 import statistics
 import time
@@ -23,7 +23,7 @@ STEPS = 200
 
 @dataclass(frozen=True)
 class Load:
-    """What a step carries: n environments, and pictures of some size from some cameras."""
+    """The data of a step: n environments, with pictures of a given size from several cameras."""
 
     envs: int
     cameras: int
@@ -31,7 +31,7 @@ class Load:
 
     @property
     def name(self) -> str:
-        """For the table."""
+        """Return the name of the load for the table."""
         return f"{self.envs} environments, {self.cameras} x {self.size} x {self.size} x 3"
 
 
@@ -39,7 +39,7 @@ LOADS = (Load(32, 1, 64), Load(1, 2, 224), Load(32, 2, 224))
 
 
 class StillSimulator:
-    """Gives the same pictures again and again, in no time."""
+    """A simulator that returns the same pictures at every step and needs no time."""
 
     Config = Load
 
@@ -83,7 +83,7 @@ class StillSimulator:
         )
 
     def close(self) -> None:
-        """Nothing to release."""
+        """Do nothing: this simulator holds no resources."""
 
 
 @dataclass(frozen=True)
@@ -91,10 +91,10 @@ class Transport:
     """Median seconds of a step.
 
     Attributes:
-        load: what it carried.
-        signal: there and back, without the worker's own time: what the pipe, the system and the messages take.
-        whole: there and back, the copy of the pictures into shared memory included.
-        pickled: the same by a plain pipe of `multiprocessing`, everything pickled.
+        load: data that the step carries.
+        signal: round trip without the worker's own time: the cost of pipe, operating system and messages.
+        whole: round trip including the copy of the pictures into shared memory.
+        pickled: round trip of the same data through a plain pipe of `multiprocessing`, everything pickled.
     """
 
     load: Load
@@ -103,12 +103,12 @@ class Transport:
     pickled: float
 
     def summary(self) -> dict[str, Any]:
-        """For the report."""
+        """Return the measurement as a dictionary for the report."""
         return {"load": self.load.name, **asdict(self)}
 
 
 def measure_transport(load: Load, steps: int = STEPS) -> Transport:
-    """A step's transport through a handle, and through a plain pipe, in turns of the same run."""
+    """Measure a step's transport through a handle, then through a plain pipe, in the same run."""
     spec = StillSimulator.spec_of(load)
     episodes = [EpisodeSampler(spec, 0).episode(index) for index in range(load.envs)]
     actions = np.zeros((load.envs, EXECUTED, 2), np.float32)
@@ -128,7 +128,7 @@ def measure_transport(load: Load, steps: int = STEPS) -> Transport:
 
 
 def measure_plain_pipe(load: Load, actions: Array, episodes: list[Episode], steps: int) -> float:
-    """Median seconds of the same by `multiprocessing`'s own means."""
+    """Measure the median seconds of the same step through a plain pipe of `multiprocessing`."""
     context = get_context("spawn")
     ours, theirs = context.Pipe()
     process = context.Process(target=_serve, args=(theirs, load), daemon=True)
@@ -155,7 +155,7 @@ def _serve(connection: Connection, load: Load) -> None:
 
 
 def make_transport_table(found: Sequence[Transport]) -> Table:
-    """Milliseconds of a step, each way of carrying it."""
+    """Build the table of milliseconds per step for each way of transport."""
     caption = "Milliseconds of a step there and back: messages alone, with the copy of the pictures, and by plain pipe."
     seconds = [(each.load.name, (each.signal, each.whole, each.pickled)) for each in found]
     rows = [(name, *(f"{1e3 * value:.3f}" for value in values)) for name, values in seconds]

@@ -1,6 +1,6 @@
-"""Bytes that an update takes, counted from shapes: networks are laid out without weights, and nothing is computed.
+"""Count the bytes of an update from shapes: networks are laid out without weights, and nothing is computed.
 
-All sizes are in bytes; a row is a decision of a micro-batch.
+All sizes are in bytes; a row is one decision of a micro-batch.
 """
 
 from bisect import bisect_right
@@ -24,14 +24,14 @@ MOST = 10**6
 
 @dataclass(frozen=True)
 class UpdateMemory:
-    """What an update of a policy takes where it learns, with gradients that add up over micro-batches.
+    """The memory of a policy's update on the device where it learns, with gradients accumulated over micro-batches.
 
     Attributes:
-        weights: of the whole network. gradients: of what learns. moments: Adam's two of these, float32.
-        step: what Adam's step makes for a moment while no activations are there: one more copy of what learns.
-        peaks: (rows, bytes) of micro-batches, ascending: activations that wait for the backward pass, what is made of
-            them, and copies of weights in another precision.
-        recorded: of a row of the trace.
+        weights: of the whole network. gradients: of the trainable part. moments: Adam's two moments of it, float32.
+        step: temporary memory of Adam's step, when activations are freed: one more copy of the trainable part.
+        peaks: (rows, bytes) of micro-batches, ascending: activations kept for the backward pass, their gradients, and
+            copies of weights in another precision.
+        recorded: bytes of one row of the trace.
     """
 
     weights: int
@@ -43,39 +43,39 @@ class UpdateMemory:
 
     @property
     def held(self) -> int:
-        """What is there all the time."""
+        """Return the bytes that are held all the time."""
         return self.weights + self.gradients + self.moments
 
     @property
     def row_bytes(self) -> float:
-        """What each further row of a large micro-batch adds, its trace included."""
+        """Return the bytes that each further row of a large micro-batch adds, its trace included."""
         return _slope(*self.peaks[-2:]) + self.recorded
 
     def peak(self, rows: int) -> float:
-        """Of a micro-batch: between the counted ones on the safe side, beyond them as between the last two."""
+        """Interpolate the peak of a micro-batch between counted ones (an upper bound), or extrapolate the last two."""
         pairs = list(pairwise(self.peaks))
         low, high = next((pair for pair in pairs if rows <= pair[1][0]), pairs[-1])
         return low[1] + (rows - low[0]) * _slope(low, high)
 
     def needed(self, rows: int) -> float:
-        """The most of an update in micro-batches of so many rows."""
+        """Return the peak memory of an update in micro-batches of `rows` rows."""
         return self.held + max(self.step, self.peak(rows) + rows * self.recorded)
 
     def most_rows(self, memory: float) -> int:
-        """The largest micro-batch that fits; 0 for none."""
+        """Return the rows of the largest micro-batch that fits into `memory`; 0 if none fits."""
         return max(0, bisect_right(range(MOST), memory, key=self.needed) - 1)
 
 
 def without_memory() -> FakeTensorMode:
-    """Tensors made in this context have shapes and no values; modules laid out on the meta device come along."""
+    """Return a context in which new tensors have shapes but no values; modules on the meta device can be used in it."""
     return FakeTensorMode(allow_non_fake_inputs=True)
 
 
 def count_update(actor: FlowActor, autocast: bool = False) -> UpdateMemory:
-    """What an update of an actor takes that was laid out on the meta device; afterwards it is of no other use.
+    """Count the memory of an update of an actor on the meta device; the actor is not usable afterwards.
 
     Args:
-        actor: what it keeps of an observation is what the update starts from.
+        actor: actor whose recorded data (`keep`) is the starting point of the update.
         autocast: multiply in bfloat16, by `torch.autocast`.
     """
     with without_memory():
@@ -100,7 +100,7 @@ def count_update(actor: FlowActor, autocast: bool = False) -> UpdateMemory:
 
 
 def evaluate_and_differentiate(actor: FlowActor, trace: Trace, autocast: bool = False) -> None:
-    """The heavy part of an update: decisions evaluated, and gradients of what they gave."""
+    """Run the expensive part of an update: evaluate decisions and backpropagate."""
     with torch.autocast(actor.device.type, torch.bfloat16, enabled=autocast):
         found = actor.evaluate(trace)
         loss = found.log_prob.sum() + found.value.sum()
@@ -108,12 +108,12 @@ def evaluate_and_differentiate(actor: FlowActor, trace: Trace, autocast: bool = 
 
 
 def make_blank_trace(spec: TensorSpec, rows: int) -> Trace:
-    """A trace of zeros."""
+    """Build a trace of zeros."""
     return {name: torch.zeros(rows, *shape, dtype=dtype) for name, (shape, dtype) in spec.items()}
 
 
 def count_row_bytes(spec: TensorSpec) -> int:
-    """Of one row of a trace."""
+    """Count the bytes of one row of a trace."""
     return sum(torch.Size(shape).numel() * dtype.itemsize for shape, dtype in spec.values())
 
 

@@ -1,1 +1,1 @@
-"""Checkpoints of other projects, there and back."""
+"""Import and export of checkpoints in the formats of other projects, and this library's own policy files."""

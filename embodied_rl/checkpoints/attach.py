@@ -1,4 +1,4 @@
-"""A checkpoint of another project, attached to a simulator: network, weights and embodiment."""
+"""Attach a checkpoint of another project to a simulator: build the network, its weights and the embodiment."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -22,17 +22,17 @@ Make = Callable[[type[Any], Any], Callable[[Embodiment, tuple[str, ...]], FlowBa
 def attach_network(
     path: Path, node: PolicyNode, cls: type[Any], spec: SimulatorSpec, make: Make
 ) -> tuple[FlowBackbone, Embodiment]:
-    """Build what a folder holds, for a simulator.
+    """Build the network of a checkpoint folder, with its weights, and its embodiment for a simulator.
 
     Args:
-        path: the folder; `finding.detect_format` knows its format.
-        node: what the user chose.
+        path: the checkpoint folder; `detection.detect_format` must know its format.
+        node: the user's policy configuration.
         cls: the policy's class.
-        spec: of the simulator.
+        spec: the simulator's specification.
         make: see `Make`.
 
     Raises:
-        UserError: something that does not fit, is missing, or must be chosen, with the key to set.
+        UserError: something does not fit, is missing, or must be chosen; the message names the key to set.
     """
     found = detection.read_checkpoint(path, find_asset(node))
     if found.policy not in (None, node.name):
@@ -44,7 +44,7 @@ def attach_network(
 
 
 def _loaded(found: FoundCheckpoint, build: Callable[[], FlowBackbone]) -> FlowBackbone:
-    """The network with its weights."""
+    """Return the network with the checkpoint's weights."""
     built = weight_names.build_empty(build)
     fitted = weight_names.fit_checkpoint(type(weight_names.as_foreign(built)), found, built)
     weight_names.load_weights(found, fitted, built)
@@ -87,7 +87,7 @@ def _check_tokenizer(attached: Embodiment, options: Any) -> None:
 
 
 def find_asset(node: PolicyNode) -> str | None:
-    """`policy.statistics` where it names an asset inside the checkpoint, not a file."""
+    """Return `policy.statistics` if it names an asset inside the checkpoint; None if it is a path or not set."""
     return node.statistics if node.statistics is not None and not Path(node.statistics).exists() else None
 
 
@@ -102,5 +102,5 @@ def _tokenizer(found: FoundCheckpoint, node: PolicyNode) -> str:
 
 
 def find_network_sizes(found: FoundCheckpoint, cls: type[Any], given: Mapping[str, object]) -> Any:
-    """The configuration of the network that a checkpoint holds."""
+    """Return the configuration of the network that a checkpoint holds."""
     return freeze_config(cls.Config, weight_names.find_sizes(cls, found, given), "policy")

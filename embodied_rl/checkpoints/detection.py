@@ -1,4 +1,4 @@
-"""Which project stored a checkpoint."""
+"""Detect which project stored a checkpoint, and read it with the right reader."""
 
 from pathlib import Path
 
@@ -10,21 +10,21 @@ READERS = {"lerobot": lerobot, "openpi": openpi}
 
 
 def detect_format(path: Path) -> str | None:
-    """The format of a folder, or None where it is none of another project."""
+    """Return the name of a folder's checkpoint format, or None if no reader recognises the folder."""
     if not path.is_dir():
         return None
     return next((name for name, reader in READERS.items() if reader.recognise_folder(path)), None)
 
 
 def read_checkpoint(path: Path, asset: str | None = None) -> FoundCheckpoint:
-    """A checkpoint folder of another project.
+    """Read a checkpoint folder of another project.
 
     Args:
-        path: the folder; `detect_format` knows its format.
-        asset: whose statistics to take, where it has those of several robots.
+        path: the checkpoint folder; `detect_format` must know its format.
+        asset: id of the robot whose statistics to take, if the checkpoint has statistics of several robots.
 
     Raises:
-        CheckpointError: something is missing, damaged or ambiguous, and what to do.
+        CheckpointError: something is missing, damaged or ambiguous; the message says what to do.
     """
     name = detect_format(path)
     assert name is not None, "ask `detect_format` first"

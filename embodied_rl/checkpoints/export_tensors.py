@@ -1,4 +1,4 @@
-"""The tensors of a network under another project's names, in the types they came in."""
+"""Convert a network's tensors to the names and dtypes of another project's checkpoint format."""
 
 from collections.abc import Mapping
 
@@ -11,10 +11,10 @@ from embodied_rl.learning.checkpoint import separate_tensors
 
 
 def name_tensors(network: FlowBackbone, form: str) -> dict[str, Tensor]:
-    """Every tensor that a checkpoint of the format `form` ("lerobot" or "openpi") holds.
+    """Return all tensors of a checkpoint in the format `form` ("lerobot" or "openpi"), by their names in that format.
 
-    A network that came from this format goes back under the same names and types, with what was carried along; one that
-    did not gets new names, and zeros for what no forward pass reads but loaders ask for.
+    A network that was imported from this format keeps the original names and dtypes, and the carried tensors. Any other
+    network gets new names, and zeros for the tensors that loaders require although no forward pass reads them.
     """
     source: CheckpointSource | None = network.source
     state = {name: value.detach().cpu() for name, value in network.state_dict().items()}
@@ -29,7 +29,7 @@ def name_tensors(network: FlowBackbone, form: str) -> dict[str, Tensor]:
 
 
 def make_header(network: FlowBackbone, tensors: Mapping[str, Tensor], form: str) -> dict[str, str]:
-    """What a safetensors file says: what it said, or which weights have two names and are stored once."""
+    """Return the safetensors header: the original one, or a new one with the second names of weights stored once."""
     source: CheckpointSource | None = network.source
     if source is not None and source.format == form and source.header:
         return source.header
@@ -38,7 +38,7 @@ def make_header(network: FlowBackbone, tensors: Mapping[str, Tensor], form: str)
 
 
 def _plain(network: FlowBackbone, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Their names without the outermost module → tensors."""
+    """Return the tensors by their names in the other project, without the outermost module."""
     cls, source = type(as_foreign(network)), network.source
     found = {to_their_name(cls, name): value for name, value in state.items()}
     found |= {copy: found[first] for copy, first in cls.CHECKPOINT_COPIES.items() if first in found}

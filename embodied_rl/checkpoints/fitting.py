@@ -1,4 +1,4 @@
-"""From a checkpoint's statistics and views, and a simulator, to an embodiment. What does not fit is never guessed."""
+"""Make an embodiment from a checkpoint's statistics and views and a simulator. A mismatch is an error, not a guess."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -20,15 +20,15 @@ KINDS = {"STATE": lerobot.STATE, "ACTION": lerobot.ACTION}
 
 
 def match_views(found: FoundCheckpoint, spec: SimulatorSpec, given: Mapping[str, str | None]) -> dict[str, str]:
-    """view of the policy → camera of the simulator, without the views that stay empty.
+    """Return the simulator camera for each view of the policy, without the views that stay empty.
 
     Args:
         found: the checkpoint.
-        spec: of the simulator.
-        given: `policy.cameras`, view → camera, or null for none.
+        spec: the simulator's specification.
+        given: `policy.cameras`, view → camera, or null for a view that stays empty.
 
     Raises:
-        UserError: a view that nobody said anything of, or a name that neither side knows; with the key to set.
+        UserError: a view has no camera, or a view or camera name is unknown; the message names the key to set.
     """
     cameras = [camera.name for camera in spec.cameras if camera.role == "policy"]
     known = f"The policy sees {', '.join(found.cameras)}; the simulator shows {', '.join(cameras) or 'nothing'}."
@@ -55,15 +55,15 @@ def match_views(found: FoundCheckpoint, spec: SimulatorSpec, given: Mapping[str,
 def choose_statistics(
     found: FoundCheckpoint, spec: SimulatorSpec, file: str | None
 ) -> tuple[Normalisation, Normalisation]:
-    """Statistics of the simulator's state and actions: the checkpoint's, or those of a file.
+    """Return the normalisation of state and action, from the checkpoint or from a file.
 
     Args:
         found: the checkpoint.
-        spec: of the simulator.
+        spec: the simulator's specification.
         file: a norm_stats.json, a LeRobotDataset's folder or its meta/stats.json; None for the checkpoint's own.
 
     Raises:
-        UserError: there are none, or they are of another embodiment.
+        UserError: no statistics are found, or they belong to another embodiment.
     """
     known = found.statistics if file is None else _of_file(Path(file), found)
     return (
@@ -82,10 +82,10 @@ def make_embodiment(
     token_length: int,
     tokenizer: str,
 ) -> Embodiment:
-    """What a checkpoint is attached to.
+    """Return the embodiment that attaches a checkpoint to a simulator.
 
     Raises:
-        UserError: no tokenizer, or cameras of different sizes.
+        UserError: the checkpoint has no tokenizer, or the cameras have different sizes.
     """
     if not tokenizer:
         raise UserError(
@@ -97,10 +97,10 @@ def make_embodiment(
 
 
 def find_relative(spec: SimulatorSpec, names: Sequence[str]) -> tuple[int, ...]:
-    """What `Embodiment.relative` is where these actions, by name, are relative to the state entry of their position.
+    """Return `Embodiment.relative` for named actions, each relative to the state entry at the same position.
 
     Raises:
-        UserError: an action that the simulator does not have, or whose position the state does not have.
+        UserError: the simulator has no such action, or the state has no entry at the action's position.
     """
     for name in names:
         if name not in spec.action_names:
@@ -156,7 +156,7 @@ def _of_file(path: Path, found: FoundCheckpoint) -> FoundStatistics:
 
 
 def _mode(found: FoundCheckpoint, key: str) -> str:
-    """How the policy is normalised, in lerobot's words."""
+    """Return the normalisation mode of a feature, under lerobot's name for it."""
     default = "QUANTILES" if found.policy == "pi05" else "MEAN_STD"
     return str(found.config.get("normalization_mapping", {}).get(key, default))
 

@@ -1,4 +1,4 @@
-"""A policy as somebody else's project stored it: what its files say, before any network is built."""
+"""The contents of another project's checkpoint, as read from its files, before any network is built."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -11,12 +11,12 @@ from embodied_rl.checkpoints.tensor_files import TensorFiles
 
 @dataclass(frozen=True)
 class FoundStatistics:
-    """What a checkpoint says of the numbers a robot gives and takes; None where it says nothing.
+    """The normalisation statistics of a checkpoint.
 
     Attributes:
-        state, action: statistics of the robot's state and actions.
+        state, action: statistics of the robot's state and actions; None if the checkpoint has none.
         where: the file they were read from, for messages.
-        problem: why there are none, and what to do, where there is more to say than that.
+        problem: an error message for missing statistics: the cause and the remedy; empty for the standard message.
     """
 
     state: Normalisation | None
@@ -31,18 +31,18 @@ class FoundCheckpoint:
 
     Attributes:
         format: "lerobot" or "openpi".
-        folder: where it lies.
-        policy: name of the policy plug-in; None where the format does not say.
-        config: its configuration file, empty where there is none.
-        tensors: its weights, by the names they have there.
-        statistics: of the embodiment it was trained for.
+        folder: the checkpoint folder.
+        policy: name of the policy plug-in; None if the checkpoint does not say.
+        config: its configuration file; empty if it has none.
+        tensors: its weights, by their names in the checkpoint.
+        statistics: normalisation statistics of the embodiment that it was trained for.
         cameras: the names of the views it was trained with, in order.
-        executed: actions of a chunk that it executes, where it says so.
-        denoise_steps: K, where it says so.
-        relative: whether its actions are relative to the state; exceptions: parts of names of those that are not.
-        action_names: names of the action's entries, where it says them.
-        tokenizer: what its tokenizer.json holds; empty where it brings none.
-        files: its small files, name → content, for the way back.
+        executed: number of actions of a chunk that are executed; None if the checkpoint does not say.
+        denoise_steps: K, the number of denoise steps; None if the checkpoint does not say.
+        relative: whether actions are relative to the state; exceptions: parts of the names of absolute actions.
+        action_names: names of the action's entries; empty if the checkpoint does not say.
+        tokenizer: content of its tokenizer.json; empty if it has none.
+        files: its small files, name → content, for a later export.
     """
 
     format: str

@@ -1,8 +1,8 @@
-"""lerobot's policy folders: config.json, model.safetensors, and the processors beside it.
+"""Read lerobot's policy folders: config.json, model.safetensors, and the processor files.
 
-A processor file lists steps; a normaliser's statistics lie in a safetensors file that the step names, as
-`<feature>.<statistic>`. Newer versions keep the tokenizer in the folder, too. Folders from before processors hold their
-statistics among the weights; lerobot brings a script that migrates them.
+A processor file lists steps. The step of a normaliser names a safetensors file, which holds the statistics as
+`<feature>.<statistic>`. Newer versions also keep the tokenizer in the folder. Folders from before processors hold
+their statistics among the weights; lerobot has a script that migrates them.
 """
 
 from collections.abc import Mapping
@@ -27,19 +27,19 @@ BOUNDS = {"min_max": ("min", "max"), "quantiles": ("q01", "q99")}
 
 
 def recognise_folder(folder: Path) -> bool:
-    """Whether a folder is of this format."""
+    """Return whether a folder is a lerobot policy folder."""
     return (folder / CONFIG).is_file() and '"input_features"' in (folder / CONFIG).read_text("utf-8", "replace")
 
 
 def read_folder(folder: Path, asset: str | None = None) -> FoundCheckpoint:
-    """What a folder says.
+    """Read a lerobot policy folder.
 
     Args:
-        folder: of a policy.
-        asset: none can be chosen, for the format holds one embodiment.
+        folder: the policy folder.
+        asset: must be None, because the format holds one embodiment.
 
     Raises:
-        CheckpointError: a file that is missing or damaged, statistics of a kind that is not known, or an asset.
+        CheckpointError: a file is missing or damaged, the kind of statistics is unknown, or an asset was given.
     """
     if asset is not None:
         raise CheckpointError(f"policy.statistics={asset}: there is no such file or folder.")
@@ -70,7 +70,7 @@ def read_folder(folder: Path, asset: str | None = None) -> FoundCheckpoint:
 
 
 def _steps(file: Path) -> dict[str, dict[str, Any]]:
-    """Processor steps by their registered name."""
+    """Return the processor steps by their registered names."""
     if not file.is_file():
         return {}
     listed = tensor_files.parse_json(file).get("steps")
@@ -106,7 +106,7 @@ def _tensors(file: Path) -> dict[str, torch.Tensor]:
 
 
 def _features(config: Mapping[str, Any]) -> dict[str, int]:
-    """Entries of each vector that the policy takes or gives."""
+    """Return the number of entries of each input and output vector of the policy."""
     listed = {**config.get("input_features", {}), **config.get("output_features", {})}
     return {name: int(entry["shape"][0]) for name, entry in listed.items() if len(entry.get("shape", ())) == 1}
 
@@ -114,10 +114,10 @@ def _features(config: Mapping[str, Any]) -> dict[str, int]:
 def read_normalisation(
     values: Mapping[str, torch.Tensor], feature: str, mode: str, epsilon: float, where: Path
 ) -> Normalisation | None:
-    """A feature's statistics in the mode the format names; None where the file has none for it.
+    """Return a feature's normalisation in a mode that lerobot names; None if the file has no statistics of it.
 
     Raises:
-        CheckpointError: an unknown mode, a statistic that the mode needs and the file lacks, or one without meaning.
+        CheckpointError: the mode is unknown, the file lacks a statistic that the mode needs, or a value is invalid.
     """
     if mode not in KINDS:
         raise CheckpointError(f"{where}: normalisation {mode!r} is not known; known: {', '.join(KINDS)}.")
@@ -153,6 +153,6 @@ def _small_files(folder: Path) -> list[Path]:
 
 
 def _tokenizer(folder: Path) -> str:
-    """The tokenizer.json in the folder, or in one below it."""
+    """Return the text of the tokenizer.json in the folder or one of its subfolders; empty if there is none."""
     files = [folder / "tokenizer.json", *sorted(folder.glob("*/tokenizer.json"))]
     return next((file.read_text(encoding="utf-8") for file in files if file.is_file()), "")

@@ -1,7 +1,7 @@
-"""The small files of a lerobot policy folder: configuration, processors, statistics and tokenizer.
+"""Make the small files of a lerobot policy folder: configuration, processors, statistics and tokenizer.
 
 Names of steps and keys are lerobot's (0.6; older versions lack `artifacts` and the relative steps). Its loader refuses
-configuration keys that it does not know, so no more are written than every version has.
+unknown configuration keys, so only keys that every version knows are written.
 """
 
 import json
@@ -37,13 +37,13 @@ BEFORE_STATE, AFTER_STATE = (
 
 
 def make_files(network: FlowBackbone, robot: Embodiment, policy: str, steps: int) -> dict[str, bytes]:
-    """Files for a network that does not come from this format.
+    """Make the files for a network that was not imported from this format.
 
     Args:
-        network: what is exported.
-        robot: what it is attached to.
-        policy: lerobot's name of it.
-        steps: K, denoise steps.
+        network: the network to export.
+        robot: the embodiment that it is attached to.
+        policy: lerobot's name of the policy.
+        steps: K, the number of denoise steps.
     """
     config = make_configuration(network, robot, policy, steps)
     known = save(make_statistics(robot))
@@ -60,9 +60,9 @@ def make_files(network: FlowBackbone, robot: Embodiment, policy: str, steps: int
 def keep_files(
     network: FlowBackbone, source: CheckpointSource, robot: Embodiment, policy: str, steps: int
 ) -> dict[str, bytes]:
-    """The files a network came with, and in them what is other today: statistics, and how many actions are executed.
+    """Return the imported files of a network, with its current statistics and number of executed actions.
 
-    Where its processors hold no statistics, or cannot hold today's, they are made anew.
+    If the processor files hold no statistics, or cannot hold the current ones, they are made anew.
     """
     files = source.files | _executed(source, network.spec.horizon, robot.executed)
     if not any(name.endswith("tokenizer.json") for name in files):
@@ -76,7 +76,7 @@ def keep_files(
 
 
 def _executed(source: CheckpointSource, horizon: int, executed: int) -> dict[str, bytes]:
-    """config.json with another number of executed actions, where it is another."""
+    """Return config.json with the new number of executed actions; an empty dictionary if it has not changed."""
     config = json.loads(source.files[CONFIG])
     if min(config.get("n_action_steps") or horizon, horizon) == executed:
         return {}
@@ -84,7 +84,7 @@ def _executed(source: CheckpointSource, horizon: int, executed: int) -> dict[str
 
 
 def _in_words_of(source: CheckpointSource, robot: Embodiment) -> dict[str, Tensor] | None:
-    """Today's statistics, each of the kind that the files say they are; None where they cannot be."""
+    """Return the current statistics, each in the kind that the files use; None if that kind cannot express them."""
     if not source.where or source.state is None or source.action is None:
         return None
     pairs = {STATE: (robot.state, source.state.kind), ACTION: (robot.action, source.action.kind)}
@@ -95,13 +95,13 @@ def _in_words_of(source: CheckpointSource, robot: Embodiment) -> dict[str, Tenso
 
 
 def _replaced(blob: bytes, told: Mapping[str, Tensor]) -> bytes:
-    """A file of statistics with others of state and action; what else it holds stays."""
+    """Return a statistics file with new statistics of state and action; its other tensors stay."""
     others = {name: value for name, value in load(blob).items() if name.rpartition(".")[0] not in (STATE, ACTION)}
     return save(others | dict(told))
 
 
 def make_configuration(network: FlowBackbone, robot: Embodiment, policy: str, steps: int) -> dict[str, Any]:
-    """config.json."""
+    """Return the content of config.json."""
     height, width = robot.image_size
     seen = {IMAGES + view: _feature("VISUAL", 3, height, width) for view in robot.seen_as}
     return {
@@ -121,7 +121,7 @@ def make_configuration(network: FlowBackbone, robot: Embodiment, policy: str, st
 
 
 def make_statistics(robot: Embodiment) -> dict[str, Tensor]:
-    """`<feature>.<statistic>` → float32 tensors, of the kind each is normalised with."""
+    """Return the statistics of state and action as float32 tensors, by `<feature>.<statistic>`."""
     return {**_entries(STATE, robot.state), **_entries(ACTION, robot.action)}
 
 
@@ -187,14 +187,14 @@ def _feature(kind: str, *shape: int) -> dict[str, Any]:
 
 
 def _pad(robot: Embodiment) -> str:
-    """The token that id 0 stands for."""
+    """Return the token with id 0, which is the padding token."""
     from embodied_rl.actors import tokenizer
 
     return str(tokenizer.load_tokenizer(robot.tokenizer).id_to_token(0))
 
 
 def make_folder_of(name: str, out: Path) -> Path:
-    """Where a file goes, its folder made."""
+    """Return the path of a file below `out`, after creating its folder."""
     file = out / name
     file.parent.mkdir(parents=True, exist_ok=True)
     return file

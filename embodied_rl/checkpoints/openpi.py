@@ -1,7 +1,7 @@
-"""openpi's PyTorch checkpoints: model.safetensors, and norm_stats.json below assets/<asset id>.
+"""Read openpi's PyTorch checkpoints: model.safetensors, and norm_stats.json below assets/<asset id>.
 
-A checkpoint converted from JAX has a config.json with sizes; one from its trainer has metadata.pt, a pickle, which is
-never opened. Neither names cameras: openpi's three are fixed.
+A checkpoint converted from JAX has a config.json with sizes. A checkpoint of openpi's trainer has metadata.pt, a
+pickle, which is never opened. Neither names cameras: openpi has three fixed cameras.
 """
 
 import json
@@ -22,19 +22,19 @@ STATS = "norm_stats.json"
 
 
 def recognise_folder(folder: Path) -> bool:
-    """Whether a folder is of this format: weights without lerobot's configuration."""
+    """Return whether a folder holds weights; `detection` asks lerobot's reader first."""
     return any((folder / name).is_file() for name in (tensor_files.SINGLE, tensor_files.INDEX, *tensor_files.PICKLES))
 
 
 def read_folder(folder: Path, asset: str | None = None) -> FoundCheckpoint:
-    """What a folder says.
+    """Read an openpi checkpoint folder.
 
     Args:
-        folder: of one training step.
-        asset: whose statistics to take, where there are several.
+        folder: the checkpoint folder of one training step.
+        asset: id of the asset whose statistics to take, if there are several.
 
     Raises:
-        CheckpointError: a file that is missing or damaged, or no such asset.
+        CheckpointError: a file is missing or damaged, or the asset does not exist.
     """
     found = tensor_files.find_tensors(folder)
     policy = "pi05" if any(name.endswith("time_mlp_in.weight") and "action" not in name for name in found) else "pi0"
@@ -70,10 +70,10 @@ def _statistics(folder: Path, asset: str | None, kind: str) -> FoundStatistics:
 
 
 def read_statistics(file: Path, kind: str) -> FoundStatistics:
-    """Statistics from a norm_stats.json; "mean_std" for π0, "quantiles" for π0.5.
+    """Read the statistics of a norm_stats.json; `kind` is "mean_std" for π0, "quantiles" for π0.5.
 
     Raises:
-        CheckpointError: it is damaged, or lacks what the kind needs.
+        CheckpointError: the file is damaged, or lacks a statistic that the kind needs.
     """
     data = tensor_files.parse_json(file).get("norm_stats")
     if not isinstance(data, dict) or not all(isinstance(entry, dict) for entry in data.values()):
@@ -98,9 +98,9 @@ def _normalisation(entry: dict[str, Any], name: str, kind: str, file: Path) -> N
 
 
 def make_norm_stats(state: Normalisation, action: Normalisation) -> str:
-    """A norm_stats.json with what a normalisation knows: means and deviations, or quantiles.
+    """Return the text of a norm_stats.json with means and standard deviations, or with quantiles.
 
-    openpi reads mean and std whatever it normalises with, so for quantiles they are those of an even spread.
+    openpi always reads mean and std; with quantiles they are those of a uniform distribution over the range.
     """
     return json.dumps({"norm_stats": {"state": _entry(state), "actions": _entry(action)}}, indent=2)
 

@@ -1,4 +1,4 @@
-"""The small files of an openpi checkpoint: config.json as its converter writes it, and norm_stats.json."""
+"""Make the small files of an openpi checkpoint: config.json as openpi's converter writes it, and norm_stats.json."""
 
 import json
 
@@ -14,10 +14,10 @@ ASSET = "embodied_rl"
 
 
 def make_files(network: FlowBackbone, robot: Embodiment, policy: str, steps: int) -> dict[str, bytes]:
-    """Files for a network that does not come from this format.
+    """Make the files for a network that was not imported from this format.
 
     Raises:
-        UserError: statistics that openpi cannot say.
+        UserError: openpi's format cannot express the statistics.
     """
     config = {
         "action_dim": network.spec.action_dim,
@@ -29,7 +29,7 @@ def make_files(network: FlowBackbone, robot: Embodiment, policy: str, steps: int
 
 
 def keep_files(source: CheckpointSource, robot: Embodiment, policy: str) -> dict[str, bytes]:
-    """The files a network came with; statistics that are others today take the place of the old ones."""
+    """Return the imported files of a network, with its current statistics if they have changed."""
     files = ({"tokenizer.json": robot.tokenizer.encode()} if robot.tokenizer else {}) | source.files
     if source.holds(robot.state, robot.action):
         return files
@@ -42,7 +42,7 @@ def _stats(robot: Embodiment, policy: str) -> bytes:
 
 
 def _as(known: Normalisation, kind: str, name: str) -> Normalisation:
-    """The same map, said in the words openpi has: any affine map is one of a mean and a deviation, or of two bounds."""
+    """Return the same affine map as another kind: mean and standard deviation, or two bounds."""
     if known.kind == "identity" and not len(known):
         raise UserError(f"openpi needs statistics of the {name}, and the robot has no such entries.")
     return Normalisation(kind, known.center, known.scale)

@@ -1,8 +1,8 @@
-"""Policies as files: one safetensors file holds weights, embodiment and how the network was configured.
+"""Read and write policy files: one safetensors file holds weights, embodiment and the network's configuration.
 
-The file's header carries JSON under the key "embodied_rl": format, policy name, its configuration, the names of its
-auxiliary targets, the embodiment, adapters, where it came from, and whatever else the writer adds. Nothing in it is
-ever executed. A tokenizer and other files, being long, are tensors of bytes.
+The file's header holds JSON under the key "embodied_rl": format, policy name, its configuration, the names of its
+auxiliary targets, the embodiment, adapters, the source checkpoint, and further entries of the writer. Nothing in the
+file is ever executed. The tokenizer and other files are long, so they are stored as tensors of bytes.
 """
 
 import json
@@ -36,15 +36,15 @@ PICKLE_STARTS = (b"PK\x03\x04", b"\x80")
 
 @dataclass(frozen=True)
 class PolicyMetadata:
-    """What a policy file says of itself.
+    """The metadata in a policy file's header.
 
     Attributes:
         policy: name of the policy plug-in.
         config: its configuration, as plain JSON values.
         embodiment: robot, statistics and vocabulary it was trained with.
-        auxiliary_names: what its auxiliary head predicts.
-        extra: anything else of JSON, such as where it comes from and how it scored.
-        adapters: settings of its adapters, or None without any.
+        auxiliary_names: names of the targets that its auxiliary head predicts.
+        extra: further JSON entries, such as its origin and its success rate.
+        adapters: settings of its adapters, or None without adapters.
         source: the checkpoint of another project it was made from, or None.
     """
 
@@ -57,7 +57,7 @@ class PolicyMetadata:
     source: CheckpointSource | None = None
 
     def to_json(self) -> str:
-        """The header's text."""
+        """Return the header as JSON text."""
         data = {
             "format": FORMATS[-1],
             "policy": self.policy,
@@ -81,10 +81,10 @@ def save_backbone(
     extra: Mapping[str, Any] | None = None,
     dtype: torch.dtype | None = None,
 ) -> None:
-    """Write a network without sampler and critic, such as a base checkpoint; `dtype` float16 halves the file.
+    """Write a network without sampler and critic, such as a base checkpoint; `dtype` float16 halves the file size.
 
     Raises:
-        StorageError: the disk is full or the folder cannot be written; an earlier file is untouched.
+        StorageError: the disk is full or the folder cannot be written; an existing file stays unchanged.
     """
     metadata = _described(backbone, embodiment, policy, config, extra)
     _write(path, {BACKBONE + name: value for name, value in backbone.state_dict().items()}, metadata, dtype)
@@ -99,19 +99,19 @@ def save_actor(
     extra: Mapping[str, Any] | None = None,
     dtype: torch.dtype | None = None,
 ) -> None:
-    """Write a network with its sampler and critic; `dtype` float16 halves the file.
+    """Write a network with its sampler and critic; `dtype` float16 halves the file size.
 
     Raises:
-        StorageError: the disk is full or the folder cannot be written; an earlier file is untouched.
+        StorageError: the disk is full or the folder cannot be written; an existing file stays unchanged.
     """
     _write(path, gather_whole(actor), _described(actor.network, actor.embodiment, policy, config, extra), dtype)
 
 
 def read_metadata(path: Path) -> PolicyMetadata:
-    """What a policy file says of itself.
+    """Read the metadata of a policy file.
 
     Raises:
-        CheckpointError: missing, damaged, pickled, or no policy file of this format.
+        CheckpointError: the file is missing, damaged, a pickle, or not a policy file of a known format.
     """
     return _read(path, weights=False)[0]
 
@@ -119,15 +119,15 @@ def read_metadata(path: Path) -> PolicyMetadata:
 def load_network(
     path: Path, make: Callable[[PolicyMetadata], FlowBackbone], *, merged: bool = True
 ) -> tuple[FlowBackbone, Embodiment]:
-    """Build the network a file holds, with its weights as float32; sampler and critic in the file are left alone.
+    """Build the network of a policy file, with its weights as float32; ignore the file's sampler and critic.
 
     Args:
         path: a policy file.
-        make: what the file says of itself → a network, which may refuse it; see `check_config`.
-        merged: whether adapters become part of the weights they adapt, or stay.
+        make: a function that builds the network from the file's metadata, or refuses it; see `check_config`.
+        merged: whether to merge adapters into the weights, or to keep them separate.
 
     Raises:
-        CheckpointError: missing, damaged or pickled; or its tensors are of another network.
+        CheckpointError: the file is missing, damaged or a pickle, or its tensors belong to another network.
     """
     metadata, tensors = _read(path)
     backbone = build_empty(lambda: make(metadata))
@@ -143,10 +143,10 @@ def load_network(
 
 
 def check_config(path: Path, metadata: PolicyMetadata, policy: str, given: Mapping[str, Any]) -> None:
-    """Refuse a file of another policy, or of other sizes than those that were given.
+    """Check that a file holds the given policy, with the given configuration values.
 
     Raises:
-        CheckpointError: naming the key that differs.
+        CheckpointError: the policy or a value differs; the message names the key.
     """
     if metadata.policy != policy:
         raise CheckpointError(f"{path} holds policy {metadata.policy!r}, not {policy!r}: set policy={metadata.policy}.")
@@ -160,10 +160,10 @@ def check_config(path: Path, metadata: PolicyMetadata, policy: str, given: Mappi
 
 
 def load_actor(path: Path, actor: Actor) -> PolicyMetadata:
-    """Put the weights of a file into an actor of the same network, sampler and critic.
+    """Load a file's weights into an actor with the same network, sampler and critic; return the file's metadata.
 
     Raises:
-        CheckpointError: missing, damaged, pickled, of another network or another robot; the actor is untouched.
+        CheckpointError: the file is missing, damaged, a pickle, or of another network or robot; the actor is unchanged.
     """
     metadata, tensors = _read(path)
     if metadata.embodiment != actor.embodiment:
@@ -211,7 +211,7 @@ def _read(path: Path, weights: bool = True) -> tuple[PolicyMetadata, dict[str, T
             names = [name for name in opened.keys() if weights or name.startswith((TOKENIZER, FILE))]  # noqa: SIM118
             tensors = {name: opened.get_tensor(name) for name in names}
     except SafetensorError as error:
-        # Told apart only now: a sound safetensors file may start with the same bytes as a pickle.
+        # Check for a pickle only after the failure: a valid safetensors file may start with the same bytes.
         with path.open("rb") as raw:
             if raw.read(4).startswith(PICKLE_STARTS):
                 message = f"{path} is a pickle, which can run any code when opened; policies are safetensors files."
@@ -261,7 +261,7 @@ def _parsed(path: Path, header: str | None) -> PolicyMetadata:
 
 
 def _load(path: Path, module: nn.Module, tensors: Mapping[str, Tensor], prefix: str) -> None:
-    """Copy tensors into a module of exactly the same names and shapes, or name what differs and touch nothing."""
+    """Copy tensors into a module; if a name or shape differs, raise `CheckpointError` and change nothing."""
     own = gather_whole(module)
     differences = [f"{prefix}{name} is missing" for name in own.keys() - tensors.keys()]
     differences += [f"{prefix}{name} has no place in this network" for name in tensors.keys() - own.keys()]

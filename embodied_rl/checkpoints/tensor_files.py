@@ -1,4 +1,4 @@
-"""The tensors of a checkpoint, in one safetensors file or several with an index; read one at a time."""
+"""Read a checkpoint's tensors one at a time, from one safetensors file or from several with an index."""
 
 import json
 import struct
@@ -24,7 +24,7 @@ PICKLES = ("pytorch_model.bin", "model.pt", "model.pth", "model.bin", "model.ckp
 
 @dataclass(frozen=True)
 class TensorEntry:
-    """One tensor: where it lies, its type and its shape."""
+    """The file, dtype and shape of one stored tensor."""
 
     file: Path
     dtype: torch.dtype
@@ -32,10 +32,10 @@ class TensorEntry:
 
 
 class TensorFiles(Mapping[str, TensorEntry]):
-    """name → where a tensor lies; `load` reads it.
+    """A mapping from tensor names to their entries; `load` reads a tensor.
 
     Attributes:
-        metadata: what the header of a single file says beside names.
+        metadata: further header entries of a single file; empty for several files.
     """
 
     def __init__(self, entries: Mapping[str, TensorEntry], metadata: Mapping[str, str] | None = None) -> None:
@@ -51,7 +51,7 @@ class TensorFiles(Mapping[str, TensorEntry]):
         return len(self._entries)
 
     def load(self, name: str) -> Tensor:
-        """One tensor, in the type it is stored in.
+        """Read one tensor, in the dtype it is stored in.
 
         Raises:
             CheckpointError: the file is damaged.
@@ -65,21 +65,21 @@ class TensorFiles(Mapping[str, TensorEntry]):
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all tensors."""
+        """Return the size of all tensors in bytes."""
         return sum(entry.dtype.itemsize * _product(entry.shape) for entry in self._entries.values())
 
 
 def read_contents(folder: Path, files: Iterable[Path]) -> dict[str, bytes]:
-    """Small files, by their place in a folder; without an index of weights, which goes with its shards alone."""
+    """Read small files; return their contents by path relative to `folder`. Skip an index of weight shards."""
     kept = sorted(file for file in files if file.is_file() and file.name != INDEX)
     return {file.relative_to(folder).as_posix(): file.read_bytes() for file in kept}
 
 
 def parse_json(file: Path) -> dict[str, Any]:
-    """A JSON file that holds a mapping.
+    """Read a JSON file that holds a mapping.
 
     Raises:
-        CheckpointError: it is damaged.
+        CheckpointError: the file is damaged, or holds no mapping.
     """
     try:
         data = json.loads(file.read_text(encoding="utf-8"))
@@ -91,10 +91,10 @@ def parse_json(file: Path) -> dict[str, Any]:
 
 
 def find_tensors(folder: Path) -> TensorFiles:
-    """The weights of a checkpoint folder.
+    """Find the weights of a checkpoint folder.
 
     Raises:
-        CheckpointError: none are there, they are pickled, a shard is missing, or a file is damaged.
+        CheckpointError: the folder has no weights, they are a pickle, a shard is missing, or a file is damaged.
     """
     if (folder / INDEX).is_file():
         return _sharded(folder)
@@ -124,7 +124,7 @@ def _sharded(folder: Path) -> TensorFiles:
 
 
 def _header(file: Path) -> tuple[dict[str, TensorEntry], dict[str, str]]:
-    """Names, types and shapes, and what else a file's header says."""
+    """Read a file's header; return the entries of its tensors, and its other metadata."""
     try:
         with file.open("rb") as opened:
             (length,) = struct.unpack("<Q", opened.read(8))

@@ -1,7 +1,7 @@
-"""Which of our tensors is which of theirs, and what of a checkpoint we only carry along.
+"""Translate tensor names between this library ("our") and other projects ("their"), and load their weights.
 
-A network's class says how its names translate (`ForeignCheckpoint.CHECKPOINT_NAMES`), which names are second copies
-of the same weight (`CHECKPOINT_COPIES`), and which tensors its own forward pass never reads (`CHECKPOINT_UNREAD`).
+A network's class defines the name translation (`ForeignCheckpoint.CHECKPOINT_NAMES`), second names of the same weight
+(`CHECKPOINT_COPIES`), and tensors that its forward pass never reads (`CHECKPOINT_UNREAD`; carried for export only).
 """
 
 import re
@@ -27,16 +27,16 @@ SHOWN = 6
 
 @dataclass
 class CheckpointSource:
-    """Where a network came from, for the way back: kept with it, and in the policy files made from it.
+    """The checkpoint that a network was imported from; kept with the network and in its policy files, for export.
 
     Attributes:
-        format: of the checkpoint.
-        names: their name → ours; a second copy has the same; empty for what is carried.
-        dtypes: their name → how it was stored.
-        carried: their name → tensor, of what the network does not have.
+        format: the checkpoint's format.
+        names: their name → our name; a second copy has the same; empty for carried tensors.
+        dtypes: their name → stored dtype.
+        carried: their name → tensor, for tensors that the network does not have.
         files: small files, name → content.
-        header: what the header of the weights' file said.
-        state, action: the statistics that these files hold; where: which of them, empty where none does.
+        header: the metadata in the header of the weights' file.
+        state, action: the statistics in these files; where: name of the file that holds them, or empty.
     """
 
     format: str
@@ -50,7 +50,7 @@ class CheckpointSource:
     where: str = ""
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything but the carried tensors and the small files, as plain JSON values."""
+        """Return all fields but the carried tensors and the small files, as plain JSON values."""
         return {
             "format": self.format,
             "names": self.names,
@@ -62,13 +62,13 @@ class CheckpointSource:
         }
 
     def holds(self, state: Normalisation, action: Normalisation) -> bool:
-        """Whether its files say these statistics, padded or not."""
+        """Return whether the files hold these statistics, padded or not."""
         pairs = (self.state, state), (self.action, action)
         return all(mine is not None and mine.unpadded(len(today)) == today for mine, today in pairs)
 
     @staticmethod
     def from_dict(data: Mapping[str, Any]) -> "CheckpointSource":
-        """The inverse of `to_dict`."""
+        """Restore a source from the values of `to_dict`."""
         return CheckpointSource(
             format=data["format"],
             names=data["names"],
@@ -85,25 +85,25 @@ def _statistics(data: Mapping[str, Any] | None) -> Normalisation | None:
 
 
 def build_empty(build: Callable[[], FlowBackbone]) -> FlowBackbone:
-    """A network whose weights are about to be replaced: without memory of its own, where it can be."""
+    """Build a network whose weights will be replaced; on the meta device, without memory, if the network allows it."""
     with torch.device("meta"):
         network = build()
     return network if network.CAN_BE_EMPTY else build()
 
 
 def as_foreign(network: FlowBackbone) -> ForeignCheckpoint:
-    """The network as what it says of other projects' checkpoints."""
+    """Return the network, typed as `ForeignCheckpoint`; assert that it is one."""
     assert isinstance(network, ForeignCheckpoint), "only such networks are attached to other projects' checkpoints"
     return network
 
 
 def strip_outermost(name: str) -> str:
-    """Their name without the outermost module, which some versions write and some do not."""
+    """Return their name without the outermost module, which only some versions write."""
     return name.removeprefix(PREFIX)
 
 
 def to_our_name(cls: type[ForeignCheckpoint], name: str) -> str:
-    """Our name of one of theirs."""
+    """Return our name for a tensor from their name."""
     plain = strip_outermost(name)
     plain = cls.CHECKPOINT_COPIES.get(plain, plain)
     for mine, theirs in cls.CHECKPOINT_NAMES.items():
@@ -114,7 +114,7 @@ def to_our_name(cls: type[ForeignCheckpoint], name: str) -> str:
 
 
 def to_their_name(cls: type[ForeignCheckpoint], name: str) -> str:
-    """Their name, as new versions write it and without the outermost module, of one of ours."""
+    """Return their name for a tensor from our name, as new versions write it, without the outermost module."""
     for mine, starts in cls.CHECKPOINT_NAMES.items():
         if name.startswith(mine):
             return starts[0] + name.removeprefix(mine)
@@ -122,15 +122,15 @@ def to_their_name(cls: type[ForeignCheckpoint], name: str) -> str:
 
 
 def list_shapes(cls: type[ForeignCheckpoint], found: FoundCheckpoint) -> dict[str, tuple[int, ...]]:
-    """Shapes by our names."""
+    """Return the shapes of a checkpoint's tensors, by our names."""
     return {to_our_name(cls, name): entry.shape for name, entry in found.tensors.items()}
 
 
 def fit_checkpoint(cls: type[ForeignCheckpoint], found: FoundCheckpoint, network: FlowBackbone) -> CheckpointSource:
-    """How a checkpoint fits a network.
+    """Match a checkpoint's tensors with a network's, and return the result as a `CheckpointSource`.
 
     Raises:
-        CheckpointError: tensors that are missing, have no place, or have another shape: listed, with the nearest names.
+        CheckpointError: tensors are missing, unknown, or of another shape; the message lists them, with nearest names.
     """
     own = network.state_dict()
     names = {name: to_our_name(cls, name) for name in found.tensors}
@@ -158,19 +158,19 @@ def fit_checkpoint(cls: type[ForeignCheckpoint], found: FoundCheckpoint, network
 
 
 def _place(found: FoundCheckpoint) -> str:
-    """Which of the small files holds the statistics."""
+    """Return the name of the small file that holds the statistics; empty if none does."""
     return next((name for name in found.files if str(found.folder / name) == found.statistics.where), "")
 
 
 def load_weights(
     found: FoundCheckpoint, fitted: CheckpointSource, network: FlowBackbone, dtype: torch.dtype = torch.float32
 ) -> None:
-    """Put a checkpoint's weights into a network, which may lie on the meta device.
+    """Load a checkpoint's weights into a network, which may be on the meta device.
 
-    A second copy that differs from the first, as lerobot's untied output layer does after fine-tuning, is carried.
+    If a second copy of a weight differs from the first, it is carried. lerobot's output layer after fine-tuning is one.
 
     Raises:
-        CheckpointError: a damaged file.
+        CheckpointError: a file is damaged.
     """
     state: dict[str, Tensor] = {}
     cls = type(as_foreign(network))
@@ -209,11 +209,11 @@ def _nearest(name: str, among: Iterable[str]) -> str:
 
 
 def find_sizes(cls: type[Any], found: FoundCheckpoint, given: Mapping[str, object]) -> dict[str, object]:
-    """The network's configuration keys: what the checkpoint says, and what was given where it says nothing.
+    """Return the network's configuration: values from the checkpoint, and given values for all other keys.
 
     Raises:
-        CheckpointError: a given key contradicts the checkpoint, or one is needed that neither has.
-        UserError: a network that no other project publishes.
+        CheckpointError: a given key contradicts the checkpoint, or a required key is in neither.
+        UserError: the network does not read checkpoints of other projects.
     """
     if not issubclass(cls, ForeignCheckpoint):
         raise UserError(f"{cls.__name__} reads checkpoints of this library only.")

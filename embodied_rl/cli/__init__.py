@@ -1,1 +1,1 @@
-"""From the words that were typed to a command with its configuration."""
+"""The command line: turns typed words into a command with its configuration, and runs it."""

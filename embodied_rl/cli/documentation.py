@@ -1,6 +1,6 @@
-"""What each configuration key means: the string under its field. It is read from source text, and nothing is imported.
+"""Read the documentation of configuration keys from source text, without importing any module.
 
-A field of a configuration dataclass is documented by the string under it, its default is shown as it would be typed.
+A field of a configuration dataclass is documented by the string under it; its default is shown as it would be typed.
 """
 
 import ast
@@ -17,12 +17,12 @@ from embodied_rl.config.freeze import join_key
 Located = tuple[str, ast.ClassDef]
 """The module that defines a class, and the class."""
 
-_DEFAULT_POSITION = {"trusted_setting": 0}  # of the default among the arguments; `at_least` has it second
+_DEFAULT_POSITION = {"trusted_setting": 0}  # index of the default among the arguments; second in `at_least`
 
 
 @dataclass(frozen=True)
 class Key:
-    """One configuration key: its full name, its default as typed on the command line, and what it means."""
+    """A configuration key: its full name, its default as typed on the command line, and its documentation."""
 
     name: str
     default: str
@@ -30,18 +30,18 @@ class Key:
 
 
 def list_schema_keys(name: str) -> list[Key]:
-    """The keys of a dataclass in `embodied_rl.config.schema`."""
+    """Return the keys of a dataclass in `embodied_rl.config.schema`."""
     found = _find_class("embodied_rl.config.schema", name)
     assert found is not None, f"embodied_rl.config.schema has no {name}"
     return _keys(*found, "")
 
 
 def list_plugin_keys(path: str, where: str) -> list[Key]:
-    """The keys of a plug-in's own `Config`.
+    """Return the keys of a plug-in's own `Config`.
 
     Args:
         path: "module:Class" of the plug-in.
-        where: the node its keys belong to, such as "algo".
+        where: the node that the keys belong to, such as "algo".
     """
     plugin = _plugin_class(path)
     config = _find_class(plugin[0], "Config", plugin[1].body) if plugin else None
@@ -49,7 +49,7 @@ def list_plugin_keys(path: str, where: str) -> list[Key]:
 
 
 def read_summary(path: str) -> str:
-    """First line of the docstring of "module:Class"."""
+    """Return the first line of the docstring of "module:Class"."""
     plugin = _plugin_class(path)
     return ((plugin and ast.get_docstring(plugin[1])) or "").partition("\n")[0]
 
@@ -60,7 +60,7 @@ def _plugin_class(path: str) -> Located | None:
 
 
 def _find_class(module: str, name: str, body: Sequence[ast.stmt] | None = None) -> Located | None:
-    """The class that `body`, or else the whole of `module`, calls `name`: defined there, imported, or an alias."""
+    """Return the class called `name` in `body`, or else in `module`: defined there, imported, or an alias."""
     for node in _statements(module) if body is None else body:
         if isinstance(node, ast.ClassDef) and node.name == name:
             return module, node
@@ -75,7 +75,7 @@ def _find_class(module: str, name: str, body: Sequence[ast.stmt] | None = None) 
 
 @cache
 def _statements(module: str) -> list[ast.stmt]:
-    """The top level of a module's text; nothing where there is no such module. The packages around it are not run."""
+    """Return the top-level statements of a module; empty if there is no such module. Parent packages are not run."""
     top, *inner = module.split(".")
     spec = find_spec(top)
     for name in inner:
@@ -86,7 +86,7 @@ def _statements(module: str) -> list[ast.stmt]:
 
 
 def _keys(module: str, node: ast.ClassDef, where: str) -> list[Key]:
-    """The keys of a dataclass, those of its bases first."""
+    """Return the keys of a dataclass, those of its bases first."""
     bases = [found for base in node.bases if (found := _find_class(module, ast.unparse(base)))]
     result = [key for base in bases for key in _keys(*base, where)]
     for item, after in zip_longest(node.body, node.body[1:]):
@@ -96,7 +96,7 @@ def _keys(module: str, node: ast.ClassDef, where: str) -> list[Key]:
 
 
 def _field_keys(module: str, field: ast.AnnAssign, doc: str, where: str) -> list[Key]:
-    """The key of a field; or, of one that is a dataclass itself, the keys in it."""
+    """Return the key of a field, or the nested keys if the field is a dataclass."""
     name, kind = join_key(where, ast.unparse(field.target)), ast.unparse(field.annotation)
     if kind.startswith("ClassVar") or (field.value and ast.unparse(field.value) == "take_other_keys()"):
         return []
@@ -108,13 +108,13 @@ def _field_keys(module: str, field: ast.AnnAssign, doc: str, where: str) -> list
 
 
 def _string(node: ast.stmt | None) -> str:
-    """The text, in one line, of a statement that is nothing but a string."""
+    """Return the text of a string statement in one line; empty for any other statement."""
     value = node.value if isinstance(node, ast.Expr) else None
     return " ".join(value.value.split()) if isinstance(value, ast.Constant) and isinstance(value.value, str) else ""
 
 
 def _default(node: ast.expr | None) -> str:
-    """A default as it would be typed: `null`, `true`, text without quotes."""
+    """Return a default as it would be typed: `null`, `true`, text without quotes."""
     if isinstance(node, ast.Call):
         arguments = {keyword.arg: keyword.value for keyword in node.keywords}
         position = _DEFAULT_POSITION.get(ast.unparse(node.func), 1)

@@ -1,4 +1,4 @@
-"""A composed configuration: frozen, checked, described, run."""
+"""Freeze, check, describe and run a composed configuration."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import fields, replace
@@ -29,7 +29,7 @@ Plugins = dict[str, type[Any]]
 
 
 def execute_command(command: Command, mapping: dict[str, Any], options: Options) -> int:
-    """Check one composed configuration, then do with it what the options say."""
+    """Check one composed configuration, then show it, describe it or run it, as the options say."""
     config = torchrun_plan.place_on_torchrun(command.name, read_config(command, mapping, options.overrides))
     if options.show:
         print(to_yaml(find_plugins(config)[0]), end="")
@@ -44,13 +44,13 @@ def execute_command(command: Command, mapping: dict[str, Any], options: Options)
 
 
 def _function(path: str) -> Callable[[Any], Any]:
-    """From "module:function"."""
+    """Import and return the function of a path "module:function"."""
     module, _, name = path.partition(":")
     return getattr(import_module(module), name)
 
 
 def read_config(command: Command, mapping: dict[str, Any], overrides: Sequence[str]) -> Any:
-    """Freeze what was composed, with the run's name and the overrides filled in."""
+    """Freeze a composed mapping, with the experiment's name and the overrides filled in."""
     kind = getattr(schema, command.schema)
     run_node = mapping.get("run", {})
     if "run" in {item.name for item in fields(kind)} and isinstance(run_node, dict):
@@ -63,16 +63,16 @@ def prepare_config(config: Any) -> tuple[Any, Plugins]:
     """Check a configuration and find its plug-ins, so that nothing can be misspelt once workers start.
 
     Returns:
-        The configuration with the plug-ins' defaults filled in, and node → the plug-in's class.
+        The configuration with the plug-ins' defaults filled in, and node → class of the plug-in.
 
     Raises:
-        UserError: naming the key that is wrong.
+        UserError: a key is wrong; the message names it.
     """
     validate_config(config)
-    if getattr(config, "resume", None) is not None:  # what was composed is not what will run
+    if getattr(config, "resume", None) is not None:  # the run uses its stored configuration, not the composed one
         return config, {}
     config, found = find_plugins(config)
-    if "sim" in found and not isinstance(config, DoctorConfig):  # who says itself what keeps a simulator from starting
+    if "sim" in found and not isinstance(config, DoctorConfig):  # doctor itself reports why a simulator cannot start
         check_episodes(
             SimulatorKind.find(config.sim).spec, getattr(config, "split", None), getattr(config, "task", None)
         )
@@ -80,19 +80,19 @@ def prepare_config(config: Any) -> tuple[Any, Plugins]:
 
 
 def find_plugins(config: Any) -> tuple[Any, Plugins]:
-    """Find the plug-ins a configuration names, and fill in their own defaults."""
+    """Find the plug-ins that a configuration names, and fill in their defaults."""
     found: Plugins = {}
     for item in fields(config):
         node = getattr(config, item.name)
         if isinstance(node, SimNode | PolicyNode | AlgoNode | CurriculumNode):
             found[item.name], own = plugins.configure_plugin(node.kind, node, item.name)
-            if getattr(node, "checkpoint", None) is None:  # a checkpoint says the sizes of its network itself
+            if getattr(node, "checkpoint", None) is None:  # a checkpoint holds the sizes of its network itself
                 config = replace(config, **{item.name: replace(node, options=thaw_config(own))})
     return config, found
 
 
 def print_config(command: Command, config: Any, found: Plugins) -> None:
-    """Print what would run."""
+    """Print the command and the plug-ins, plan and run folder that it would use."""
     rows = [("command", f"{command.name} ({command.body})")]
     for where, plugin in found.items():
         rows.append((where, f"{getattr(config, where).name} ({plugin.__module__}:{plugin.__qualname__})"))

@@ -1,4 +1,4 @@
-"""What `--help` prints. Nothing here imports Hydra or torch."""
+"""Print the help texts of `--help`. Imports neither Hydra nor torch."""
 
 from embodied_rl.cli.documentation import list_schema_keys
 from embodied_rl.cli.table import COMMANDS, LIST_SUMMARY, Command
@@ -14,7 +14,7 @@ _OPTIONS = [
 
 
 def make_overview() -> None:
-    """What `embodied-rl --help` prints."""
+    """Print the help of `embodied-rl --help`."""
     print("Online reinforcement learning for vision-language-action policies.\n")
     print("usage: embodied-rl <command> [key=value ...] [options]\n\ncommands")
     print_columns([*((name, command.summary) for name, command in COMMANDS.items()), ("list", LIST_SUMMARY)])
@@ -24,7 +24,7 @@ def make_overview() -> None:
 
 
 def make_command_help(command: Command) -> None:
-    """What `embodied-rl <command> --help` prints."""
+    """Print the help of `embodied-rl <command> --help`."""
     words = f" <{command.words.called}>{' ...' if command.words.many else ''}" if command.words else ""
     print(f"{command.summary}\n\nusage: embodied-rl {command.name}{words} [key=value ...] [options]\n\nexamples")
     for example in command.examples:

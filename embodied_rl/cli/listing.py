@@ -1,4 +1,4 @@
-"""`embodied-rl list`: what can be chosen. Plug-ins are not imported, except a simulator to ask for its tasks."""
+"""The command `embodied-rl list`. It imports no plug-ins, except simulators to list their tasks."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -23,7 +23,7 @@ SECTIONS = (*_KINDS, "plans", "benchmarks", "experiments", "tasks")
 
 
 def list_choices(words: Sequence[str]) -> int:
-    """Print everything, one section, or the keys of one choice (`list algos flow_sde`).
+    """Print all sections, one section, or the keys of one choice (`list algos flow_sde`).
 
     Raises:
         UserError: an unknown section, name or option.
@@ -50,7 +50,7 @@ def list_choices(words: Sequence[str]) -> int:
 
 
 def _config_dir(words: Sequence[str]) -> tuple[list[str], Path | None]:
-    """The plain words, and the folder of `--config-dir`."""
+    """Return the plain words and the folder of `--config-dir`."""
     typed, rest = make_option_parser().parse_known_args(words)
     if unknown := [text for text in rest if text.startswith("-")]:
         raise UserError(f"unknown option '{unknown[0]}': list takes --config-dir DIR alone.")
@@ -58,7 +58,7 @@ def _config_dir(words: Sequence[str]) -> tuple[list[str], Path | None]:
 
 
 def _plugin(group: str, name: str, config_dir: Path | None) -> str:
-    """The plug-in that a choice names; or that has the name itself."""
+    """Return the plug-in that the choice `name` uses, or `name` itself."""
     from embodied_rl.config.compose import list_options  # Hydra: only where it is needed
 
     return next((item.plugin for item in list_options(group, config_dir) if item.name == name and item.plugin), name)
@@ -79,7 +79,7 @@ def _rows(section: str, config_dir: Path | None) -> list[tuple[str, ...]]:
 
 
 def _tasks(asked: Sequence[str]) -> None:
-    """Of the simulators asked for; or of all, but that one in an environment of its own takes long to answer."""
+    """Print the tasks of the `asked` simulators, or of all; for slow ones in another environment, print a command."""
     for name in asked or plugins.list_names("sims"):
         if not asked and find_recipe_file(name) is not None:
             print(f"embodied-rl list tasks {name}")

@@ -1,4 +1,4 @@
-"""The console script. The first word picks the command; the rest are Hydra overrides and a few options."""
+"""The console script. The first word selects the command; the rest are Hydra overrides and a few options."""
 
 import os
 import sys
@@ -20,11 +20,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command.
 
     Args:
-        arguments: what was typed after `embodied-rl`; None takes it from the process.
+        arguments: the words after `embodied-rl`; None takes them from `sys.argv`.
 
     Returns:
-        The exit code: 0, 1 where the command found something wrong or a process it needs was lost, 2 for a mistake in
-        what was typed.
+        The exit code: 0; 1 if the command found a problem or lost a process that it needs; 2 for a mistake in the typed
+        command.
     """
     words = list(sys.argv[1:] if arguments is None else arguments)
     if (place := TorchrunPlace.find()) is not None:
@@ -39,10 +39,10 @@ def _run(arguments: list[str]) -> int:
         code = _dispatch(arguments)
         sys.stdout.flush()
         return code
-    except BrokenPipeError:  # the reader, such as `head`, has seen enough
+    except BrokenPipeError:  # the reader, such as `head`, closed the pipe
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         return CLOSED_PIPE
-    except SystemExit as end:  # what rich makes of the same
+    except SystemExit as end:  # rich turns a closed pipe into this
         if not isinstance(end.__context__, BrokenPipeError):
             raise
         return CLOSED_PIPE

@@ -1,4 +1,4 @@
-"""Sort what was typed after a command into overrides, plain words and options."""
+"""Parse the arguments of a command into overrides, plain words and options."""
 
 import argparse
 from collections.abc import Sequence
@@ -15,15 +15,15 @@ _SHOWN = ("--help", "--dry-run", "--cfg job", "--config-dir DIR", "-m")
 
 @dataclass(frozen=True)
 class Options:
-    """What was typed after a command.
+    """The parsed arguments of a command.
 
     Attributes:
-        overrides: `key=value` as typed, plain words turned into one.
-        dry_run: print what would run.
+        overrides: `key=value` as typed; plain words become one override.
+        dry_run: print what would run, without running it.
         show: print the configuration.
         sweep: run every combination.
         config_dir: an extra folder of YAML.
-        hydra: options that are Hydra's own to answer, with their values.
+        hydra: options that Hydra itself handles, with their values.
     """
 
     overrides: tuple[str, ...] = ()
@@ -35,24 +35,24 @@ class Options:
 
 
 class _Parser(argparse.ArgumentParser):
-    """Says what is wrong by a `UserError`."""
+    """A parser that reports mistakes as `UserError`."""
 
     def error(self, message: str) -> NoReturn:
         raise UserError(message)
 
 
 def make_option_parser() -> argparse.ArgumentParser:
-    """A parser that knows `--config-dir`, takes whole names of options alone, and raises `UserError`."""
+    """Return a parser that knows `--config-dir`, accepts no abbreviated options, and raises `UserError`."""
     parser = _Parser(add_help=False, allow_abbrev=False)
     parser.add_argument("--config-dir", "-cd")
     return parser
 
 
 def parse_arguments(command: Command, arguments: Sequence[str]) -> Options:
-    """Read what was typed after a command.
+    """Parse the arguments of a command.
 
     Raises:
-        UserError: an option that does not exist, or a plain word that the command does not take.
+        UserError: an option does not exist, or the command takes no such plain word.
     """
     parser = make_option_parser()
     parser.add_argument("--dry-run", action="store_true")
@@ -73,7 +73,7 @@ def parse_arguments(command: Command, arguments: Sequence[str]) -> Options:
 
 
 def read_config_folder(text: str | None) -> Path | None:
-    """The folder of `--config-dir`, where one was typed. Raises `UserError`: there is no such folder."""
+    """Return the folder of `--config-dir`, or None if not typed. Raises `UserError` if the folder does not exist."""
     if text is not None and not Path(text).is_dir():
         raise UserError(f"--config-dir {text}: there is no such folder.")
     return None if text is None else Path(text)
@@ -89,7 +89,7 @@ def _unknown_option(text: str) -> str:
 
 
 def _words(command: Command, words: Sequence[str]) -> list[str]:
-    """Plain words as an override of the key that takes them."""
+    """Turn plain words into an override of the command's key for words."""
     if not words:
         return []
     if command.words is None:

@@ -1,4 +1,4 @@
-"""From what was typed to the function that runs it, once or for every combination of a sweep."""
+"""Parse the arguments of a command and run it, once or for every combination of a sweep."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -12,10 +12,10 @@ from embodied_rl.planner import stored
 
 
 def run_command(command: Command, arguments: Sequence[str]) -> int:
-    """Run one command with what was typed after it.
+    """Run one command with its arguments.
 
     Raises:
-        UserError: a mistake in what was typed.
+        UserError: the arguments are wrong.
     """
     options = parse_arguments(command, arguments)
     options = replace(options, overrides=stored.expand_stored_plan(options.overrides))
@@ -29,7 +29,7 @@ def run_command(command: Command, arguments: Sequence[str]) -> int:
 
 
 def _check_experiment(command: Command, options: Options) -> None:
-    """An experiment is written for one command, and for those that start from the same YAML."""
+    """Check that a chosen experiment was written for this command, or for one with the same YAML."""
     known = {item.name: item for item in composition.list_experiments(options.config_dir)}
     for override in options.overrides:
         key, _, value = override.partition("=")

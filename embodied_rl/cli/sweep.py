@@ -1,4 +1,4 @@
-"""Sweeps, and questions that are Hydra's own to answer, go through Hydra's main function."""
+"""Run sweeps and Hydra's own options through Hydra's main function."""
 
 import os
 import sys
@@ -16,7 +16,7 @@ from embodied_rl.cli.options import Options
 from embodied_rl.cli.table import Command
 from embodied_rl.config import compose as composition
 
-# Runs make their own folders: Hydra makes none but that of the sweep's own record, and configures no logging.
+# Runs make their own folders: Hydra makes only the folder of the sweep's record, and configures no logging.
 _QUIET = (
     "hydra/job_logging=none",
     "hydra/hydra_logging=none",
@@ -28,10 +28,10 @@ _RECORD = "hydra.sweep.dir=${oc.select:run.root,runs}/sweeps/${now:%Y-%m-%d_%H-%
 
 
 def run_sweep(command: Command, options: Options) -> int:
-    """Check every combination of a sweep, then run them one after another; or answer one of Hydra's own options.
+    """Check all combinations of a sweep, then run them one after another; or handle one of Hydra's own options.
 
     Raises:
-        UserError: a mistake in what was typed; in a sweep, before its first run starts.
+        UserError: the arguments are wrong; a sweep raises it before its first run starts.
     """
     if options.hydra:
         _hydra(command, options, list(options.hydra), lambda mapping, overrides: None)

@@ -1,11 +1,11 @@
-"""Every command that composes a configuration. `list` alone composes none; it stands in `listing.py`."""
+"""The table of commands that compose a configuration. Only `list` composes none; see `listing.py`."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
 class Words:
-    """Plain words after a command: the key that takes them, what one is called, and whether there may be many."""
+    """The plain words after a command: the key that takes them, the noun for one word, and whether many are allowed."""
 
     key: str
     called: str
@@ -14,18 +14,18 @@ class Words:
 
 @dataclass(frozen=True)
 class Command:
-    """One word after `embodied-rl`.
+    """A command: the first word after `embodied-rl`.
 
     Attributes:
         name: the word.
         summary: one line for the overview.
-        schema: the class in `embodied_rl.config.schema` that its configuration freezes into.
-        body: "module:function", imported when it is called, with the frozen configuration as its only argument.
-        examples: what people type after the name.
-        check: "module:function" that finds what would keep it from working, for `--dry-run`; the body checks by itself.
-        config: the YAML it starts from; None where the dataclass alone says everything.
-        values: keys that hold a value although a folder of YAML has that name.
-        words: what plain words mean to it; None where it takes none.
+        schema: name of its configuration class in `embodied_rl.config.schema`.
+        body: "module:function", imported when called, with the frozen configuration as the only argument.
+        examples: typical arguments after the name.
+        check: "module:function" that finds what would make the command fail, for `--dry-run`; the body checks itself.
+        config: the YAML to start from; None if the dataclass alone defines everything.
+        values: keys that hold a plain value although a folder of YAML has the same name.
+        words: the meaning of plain words; None if the command takes none.
     """
 
     name: str

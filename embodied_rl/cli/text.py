@@ -1,4 +1,4 @@
-"""How commands print: aligned columns, wrapped to the terminal."""
+"""Print aligned columns, wrapped to the width of the terminal."""
 
 import sys
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ from rich.text import Text
 
 
 def make_console() -> Console:
-    """Standard output, as wide as the terminal, and wide where there is none."""
+    """Return a console on standard output: as wide as the terminal, or 120 columns if there is no terminal."""
     return Console(width=None if sys.stdout.isatty() else 120, highlight=False)
 
 

@@ -1,4 +1,4 @@
-"""What follows for a configuration where torchrun started this process. Imports nothing heavy."""
+"""Adapt a configuration to the processes that torchrun started. Imports nothing heavy."""
 
 from dataclasses import replace
 from typing import Any
@@ -9,10 +9,10 @@ from embodied_rl.ranks.torchrun_place import TorchrunPlace
 
 
 def place_on_torchrun(command: str, config: Any) -> Any:
-    """A configuration with torchrun's processes as its ranks; as it is where torchrun has no part in it.
+    """Return the configuration with torchrun's processes as ranks; unchanged if torchrun did not start this process.
 
     Raises:
-        UserError: a command that has no ranks, or plan.ranks was given and differs.
+        UserError: the command has no ranks, or the given plan.ranks differs from the number of processes.
     """
     place = TorchrunPlace.find()
     if place is None:
@@ -22,14 +22,14 @@ def place_on_torchrun(command: str, config: Any) -> Any:
             return config
         raise UserError(f"torchrun starts ranks of `train`; `{command}` is one process: type it without torchrun.")
     if config.resume is not None:
-        return config  # its run says how many ranks it has
+        return config  # the stored run sets the number of ranks
     if any(override.lstrip("+").partition("=")[0] == "plan.ranks" for override in config.run.overrides):
         place.check(config.plan.ranks, ", or leave plan.ranks out")
     return replace(config, plan=_plan(config.plan, place.size))
 
 
 def _plan(plan: Plan, ranks: int) -> Plan:
-    """`plan=auto` chooses how many processes to start; here they are started, and each simulates, infers and learns."""
+    """Return the plan with `ranks` ranks; `plan=auto` becomes colocated, because torchrun has started the ranks."""
     if plan.allocation == "auto":
         plan = replace(plan, allocation="colocated", slices=1)
     return replace(plan, ranks=ranks)

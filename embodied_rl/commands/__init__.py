@@ -1,1 +1,1 @@
-"""One subcommand a file."""
+"""The subcommands of `embodied-rl`, one per file."""

@@ -1,4 +1,4 @@
-"""`embodied-rl bench`: a simulator's speed, overlap, the planner's predictions, policies, or the demo's ablations."""
+"""`embodied-rl bench`: measure simulator speed, overlap, the planner's predictions, policies, or demo ablations."""
 
 import json
 from collections.abc import Mapping
@@ -24,10 +24,10 @@ SLICES = (1, 2)
 
 
 def run(config: BenchConfig) -> None:
-    """Measure, print, and write `<out>/bench_<what>.json`.
+    """Measure, print the results, and write them to `<out>/bench_<what>.json`.
 
     Raises:
-        UserError: nothing of that name can be measured.
+        UserError: the benchmark is unknown.
     """
     simulator = config.sim.name
     what = simulator if config.what == "sim" else config.what
@@ -46,7 +46,7 @@ def run(config: BenchConfig) -> None:
 
 
 def run_ablations(config: BenchConfig) -> None:
-    """Run the demo's ablations that are missing, and write `<out>/ablations.md` after each."""
+    """Run the demo's missing ablations, and write `<out>/ablations.md` after each."""
     from embodied_rl.benchmarks import ablations
 
     root, file = make_folder(Path(config.out) / "runs", "out"), Path(config.out) / "ablations.md"
@@ -57,7 +57,7 @@ def run_ablations(config: BenchConfig) -> None:
 
 
 def measure_simulator(config: BenchConfig) -> dict[str, Any]:
-    """The simulator against its own bare loop, and beside others of its kind."""
+    """Measure the simulator's speed against its own bare loop and against similar simulators."""
     from embodied_rl.benchmarks import peers, throughput
 
     simulator = SimulatorKind.find(config.sim).build(config.sim.num_envs)
@@ -69,7 +69,7 @@ def measure_simulator(config: BenchConfig) -> dict[str, Any]:
 
 
 def make_throughput_table(name: str, ours: Mapping[str, Any], others: list[Any]) -> Table:
-    """Control steps per second, and how they compare."""
+    """Make a table of control steps per second, with their ratios."""
     every, speed = ours["control_steps_between_pictures"], ours["control_steps_per_second"]
     bare, transport = ours["bare_control_steps_per_second"], ours.get("transport")
     rows: list[tuple[str, ...]] = [
@@ -88,7 +88,7 @@ def make_throughput_table(name: str, ours: Mapping[str, Any], others: list[Any])
 
 
 def measure_overlap(config: BenchConfig) -> dict[str, Any]:
-    """Simulators in processes of their own, in one and two slices; and symmetric ranks, one a core."""
+    """Measure the overlap of simulator processes in one and two slices, and the load of equal ranks, one per core."""
     from embodied_rl.benchmarks import busy, overlap
 
     cores = int(provenance.describe_hardware()["cores"])
@@ -104,8 +104,8 @@ def measure_overlap(config: BenchConfig) -> dict[str, Any]:
 
 
 def measure_pipeline(config: BenchConfig) -> dict[str, Any]:
-    """What carries a step, what a killed simulator costs, and the planner's predictions against measurements: stages
-    that sleep, then the configured training run."""
+    """Measure the transport of a step, the recovery from a killed simulator, and the planner's prediction errors: first
+    with stages that sleep, then with the configured training run."""
     from embodied_rl.benchmarks import live, pipeline, recovery, transport
     from embodied_rl.planner import choice, profile
     from embodied_rl.planner import resources as available
@@ -135,7 +135,7 @@ def measure_pipeline(config: BenchConfig) -> dict[str, Any]:
 
 
 def measure_async(config: BenchConfig) -> dict[str, Any]:
-    """Rollout workers that may be ahead of the learner, against collecting and learning in turn, and the prediction."""
+    """Compare rollout workers that run ahead of the learner with collecting and learning in turn, and predictions."""
     from embodied_rl.benchmarks import ahead
 
     extra = ahead.measure_overhead()
@@ -145,7 +145,7 @@ def measure_async(config: BenchConfig) -> dict[str, Any]:
 
 
 def measure_cluster(config: BenchConfig) -> dict[str, Any]:
-    """The same plans on a Ray cluster of two nodes and on this machine, and what a lost actor or node costs."""
+    """Compare plans on a two-node Ray cluster and on this machine, and measure the cost of a lost actor or node."""
     from embodied_rl.benchmarks import ray_overhead
 
     found, lost = ray_overhead.measure_cluster()
@@ -155,7 +155,7 @@ def measure_cluster(config: BenchConfig) -> dict[str, Any]:
 
 
 def measure_policy(config: BenchConfig) -> dict[str, Any]:
-    """What a cached prefix saves flow policies, in decisions and in updates: on one core, or on an accelerator."""
+    """Measure the time that a cached prefix saves in flow policies' decisions and updates, on a core or accelerator."""
     from embodied_rl.benchmarks import prefix_cache
 
     decisions, updates = prefix_cache.measure_policies(config)
@@ -168,7 +168,7 @@ def measure_policy(config: BenchConfig) -> dict[str, Any]:
 
 
 def count_memory(config: BenchConfig) -> dict[str, Any]:
-    """What updates of flow policies at full size take, and the least time of their decisions, by arithmetic."""
+    """Compute the memory of full-size flow policies in updates, and the least time of their decisions."""
     from embodied_rl.benchmarks import model_memory, networks
 
     tables, report = model_memory.measure_memory(networks.FULL)
@@ -178,12 +178,12 @@ def count_memory(config: BenchConfig) -> dict[str, Any]:
 
 
 def check_divisible(config: BenchConfig, slices: int) -> bool:
-    """Whether the environments can be cut into so many slices."""
+    """Return whether the environments divide equally into this many slices of `plan.workers` simulators."""
     return config.sim.num_envs % (slices * config.plan.workers) == 0
 
 
 def make_overlap_table(found: list[Mapping[str, Any]]) -> Table:
-    """Stage times of a slice, and the round they add up to, in milliseconds."""
+    """Make a table of a slice's stage times, and of the resulting round, in milliseconds."""
     caption = (
         "Slices × simulator processes of each. Milliseconds of a slice's stages, each alone;\n"
         "and of a round, a chunk of all environments: stages in turn, at best, and as measured."
@@ -200,7 +200,7 @@ def make_overlap_table(found: list[Mapping[str, Any]]) -> Table:
 
 
 def make_busy_table(found: Mapping[str, Any]) -> Table:
-    """Processor time of each rank, as a share of the time that passed."""
+    """Make a table of each rank's processor time, as a share of the elapsed time."""
     speed = f"{found['decisions_per_second']:.0f} decisions/s"
     caption = (
         f"Rollout and update: {found['iterations']} iterations of {found['seconds']:.2f} s, {speed}.\n"

@@ -1,9 +1,9 @@
-"""`embodied-rl collect`: demonstrations or rollouts on disk, one file an episode, or a LeRobotDataset.
+"""`embodied-rl collect`: write demonstrations or rollouts to disk, one file per episode, or as a LeRobotDataset.
 
 <out>/episode_000000.npz    see `embodied_rl.datasets.record`
-<out>/index.jsonl           one line an episode: file, task, instruction, seed, split, success, steps
+<out>/index.jsonl           one line per episode: file, task, instruction, seed, split, success, steps
 
-With format=lerobot, instead of .npz files, what docs/datasets.md describes.
+With format=lerobot, the dataset that docs/datasets.md describes replaces the .npz files.
 """
 
 import json
@@ -28,14 +28,14 @@ AT_ONCE = 16
 
 
 def run(config: CollectConfig) -> None:
-    """Collect and write; says how many succeeded."""
+    """Collect episodes, write them, and print how many succeeded."""
     kind = SimulatorKind.find(config.sim)
     split = "eval" if config.split == "train" else config.split
     listed = enumerate_episodes(kind.spec, split, config.episodes, task=config.task, seed=config.seed)
     if config.split == "train":  # demonstrations may be learned from, so they must not share seeds with evaluations
         listed = [Episode(e.index, e.task, derive_episode_seed("train", "train", config.seed, e.index)) for e in listed]
     out, successes = make_folder(Path(config.out), "out"), 0
-    with choose_writer(config, kind.spec) as write:  # what is wrong with it should not wait for the simulator
+    with choose_writer(config, kind.spec) as write:  # report its errors before building the simulator
         simulator = kind.build(AT_ONCE)
         actor = choose_policy(config.policy, simulator, AT_ONCE)
         with explain_errors(out, "out"), (out / "index.jsonl").open("w", encoding="utf-8") as index:
@@ -49,7 +49,7 @@ def run(config: CollectConfig) -> None:
 
 @contextmanager
 def choose_writer(config: CollectConfig, spec: SimulatorSpec) -> Iterator[Callable[[Record], dict[str, object]]]:
-    """A function that writes an episode in the format that is configured, and says where it is.
+    """Yield a function that writes an episode in the configured format, and returns its index entries.
 
     Raises:
         Unavailable: a package that the format needs is not installed.
@@ -57,14 +57,14 @@ def choose_writer(config: CollectConfig, spec: SimulatorSpec) -> Iterator[Callab
     if config.format == "npz":
         yield lambda record: {"file": write_npz(Path(config.out), record)}
         return
-    from embodied_rl.datasets.lerobot import collected  # pyarrow and PyAV, for those who ask for them
+    from embodied_rl.datasets.lerobot import collected  # needs the optional pyarrow and PyAV
 
     with collected.make_dataset(Path(config.out), spec, config.sim.name) as writer:
         yield lambda record: {"episode": collected.write_episode(writer, record)}
 
 
 def describe_record(record: Record, task: str) -> dict[str, object]:
-    """An episode's line of the index, but for where it is."""
+    """Return an episode's entries of the index, without its file or index."""
     return {
         "task": task, "instruction": record.instruction, "seed": record.episode.seed,
         "split": record.episode.split, "success": any(record.success), "steps": len(record.actions),
@@ -74,10 +74,10 @@ def describe_record(record: Record, task: str) -> dict[str, object]:
 def collect_episodes(
     policy: DeployedPolicy, simulator: Simulator, episodes: Sequence[Episode], seed: int
 ) -> Iterator[Record]:
-    """Run episodes without exploration, one control step at a time; yields each once those beside it are over, too.
+    """Run episodes without exploration, one control step at a time; yield the records of a batch when it is done.
 
     Raises:
-        UserError: NaN from the policy or the simulator, saying in which episode.
+        UserError: the policy or the simulator returned NaN; the message names the episode.
         WorkerDied: the simulator's worker died.
     """
     handle, runner = wrap_simulator(simulator), EpisodeRunner(policy, simulator.spec, seed, stepwise=True)
@@ -88,7 +88,7 @@ def collect_episodes(
 
 
 class _EpisodeRecorder(Observer):
-    """Records of episodes, by their index."""
+    """An observer that records episodes, by their index."""
 
     def __init__(self) -> None:
         self.records: dict[int, Record] = {}

@@ -1,4 +1,4 @@
-"""`embodied-rl compare`: runs side by side, paired where they ran the same episodes, averaged over seeds."""
+"""`embodied-rl compare`: compare runs side by side, paired by shared episodes and averaged over seeds."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -28,14 +28,14 @@ RefusedRow = tuple[str, str]
 
 @dataclass(frozen=True)
 class ComparedReport:
-    """One column of a comparison.
+    """One report in a comparison.
 
     Attributes:
-        group: what entries that differ in seed alone share.
-        label: the group, with the seed where it is known.
-        seed: of its run; None where nothing says.
+        group: name shared by all entries that differ only in the seed.
+        label: the group, with the seed if it is known.
+        seed: seed of its run; None if unknown.
         report: its newest evaluation.
-        metrics: rows of its metrics.jsonl; none for a bare report.
+        metrics: rows of its metrics.jsonl; empty for a report outside a run.
     """
 
     group: str
@@ -46,10 +46,10 @@ class ComparedReport:
 
 
 def run(config: CompareConfig) -> int:
-    """Compare reports: Markdown on standard output, `compare.md` and `compare.html` in `out`.
+    """Compare reports; print Markdown, and write `compare.md` and `compare.html` to `out`.
 
     Raises:
-        UserError: fewer than two runs, or one without an evaluation.
+        UserError: fewer than two runs are given, or a run has no evaluation.
     """
     if len(config.runs) < 2:
         raise UserError("Nothing to compare: give two runs or more, as in `embodied-rl compare <run> <run>`.")
@@ -64,16 +64,16 @@ def run(config: CompareConfig) -> int:
 
 
 def check_reports(config: CompareConfig) -> None:
-    """Find what cannot be compared. Raises `UserError`."""
+    """Check that every run has a readable report; raise `UserError` if not."""
     for text in config.runs:
         read_entry(Path(text))
 
 
 def read_entry(path: Path) -> ComparedReport:
-    """What a run folder, a folder with a report, or a report file says.
+    """Read the report of a run folder, a folder with a report, or a report file.
 
     Raises:
-        UserError: there is no report.
+        UserError: the folder has no report.
     """
     file = _report_file(path)
     report = Report.read(file)
@@ -87,7 +87,7 @@ def read_entry(path: Path) -> ComparedReport:
 
 
 def number_labels(entries: Sequence[ComparedReport]) -> list[ComparedReport]:
-    """The same entries with labels that differ: a second one of a name is numbered."""
+    """Return the entries with unique labels: number those that share a label."""
     labels = [entry.label for entry in entries]
     result: list[ComparedReport] = []
     for place, entry in enumerate(entries):
@@ -127,13 +127,13 @@ def average_seeds(entries: Sequence[ComparedReport]) -> tuple[dict[str, Mean], l
 
 
 def keep_newest_per_seed(members: Sequence[ComparedReport]) -> list[ComparedReport]:
-    """The last entry of each seed, in order of seeds: the same run twice is not two."""
+    """Return the last entry of each seed, ordered by seed, so that a run given twice counts once."""
     found = {entry.seed: entry for entry in members if entry.seed is not None}
     return [found[seed] for seed in sorted(found)]
 
 
 def to_markdown(entries: Sequence[ComparedReport]) -> str:
-    """The whole comparison as Markdown."""
+    """Return the whole comparison as Markdown."""
     headings = ("run", "split", "episodes", "success [95 %]", *_families(entries))
     parts = ["# Comparison", _markdown_table(headings, _rows(entries))]
     for title, headings, rows in _details(entries):
@@ -142,7 +142,7 @@ def to_markdown(entries: Sequence[ComparedReport]) -> str:
 
 
 def write_comparison(path: Path, entries: Sequence[ComparedReport]) -> None:
-    """The same as a self-contained page, with learning curves."""
+    """Write the comparison as a self-contained HTML page, with learning curves."""
     rows = [
         (escape(entry.label), make_bar(entry.report.success), *map(escape, row[1:]))
         for entry, row in zip(entries, _rows(entries), strict=True)
@@ -171,7 +171,7 @@ def _details(entries: Sequence[ComparedReport]) -> list[tuple[str, tuple[str, ..
 
 
 def average_curve(members: Sequence[ComparedReport], metric: str) -> Series:
-    """A metric over iterations: the mean over seeds that have it, and Student's interval where two or more do."""
+    """Return a metric's mean curve over the seeds that have it, with Student's interval where two or more have it."""
     members = keep_newest_per_seed(members) or members
     values: dict[int, list[float]] = {}
     for member in members:
@@ -238,7 +238,7 @@ def _grouped(entries: Sequence[ComparedReport]) -> dict[str, list[ComparedReport
 
 
 def _report_file(path: Path) -> Path:
-    """The report meant: a file itself, or the newest in a folder, of the usual conditions where there is such a one."""
+    """Return the report file: `path` itself, or the newest in the folder, preferably of a usual evaluation."""
     if path.is_file():
         return path
     files = sorted([*path.glob("report.json"), *path.glob("eval/*/report.json")], key=lambda f: f.stat().st_mtime_ns)
@@ -254,7 +254,7 @@ def _is_usual(metadata: Mapping[str, object]) -> bool:
 
 
 def _conditions(metadata: Mapping[str, object]) -> list[str]:
-    """What sets an evaluation apart from the usual one, after training, with everything shown."""
+    """Describe how an evaluation differs from the usual one: after training, in distribution, without ablation."""
     split, without = metadata.get("split", IN_DISTRIBUTION), metadata.get("ablate", "none")
     found = [f"({split})"] if split != IN_DISTRIBUTION else []
     found += [f"(without {without})"] if without != "none" else []
@@ -262,7 +262,7 @@ def _conditions(metadata: Mapping[str, object]) -> list[str]:
 
 
 def _run_folder(report: Path) -> RunFolder | None:
-    """The run a report lies in: <run>/report.json, or <run>/eval/<name>/report.json."""
+    """Return the run folder of <run>/report.json or <run>/eval/<name>/report.json; None for other reports."""
     parents = report.resolve().parents
     folders = [RunFolder(parents[level]) for level in (0, 2) if level < len(parents)]
     return next((folder for folder in folders if folder.config.is_file()), None)
@@ -282,5 +282,5 @@ def _mean_text(mean: Mean) -> str:
 
 
 def _share(value: float | None) -> float | None:
-    """A bound of an interval for a share, which cannot leave [0, 1]."""
+    """Clip an interval bound of a share to [0, 1]."""
     return None if value is None else min(1.0, max(0.0, value))

@@ -1,4 +1,4 @@
-"""What is wrong with this machine, and the remedy."""
+"""`embodied-rl doctor`: check this machine for problems, and print the remedies."""
 
 import os
 import platform
@@ -29,7 +29,7 @@ _OPEN_EGL = "import mujoco; context = mujoco.GLContext(16, 16); context.make_cur
 
 
 def run(config: DoctorConfig) -> int:
-    """Print every check; exit code 1 where one failed."""
+    """Print every check; return exit code 1 if one failed, else 0."""
     checks = examine(Path(config.run.root).expanduser().absolute())
     if config.sim is not None:
         checks += examine_simulator(config.sim)
@@ -43,7 +43,7 @@ def run(config: DoctorConfig) -> int:
 
 
 def examine(run_root: Path) -> list[Diagnosis]:
-    """All checks, for runs that would live in `run_root`."""
+    """Run all checks of the machine, for runs stored in `run_root`."""
     plain: tuple[Callable[[], Diagnosis], ...] = (
         check_python,
         check_torch,
@@ -61,7 +61,7 @@ def examine(run_root: Path) -> list[Diagnosis]:
 
 
 def examine_simulator(node: SimNode) -> list[Diagnosis]:
-    """The environment a simulator lives in, and what the simulator says of itself."""
+    """Check a simulator's Python environment and the simulator, including its own diagnosis."""
     kind = SimulatorKind.find(node)
     checks = [check_environment(kind)]
     try:
@@ -73,13 +73,13 @@ def examine_simulator(node: SimNode) -> list[Diagnosis]:
         checks.append(Diagnosis(node.name, "fail", said, remedy))
     try:
         own = kind.ask("diagnose") if hasattr(kind.simulator, "diagnose") else []
-    except (Unavailable, RunFailed):  # its package is missing: said above
+    except (Unavailable, RunFailed):  # its package is missing: reported above
         own = []
     return [*checks, *own]
 
 
 def check_environment(kind: SimulatorKind) -> Diagnosis:
-    """Whether a simulator has an environment of its own, and whether it was made with today's pins."""
+    """Check whether a simulator has its own environment, and whether that was made with the current pins."""
     name = kind.node.name
     if kind.interpreter is None:
         remedy = (
@@ -93,14 +93,14 @@ def check_environment(kind: SimulatorKind) -> Diagnosis:
 
 
 def check_python() -> Diagnosis:
-    """The interpreter is one that the package supports."""
+    """Check that the package supports this Python version."""
     recent = sys.version_info >= (3, 11)
     remedy = "" if recent else "install Python 3.11 or newer, then run make again"
     return Diagnosis("Python", "ok" if recent else "fail", platform.python_version(), remedy)
 
 
 def check_torch() -> Diagnosis:
-    """Torch loads."""
+    """Check that torch can be imported."""
     try:
         import torch
     except (ImportError, OSError) as error:
@@ -109,7 +109,7 @@ def check_torch() -> Diagnosis:
 
 
 def check_cores() -> Diagnosis:
-    """How many cores this process may use."""
+    """Check the number of cores that this process may use, and their load."""
     usable, physical = len(os.sched_getaffinity(0)), psutil.cpu_count(logical=False)
     found = f"{usable} usable ({physical} physical), load {os.getloadavg()[0]:.1f}"
     if usable < 2:
@@ -120,7 +120,7 @@ def check_cores() -> Diagnosis:
 
 
 def check_memory() -> Diagnosis:
-    """Enough memory for the simulators, the rollout and the policy."""
+    """Check that memory is enough for the simulators, the rollout and the policy."""
     available = psutil.virtual_memory().available
     found = f"{available / GIB:.1f} GiB available of {psutil.virtual_memory().total / GIB:.1f}"
     return _enough(
@@ -134,7 +134,7 @@ def check_memory() -> Diagnosis:
 
 
 def check_shared_memory() -> Diagnosis:
-    """Enough shared memory for images on their way between processes."""
+    """Check that shared memory is enough to send images between processes."""
     folder = Path("/dev/shm")
     if not folder.is_dir():
         return Diagnosis("shared memory", "warn", "no /dev/shm", "plan=split needs it; plan=colocated does not")
@@ -144,7 +144,7 @@ def check_shared_memory() -> Diagnosis:
 
 
 def check_disk(run_root: Path) -> Diagnosis:
-    """Enough disk for checkpoints and videos."""
+    """Check that disk space is enough for checkpoints and videos."""
     existing = next(folder for folder in (run_root, *run_root.parents) if folder.exists())
     free = shutil.disk_usage(existing).free
     return _enough(
@@ -153,7 +153,7 @@ def check_disk(run_root: Path) -> Diagnosis:
 
 
 def check_run_root(run_root: Path) -> Diagnosis:
-    """Runs can be written."""
+    """Check that the folder of runs is writable."""
     try:
         check_writable(str(run_root), "run.root")
     except ValueError as error:
@@ -162,7 +162,7 @@ def check_run_root(run_root: Path) -> Diagnosis:
 
 
 def check_mujoco() -> Diagnosis:
-    """MuJoCo loads, and something falls in it."""
+    """Check that MuJoCo can be imported, and that a body falls in a simulation step."""
     try:
         import mujoco
     except (ImportError, OSError) as error:
@@ -176,7 +176,7 @@ def check_mujoco() -> Diagnosis:
 
 
 def check_egl() -> Diagnosis:
-    """OpenGL without a display, which only `sim.renderer=egl` needs; tried in a process of its own, as it may crash."""
+    """Check OpenGL without a display, which only `sim.renderer=egl` needs; use a subprocess, because it may crash."""
     environment = {**os.environ, "MUJOCO_GL": "egl", "PYOPENGL_PLATFORM": "egl"}
     remedy = "optional, for sim.renderer=egl: apt install libegl1 libgl1-mesa-dri, or a GPU driver"
     try:
@@ -192,7 +192,7 @@ def check_egl() -> Diagnosis:
 
 
 def check_video_encoder() -> Diagnosis:
-    """Videos can be written."""
+    """Check that the video encoder is available."""
     try:
         import imageio_ffmpeg
 
@@ -203,7 +203,7 @@ def check_video_encoder() -> Diagnosis:
 
 
 def check_base_checkpoint() -> Diagnosis:
-    """The weights that training starts from came with the package."""
+    """Check that the package contains base checkpoints, from which training starts."""
     found = sorted(assets.find_assets_folder().glob("*.safetensors")) if assets.find_assets_folder().is_dir() else []
     if not found:
         remedy = "reinstall the package, or make one: embodied-rl sft experiment=tabletop_sft"

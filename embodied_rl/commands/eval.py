@@ -1,4 +1,4 @@
-"""`embodied-rl eval`: a checkpoint's success on exact episodes, with a report and videos."""
+"""`embodied-rl eval`: measure a checkpoint's success on fixed episodes, and write a report and videos."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -40,10 +40,10 @@ _NOTED_PACKAGES = ("embodied-rl", "torch", "numpy", "mujoco", "safetensors")
 
 
 def run(config: EvalConfig) -> int:
-    """Evaluate, film, write `report.json` and `report.html`, print a table.
+    """Evaluate a policy, record videos, write `report.json` and `report.html`, and print a table.
 
     Raises:
-        UserError: no such policy, simulator, split, task or initial state; or a policy made for another robot.
+        UserError: the policy, simulator, split, task or initial state is unknown, or the policy is for another robot.
     """
     who, file = find_policy(config)
     folder = None if file is None else find_run(file)
@@ -51,7 +51,7 @@ def run(config: EvalConfig) -> int:
     actor = None if file is None else load_deployed(who)
     if actor is not None:
         check_policy_fits(actor.embodiment, parts)
-    told = make_metadata(config, who, file, parts)  # whatever it fails of, before hours of episodes
+    told = make_metadata(config, who, file, parts)  # fail here, not after hours of episodes
     out = choose_output_folder(config, folder)
     played = [run_part(part, actor, who, config) for part in parts]
     results, spec = combine_results(parts, played)
@@ -67,10 +67,10 @@ def run(config: EvalConfig) -> int:
 
 
 def check_evaluation(config: EvalConfig) -> None:
-    """Find what cannot work before anything is loaded.
+    """Check an evaluation's configuration, before the policy's weights are loaded.
 
     Raises:
-        UserError: no such policy, simulator, split, task or initial state.
+        UserError: the policy, simulator, split, task or initial state is unknown.
     """
     _, file = find_policy(config)
     if file is not None:
@@ -79,10 +79,10 @@ def check_evaluation(config: EvalConfig) -> None:
 
 
 def check_policy_fits(embodiment: Embodiment, parts: Sequence[EvaluationPart]) -> None:
-    """A policy is evaluated where it can see and act as it was made to.
+    """Check that the observations and actions of every part fit the policy's embodiment.
 
     Raises:
-        UserError: naming the tasks where it cannot.
+        UserError: a part does not fit; the message names its tasks.
     """
     for part in parts:
         try:
@@ -96,10 +96,10 @@ def check_policy_fits(embodiment: Embodiment, parts: Sequence[EvaluationPart]) -
 
 
 def find_policy(config: EvalConfig) -> tuple[str, Path | None]:
-    """Who acts, in a word, and its file; None for the operator and for random actions.
+    """Return the policy's name or checkpoint and its file; the file is None for the operator and random actions.
 
     Raises:
-        UserError: there is no such checkpoint.
+        UserError: the checkpoint does not exist.
     """
     who = config.policy or config.checkpoint
     assert who is not None, "validation asks for it"
@@ -107,7 +107,7 @@ def find_policy(config: EvalConfig) -> tuple[str, Path | None]:
 
 
 def run_part(part: EvaluationPart, actor: Actor | None, who: str, config: EvalConfig) -> list[EpisodeResult]:
-    """Run the episodes of a part: a checkpoint in several simulators, the operator in the one that it sees."""
+    """Run the episodes of a part: a checkpoint in several simulators, the operator or random actions in one."""
     if actor is not None:
         return evaluate_parallel(actor, part, config)
     with closing(part.kind.build(1)) as simulator:
@@ -117,18 +117,18 @@ def run_part(part: EvaluationPart, actor: Actor | None, who: str, config: EvalCo
 
 
 def find_run(file: Path) -> RunFolder | None:
-    """The run a policy file lies in: <run>/policy.safetensors or <run>/checkpoints/<step>/policy.safetensors."""
+    """Return the run of <run>/policy.safetensors or <run>/checkpoints/<step>/policy.safetensors; None for others."""
     parents = file.resolve().parents
     folders = [RunFolder(parents[level]) for level in (0, 2) if level < len(parents)]
     return next((folder for folder in folders if folder.config.is_file()), None)
 
 
 def find_simulator(file: Path, folder: RunFolder | None, change: SimChange) -> SimNode | None:
-    """The simulator a policy was trained in: from its run's configuration, or from what the file says of itself; None
-    where neither says, or another one was typed.
+    """Return the simulator that a policy was trained in, from its run's configuration or else the file's metadata; None
+    if the source names none, or if the user chose another one.
 
     Raises:
-        UserError: what says so is damaged, or names code to run that nobody typed.
+        UserError: the source is damaged, or names code to run that the user did not type.
     """
     said = (
         read_metadata(file).extra.get("sim") if folder is None else configuration.read_config(folder.config).get("sim")
@@ -145,7 +145,7 @@ def find_simulator(file: Path, folder: RunFolder | None, change: SimChange) -> S
 
 
 def evaluate_parallel(actor: Actor, part: EvaluationPart, config: EvalConfig) -> list[EpisodeResult]:
-    """Evaluate with the simulators in processes of their own, one per part of the plan."""
+    """Evaluate with one simulator per part of the plan, each in its own process if several run on the CPU."""
     kind, spec, episodes = part.kind, part.spec, part.episodes
     processes = min(config.plan.parts, len(episodes))
     envs = max(1, min(kind.node.num_envs, len(episodes)) // processes)
@@ -165,7 +165,7 @@ def evaluate_parallel(actor: Actor, part: EvaluationPart, config: EvalConfig) ->
 
 
 def make_metadata(config: EvalConfig, who: str, file: Path | None, parts: Sequence[EvaluationPart]) -> dict[str, Any]:
-    """Where the figures come from."""
+    """Return the report's metadata: configuration, code version and hardware of the evaluation."""
     source, _ = provenance.gather_provenance()
     return {
         "checkpoint": who,
@@ -187,7 +187,7 @@ def make_metadata(config: EvalConfig, who: str, file: Path | None, parts: Sequen
 
 
 def choose_output_folder(config: EvalConfig, folder: RunFolder | None) -> Path:
-    """`out` where given; else a new folder in the run's `eval/`, or in `eval/` here for a bare file."""
+    """Return `out` if given; else a new folder in the run's `eval/`, or in `./eval/` for a file outside a run."""
     what = config.split if config.benchmark is None else config.benchmark.name
     name = what if config.ablate == "none" else f"{what}_without_{config.ablate}"
     if config.out is not None:
@@ -202,8 +202,8 @@ def film_as_configured(
     out: Path,
     config: EvalConfig,
 ) -> list[Path]:
-    """The videos that `video` asks for, of each part in a folder of its own where there are several; of checkpoints
-    alone, and none of an ablation.
+    """Record the configured videos, and return their paths; several parts have separate folders. Record none for an
+    ablation, the operator or random actions.
     """
     if config.ablate != "none" or actor is None:
         return []
@@ -216,7 +216,7 @@ def film_as_configured(
 
 
 def make_summary_table(report: Report) -> Table:
-    """Success by task and family, and over all."""
+    """Make a table of success by task, by family, and overall."""
     said = report.metadata
     where = f"split {said.get('split', '')}"
     if "benchmark" in said:

@@ -1,4 +1,4 @@
-"""`embodied-rl export`: a policy of ours as a checkpoint of lerobot's or openpi's, for who loads it there."""
+"""`embodied-rl export`: write a policy of this library as a checkpoint of lerobot or openpi."""
 
 import os
 from collections.abc import Iterator
@@ -25,10 +25,10 @@ DENOISE_STEPS = 10
 
 
 def run(config: ExportConfig) -> None:
-    """Write the folder; adapters become part of the weights they adapt.
+    """Export a policy file to a checkpoint folder; merge adapters into the weights.
 
     Raises:
-        UserError: no such checkpoint, a policy without such a format, or a folder that is not empty.
+        UserError: the checkpoint does not exist, the format does not support the policy, or `out` is not empty.
     """
     file, out = check_export(config)
     network, robot = build.load_backbone(file)
@@ -43,7 +43,7 @@ def run(config: ExportConfig) -> None:
 
 
 def list_untold(robot: Embodiment, form: str) -> Iterator[str]:
-    """What the policy is used with here that a folder of `form` does not say."""
+    """Yield notes on properties of the policy that the format `form` cannot store."""
     if form == "openpi" and any(source >= 0 for source in robot.relative):
         names = [name for name, source in zip(robot.action_names, robot.relative, strict=True) if source >= 0]
         yield f"actions relative to the state: {', '.join(names)} (openpi's training configuration says that)"
@@ -52,7 +52,7 @@ def list_untold(robot: Embodiment, form: str) -> Iterator[str]:
 
 
 def check_export(config: ExportConfig) -> tuple[Path, Path]:
-    """The policy file, and the folder it goes to.
+    """Check that an export is possible; return the policy file and the output folder.
 
     Raises:
         UserError: see `run`.
@@ -78,7 +78,7 @@ def check_export(config: ExportConfig) -> tuple[Path, Path]:
 def write_checkpoint(
     out: Path, network: FlowBackbone, robot: Embodiment, *, policy: str, form: str, steps: int
 ) -> None:
-    """Write a network and what it is attached to as a checkpoint folder of `form`."""
+    """Write a network and its embodiment as a checkpoint folder of the format `form`."""
     tensors = export_tensors.name_tensors(network, form)
     contents = _files(network, robot, policy, form, steps)
     with explain_errors(out, "out"):
@@ -88,7 +88,7 @@ def write_checkpoint(
             save_file(tensors, partial, export_tensors.make_header(network, tensors, form))
         for name, content in contents.items():
             lerobot_files.make_folder_of(name, out).write_bytes(content)
-        partial.replace(out / SINGLE)  # last: a folder with weights is whole
+        partial.replace(out / SINGLE)  # last: a folder with weights is complete
 
 
 def _files(network: FlowBackbone, robot: Embodiment, policy: str, form: str, steps: int) -> dict[str, bytes]:

@@ -1,7 +1,7 @@
-"""`embodied-rl import`: a checkpoint of another project as a policy file of ours, attached to a simulator.
+"""`embodied-rl import`: attach another project's checkpoint to a simulator, and write it as a policy file.
 
-`train` and `sft` take such checkpoints themselves; what only looks at a policy (`eval`, `play`, `collect`) takes the
-file.
+`train` and `sft` also read such checkpoints directly; commands that only run a policy (`eval`, `play`, `collect`) need
+the policy file.
 """
 
 from dataclasses import asdict
@@ -18,10 +18,10 @@ from embodied_rl.simulators.kind import SimulatorKind
 
 
 def run(config: ImportConfig) -> None:
-    """Attach it, write the file, and say where.
+    """Attach the checkpoint to the simulator, write the policy file, and print its path.
 
     Raises:
-        UserError: no such checkpoint, or it does not fit the simulator; with the key to set.
+        UserError: the checkpoint does not exist, or does not fit the simulator; the message names the key to set.
     """
     path, out = check_import(config), Path(config.out)
     kind = SimulatorKind.find(config.sim)
@@ -36,10 +36,10 @@ def run(config: ImportConfig) -> None:
 
 
 def check_import(config: ImportConfig) -> Path:
-    """The folder.
+    """Check the configured checkpoint folder, and return its path.
 
     Raises:
-        UserError: none was given, or it is none of another project's.
+        UserError: no folder was given, or it is no checkpoint of another project.
     """
     if config.policy.checkpoint is None:
         raise UserError("policy.checkpoint is missing. Add policy.checkpoint=<folder of lerobot's or openpi's>.")

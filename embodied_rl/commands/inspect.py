@@ -1,4 +1,4 @@
-"""`embodied-rl inspect`: what a checkpoint holds, and what would be missing to go on with it."""
+"""`embodied-rl inspect`: print the content of a checkpoint, and what is missing to train it."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -21,10 +21,10 @@ Row = tuple[str, str]
 
 
 def run(config: InspectConfig) -> None:
-    """Print it.
+    """Print the content of the checkpoint, and what is missing to train it.
 
     Raises:
-        CheckpointError: nothing of the kind is there, or it is damaged.
+        CheckpointError: the checkpoint does not exist, or is damaged.
     """
     path = assets.resolve_path(config.checkpoint)
     if detection.detect_format(path) is None:
@@ -38,7 +38,7 @@ def run(config: InspectConfig) -> None:
 
 
 def describe_policy_file(said: PolicyMetadata) -> Iterator[Row]:
-    """What a policy file of ours says."""
+    """Yield the rows that describe a policy file of this library."""
     robot = said.embodiment
     yield "format", "embodied-rl" + (f", made from {said.source.format}'s" if said.source else "")
     yield "policy", said.policy + (f", adapters of rank {said.adapters.rank}" if said.adapters else "")
@@ -60,7 +60,7 @@ def describe_policy_file(said: PolicyMetadata) -> Iterator[Row]:
 
 
 def describe_checkpoint(found: FoundCheckpoint) -> Iterator[Row]:
-    """What a checkpoint of another project says."""
+    """Yield the rows that describe a checkpoint of another project."""
     yield "format", found.format
     yield "policy", found.policy or "not said"
     yield "sizes", format_sizes(_sizes(found))
@@ -77,7 +77,7 @@ def describe_checkpoint(found: FoundCheckpoint) -> Iterator[Row]:
 
 
 def list_missing(found: FoundCheckpoint) -> Iterator[str]:
-    """What would keep it from being trained, and the key or file that mends it."""
+    """Yield the obstacles to training the checkpoint, each with the key or file that removes it."""
     if found.statistics.problem:
         yield found.statistics.problem
     for name in ("state", "action"):
@@ -99,7 +99,7 @@ def list_missing(found: FoundCheckpoint) -> Iterator[str]:
 
 
 def print_rows(rows: Iterator[Row]) -> None:
-    """Two columns, what is empty left out."""
+    """Print rows in two columns, without those that have no value."""
     table = Table(box=None, show_header=False, pad_edge=False)
     table.add_column(style="bold", no_wrap=True)
     table.add_column()
@@ -110,12 +110,12 @@ def print_rows(rows: Iterator[Row]) -> None:
 
 
 def format_sizes(config: Mapping[str, Any]) -> str:
-    """Keys and values on one line."""
+    """Format keys and values on one line."""
     return ", ".join(f"{key} {value}" for key, value in config.items())
 
 
 def describe_statistics(known: Normalisation) -> str:
-    """How something is normalised, and over which range."""
+    """Describe a normalisation: its kind and the ranges of its centres and scales."""
     if known.kind == "identity" or not len(known):
         return "not normalised"
     low, high = min(known.center), max(known.center)
@@ -123,7 +123,7 @@ def describe_statistics(known: Normalisation) -> str:
 
 
 def count_types(found: FoundCheckpoint) -> str:
-    """How many tensors are stored in which type."""
+    """Describe how many tensors are stored in each dtype."""
     counted = Counter(str(entry.dtype).removeprefix("torch.") for entry in found.tensors.values())
     return ", ".join(f"{number} {name}" for name, number in counted.items())
 
@@ -131,7 +131,7 @@ def count_types(found: FoundCheckpoint) -> str:
 def _sizes(found: FoundCheckpoint) -> Mapping[str, Any]:
     try:
         return thaw_config(attach.find_network_sizes(found, plugins.find_plugin("policies", str(found.policy)), {}))
-    except ValueError:  # said below, as something that is missing
+    except ValueError:  # `list_missing` reports the error
         return {}
 
 

@@ -1,4 +1,4 @@
-"""`embodied-rl plan`: what every allocation of this machine, or of another one, would make of a training run."""
+"""`embodied-rl plan`: predict the speed of a training run with every allocation of this or another machine."""
 
 import json
 from dataclasses import asdict
@@ -27,7 +27,7 @@ def run(config: PlanConfig) -> None:
     """Measure or read costs, predict, choose, print, and write `<out>/costs.json` and `<out>/plan.json`.
 
     Raises:
-        UserError: costs that cannot be read or measured here, resources that mean nothing, or no feasible plan.
+        UserError: costs cannot be read or measured here, the resources are invalid, or no plan is feasible.
     """
     resources = available.parse_resources(config.resources) if config.resources else auto.find_resources(config)
     folder, console = make_folder(Path(config.out), "out"), Console()
@@ -46,7 +46,7 @@ def run(config: PlanConfig) -> None:
 
 
 def read_or_measure_costs(config: PlanConfig, resources: Resources, folder: Path) -> CostFile:
-    """The costs of the file that was named; else measured here, and written to the folder."""
+    """Read the costs from the configured file; without one, measure them here and write them to the folder."""
     if config.costs is not None:
         return CostFile.read(Path(config.costs))
     if resources.devices:
@@ -65,7 +65,7 @@ def read_or_measure_costs(config: PlanConfig, resources: Resources, folder: Path
 
 
 def make_plan_table(made: Choice, forced: Candidate | None) -> Table:
-    """The choice, the runners-up, and the configured plan."""
+    """Make a table of the choice, the next best allocations, and the configured plan."""
     marks = "→ chosen" if forced is None else "→ chosen, * as configured"
     caption = (
         f"{marks}. ranks: with + those that collect beside them; sims: simulator processes of a slice, or "
@@ -85,7 +85,7 @@ def make_plan_table(made: Choice, forced: Candidate | None) -> Table:
 
 
 def make_cells(item: Candidate, best: Candidate) -> list[str]:
-    """What the allocation is, its speed, idle time and memory, and how much slower than the choice it is."""
+    """Return a table row: the allocation, its speed, idle time, memory, and difference in speed to the best."""
     plan, found, fastest = item.allocation, item.prediction, best.prediction
     assert fastest is not None
     slices = f"{plan.slices} {plan.order}" if plan.order == "ready" else str(plan.slices)
@@ -100,7 +100,7 @@ def make_cells(item: Candidate, best: Candidate) -> list[str]:
 
 
 def explain_choice(made: Choice, measured: CostFile, resources: Resources, work: Workload) -> str:
-    """The mathematics of the choice in a few lines."""
+    """Return a text that explains the choice with r and f of the stage costs."""
     share = work.envs // max(1, made.best.allocation.ranks)
     ratio, fixed = measured.costs.ratio(share), measured.costs.fixed_share(share)
     gain = (1 + ratio) / (1 + fixed)

@@ -1,4 +1,4 @@
-"""`embodied-rl play`: one episode of each task, as a video."""
+"""`embodied-rl play`: record one episode of each task as a video."""
 
 from pathlib import Path
 
@@ -12,7 +12,7 @@ from embodied_rl.simulators.kind import SimulatorKind
 
 
 def run(config: PlayConfig) -> None:
-    """Film, write, and say what happened."""
+    """Record the episodes, write the video, and print whether each succeeded."""
     kind = SimulatorKind.find(config.sim)
     episodes = choose_one_of_each(kind.spec, config)
     simulator = kind.build(len(episodes))
@@ -27,7 +27,7 @@ def run(config: PlayConfig) -> None:
 
 
 def choose_one_of_each(spec: SimulatorSpec, config: PlayConfig) -> list[Episode]:
-    """The first episode of every task that `config.task` allows."""
+    """Return the first episode of every task that `config.task` selects."""
     split = "eval" if config.split == "train" else config.split
     listed = enumerate_episodes(spec, split, 8 * len(spec.tasks), task=config.task, seed=config.seed)
     first: dict[int, Episode] = {}

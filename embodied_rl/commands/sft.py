@@ -1,4 +1,4 @@
-"""`embodied-rl sft`: behaviour cloning of a scripted operator, perception first. Makes the base checkpoint."""
+"""`embodied-rl sft`: make a base checkpoint: train perception, then clone a scripted operator; or clone a dataset."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -43,10 +43,10 @@ WANDERING = Disturbance(noise=0.4, drift=0.7, slip=0.03)
 
 
 def run(config: SftConfig) -> None:
-    """Record, teach, clone, evaluate, save.
+    """Train a policy on demonstrations, evaluate it, and save it.
 
     Raises:
-        UserError: a simulator without a scripted operator.
+        UserError: the simulator has no scripted operator.
     """
     check_cloning(config)
     keep_freed_memory()
@@ -74,11 +74,11 @@ def _operated(config: SftConfig, kind: SimulatorKind) -> tuple[FlowBackbone, Emb
 
 
 def check_cloning(config: SftConfig) -> None:
-    """Find what cannot be cloned, or with what, before the run's folder is made.
+    """Check the configuration, before the run's folder is made.
 
     Raises:
-        UserError: an algorithm that learns from rollouts, a device that is not there or a precision in which nothing
-            would be learned, or a dataset that cannot be cloned.
+        UserError: the algorithm learns from rollouts, the device is missing, the precision is too low to learn, or the
+            dataset cannot be cloned.
     """
     method = build.find_method(config.algo)
     if method.needs.learns_from != "demonstrations":
@@ -91,7 +91,7 @@ def check_cloning(config: SftConfig) -> None:
 
 
 def fit_network(config: SftConfig, simulator: Operated) -> tuple[FlowBackbone, Embodiment]:
-    """The network after both stages, and what it is attached to."""
+    """Train perception, then clone the operator; return the network and its embodiment."""
     _, options = plugins.configure_plugin("algorithms", config.algo, "algo")
     episodes = draw_episodes(simulator.spec, config.seed, config.task, max(options.frames + options.demonstrations, 1))
     seen, shown = episodes[: options.frames] or episodes[:1], episodes[options.frames :]
@@ -116,14 +116,14 @@ def fit_network(config: SftConfig, simulator: Operated) -> tuple[FlowBackbone, E
 
 
 def draw_episodes(spec: SimulatorSpec, seed: int, task: str | None, number: int) -> list[Episode]:
-    """The first training episodes of the seed that are of this task or family, null for any."""
+    """Return the first `number` training episodes of the seed with this task or family; None takes any task."""
     wanted = set(choose_tasks(spec, task))
     sampler = EpisodeSampler(spec, seed)
     return list(islice((e for e in map(sampler.episode, count()) if e.task in wanted), number))
 
 
 def follow_dataset(config: SftConfig, spec: SimulatorSpec) -> tuple[FlowBackbone, Embodiment]:
-    """The network after cloning a dataset, streamed from disk, and what it is attached to."""
+    """Clone a dataset, streamed from disk; return the network and its embodiment."""
     _, options = plugins.configure_plugin("algorithms", config.algo, "algo")
     with lessons.open_dataset(str(config.dataset)) as dataset:
         backbone, embodiment = make_network(config, spec, lessons.read_states(dataset), ())
@@ -136,7 +136,7 @@ def follow_dataset(config: SftConfig, spec: SimulatorSpec) -> tuple[FlowBackbone
 def report_success(
     config: SftConfig, kind: SimulatorKind, backbone: FlowBackbone, embodiment: Embodiment, folder: RunFolder
 ) -> Report:
-    """The success of the cloned policy, printed and written to the run folder."""
+    """Evaluate the cloned policy; print its success, write the report to the run folder, and return it."""
     spec = kind.spec
     actor = deploy_actor(backbone, embodiment, {"denoise_steps": config.algo.sampler.denoise_steps})
     actor.autocast = config.policy.autocast
@@ -155,7 +155,7 @@ def report_success(
 def make_network(
     config: SftConfig, spec: SimulatorSpec, state: NDArray[Any], auxiliary_names: Sequence[str]
 ) -> tuple[FlowBackbone, Embodiment]:
-    """The network to start from; with new weights, states are normalised as those demonstrated, [m, S], ask for."""
+    """Make the initial network and its embodiment; new weights use the statistics of the demonstrated states [m, S]."""
     if config.policy.checkpoint is not None:
         backbone, embodiment = build.build_backbone(config.policy, spec)
     else:
@@ -184,7 +184,7 @@ def _save(
     found: Report,
     dtype: torch.dtype,
 ) -> None:
-    """Write the policy; its header says how it was made and how it scored."""
+    """Write the policy, with its origin and its success in the header."""
     options = asdict(backbone.config)
     extra = build.describe_origin(config.sim, config.algo.sampler) | {
         "algo": config.algo.options,

@@ -1,4 +1,4 @@
-"""`embodied-rl sim install <simulator>`: a pinned Python environment for a simulator that cannot share ours."""
+"""`embodied-rl sim install <simulator>`: make a pinned Python environment for a simulator that cannot share ours."""
 
 import hashlib
 import json
@@ -31,11 +31,11 @@ STEP_DEADLINE = 3600.0
 
 
 def run(config: EnvironmentConfig) -> int:
-    """Say what will be done, then do it.
+    """Print the installation steps, then execute them.
 
     Raises:
-        UserError: no such simulator, an environment that is there already, a licence that was not accepted, a Python
-            that is too new or too old, or a step that failed.
+        UserError: the simulator is unknown, its environment already exists, its licence was not accepted, the Python
+            version is unsupported, or a step failed.
     """
     name, found = check_recipe(config)
     if config.keep and is_current(name):
@@ -53,7 +53,7 @@ def run(config: EnvironmentConfig) -> int:
 
 
 def check_recipe(config: EnvironmentConfig) -> tuple[str, Recipe]:
-    """The simulator that is meant and its recipe, where nothing stands in the way.
+    """Check that a simulator can be installed; return its name and recipe.
 
     Raises:
         UserError: see `run`.
@@ -80,10 +80,10 @@ def check_recipe(config: EnvironmentConfig) -> tuple[str, Recipe]:
 
 
 def find_full_name(word: str, having: Sequence[str]) -> str:
-    """The simulator that a word means: its name, or the beginning of exactly one name.
+    """Return the simulator's full name for a word: the name itself, or the beginning of exactly one name.
 
     Raises:
-        UserError: there is none.
+        UserError: no name, or more than one, begins with the word.
     """
     if word in plugins.list_names("sims"):
         return word
@@ -94,7 +94,7 @@ def find_full_name(word: str, having: Sequence[str]) -> str:
 
 
 def list_steps(found: Recipe, place: Path, python: str, options: Sequence[str]) -> list[list[str]]:
-    """What is executed, in turn."""
+    """Return the commands to execute, in order."""
     inside = str(place / "bin" / "python")
     steps = [[python, "-m", "venv", "--clear", str(place)]]
     steps += [[inside, "-m", "pip", "install", "--quiet", *options, *step] for step in found.steps]
@@ -104,7 +104,7 @@ def list_steps(found: Recipe, place: Path, python: str, options: Sequence[str]) 
 
 
 def print_steps(name: str, found: Recipe, place: Path, steps: Sequence[Sequence[str]]) -> None:
-    """Print what will be done, before it is."""
+    """Print the installation's properties and steps before they are executed."""
     rows = [("simulator", f"{name}: {found.about}"), ("folder", str(place)), ("takes", found.size)]
     rows += [("system", found.system)] if found.system else []
     rows += [("licence", found.licence)] if found.licence else []
@@ -115,10 +115,10 @@ def print_steps(name: str, found: Recipe, place: Path, steps: Sequence[Sequence[
 
 
 def make_environment(place: Path, steps: Sequence[Sequence[str]]) -> None:
-    """Execute the steps; what a failed one leaves is removed.
+    """Execute the steps; if one fails, remove the environment.
 
     Raises:
-        UserError: one failed, with its last words.
+        UserError: a step failed; the message holds its last output.
     """
     place.parent.mkdir(parents=True, exist_ok=True)
     try:
@@ -130,10 +130,10 @@ def make_environment(place: Path, steps: Sequence[Sequence[str]]) -> None:
 
 
 def execute_step(step: Sequence[str]) -> None:
-    """One step, with nobody to answer questions.
+    """Execute one step, without standard input.
 
     Raises:
-        UserError: it failed, or took longer than `STEP_DEADLINE`.
+        UserError: the step failed, or took longer than `STEP_DEADLINE`.
     """
     try:
         done = subprocess.run(
@@ -153,7 +153,7 @@ def execute_step(step: Sequence[str]) -> None:
 
 
 def write_mark(place: Path, name: str) -> None:
-    """Note what was installed; an environment without this is not finished."""
+    """Write the mark file with the installed packages; an environment without it is not finished."""
     frozen = subprocess.run(
         [str(place / "bin" / "python"), "-m", "pip", "freeze"], capture_output=True, text=True, timeout=120, check=True
     )
@@ -167,28 +167,28 @@ def write_mark(place: Path, name: str) -> None:
 
 
 def is_foreign(place: Path) -> bool:
-    """Whether there is something that nobody made as an environment."""
+    """Return whether the place exists with other content than a Python environment."""
     ours = (place / MARK, place / "pyvenv.cfg")
     return place.exists() and not any(each.exists() for each in ours) and (place.is_file() or any(place.iterdir()))
 
 
 def is_current(name: str) -> bool:
-    """Whether there is an environment, made from the recipe as it is now."""
+    """Return whether an environment exists that was made from the current recipe."""
     mark = find_environment_folder(name) / MARK
     return mark.exists() and json.loads(mark.read_text(encoding="utf-8")).get("recipe") == hash_recipe(name)
 
 
 def hash_recipe(name: str) -> str:
-    """Of the recipe as it is now: an environment that notes another was made from other pins."""
+    """Return the hash of the current recipe; an environment with another hash was made from other pins."""
     file = find_recipe_file(name)
     return "" if file is None else hashlib.sha256(file.read_bytes()).hexdigest()[:16]
 
 
 def find_python_version(python: str) -> str:
-    """Such as 3.11.2.
+    """Return an interpreter's version, such as 3.11.2.
 
     Raises:
-        UserError: it is no Python.
+        UserError: it is no Python interpreter.
     """
     if python == sys.executable:
         return platform.python_version()

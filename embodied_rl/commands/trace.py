@@ -1,4 +1,4 @@
-"""`embodied-rl trace`: one iteration of a run, for ui.perfetto.dev or chrome://tracing."""
+"""`embodied-rl trace`: write a trace of one iteration of a run, for ui.perfetto.dev or chrome://tracing."""
 
 import json
 from collections.abc import Sequence
@@ -17,10 +17,10 @@ from embodied_rl.runs.folder import RunFolder
 
 
 def run(config: TraceConfig) -> None:
-    """Write the trace, and print who did what for how long.
+    """Write the trace, and print a table of the times of each rank and simulator.
 
     Raises:
-        UserError: there is no such run, or it has kept no such iteration.
+        UserError: the run does not exist, or has not stored this iteration.
     """
     folder = RunFolder.latest("runs") if config.folder == "last" else RunFolder.open(config.folder)
     iteration, timelines = read_timelines(folder.path, config.iteration)
@@ -32,7 +32,7 @@ def run(config: TraceConfig) -> None:
 
 
 def list_events(timelines: Sequence[Timeline]) -> list[dict[str, Any]]:
-    """Chrome's trace events: a process for each rank, a thread in it for everybody who works for the rank."""
+    """Return Chrome trace events: a process for each rank, with a thread for the rank itself and each simulator."""
     start = min(timeline.began for timeline in timelines)
     found: list[dict[str, Any]] = []
     for rank, timeline in enumerate(timelines):
@@ -55,12 +55,12 @@ def list_events(timelines: Sequence[Timeline]) -> list[dict[str, Any]]:
 
 
 def list_lanes(timeline: Timeline) -> list[str]:
-    """Everybody who does something, the rank first."""
+    """Return the names of the rank and of the simulators in a timeline, the rank first."""
     return [RANK, *sorted({span.who for span in timeline.spans} - {RANK})]
 
 
 def make_trace_table(iteration: int, timelines: Sequence[Timeline]) -> Table:
-    """Who did what how often, and for how long."""
+    """Make a table of how often, and for how long, each rank and simulator performed each stage."""
     found = Table(title=f"iteration {iteration}", caption="Seconds of one iteration.", box=SIMPLE_HEAD)
     for heading in ("rank", "who", "what"):
         found.add_column(heading)

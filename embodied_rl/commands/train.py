@@ -1,4 +1,4 @@
-"""`embodied-rl train`: the loop, on one page."""
+"""`embodied-rl train`: start or resume a training run."""
 
 import hashlib
 from dataclasses import replace
@@ -25,11 +25,11 @@ from embodied_rl.training.loop import train
 
 
 def run(config: TrainConfig) -> None:
-    """Start a run, or continue one.
+    """Start a training run, or continue one.
 
     Raises:
-        UserError: a configuration that cannot work, a run that has nothing left to do, or numbers that are none.
-        RunFailed: a process that it needs was lost, and could not be replaced.
+        UserError: the configuration is invalid, the run is already finished, or a value became NaN or infinite.
+        RunFailed: a required process was lost, and could not be replaced.
     """
     config, folder = start_or_resume(config)
     if config.resume is not None and (note := stored.describe_move(folder.path / provenance.FILE)):
@@ -47,18 +47,18 @@ def run(config: TrainConfig) -> None:
 
 
 def derive_patience(plan: Plan, foreign: bool = False) -> float:
-    """Seconds that ranks wait for each other: enough to find out that a simulator hangs, and to replace it.
+    """Return how many seconds ranks wait for each other: enough to detect a hanging simulator, and to replace it.
 
     Args:
-        plan: of the run.
-        foreign: whether the simulator lives in another Python environment, and so in a process of its own.
+        plan: plan of the run.
+        foreign: whether the simulator runs in another Python environment, and therefore in its own process.
     """
     hung = plan.start_timeout + 2 * plan.call_timeout if foreign or plan.allocation == "split" else 0.0
     return max(300.0, hung)
 
 
 def check_start(config: TrainConfig) -> None:
-    """Find what would keep a run from starting, or from going on; nothing is made.
+    """Check that a run can start or continue, without creating any file.
 
     Raises:
         UserError: see `check_run` and `read_run_to_resume`.
@@ -70,10 +70,10 @@ def check_start(config: TrainConfig) -> None:
 
 
 def start_or_resume(config: TrainConfig) -> tuple[TrainConfig, RunFolder]:
-    """A new run folder; or, with `resume`, an old one and the configuration it was started with.
+    """Create a run folder; or, with `resume`, find the old one and the configuration that it was started with.
 
-    Where torchrun started several processes, each has the configuration from what was typed, and rank 0 says which
-    folder it is.
+    If torchrun started several processes, each composes the configuration from the command line, and rank 0 decides
+    on the folder.
     """
     if config.resume is not None:
         return read_run_to_resume(
@@ -91,7 +91,7 @@ def start_or_resume(config: TrainConfig) -> tuple[TrainConfig, RunFolder]:
 
 
 def start_run(config: TrainConfig) -> tuple[TrainConfig, RunFolder]:
-    """A new run folder, and the configuration with its plan."""
+    """Create a run folder; return it, and the configuration with the resolved plan."""
     check_run(config)
     config, plan = auto.resolve_plan(config)
     config = count_workers(config)
@@ -104,10 +104,10 @@ def start_run(config: TrainConfig) -> tuple[TrainConfig, RunFolder]:
 
 
 def join_run(config: TrainConfig, decision: dict[str, str]) -> RunFolder:
-    """The run folder that rank 0 made, where this process has the same configuration.
+    """Return the run folder that rank 0 created, after checking that this process has the same configuration.
 
     Raises:
-        UserError: it has another one, or does not see the folder.
+        UserError: the configurations differ, or this process does not see the folder.
     """
     if decision["configuration"] != hash_config(config):
         raise UserError("This process composed another configuration than rank 0: its files in configs/ differ.")
@@ -118,29 +118,29 @@ def join_run(config: TrainConfig, decision: dict[str, str]) -> RunFolder:
 
 
 def count_workers(config: TrainConfig) -> TrainConfig:
-    """The configuration with the number of rollout workers that its mode takes."""
+    """Return the configuration with the number of rollout workers of its mode."""
     return replace(config, plan=replace(config.plan, rollout_workers=choice.count_rollout_workers(config)))
 
 
 def hash_config(config: TrainConfig) -> str:
-    """SHA-256 of a configuration."""
+    """Return the SHA-256 hash of a configuration."""
     return hashlib.sha256(configuration.to_yaml(config).encode()).hexdigest()
 
 
 def find_run_to_resume(config: TrainConfig) -> RunFolder:
-    """The run that `resume` means.
+    """Return the folder of the run that `resume` selects.
 
     Raises:
-        UserError: there is no such run.
+        UserError: the run does not exist.
     """
     return RunFolder.latest(config.run.root) if config.resume == "last" else RunFolder.open(str(config.resume))
 
 
 def read_run_to_resume(config: TrainConfig) -> tuple[TrainConfig, RunFolder]:
-    """The run that `resume` means, and the configuration it was started with.
+    """Return the configuration and the folder of the run that `resume` selects.
 
     Raises:
-        UserError: there is no such run, its configuration is damaged or says which code to run, or it is done.
+        UserError: the run does not exist or is finished, or its configuration is damaged or names code to run.
     """
     folder = find_run_to_resume(config)
     old = trust.repeat_trusted(configuration.load_config(TrainConfig, folder.config), config, folder.config)
@@ -154,12 +154,11 @@ def read_run_to_resume(config: TrainConfig) -> tuple[TrainConfig, RunFolder]:
 
 
 def check_run(config: TrainConfig) -> None:
-    """Find what would otherwise be found by every rank, after the run's folder was made.
+    """Check a new run's configuration, before its folder is created and its ranks start.
 
     Raises:
-        UserError: an algorithm that does not learn from rollouts, groups that ranks would have to share, segments of
-            part of a decision, a task that the simulator does not have, a checkpoint that is damaged or of another
-            network.
+        UserError: the algorithm does not learn from rollouts, ranks would have to share groups, segments would split a
+            decision, the simulator lacks a task, or the checkpoint is damaged or of another network.
     """
     needs = build.find_method(config.algo).needs
     if needs.learns_from != "rollouts":
@@ -175,10 +174,10 @@ def check_run(config: TrainConfig) -> None:
 
 
 def check_groups(config: TrainConfig, size: int) -> None:
-    """Episodes of a group are collected by one process, and learned from by one rank.
+    """Check that environments divide into whole groups, as one process collects and one rank learns from a group.
 
     Raises:
-        UserError: not with these numbers.
+        UserError: they do not.
     """
     plan = config.plan
     counts = {"ranks": plan.ranks, "rollout workers": plan.rollout_workers or plan.ranks}
@@ -191,10 +190,10 @@ def check_groups(config: TrainConfig, size: int) -> None:
 
 
 def check_segments(config: TrainConfig) -> None:
-    """A rollout makes segments of whole decisions.
+    """Check that a rollout divides into segments of whole decisions.
 
     Raises:
-        UserError: not with these numbers.
+        UserError: it does not.
     """
     decisions, segments = config.train.decisions, config.segments
     if config.mode == "stream" and decisions % segments:

@@ -1,1 +1,1 @@
-"""From what was composed to frozen dataclasses: schema, plug-ins by name, files of the package, checks."""
+"""Configuration: composing YAML, the schema of frozen dataclasses, plug-ins by name, packaged assets, checks."""

@@ -1,4 +1,4 @@
-"""Files that travel with the package, base checkpoints above all: from `assets/` of a checkout, or inside a wheel."""
+"""Find files shipped with the package, mainly base checkpoints: in `assets/` of a checkout, or inside a wheel."""
 
 from pathlib import Path
 
@@ -9,14 +9,14 @@ PREFIX = "asset:"
 
 
 def find_assets_folder() -> Path:
-    """The folder of all assets."""
+    """Return the folder of all assets."""
     package = Path(__file__).parents[1]
     packaged = package / "_assets"
     return packaged if packaged.is_dir() else package.parent / "assets"
 
 
 def find_asset(name: str) -> Path:
-    """Where the asset `name` lies.
+    """Return the path of the asset `name`.
 
     Raises:
         UserError: there is no such asset.
@@ -33,5 +33,5 @@ def find_asset(name: str) -> Path:
 
 
 def resolve_path(text: str) -> Path:
-    """A path as configurations hold it: `asset:<name>` for an asset, anything else as it stands."""
+    """Return the path that a configuration value means: `asset:<name>` is an asset, anything else a plain path."""
     return find_asset(text.removeprefix(PREFIX)) if text.startswith(PREFIX) else Path(text)

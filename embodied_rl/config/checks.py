@@ -1,4 +1,4 @@
-"""What must hold between configuration keys, and outside them, before any worker starts."""
+"""Check configuration keys against each other, and against disk and simulator, before any worker starts."""
 
 import math
 import os
@@ -29,7 +29,7 @@ def validate_config(config: Any) -> None:
     """Check a frozen configuration of any command.
 
     Raises:
-        UserError: keys that contradict each other, a folder that cannot be written, a checkpoint that is not there.
+        UserError: keys contradict each other, a folder cannot be written, or a checkpoint is missing.
     """
     sim, plan = getattr(config, "sim", None), getattr(config, "plan", None)
     if isinstance(plan, Plan) and plan.allocation == "auto" and not isinstance(config, TrainConfig):
@@ -58,13 +58,13 @@ def validate_config(config: Any) -> None:
 
 
 def check_actor(config: EvalConfig) -> None:
-    """Exactly one policy is evaluated."""
+    """Check that exactly one policy to evaluate is given."""
     if (config.policy is None) == (config.checkpoint is None):
         raise UserError("Who acts? Give policy=<a run folder, a file, asset:<name>, expert or random>, once.")
 
 
 def check_division(sim: SimNode, plan: Plan) -> None:
-    """Every simulator gets the same number of environments, and every rank."""
+    """Check that environments can be divided evenly over simulators and over ranks."""
     if sim.num_envs % plan.parts or sim.num_envs % plan.ranks:
         who = "plan.rollout_workers" if plan.rollout_workers else "plan.ranks"
         who = f"{who} × plan.slices" if plan.allocation == "colocated" else f"{who} × plan.workers × plan.slices"
@@ -77,7 +77,7 @@ def check_division(sim: SimNode, plan: Plan) -> None:
 
 
 def check_training(config: TrainConfig) -> None:
-    """The plan of a run: who collects ahead of the learner is not the learner itself."""
+    """Check that the plan fits the training mode: stream and async need rollout workers besides the learner ranks."""
     plan = config.plan
     if plan.allocation == "auto":
         check_open(config.run.overrides)
@@ -93,7 +93,7 @@ def check_training(config: TrainConfig) -> None:
 
 
 def check_open(overrides: Sequence[str]) -> None:
-    """What `plan=auto` chooses cannot be set as well."""
+    """Check that no override sets a key that `plan=auto` chooses."""
     chosen = ("plan.ranks", "plan.slices", "plan.workers", "plan.rollout_workers")
     for override in overrides:
         if override.lstrip("+~").partition("=")[0] in chosen:
@@ -104,15 +104,15 @@ def check_open(overrides: Sequence[str]) -> None:
 
 
 def check_deadlines(plan: Plan) -> None:
-    """Nothing waits for ever."""
+    """Check that no timeout of the plan exceeds `LONGEST_DEADLINE`."""
     for key, seconds in (("start_timeout", plan.start_timeout), ("call_timeout", plan.call_timeout)):
         if not seconds <= LONGEST_DEADLINE:
             raise UserError(f"plan.{key} must be at most {LONGEST_DEADLINE} seconds, a day, not {seconds:g}.")
 
 
 def check_resume(overrides: Sequence[str]) -> None:
-    """A run that continues keeps the configuration it was started with, so nothing else can be set; what its folder may
-    not decide (`embodied_rl.simulators.trust`) is repeated."""
+    """Check that a resumed run changes no setting. Only `resume`, `run.root`, `cluster` and keys of `sim` may be typed;
+    `embodied_rl.simulators.trust` checks the last two."""
     for override in overrides:
         key = override.lstrip("+~").partition("=")[0]
         if key not in ("resume", "run.root", "cluster") and not key.startswith("sim."):
@@ -123,7 +123,7 @@ def check_resume(overrides: Sequence[str]) -> None:
 
 
 def check_sampler(sampler: SamplerNode) -> None:
-    """The sampler's bounds and weights make sense."""
+    """Check the sampler's bounds and step weights."""
     weights = sampler.step_weights
     if weights is not None and len(weights) != sampler.denoise_steps:
         raise UserError(
@@ -137,7 +137,7 @@ def check_sampler(sampler: SamplerNode) -> None:
 
 
 def check_checkpoint(policy: PolicyNode) -> None:
-    """The weights to start from are there."""
+    """Check that the checkpoint to start from exists."""
     if policy.checkpoint is None:
         return
     try:
@@ -149,22 +149,22 @@ def check_checkpoint(policy: PolicyNode) -> None:
 
 
 def check_learner(plan: Plan | None, policy: PolicyNode) -> None:
-    """Compiled graphs remember where weights are; those of a sharded learner come and go."""
+    """Check that a sharded learner does not compile: it moves weights, and compiled graphs need fixed addresses."""
     if plan is not None and plan.learner == "sharded" and policy.compile:
         raise UserError("plan.learner=sharded gathers weights anew for each use; leave policy.compile=true out.")
 
 
 def check_plain(experiment: str) -> None:
-    """A run's name is the name of one folder."""
+    """Check that the name of an experiment is a single folder name."""
     if Path(experiment).name != experiment:
         raise UserError(f"run.experiment must be a plain name without slashes, not {experiment!r}.")
 
 
 def check_writable(folder: str, where: str) -> None:
-    """A folder can be made and written, without making it.
+    """Check that a folder can be created and written, without creating it.
 
     Raises:
-        UserError: naming the key `where` and what is in the way.
+        UserError: the folder cannot be written; the message names the key `where` and the obstacle.
     """
     path = Path(folder).expanduser().absolute()
     existing = next(parent for parent in (path, *path.parents) if parent.exists())
@@ -175,10 +175,10 @@ def check_writable(folder: str, where: str) -> None:
 
 
 def check_episodes(spec: SimulatorSpec, split: str | None, task: str | None) -> None:
-    """The simulator has such a split, and such a task or family.
+    """Check that the simulator has this split, and this task or family.
 
     Raises:
-        UserError: naming the closest ones it has.
+        UserError: unknown split or task; the message suggests the closest names.
     """
     splits = ["train", "eval", *(name for name in spec.splits if name != "eval")]
     if split is not None and split not in splits:

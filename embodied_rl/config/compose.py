@@ -1,4 +1,4 @@
-"""Hydra composes YAML and overrides into a plain mapping. Where the YAML lies is decided here and nowhere else."""
+"""Compose YAML and overrides into a plain mapping with Hydra. Only this module decides where the YAML files are."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -28,24 +28,24 @@ VALUE_OF = "value_of_"
 
 
 def find_config_folder() -> Path:
-    """The folder of our own YAML: `configs/` in a checkout, inside the package in a wheel."""
+    """Return the folder of our own YAML: `configs/` in a checkout, inside the package in a wheel."""
     package = Path(__file__).parents[1]
     packaged = package / "_configs"
     return packaged if packaged.is_dir() else package.parent / "configs"
 
 
 def list_third_party() -> dict[str, Path]:
-    """Importable packages of YAML that other distributions offer by the entry point `embodied_rl.configs`."""
+    """Return package name → folder of YAML for other distributions with an entry point in `embodied_rl.configs`."""
     return {entry.value: Path(str(files(entry.value))) for entry in entry_points(group="embodied_rl.configs")}
 
 
 def list_config_folders(config_dir: Path | None = None) -> list[Path]:
-    """Every folder that is searched for YAML, in order."""
+    """Return all folders that are searched for YAML, in order."""
     return [find_config_folder(), *list_third_party().values(), *([config_dir] if config_dir else [])]
 
 
 class ConfigPackages(SearchPathPlugin):
-    """Lets Hydra see what other distributions offer."""
+    """A Hydra plug-in that adds the YAML of other distributions to the search path."""
 
     def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
         for package in list_third_party():
@@ -54,7 +54,7 @@ class ConfigPackages(SearchPathPlugin):
 
 @dataclass(frozen=True)
 class Experiment:
-    """One file of `configs/experiment/`. Its first comment reads `# <command>: <summary>`."""
+    """A file in `configs/experiment/`. Its first comment reads `# <command>: <summary>`."""
 
     name: str
     command: str
@@ -62,16 +62,16 @@ class Experiment:
 
 
 def list_experiments(config_dir: Path | None = None) -> list[Experiment]:
-    """Every experiment that can be chosen, sorted by name."""
+    """Return all experiments that can be chosen, sorted by name."""
     return [_experiment(option) for option in list_options("experiment", config_dir)]
 
 
 @dataclass(frozen=True)
 class GroupOption:
-    """One file that an override such as `algo=flow_sde` chooses; its first comment describes it.
+    """A file that an override such as `algo=flow_sde` chooses; its first comment describes it.
 
     Attributes:
-        name: what is typed. plugin: its key `name`, empty where it has none. summary: the comment.
+        name: the name to type. plugin: the value of its key `name`, or empty. summary: the comment.
     """
 
     name: str
@@ -80,7 +80,7 @@ class GroupOption:
 
 
 def list_options(group: str, config_dir: Path | None = None) -> list[GroupOption]:
-    """Every file of a group, sorted by name."""
+    """Return all files of a group, sorted by name."""
     found = {
         path.stem: path for folder in list_config_folders(config_dir) for path in sorted(folder.glob(f"{group}/*.yaml"))
     }
@@ -100,32 +100,32 @@ def _experiment(option: "GroupOption") -> Experiment:
 
 
 def list_groups(config_dir: Path | None = None) -> set[str]:
-    """Names of the folders of YAML that an override such as `sim=tabletop` chooses a file from."""
+    """Return the names of all groups: folders of YAML that an override such as `sim=tabletop` chooses a file from."""
     return {
         folder.name for top in list_config_folders(config_dir) for folder in top.iterdir() if any(folder.glob("*.yaml"))
     }
 
 
 def make_hydra_overrides(overrides: Sequence[str], values: Sequence[str], config_dir: Path | None = None) -> list[str]:
-    """The overrides as Hydra has to be told them.
+    """Translate overrides into Hydra's syntax.
 
-    A plain `key=value` may set a key that no YAML mentions (`++`): whether the key exists is for the dataclasses to
-    say. Choices of a file, Hydra's own keys, and overrides that already start with + or ~ stay as they are.
+    A plain `key=value` becomes `++key=value`, because it may set a key that no YAML mentions; the dataclasses check
+    later whether the key exists. Choices of a file, Hydra's own keys, and overrides that start with + or ~ stay.
 
     Args:
         overrides: as typed.
-        values: keys that hold a value although a folder of YAML has that name.
+        values: keys that hold a plain value although a folder of YAML has the same name.
         config_dir: an extra folder of YAML.
 
     Raises:
-        UserError: text that is no override.
+        UserError: a text is not a valid override.
     """
     chosen = list_groups(config_dir)
     return [_hydra_override(*_parsed(text), chosen, values) for text in overrides]
 
 
 def _parsed(text: str) -> tuple[str, Override]:
-    """An override as Hydra reads it. A value that is none of Hydra's words, such as many a path, is taken as text."""
+    """Parse an override with Hydra. A value that Hydra cannot parse, such as some paths, is quoted as text."""
     parser = OverridesParser.create()
     try:
         return text, parser.parse_override(text)
@@ -166,7 +166,7 @@ def compose_config(
         config_dir: an extra folder of YAML, searched last.
 
     Raises:
-        UserError: an unknown choice, or an override that cannot be read.
+        UserError: an unknown choice, or an override that cannot be parsed.
     """
     told = make_hydra_overrides(overrides, values, config_dir)
     if config_dir:
@@ -182,7 +182,7 @@ def compose_config(
 
 
 def make_plain(composed: DictConfig, experiment: str | None) -> dict[str, Any]:
-    """What Hydra composed as plain values, with the chosen experiment as `run.experiment` where none is given."""
+    """Convert a composed configuration to plain values; `experiment` becomes `run.experiment` if that is not set."""
     result = cast("dict[str, Any]", OmegaConf.to_container(composed, resolve=True))
     if experiment and isinstance(result.setdefault("run", {}), dict):
         result["run"].setdefault("experiment", experiment)
@@ -191,7 +191,7 @@ def make_plain(composed: DictConfig, experiment: str | None) -> dict[str, Any]:
 
 @contextmanager
 def explain_errors() -> Iterator[None]:
-    """Turn what Hydra says about a configuration into a `UserError` for the user."""
+    """Turn errors of Hydra and OmegaConf into `UserError`; a context manager."""
     try:
         yield
     except MissingConfigException as error:

@@ -1,7 +1,7 @@
-"""From a plain mapping, as Hydra composes it, to frozen dataclasses and back.
+"""Convert a plain mapping, as Hydra composes it, to frozen dataclasses and back.
 
-The dataclasses are schema, defaults and documentation at once: one string under each field says what it means. Every
-error names the full key, what was given, what was expected and what to type instead.
+The dataclasses are schema, defaults and documentation at once: one string under each field documents it. Every error
+names the full key, the given value, the expected value and the text to type instead.
 """
 
 import types
@@ -21,7 +21,7 @@ from embodied_rl.interfaces.errors import UserError
 
 
 class DataclassInstance(Protocol):
-    """Any instance of a dataclass."""
+    """The type of any dataclass instance."""
 
     __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
 
@@ -31,29 +31,29 @@ _SCALARS = {bool: "true or false", int: "a whole number", float: "a number", str
 
 
 def at_least(minimum: float, default: Any = MISSING) -> Any:
-    """A dataclass field whose value (where it is not None) may not be below `minimum`."""
+    """Make a dataclass field whose value, unless it is None, must be at least `minimum`."""
     return field(default=default, metadata={"at_least": minimum})
 
 
 def take_other_keys() -> Any:
-    """A dataclass field that takes the keys its class does not know: those of the plug-in that the class names."""
+    """Make a dataclass field that collects all keys unknown to its class: the keys of the plug-in that a node names."""
     return field(default_factory=dict[str, Any], metadata={"rest": True})
 
 
 def join_key(where: str, key: str) -> str:
-    """The full name of `key` inside the node `where`."""
+    """Return the full name of `key` inside the node `where`."""
     return f"{where}.{key}" if where else key
 
 
 def suggest_name(name: str, known: Sequence[str]) -> str:
-    """ "Did you mean 'x'?" with the closest known name, followed by all of them where they are few."""
+    """Return " Did you mean 'x'?" with the closest known name, and list all known names if there are at most 24."""
     close = get_close_matches(name, known, n=1, cutoff=0.5)
     hint = f" Did you mean '{close[0]}'?" if close else ""
     return f"{hint} Known: {', '.join(known)}." if known and len(known) <= 24 else hint
 
 
 def freeze_config(kind: type[Config], mapping: Mapping[str, Any], where: str = "") -> Config:
-    """Build `kind` from a mapping, its nested dataclasses included.
+    """Build a `kind` from a mapping, including nested dataclasses.
 
     Args:
         kind: a dataclass.
@@ -78,12 +78,12 @@ def freeze_config(kind: type[Config], mapping: Mapping[str, Any], where: str = "
         _check_bounds(value, known[key], join_key(where, key))
     try:
         return kind(**values, **({rest_name: extra} if rest_name else {}))
-    except ValueError as error:  # what a plug-in's own check says is for the user, whatever it raises
+    except ValueError as error:  # a plug-in's own check reports to the user, whatever ValueError it raises
         raise UserError(str(error)) from error
 
 
 def thaw_config(config: DataclassInstance) -> dict[str, Any]:
-    """The inverse of `freeze_config`: a mapping of plain values, plug-in keys beside those of their node."""
+    """Convert a dataclass to a mapping of plain values, with plug-in keys beside those of their node."""
     result: dict[str, Any] = {}
     for item in fields(config):
         value = getattr(config, item.name)
@@ -95,20 +95,20 @@ def thaw_config(config: DataclassInstance) -> dict[str, Any]:
 
 
 def to_yaml(config: DataclassInstance) -> str:
-    """The whole configuration, defaults included, as YAML."""
+    """Return the whole configuration, including defaults, as YAML."""
     return OmegaConf.to_yaml(OmegaConf.create(thaw_config(config)))
 
 
 def save_config(config: DataclassInstance, path: Path) -> None:
-    """Write the whole configuration, defaults included."""
+    """Write the whole configuration, including defaults, as YAML."""
     path.write_text(to_yaml(config), encoding="utf-8")
 
 
 def load_config(kind: type[Config], path: Path) -> Config:
-    """Read what `save_config` wrote.
+    """Read a configuration that `save_config` wrote.
 
     Raises:
-        UserError: the file is not there, or does not fit `kind`.
+        UserError: the file is missing, or does not fit `kind`.
     """
     mapping = read_config(path)
     try:
@@ -118,10 +118,10 @@ def load_config(kind: type[Config], path: Path) -> Config:
 
 
 def read_config(path: Path) -> dict[str, Any]:
-    """What `save_config` wrote, as plain values. Nothing that it refers to is looked up: the file may be a stranger's.
+    """Read a file of `save_config` as plain values. References are not resolved: the file may come from a stranger.
 
     Raises:
-        UserError: the file is not there, is damaged, or holds no keys.
+        UserError: the file is missing, is damaged, or holds no keys.
     """
     if not path.is_file():
         raise UserError(f"{path} is not there: is this the folder of a run?")
@@ -135,12 +135,12 @@ def read_config(path: Path) -> dict[str, Any]:
 
 
 def find_rest_field(kind: type[DataclassInstance]) -> str | None:
-    """Name of the field that takes unknown keys, or None."""
+    """Return the name of the field that takes unknown keys, or None."""
     return next((item.name for item in fields(kind) if item.metadata.get("rest")), None)
 
 
 def list_key_paths(kind: type[DataclassInstance], where: str = "") -> list[str]:
-    """The full names of all keys of a dataclass, nested ones included."""
+    """Return the full names of all keys of a dataclass, including nested ones."""
     result: list[str] = []
     for name, hint in get_type_hints(kind).items():
         if name not in {item.name for item in fields(kind)} or name == find_rest_field(kind):
@@ -188,7 +188,7 @@ def _wrong(value: Any, expected: str, where: str) -> UserError:
 
 
 def _convert(value: Any, hint: Any, where: str) -> Any:
-    """`value` as the type `hint`; see `freeze_config` for what is raised."""
+    """Convert `value` to the type `hint`; raises like `freeze_config`."""
     origin, options = get_origin(hint), get_args(hint)
     if hint is Any:
         return value

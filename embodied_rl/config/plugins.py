@@ -1,8 +1,8 @@
-"""Name → class of simulators, policies, algorithms and curricula. The engine knows none of them: entry points do.
+"""Find the classes of simulators, policies, algorithms and curricula by name, through entry points.
 
 A distribution offers plug-ins with an entry point in one of `GROUPS` that names a table, such as
 `builtin = "embodied_rl_sims:SIMS"`. The table maps a name to "module:Class" and imports nothing, so that names can be
-listed, and misspelt ones answered, without loading any simulator or network.
+listed, and suggested for misspelt ones, without loading any simulator or network.
 """
 
 from collections.abc import Mapping
@@ -26,7 +26,7 @@ _SINGULAR = {"sims": "simulator", "policies": "policy", "algorithms": "algorithm
 
 @cache
 def list_plugins(kind: str) -> dict[str, str]:
-    """All plug-ins of a kind, name → "module:Class", over every installed distribution.
+    """Return all plug-ins of a kind in all installed distributions, name → "module:Class".
 
     Raises:
         UserError: two distributions offer the same name, or one offers plug-ins under the old name of a group.
@@ -46,12 +46,12 @@ def list_plugins(kind: str) -> dict[str, str]:
 
 
 def list_names(kind: str) -> list[str]:
-    """Names of all plug-ins of a kind, sorted."""
+    """Return the names of all plug-ins of a kind, sorted."""
     return sorted(list_plugins(kind))
 
 
 def find_path(kind: str, name: str) -> str:
-    """Where a plug-in lives, "module:Class", without importing it.
+    """Return the path "module:Class" of a plug-in without importing it.
 
     Raises:
         UserError: there is no such plug-in.
@@ -66,7 +66,7 @@ def find_path(kind: str, name: str) -> str:
 
 
 def find_plugin(kind: str, name: str) -> type[Any]:
-    """Import a plug-in.
+    """Import a plug-in and return its class.
 
     Raises:
         UserError: there is no such plug-in, or a package that it needs is not installed.
@@ -76,7 +76,7 @@ def find_plugin(kind: str, name: str) -> type[Any]:
         return getattr(import_module(module), attribute)
     except ModuleNotFoundError as error:
         if error.name is None or error.name.partition(".")[0] == module.partition(".")[0]:
-            raise  # a slip of the plug-in's author, not of the user
+            raise  # a mistake of the plug-in's author, not of the user
         raise UserError(
             f"{_SINGULAR[kind]} '{name}' needs the package '{error.name}', which is not installed here."
         ) from error
@@ -88,7 +88,7 @@ def configure_plugin(kind: str, node: DataclassInstance, where: str) -> tuple[ty
     Args:
         kind: one of `GROUPS`.
         node: a `SimNode`, `PolicyNode`, `AlgoNode` or `CurriculumNode`.
-        where: the node's full name, for messages.
+        where: full name of the node, for messages.
 
     Returns:
         The plug-in's class, and an instance of its `Config`.

@@ -1,4 +1,4 @@
-"""Keys of a configuration that had another name once. Who types or reads an old one is told the new one."""
+"""The configuration keys that were renamed, and the message that tells the user the new name."""
 
 from collections.abc import Collection
 
@@ -7,6 +7,6 @@ RENAMED = {"episodes": "curriculum"}
 
 
 def describe_renamed(key: str, known: Collection[str]) -> str:
-    """What to write in place of an old key, to follow a message; empty where none of the `known` keys was called so."""
+    """Return a sentence that gives the new name of an old key, to append to a message; empty if it is not `known`."""
     new = RENAMED.get(key)
     return f" It is called '{new}' now." if new in known else ""

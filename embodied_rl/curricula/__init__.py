@@ -1,4 +1,4 @@
-"""What decides which task is drawn, one method a file. `CURRICULA` is what the entry point shows: name → class."""
+"""The built-in curricula, one per file. The entry point refers to `CURRICULA`: name → class."""
 
 CURRICULA = {
     "uniform": "embodied_rl.curricula.uniform:Uniform",

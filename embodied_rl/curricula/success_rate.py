@@ -1,11 +1,11 @@
-"""More of the tasks whose success is neither certain nor hopeless.
+"""A curriculum that prefers tasks whose success is neither certain nor hopeless.
 
-With success probability p, p (1 − p) is the variance of the outcome: what an update can learn from. It is the score of
-ProCuRL (Tzannetos et al. 2023, arXiv:2304.12877; there p (p* − p), with p* the best that can be reached, here 1) and
+With success probability p, p (1 − p) is the variance of the outcome, which an update can learn from. It is the score of
+ProCuRL (Tzannetos et al. 2023, arXiv:2304.12877; there p (p* − p), with p* the best reachable probability, here 1) and
 the "learnability" of Sampling For Learnability (Rutherford et al. 2024, arXiv:2408.15099).
 
-What we left out: the softmax of the one, and the search among random levels of the other. The tasks of a simulator are
-few, so each keeps a running mean of its own successes, and a floor keeps every task in the draw:
+We left out the softmax of ProCuRL and the search among random levels of Sampling For Learnability. A simulator has few
+tasks, so each task has its own running mean of success, and a floor keeps every task in the draw:
 
     weight = uniform weight × (floor + p (1 − p))
     p = 1/2 at first, then p ← p + rate (success − p) after each episode
@@ -25,7 +25,7 @@ from embodied_rl.interfaces.sim import Array, SimulatorSpec
 
 @dataclass(frozen=True)
 class SuccessRateConfig:
-    """Settings."""
+    """The settings of `SuccessRate`."""
 
     floor: float = 0.05
     """added to p (1 − p), which is 1/4 at most, so that no task is forgotten; above 0."""
@@ -37,7 +37,7 @@ class SuccessRate(Curriculum):
     """More of the tasks whose success is neither certain nor hopeless: by floor + p (1 − p).
 
     Raises:
-        UserError: a floor or a rate outside its bounds.
+        UserError: floor or rate is out of bounds.
     """
 
     Config = SuccessRateConfig
@@ -51,18 +51,18 @@ class SuccessRate(Curriculum):
         self._success = np.full(len(spec.tasks), 0.5)
 
     def weights(self) -> NDArray[np.float64]:
-        """float64 [tasks]."""
+        """Return the weights, float64 [tasks]."""
         return self._uniform * (self.config.floor + self._success * (1 - self._success))
 
     def update(self, finished: Sequence[EpisodeRecord]) -> None:
-        """Count the episodes one by one."""
+        """Update the running means with the finished episodes, one by one."""
         for record in finished:
             self._success[record.task] += self.config.rate * (record.success_once - self._success[record.task])
 
     def state(self) -> dict[str, Array]:
-        """The running means."""
+        """Return a copy of the running means."""
         return {"success": self._success.copy()}
 
     def load(self, state: Mapping[str, Array]) -> None:
-        """The inverse of `state`."""
+        """Restore the running means that `state` returned."""
         self._success[:] = state["success"]

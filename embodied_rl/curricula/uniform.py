@@ -1,4 +1,4 @@
-"""Every family equally often, and the tasks of a family equally often."""
+"""A curriculum that draws every family equally often, and the tasks of a family equally often."""
 
 from collections import Counter
 from dataclasses import dataclass
@@ -11,14 +11,14 @@ from embodied_rl.interfaces.sim import SimulatorSpec
 
 
 def make_uniform_weights(spec: SimulatorSpec) -> NDArray[np.float64]:
-    """float64 [tasks]: 1 / number of tasks of its family, so that those of each family add up to 1."""
+    """Return float64 [tasks]: 1 / (number of tasks in the family), so that the weights of each family add up to 1."""
     sizes = Counter(task.family for task in spec.tasks)
     return np.array([1 / sizes[task.family] for task in spec.tasks], np.float64)
 
 
 @dataclass(frozen=True)
 class UniformConfig:
-    """There is nothing to set."""
+    """The settings of `Uniform`, which has none."""
 
 
 class Uniform(Curriculum):
@@ -30,5 +30,5 @@ class Uniform(Curriculum):
         self._weights = make_uniform_weights(spec)
 
     def weights(self) -> NDArray[np.float64]:
-        """float64 [tasks]."""
+        """Return the weights, float64 [tasks]."""
         return self._weights

@@ -1,4 +1,4 @@
-"""Families and tasks as often as they are told to be."""
+"""A curriculum that draws families and tasks by fixed weights."""
 
 from dataclasses import dataclass, field
 
@@ -14,7 +14,7 @@ from embodied_rl.interfaces.sim import SimulatorSpec
 
 @dataclass(frozen=True)
 class WeightedConfig:
-    """Settings."""
+    """The settings of `Weighted`."""
 
     weights: dict[str, float] = field(default_factory=dict)
     """how many times as often as in the uniform draw, by family or task; 1 for those left out."""
@@ -23,11 +23,11 @@ class WeightedConfig:
 class Weighted(Curriculum):
     """Families, then tasks, by weights that stay as they are.
 
-    A task's weight is that of the uniform draw, times its family's number, times its own. A name that is both a
-    family's and a task's means the family.
+    A task's weight is its uniform weight times the weight of its family times its own weight. A name that belongs to
+    both a family and a task means the family.
 
     Raises:
-        UserError: a name that the simulator does not have, a negative number, or nothing left to draw.
+        UserError: a name is unknown to the simulator, a weight is negative, or all weights are 0.
     """
 
     Config = WeightedConfig
@@ -47,5 +47,5 @@ class Weighted(Curriculum):
             raise UserError("curriculum.weights leaves no task to draw: give one of them more than 0.")
 
     def weights(self) -> NDArray[np.float64]:
-        """float64 [tasks]."""
+        """Return the weights, float64 [tasks]."""
         return self._weights

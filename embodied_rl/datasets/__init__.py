@@ -1,1 +1,1 @@
-"""Recorded episodes in the formats of other projects (docs/datasets.md)."""
+"""Store recorded episodes, as .npz files or as a LeRobotDataset (docs/datasets.md)."""

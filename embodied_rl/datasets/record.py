@@ -1,7 +1,7 @@
-"""One recorded episode, and its file.
+"""Hold one recorded episode, and write it to a file.
 
 episode_000000.npz    images/<camera> uint8 [T, h, w, 3] and state float32 [T, S] before each control step;
-                      actions float32 [T, A], reward float32 [T] and success bool [T] of it
+                      actions float32 [T, A], reward float32 [T] and success bool [T] of each control step
 """
 
 from dataclasses import dataclass, field
@@ -14,10 +14,10 @@ from embodied_rl.interfaces.sim import Array, Episode, Observation, StepResult
 
 @dataclass
 class Record:
-    """One episode as it goes, control step by control step: what was seen, done and reached.
+    """One recorded episode: observations, actions, rewards and success of each control step.
 
     Attributes:
-        observations: before each control step, of one row.
+        observations: the observation before each control step, of one row.
         actions: float32 [A] each, as executed.
         source: a `Source` for each action.
     """
@@ -39,7 +39,7 @@ class Record:
         self.source.append(int(result.source[row, 0]))
 
     def arrays(self) -> dict[str, Array]:
-        """What the file holds."""
+        """Return the arrays of the episode's file."""
         seen = Observation.concatenate(self.observations)
         return {
             **{f"images/{name}": image for name, image in seen.images.items()},
@@ -51,7 +51,7 @@ class Record:
 
 
 def write_npz(out: Path, record: Record) -> str:
-    """Write an episode's file into the folder `out`; returns its name."""
+    """Write an episode's file into the folder `out`; return the file's name."""
     file = f"episode_{record.episode.index:06d}.npz"
     np.savez_compressed(out / file, allow_pickle=False, **record.arrays())
     return file

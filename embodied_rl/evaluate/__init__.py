@@ -1,1 +1,1 @@
-"""Measuring a policy: exact episodes, intervals, reports, videos and comparisons."""
+"""The evaluation of policies: exact episodes, intervals, reports, videos and comparisons."""

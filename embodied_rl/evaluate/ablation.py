@@ -1,4 +1,4 @@
-"""Policies that are shown black images or wrong instructions, to see whether they look and listen."""
+"""Ablations of a policy's inputs: black images or wrong instructions, to test whether the policy uses them."""
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -15,28 +15,28 @@ from embodied_rl.rollout.runner import split_into_batches
 
 @dataclass(frozen=True)
 class AblatedPolicy:
-    """A policy that is shown what `alter` makes of an observation."""
+    """A policy whose observations are first changed by `alter`."""
 
     policy: DeployedPolicy
     alter: Callable[[Observation, NoiseKeys], Observation]
 
     def infer(self, observation: Observation, keys: NoiseKeys) -> np.ndarray:
-        """See `DeployedPolicy`."""
+        """Return chunks for the altered observation; see `DeployedPolicy`."""
         return self.policy.infer(self.alter(observation, keys), keys)
 
 
 def blank_images(observation: Observation, keys: NoiseKeys) -> Observation:
-    """The observation with black images."""
+    """Return the observation with black images."""
     return replace(observation, images={name: np.zeros_like(image) for name, image in observation.images.items()})
 
 
 def replace_instructions(shown: Mapping[int, str], observation: Observation, keys: NoiseKeys) -> Observation:
-    """The observation with the instructions of `shown`, by the episode's index."""
+    """Return the observation with instructions from `shown`, looked up by the episode's index."""
     return replace(observation, instruction=tuple(shown[int(index)] for index in keys.episode))
 
 
 def read_instructions(handle: Handle, episodes: Sequence[Episode], envs: int) -> dict[int, str]:
-    """Episode index → what the simulator asks for in it, known only once it starts."""
+    """Start each episode and return episode index → its instruction, which is only known after the start."""
     found: dict[int, str] = {}
     for batch in split_into_batches(episodes, envs):
         padded = [*batch, *[None] * (envs - len(batch))]
@@ -49,18 +49,18 @@ def read_instructions(handle: Handle, episodes: Sequence[Episode], envs: int) ->
 
 
 def exchange_instructions(episodes: Sequence[Episode], own: Mapping[int, str], seed: int) -> dict[int, str]:
-    """Give each episode the instruction of another one, of another task; every instruction is used once.
+    """Give each episode the instruction of an episode of another task; every instruction is used once.
 
     Args:
-        episodes: the list that is evaluated.
+        episodes: the episodes to evaluate.
         own: episode index → its own instruction.
-        seed: fixes who gets which.
+        seed: seed of the exchange.
 
     Returns:
         Episode index → the instruction to show.
 
     Raises:
-        UserError: one task has more than half of the episodes, so that there are too few others.
+        UserError: one task has more than half of the episodes, so that no such exchange exists.
     """
     tasks = [episode.task for episode in episodes]
     task, most = Counter(tasks).most_common(1)[0]
@@ -76,8 +76,8 @@ def exchange_instructions(episodes: Sequence[Episode], own: Mapping[int, str], s
 
 
 def _partner(row: int, source: np.ndarray, tasks: Sequence[int]) -> int:
-    """Whom `row` can swap with, so that both end up with another task.
+    """Return a row that `row` can swap with, so that both get an instruction of another task.
 
-    It exists: at most twice `most` - 1 rows are unfit, those of this task and those holding one, `row` being both.
+    It exists: at most 2 `most` - 1 rows are unfit (rows of this task, or holding its instruction; `row` is both).
     """
     return next(other for other in range(len(tasks)) if tasks[row] not in (tasks[other], tasks[source[other]]))

@@ -1,4 +1,4 @@
-"""What an evaluation runs: drawn episodes of one simulator, or a benchmark's tasks × initial states × seeds."""
+"""List the episodes of an evaluation: drawn from one simulator, or a benchmark's tasks × initial states × seeds."""
 
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -21,13 +21,13 @@ DRAWN = 512
 
 @dataclass(frozen=True)
 class EvaluationPart:
-    """What one simulator runs.
+    """The part of an evaluation that one simulator runs.
 
     Attributes:
         kind: the simulator.
-        spec: of it.
-        episodes: with indices that are unique over all parts.
-        whole: how many the benchmark has here.
+        spec: spec of the simulator.
+        episodes: episodes to run, with indices that are unique over all parts.
+        whole: number of episodes of this part in the whole benchmark.
     """
 
     kind: SimulatorKind
@@ -37,14 +37,14 @@ class EvaluationPart:
 
 
 def make_parts(config: EvalConfig, own: SimNode | None) -> list[EvaluationPart]:
-    """Everything an evaluation runs.
+    """Return all parts of an evaluation.
 
     Args:
-        config: of the evaluation.
-        own: the simulator that the policy was trained in, where that is known.
+        config: configuration of the evaluation.
+        own: the simulator that the policy was trained in, if known.
 
     Raises:
-        UserError: no simulator, or an unknown one; an unknown split, task or initial state.
+        UserError: the simulator is missing or unknown, or a split, task or initial state is unknown.
     """
     if config.benchmark is None:
         kind = SimulatorKind.find(change_simulator({} if own is None else to_mapping(own), config.sim))
@@ -57,7 +57,7 @@ def make_parts(config: EvalConfig, own: SimNode | None) -> list[EvaluationPart]:
     for part in config.benchmark.parts:
         check_settings(part.sim, config.sim.options, f"benchmark={config.benchmark.name}")
     kinds = [SimulatorKind.find(change_simulator(part.sim, config.sim)) for part in config.benchmark.parts]
-    with ThreadPoolExecutor() as pool:  # each may have to ask another Python environment
+    with ThreadPoolExecutor() as pool:  # each spec may come from another Python environment
         specs = list(pool.map(lambda kind: kind.spec, kinds))
     described = list(zip(config.benchmark.parts, specs, strict=True))
     found = [_listed(part, spec, config.task) for part, spec in described]
@@ -74,7 +74,7 @@ def make_parts(config: EvalConfig, own: SimNode | None) -> list[EvaluationPart]:
 
 
 def divide_episodes(sizes: Sequence[int], most: int | None) -> list[int]:
-    """How many of each part are run, where `most` are wanted in all: as even as their sizes allow."""
+    """Return the number of episodes per part, at most `most` in all, as evenly as the sizes of the parts allow."""
     if most is None or most >= sum(sizes):
         return list(sizes)
     given = [0] * len(sizes)
@@ -85,10 +85,10 @@ def divide_episodes(sizes: Sequence[int], most: int | None) -> list[int]:
 
 
 def change_simulator(base: dict[str, Any], change: SimChange) -> SimNode:
-    """A simulator with what was typed; where that names another simulator, nothing of the first is kept.
+    """Return a simulator node with the typed changes; if they name another simulator, no key of `base` is kept.
 
     Raises:
-        UserError: neither names one.
+        UserError: neither `base` nor `change` names a simulator.
     """
     kept = base if change.name in (None, base.get("name")) else {}
     if change.name is None and "name" not in kept:
@@ -98,10 +98,10 @@ def change_simulator(base: dict[str, Any], change: SimChange) -> SimNode:
 
 
 def check_change(node: BenchmarkNode, change: SimChange) -> None:
-    """What makes a benchmark the one that it is cannot be set: its simulators, and the keys that it sets of them.
+    """Check that no typed change replaces a simulator of the benchmark or a key that the benchmark sets.
 
     Raises:
-        UserError: naming the key.
+        UserError: a change does; the message names the key.
     """
     if change.name is not None:
         raise UserError(f"sim={change.name}: benchmark={node.name} has its own. Set keys one by one: sim.<key>=…")
@@ -113,7 +113,7 @@ def check_change(node: BenchmarkNode, change: SimChange) -> None:
 
 
 def to_mapping(node: SimNode) -> dict[str, Any]:
-    """A node as it is written in a configuration, the simulator's own keys beside the others."""
+    """Convert a node to the mapping of a configuration, with the simulator's own keys beside the others."""
     plain = {"name": node.name, "num_envs": node.num_envs, "python": node.python, "pythonpath": list(node.pythonpath)}
     return {**plain, **node.options}
 
@@ -121,7 +121,7 @@ def to_mapping(node: SimNode) -> dict[str, Any]:
 def combine_results(
     parts: Sequence[EvaluationPart], results: Sequence[Sequence[EpisodeResult]]
 ) -> tuple[list[EpisodeResult], SimulatorSpec]:
-    """The results of all parts as one list, and a spec that names their tasks."""
+    """Combine the results of all parts into one list, with a spec that names all their tasks."""
     tasks, listed = list[Task](), list[EpisodeResult]()
     for number, (part, found) in enumerate(zip(parts, results, strict=True), start=1):
         listed += [replace(result, task=result.task + len(tasks), simulator=number - 1) for result in found]
@@ -133,7 +133,7 @@ def combine_results(
 
 
 def describe_benchmark(config: EvalConfig, parts: Sequence[EvaluationPart]) -> dict[str, Any]:
-    """What the report says of a benchmark: which one, whether all of it was run, with which changes, on what."""
+    """Return the report's entries on a benchmark: name, protocol, completeness, changes, seeds and initial states."""
     if config.benchmark is None:
         return {}
     run = sum(len(part.episodes) for part in parts)
@@ -155,7 +155,7 @@ def describe_simulator(kind: SimulatorKind, spec: SimulatorSpec) -> dict[str, An
 
 
 def _listed(part: BenchmarkPart, spec: SimulatorSpec, only: str | None) -> list[Episode]:
-    """A part's episodes in an order whose beginning is even over tasks."""
+    """List a part's episodes in an order that spreads any first episodes evenly over tasks."""
     chosen = _tasks(part, spec, only)
     short = [spec.tasks[task] for task in chosen if spec.tasks[task].initial_states < (part.initial_states or 0)]
     if short:

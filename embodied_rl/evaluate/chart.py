@@ -1,4 +1,4 @@
-"""Line charts as inline SVG: no script, no font, nothing to load."""
+"""Draw line charts as inline SVG: no script, no font, nothing to load."""
 
 import math
 from collections.abc import Sequence
@@ -12,11 +12,11 @@ COLOURS = ("#2563eb", "#d97706", "#059669", "#9333ea", "#dc2626", "#0891b2", "#6
 
 @dataclass(frozen=True)
 class Series:
-    """One curve.
+    """A curve of a chart.
 
     Attributes:
-        label: for the legend; "" leaves it out.
-        x, y: its points; points whose y is None are left out.
+        label: text in the legend; "" leaves it out.
+        x, y: coordinates of the points; points whose y is None are left out.
         low, high: intervals around y, or empty.
         dots: draw points with error bars instead of a line with a band.
     """
@@ -29,7 +29,7 @@ class Series:
     dots: bool = False
 
     def known_points(self) -> list[tuple[float, float, float, float]]:
-        """(x, y, low, high) of the points that have a y; low = high = y where there is no interval."""
+        """Return (x, y, low, high) of the points that have a y; low = high = y for points without an interval."""
         lows, highs = self.low or self.y, self.high or self.y
         rows = zip(self.x, self.y, lows, highs, strict=True)
         return [
@@ -38,13 +38,13 @@ class Series:
 
 
 def draw_line_chart(title: str, series: Sequence[Series], *, x_label: str, percent: bool = False) -> str:
-    """An SVG element.
+    """Draw a chart as an HTML figure with SVG; empty if no curve has points.
 
     Args:
-        title: shown above.
-        series: curves; those without points are left out.
-        x_label: shown below the x axis.
-        percent: y is a share, drawn from 0 to 100 %.
+        title: text above the chart.
+        series: curves; curves without points are left out.
+        x_label: text below the x axis.
+        percent: whether y is a fraction, drawn from 0 to 100 %.
     """
     drawn = [(item, item.known_points()) for item in series if item.known_points()]
     points = [point for _, known in drawn for point in known]
@@ -69,7 +69,7 @@ def draw_line_chart(title: str, series: Sequence[Series], *, x_label: str, perce
 
 @dataclass(frozen=True)
 class _Frame:
-    """Data coordinates to pixels."""
+    """The mapping from data coordinates to pixels."""
 
     x_low: float
     x_high: float
@@ -96,7 +96,7 @@ class _Frame:
 
 
 def choose_ticks(low: float, high: float, count: int = 5) -> list[float]:
-    """Round numbers (1, 2 or 5 times a power of ten apart) inside [low, high], about `count` of them."""
+    """Return about `count` round numbers inside [low, high], spaced by 1, 2 or 5 times a power of ten."""
     raw = (high - low) / count
     power = 10.0 ** math.floor(math.log10(raw))
     step = next(factor * power for factor in (1, 2, 5, 10) if factor * power >= raw * (1 - 1e-9))
@@ -138,7 +138,7 @@ def _dots(frame: _Frame, points: Sequence[tuple[float, float, float, float]], co
 
 
 def _short(value: float) -> str:
-    """e.g. 1500 as 1.5k, 2000000 as 2M."""
+    """Format a number briefly, such as 1500 as 1.5k and 2000000 as 2M."""
     for size, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
         if abs(value) >= size:
             return f"{value / size:g}{letter}"

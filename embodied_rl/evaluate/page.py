@@ -1,4 +1,4 @@
-"""Self-contained HTML pages: every picture and video inside, no script, nothing to load."""
+"""Write self-contained HTML pages: images and videos embedded, no script, nothing to load."""
 
 import base64
 from collections.abc import Mapping, Sequence
@@ -70,10 +70,10 @@ def write_page(
 
     Args:
         path: the file.
-        report: its figures.
-        before: the same episodes before training, shown beside them.
+        report: the results.
+        before: results on the same episodes before training, shown for comparison.
         metrics: the run's metrics.jsonl, for the learning curves.
-        videos: MP4s, embedded; the first is shown in full width.
+        videos: MP4 files to embed; the first is shown in full width.
     """
     metadata = report.metadata
     where = [str(metadata[name]) for name in ("checkpoint", "run") if name in metadata]
@@ -90,7 +90,7 @@ def write_page(
 
 
 def write_html(path: Path, title: str, lead: str, sections: Sequence[str]) -> None:
-    """Write one page of ready-made HTML sections."""
+    """Write one page from sections that are already HTML."""
     viewport = '<meta name="viewport" content="width=device-width, initial-scale=1">'
     head = f'<meta charset="utf-8">{viewport}<title>{escape(title)}</title>'
     body = f'<h1>{escape(title)}</h1><p class="lead">{escape(lead)}</p>{"".join(sections)}'
@@ -99,12 +99,12 @@ def write_html(path: Path, title: str, lead: str, sections: Sequence[str]) -> No
 
 
 def make_section(title: str, content: str) -> str:
-    """A headed section; nothing where there is no content."""
+    """Make a section with a heading; empty if there is no content."""
     return f"<h2>{escape(title)}</h2>{content}" if content else ""
 
 
 def format_percent(rate: Rate) -> str:
-    """e.g. 83.2 % [78.1, 87.3]."""
+    """Format a rate with its interval, such as 83.2 % [78.1, 87.3]."""
     return f"{100 * rate.rate:.1f} % [{100 * rate.low:.1f}, {100 * rate.high:.1f}]"
 
 
@@ -113,14 +113,14 @@ def _share(value: float) -> str:
 
 
 def make_bar(rate: Rate) -> str:
-    """A share as a bar, its interval as a darker stroke."""
+    """Draw a rate as an HTML bar, with its interval as a darker stroke."""
     left, width = 100 * rate.low, 100 * (rate.high - rate.low)
     fill = f'<i style="width:{100 * rate.rate:.1f}%"></i>'
     return f'<span class="bar">{fill}<u style="left:{left:.1f}%;width:{width:.1f}%"></u></span>'
 
 
 def make_html_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A table; cells are HTML already."""
+    """Make an HTML table; cells must already be HTML; empty if there are no rows."""
     head = "".join(f"<th>{escape(heading)}</th>" for heading in headings)
     body = "".join(f"<tr>{''.join(f'<td>{cell}</td>' for cell in row)}</tr>" for row in rows)
     return (
@@ -129,7 +129,7 @@ def make_html_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> s
 
 
 def draw_learning_curves(metrics: Sequence[Mapping[str, Value]]) -> str:
-    """Success while training with the evaluations and their intervals, then the other curves that have values."""
+    """Draw success in training and in evaluations (with intervals), then the other curves that have values."""
     iterations = [_number(row.get("iteration")) or 0.0 for row in metrics]
 
     def column(name: str) -> list[float | None]:
@@ -147,7 +147,7 @@ def draw_learning_curves(metrics: Sequence[Mapping[str, Value]]) -> str:
     charts = [draw_line_chart("Success", [training, evaluations], x_label="iteration", percent=True)]
     for title, name in _CURVES:
         values = column(name)
-        if any(values):  # fixed noise has no entropy to speak of
+        if any(values):  # with fixed noise the entropy is always 0
             charts.append(draw_line_chart(title, [Series("", iterations, values)], x_label="iteration"))
     drawn = "".join(charts)
     return f'<div class="charts">{drawn}</div>' if drawn else ""

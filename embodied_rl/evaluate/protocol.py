@@ -1,4 +1,4 @@
-"""Which episodes an evaluation runs, and what each of them comes to."""
+"""The episodes of an evaluation, and their results."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -23,12 +23,12 @@ IN_DISTRIBUTION = "eval"
 
 @dataclass(frozen=True)
 class EpisodeResult:
-    """How one episode went.
+    """The result of one episode.
 
     Attributes:
-        success: whether the goal held after any control step; success_at_end: after the last one.
-        steps: control steps.
-        reward: their sum, undiscounted.
+        success: whether the goal held after any control step; success_at_end: after the last control step.
+        steps: number of control steps.
+        reward: undiscounted sum of rewards.
         smoothness: mean square of the second difference of the executed actions, in the simulator's units; 0 is smooth.
         initial_state: the numbered one that it began from, where the benchmark has such.
         simulator: the number of its simulator in the report's `simulators`; None in reports of older versions.
@@ -50,18 +50,18 @@ class EpisodeResult:
 def enumerate_episodes(
     spec: SimulatorSpec, split: str, episodes: int, task: str | None = None, purpose: Purpose = "report", seed: int = 0
 ) -> list[Episode]:
-    """Exactly `episodes` episodes: families in turn, and the tasks of a family in turn, so that all shares are equal.
+    """List exactly `episodes` episodes: families in turn, and the tasks of a family in turn, for equal shares.
 
     Args:
-        spec: of the simulator.
+        spec: spec of the simulator.
         split: "eval", or a held-out split of the simulator.
-        episodes: how many; a shorter list is the beginning of a longer one.
+        episodes: number of episodes; a shorter list is the beginning of a longer one.
         task: only this task, or this family.
-        purpose: "select" while training, to choose a checkpoint; "report" for figures. Their seeds never meet.
+        purpose: "select" during training, to choose a checkpoint; "report" for results. They never share a seed.
         seed: equal seeds give equal episodes.
 
     Raises:
-        UserError: unknown split or task.
+        UserError: the split or task is unknown.
     """
     families = _families(spec, task)
     conditions = _conditions(spec, split)
@@ -84,15 +84,15 @@ def evaluate_policy(
     executed: int | None,
     ablate: Ablation = "none",
 ) -> list[EpisodeResult]:
-    """Run each episode once, without exploration, and count what it came to; see `EpisodeRunner`.
+    """Run each episode once, without exploration, and return the results; see `EpisodeRunner`.
 
     Args:
         actor: the policy; it never gets privileged state.
         handles: one per slice, each with `envs_per_handle` environments.
-        spec: of the simulator.
-        episodes: with indices that differ.
-        seed: of the policy's noise, together with an episode's index and the decision's number.
-        executed: execute only so many actions of a chunk; None executes all that the actor returns.
+        spec: spec of the simulator.
+        episodes: episodes with different indices.
+        seed: seed of the policy's noise, together with the episode's index and the decision's number.
+        executed: number of actions of a chunk to execute; None executes all that the actor returns.
         ablate: "image" blanks all images; "instruction" shows each row the instruction of an episode of another task,
             while the simulator keeps its own goal.
 
@@ -100,7 +100,7 @@ def evaluate_policy(
         One result per episode, in the order of `episodes`.
 
     Raises:
-        UserError: indices that repeat, or NaN from the policy or the simulator, saying in which episode.
+        UserError: indices repeat, or the policy or simulator gives NaN; the message names the episode.
         WorkerDied: a worker died more often than its handle restarts it.
     """
     if ablate == "image":
@@ -115,7 +115,7 @@ def evaluate_policy(
 
 
 class _Counter(Observer):
-    """The results of episodes, by their index."""
+    """An observer that collects the results of episodes, by index."""
 
     def __init__(self) -> None:
         self.results: dict[int, EpisodeResult] = {}
@@ -135,14 +135,14 @@ class _Counter(Observer):
 
 
 class _Tally:
-    """What an episode came to so far."""
+    """The running totals of an episode."""
 
     def __init__(self) -> None:
         self._reward, self._success, self._success_at_end = 0.0, False, False
         self._executed: list[Array] = []
 
     def add(self, result: StepResult, row: int) -> None:
-        """Count the steps of one chunk that were really executed."""
+        """Add the executed steps of one chunk."""
         valid = int(result.steps[row])
         self._reward += float(np.sum(result.reward[row, :valid], dtype=np.float64))
         if valid:
@@ -166,17 +166,17 @@ class _Tally:
 
 
 def measure_smoothness(actions: Array) -> float:
-    """Mean over steps and dimensions of (aₜ₊₁ - 2 aₜ + aₜ₋₁)², for actions [steps, A]; 0 below three steps."""
+    """Compute the mean of (aₜ₊₁ - 2 aₜ + aₜ₋₁)² over steps and dimensions of actions [steps, A]; 0 for < 3 steps."""
     if len(actions) < 3:
         return 0.0
     return float(np.mean(np.square(np.diff(actions, n=2, axis=0))))
 
 
 def choose_tasks(spec: SimulatorSpec, task: str | None) -> list[int]:
-    """Numbers of the tasks of this name or family; of all for null.
+    """Return the numbers of the tasks with this name or family; of all tasks for None.
 
     Raises:
-        UserError: unknown task.
+        UserError: the task is unknown.
     """
     if task is not None and task not in (known := [*spec.families, *(item.name for item in spec.tasks)]):
         raise UserError(f"task: unknown task '{task}'.{suggest_name(task, known)}")
@@ -184,14 +184,14 @@ def choose_tasks(spec: SimulatorSpec, task: str | None) -> list[int]:
 
 
 def _families(spec: SimulatorSpec, task: str | None) -> list[list[int]]:
-    """Task numbers of each family, restricted to one task or family where asked."""
+    """Return the task numbers of each family, restricted to `task` (a task or family) if given."""
     wanted = choose_tasks(spec, task)
     grouped = [[number for number in wanted if spec.tasks[number].family == family] for family in spec.families]
     return [family for family in grouped if family]
 
 
 def _conditions(spec: SimulatorSpec, split: str) -> str:
-    """The simulator's word for a split: it draws "eval" as it draws "train", unless it has an "eval" of its own."""
+    """Return the simulator's name for a split: "eval" becomes "train", unless the simulator has its own "eval"."""
     known = ["train", IN_DISTRIBUTION, *(name for name in spec.splits if name != IN_DISTRIBUTION)]
     if split not in known:
         raise UserError(f"split: unknown split '{split}'.{suggest_name(split, known)}")

@@ -1,11 +1,11 @@
-"""What an evaluation found: `report.json` for programs, `report.html` for people.
+"""The report of an evaluation: `report.json` for programs, `report.html` for people.
 
 `report.json`:
 
     success: {rate, low, high, episodes}      success-once, with Wilson's 95 % interval
     success_at_end: {rate, low, high, episodes}
     steps, reward, smoothness                 means over episodes
-    families: {name: the same}, tasks: {name: the same}
+    families: {name: as above}, tasks: {name: as above}
     metadata: {checkpoint, split, seed, commit, packages, episodes_sha256, …}
     episodes: [{index, task, seed, split, success, …}]
 """
@@ -27,7 +27,7 @@ from embodied_rl.runs.atomic_write import write_text
 
 @dataclass(frozen=True)
 class Rate:
-    """A share of episodes and its 95 % interval, all in [0, 1]."""
+    """A fraction of episodes and its 95 % interval, all in [0, 1]."""
 
     rate: float
     low: float
@@ -42,7 +42,7 @@ class Rate:
 
 @dataclass(frozen=True)
 class Summary:
-    """Figures over some episodes; `steps`, `reward` and `smoothness` are means, see `EpisodeResult`."""
+    """The statistics of some episodes; `steps`, `reward` and `smoothness` are means, see `EpisodeResult`."""
 
     success: Rate
     success_at_end: Rate
@@ -63,13 +63,13 @@ class Summary:
 
 @dataclass(frozen=True)
 class Report:
-    """One policy on one list of episodes.
+    """The report on one policy and one list of episodes.
 
     Attributes:
-        overall: over all episodes.
-        families, tasks: the same for each that has episodes, in the simulator's order.
-        metadata: where the numbers come from; anything JSON can hold.
-        episodes: one by one, so that reports can be compared in pairs.
+        overall: summary of all episodes.
+        families, tasks: summary of each family or task that has episodes, in the simulator's order.
+        metadata: origin of the results; any JSON values.
+        episodes: result of each episode, so that reports can be compared in pairs.
     """
 
     overall: Summary
@@ -80,12 +80,12 @@ class Report:
 
     @staticmethod
     def from_results(results: Sequence[EpisodeResult], spec: SimulatorSpec, metadata: Mapping[str, Any]) -> "Report":
-        """Summarise results.
+        """Summarise results into a report.
 
         Args:
-            results: at least one.
-            spec: of the simulator.
-            metadata: such as checkpoint, split, seed, commit and packages; the hash of the episodes is added.
+            results: at least one result.
+            spec: spec of the simulator.
+            metadata: for example checkpoint, split, seed, commit and packages; the hash of the episodes is added.
         """
         assert results, "an evaluation has episodes"
         tasks = {item.name: [r for r in results if r.task == number] for number, item in enumerate(spec.tasks)}
@@ -103,7 +103,7 @@ class Report:
         return self.overall.success
 
     def to_dict(self) -> dict[str, Any]:
-        """What `report.json` holds."""
+        """Return the content of `report.json`."""
         return {
             **asdict(self.overall),
             "families": {name: asdict(summary) for name, summary in self.families.items()},
@@ -114,7 +114,7 @@ class Report:
 
     @staticmethod
     def from_dict(content: Mapping[str, Any]) -> "Report":
-        """The inverse of `to_dict`."""
+        """Make a report from a result of `to_dict`."""
         return Report(
             overall=_summary(content),
             families={name: _summary(entry) for name, entry in content["families"].items()},
@@ -124,7 +124,7 @@ class Report:
         )
 
     def write(self, folder: Path) -> Path:
-        """Write `report.json`; returns its path."""
+        """Write `report.json` and return its path."""
         path = folder / "report.json"
         write_text(path, json.dumps(self.to_dict(), indent=1) + "\n")
         return path
@@ -134,7 +134,7 @@ class Report:
         """Read a `report.json`.
 
         Raises:
-            UserError: the file is no report.
+            UserError: the file is not a report.
         """
         try:
             return Report.from_dict(json.loads(path.read_text(encoding="utf-8")))
@@ -143,8 +143,8 @@ class Report:
 
 
 def hash_episodes(results: Sequence[EpisodeResult], spec: SimulatorSpec) -> str:
-    """The same for two reports exactly when they ran the same tasks from the same seeds, and numbered initial states,
-    under the same split."""
+    """Hash the tasks, seeds, numbered initial states and splits of all episodes; two reports have the same hash exactly
+    if all of these are the same."""
     numbered = [() if result.initial_state is None else (result.initial_state,) for result in results]
     tasks = [(spec.tasks[result.task].family, spec.tasks[result.task].name) for result in results]
     listed = sorted((r.split, *t, r.seed, *state) for r, t, state in zip(results, tasks, numbered, strict=True))

@@ -1,4 +1,4 @@
-"""Intervals and tests for success rates. The standard library only; SciPy checks it in the tests."""
+"""Intervals and tests for success rates. Imports the standard library only; tests compare the results with SciPy."""
 
 import math
 from collections.abc import Sequence
@@ -11,11 +11,11 @@ Z95 = NormalDist().inv_cdf(0.975)
 
 
 def wilson_interval(successes: int, n: int, z: float = Z95) -> tuple[float, float]:
-    """Wilson's score interval for a proportion (Wilson, 1927): the p with |p̂ - p| ≤ z √(p (1 - p) / n).
+    """Compute Wilson's score interval for a proportion (Wilson, 1927): all p with |p̂ - p| ≤ z √(p (1 - p) / n).
 
     Args:
-        successes: how many of the n.
-        n: trials; none at all leaves (0, 1).
+        successes: number of successes in n trials.
+        n: number of trials; 0 gives (0, 1).
         z: quantile of the normal distribution; 95 % by default.
 
     Returns:
@@ -27,14 +27,14 @@ def wilson_interval(successes: int, n: int, z: float = Z95) -> tuple[float, floa
     rate, weight = successes / n, z * z / n
     centre = (rate + weight / 2) / (1 + weight)
     half = z / (1 + weight) * math.sqrt(rate * (1 - rate) / n + weight / (4 * n))
-    # At the ends the interval touches 0 and 1 exactly, which rounding may miss.
+    # For 0 or n successes the interval must end exactly at 0 or 1; rounding may miss that.
     return (0.0 if successes == 0 else max(0.0, centre - half), 1.0 if successes == n else min(1.0, centre + half))
 
 
 def is_as_good(rate: float, best: float, n: int) -> bool:
-    """Whether a rate is no more than one standard error below the best of several, each of n trials.
+    """Return whether a rate is at most one standard error below the best of several rates, each from n trials.
 
-    The highest of many noisy rates is mostly luck. Of candidates that grow better with time, the newest that passes is
+    The highest of many noisy rates is mostly luck. If candidates improve with time, the newest candidate that passes is
     the better choice (the one-standard-error rule: Breiman, Friedman, Olshen, Stone, "CART", 1984).
     """
     return rate >= wilson_interval(round(best * n), n, z=1.0)[0]
@@ -42,12 +42,12 @@ def is_as_good(rate: float, best: float, n: int) -> bool:
 
 @dataclass(frozen=True)
 class PairedTest:
-    """Two policies on the same episodes.
+    """A paired test of two policies on the same episodes.
 
     Attributes:
-        episodes: how many they share.
-        only_first, only_second: episodes that one of them alone solved.
-        p_value: of the exact McNemar test.
+        episodes: number of shared episodes.
+        only_first, only_second: number of episodes that only the first, or only the second, policy solved.
+        p_value: p-value of the exact McNemar test.
     """
 
     episodes: int
@@ -57,10 +57,10 @@ class PairedTest:
 
 
 def mcnemar_test(first: Sequence[bool], second: Sequence[bool]) -> PairedTest:
-    """The exact, two-sided McNemar test: under equality each discordant pair is a fair coin (McNemar, 1947).
+    """Run the exact, two-sided McNemar test: for equal policies each discordant pair is a fair coin (McNemar, 1947).
 
     Args:
-        first, second: success of either policy, episode by episode in the same order.
+        first, second: success of the two policies, per episode, in the same order.
     """
     pairs = list(zip(first, second, strict=True))
     only_first = sum(a and not b for a, b in pairs)
@@ -88,7 +88,7 @@ def adjust_by_holm(p_values: Sequence[float]) -> list[float]:
 
 @dataclass(frozen=True)
 class Mean:
-    """A mean over seeds and its 95 % interval; without an interval (low = high = None) for one seed."""
+    """A mean over seeds and its 95 % interval; a single seed has no interval (low = high = None)."""
 
     mean: float
     low: float | None
@@ -97,12 +97,12 @@ class Mean:
 
 
 def mean_interval(values: Sequence[float]) -> Mean:
-    """Mean with Student's 95 % interval, mean ± t s / √n, which is honest for the three to five seeds one has.
+    """Compute a mean with Student's 95 % interval, mean ± t s / √n, which is valid for the usual three to five seeds.
 
-    A bootstrap over so few values would be too narrow: three values can be resampled in ten ways only.
+    A bootstrap interval of so few values would be too narrow: three values can be resampled in only ten ways.
 
     Raises:
-        UserError: no values.
+        UserError: `values` is empty.
     """
     if not values:
         raise UserError("A mean needs at least one value.")
@@ -114,7 +114,7 @@ def mean_interval(values: Sequence[float]) -> Mean:
 
 
 def student_quantile(freedom: int, probability: float = 0.95) -> float:
-    """t with P(|T| ≤ t) = `probability` for Student's distribution with a whole number of degrees of freedom."""
+    """Compute t with P(|T| ≤ t) = `probability` for Student's distribution with integer degrees of freedom."""
     low, high = 0.0, 1.0
     while _student_central(high, freedom) < probability:
         high *= 2
@@ -125,7 +125,7 @@ def student_quantile(freedom: int, probability: float = 0.95) -> float:
 
 
 def _student_central(t: float, freedom: int) -> float:
-    """P(|T| ≤ t) as a finite sum (Abramowitz and Stegun, 26.7.3 and 26.7.4)."""
+    """Compute P(|T| ≤ t) as a finite sum (Abramowitz and Stegun, 26.7.3 and 26.7.4)."""
     angle = math.atan(t / math.sqrt(freedom))
     sine, cosine = math.sin(angle), math.cos(angle)
     odd = freedom % 2 == 1

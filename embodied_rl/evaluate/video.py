@@ -1,4 +1,4 @@
-"""Films of episodes: one frame per control step, tiled, framed green or red."""
+"""Record videos of episodes: one frame per control step, tiled, with a green or red border for success or failure."""
 
 import math
 from collections import Counter
@@ -29,10 +29,10 @@ SIZE = 224
 
 @dataclass
 class Recording:
-    """One filmed episode.
+    """The recording of one episode.
 
     Attributes:
-        frames: uint8 [h, w, 3], the start and then one per control step.
+        frames: uint8 [h, w, 3], one at the start and then one per control step.
         success: whether the goal held after any control step.
     """
 
@@ -54,20 +54,20 @@ def film_episodes(
     worst: int = 2,
     seed: int = 0,
 ) -> list[Path]:
-    """Film episodes of an evaluation again: `grid.mp4` (all tasks side by side), `best.mp4` and `worst.mp4`.
+    """Repeat episodes of an evaluation and film them: `grid.mp4` (all tasks side by side), `best.mp4`, `worst.mp4`.
 
     Args:
         actor: the policy that was evaluated.
-        build: number of environments → a simulator in this process.
-        spec: of the simulator.
-        results: of the evaluation.
-        folder: where the videos go; made where absent.
-        episodes: in the grid; the list of an evaluation begins with all families and tasks in turn.
-        best, worst: how many of either.
-        seed: of the policy's noise in the evaluation.
+        build: function from a number of environments to a simulator in this process.
+        spec: spec of the simulator.
+        results: results of the evaluation.
+        folder: folder of the videos; made if missing.
+        episodes: number of episodes in the grid; an evaluation begins with all families and tasks in turn.
+        best, worst: number of best and of worst episodes.
+        seed: seed of the policy's noise in the evaluation.
 
     Returns:
-        The videos that were written; fewer where there is nothing to show.
+        Paths of the written videos; a video without episodes is left out.
     """
     failures, successes = choose_worst_and_best(results, worst, best)
     shown = {"grid": list(results[:episodes]), "best": successes, "worst": failures}
@@ -103,18 +103,18 @@ def record_episodes(
     """Film episodes without exploration.
 
     The simulator executes a chunk one control step at a time (see `EpisodeRunner.stepwise`), so that each is filmed.
-    Where it is not `Rendered`, its first camera is enlarged.
+    If the simulator is not `Rendered`, the image of its first camera is resized.
 
     Args:
         actor: the policy.
-        simulator: in this process, with `num_envs` environments.
-        episodes: what to film, in batches of `num_envs`.
-        num_envs: of the simulator.
-        seed: of the policy's noise, as in `evaluate`, whose episodes this repeats.
-        width, height: of a frame in pixels.
+        simulator: simulator in this process, with `num_envs` environments.
+        episodes: episodes to film, in batches of `num_envs`.
+        num_envs: number of environments of the simulator.
+        seed: seed of the policy's noise; take that of `evaluate_policy` to repeat its episodes.
+        width, height: size of a frame in pixels.
 
     Raises:
-        UserError: NaN from the policy or the simulator, saying in which episode.
+        UserError: the policy or the simulator gives NaN; the message names the episode.
         WorkerDied: the simulator's worker died.
     """
     handle, camera = wrap_simulator(simulator), _Camera(simulator, (width, height))
@@ -125,7 +125,7 @@ def record_episodes(
 
 
 class _Camera(Observer):
-    """Films whatever runs in a simulator, a frame per control step."""
+    """An observer that films all running episodes, one frame per control step."""
 
     def __init__(self, simulator: Simulator, size: tuple[int, int]) -> None:
         self.recordings: dict[int, Recording] = {}
@@ -146,7 +146,7 @@ class _Camera(Observer):
                 recording.frames.append(self._frame(each.row, result.observation, each.row))
             elif self._renderer is None and result.final_observation is not None:
                 recording.frames.append(self._frame(each.row, result.final_observation, finals[each.row]))
-            # A simulator that renders has parked the row by now, and has nothing to show of the last step.
+            # A `Rendered` simulator has already parked the row, so it cannot render the last step.
 
     def _frame(self, row: int, observation: Observation, place: int) -> Array:
         if self._renderer is not None:
@@ -158,14 +158,14 @@ class _Camera(Observer):
 def choose_worst_and_best(
     results: Sequence[EpisodeResult], worst: int, best: int
 ) -> tuple[list[EpisodeResult], list[EpisodeResult]]:
-    """Failures with the least reward, of different tasks first; and the quickest successes, likewise."""
+    """Return the failures with the lowest reward and the quickest successes, both with different tasks first."""
     failures = sorted((r for r in results if not r.success), key=lambda r: (r.reward, -r.steps, r.index))
     successes = sorted((r for r in results if r.success), key=lambda r: (r.steps, r.index))
     return _varied(failures)[:worst], _varied(successes)[:best]
 
 
 def _varied(ranked: Sequence[EpisodeResult]) -> list[EpisodeResult]:
-    """The first of each task, then the second of each, and so on."""
+    """Reorder ranked results: the first of each task, then the second of each task, and so on."""
     seen: Counter[int] = Counter()
     turns: list[tuple[int, int]] = []
     for place, result in enumerate(ranked):
@@ -175,14 +175,14 @@ def _varied(ranked: Sequence[EpisodeResult]) -> list[EpisodeResult]:
 
 
 def tile_recordings(recordings: Sequence[Recording], fps: float, columns: int | None = None) -> list[Array]:
-    """Frames of a grid in which all recordings play side by side.
+    """Return the frames of a grid in which all recordings play side by side.
 
-    A tile's border is grey while its episode runs, then green or red; its instruction stands below. The end is held.
+    A tile's border is grey while its episode runs, then green or red; its instruction is below. The last frame is held.
 
     Args:
-        recordings: at least one, all of one size.
-        fps: frames per second, which fixes how many the end is held.
-        columns: of the grid; as square as possible by default.
+        recordings: at least one recording; all have the same size.
+        fps: frames per second; it sets for how many frames the end is held.
+        columns: columns of the grid; as square as possible by default.
     """
     assert recordings, "a grid needs recordings"
     columns = columns or math.ceil(math.sqrt(len(recordings)))
@@ -200,11 +200,11 @@ def tile_recordings(recordings: Sequence[Recording], fps: float, columns: int | 
 
 
 def write_mp4(path: Path, frames: Sequence[Array], fps: float) -> None:
-    """Write H.264 that browsers play.
+    """Write frames as an H.264 MP4 that browsers can play.
 
     Args:
         path: the file.
-        frames: uint8 [h, w, 3], all of one size; an odd edge is repeated, since the codec needs even sizes.
+        frames: uint8 [h, w, 3], all of the same size; an odd edge is repeated, because the codec needs even sizes.
         fps: frames per second.
 
     Raises:
@@ -243,7 +243,7 @@ def _tile(recording: Recording, caption: Array, time: int) -> Array:
 
 
 def _caption(text: str, width: int) -> Array:
-    """uint8 [_CAPTION, width, 3]: one line on white, in a size that fits."""
+    """Draw a caption, uint8 [_CAPTION, width, 3]: one line on white, in a font size that fits."""
     strip = Image.new("RGB", (width, _CAPTION), (255, 255, 255))
     draw = ImageDraw.Draw(strip)
     sizes = (15, 14, 13, 12, 11, 10, 9)

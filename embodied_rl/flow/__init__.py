@@ -1,1 +1,1 @@
-"""Flow policies as Markov chains: noise, schedule, transitions and samplers. PyTorch and NumPy only."""
+"""Flow policies as Markov chains: noise, schedule, transitions and samplers. Imports PyTorch and NumPy only."""

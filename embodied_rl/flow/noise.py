@@ -1,7 +1,7 @@
 """Counter-based noise: a pure function of (run seed, episode, decision, stream, position).
 
-A row's noise depends on neither the other rows, nor the batch, nor the worker, nor what was drawn before. The generator
-is Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", 2011), vectorised over rows and blocks.
+A row's noise does not depend on other rows, the batch, the worker or earlier draws. The generator is
+Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", 2011), vectorised over rows and blocks.
 """
 
 from collections.abc import Mapping
@@ -23,7 +23,7 @@ MAX_DECISION = 1 << 28
 
 
 class NoiseStream(IntEnum):
-    """Independent sequences of one decision."""
+    """The independent random sequences of one decision."""
 
     INITIAL = 0
     STEP = 1
@@ -32,7 +32,7 @@ class NoiseStream(IntEnum):
 
 
 class Keys(Protocol):
-    """What noise is a function of; `interfaces.policy.NoiseKeys` is one."""
+    """The keys that determine noise; `interfaces.policy.NoiseKeys` implements this."""
 
     @property
     def seed(self) -> int: ...
@@ -43,7 +43,7 @@ class Keys(Protocol):
 
 
 def philox(counter: NDArray[np.uint64], key: tuple[int, int]) -> NDArray[np.uint64]:
-    """Philox4x32-10.
+    """Compute the Philox4x32-10 random function.
 
     Args:
         counter: uint64 [4, m], each below 2**32.
@@ -62,7 +62,7 @@ def philox(counter: NDArray[np.uint64], key: tuple[int, int]) -> NDArray[np.uint
 
 
 def draw_words(keys: Keys, counts: Mapping[NoiseStream, int]) -> dict[NoiseStream, NDArray[np.uint64]]:
-    """The first `counts[stream]` 32-bit words of each stream, all in one pass.
+    """Draw the first `counts[stream]` 32-bit words of each stream, all in one pass.
 
     Returns:
         stream → uint64 [n, count], each below 2**32. A smaller count gives a prefix of a larger one.
@@ -90,33 +90,33 @@ def draw_words(keys: Keys, counts: Mapping[NoiseStream, int]) -> dict[NoiseStrea
 
 
 def as_uniform(words: NDArray[np.uint64]) -> NDArray[np.float64]:
-    """32-bit words → float64 in [0, 1), on a grid of 2**-32."""
+    """Convert 32-bit words to float64 in [0, 1), on a grid of 2**-32."""
     return words.astype(np.float64) * 2.0**-32
 
 
 def as_normal(words: NDArray[np.uint64]) -> Tensor:
-    """32-bit words → float32 standard normals of the same shape, by the inverse distribution function."""
+    """Convert 32-bit words to float32 standard normals of the same shape, by the inverse distribution function."""
     centred = torch.from_numpy(np.ascontiguousarray((words + 0.5) * 2.0**-32))
     return torch.special.ndtri(centred).float()
 
 
 def as_choice(words: NDArray[np.uint64], weights: Tensor) -> Tensor:
-    """32-bit words → int64 positions of the same shape, drawn in proportion to `weights` [K]."""
+    """Convert 32-bit words to int64 indices of the same shape, drawn in proportion to `weights` [K]."""
     cumulative = np.cumsum(weights.double().numpy())
     return torch.from_numpy(np.searchsorted(cumulative, as_uniform(words) * cumulative[-1], side="right"))
 
 
 def draw_uniform(keys: Keys, stream: NoiseStream, count: int) -> NDArray[np.float64]:
-    """float64 [n, count] in [0, 1)."""
+    """Draw uniform numbers, float64 [n, count] in [0, 1)."""
     return as_uniform(draw_words(keys, {stream: count})[stream])
 
 
 def draw_normal(keys: Keys, stream: NoiseStream, shape: tuple[int, ...]) -> Tensor:
-    """float32 [n, *shape] of standard normals, on the host."""
+    """Draw standard normals, float32 [n, *shape], on the host."""
     words = draw_words(keys, {stream: int(np.prod(shape))})[stream]
     return as_normal(words).reshape(len(words), *shape)
 
 
 def draw_choice(keys: Keys, stream: NoiseStream, weights: Tensor) -> Tensor:
-    """int64 [n] in [0, K), drawn in proportion to `weights` [K]."""
+    """Draw indices, int64 [n] in [0, K), in proportion to `weights` [K]."""
     return as_choice(draw_words(keys, {stream: 1})[stream][:, 0], weights)

@@ -1,8 +1,8 @@
-"""Samplers: draw an action chunk from a velocity field so that its log-probability can be recomputed with gradients.
+"""Draw action chunks from a velocity field so that log-probabilities can be recomputed with gradients.
 
 Shapes: n rows, K denoise steps, S stochastic ones (1 or K), H predicted actions, D action dimensions of the model, F
 width of the features. Log-probabilities are [n, H, S·D]: entry s·D + d is dimension d at the s-th stochastic step. They
-leave out the start's log N(x₁; 0, 1), which cancels in every ratio.
+omit log N(x₁; 0, 1) of the start, which cancels in every ratio.
 """
 
 from abc import ABC, abstractmethod
@@ -37,10 +37,10 @@ class Sample:
 
     Attributes:
         actions: float32 [n, H, D], x₀, unclipped.
-        trace: what `Sampler.evaluate` needs: "step" int64 [n, S]; "x" and "x_next" float32 [n, S, H, D], before and
-            after those steps; "noise_level" float32 [n], 0 where the chunk was drawn without exploration.
+        trace: input of `Sampler.evaluate`: "step" int64 [n, S]; "x" and "x_next" float32 [n, S, H, D], before and
+            after those steps; "noise_level" float32 [n], 0 if the chunk was drawn without exploration.
         log_prob: float32 [n, H, S·D]; 0 without exploration.
-        features: float32 [n, H, F], averaged over the S stochastic steps, as `Sampler.evaluate` does.
+        features: float32 [n, H, F], averaged over the S stochastic steps, as in `Sampler.evaluate`.
     """
 
     actions: Tensor
@@ -51,11 +51,11 @@ class Sample:
 
 @dataclass
 class SampleEvaluation:
-    """A sample recomputed under the present weights.
+    """A sample recomputed under the current weights.
 
     Attributes:
         log_prob: float32 [n, H, S·D].
-        entropy: float32 [n, H, S·D]; 0 where the noise is fixed.
+        entropy: float32 [n, H, S·D]; 0 if the noise is fixed.
         features: float32 [n, H, F].
     """
 
@@ -66,11 +66,11 @@ class SampleEvaluation:
 
 @dataclass
 class Committed:
-    """Part of a chunk that is known already.
+    """The entries of a chunk that are already fixed.
 
     Attributes:
-        actions: float32 [n, H, D], x₀ where it is.
-        mask: bool [n, H, D], where that is.
+        actions: float32 [n, H, D], x₀ at the committed entries.
+        mask: bool [n, H, D], True at the committed entries.
     """
 
     actions: Tensor
@@ -78,10 +78,10 @@ class Committed:
 
 
 def ode_sample(velocity: Velocity, x: Tensor, denoise_steps: int, committed: Committed | None = None) -> Tensor:
-    """The deterministic policy: K Euler steps from x₁ [n, H, D] to x₀ [n, H, D].
+    """Integrate the deterministic policy: K Euler steps from x₁ [n, H, D] to x₀ [n, H, D].
 
-    Committed entries go straight to what they are, v = (x - x₀) / t, so that the others are denoised beside them
-    (replacement, as in inpainting with flows). Where nothing is committed, this is the plain flow to the bit.
+    Committed entries move straight to their values, v = (x - x₀) / t, so that the others are denoised consistently
+    (replacement, as in inpainting with flows). If nothing is committed, the result equals the plain flow bit for bit.
     """
     for t in make_time_grid(denoise_steps, x.device)[:-1]:
         v, _ = velocity(x, t.repeat(len(x)))
@@ -92,12 +92,12 @@ def ode_sample(velocity: Velocity, x: Tensor, denoise_steps: int, committed: Com
 
 
 class Sampler(nn.Module, ABC):
-    """K denoise steps, of which S are stochastic and scored.
+    """A sampler with K denoise steps, of which S are stochastic and have a log-probability.
 
     Attributes:
         denoise_steps: K.
-        step_weights: float64 [K], in proportion to which each row draws its one stochastic step; None: all K are.
-        noise_level: scales the noise; may be set between rollouts, since a trace keeps the level it was drawn with.
+        step_weights: float64 [K], weights by which each row draws its one stochastic step; None: all K are stochastic.
+        noise_level: scale of the noise; may be set between rollouts, because a trace keeps the level it was drawn with.
     """
 
     def __init__(self, denoise_steps: int, noise_level: float) -> None:
@@ -120,28 +120,28 @@ class Sampler(nn.Module, ABC):
 
     @property
     def delta(self) -> float:
-        """Step length in flow time."""
+        """Return the step length in flow time."""
         return 1 / self.denoise_steps
 
     @property
     def stochastic_steps(self) -> int:
-        """S."""
+        """Return S, the number of stochastic steps."""
         return self.denoise_steps if self.step_weights is None else 1
 
     @abstractmethod
     def transition(self, x: Tensor, v: Tensor, features: Tensor, t: Tensor, noise_level: Tensor) -> Transition:
-        """A step from x [n, H, D] at t [n]; rows of noise level 0 take the Euler step."""
+        """Return the transition from x [n, H, D] at t [n]; rows with noise level 0 take the Euler step."""
 
     @abstractmethod
     def step_entropy(self, transition: Transition) -> Tensor:
-        """Elementwise entropy as far as it can be learned, of the shape of `transition.mean`."""
+        """Compute the elementwise learnable part of the entropy, in the shape of `transition.mean`."""
 
     def log_prob_width(self, action_dim: int) -> int:
-        """S·D."""
+        """Return S·D, the width of log-probabilities."""
         return self.stochastic_steps * action_dim
 
     def trace_spec(self, horizon: int, action_dim: int) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
-        """Shape and dtype of one row of each entry of `Sample.trace`."""
+        """Return shape and dtype of one row of each entry of `Sample.trace`."""
         chain = ((self.stochastic_steps, horizon, action_dim), torch.float32)
         return {
             "step": ((self.stochastic_steps,), torch.int64),
@@ -158,14 +158,14 @@ class Sampler(nn.Module, ABC):
         explore: bool,
         device: torch.device | str = "cpu",
     ) -> Sample:
-        """Draw one chunk for each row. Keeps a graph unless the caller disables gradients.
+        """Draw one chunk for each row. Keeps the autograd graph unless the caller disables gradients.
 
         Args:
-            velocity: the policy, which holds the context of the n rows.
-            keys: what the noise is a function of.
+            velocity: velocity field of the policy, with the context of the n rows.
+            keys: keys that determine the noise.
             shape: (H, D).
             explore: False gives `ode_sample` from the same x₁, bit for bit, whatever the noise.
-            device: where the velocity computes.
+            device: device of the velocity field.
         """
         x, steps, noise = self._draw(keys, shape, explore, device)
         rows = torch.arange(len(x), device=device)[:, None]
@@ -197,7 +197,7 @@ class Sampler(nn.Module, ABC):
     def _draw(
         self, keys: Keys, shape: tuple[int, int], explore: bool, device: torch.device | str
     ) -> tuple[Tensor, Tensor, Tensor | None]:
-        """x₁ [n, H, D], stochastic steps int64 [n, S] and injected noise [n, K, H, D] (one step's, where S = 1)."""
+        """Draw x₁ [n, H, D], stochastic steps int64 [n, S], and noise [n, K, H, D] (equal over K if S = 1) or None."""
         size = shape[0] * shape[1]
         counts = {NoiseStream.INITIAL: size}
         if self.step_weights is not None:
@@ -217,9 +217,9 @@ class Sampler(nn.Module, ABC):
     def _integrate(
         self, velocity: Velocity, x: Tensor, chosen: Tensor, noise: Tensor | None
     ) -> tuple[Tensor, Transition, Tensor]:
-        """All states [n, K + 1, H, D], all K transitions stacked alike, and the features of the `chosen` [n, K] steps.
+        """Return states [n, K + 1, H, D], K stacked transitions, and mean features of the `chosen` [n, K] steps.
 
-        Features are added up, not stacked: those of a large policy are wide.
+        Features are summed, not stacked, because a large policy has wide features.
         """
         levels = chosen * self.noise_level
         states, transitions, total = [x], [], torch.zeros((), device=x.device)
@@ -240,12 +240,12 @@ class Sampler(nn.Module, ABC):
 
 
 class FlowSDE(Sampler):
-    """Flow-SDE (π_RL, arXiv 2510.25889): the stochastic process with the flow's own marginals.
+    """The sampler Flow-SDE (π_RL, arXiv 2510.25889): a stochastic process with the same marginals as the flow.
 
     Args:
         denoise_steps: K.
-        noise_level: a of σ = a √(t / (1 - t)); the first step's standard deviation is a.
-        step_weights: K weights of which step is stochastic in a row, hybrid only; None: all alike.
+        noise_level: a in σ = a √(t / (1 - t)); the first step's standard deviation is a.
+        step_weights: K weights for drawing the stochastic step of a row, hybrid only; None: equal weights.
         layers: "hybrid": one stochastic step for each row, the others follow the ODE; "full": every step is stochastic.
     """
 
@@ -267,16 +267,16 @@ class FlowSDE(Sampler):
 
 
 class FlowNoise(Sampler):
-    """Flow-Noise (π_RL, arXiv 2510.25889; ReinFlow, arXiv 2505.22094): a head on the features learns the noise.
+    """The sampler Flow-Noise (π_RL, arXiv 2510.25889; ReinFlow, arXiv 2505.22094): a head on the features learns noise.
 
-    The deployed policy is the ODE alone, without the head. At first every standard deviation is √(std_min · std_max).
+    The deployed policy is the ODE only, without the head. Initially every standard deviation is √(std_min · std_max).
 
     Args:
         denoise_steps: K.
         std_min, std_max: bounds of the standard deviation, at noise level 1.
         feature_dim: F.
         action_dim: D.
-        hidden: widths of the head.
+        hidden: widths of the hidden layers of the head.
         noise_level: factor on the standard deviation, for annealing.
     """
 
@@ -302,7 +302,7 @@ class FlowNoise(Sampler):
         self.head = nn.Sequential(*layers, output)
 
     def std(self, features: Tensor) -> Tensor:
-        """Standard deviation [n, H, D] at noise level 1; its logarithm is interpolated between those of the bounds."""
+        """Compute the standard deviation [n, H, D] at noise level 1, interpolated between the bounds in log space."""
         with torch.autocast(features.device.type, enabled=False):
             fraction = (torch.tanh(self.head(features)) + 1) / 2
         return torch.exp(self.log_std_min + (self.log_std_max - self.log_std_min) * fraction)
@@ -315,7 +315,7 @@ class FlowNoise(Sampler):
 
 
 def _step_weights(denoise_steps: int, weights: Sequence[float] | None, layers: str) -> Tensor | None:
-    """float64 [K], or None where every step is stochastic."""
+    """Return the step weights, float64 [K], or None if every step is stochastic."""
     if layers not in ("hybrid", "full"):
         raise ValueError(f"layers must be 'hybrid' or 'full', got {layers!r}")
     if layers == "full":
@@ -329,10 +329,10 @@ def _step_weights(denoise_steps: int, weights: Sequence[float] | None, layers: s
 
 
 def _stack(transitions: Sequence[Transition]) -> Transition:
-    """Transitions of [n, H, D] as one of [n, steps, H, D]."""
+    """Stack transitions of [n, H, D] into one of [n, steps, H, D]."""
     return Transition(torch.stack([step.mean for step in transitions], 1), torch.stack([s.std for s in transitions], 1))
 
 
 def _widen(x: Tensor) -> Tensor:
-    """[n, S, H, D] → [n, H, S·D]."""
+    """Reshape [n, S, H, D] to [n, H, S·D]."""
     return x.transpose(1, 2).flatten(2)

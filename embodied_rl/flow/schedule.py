@@ -1,18 +1,18 @@
-"""Flow time and noise schedule, in openpi's convention: t = 1 is noise, t = 0 is the action, time runs down."""
+"""Flow time and noise schedule in openpi's convention: t = 1 is noise, t = 0 is the action, time decreases."""
 
 import torch
 from torch import Tensor
 
 
 def make_time_grid(denoise_steps: int, device: torch.device | str = "cpu") -> Tensor:
-    """float32 [K + 1] from 1 to 0; step k goes from entry k to entry k + 1, and t = 0 is never evaluated."""
+    """Make times float32 [K + 1] from 1 to 0; step k goes from entry k to k + 1, and t = 0 is never evaluated."""
     return torch.linspace(1, 0, denoise_steps + 1, device=device)
 
 
 def sde_sigma(t: Tensor, delta: float, noise_level: Tensor | float) -> Tensor:
-    """Diffusion coefficient a √(t / (1 - t)) of Flow-SDE (Flow-GRPO, arXiv 2505.05470; π_RL, arXiv 2510.25889).
+    """Compute σ = a √(t / (1 - t)), the diffusion of Flow-SDE (Flow-GRPO, arXiv 2505.05470; π_RL, arXiv 2510.25889).
 
-    At t = 1, where it diverges, 1 - t is taken one step later, so the first step's standard deviation is a for any K.
+    At t = 1, where σ diverges, 1 - t is replaced by `delta`, so the first step's standard deviation is a for any K.
 
     Args:
         t: flow time in (0, 1], any shape.

@@ -1,1 +1,1 @@
-"""Learning from demonstrations: recording them, drawing from them, cloning them."""
+"""Learning from demonstrations: recording, sampling and cloning them."""

@@ -81,13 +81,13 @@ Report = Callable[[str, int, dict[str, float]], None]
 
 
 def draw_flow_times(rows: int, generator: torch.Generator) -> Tensor:
-    """Training times float32 [rows], openpi's Beta(1.5, 1) · 0.999 + 0.001, by the inverse distribution function."""
+    """Draw training times float32 [rows], openpi's Beta(1.5, 1) · 0.999 + 0.001, by the inverse CDF."""
     return torch.rand(rows, generator=generator) ** (1 / 1.5) * 0.999 + 0.001
 
 
 @dataclass(frozen=True)
 class CloningBatch:
-    """What is cloned in one step.
+    """The data that one cloning step learns from.
 
     Attributes:
         inputs: n rows.
@@ -108,10 +108,10 @@ def conditional_flow_matching_loss(
     padding: Tensor | None = None,
     draws: int = 1,
 ) -> Tensor:
-    """Mean squared error of the velocity, for actions [n, H, D] in the model's units (pi0, arXiv:2410.24164, eq. 1).
+    """Compute the velocity's mean squared error, for actions [n, H, D] in model units (pi0, arXiv:2410.24164, eq. 1).
 
-    Each row is encoded once for so many `draws` of time and noise (CogACT, arXiv:2411.19650). Actions where `padding`,
-    bool [n, H], is set are left out of the mean. Everything is on the network's device but the generator.
+    Each row is encoded once for all `draws` of time and noise (CogACT, arXiv:2411.19650). Actions where `padding`,
+    bool [n, H], is set are left out of the mean. Everything but the generator is on the network's device.
     """
     rows = torch.arange(len(actions), device=actions.device).repeat(draws)
     actions, padding = actions[rows], None if padding is None else padding[rows]
@@ -135,7 +135,7 @@ class SFT:
         config: of all stages.
         backbone: changed in place.
         seed: of every draw.
-        report: told how it goes.
+        report: called with the progress.
         autocast: compute matrix products in bfloat16.
     """
 
@@ -143,7 +143,7 @@ class SFT:
 
     @staticmethod
     def needs(config: SFTConfig) -> Needs:
-        """See `embodied_rl.interfaces.algorithm.AlgorithmKind`."""
+        """Return what the algorithm needs of a run; see `embodied_rl.interfaces.algorithm.AlgorithmKind`."""
         return Needs(learns_from="demonstrations")
 
     def __init__(
@@ -155,7 +155,7 @@ class SFT:
         self._cast = partial(torch.autocast, self._device.type, torch.bfloat16) if autocast else nullcontext
 
     def localise(self, inputs: PolicyInput, targets: Tensor) -> None:
-        """Teach perception to predict `backbone.spec.auxiliary_names`, targets float32 [M, G]."""
+        """Train perception to predict `backbone.spec.auxiliary_names`, targets float32 [M, G]."""
         config, parameters = self.config, self.backbone.perception_parameters()
         optimiser = torch.optim.AdamW(parameters, config.localise_lr, weight_decay=config.weight_decay)
         for step in range(config.localise_steps):
@@ -170,7 +170,7 @@ class SFT:
                 self._report("localise", step + 1, {"loss": loss.item()})
 
     def clone(self, inputs: PolicyInput, actions: Tensor) -> None:
-        """Clone chunks float32 [M, H, D] on frozen, cached perception; then, if asked for, with all of it learning."""
+        """Clone chunks float32 [M, H, D] on frozen, cached perception; then, if configured, train everything."""
         config = self.config
         frozen = {id(parameter) for parameter in self.backbone.perception_parameters()}
         others = [parameter for parameter in self.backbone.parameters() if id(parameter) not in frozen]
@@ -179,12 +179,12 @@ class SFT:
         self.follow(self._drawn(inputs, actions))
 
     def follow(self, lessons: Iterator[CloningBatch]) -> None:
-        """`finetune_steps` steps on what is shown, with everything learning that may."""
+        """Take `finetune_steps` steps on the given batches, with all trainable parameters."""
         parameters = list(self.backbone.parameters())
         self._clone(lessons, parameters, self.config.finetune_steps, self.config.finetune_lr)
 
     def _drawn(self, inputs: PolicyInput, actions: Tensor) -> Iterator[CloningBatch]:
-        """Random rows, without end."""
+        """Yield batches of random rows, without end."""
         while True:
             rows = torch.randint(len(actions), (self.config.batch,), generator=self._generator)
             yield CloningBatch(select_rows(inputs, rows), actions[rows])
@@ -212,7 +212,7 @@ class SFT:
 
 
 def perceive_once(backbone: FlowBackbone, inputs: PolicyInput) -> PolicyInput:
-    """The inputs with what perception sees in them, computed once; images are dropped."""
+    """Return the inputs with perception's features, computed once; images are dropped."""
     device = next(backbone.parameters()).device
     with torch.no_grad():
         parts = [
@@ -224,7 +224,7 @@ def perceive_once(backbone: FlowBackbone, inputs: PolicyInput) -> PolicyInput:
 
 
 def select_rows(inputs: PolicyInput, rows: Tensor) -> PolicyInput:
-    """The given rows."""
+    """Return the given rows of the inputs."""
     features = None if inputs.features is None else {name: value[rows] for name, value in inputs.features.items()}
     return PolicyInput(
         {name: value[rows] for name, value in inputs.images.items()}, inputs.state[rows], inputs.tokens[rows], features
@@ -239,7 +239,7 @@ def _perceive(backbone: FlowBackbone, inputs: PolicyInput) -> dict[str, Tensor]:
 
 
 def _shaken(inputs: PolicyInput, scale: float, generator: torch.Generator) -> PolicyInput:
-    """The same with a little noise on its features, so that the expert does not read their last digits."""
+    """Return the inputs with a little noise on the features, so that the expert does not rely on their last digits."""
     if inputs.features is None or not scale:
         return inputs
     noisy = {
@@ -249,7 +249,7 @@ def _shaken(inputs: PolicyInput, scale: float, generator: torch.Generator) -> Po
 
 
 def _schedule(optimiser: torch.optim.Optimizer, peak: float, step: int, steps: int) -> None:
-    """Fifty steps of warm-up, then a cosine to 3 % of the peak."""
+    """Set the learning rate of a step: fifty steps of warm-up, then a cosine to 3 % of the peak."""
     cosine = 0.5 * (1 + np.cos(np.pi * step / steps))
     for group in optimiser.param_groups:
         group["lr"] = peak * min(1.0, (step + 1) / 50) * (0.97 * cosine + 0.03)

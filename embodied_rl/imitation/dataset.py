@@ -1,4 +1,4 @@
-"""Demonstrations on disk as lessons: a LeRobotDataset, streamed, in the units and under the names of an embodiment."""
+"""Cloning batches from a LeRobotDataset on disk, streamed in the units and under the names of an embodiment."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import closing
@@ -24,11 +24,11 @@ STATISTIC_ROWS = 100_000
 
 
 def open_dataset(folder: str) -> "closing[LeRobotDataset]":
-    """The dataset in a folder, closed afterwards.
+    """Return a context manager that gives the dataset in a folder and closes it afterwards.
 
     Raises:
-        DatasetError: it is none, or a part of it is missing.
-        Unavailable: the packages that read it are not installed.
+        DatasetError: the folder holds no dataset, or a part of the dataset is missing.
+        Unavailable: the packages that read a dataset are not installed.
     """
     from embodied_rl.datasets.lerobot.dataset_reader import LeRobotDataset
 
@@ -36,10 +36,10 @@ def open_dataset(folder: str) -> "closing[LeRobotDataset]":
 
 
 def check_dataset(config: SftConfig, options: SFTConfig) -> None:
-    """Find what keeps a dataset from being cloned, before anything is made.
+    """Check that a dataset can be cloned, before anything is created.
 
     Raises:
-        UserError: stages that need a simulator's operator, or no steps; DatasetError: see `open_dataset`.
+        UserError: a stage is configured that needs a simulator's operator. DatasetError: see `open_dataset`.
     """
     if options.frames or options.steps:
         raise UserError(
@@ -51,7 +51,7 @@ def check_dataset(config: SftConfig, options: SFTConfig) -> None:
 
 
 def read_states(dataset: "LeRobotDataset") -> NDArray[np.float32]:
-    """The dataset's states [m, S], for statistics."""
+    """Read the dataset's states [m, S], for statistics."""
     rows = np.unique(np.linspace(0, len(dataset) - 1, min(len(dataset), STATISTIC_ROWS)).astype(np.int64))
     return dataset.column("observation.state", rows).reshape(len(rows), -1).astype(np.float32)
 
@@ -59,10 +59,10 @@ def read_states(dataset: "LeRobotDataset") -> NDArray[np.float32]:
 def stream_batches(
     dataset: "LeRobotDataset", embodiment: Embodiment, network: FlowBackbone, batch: int, seed: int
 ) -> Iterator[CloningBatch]:
-    """Batches without end, in an order of the seed.
+    """Yield batches without end, in an order drawn from the seed.
 
     Raises:
-        UserError: a camera, a state or an action of the dataset that is not the embodiment's.
+        UserError: a camera, a state or an action of the dataset does not fit the embodiment.
     """
     from embodied_rl.datasets.lerobot.stream import SampleStream, Shuffle
 
@@ -79,10 +79,10 @@ def stream_batches(
 
 
 def match_cameras(known: Mapping[str, Any], embodiment: Embodiment) -> dict[str, str]:
-    """The embodiment's camera → the dataset's, which has its name, or that of the policy's view.
+    """Return the dataset's camera for each camera of the embodiment: that of the same name, or of the view's name.
 
     Raises:
-        UserError: the dataset has neither.
+        UserError: the dataset has neither camera.
     """
     found: dict[str, str] = {}
     for camera, view in zip(embodiment.cameras, embodiment.seen_as, strict=True):

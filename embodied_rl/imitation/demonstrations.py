@@ -1,4 +1,4 @@
-"""Recording a scripted operator: observations at every control step, each with the chunk the operator went on to do."""
+"""Recording of a scripted operator: the observation of every control step, with the operator's following chunk."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -13,17 +13,17 @@ from embodied_rl.rollout.runner import EpisodeRunner, Observer, RunningEpisode, 
 
 @dataclass(frozen=True)
 class Disturbance:
-    """What is added to the operator's moves before they are executed; recorded actions stay the operator's own.
+    """Disturbances that are added to the operator's moves before execution; recorded actions stay undisturbed.
 
-    So the operator is seen to recover (DART, arXiv:1703.09327). The last entry of an action is the gripper, all others
-    are moves.
+    So demonstrations show how the operator recovers (DART, arXiv:1703.09327). The last entry of an action is the
+    gripper, all others are moves.
 
     Attributes:
         noise: standard deviation of independent noise, as a share of an action's upper limit.
         drift: largest constant offset, as a share of the limit, redrawn every eight control steps.
         drift_share: share of those eight control steps that drift at all.
         slip: chance of a control step that the gripper does the opposite.
-        keep: whether rows are kept whose chunk meets a drift or a slip, and so answers what the row does not show.
+        keep: whether to keep rows whose chunk meets a drift or a slip, and so reacts to events the row does not show.
     """
 
     noise: float = 0.1
@@ -62,19 +62,19 @@ def record_demonstrations(
     faulty: bool = False,
     longest: int | None = None,
 ) -> Demonstrations:
-    """Let the operator run episodes and keep every control step.
+    """Let the operator run episodes, and record every control step.
 
     Args:
         simulator: with the operator.
         episodes: run in batches of `simulator.num_envs`.
-        chunk: H, actions that each control step is recorded with.
-        disturbance: what is done to the operator's moves.
+        chunk: H, number of actions recorded with each control step.
+        disturbance: disturbance of the operator's moves.
         seed: of the disturbance.
-        faulty: take the operator with systematic faults.
+        faulty: use the operator with systematic faults.
         longest: control steps after which an episode is cut; None cuts none.
 
     Raises:
-        UserError: NaN from the operator or the simulator, saying in which episode.
+        UserError: the operator or the simulator returned NaN; the message names the episode.
         WorkerDied: the simulator's worker died.
     """
     rng = np.random.default_rng([seed, len(episodes)])
@@ -97,11 +97,11 @@ def record_demonstrations(
 
 
 class _DemonstrationRecorder(Observer):
-    """What the operator saw and chose at each control step, and who ended in success; n environments.
+    """Records what the operator saw and chose at each control step, and which of n environments succeeded.
 
     Args:
         operator: gives its actions, float32 [n, A].
-        disturb: chosen actions [n, A] → what is executed [n, A], and who drifts or slips, bool [n].
+        disturb: chosen actions [n, A] → executed actions [n, A], and which rows drift or slip, bool [n].
     """
 
     def __init__(self, operator: Callable[[], Array], disturb: Callable[[Array], tuple[Array, Array]]) -> None:
@@ -113,7 +113,7 @@ class _DemonstrationRecorder(Observer):
         self._success: set[int] = set()
 
     def operate(self) -> Array:
-        """The operator's disturbed actions for one control step, [n, A]."""
+        """Return the operator's disturbed actions [n, A] for one control step."""
         self._chosen.append(self._operator())
         executed, upset = self._disturb(self._chosen[-1])
         self._upset.append(upset)
@@ -126,7 +126,7 @@ class _DemonstrationRecorder(Observer):
         self._success |= set(rows[result.success[rows, 0]].tolist())
 
     def cut(self, episodes: Sequence[Episode], chunk: int, keep: bool) -> Demonstrations:
-        """Each control step with the chunk that follows; without those whose chunk is upset, unless `keep`."""
+        """Return each control step with its following chunk, without chunks that drift or slip unless `keep`."""
         running, chosen = np.stack(self._running), np.stack(self._chosen)  # [steps, n], [steps, n, A]
         upset = np.stack(self._upset) & (not keep)
         last = np.maximum(running.sum(axis=0) - 1, 0)
@@ -146,7 +146,7 @@ class _DemonstrationRecorder(Observer):
 def _disturber(
     disturbance: Disturbance, high: Array, num_envs: int, rng: np.random.Generator
 ) -> Callable[[Array], tuple[Array, Array]]:
-    """A function of chosen actions [n, A], once a control step: what is executed, and who drifts or slips, bool [n]."""
+    """Return a function to call at each control step: chosen actions → executed [n, A], drift or slip bool [n]."""
     moves = len(high) - 1  # the last one is the gripper
     drift = np.zeros((num_envs, moves))
     steps = 0

@@ -1,1 +1,1 @@
-"""The contracts between simulators, policies and the engine. Start with `sim.py`, then `policy.py`."""
+"""The interfaces between simulators, policies and the engine. Start with `sim.py`, then `policy.py`."""

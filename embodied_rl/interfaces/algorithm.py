@@ -1,6 +1,6 @@
-"""What a learning algorithm is to the engine: what it needs, which is asked before anything is built, and four verbs.
+"""The interface of learning algorithms: their requirements, known before anything is built, and four methods.
 
-An author of an algorithm writes a frozen dataclass of settings, `Config`, and a class with the methods of `Algorithm`.
+The author of an algorithm writes a frozen dataclass of settings, `Config`, and a class with the methods of `Algorithm`.
 """
 
 from collections.abc import Iterable, Mapping
@@ -14,11 +14,11 @@ from embodied_rl.interfaces.policy import Actor
 
 @dataclass(frozen=True)
 class Discount:
-    """What later rewards count.
+    """The discounting of later rewards.
 
     Attributes:
-        gamma: factor, at most 1.
-        per: what it counts for: a control step, so that a decision of s steps discounts by gamma^s; or a decision.
+        gamma: discount factor, at most 1.
+        per: time unit of gamma: "control_step" (a decision of s steps discounts by gamma^s) or "decision".
     """
 
     gamma: float
@@ -27,16 +27,16 @@ class Discount:
 
 @dataclass(frozen=True)
 class Needs:
-    """What an algorithm asks of a run; trainer, planner and validation ask this, and know no algorithm by name.
+    """The requirements of an algorithm; trainer, planner and validation read them and know no algorithm by name.
 
     Attributes:
         learns_from: "rollouts" of the present policy, "replay" of any policy's experience, or "demonstrations".
-        critic: whether its actor has a value head.
+        critic: whether the actor needs a value head.
         group_size: episodes that start alike and stay together in one process.
-        fresh_episodes: whether a rollout holds whole episodes, begun with it.
+        fresh_episodes: whether a rollout holds whole episodes that begin with the rollout.
         epochs: passes over a rollout.
-        warmup: iterations at the start whose update is shorter, because it leaves the policy alone.
-        discount: of rewards; None where returns are compared as they are.
+        warmup: iterations at the start whose update is shorter, because it does not train the policy.
+        discount: discounting of rewards; None if returns are compared without it.
     """
 
     learns_from: Literal["rollouts", "replay", "demonstrations"] = "rollouts"
@@ -49,55 +49,55 @@ class Needs:
 
 
 class Algorithm(Protocol):
-    """Learns from rollouts, the same on every rank.
+    """An algorithm that learns from rollouts, identically on every rank.
 
-    `Config` is a frozen dataclass of its settings, the keys `algo.<key>`. The class is called with an instance of it,
-    the actor that learns, the ranks, the run's seed, and its number of iterations.
+    `Config` is a frozen dataclass of the settings, the keys `algo.<key>`. The class is called with an instance of
+    `Config`, the actor that learns, the ranks, the run's seed, and the number of iterations.
     """
 
     def prepare(self, iteration: int) -> None:
-        """Set what depends on the iteration before its rollout is collected: learning rates, the strength of noise."""
+        """Set learning rates, noise level and so on for an iteration, before its rollout is collected."""
         ...
 
     def update(self, segments: Iterable[Any], iteration: int) -> dict[str, float]:
-        """Learn from the rollouts of an iteration as they come, usually a single one.
+        """Learn from the rollouts of one iteration as they arrive; usually there is only one.
 
         Args:
-            segments: `embodied_rl.rollout.buffer.Rollout`s; each stays as it is until the next one is asked for.
-            iteration: counted from 0.
+            segments: `embodied_rl.rollout.buffer.Rollout`s; each stays unchanged until the next one is requested.
+            iteration: number of the iteration, from 0.
 
         Returns:
-            Figures for the log, of this rank's rows; the same names on every rank.
+            Metrics for the log, computed on this rank's rows; the names are the same on every rank.
         """
         ...
 
     def state(self) -> dict[str, Tensor]:
-        """What an exact resume needs, as tensors."""
+        """Return the state that an exact resume needs, as tensors."""
         ...
 
     def load(self, state: dict[str, Tensor]) -> None:
-        """The inverse of `state`."""
+        """Restore a state that `state` returned."""
         ...
 
 
 class AlgorithmKind(Protocol):
-    """The class of an algorithm, as the table of plug-ins names it."""
+    """The type of an algorithm's class, which the table of plug-ins names."""
 
     Config: type[Any]
 
     @staticmethod
     def needs(config: Any) -> Needs:
-        """What it asks of a run with such settings."""
+        """Return the requirements of the algorithm under these settings."""
         ...
 
     def __call__(self, config: Any, actor: Actor, ranks: Any, seed: int, iterations: int) -> Algorithm: ...
 
 
 def join_states(parts: Mapping[str, Mapping[str, Tensor]]) -> dict[str, Tensor]:
-    """The states of an algorithm's parts as one: "<part>/<name>"."""
+    """Join the states of an algorithm's parts into one, with names "<part>/<name>"."""
     return {f"{part}/{name}": value for part, state in parts.items() for name, value in state.items()}
 
 
 def split_state(state: Mapping[str, Tensor], part: str) -> dict[str, Tensor]:
-    """The inverse of `join_states` for one part."""
+    """Return the state of one part from a state that `join_states` made."""
     return {name.removeprefix(f"{part}/"): value for name, value in state.items() if name.startswith(f"{part}/")}

@@ -1,4 +1,4 @@
-"""What decides how often each task is drawn while training: NumPy and the standard library only."""
+"""The interface of curricula, which set how often each task is drawn in training. NumPy and standard library only."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -12,13 +12,13 @@ from embodied_rl.interfaces.sim import Array, SimulatorSpec
 
 @dataclass(frozen=True)
 class EpisodeRecord:
-    """An episode that ended.
+    """The outcome of an episode that ended.
 
     Attributes:
         index, task, group, split: as in `Episode`.
-        success_once: whether the goal held after any of its steps.
-        success_at_end: whether it held after the last one.
-        steps: control steps it took.
+        success_once: whether the goal held after any step of the episode.
+        success_at_end: whether the goal held after the last step.
+        steps: number of control steps.
         reward: sum of its rewards.
     """
 
@@ -33,13 +33,13 @@ class EpisodeRecord:
 
 
 class Curriculum(Protocol):
-    """How often each task is drawn. One that never changes has nothing to add but `weights`.
+    """A rule for how often each task is drawn. A curriculum that never changes defines only `weights`.
 
-    `Config` is a frozen dataclass of its settings, the keys `episodes.<key>`. The constructor raises `ValueError` for
-    what does not fit the simulator.
+    `Config` is a frozen dataclass of the settings, the keys `curriculum.<key>`. The constructor raises `ValueError` for
+    settings that do not fit the simulator.
 
-    Weights may follow only from the settings, the simulator, and what `update` was given: every rank has a curriculum
-    of its own, and they have to agree to the bit.
+    Weights may depend only on the settings, the simulator, and the arguments of `update`: every rank has its own
+    curriculum, and all of them must agree bit for bit.
     """
 
     Config: ClassVar[Any]
@@ -47,18 +47,18 @@ class Curriculum(Protocol):
     def __init__(self, config: Any, spec: SimulatorSpec) -> None: ...
 
     def weights(self) -> NDArray[np.float64]:
-        """float64 [tasks], in the order of `spec.tasks`: finite, not negative, one of them positive; any scale."""
+        """Return float64 [tasks] in the order of `spec.tasks`: finite, not negative, not all zero; any scale."""
         ...
 
     def update(self, finished: Sequence[EpisodeRecord]) -> None:
-        """Take in the training episodes that ended in a rollout, of all ranks, in the order of ranks.
+        """Update the curriculum with the training episodes of all ranks that ended in a rollout, in the order of ranks.
 
-        Called once between two rollouts; what changes counts from the next one on.
+        Called once between two rollouts; new weights take effect in the next rollout.
         """
 
     def state(self) -> dict[str, Array]:
-        """What `load` needs to continue to the bit; copies."""
+        """Return copies of the arrays that `load` needs to continue bit for bit."""
         return {}
 
     def load(self, state: Mapping[str, Array]) -> None:
-        """The inverse of `state`."""
+        """Restore a state that `state` returned."""

@@ -1,9 +1,9 @@
-"""What is raised for the user. The standard library only."""
+"""The exception for mistakes of the user. Imports the standard library only."""
 
 
 class UserError(ValueError):
-    """A mistake of the user's, shown without a traceback.
+    """A mistake by the user, shown without a traceback.
 
     The message says what is wrong, where (key, file, topic), and what to do. Plug-ins raise it, too. Any other
-    `ValueError` is a fault of the program, and is shown as one.
+    `ValueError` is a bug in the program and is shown with a traceback.
     """

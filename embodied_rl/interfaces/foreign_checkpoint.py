@@ -1,18 +1,18 @@
-"""What a network says of itself so that the checkpoints of other projects can be read and written."""
+"""The information a network provides so that checkpoints of other projects can be read and written."""
 
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
 
 class ForeignCheckpoint:
-    """Mixed into a `FlowBackbone` whose weights other projects publish, too.
+    """A mixin for a `FlowBackbone` whose weights other projects publish, too.
 
     Attributes:
-        CHECKPOINT_NAMES: start of our parameter names → how theirs start; the first is how it is written. A leading
-            "model." is not part of them.
-        CHECKPOINT_COPIES: their names of second copies of a weight → the name of the first.
-        CHECKPOINT_UNREAD: patterns of their names that this network never reads, and that are carried along.
-        LEROBOT_PROMPT: lerobot's name of the step that writes its prompts.
+        CHECKPOINT_NAMES: prefix of our parameter names → prefixes in their checkpoints; the first is used for writing.
+            A leading "model." is not part of them.
+        CHECKPOINT_COPIES: their name of a second copy of a weight → their name of the first copy.
+        CHECKPOINT_UNREAD: patterns of their names for tensors that this network never reads but keeps for export.
+        LEROBOT_PROMPT: lerobot's name of the processor step that writes the prompts.
     """
 
     CHECKPOINT_NAMES: ClassVar[Mapping[str, tuple[str, ...]]] = {}
@@ -24,26 +24,26 @@ class ForeignCheckpoint:
     def checkpoint_sizes(
         cls, shapes: Mapping[str, tuple[int, ...]], config: Mapping[str, Any], given: Mapping[str, Any]
     ) -> dict[str, Any]:
-        """Keys of `Config` that a checkpoint of another project decides.
+        """Return the keys of `Config` that a checkpoint of another project determines.
 
         Args:
-            shapes: its tensors' shapes, by this network's names.
-            config: its configuration file.
+            shapes: shapes of the checkpoint's tensors, by this network's names.
+            config: content of the checkpoint's configuration file.
             given: keys that the user gave.
 
         Raises:
-            UserError: it is of another kind of network, or says too little.
+            UserError: the checkpoint belongs to another kind of network, or lacks information.
         """
         raise NotImplementedError
 
     def unread_shapes(self) -> Mapping[str, tuple[int, ...]]:
-        """Their names → shapes of tensors that loaders of other projects ask for and no forward pass reads."""
+        """Return name → shape of tensors that other projects' loaders require although no forward pass uses them."""
         return {}
 
     def checkpoint_config(self, form: str, steps: int) -> dict[str, Any]:
-        """What the configuration file of format `form` says of this network alone; `steps`: K, denoise steps.
+        """Return the entries specific to this network in a configuration of format `form`; `steps`: K, denoise steps.
 
         Raises:
-            UserError: the format has no such network.
+            UserError: the format does not support this network.
         """
         return {}

@@ -1,4 +1,4 @@
-"""What a policy is to the engine. An author of a flow policy writes `encode` and `velocity`; the rest comes for free.
+"""The interface of policies. The author of a flow policy writes `encode` and `velocity`; the rest has defaults.
 
 Shapes: `n` rows of a batch, `H` predicted actions of a chunk, `Hx` ≤ H executed ones, `D` action dimensions of the
 model, `A` ≤ D of the simulator, `S` state dimensions, `L` instruction tokens, `F` width of the features.
@@ -21,14 +21,14 @@ TensorSpec = dict[str, tuple[tuple[int, ...], torch.dtype]]
 
 @dataclass
 class PolicyInput:
-    """An observation as a network takes it. Never holds privileged state.
+    """An observation in the form that a network takes. It never holds privileged state.
 
     Attributes:
-        images: camera → uint8 [n, h, w, 3]; scaling and resizing are the backbone's.
+        images: camera → uint8 [n, h, w, 3]; the backbone scales and resizes them.
         state: float32 [n, S], normalised by the embodiment, zeros beyond the robot's entries.
         tokens: int64 [n, L] prompt tokens, 0 where padded.
-        features: what `FlowBackbone.perceive` gave earlier, where it is frozen; replaces `images`.
-        prefix: what `FlowBackbone.encode_prefix` gave earlier, where it is frozen; replaces `images` and `features`.
+        features: earlier result of `FlowBackbone.perceive`, if perception is frozen; replaces `images`.
+        prefix: earlier result of `FlowBackbone.encode_prefix`, if it is frozen; replaces `images` and `features`.
     """
 
     images: dict[str, Tensor]
@@ -41,7 +41,7 @@ class PolicyInput:
         return len(self.state)
 
     def to(self, device: torch.device) -> "PolicyInput":
-        """The same on a device."""
+        """Return a copy with all tensors on `device`."""
 
         def moved(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
             return {name: tensor.to(device) for name, tensor in tensors.items()}
@@ -52,7 +52,7 @@ class PolicyInput:
 
 @dataclass
 class Context:
-    """What a policy knows of an observation before it denoises: batch-first tensors.
+    """The encoding of an observation that the policy denoises from; batch-first tensors.
 
     Attributes:
         tensors: e.g. keys and values per layer; every tensor is [n, ...].
@@ -93,8 +93,8 @@ class PolicySpec:
         horizon: H, actions predicted at once.
         action_dim: D, action dimensions of the model.
         state_dim: S.
-        cameras: names of the cameras it sees, in order.
-        image_size: (height, width) of the images it is given.
+        cameras: names of the cameras that the policy uses, in order.
+        image_size: (height, width) of the input images.
         token_length: L.
         feature_dim: F of `velocity`'s features.
         context_dim: F of `Context.pooled`.
@@ -116,14 +116,14 @@ class FlowBackbone(nn.Module):
     """A flow-matching VLA. Flow time follows openpi: t = 1 is noise, t = 0 is the action.
 
     Attributes:
-        KIND: which kind of actor it becomes; see `embodied_rl.actors.kinds`.
-        spec: its fixed sizes.
-        config: the plug-in's `Config`, a dataclass, which policy files keep.
-        source: where it came from, where that is a checkpoint of another project.
-        CAN_BE_EMPTY: whether it may be laid out on the meta device, since `restore_buffers` fills what no checkpoint
-            holds.
-        STATISTICS: how states are normalised where they are measured anew: "mean_std" or "quantiles".
-        PROMPT_WORDS: what a prompt holds beside the words of its instruction, for networks with new weights; None where
+        KIND: the kind of actor that wraps this network; see `embodied_rl.actors.kinds`.
+        spec: fixed sizes of the policy.
+        config: the plug-in's `Config`, a dataclass that is saved in policy files.
+        source: the origin of the weights, if that is a checkpoint of another project.
+        CAN_BE_EMPTY: whether it may be created on the meta device, because `restore_buffers` fills the buffers that no
+            checkpoint holds.
+        STATISTICS: how states are normalised when statistics are measured anew: "mean_std" or "quantiles".
+        PROMPT_WORDS: the words of a prompt besides those of its instruction, for networks with new weights; None if
             instructions are read word by word, without a tokenizer.
     """
 
@@ -137,61 +137,61 @@ class FlowBackbone(nn.Module):
     source: Any = None
 
     def perceive(self, inputs: PolicyInput) -> dict[str, Tensor] | None:
-        """The part of `encode` that may be frozen and cached across epochs; None where there is no such part."""
+        """Compute the part of `encode` that may be frozen and cached across epochs; None if there is no such part."""
         return None
 
     def perception_parameters(self) -> list[nn.Parameter]:
-        """The parameters `perceive` uses."""
+        """Return the parameters that `perceive` uses."""
         return []
 
     def encode_prefix(self, inputs: PolicyInput) -> dict[str, Tensor] | None:
-        """The part of `encode` that `prefix_parameters` alone decide, and that may be cached while they are frozen.
+        """Compute the part of `encode` that uses only `prefix_parameters`; it may be cached while they are frozen.
 
-        Batch-first tensors; `inputs.features` replace images where given. None where there is no such part.
+        Returns batch-first tensors, or None if there is no such part. Given `inputs.features` replace the images.
         """
         return None
 
     def prefix_parameters(self) -> list[nn.Parameter]:
-        """The parameters `encode_prefix` uses, those of `perceive` among them."""
+        """Return the parameters that `encode_prefix` uses, including those of `perceive`."""
         return []
 
     def adapted_modules(self) -> list[str]:
-        """Names of the linear maps that LoRA adapts; empty where this policy is not made for it."""
+        """Return the names of the linear layers that LoRA adapts; empty if this policy does not support LoRA."""
         return []
 
     def head_parameters(self) -> list[nn.Parameter]:
-        """What learns in full beside adapters: projections of state, actions and time, say."""
+        """Return the parameters trained in full besides adapters, such as projections of state, actions and time."""
         return []
 
     def prompts(self, instructions: Sequence[str], state: Tensor) -> Sequence[str]:
-        """The texts to tokenize for n instructions and the robot's normalised states [n, entries]."""
+        """Return the texts to tokenize for n instructions and the robot's normalised states [n, entries]."""
         return instructions
 
     def restore_buffers(self) -> None:
-        """Fill buffers that no checkpoint holds, after the network was laid out on the meta device and then loaded."""
+        """Fill buffers that no checkpoint holds, after a network created on the meta device was loaded."""
 
     def predict_auxiliary(self, features: dict[str, Tensor]) -> Tensor:
-        """What `perceive` gave → float32 [n, G], the privileged entries `spec.auxiliary_names`."""
+        """Predict the privileged entries `spec.auxiliary_names`, float32 [n, G], from the features of `perceive`."""
         raise NotImplementedError
 
     def encode(self, inputs: PolicyInput) -> Context:
-        """Once a decision: the prefix and its keys and values.
+        """Encode observations once per decision: the prefix and its keys and values.
 
-        Uses `inputs.prefix`, or else `inputs.features`, instead of images where given.
+        Uses `inputs.prefix`, or else `inputs.features`, instead of images if given.
         """
         raise NotImplementedError
 
     def velocity(self, x: Tensor, t: Tensor, context: Context) -> tuple[Tensor, Tensor]:
-        """x float32 [n, H, D], t float32 [n] → velocity float32 [n, H, D], features [n, H, F]."""
+        """Compute velocity float32 [n, H, D] and features [n, H, F] from x float32 [n, H, D] and t float32 [n]."""
         raise NotImplementedError
 
 
 @dataclass(frozen=True)
 class NoiseKeys:
-    """What the policy's noise is a function of, so that it depends on neither batching nor timing.
+    """The keys that determine the policy's noise, so that it depends on neither batching nor timing.
 
     Attributes:
-        seed: of the run.
+        seed: seed of the run.
         episode: int64 [n], `Episode.index`.
         decision: int64 [n], decisions since the episode began.
     """
@@ -202,7 +202,7 @@ class NoiseKeys:
 
     @staticmethod
     def none(rows: int) -> "NoiseKeys":
-        """Of rows that nobody counts."""
+        """Return zero keys for `rows` rows that belong to no counted episode."""
         return NoiseKeys(0, np.zeros(rows, np.int64), np.zeros(rows, np.int64))
 
     def __len__(self) -> int:
@@ -219,10 +219,10 @@ class Decision:
 
     Attributes:
         actions: float32 [n, Hx, A] in the simulator's units, on the host.
-        trace: what recomputing the log-probability needs.
+        trace: the tensors needed to recompute the log-probability.
         log_prob: float32 [n, Hx, D'], per element (D' = action dims × stochastic steps); masked, then reduced.
         value: float32 [n].
-        version: int64 [n], version of the weights that chose.
+        version: int64 [n], version of the weights that chose the actions.
     """
 
     actions: np.ndarray
@@ -234,11 +234,11 @@ class Decision:
 
 @dataclass
 class Evaluation:
-    """A decision recomputed under the present weights.
+    """A decision recomputed under the current weights.
 
     Attributes:
         log_prob: as in `Decision`, same shape and order.
-        entropy: float32 [n, Hx, D'], zero where the noise is fixed.
+        entropy: float32 [n, Hx, D'], zero if the noise is fixed.
         value: float32 [n].
         auxiliary: float32 [n, G], `Context.auxiliary`, or None.
         auxiliary_target: float32 [n, G], its targets from privileged state, or None.
@@ -252,35 +252,35 @@ class Evaluation:
 
 
 class Policy(Protocol):
-    """What a collector asks: an `Actor`, or who stands for one that runs elsewhere."""
+    """The policy interface for collectors: an `Actor`, or a proxy for an actor in another process."""
 
     def act(self, observation: Observation, keys: NoiseKeys, explore: bool) -> Decision:
-        """See `Actor.act`."""
+        """Choose a chunk for each row; see `Actor.act`."""
         ...
 
     def value(self, observation: Observation, keys: NoiseKeys) -> Tensor:
-        """See `Actor.value`."""
+        """Estimate the value of each row; see `Actor.value`."""
         ...
 
 
 class DeployedPolicy(Protocol):
-    """What runs episodes, in simulation or on a robot: an `Actor`, or somebody who only acts."""
+    """The policy interface for episodes in simulation or on a robot: an `Actor`, or a policy that only acts."""
 
     def infer(self, observation: Observation, keys: NoiseKeys) -> np.ndarray:
-        """float32 [n, Hx, A]: a chunk for each row, in the simulator's units; see `Actor.infer`."""
+        """Return a chunk for each row, float32 [n, Hx, A] in the simulator's units; see `Actor.infer`."""
         ...
 
 
 class Actor(nn.Module):
-    """What algorithms, collectors, evaluators and servers see of a policy.
+    """The policy interface for algorithms, collectors, evaluators and servers.
 
     Attributes:
-        version: of the weights, counted in updates.
-        embodiment: what the network is attached to; an `embodied_rl.actors.embodiment.Embodiment`.
+        version: version of the weights, counted in updates.
+        embodiment: the robot body that the network controls; an `embodied_rl.actors.embodiment.Embodiment`.
         autocast: compute matrix products in bfloat16.
-        keep: what its traces hold of an observation; see `keep_within`.
-        critic_reads: the entry of a trace that the critic reads by itself, so that it can learn without the network;
-            None where it reads what the network makes of an observation, or there is no critic.
+        keep: the form in which traces hold an observation; see `keep_within`.
+        critic_reads: the entry of a trace that the critic reads directly, so that it can learn without the network;
+            None if the critic reads features of the network, or there is no critic.
     """
 
     version: int = 0
@@ -291,12 +291,12 @@ class Actor(nn.Module):
 
     @property
     def network(self) -> Any:
-        """The policy's network, without sampler and critic: what a policy file holds."""
+        """Return the policy's network without sampler and critic, as saved in a policy file."""
         raise NotImplementedError
 
     @property
     def device(self) -> torch.device:
-        """Where the network lives."""
+        """Return the device of the network."""
         return next(self.network.parameters()).device
 
     def infer(
@@ -306,17 +306,17 @@ class Actor(nn.Module):
         prefix: np.ndarray | None = None,
         committed: np.ndarray | None = None,
     ) -> np.ndarray:
-        """The deployed policy's chunk for each row: no trace, no value, no exploration.
+        """Return a chunk for each row from the deployed policy: no trace, no value, no exploration.
 
         Args:
             observation: n rows.
-            keys: what the start of the chunk is drawn from; None begins at the mean of the noise.
-            prefix: float32 [n, d, A] in the simulator's units, actions that the robot is about to execute whatever
-                the policy says, such as those that it executes during inference.
-            committed: int64 [n], how many of a row's d actions are; None for all.
+            keys: keys of the initial noise of the chunk; None starts from the mean of the noise.
+            prefix: float32 [n, d, A] in the simulator's units, actions that the robot will execute regardless of the
+                new chunk, such as those that it executes during inference.
+            committed: int64 [n], how many of a row's d actions are committed; None for all.
 
         Returns:
-            float32 [n, Hx, A], like `Decision.actions`. It begins with the committed actions, and continues them.
+            float32 [n, Hx, A], like `Decision.actions`. It begins with the committed actions and continues them.
 
         Raises:
             UserError: inputs that do not fit, or a prefix that this policy cannot continue.
@@ -330,15 +330,15 @@ class Actor(nn.Module):
         raise NotImplementedError
 
     def value(self, observation: Observation, keys: NoiseKeys) -> Tensor:
-        """float32 [n], for final and last observations; the same estimator as `act` and `evaluate` use."""
+        """Estimate values float32 [n] of final and last observations, with the estimator of `act` and `evaluate`."""
         raise NotImplementedError
 
     def critic_value(self, recorded: Tensor) -> Tensor:
-        """float32 [B] with gradients, from the trace's entry `critic_reads`: a critic by itself."""
+        """Compute values float32 [B] with gradients from the trace's entry `critic_reads`, without the network."""
         raise NotImplementedError
 
     def keep_within(self, rows: int, budget: float) -> str:
-        """Let traces hold the most useful part of which `rows` fit into `budget` bytes; returns which that is."""
+        """Set `keep` to the most useful form of which `rows` rows fit into `budget` bytes, and return it."""
         return self.keep
 
     def evaluate(self, trace: Trace) -> Evaluation:
@@ -346,20 +346,20 @@ class Actor(nn.Module):
         raise NotImplementedError
 
     def trace_spec(self) -> TensorSpec:
-        """What `Decision.trace` holds, row by row; a rollout buffer allocates from it."""
+        """Return shape and dtype of one row of each entry of `Decision.trace`; rollout buffers allocate from it."""
         raise NotImplementedError
 
     def log_prob_shape(self) -> tuple[int, ...]:
-        """(Hx, D'): the shape of one row of `Decision.log_prob`."""
+        """Return (Hx, D'), the shape of one row of `Decision.log_prob`."""
         raise NotImplementedError
 
     def exploration(self) -> dict[str, float]:
-        """What an algorithm sets from outside while it trains, besides weights: the strength of the noise, say."""
+        """Return the settings besides weights that an algorithm changes during training, such as the noise level."""
         return {}
 
     def explore_with(self, settings: Mapping[str, float]) -> None:
-        """Take over what another actor's `exploration` said."""
+        """Apply settings that another actor's `exploration` returned."""
 
     def parameter_groups(self) -> Mapping[str, list[nn.Parameter]]:
-        """Trainable parameters: "actor", "critic", and "perception" where it learns at its own rate."""
+        """Return the trainable parameters: "actor", "critic", and "perception" if it has its own learning rate."""
         raise NotImplementedError

@@ -1,4 +1,4 @@
-"""What a policy is attached to: the body of a simulated robot or of a real one. The standard library only."""
+"""The interface of a robot body, simulated or real, that a policy controls. Imports the standard library only."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -6,12 +6,12 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Body:
-    """What a robot shows and takes, whoever runs it.
+    """The cameras, state and action space of a robot, simulated or real.
 
     Attributes:
-        cameras: name → (height, width) of its pictures.
-        state_names: the S entries of its state, SI units.
-        action_names: the A entries of an action.
+        cameras: name → (height, width) of its images.
+        state_names: names of the S state entries, SI units.
+        action_names: names of the A entries of an action.
         action_low, action_high: limits of an action, length A.
         control_hz: control steps per second.
     """

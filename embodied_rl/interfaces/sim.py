@@ -1,4 +1,4 @@
-"""What a simulator is to the engine: NumPy and the standard library only, so that it loads in any environment.
+"""The interface of simulators. Imports NumPy and the standard library only, so it loads in any Python environment.
 
 Shapes: `n` environments of one call, `H` executed actions of a chunk, `A` action dimensions, `S` state dimensions,
 `P` privileged dimensions, `m` environments whose episode ended.
@@ -20,23 +20,23 @@ _TRUSTED = "trusted"
 
 
 def trusted_setting(default: Any = MISSING, default_factory: Any = MISSING) -> Any:
-    """A field of a simulator's `Config` that decides which code runs: a module to import, say, or an interpreter.
+    """Make a field of a simulator's `Config` that decides which code runs, such as a module or an interpreter.
 
-    It counts where the user has typed it, or the configuration on this machine has it. Policy files, run folders and
-    benchmarks may come from strangers: what they say of it is refused, unless it is the default or holds numbers alone.
+    Its value is accepted from the command line, or from the configuration on this machine. Policy files, run folders
+    and benchmarks may come from strangers: their value is refused, unless it is the default or holds only numbers.
     """
     return field(default=default, default_factory=default_factory, metadata={_TRUSTED: True})
 
 
 def list_trusted_defaults(config: type[Any]) -> dict[str, Any]:
-    """The fields that `trusted_setting` made, with their defaults (None where there is none)."""
+    """Return the fields that `trusted_setting` made, with their defaults (None if a field has no default)."""
     found = {item.name: item for item in fields(config) if item.metadata.get(_TRUSTED)}
     made = {name: item.default_factory() for name, item in found.items() if item.default_factory is not MISSING}
     return {name: None if item.default is MISSING else item.default for name, item in found.items()} | made
 
 
 class Source(IntEnum):
-    """Who chose an executed action. On-policy methods learn from `POLICY` alone."""
+    """The source of an executed action. On-policy methods learn only from `POLICY`."""
 
     POLICY = 0
     HUMAN = 1
@@ -47,17 +47,17 @@ class Source(IntEnum):
 
 @dataclass(frozen=True)
 class Episode:
-    """What an environment runs next: training samples episodes, evaluation enumerates them.
+    """An episode for an environment to run: training samples episodes, evaluation enumerates them.
 
     Attributes:
-        index: unique in the run; the policy's noise is keyed by it.
+        index: unique in the run; a key of the policy's noise.
         task: position in `SimulatorSpec.tasks`.
         seed: fixes every random choice of the simulator in this episode.
         initial_state: a benchmark's numbered initial state, or None to draw one from `seed`.
         group: episodes of one group start alike; group-relative advantages compare them.
         split: "train", or the name of a held-out split in `SimulatorSpec.splits`.
-        final_picture: draw the last observation also where the episode terminates. Nobody learns from that picture, so
-            it is drawn for who asks: a judge of what was reached, say.
+        final_picture: render the last observation even if the episode terminates. Training does not need this image, so
+            it is rendered only on request, for example for a judge of success.
     """
 
     index: int
@@ -71,7 +71,7 @@ class Episode:
 
 @dataclass(frozen=True)
 class Camera:
-    """One camera of a simulator. `role`: "policy" (the actor sees it), "score" or "video"."""
+    """A camera of a simulator. `role`: "policy" (input of the actor), "score" or "video"."""
 
     name: str
     height: int
@@ -81,9 +81,9 @@ class Camera:
 
 @dataclass(frozen=True)
 class Task:
-    """One task of a simulator; `family` groups tasks in reports.
+    """A task of a simulator; `family` groups tasks in reports.
 
-    `initial_states` is how many numbered ones the benchmark has for it, which `Episode.initial_state` points into.
+    `initial_states` is the number of numbered initial states of the task; `Episode.initial_state` selects one.
     """
 
     name: str
@@ -93,26 +93,26 @@ class Task:
 
 @dataclass(frozen=True)
 class SimulatorSpec:
-    """What the engine has to know of a simulator before it runs.
+    """The properties of a simulator that the engine needs before it runs.
 
     Attributes:
-        cameras: what `Observation.images` holds.
-        state_names: the S entries of `Observation.state`, proprioception only, SI units.
-        action_names: the A entries of an action.
+        cameras: cameras in `Observation.images`.
+        state_names: names of the S entries of `Observation.state`, proprioception only, SI units.
+        action_names: names of the A entries of an action.
         action_low, action_high: limits of an action, length A.
         control_hz: control steps per simulated second.
         horizon: control steps after which an episode is truncated.
-        tasks: what `Episode.task` points into.
-        words: every word an instruction can hold.
-        instruction_length: the most words that an instruction has; 0 where that is not known.
-        splits: the names of held-out splits, without "train".
-        privileged_names: the P entries of `Observation.privileged`; empty when there are none.
-        device: where observations live: "cpu", or a CUDA device for a GPU simulator in this process.
-        can_snapshot: whether `snapshot` and `restore` work, which exact resume needs.
-        final_observation: "exact", or "previous" where the simulator resets an environment within the step that ends
-            its episode: then the final observation is the one before that step, and a truncation bootstraps from it.
-        seeded: whether an episode follows from its seed. Where it does not, groups of episodes cannot start alike, and
-            an evaluation draws its episodes instead of enumerating them.
+        tasks: list that `Episode.task` indexes.
+        words: all words that can occur in an instruction.
+        instruction_length: maximum number of words in an instruction; 0 if unknown.
+        splits: names of the held-out splits, without "train".
+        privileged_names: names of the P entries of `Observation.privileged`; may be empty.
+        device: device of the observations: "cpu", or a CUDA device for a GPU simulator in this process.
+        can_snapshot: whether `snapshot` and `restore` work; exact resume needs them.
+        final_observation: "exact", or "previous" if the simulator resets an environment within the step that ends its
+            episode: then the final observation is the one before that step, and a truncation bootstraps from it.
+        seeded: whether the seed determines an episode. If not, groups of episodes cannot start alike, and an evaluation
+            draws its episodes instead of enumerating them.
     """
 
     cameras: tuple[Camera, ...]
@@ -134,7 +134,7 @@ class SimulatorSpec:
 
     @property
     def body(self) -> Body:
-        """The robot in it."""
+        """Return the body of the simulated robot."""
         cameras = {camera.name: (camera.height, camera.width) for camera in self.cameras}
         return Body(cameras, self.state_names, self.action_names, self.action_low, self.action_high, self.control_hz)
 
@@ -149,13 +149,13 @@ class SimulatorSpec:
 
 @dataclass
 class Observation:
-    """What n environments show at the end of a chunk.
+    """The observation of n environments at the end of a chunk.
 
     Attributes:
         images: camera name → uint8 [n, h, w, 3].
         state: float32 [n, S], proprioception only.
-        instruction: n goals in words.
-        privileged: float32 [n, P] simulator truth for critics and auxiliary losses; a policy never sees it.
+        instruction: n instructions in words.
+        privileged: float32 [n, P] simulator state for critics and auxiliary losses; a policy never gets it.
     """
 
     images: dict[str, Array]
@@ -167,7 +167,7 @@ class Observation:
         return len(self.instruction)
 
     def select(self, rows: Sequence[int] | Array) -> "Observation":
-        """The given rows, in the given order."""
+        """Return the given rows, in the given order."""
         chosen = np.asarray(rows, np.int64)
         listed: list[int] = chosen.tolist()
         return Observation(
@@ -178,12 +178,12 @@ class Observation:
         )
 
     def without_privileged(self) -> "Observation":
-        """What a deployed policy has."""
+        """Return the observation without privileged state, as a deployed policy gets it."""
         return replace(self, privileged=None)
 
     @staticmethod
     def concatenate(parts: Sequence["Observation"]) -> "Observation":
-        """Several observations as one, rows in order."""
+        """Concatenate observations, rows in order."""
         privileged = [part.privileged for part in parts if part.privileged is not None]
         return Observation(
             images={name: np.concatenate([part.images[name] for part in parts]) for name in parts[0].images},
@@ -194,11 +194,11 @@ class Observation:
 
 
 class NotFinite(FloatingPointError):  # noqa: N818  it says what happened
-    """The physics of one environment left the numbers.
+    """An error raised when the physics of one environment becomes NaN or infinite.
 
     Args:
         message: what happened, after which step.
-        row: which environment of the simulator.
+        row: index of the environment in the simulator.
     """
 
     def __init__(self, message: str, row: int):
@@ -207,20 +207,20 @@ class NotFinite(FloatingPointError):  # noqa: N818  it says what happened
 
 
 class Unavailable(RuntimeError):  # noqa: N818  it says what happened
-    """Something that a simulator needs is not on this machine: a package, an asset, a driver, a licence accepted.
+    """An error raised if a simulator's package, asset, driver or accepted licence is missing on this machine.
 
-    The message says what, and the command that brings it; the user sees it without a traceback.
+    The message says what is missing and gives the command that installs it; it is shown without a traceback.
     """
 
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """One line of `embodied-rl doctor`. `remedy` is empty where nothing is wrong.
+    """One line of `embodied-rl doctor`. `remedy` is empty if nothing is wrong.
 
-    A simulator that depends on more than its package may have two static methods, for which nothing has to be built:
-    `diagnose(config)` returns a sequence of these (versions against pins, assets, licences, the renderer) and never
-    raises for what is missing; `provenance(config)` returns dict[str, str], what results depend on (versions of
-    packages, sha256 of assets), which is published with every evaluation.
+    A simulator that depends on more than its package may have two static methods, which need no instance:
+    `diagnose(config)` returns a sequence of `Diagnosis` (versions against pins, assets, licences, the renderer) and
+    never raises if something is missing; `provenance(config)` returns dict[str, str], the versions of packages and
+    sha256 of assets that results depend on, which is published with every evaluation.
     """
 
     name: str
@@ -231,23 +231,23 @@ class Diagnosis:
 
 @dataclass
 class StepResult:
-    """What executing one chunk in n environments gave.
+    """The result of executing one chunk in n environments.
 
     An environment whose episode ends at step j < H holds still for the rest of the chunk, then starts its next episode.
 
     Attributes:
         reward: float32 [n, H], zero at j ≥ steps.
         success: bool [n, H], whether the goal holds after step j; False at j ≥ steps.
-        steps: int64 [n] control steps really executed; entries j ≥ steps of any [n, H] array mean nothing.
-        executed: float32 [n, H, A] what was applied, after clipping, a safety filter or a human.
+        steps: int64 [n] control steps actually executed; entries j ≥ steps of any [n, H] array are meaningless.
+        executed: float32 [n, H, A] applied actions, after clipping, a safety filter or human intervention.
         source: uint8 [n, H], a `Source` for each step; HOLD at j ≥ steps.
-        terminated: bool [n] the task ended, in success or failure; wins over `truncated` on the same step.
-        truncated: bool [n] the time limit ended it.
-        observation: after the reset, where the episode ended.
+        terminated: bool [n] whether the task ended, in success or failure; overrides `truncated` on the same step.
+        truncated: bool [n] whether the time limit ended the episode.
+        observation: current observation; taken after the reset if the episode ended.
         ended: int64 [m] rows whose episode ended in this chunk.
         final_observation: m rows, the last observation of the episodes that ended, or None when m = 0; see
-            `SimulatorSpec.final_observation`. Pictures of those that terminated mean nothing, unless their episode
-            asked for them (`Episode.final_picture`).
+            `SimulatorSpec.final_observation`. Images of terminated episodes are meaningless, unless the episode
+            requested them (`Episode.final_picture`).
     """
 
     reward: Array
@@ -264,40 +264,40 @@ class StepResult:
 
 @runtime_checkable
 class Simulator(Protocol):
-    """n environments that step together. One object per slice of the pipeline."""
+    """A batch of n environments that step together. One object per slice of the pipeline."""
 
     spec: SimulatorSpec
 
     def reset(self, episodes: Sequence[Episode | None]) -> Observation:
-        """Start one episode in each environment; None parks it (its rows mean nothing and cost nothing)."""
+        """Start one episode in each environment; None parks it (its rows are meaningless and cost nothing)."""
         ...
 
     def step(self, actions: Array, next_episodes: Sequence[Episode | None]) -> StepResult:
         """Execute a chunk, float32 [n, H, A]; render once, at its end.
 
-        An environment whose episode ends starts `next_episodes[row]`, or is parked where that is None.
+        An environment whose episode ends starts `next_episodes[row]`, or is parked if that is None.
 
         Raises:
-            NotFinite: the physics of an environment came to nothing; the engine adds which one of all it was.
+            NotFinite: the physics of an environment became NaN or infinite; the engine adds which environment it was.
         """
         ...
 
     def snapshot(self) -> dict[str, Array]:
-        """Everything `restore` needs to continue bit for bit; arrays only."""
+        """Return everything that `restore` needs to continue bit for bit; arrays only."""
         ...
 
     def restore(self, state: dict[str, Array]) -> Observation:
-        """Continue from a snapshot; returns the observation that was in hand when it was taken."""
+        """Restore a snapshot and return the observation that was current when it was taken."""
         ...
 
     def close(self) -> None:
-        """Release what the simulator holds."""
+        """Release all resources of the simulator."""
         ...
 
 
 @runtime_checkable
 class Timed(Simulator, Protocol):
-    """A simulator that says how long its pictures take, so that a planner can tell them from physics."""
+    """A simulator that reports its rendering time, so that the planner can separate it from physics."""
 
     render_seconds: float
     """Spent on pictures for observations since the simulator was built."""
@@ -310,18 +310,18 @@ class Operated(Simulator, Protocol):
     num_envs: int
 
     def expert(self, faulty: bool = False) -> Callable[[], Array]:
-        """An operator for all environments: call the result for one control step's actions, float32 [n, A].
+        """Return an operator for all environments: a function that gives one control step's actions, float32 [n, A].
 
         Args:
-            faulty: an operator with systematic faults, where the simulator has one.
+            faulty: whether to return an operator with systematic faults, if the simulator has one.
         """
         ...
 
 
 @runtime_checkable
 class Rendered(Protocol):
-    """A simulator that draws pictures for videos, in any size."""
+    """A simulator that renders video frames of any size."""
 
     def render(self, row: int, width: int, height: int) -> Array:
-        """uint8 [height, width, 3] of one environment."""
+        """Render one environment as uint8 [height, width, 3]."""
         ...

@@ -1,1 +1,1 @@
-"""What a learner is made of: optimisers and checkpoints."""
+"""The parts of a learner: optimisers, checkpoints, sharding over ranks, and the transfer of weights."""

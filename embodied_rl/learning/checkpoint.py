@@ -1,4 +1,4 @@
-"""Checkpoints that are whole or absent: safetensors and JSON, never pickle.
+"""Checkpoints in safetensors and JSON, never pickle, that are either complete or absent.
 
     <folder>/00000120/tensors.safetensors    every tensor of the run
     <folder>/00000120/policy.safetensors     the policy alone, as it is deployed, where the writer adds it
@@ -35,7 +35,7 @@ _PICKLE_STARTS = (b"PK\x03\x04", b"\x80")
 
 
 class CheckpointError(UserError):
-    """A checkpoint that cannot be used; the message names the file and says why."""
+    """An error for a checkpoint that cannot be used; the message names the file and the reason."""
 
 
 Loaded = tuple[int, dict[str, Tensor], dict[str, Any]]
@@ -51,7 +51,7 @@ def save_checkpoint(
 ) -> Path:
     """Write checkpoint `step`, point `last` at it, and delete all but the newest `keep` (`best` always stays).
 
-    Later ones, which a run that resumed had to refuse, go too: it is on its way to write them again.
+    Later checkpoints, which a resumed run had to refuse, are deleted too: the run will write them again.
 
     Args:
         folder: the run's `checkpoints/`; made where absent.
@@ -88,7 +88,7 @@ def save_checkpoint(
 
 
 def load_checkpoint(path: Path) -> Loaded:
-    """Read one checkpoint, verified.
+    """Read one checkpoint and verify its checksums.
 
     Args:
         path: a checkpoint folder, or a `last` or `best` pointer.
@@ -97,7 +97,7 @@ def load_checkpoint(path: Path) -> Loaded:
         (step, tensors on the CPU, metadata).
 
     Raises:
-        CheckpointError: missing, cut short, altered, or not made of safetensors; names the file.
+        CheckpointError: a file is missing, cut short, altered, or not safetensors; the message names it.
     """
     folder = resolve_checkpoint(path)
     file, state = folder / TENSORS, read_state(folder)
@@ -113,10 +113,10 @@ def load_checkpoint(path: Path) -> Loaded:
 
 
 def load_latest_checkpoint(folder: Path) -> Loaded:
-    """Read the newest checkpoint that is whole; each newer, damaged one is named in a warning.
+    """Read the newest complete checkpoint; warn of each newer, damaged one.
 
     Raises:
-        CheckpointError: there is none, or none is whole.
+        CheckpointError: there is no checkpoint, or none is complete.
     """
     refused: list[str] = []
     for step in reversed(list_steps(folder)):
@@ -133,14 +133,14 @@ def load_latest_checkpoint(folder: Path) -> Loaded:
 
 
 def list_steps(folder: Path) -> list[int]:
-    """Steps of the checkpoints in a folder, ascending, whole or not."""
+    """Return the steps of the checkpoints in a folder, ascending, whether complete or not."""
     if not folder.is_dir():
         return []
     return sorted(int(path.name) for path in folder.iterdir() if path.is_dir() and _STEP.match(path.name))
 
 
 def mark_best(folder: Path, step: int) -> None:
-    """Point `best` at a checkpoint that exists."""
+    """Point `best` at an existing checkpoint."""
     assert step in list_steps(folder), f"there is no checkpoint {step} in {folder}"
     write_text(folder / "best", f"{step:08d}\n")
     _sweep(folder)
@@ -163,12 +163,12 @@ def prune_checkpoints(folder: Path, keep: int) -> None:
 
 
 def resolve_checkpoint(path: Path) -> Path:
-    """The checkpoint folder meant by a checkpoint folder, a pointer, a `checkpoints/` folder or a run folder.
+    """Return the checkpoint folder of a checkpoint folder, a pointer, a `checkpoints/` folder or a run folder.
 
-    The latter two mean `best`, or else `last`; a run without checkpoints that holds a policy file means itself.
+    The last two resolve to `best`, or else `last`; a run folder with a policy file but no checkpoint to itself.
 
     Raises:
-        CheckpointError: nothing of the kind is there.
+        CheckpointError: there is no checkpoint at the path.
     """
     if path.name in ("last", "best") and path.is_file():
         return path.parent / _pointed(path)
@@ -184,10 +184,10 @@ def resolve_checkpoint(path: Path) -> Path:
 
 
 def read_state(folder: Path) -> dict[str, Any]:
-    """`state.json` of a checkpoint folder: step, sha256 by file, metadata.
+    """Read `state.json` of a checkpoint folder: step, sha256 by file, metadata.
 
     Raises:
-        CheckpointError: missing or cut short.
+        CheckpointError: the file is missing, cut short, or incomplete.
     """
     file = folder / STATE
     try:
@@ -206,10 +206,10 @@ def read_state(folder: Path) -> dict[str, Any]:
 
 
 def read_tensors(file: Path) -> dict[str, Tensor]:
-    """The tensors of a safetensors file, on the CPU.
+    """Read the tensors of a safetensors file onto the CPU.
 
     Raises:
-        CheckpointError: missing, pickled, or not safetensors; a pickle is never opened, for it can run any code.
+        CheckpointError: the file is missing, pickled, or no safetensors; a pickle is never loaded: it can run any code.
     """
     if not file.is_file():
         raise CheckpointError(f"There is no file {file}.")
@@ -226,10 +226,10 @@ def read_tensors(file: Path) -> dict[str, Tensor]:
 
 @contextmanager
 def explain_failed_writes(file: Path) -> Iterator[None]:
-    """Turn what safetensors says of a failed write, which is text alone, into the OSError it was.
+    """Turn a failed write of safetensors in the `with` block, an error of text alone, into the original OSError.
 
     Raises:
-        OSError: such as that of a full disk.
+        OSError: the write failed, for example on a full disk.
     """
     try:
         yield
@@ -261,7 +261,7 @@ def _write(
 
 
 def separate_tensors(tensors: Mapping[str, Tensor | np.ndarray]) -> dict[str, Tensor]:
-    """Contiguous CPU tensors without shared storage, as safetensors wants them."""
+    """Return contiguous CPU tensors without shared storage, as safetensors requires."""
     separate: dict[str, Tensor] = {}
     seen: set[int] = set()
     for name, value in tensors.items():
@@ -300,6 +300,6 @@ def _forget_after(folder: Path, step: int) -> None:
 
 
 def _sweep(folder: Path) -> None:
-    """Remove what an interrupted save or deletion left."""
+    """Remove the leftovers of an interrupted save or deletion."""
     for leftover in (*folder.glob(".tmp-*"), *folder.glob(".old-*")):
         shutil.rmtree(leftover) if leftover.is_dir() else leftover.unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""Bytes of tensors that are alive while something runs, and how many rows memory allows. Sizes are in bytes."""
+"""Measurement of live tensor memory, and of the number of rows that memory allows. Sizes are in bytes."""
 
 from collections.abc import Callable
 from functools import partial
@@ -16,12 +16,12 @@ FEW = 8
 
 
 class LiveBytes(TorchDispatchMode):
-    """Watches tensors that are made while it is entered, on any device, fake ones too.
+    """Counts the bytes of tensors that are created while it is entered, on any device, including fake tensors.
 
-    What a kernel needs for itself while it runs is not seen, nor what an allocator rounds up.
+    It does not see the temporary memory of a running kernel, nor the rounding of an allocator.
 
     Attributes:
-        now: bytes of those that are alive. peak: the most there were.
+        now: bytes of these tensors that are alive. peak: maximum of `now`.
     """
 
     def __init__(self) -> None:
@@ -31,7 +31,7 @@ class LiveBytes(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         for tensor in _tensors((args, kwargs)):
-            self._known.setdefault(tensor.untyped_storage(), None)  # was there before, or has been counted
+            self._known.setdefault(tensor.untyped_storage(), None)  # existed before, or is already counted
         result = func(*args, **kwargs or {})
         for tensor in _tensors(result):
             self._count(tensor.untyped_storage())
@@ -46,7 +46,7 @@ class LiveBytes(TorchDispatchMode):
 
 
 class _Counted:
-    """Goes when the storage goes that it is the entry of."""
+    """Subtracts the bytes of a storage from `LiveBytes.now` when the storage is freed."""
 
     def __init__(self, live: LiveBytes, size: int) -> None:
         self._live, self._size = live, size
@@ -56,16 +56,16 @@ class _Counted:
 
 
 def measure_peak(work: Callable[[], object]) -> int:
-    """The most bytes of tensors that `work` made and that were alive at once."""
+    """Return the peak bytes of tensors that `work` created and that were alive at once."""
     with LiveBytes() as live:
         work()
     return live.peak
 
 
 def find_affordable_rows(work: Callable[[int], object], most: int, budget: float) -> int:
-    """How many rows may be worked on at once: 1 to `most`, so that what `work(rows)` takes stays within `budget` bytes.
+    """Return how many rows, 1 to `most`, may be processed at once so that `work(rows)` stays within `budget` bytes.
 
-    Measured at one row and at a few: what a row adds is the difference.
+    It measures one row and a few rows; the difference gives the bytes of each further row.
     """
     few = min(most, FEW)
     if few < 2:
@@ -76,7 +76,7 @@ def find_affordable_rows(work: Callable[[int], object], most: int, budget: float
 
 
 def find_free_bytes(device: torch.device, sharing: int = 1) -> float:
-    """Bytes that one of `sharing` processes may take on a device: four fifths of what nobody uses now."""
+    """Return the bytes each of `sharing` processes may take on a device: its part of four fifths of the free memory."""
     unused = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else psutil.virtual_memory().available
     return 0.8 * unused / sharing
 

@@ -1,7 +1,7 @@
-"""Adam over named groups of parameters, averaged over ranks, with state that is plain tensors.
+"""Adam over named groups of parameters, with gradients averaged over ranks and state as plain tensors.
 
-Where a network is spread over ranks, its shards have an Adam of their own, and what stays whole has another; learning
-rates and the gradient's norm are those of both.
+Where a network is sharded over ranks, one Adam updates its shards and another one the whole parameters; both share the
+learning rates and the gradient's norm.
 """
 
 from collections.abc import Collection, Mapping
@@ -14,7 +14,7 @@ from embodied_rl.ranks.collective import Ranks
 
 
 class Optimiser:
-    """Adam with one learning rate a group and one gradient norm over all groups (betas .9, .95 as in pi_RL)."""
+    """Adam with one learning rate per group and one gradient norm over all groups (betas .9, .95 as in pi_RL)."""
 
     def __init__(
         self,
@@ -23,13 +23,13 @@ class Optimiser:
         grad_clip: float,
         sharding: Sharding | None = None,
     ) -> None:
-        """Learn what in the groups requires a gradient.
+        """Create an optimiser for the parameters of the groups that require a gradient.
 
         Args:
-            groups: name → parameters, whole ones.
+            groups: name → whole parameters, not shards.
             rates: name → learning rate.
             grad_clip: largest gradient norm.
-            sharding: of the network that some of them belong to.
+            sharding: of the network that some of the parameters belong to.
         """
         self._rates = {name: rates[name] for name in groups}
         self._grad_clip, self._sharding = grad_clip, sharding
@@ -58,7 +58,7 @@ class Optimiser:
             adam.zero_grad()
 
     def fade(self, share: float) -> None:
-        """Multiply the gradients that this rank has added up since `zero_grad`."""
+        """Multiply the gradients that this rank has accumulated since `zero_grad` by `share`."""
         if self._sharding is not None:
             self._sharding.fade(share)
         for parameter in self._whole:
@@ -66,15 +66,15 @@ class Optimiser:
                 parameter.grad.mul_(share)
 
     def step(self, ranks: Ranks, share: float = 1.0, weight: float = 1.0) -> float:
-        """Average gradients over ranks, clip and step; returns the gradient's norm.
+        """Average gradients over ranks, clip them, take a step, and return the gradient's norm.
 
         Args:
-            ranks: who else has gradients.
-            share: of the learning rates.
+            ranks: ranks that average their gradients.
+            share: factor on the learning rates.
             weight: of this rank's gradients, such as the number of entries its mean loss was taken over.
 
         Raises:
-            FloatingPointError: the gradient is not a number.
+            FloatingPointError: the gradient is NaN or infinite.
         """
         self._average(ranks, weight)
         norm = self._norm()
@@ -107,17 +107,17 @@ class Optimiser:
         return torch.linalg.vector_norm(torch.stack([norm.to(spread.device), spread]))
 
     def state(self) -> dict[str, Tensor]:
-        """What this rank holds by itself: Adam's moments and steps as tensors, named by the position of the parameter.
+        """Return this rank's own Adam moments and steps as tensors, named by the position of the parameter.
 
-        Moments of shards are in `shards`.
+        `shards` returns the moments of shards.
         """
         moments = self.shards()
         return {name: value for name, value in self._state().items() if name not in moments}
 
     def shards(self, everything: bool = False) -> dict[str, Tensor]:
-        """Adam's moments that are spread over ranks, as DTensors, under such names, as far as there are any yet.
+        """Return the existing Adam moments that are sharded over ranks, as DTensors, named by the parameter's position.
 
-        With `everything`, of what is whole, too.
+        With `everything`, include the moments of whole parameters.
         """
         wanted = {id(parameter) for parameter in (self.parameters if everything else self._shards)}
         indices = {index for index, parameter in enumerate(self.parameters) if id(parameter) in wanted}
@@ -125,10 +125,10 @@ class Optimiser:
         return {name: value for name, value in self._state().items() if name in names}
 
     def make_moments(self, names: Collection[str]) -> dict[str, Tensor]:
-        """Moments of zeros under such names, where there are none yet; what has no parameter here is left out.
+        """Create zero moments under these names where missing, and return them; names without a parameter are skipped.
 
-        Adam takes a parameter with any state for one that has been learned from: none may be made but those that will
-        be filled, with the step.
+        Adam assumes that a parameter with any state has been trained: create only moments that will be filled, together
+        with the step.
         """
         known = {
             f"{index}/{name}": (self.parameters[index], name)
@@ -142,7 +142,7 @@ class Optimiser:
         }
 
     def load(self, state: Mapping[str, Tensor]) -> None:
-        """The inverse of `state`; whole moments of what is spread over ranks are taken, too."""
+        """Restore a `state`; whole moments of sharded parameters are accepted, too."""
         for key, value in state.items():
             index, name = key.split("/")
             parameter = self.parameters[int(index)]

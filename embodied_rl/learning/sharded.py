@@ -1,14 +1,14 @@
-"""A learner whose weights, gradients and moments are spread over ranks: PyTorch's FSDP2 (`fully_shard`).
+"""A learner whose weights, gradients and moments are sharded over ranks with PyTorch's FSDP2 (`fully_shard`).
 
-What FSDP2 gathers in the forward pass of a module is gathered here once for everything that follows, by `gather`: the
-policy is asked a different number of times on each rank, and micro-batches differ in number, so that a collective
-operation inside of them would wait for ever. Policies also call parts of their blocks, which FSDP2's hooks do not see.
-`reduce` then hands every rank the mean gradient of its shard, an optimiser steps on the shards, and weights are
-gathered anew. What a rank holds at all times is its shard of weights and of Adam's moments; the whole weights are there
-while the policy acts or learns, and whole gradients while it learns.
+FSDP2 gathers weights in the forward pass of a module; here `gather` does so once for all following passes. The number
+of policy calls and of micro-batches differs between ranks, so that a collective operation inside of them would wait for
+ever. Policies also call parts of their blocks, which FSDP2's hooks do not see. `reduce` then gives every rank the mean
+gradient of its shard, an optimiser steps on the shards, and weights are gathered anew. A rank always holds its shard of
+the weights and of Adam's moments; it holds whole weights while the policy acts or learns, and whole gradients while it
+learns.
 
 The blocks of a network are gathered and reduced one by one, so that buffers are those of one block.
-Parameters outside of the network (a critic's, a noise head's) stay whole, and are averaged as ever.
+Parameters outside of the network (a critic's, a noise head's) stay whole, and their gradients are averaged as usual.
 """
 
 import os
@@ -31,7 +31,7 @@ _torch: Any = distributed  # its type stubs lack stores
 
 
 def list_blocks(network: nn.Module) -> list[nn.Module]:
-    """The members of its lists of modules, of the outermost lists only."""
+    """Return the members of a network's lists of modules, of the outermost lists only."""
     found: list[nn.Module] = []
     for module in network.children():
         members = list(module) if isinstance(module, nn.ModuleList) else None
@@ -40,10 +40,10 @@ def list_blocks(network: nn.Module) -> list[nn.Module]:
 
 
 def shard_network(network: nn.Module, learner: str, ranks: Ranks) -> "Sharding | None":
-    """Shard a network where `plan.learner` says so and there is anybody to share it with.
+    """Shard a network where `plan.learner` asks for it and there are several ranks; else return None.
 
     Raises:
-        UserError: ranks share a GPU, which PyTorch's communication between GPUs does not know.
+        UserError: ranks share a GPU, which PyTorch's communication between GPUs does not support.
     """
     if not isinstance(ranks, GlooRanks):
         return None
@@ -59,33 +59,33 @@ def shard_network(network: nn.Module, learner: str, ranks: Ranks) -> "Sharding |
 
 
 def find_sharding(module: nn.Module) -> "Sharding | None":
-    """How a module, or a part of it, is spread over ranks; None where it is whole."""
+    """Return the sharding of a module or of a part of it; None where it is whole."""
     found = (getattr(part, "sharding", None) for part in module.modules())
     return next((sharding for sharding in found if isinstance(sharding, Sharding)), None)
 
 
 class Moments(Protocol):
-    """An optimiser that holds shards."""
+    """The interface of an optimiser that holds shards."""
 
     def shards(self, everything: bool = False) -> dict[str, Tensor]:
-        """See `embodied_rl.learning.optimiser.Optimiser.shards`."""
+        """Return sharded moments; see `embodied_rl.learning.optimiser.Optimiser.shards`."""
         ...
 
     def make_moments(self, names: Collection[str]) -> dict[str, Tensor]:
-        """See `embodied_rl.learning.optimiser.Optimiser.make_moments`."""
+        """Create missing moments; see `embodied_rl.learning.optimiser.Optimiser.make_moments`."""
         ...
 
 
 class Sharding:
-    """A network that is spread over ranks. All of them make it, and call its methods, together.
+    """A network that is sharded over ranks. All ranks create it, and call its methods, together.
 
     Args:
-        network: changed in place; all ranks hold the same weights. They are gathered once this returns.
-        ranks: that share it.
+        network: changed in place; all ranks hold the same weights. They are gathered after construction.
+        ranks: ranks that share the network.
 
     Attributes:
-        network: the same.
-        optimisers: that step on its shards; they add themselves.
+        network: the sharded network.
+        optimisers: optimisers of its shards; they add themselves.
     """
 
     def __init__(self, network: nn.Module, ranks: GlooRanks) -> None:
@@ -102,22 +102,22 @@ class Sharding:
         network.sharding = self  # type: ignore[assignment]  where `find_sharding` finds it
 
     def gather(self) -> None:
-        """Give every rank the whole weights."""
+        """Gather the whole weights on every rank."""
         with self._lost():
             for unit in self._units:
                 unit.unshard()
 
     def release(self) -> None:
-        """Keep only shards; to act and to learn needs `gather`."""
+        """Keep only shards; call `gather` before acting or learning."""
         for unit in self._units:
             unit.reshard()
 
     def shard(self, parameter: nn.Parameter) -> nn.Parameter:
-        """What an optimiser holds in place of a whole parameter; the same where it is none of the network's."""
+        """Return the shard that an optimiser holds for a whole parameter; parameters of other modules as they are."""
         return self._shards.get(id(parameter), parameter)
 
     def part(self, whole: Tensor, shard: Tensor) -> Tensor:
-        """This rank's part of a whole tensor, in the form of `shard`."""
+        """Return this rank's part of a whole tensor, in the form of `shard`."""
         made = torch.zeros_like(shard)
         local = made.to_local()  # type: ignore[attr-defined]
         first = self.first_row(len(whole))
@@ -125,28 +125,28 @@ class Sharding:
         return made
 
     def first_row(self, count: int) -> int:
-        """Of a tensor of so many rows, the first one that this rank holds."""
+        """Return the first row that this rank holds of a tensor with `count` rows."""
         return sum(self._rows(count)[: self._ranks.rank])
 
     @torch.no_grad()
     def adopt(self) -> None:
-        """Take over what was written into the whole weights."""
+        """Copy the whole weights into the shards, after they were written to."""
         for whole, shard in self._pairs:
             shard.copy_(self.part(whole, shard))
 
     def forget(self) -> None:
-        """Drop the gradients that this rank added up."""
+        """Drop the gradients that this rank has accumulated."""
         for whole, _ in self._pairs:
             whole.grad = None
 
     def fade(self, share: float) -> None:
-        """Multiply the gradients that this rank added up."""
+        """Multiply the gradients that this rank has accumulated by `share`."""
         for whole, _ in self._pairs:
             if whole.grad is not None:
                 whole.grad.mul_(share)
 
     def reduce(self, weight: float) -> None:
-        """Make the gradients that this rank added up into the shards' of the mean over ranks, weighted by `weight`.
+        """Reduce the accumulated gradients to their mean over ranks, weighted by `weight`, as gradients of the shards.
 
         Where `weight` is the number of rows that a rank's mean loss was taken over, this is the gradient of the mean
         over the rows of all ranks. Weights are released; a parameter without a gradient on any rank gets zeros.
@@ -161,17 +161,17 @@ class Sharding:
         self.release()
 
     def norm(self, gradients: Sequence[Tensor]) -> Tensor:
-        """The norm over all shards of all ranks."""
+        """Compute the norm of gradients over all shards of all ranks."""
         with self._lost():
             return nn.utils.get_total_norm(gradients).full_tensor()  # type: ignore[attr-defined]
 
     def _automatic(self, wanted: bool) -> None:
-        """Let a backward pass reduce gradients and release weights, or leave both alone."""
+        """Let a backward pass reduce gradients and release weights, or disable both."""
         self._root.set_requires_gradient_sync(wanted)
         self._root.set_reshard_after_backward(wanted)
 
     def _rows(self, count: int) -> list[int]:
-        """Of so many rows, those of each rank: as `torch.chunk` divides them."""
+        """Return the number of rows on each rank, for `count` rows divided as by `torch.chunk`."""
         each = -(-count // self._ranks.size)
         return [max(0, min(each, count - rank * each)) for rank in range(self._ranks.size)]
 
@@ -186,7 +186,7 @@ class Sharding:
 
 
 def _shard(network: nn.Module, ranks: GlooRanks) -> tuple[Any, list[Any]]:
-    """Let FSDP2 spread a network; returns the same and all of its parts that are gathered and reduced at once."""
+    """Shard a network with FSDP2; return it and all of its parts that are gathered and reduced as one unit."""
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import FSDPModule, fully_shard, register_fsdp_forward_method
 
@@ -201,26 +201,26 @@ def _shard(network: nn.Module, ranks: GlooRanks) -> tuple[Any, list[Any]]:
 
 
 def _settle(network: nn.Module) -> Tensor:
-    """A zero that depends on every parameter that learns: its gradient touches all of them on every rank alike."""
+    """Return a zero that depends on every trainable parameter: its gradient touches all of them on every rank alike."""
     learned = [parameter for parameter in network.parameters() if parameter.requires_grad]
     return torch.stack([parameter.flatten()[:1].sum() * 0 for parameter in learned]).sum()
 
 
 def leave_group() -> None:
-    """End the process group, where there is one."""
+    """End the process group, if there is one."""
     if distributed.is_initialized():
         distributed.destroy_process_group()
 
 
 def _has_its_own(device: torch.device, ranks: Ranks) -> bool:
-    """Whether no two ranks compute on one accelerator."""
+    """Return whether every rank computes on an accelerator of its own."""
     index = torch.cuda.current_device() if device.index is None else device.index
     taken = ranks.gather((platform.node(), os.environ.get("CUDA_VISIBLE_DEVICES"), index))
     return len(set(taken)) == len(taken)
 
 
 def connect_group(ranks: GlooRanks, device: torch.device) -> None:
-    """PyTorch's process group of all ranks, on the interface on which they met."""
+    """Create PyTorch's process group of all ranks, on the network interface on which they met."""
     if distributed.is_initialized():
         return
     before = os.environ.get(INTERFACE)

@@ -1,9 +1,9 @@
-"""What is spread over ranks, as files of a checkpoint: rows of tensors in safetensors.
+"""Checkpoint files of moments that are sharded over ranks: rows of tensors in safetensors.
 
-Every rank writes one file of `shards/` at the same time as the others; the first moves them into the checkpoint, where
-they get their checksums (`embodied_rl.learning.checkpoint`) and are whole or absent as the rest. They can be read by as
-many ranks as wrote them, by more or fewer, and by a single process. The format is that of PyTorch's distributed
-checkpoints (`HuggingFaceStorageWriter`), whose own writer unpickles what other ranks send.
+Every rank writes one file of `shards/` at the same time as the others; the first rank moves them into the checkpoint,
+where they get their checksums (`embodied_rl.learning.checkpoint`) and are complete or absent like the rest. Any number
+of ranks can read them, also a single process. The format is that of PyTorch's distributed checkpoints
+(`HuggingFaceStorageWriter`), whose own writer is not used because it unpickles data from other ranks.
 """
 
 import json
@@ -29,12 +29,12 @@ _PLACES = "DCP_SHARDING_INFO"
 
 
 def write_shards(folder: Path, sharding: Sharding | None, ranks: Ranks) -> dict[str, Callable[[Path], None]]:
-    """Write the moments of what is spread over ranks; all ranks do so together.
+    """Write the moments of a sharded network; all ranks call this together.
 
     Args:
         folder: the run's `checkpoints/`, which all ranks see.
         sharding: of the network, or None for nothing to write.
-        ranks: that share it.
+        ranks: ranks that share the network.
 
     Returns:
         Name in the checkpoint → a function that puts the file there, for `save_checkpoint` on the first rank.
@@ -56,18 +56,18 @@ def write_shards(folder: Path, sharding: Sharding | None, ranks: Ranks) -> dict[
 
 
 def read_shards(checkpoint: Path, sharding: Sharding | None, optimisers: Sequence[Moments] = ()) -> None:
-    """Fill the moments of what is spread over ranks from a checkpoint's shards, however many ranks wrote them.
+    """Read the moments of a network from a checkpoint's shards, whatever the number of ranks that wrote them.
 
-    Ranks that share a network call this alike. A checkpoint without shards changes nothing: what they would hold is
-    in its other tensors.
+    All ranks that share a network call this together. A checkpoint without shards changes nothing: its other tensors
+    hold the moments.
 
     Args:
         checkpoint: folder of one checkpoint.
         sharding: of the network, or None where it is whole.
-        optimisers: those of the whole network, in the order in which they were made; a sharding knows its own.
+        optimisers: those of a whole network, in the order of their creation; a sharding knows its own.
 
     Raises:
-        CheckpointError: the shards are those of other networks.
+        CheckpointError: the shards belong to another network.
     """
     optimisers = optimisers if sharding is None else sharding.optimisers
     if not optimisers or not (checkpoint / FOLDER).is_dir():
@@ -95,7 +95,7 @@ def _write(file: Path, moments: Mapping[str, Tensor], sharding: Sharding) -> Non
 
 @torch.no_grad()
 def _fill(value: Tensor, name: str, files: Sequence[Any], sharding: Sharding | None, folder: Path) -> None:
-    """Copy the rows that are held here from the files that have some of them."""
+    """Copy the rows that this rank holds from the files that contain some of them."""
     local = _local(value)
     first, filled = (0 if local is value or sharding is None else sharding.first_row(len(value))), 0
     for file in files:
@@ -114,7 +114,7 @@ def _fill(value: Tensor, name: str, files: Sequence[Any], sharding: Sharding | N
 
 
 def _local(value: Tensor) -> Tensor:
-    """The rows that this rank holds."""
+    """Return the rows that this rank holds."""
     return value.to_local() if hasattr(value, "to_local") else value  # type: ignore[attr-defined]
 
 

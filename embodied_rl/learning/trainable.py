@@ -1,4 +1,4 @@
-"""Which parameters of a network learn: all, the action expert's, or low-rank adapters (LoRA, arXiv:2106.09685)."""
+"""The choice of trainable parameters: all, the action expert's, or low-rank adapters (LoRA, arXiv:2106.09685)."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -14,15 +14,15 @@ ADAPTER = "default"
 
 
 def choose_trainable(network: FlowBackbone, train: str, lora: LoraNode) -> None:
-    """Freeze what shall not learn.
+    """Freeze the parameters that `train` excludes; add adapters first where it asks for them.
 
     Args:
-        network: changed in place; adapters that are there already stay.
+        network: changed in place; existing adapters stay.
         train: "full", "expert" or "lora".
         lora: of the adapters.
 
     Raises:
-        UserError: the network has no part that can be frozen apart, is not made for adapters, or has others.
+        UserError: the network has no part that can be frozen apart, does not support adapters, or has other adapters.
     """
     if train == "expert":
         _freeze_prefix(network)
@@ -36,11 +36,11 @@ def choose_trainable(network: FlowBackbone, train: str, lora: LoraNode) -> None:
 
 
 def add_adapters(network: FlowBackbone, lora: LoraNode) -> None:
-    """Give each of `network.adapted_modules()` an adapter that changes nothing yet.
+    """Add an adapter that changes nothing yet to each of `network.adapted_modules()`.
 
     Raises:
-        UserError: the network names none, or peft is not installed.
-        AssertionError: what was adapted is not what the network named.
+        UserError: the network names no modules, or peft is not installed.
+        AssertionError: the adapted modules are not those that the network named.
     """
     names = network.adapted_modules()
     if not names:
@@ -53,24 +53,24 @@ def add_adapters(network: FlowBackbone, lora: LoraNode) -> None:
 
 
 def list_adapters(network: nn.Module) -> Iterator[tuple[str, Any]]:
-    """Names and modules of the adapted linear maps."""
+    """Return an iterator over names and modules of the adapted linear maps."""
     return ((name, module) for name, module in network.named_modules() if hasattr(module, "lora_A"))
 
 
 def list_adapter_parameters(network: nn.Module) -> list[nn.Parameter]:
-    """The parameters of all adapters."""
+    """Return the parameters of all adapters."""
     return [parameter for name, parameter in network.named_parameters() if ".lora_" in name]
 
 
 def read_adapter_settings(network: nn.Module) -> LoraNode | None:
-    """The settings of a network's adapters, which all have the same; None without any."""
+    """Return the settings that all adapters of a network share; None without adapters."""
     module = next((module for _, module in list_adapters(network)), None)
     return None if module is None else LoraNode(module.r[ADAPTER], module.lora_alpha[ADAPTER])
 
 
 @torch.no_grad()
 def merge_adapters(network: nn.Module) -> None:
-    """Add each adapter's map to the weight it adapts, and take the adapters away."""
+    """Add each adapter's map to the weight it adapts, and remove the adapters."""
     for name, module in list(list_adapters(network)):
         module.merge()
         parent, _, last = name.rpartition(".")

@@ -1,4 +1,4 @@
-"""Weights on their way from who learns to who infers elsewhere: versioned, checked, and no more than has changed."""
+"""The transfer of weights from the learner to a policy worker: versioned, with a checksum, only tensors that change."""
 
 import hashlib
 from dataclasses import dataclass
@@ -27,11 +27,11 @@ class Weights:
 
 
 class WeightsDamaged(UserError):  # noqa: N818  it says what happened
-    """Weights did not arrive as they were sent, or are of another network."""
+    """An error for weights that were damaged on their way, or that belong to another network."""
 
 
 def publish_weights(network: nn.Module, version: int, everything: bool = False) -> Weights:
-    """Copies of what is learned and of all buffers; with `everything`, of what is frozen, too."""
+    """Copy the trainable parameters and all buffers; with `everything`, the frozen parameters, too."""
     frozen = {name for name, parameter in network.named_parameters() if not parameter.requires_grad}
     state = {name: tensor for name, tensor in gather_whole(network).items() if everything or name not in frozen}
     tensors = {name: _bytes(tensor).copy() for name, tensor in state.items()}
@@ -40,10 +40,10 @@ def publish_weights(network: nn.Module, version: int, everything: bool = False) 
 
 @torch.no_grad()
 def load_weights(network: nn.Module, weights: Weights) -> None:
-    """Take weights over.
+    """Copy weights into a network.
 
     Raises:
-        WeightsDamaged: the checksum does not fit, or a tensor's name or size is unknown to the network.
+        WeightsDamaged: the checksum is wrong, or the network has no tensor of that name or size.
     """
     if _checksum(weights.tensors) != weights.checksum:
         raise WeightsDamaged(f"weights of version {weights.version} were damaged on their way: the checksum is wrong.")
@@ -57,9 +57,9 @@ def load_weights(network: nn.Module, weights: Weights) -> None:
 
 
 def gather_whole(network: nn.Module) -> dict[str, torch.Tensor]:
-    """The network's own tensors by their names in its state; also where it is spread over ranks, and gathered.
+    """Return the network's own tensors by their names in its state, also where it is sharded and gathered.
 
-    No rank waits for another one. Who writes into them calls `adopt_whole` afterwards.
+    No rank waits for another one. A caller that writes into the tensors calls `adopt_whole` afterwards.
     """
     if sharded.find_sharding(network) is None:
         return network.state_dict()
@@ -71,13 +71,13 @@ def gather_whole(network: nn.Module) -> dict[str, torch.Tensor]:
 
 
 def adopt_whole(network: nn.Module) -> None:
-    """Make what was written into the whole tensors the network's weights on every rank."""
+    """Copy the whole tensors into every rank's shards, after they were written to."""
     if (sharding := sharded.find_sharding(network)) is not None:
         sharding.adopt()
 
 
 def _bytes(tensor: torch.Tensor) -> np.ndarray:
-    """uint8 [bytes] of a tensor of any dtype, bfloat16 included."""
+    """Return the bytes, uint8 [bytes], of a tensor of any dtype, bfloat16 included."""
     return tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy()
 
 

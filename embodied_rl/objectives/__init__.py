@@ -1,1 +1,1 @@
-"""What policies and critics are trained on: advantages, clipped losses, reductions. Pure functions of tensors."""
+"""The training objectives of policies and critics: advantages, clipped losses, reductions. Pure tensor functions."""

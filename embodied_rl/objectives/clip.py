@@ -1,4 +1,4 @@
-"""The clipped policy objective and what to watch beside it."""
+"""The clipped policy objective and its diagnostics."""
 
 import torch
 from torch import Tensor
@@ -9,16 +9,16 @@ from embodied_rl.objectives.reduce import align_axes, masked_mean
 def clipped_policy_loss(
     log_ratio: Tensor, advantage: Tensor, low: float, high: float, dual: float | None = None
 ) -> Tensor:
-    """-min(ρ A, clip(ρ, 1 - low, 1 + high) A), elementwise (PPO, arXiv 1707.06347; unequal bounds: arXiv 2503.14476).
+    """Compute -min(ρ A, clip(ρ, 1 - low, 1 + high) A) (PPO, arXiv 1707.06347; unequal bounds: arXiv 2503.14476).
 
     Args:
         log_ratio: log ρ, [B, …].
-        advantage: [B] or as `log_ratio`; broadcasts over the trailing axes.
+        advantage: [B] or the shape of `log_ratio`; broadcasts over the trailing axes.
         low, high: clip bounds, both positive.
-        dual: c > 1 bounds the loss by c |A| where A < 0 (arXiv 1912.09729), or None.
+        dual: c > 1, which bounds the loss by c |A| where A < 0 (arXiv 1912.09729), or None.
 
     Returns:
-        Loss of the shape of `log_ratio`.
+        Elementwise loss in the shape of `log_ratio`.
 
     Raises:
         ValueError: `dual` is not above 1.
@@ -34,13 +34,13 @@ def clipped_policy_loss(
 
 
 def clip_fraction(log_ratio: Tensor, low: float, high: float, mask: Tensor | None = None) -> Tensor:
-    """Share of ratios outside [1 - low, 1 + high], whatever their advantage; a scalar."""
+    """Compute the fraction of ratios outside [1 - low, 1 + high], for any sign of the advantage; a scalar."""
     ratio = log_ratio.detach().exp()
     return masked_mean(((ratio < 1 - low) | (ratio > 1 + high)).float(), mask)
 
 
 def approximate_kl(log_ratio: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """Estimates of KL(old ‖ new): k1 = E[-log ρ], and k3 = E[ρ - 1 - log ρ] ≥ 0 of less variance; two scalars.
+    """Estimate KL(old ‖ new) as k1 = E[-log ρ] and k3 = E[ρ - 1 - log ρ] ≥ 0 with less variance; two scalars.
 
     http://joschu.net/blog/kl-approx.html
     """

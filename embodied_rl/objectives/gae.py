@@ -7,15 +7,15 @@ from torch import Tensor
 
 
 def make_discounts(steps: Tensor, gamma: float, per: Literal["control_step", "decision"]) -> Tensor:
-    """Factor on the value that follows each decision, float32 of the shape of `steps`.
+    """Compute the discount on the value after each decision, float32 in the shape of `steps`.
 
     Args:
-        steps: int64, control steps each decision executed.
+        steps: int64, control steps that each decision executed.
         gamma: discount of one control step or of one decision.
-        per: which of the two.
+        per: whether gamma is per "control_step" or per "decision".
 
     Raises:
-        ValueError: `per` is neither.
+        ValueError: `per` has another value.
     """
     if per not in ("control_step", "decision"):
         raise ValueError(f"discount per must be 'control_step' or 'decision', got {per!r}")
@@ -24,10 +24,10 @@ def make_discounts(steps: Tensor, gamma: float, per: Literal["control_step", "de
 
 
 def discount_reward(reward: Tensor, steps: Tensor, gamma: float) -> Tensor:
-    """Σ_j γ^j r_j over the executed steps of a chunk; γ = 1 where a decision is the unit of time.
+    """Compute Σ_j γ^j r_j over the executed steps of a chunk; use γ = 1 if a decision is the unit of time.
 
     Args:
-        reward: [T, N, H]; entries j ≥ steps are ignored, whatever they hold.
+        reward: [T, N, H]; entries j ≥ steps are ignored.
         steps: int64 [T, N].
         gamma: discount of one control step.
 
@@ -42,15 +42,15 @@ def discount_reward(reward: Tensor, steps: Tensor, gamma: float) -> Tensor:
 def select_next_values(
     value: Tensor, last_value: Tensor, final_value: Tensor, terminated: Tensor, truncated: Tensor
 ) -> Tensor:
-    """The value that follows each decision [T, N].
+    """Return the value that follows each decision, [T, N].
 
-    0 after a termination, which wins over a truncation in the same chunk; the final observation's value after a
-    truncation; otherwise the next decision's.
+    It is 0 after a termination, which overrides a truncation in the same chunk; the final observation's value after
+    a truncation; otherwise the value of the next decision.
 
     Args:
-        value: [T, N] of the decisions.
-        last_value: [N] of the observations in hand after the last decision.
-        final_value: [T, N] of the final observations; ignored where no episode was truncated.
+        value: [T, N], values of the decisions.
+        last_value: [N], values of the observations after the last decision.
+        final_value: [T, N], values of the final observations; ignored where no episode was truncated.
         terminated: bool [T, N].
         truncated: bool [T, N].
     """
@@ -62,10 +62,10 @@ def select_next_values(
 def compute_gae(
     reward: Tensor, value: Tensor, next_value: Tensor, discount: Tensor, continues: Tensor, lam: float
 ) -> tuple[Tensor, Tensor]:
-    """A_t = δ_t + discount_t λ A_{t+1}, δ_t = r_t + discount_t V'_t - V_t (Schulman et al., arXiv 1506.02438).
+    """Compute A_t = δ_t + discount_t λ A_{t+1}, δ_t = r_t + discount_t V'_t - V_t (Schulman et al., arXiv 1506.02438).
 
     Args:
-        reward: [T, N] of each decision, discounted within the chunk.
+        reward: [T, N], reward of each decision, discounted within the chunk.
         value: [T, N].
         next_value: [T, N], see `select_next_values`.
         discount: [T, N], see `make_discounts`.

@@ -1,4 +1,4 @@
-"""Group-relative advantages: episodes that start alike are compared with one another, without a critic."""
+"""Group-relative advantages: compare episodes with the same start, without a critic."""
 
 import torch
 from torch import Tensor
@@ -7,16 +7,16 @@ EPSILON = 1e-6
 
 
 def group_advantage(returns: Tensor, group: Tensor, low: float, high: float) -> tuple[Tensor, Tensor]:
-    """(R - mean) / (std + 1e-6) within each group (GRPO, arXiv 2402.03300), with DAPO's filter (arXiv 2503.14476).
+    """Compute (R - mean) / (std + 1e-6) in each group (GRPO, arXiv 2402.03300), with DAPO's filter (arXiv 2503.14476).
 
     Args:
-        returns: [E], one of each episode, such as success 0 or 1.
+        returns: [E], one return per episode, such as success 0 or 1.
         group: int64 [E] ≥ 0; episodes with the same number are compared.
-        low, high: a group is kept where its mean return lies in [low, high], bounds included.
+        low, high: a group is kept if its mean return lies in [low, high], bounds included.
 
     Returns:
-        advantage [E], 0 where a group is all alike or of one episode, and kept bool [E], False there and outside the
-        bounds. Standard deviations are unbiased.
+        advantage [E], 0 in groups with equal returns or a single episode; and kept bool [E], False in these groups and
+        outside the bounds. Standard deviations are unbiased.
 
     Raises:
         ValueError: an episode belongs to no group.

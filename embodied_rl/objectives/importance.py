@@ -1,24 +1,24 @@
-"""How much a decision of an earlier policy counts for a later one."""
+"""Importance weights for decisions of an earlier policy."""
 
 from torch import Tensor
 
 
 def truncated_importance_weight(log_weight: Tensor, cap: float | None = None) -> Tensor:
-    """min(π_prox / π_behaviour, C), elementwise, without a gradient (decoupled PPO, AReaL, arXiv:2505.24298).
+    """Compute min(π_prox / π_behaviour, C), elementwise, without a gradient (decoupled PPO, AReaL, arXiv:2505.24298).
 
-    With it E_behaviour[w ρ A] = E_prox[ρ A] as long as nothing is truncated. Truncation bounds the variance and keeps
-    every row, at the price of a bias towards what the behaviour policy does more often; RLinf drops rows instead whose
-    weight exceeds a threshold.
+    With this weight, E_behaviour[w ρ A] = E_prox[ρ A] if nothing is truncated. Truncation bounds the variance and keeps
+    every row, but adds a bias towards actions that the behaviour policy chooses more often; RLinf instead drops rows
+    whose weight exceeds a threshold.
 
     Args:
         log_weight: log π_prox - log π_behaviour, of any shape.
         cap: C ≥ 1, or None for no truncation.
 
     Returns:
-        Weights of the shape of `log_weight`.
+        Weights in the shape of `log_weight`.
 
     Raises:
-        ValueError: `cap` is below 1, so that even rows of the present policy would count less.
+        ValueError: `cap` is below 1, so that even rows of the current policy would count less.
     """
     if cap is not None and cap < 1:
         raise ValueError(f"the cap of importance weights must be at least 1, got {cap}")

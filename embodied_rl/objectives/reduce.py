@@ -1,4 +1,4 @@
-"""From elementwise log-probabilities to those of tokens, actions or chunks, and means that know what is valid."""
+"""Reduce elementwise log-probabilities to tokens, actions or chunks, and compute means over valid entries."""
 
 from enum import StrEnum
 
@@ -7,8 +7,8 @@ from torch import Tensor
 
 
 class Level(StrEnum):
-    """The unit that has one probability ratio. The sums are exact joint log-probabilities, so the coarser the unit, the
-    tighter a given clip bound."""
+    """The unit that has one probability ratio. Sums are exact joint log-probabilities, so a given clip bound is tighter
+    for a coarser unit."""
 
     TOKEN = "token"
     ACTION = "action"
@@ -16,12 +16,12 @@ class Level(StrEnum):
 
 
 def step_mask(steps: Tensor, executed: int) -> Tensor:
-    """bool [..., Hx]: which of the Hx actions were executed, from `steps` int64 [...]."""
+    """Return bool [..., Hx]: whether each of the Hx actions was executed, from `steps` int64 [...]."""
     return torch.arange(executed, device=steps.device) < steps[..., None]
 
 
 def reduce_log_prob(log_prob: Tensor, steps_mask: Tensor, level: Level) -> Tensor:
-    """Sum over the elements of each unit that were executed.
+    """Sum log-probabilities over the executed elements of each unit.
 
     Args:
         log_prob: [B, Hx, D'].
@@ -29,7 +29,7 @@ def reduce_log_prob(log_prob: Tensor, steps_mask: Tensor, level: Level) -> Tenso
         level: the unit.
 
     Returns:
-        [B, Hx, D'], [B, Hx] or [B]; 0 where nothing was executed, whatever `log_prob` holds there.
+        [B, Hx, D'], [B, Hx] or [B]; 0 where nothing was executed, for any `log_prob` there.
     """
     executed = torch.where(steps_mask[..., None], log_prob, 0)
     match Level(level):
@@ -42,16 +42,16 @@ def reduce_log_prob(log_prob: Tensor, steps_mask: Tensor, level: Level) -> Tenso
 
 
 def align_axes(x: Tensor, like: Tensor) -> Tensor:
-    """[B, …] with trailing axes of size 1, so that it broadcasts against `like` [B, …, …]."""
+    """Append axes of size 1 to x [B, …], so that it broadcasts against `like` [B, …, …]."""
     return x.reshape(*x.shape, *[1] * (like.dim() - x.dim()))
 
 
 def masked_mean(x: Tensor, mask: Tensor | None = None) -> Tensor:
-    """Mean over the valid entries, a scalar; 0 (not NaN) where nothing is valid.
+    """Compute the mean over the valid entries, a scalar; 0 (not NaN) if no entry is valid.
 
     Args:
-        x: [B, …]; invalid entries may hold anything.
-        mask: bool, or weights ≥ 0; leading axes of `x`, broadcasts over the others. None: all valid.
+        x: [B, …]; invalid entries may hold any value.
+        mask: bool, or weights ≥ 0; has the leading axes of `x`, broadcasts over the others. None: all valid.
     """
     if mask is None:
         return x.mean()

@@ -1,4 +1,4 @@
-"""The critic's loss and its quality."""
+"""The loss of the critic and its explained variance."""
 
 import torch
 from torch import Tensor
@@ -9,14 +9,14 @@ from embodied_rl.objectives.reduce import masked_mean
 def value_loss(
     value: Tensor, old_value: Tensor, returns: Tensor, clip: float | None = None, huber: float | None = None
 ) -> Tensor:
-    """Half squared error, elementwise.
+    """Compute the elementwise half squared error.
 
     Args:
-        value: under the present weights.
-        old_value: recorded in the rollout.
+        value: values under the current weights.
+        old_value: values recorded in the rollout.
         returns: targets.
-        clip: the worse of the losses of `value` and of `old_value` + clamp(value - old_value, ±clip), or None.
-        huber: the error above which the loss grows linearly, or None.
+        clip: take the larger loss of `value` and `old_value` + clamp(value - old_value, ±clip); None: no clipping.
+        huber: error above which the loss grows linearly, or None.
     """
     loss = _error_loss(returns - value, huber)
     if clip is None:
@@ -26,7 +26,7 @@ def value_loss(
 
 
 def explained_variance(value: Tensor, returns: Tensor, mask: Tensor | None = None) -> Tensor:
-    """1 - Var(R - V) / Var(R), a scalar: 1 is perfect, 0 no better than a constant; 0 where returns do not vary."""
+    """Compute 1 - Var(R - V) / Var(R), a scalar: 1 is perfect, 0 is like a constant; 0 if returns do not vary."""
     total = _variance(returns, mask)
     return torch.where(total > 0, 1 - _variance(returns - value, mask) / total, 0)
 

@@ -1,1 +1,1 @@
-"""The pipeline that plans itself: what the stages cost, what an allocation makes of that, which one is best."""
+"""Plan a training run: measure the stage costs, predict the speed of each allocation, and choose the best one."""

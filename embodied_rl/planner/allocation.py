@@ -1,4 +1,4 @@
-"""An allocation: which devices or processes simulate, infer and learn, in how many slices, in which order."""
+"""Define an allocation: which devices or processes simulate, infer and learn, in how many slices and which order."""
 
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -9,21 +9,21 @@ Order = Literal["exact", "ready"]
 
 @dataclass(frozen=True)
 class Allocation:
-    """How the work of an iteration is laid out.
+    """The assignment of an iteration's work to processes or accelerators.
 
-    *Colocated*: every rank simulates, infers and learns in turn. *Split*: simulators beside the ranks, which infer and
-    learn. *Hybrid*: the same, but everything learns.
+    *Colocated*: every rank simulates, infers and learns in turn. *Split*: simulators run beside the ranks, and the
+    ranks infer and learn. *Hybrid*: as split, but the simulating accelerators learn, too.
 
-    On cores, `ranks` are processes, and each has `workers` simulator processes for each of its slices; hybrid does not
-    exist, because cores belong to whoever has work. On accelerators, `ranks` infer and `workers` simulate in all, a
-    simulating one serving every slice.
+    On cores, `ranks` are processes, and each has `workers` simulator processes for each of its slices. Hybrid does not
+    exist on cores, because any process with work can use any core. On accelerators, `ranks` is the total number that
+    infer, and `workers` the total number that simulate; each simulating accelerator serves every slice.
 
     Attributes:
-        mode, ranks, workers: see above; `workers` is 0 where colocated.
-        rollout_workers: processes or accelerators that collect beside the ranks, which then only learn; they infer, and
-            have the simulators that ranks would have. 0 where ranks collect.
+        mode, ranks, workers: see above; `workers` is 0 if colocated.
+        rollout_workers: processes or accelerators that collect beside the ranks; the ranks then only learn. Rollout
+            workers infer, and have the simulators that ranks would have. 0 if ranks collect.
         slices: sets of environments of a rank; one is inferred while the others simulate.
-        order: "exact" infers slices in turn; "ready" takes whichever simulators are done, a slice's worth at most.
+        order: "exact" infers slices in turn; "ready" infers finished simulators, at most a slice's number at a time.
     """
 
     mode: Mode
@@ -35,22 +35,22 @@ class Allocation:
 
     @property
     def collectors(self) -> int:
-        """Who collects: rollout workers, or the ranks."""
+        """Return the number of collectors: the rollout workers, or the ranks if there are none."""
         return self.rollout_workers or self.ranks
 
     @property
     def collecting(self) -> "Allocation":
-        """The same with those who collect for ranks: what a rollout depends on."""
+        """Return the allocation with the collectors as its ranks; a rollout depends on this part alone."""
         return replace(self, ranks=self.collectors, rollout_workers=0)
 
     @property
     def processes(self) -> int:
-        """Processes of an allocation on cores."""
+        """Return the number of processes of an allocation on cores."""
         return (self.ranks if self.rollout_workers else 0) + self.collectors * (1 + self.slices * self.workers)
 
     @property
     def simplicity(self) -> tuple[bool, bool, int, int]:
-        """For ties: fewer moving parts first."""
+        """Return a sort key for ties: simpler allocations first."""
         return (self.order == "ready", self.mode != "colocated", self.slices, self.processes)
 
     def __str__(self) -> str:

@@ -1,7 +1,7 @@
-"""The allocation of a run that starts: chosen with `plan=auto`, held against its rivals where it is prescribed.
+"""Choose the allocation of a new run with `plan=auto`, or compare a prescribed plan with the alternatives.
 
-Costs are those that were measured here before. Where there are none, `plan=auto` measures them; a prescribed plan
-starts without a prediction.
+Both use costs that were measured on this machine before. If there are none, `plan=auto` measures them; a prescribed
+plan starts without a prediction.
 """
 
 import json
@@ -24,13 +24,13 @@ log = logging.getLogger(__name__)
 
 
 def resolve_plan(config: TrainConfig) -> tuple[TrainConfig, str | None]:
-    """The configuration with a plan in place of `plan=auto`, and the text of `plan.json`; None without a prediction.
+    """Return the configuration with `plan=auto` resolved, and the text of `plan.json` or None without a prediction.
 
     Raises:
         UserError: no allocation is feasible, or the prescribed one does not fit in memory.
     """
     if config.plan.allocation != "auto" and config.runtime == "ray":
-        return config, None  # predictions that are at hand are of this machine
+        return config, None  # the stored costs are those of this machine, not of the cluster
     resources = find_resources(config)
     if config.plan.allocation != "auto":
         return config, predict_configured_plan(config, resources)
@@ -42,12 +42,12 @@ def resolve_plan(config: TrainConfig) -> tuple[TrainConfig, str | None]:
 
 
 def find_resources(config: TrainConfig) -> Resources:
-    """What a run may use: this machine, or the cluster that it is to run on, whose nodes are taken to be like this one.
+    """Return the resources of a run: this machine, or its cluster, whose nodes are assumed to equal this machine.
 
-    A cluster that would be begun here for the run is this machine.
+    A cluster that would be started here for the run counts as this machine.
 
     Raises:
-        NoCluster: nobody answers at its address.
+        NoCluster: no cluster answers at the configured address.
     """
     nodes = runtimes.list_nodes(config)
     return (
@@ -58,7 +58,7 @@ def find_resources(config: TrainConfig) -> Resources:
 
 
 def predict_configured_plan(config: TrainConfig, resources: Resources) -> str | None:
-    """What is predicted of the configured plan, for `plan.json`; says so where it is a loss. None without costs."""
+    """Predict the configured plan; warn if it is slow; return the text of `plan.json`, or None without known costs."""
     measured = read_known_costs(config)
     if measured is None:
         return None
@@ -69,7 +69,7 @@ def predict_configured_plan(config: TrainConfig, resources: Resources) -> str | 
 
 
 def read_known_costs(config: TrainConfig) -> CostFile | None:
-    """Costs that were measured before, for such a run on this machine."""
+    """Read the costs measured earlier for such a run on this machine; None if there are none or they are damaged."""
     file = choice.find_cost_file(config)
     if not file.is_file():
         return None
@@ -81,10 +81,10 @@ def read_known_costs(config: TrainConfig) -> CostFile | None:
 
 
 def measure_costs(config: TrainConfig, cores: int) -> CostFile:
-    """Costs measured now, and kept for the next run.
+    """Measure the costs, and store them for the next run.
 
     Raises:
-        UserError: what measures them was killed, or hung.
+        UserError: the measuring process was killed, or did not answer in time.
     """
     print(f"Measuring the stages on {cores} cores, once for this machine and configuration …", flush=True)
     try:
@@ -96,7 +96,7 @@ def measure_costs(config: TrainConfig, cores: int) -> CostFile:
 
 
 def keep_costs(measured: CostFile, file: Path) -> None:
-    """Store costs; where that is not possible, the next run measures again."""
+    """Store costs; if writing fails, log a warning, and the next run measures again."""
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         write_text(file, measured.text())

@@ -1,4 +1,4 @@
-"""From a training run's configuration to the allocation it should have."""
+"""Choose the allocation of a training run from its configuration, the stage costs and the resources."""
 
 import hashlib
 import json
@@ -27,7 +27,7 @@ _PACKAGES = ("torch", "numpy", "mujoco")
 
 
 def decide_plan(config: TrainConfig, measured: CostFile, resources: Resources) -> Choice:
-    """Predict every allocation for a run, and choose; ready order is considered only where `plan.order` asks for it.
+    """Predict every allocation for a run, and choose one; consider ready order only if `plan.order` asks for it.
 
     Raises:
         UserError: no allocation is feasible.
@@ -39,10 +39,10 @@ def decide_plan(config: TrainConfig, measured: CostFile, resources: Resources) -
 
 
 def choose_configured(config: TrainConfig, measured: CostFile, resources: Resources) -> Choice:
-    """The configured plan as the choice, and what else there would have been.
+    """Return the configured plan as the choice, with the other allocations as alternatives.
 
     Raises:
-        UserError: it does not fit in memory.
+        UserError: the configured plan does not fit in memory.
     """
     mine = predict_configured(config, measured, resources)
     assert mine is not None, "a plan is configured"
@@ -56,7 +56,7 @@ def choose_configured(config: TrainConfig, measured: CostFile, resources: Resour
 
 
 def describe_loss(found: Choice) -> str | None:
-    """For the user, where something else is predicted to be faster by more than `LOSS` than what was chosen."""
+    """Return a warning if an alternative is predicted to be faster than the choice by more than `LOSS`, else None."""
     mine = found.best.prediction
     rivals = [each for each in found.others if each.prediction is not None]
     if mine is None or not rivals or (best := rivals[0].prediction) is None:
@@ -71,7 +71,7 @@ def describe_loss(found: Choice) -> str | None:
 
 
 def predict_configured(config: TrainConfig, measured: CostFile, resources: Resources) -> Candidate | None:
-    """What the model says of the plan that the configuration asks for; None where it leaves that open."""
+    """Predict the configured plan; None if `plan.allocation` is auto, or if the resources are accelerators."""
     plan = config.plan
     if plan.allocation == "auto" or resources.devices:
         return None
@@ -83,7 +83,7 @@ def predict_configured(config: TrainConfig, measured: CostFile, resources: Resou
 
 
 def to_plan(chosen: Allocation, asked: Plan) -> Plan:
-    """An allocation of cores as a run is configured with it; what it leaves open, such as deadlines, is as asked."""
+    """Convert an allocation of cores to a plan; take all other settings, such as deadlines, from `asked`."""
     assert chosen.mode != "hybrid", "on cores there is no such mode"
     return replace(
         asked,
@@ -97,13 +97,13 @@ def to_plan(chosen: Allocation, asked: Plan) -> Plan:
 
 
 def count_rollout_workers(config: TrainConfig) -> int:
-    """How many there are: by default as many as ranks where they collect beside the learner, else none."""
+    """Return the number of rollout workers: by default that of ranks, or 0 if `mode` is sync."""
     asked = config.plan.rollout_workers
     return asked if asked is not None else config.plan.ranks if config.mode != "sync" else 0
 
 
 def make_workload(config: TrainConfig) -> Workload:
-    """N environments, T decisions of each in a rollout, and how far who collects may be ahead."""
+    """Return a run's workload: N environments, T decisions of each in a rollout, and how far collectors run ahead."""
     needs = build.find_method(config.algo).needs
     segments = config.segments if config.mode == "stream" else 1
     work = Workload(
@@ -121,12 +121,12 @@ def make_workload(config: TrainConfig) -> Workload:
 
 
 def find_group_size(config: TrainConfig) -> int:
-    """Environments that have to stay together."""
+    """Return the number of environments of a group, which one simulator must hold."""
     return build.find_method(config.algo).needs.group_size
 
 
 def summarise_choice(choice: Choice, measured: CostFile, resources: Resources, work: Workload) -> dict[str, Any]:
-    """Everything that led to a choice, as plain values."""
+    """Return a choice with its inputs and alternatives, as plain values."""
     return {
         "chosen": asdict(choice.best),
         "others": [asdict(item) for item in choice.others],
@@ -139,7 +139,7 @@ def summarise_choice(choice: Choice, measured: CostFile, resources: Resources, w
 
 
 def find_cost_file(config: TrainConfig) -> Path:
-    """Where costs of such a run on this machine are kept: one file for everything that they depend on."""
+    """Return the path of the cost file of such a run on this machine; its name hashes all that the costs depend on."""
     packages = provenance.list_package_versions()
     depends = {
         "version": __version__,

@@ -1,6 +1,6 @@
-"""What the stages of an iteration cost, as lines in the number of environments.
+"""Model the costs of an iteration's stages as linear functions of the number of environments.
 
-All seconds are those of one worker: one simulator process, one rank, one accelerator.
+All times are those of one worker: one simulator process, one rank, one accelerator.
 """
 
 import json
@@ -17,21 +17,21 @@ from embodied_rl.interfaces.errors import UserError
 
 @dataclass(frozen=True)
 class LinearCost:
-    """`fixed + per_item · n`: what does not depend on how much there is to do, and what does."""
+    """A linear cost `fixed + per_item · n` of n items."""
 
     fixed: float = 0.0
     per_item: float = 0.0
 
     def __call__(self, items: float) -> float:
-        """The value for `items`; nothing costs nothing."""
+        """Return the cost of `items`; 0 for no items."""
         return self.fixed + self.per_item * items if items > 0 else 0.0
 
     @staticmethod
     def fit(items: Sequence[float], values: Sequence[float]) -> "LinearCost":
-        """Least squares in relative error, so that small sizes count as much as large ones; never a negative part.
+        """Fit a line by least squares in relative error, so that small sizes count as much; neither part is negative.
 
         Raises:
-            UserError: fewer than two different sizes, or a value that is not positive.
+            UserError: there are fewer than two different sizes, or a value is not positive.
         """
         if len(set(items)) < 2 or min(values) <= 0:
             raise UserError(f"a line needs two sizes and positive values; got {list(items)} and {list(values)}")
@@ -46,21 +46,21 @@ class LinearCost:
 
 @dataclass(frozen=True)
 class Costs:
-    """Seconds of the stages, for n environments (update: n decisions) of one worker.
+    """The costs of the stages in seconds, for n environments (update: n decisions) of one worker.
 
     Attributes:
-        step: physics and everything else of executing a chunk, without pictures.
+        step: executing a chunk: physics and everything else but pictures.
         render: pictures at the chunk's end.
         inference: one call of the policy: a decision for each of n environments.
-        transfer: one chunk's way to a simulator process and its result's way back, beyond what overlaps anyway.
+        transfer: sending a chunk to a simulator process and its result back, without what overlaps anyway.
         update: everything between the last chunk of a rollout and the first of the next, for n decisions on one rank.
-        switch: once an iteration, where a device simulates, infers and learns in turn and has to swap memory.
-        synchronise: once an iteration, where devices that infer have to get weights from devices that learn.
+        switch: once an iteration, if a device simulates, infers and learns in turn and has to swap memory.
+        synchronise: once an iteration, if inferring devices have to get weights from learning devices.
         jitter: σ of a log-normal factor of mean 1 on every step of a simulator process.
-        step_on: whether `step` occupies a core of the host or the accelerator; without accelerators all is on cores.
+        step_on: whether `step` uses a core of the host or the accelerator; without accelerators it always uses cores.
         simulator_memory: bytes of a simulator process with n environments.
         policy_memory: bytes of a rank that infers and learns from n decisions.
-        inference_memory: bytes of one that infers n decisions, and leaves learning to others; None takes policy_memory.
+        inference_memory: bytes of a worker that infers n decisions but does not learn; None takes policy_memory.
     """
 
     step: LinearCost
@@ -77,21 +77,21 @@ class Costs:
     inference_memory: LinearCost | None = None
 
     def simulate(self, envs: float) -> float:
-        """Seconds of a chunk of n environments, pictures included."""
+        """Return the seconds to simulate a chunk in n environments, pictures included."""
         return self.step(envs) + self.render(envs)
 
     @property
     def of_collectors(self) -> "Costs":
-        """The same for those who collect while others learn."""
+        """Return the costs of rollout workers, which infer but do not learn."""
         return replace(self, policy_memory=self.inference_memory or self.policy_memory)
 
     def ratio(self, envs: int) -> float:
-        """r: the smaller of simulation and inference over the larger, for n environments at once."""
+        """Return r: the smaller of simulation and inference time over the larger, for n environments at once."""
         low, high = sorted((self.simulate(envs), self.inference(envs)))
         return low / high
 
     def fixed_share(self, envs: int) -> float:
-        """f: share of the larger stage, for n environments at once, that does not shrink with their number."""
+        """Return f: the fixed share of the slower stage's time for n environments, independent of their number."""
         simulated = self.step.fixed + self.render.fixed, self.simulate(envs)
         fixed, seconds = max(simulated, (self.inference.fixed, self.inference(envs)), key=lambda stage: stage[1])
         return fixed / seconds
@@ -99,12 +99,12 @@ class Costs:
 
 @dataclass(frozen=True)
 class CostFile:
-    """Costs with where they come from, as they are written to disk.
+    """Stage costs with their origin, as stored on disk.
 
     Attributes:
         costs: the lines.
-        about: when, where and on what they were measured, or how they were assumed; for people.
-        spread: relative spread of the measurements behind a line, by its name.
+        about: when, where and on which hardware they were measured, or how they were assumed; for readers.
+        spread: relative spread of the measurements of each cost, by name.
     """
 
     costs: Costs
@@ -112,16 +112,16 @@ class CostFile:
     spread: Mapping[str, float] = field(default_factory=dict)
 
     def text(self) -> str:
-        """As JSON."""
+        """Return the file's JSON text."""
         content = {"costs": asdict(self.costs), "about": dict(self.about), "spread": dict(self.spread)}
         return json.dumps(content, indent=2) + "\n"
 
     @staticmethod
     def read(path: Path) -> "CostFile":
-        """The counterpart of `text`; people may write such a file by hand.
+        """Read a cost file, written by `text` or by hand.
 
         Raises:
-            UserError: the file is missing, is not JSON, or holds something else than costs.
+            UserError: the file is missing, is not JSON, or does not hold costs.
         """
         try:
             content = json.loads(path.read_text(encoding="utf-8"))
@@ -147,5 +147,5 @@ def _costs(content: Mapping[str, Any], path: Path) -> Costs:
 
 
 def _one_part(column: np.ndarray) -> float:
-    """Least squares of `column · x = 1`."""
+    """Return the least-squares solution x of `column · x = 1`."""
     return float(column.sum() / (column @ column))

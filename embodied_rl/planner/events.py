@@ -1,4 +1,4 @@
-"""Jobs that wait for resources, in simulated time."""
+"""Simulate jobs that compete for resources, as discrete events."""
 
 import heapq
 from collections.abc import Callable, Mapping
@@ -8,13 +8,13 @@ from itertools import count
 
 @dataclass(frozen=True)
 class SimulatedJob:
-    """Seconds of work that hold one unit of every resource they need.
+    """A job that holds one unit of every resource it needs for some seconds.
 
     Attributes:
-        role: what it is counted under.
-        needs: names of resources.
-        seconds: of work.
-        then: called when it is done.
+        role: the name under which its work is counted.
+        needs: names of the resources.
+        seconds: seconds of work.
+        then: called when the job is done.
     """
 
     role: str
@@ -24,10 +24,10 @@ class SimulatedJob:
 
 
 class EventClock:
-    """Runs jobs, first come first served; one that still lacks a resource does not hold up others that do not.
+    """An event simulator that runs jobs, first come first served; a job that waits for a resource blocks no other.
 
     Args:
-        capacities: units of each resource.
+        capacities: number of units of each resource.
 
     Attributes:
         now: seconds of simulated time.
@@ -50,17 +50,17 @@ class EventClock:
         self._start()
 
     def after(self, seconds: float, then: Callable[[], None]) -> None:
-        """Call something later; no resource is held."""
+        """Call `then` after some simulated seconds, without holding a resource."""
         heapq.heappush(self._events, (self.now + seconds, next(self._numbers), then))
 
     def run(self) -> None:
-        """Until nothing is left to do."""
+        """Process events until none is left."""
         while self._events:
             self.now, _, then = heapq.heappop(self._events)
             then()
 
     def load(self, name: str) -> float:
-        """Share of a resource's time, so far, in which it worked."""
+        """Return the utilisation of a resource so far, as a share of its capacity."""
         return self.held[name] / (self._capacities[name] * self.now)
 
     def _start(self) -> None:

@@ -1,7 +1,7 @@
-"""What an allocation makes of stage costs: a discrete-event model of one iteration.
+"""Predict the duration of an iteration from the stage costs, with a discrete-event model of an allocation.
 
-It follows `rollout.collect`: every rank infers one slice after the other (or, in ready order, whichever simulators are
-done), and a slice's simulators work while others are inferred. On cores, processes that want to run share them.
+It follows `Collector.collect`: every rank infers one slice after the other (or, in ready order, the simulators that
+are done). A slice's simulators work while other slices are inferred. On cores, all running processes share the cores.
 
 Symbols: N environments, T decisions of each.
 """
@@ -28,13 +28,13 @@ _CORE, _RANK = "core", "rank"
 
 @dataclass(frozen=True)
 class Workload:
-    """What an iteration has to do: N environments, T decisions of each.
+    """The workload of an iteration: N environments, T decisions of each.
 
     Attributes:
         envs, decisions: N and T.
-        staleness: versions that those who collect may be ahead of the learner; 0 for none.
-        segments: equal parts of a rollout, each of which is learned from while the next is collected; 1 for none.
-        early: share of the update that needs no more than the segment at hand: that of its first epoch.
+        staleness: number of versions that collectors may run ahead of the learner; 0 for none.
+        segments: equal parts of a rollout; learning from one overlaps with collecting the next; 1 for no parts.
+        early: share of the update that needs only the current segment: the update's first epoch.
     """
 
     envs: int
@@ -45,23 +45,23 @@ class Workload:
 
     @property
     def ahead(self) -> bool:
-        """Whether to collect and to learn go on at the same time."""
+        """Return whether collecting and learning run at the same time."""
         return self.staleness > 0 or self.segments > 1
 
     @property
     def rows(self) -> int:
-        """Decisions to learn from."""
+        """Return the number of decisions to learn from."""
         return self.envs * self.decisions
 
 
 @dataclass(frozen=True)
 class PredictedRollout:
-    """One rollout as the model sees it.
+    """The predicted timing of one rollout.
 
     Attributes:
-        seconds: it takes.
-        busy: seconds of simulation and of inference per second; above 1 where several processes simulate at once.
-        bubble: share of the time in which the busiest of rank, cores and accelerators had nothing to do.
+        seconds: duration of the rollout.
+        busy: seconds of simulation and of inference per second; above 1 if several processes simulate at once.
+        bubble: idle share of the time of the busiest resource among rank, cores and accelerators.
     """
 
     seconds: float
@@ -71,13 +71,13 @@ class PredictedRollout:
 
 @dataclass(frozen=True)
 class Prediction:
-    """One iteration as the model sees it.
+    """The predicted timing of one iteration.
 
     Attributes:
-        seconds: of the whole iteration.
-        rollout, update: of its parts; what remains is switching and synchronising.
-        busy, bubble: of the rollout, see `PredictedRollout`.
-        decisions_per_second: of the whole iteration.
+        seconds: duration of the whole iteration.
+        rollout, update: seconds of its parts; the rest is switching and synchronising.
+        busy, bubble: those of the rollout, see `PredictedRollout`.
+        decisions_per_second: throughput of the whole iteration.
     """
 
     seconds: float
@@ -89,8 +89,8 @@ class Prediction:
 
 
 def predict_iteration(costs: Costs, plan: Allocation, resources: Resources, workload: Workload) -> Prediction:
-    """Predict one iteration: rollout, then update; or both at once, where rollout workers may be ahead, by versions or
-    by segments, and have cores or accelerators of their own. With jitter it is the median of some draws.
+    """Predict one iteration: the rollout, then the update. Both overlap if rollout workers may run ahead, by versions
+    or by segments, on their own cores or accelerators. With jitter, take the median of several draws.
     """
     rounds = min(workload.decisions, SETTLED)
     short = replace(workload, decisions=rounds)
@@ -109,7 +109,7 @@ def predict_iteration(costs: Costs, plan: Allocation, resources: Resources, work
 
 
 def _overlapping(rollout: float, update: float, workload: Workload) -> float:
-    """Seconds of both at once: a version ahead, or a segment ahead of what is learned early, as a pipeline of two."""
+    """Return the seconds of rollout and update in parallel: by whole versions, or as a two-stage segment pipeline."""
     if workload.staleness:
         return max(rollout, update)
     segment, learned = rollout / workload.segments, update * workload.early / workload.segments
@@ -117,16 +117,16 @@ def _overlapping(rollout: float, update: float, workload: Workload) -> float:
 
 
 def count_learners(plan: Allocation) -> int:
-    """How many ranks or accelerators share the update."""
+    """Return the number of ranks or accelerators that share the update."""
     return plan.ranks + (plan.workers if plan.mode == "hybrid" else 0)
 
 
 def predict_rollout(
     costs: Costs, plan: Allocation, resources: Resources, workload: Workload, seed: int = 0
 ) -> PredictedRollout:
-    """Until every environment has had its T decisions executed.
+    """Predict a rollout, until the T decisions of every environment are executed.
 
-    Ranks are alike, so that one stands for all.
+    All ranks are alike, so only one is simulated.
     """
     place = _on_devices if resources.devices else _on_cores
     if plan.rollout_workers:
@@ -141,7 +141,7 @@ def predict_rollout(
 
 @dataclass(eq=False)
 class _Simulator:
-    """Some environments that step together: which decision comes next, and how their chunk is executed."""
+    """A simulator whose environments step together: `row` is the next decision, `execute` runs a chunk."""
 
     envs: int
     execute: Callable[[Callable[[], None]], None]
@@ -150,10 +150,10 @@ class _Simulator:
 
 @dataclass
 class _Rank:
-    """Infers for its simulators until each has had its decisions.
+    """A rank that infers for its simulators until each has executed all its decisions.
 
     Attributes:
-        infer: does the inference of so many environments, then calls back.
+        infer: runs the inference of a number of environments, then calls a function.
         send: seconds until an inferred chunk reaches its simulator.
     """
 
@@ -179,7 +179,7 @@ class _Rank:
         self.infer(sum(simulator.envs for simulator in batch), lambda: self._decided(batch))
 
     def _batch(self) -> list[_Simulator]:
-        """Whom to infer now; empty where it is better, or prescribed, to wait."""
+        """Return the simulators to infer now; empty if the rank has to wait for simulators."""
         if not self.exact:
             most = len(self.slices[0])
             return [self.ready.popleft() for _ in range(min(most, len(self.ready)))]
@@ -208,7 +208,7 @@ class _Rank:
 
 
 def _on_cores(costs: Costs, plan: Allocation, resources: Resources, workload: Workload, draw: random.Random) -> _Rank:
-    """A rank and its simulators are processes; they share the rank's part of the cores. Colocated is one process."""
+    """Model a rank on cores: it shares its part of the cores with its simulator processes; colocated is one process."""
     cores = max(1, resources.cores // plan.ranks)
     clock = EventClock({_CORE: cores, _RANK: 1})
     envs = workload.envs // plan.ranks // plan.slices // max(1, plan.workers)
@@ -226,7 +226,7 @@ def _on_cores(costs: Costs, plan: Allocation, resources: Resources, workload: Wo
 
 
 def _on_devices(costs: Costs, plan: Allocation, resources: Resources, workload: Workload, draw: random.Random) -> _Rank:
-    """Accelerators of a kind work alike, so that one stands for all; `costs.step_on` says where chunks are executed."""
+    """Model one accelerator per role, as all of a role are alike; `costs.step_on` says where chunks are executed."""
     colocated = plan.mode == "colocated"
     simulators = plan.workers or plan.ranks
     policy, pictures = "policy", "policy" if colocated else "simulator"
@@ -260,6 +260,6 @@ def _slices(
 
 
 def _jitter(costs: Costs, draw: random.Random) -> float:
-    """A log-normal factor of mean 1."""
+    """Draw a log-normal factor of mean 1."""
     sigma = costs.jitter
     return draw.lognormvariate(-(sigma**2) / 2, sigma) if sigma else 1.0

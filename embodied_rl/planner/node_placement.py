@@ -1,4 +1,4 @@
-"""What the processes of an allocation take of a cluster's nodes, in bundles that each lie on one node."""
+"""Place the processes of an allocation on the nodes of a cluster, in bundles that each lie on one node."""
 
 from collections.abc import Sequence
 
@@ -7,16 +7,16 @@ from embodied_rl.runtime.bundles import count_cores
 
 
 def make_bundles(plan: Allocation) -> list[int]:
-    """Cores of each bundle of an allocation on cores."""
+    """Return the number of cores of each bundle of an allocation on cores."""
     return count_cores(plan.ranks, plan.rollout_workers, plan.slices * plan.workers)
 
 
 def place_bundles(bundles: Sequence[int], nodes: Sequence[int]) -> list[int] | None:
-    """A node for each bundle: the largest first, each on the first that has room; None where one finds none.
+    """Assign bundles to nodes, largest first, each to the first node with room; None if a bundle does not fit.
 
     Args:
-        bundles: cores of each.
-        nodes: cores of each.
+        bundles: cores of each bundle.
+        nodes: cores of each node.
     """
     free, found = list(nodes), [-1] * len(bundles)
     for number in sorted(range(len(bundles)), key=lambda number: -bundles[number]):
@@ -29,7 +29,7 @@ def place_bundles(bundles: Sequence[int], nodes: Sequence[int]) -> list[int] | N
 
 
 def describe_placement(plan: Allocation, nodes: Sequence[int]) -> str:
-    """Who lies where, for the user, and what that is called; the plan must fit."""
+    """Describe a placement for the user, with its name such as "colocated"; the plan must fit on the nodes."""
     placed = place_bundles(make_bundles(plan), nodes)
     assert placed is not None, "what has no room was not planned"
     names = [f"rank {number}" for number in range(plan.ranks)]

@@ -1,7 +1,7 @@
-"""Measuring what the stages cost on this machine: every core does at once what a rank does, at several sizes.
+"""Measure the stage costs on this machine: every core does a rank's work at the same time, at several sizes.
 
-All cores work, because that is how a good allocation will use them: stages are slower beside each other than alone.
-Nothing of a probe is kept but its figures.
+All cores work, as in a good allocation, because stages are slower in parallel than alone. A probe keeps only its
+measurements.
 """
 
 import os
@@ -47,7 +47,7 @@ _CHUNKS = 12
 
 @dataclass
 class StageSamples:
-    """Pairs of a size and what was measured there, by the name of the line they belong to."""
+    """Measurements of the stages: pairs of a size and a value, by the name of the cost."""
 
     found: dict[str, list[tuple[int, float]]] = field(default_factory=dict)
 
@@ -55,14 +55,14 @@ class StageSamples:
         self.found.setdefault(name, []).append((size, value))
 
     def merge(self, others: list["StageSamples"]) -> "StageSamples":
-        """Those of all ranks."""
+        """Return the merged samples of all ranks, `others`."""
         names = {name for each in others for name in each.found}
         return StageSamples(
             {name: [pair for each in others for pair in each.found.get(name, [])] for name in sorted(names)}
         )
 
     def line(self, name: str) -> LinearCost:
-        """Through the medians at each size; a proportion where there is one size, nothing where there is none."""
+        """Fit a line through the medians at each size; proportional with one size, zero without samples."""
         sizes = sorted({size for size, _ in self.found.get(name, [])})
         middles = [statistics.median(value for size, value in self.found[name] if size == at) for at in sizes]
         if len(sizes) < 2:
@@ -70,7 +70,7 @@ class StageSamples:
         return LinearCost.fit(sizes, [max(value, 1e-9) for value in middles])
 
     def spread(self, name: str) -> float:
-        """Largest distance between two measurements of the largest size, over their median."""
+        """Return the relative spread at the largest size: the range of its measurements over their median."""
         largest = max(size for size, _ in self.found[name])
         values = [value for size, value in self.found[name] if size == largest]
         return (max(values) - min(values)) / statistics.median(values)
@@ -80,11 +80,11 @@ def measure_stages(config: TrainConfig, cores: int) -> CostFile:
     """Measure the stages of a training run; it takes about twenty seconds for the tabletop.
 
     Args:
-        config: of the run. Its plan plays no part.
-        cores: how many work at once.
+        config: the run's configuration; its plan is ignored.
+        cores: most cores that work at the same time.
 
     Raises:
-        UserError: more cores than environments.
+        UserError: there are more cores than environments.
     """
     groups = config.sim.num_envs // find_group_size(config)
     ranks = max(count for count in range(1, cores + 1) if groups % count == 0)
@@ -110,11 +110,11 @@ def measure_stages(config: TrainConfig, cores: int) -> CostFile:
 
 
 def measure_stages_apart(config: TrainConfig, cores: int) -> CostFile:
-    """The same in a process that ends with it, so that who goes on to train starts with its memory untouched.
+    """Measure as `measure_stages` does, in a separate process, so that the memory of this process stays unchanged.
 
     Raises:
-        WorkerDied: the process was killed, or took longer than `DEADLINE`; the message holds its last words.
-        WorkerError: it raised an exception.
+        WorkerDied: the process was killed, or took longer than `DEADLINE`; the message holds its last output.
+        WorkerError: the process raised an exception.
     """
     probe = ProcessHandle(f"{__name__}:{Profiler.__name__}", {}, name="probe", call_timeout=DEADLINE)
     with probe:
@@ -122,18 +122,18 @@ def measure_stages_apart(config: TrainConfig, cores: int) -> CostFile:
 
 
 class Profiler:
-    """A role that measures."""
+    """The role of the measuring process."""
 
     def measure(self, config: TrainConfig, cores: int) -> CostFile:
-        """See `measure_stages`."""
+        """Measure the stages; see `measure_stages`."""
         return measure_stages(config, cores)
 
     def close(self) -> None:
-        """Nothing is kept."""
+        """Do nothing, as there is nothing to close."""
 
 
 def probe_rank(config: TrainConfig, ranks: Ranks) -> tuple[StageSamples, float]:
-    """One rank's part; the same result on every rank: measurements of all ranks, and the jitter σ of a simulator."""
+    """Measure on one rank; return, on every rank alike, the samples of all ranks and the jitter σ of a simulator."""
     torch.set_num_threads(1)
     torch.manual_seed(config.seed)
     bench = _Bench(config, ranks)
@@ -147,13 +147,13 @@ def probe_rank(config: TrainConfig, ranks: Ranks) -> tuple[StageSamples, float]:
 
 
 def choose_sizes(num_envs: int, group_size: int = 1) -> list[int]:
-    """Numbers of environments to measure at: an eighth, a quarter, half and all of them, in whole groups."""
+    """Return the numbers of environments to measure at: an eighth, a quarter, half and all, in whole groups."""
     shares = {max(1, num_envs // part // group_size) * group_size for part in (8, 4, 2, 1)}
     return sorted(size for size in shares if size <= num_envs)
 
 
 class _Bench:
-    """What a probe is made of: the actor and the algorithm of the run, with simulators of any size."""
+    """A probe that measures one rank: the run's actor and algorithm, with simulators of any size."""
 
     def __init__(self, config: TrainConfig, ranks: Ranks):
         self.config, self.ranks = config, ranks
@@ -168,14 +168,14 @@ class _Bench:
         """Iteration whose update is like all later ones."""
 
     def decisions(self, most: int) -> int:
-        """T: at most so many, or what the longest episode takes where rollouts hold whole ones."""
+        """Return T: `most` at most, or the length of the longest episode if rollouts hold whole episodes."""
         if not self.needs.fresh_episodes:
             return min(most, self.config.train.decisions)
         return -(-self.kind.spec.horizon // self.actor.embodiment.executed)
 
     @contextmanager
     def collector(self, envs: int, decisions: int) -> Iterator[tuple[Collector, Any]]:
-        """A collector of one simulator in this process, and that simulator."""
+        """Yield a collector with one simulator in this process, and the simulator; close it at the end."""
         simulator = self.kind.build(envs)
         handle = wrap_simulator(simulator, "probe")
         spec = self.kind.spec
@@ -188,7 +188,7 @@ class _Bench:
             handle.close()
 
     def rollouts(self, envs: int, samples: StageSamples) -> None:
-        """Simulation, pictures and inference of a chunk; everything the rank does is inference's."""
+        """Measure simulation, pictures and inference of a chunk; all other work of the rank counts as inference."""
         decisions = self.decisions(DECISIONS)
         with self.collector(envs, decisions) as (collector, simulator):
             collector.collect(self.actor)
@@ -204,7 +204,7 @@ class _Bench:
                 samples.add("inference", envs, rest / decisions)
 
     def updates(self, samples: StageSamples) -> None:
-        """Learning from a rank's share of a rollout and from half of it, the values at its end included."""
+        """Measure updates from a rank's share of a rollout and from half of it, including the final values."""
         share = self.config.sim.num_envs // self.ranks.size
         halves = sorted({max(1, share // 2 // self.group_size) * self.group_size, share})
         decisions = self.decisions(self.config.train.decisions)
@@ -221,7 +221,7 @@ class _Bench:
         samples.found["update"] = samples.found["update"][1:]
 
     def workers(self, samples: StageSamples) -> float:
-        """Messages to simulator processes and their memory; returns the jitter of a chunk's seconds."""
+        """Measure messages to simulator processes and their memory; return the jitter of a chunk's seconds."""
         spread = 0.0
         for envs in choose_sizes(self.config.sim.num_envs, self.group_size)[::2]:
             handle = self.kind.worker(envs, f"probe of {envs} environments", self.config.plan)

@@ -1,4 +1,4 @@
-"""What an iteration may run on: this machine, or one that is not here."""
+"""Describe the cores, accelerators and memory of this machine, or of another one."""
 
 import re
 from dataclasses import dataclass
@@ -11,14 +11,14 @@ _PART = re.compile(r"(\d+)x(core|gpu)s?(?::(\d+(?:\.\d+)?)GB)?")
 
 @dataclass(frozen=True)
 class Resources:
-    """What an iteration may use.
+    """The resources that an iteration may use.
 
     Attributes:
-        cores: of the host.
-        devices: accelerators; 0 where the cores do everything.
-        memory: bytes of the host; None is no limit.
-        device_memory: bytes of one accelerator; None is no limit.
-        nodes: cores of each machine of a cluster; empty where there is one machine.
+        cores: cores of the host.
+        devices: number of accelerators; 0 if the cores do everything.
+        memory: bytes of the host; None means no limit.
+        device_memory: bytes of one accelerator; None means no limit.
+        nodes: cores of each machine of a cluster; empty for a single machine.
     """
 
     cores: int
@@ -29,17 +29,17 @@ class Resources:
 
 
 def find_own_resources() -> Resources:
-    """The cores this process may use, and the machine's memory where the system says how much there is."""
+    """Return the cores that this process may use, and the machine's memory if the system reports it."""
     found = provenance.describe_hardware()
     memory = found.get("memory_gib")
     return Resources(int(found["cores"]), memory=None if memory is None else float(memory) * 2**30)
 
 
 def parse_resources(text: str) -> Resources:
-    """Resources as people write them: `8xgpu`, `8xgpu:80GB`, `2xcore:16GB`, `8xgpu+64xcore`. GB are 10⁹ bytes.
+    """Parse resources such as `8xgpu`, `8xgpu:80GB`, `2xcore:16GB` or `8xgpu+64xcore`. A GB is 10⁹ bytes.
 
     Raises:
-        UserError: text that says something else.
+        UserError: the text does not follow this format.
     """
     parts = [_PART.fullmatch(part) for part in text.split("+")]
     counts = {part[2]: (int(part[1]), float(part[3]) * 1e9 if part[3] else None) for part in parts if part}

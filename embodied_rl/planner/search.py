@@ -1,4 +1,4 @@
-"""Which allocation is best: every feasible one is predicted, and the simplest of the good ones is chosen."""
+"""Search for the best allocation: predict every feasible one, and choose the simplest among the fastest."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
@@ -18,7 +18,7 @@ TIE = 0.02
 
 @dataclass(frozen=True)
 class Candidate:
-    """An allocation, bytes it needs, and what the model says of it; or `why_not`, where it cannot be used."""
+    """An allocation, the bytes it needs, and its prediction; or the reason `why_not` it cannot be used."""
 
     allocation: Allocation
     memory: float
@@ -28,7 +28,7 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Choice:
-    """The chosen allocation, and all others: feasible ones from fast to slow, then those that are not."""
+    """The chosen allocation, and all others: first the feasible ones from fast to slow, then the infeasible ones."""
 
     best: Candidate
     others: tuple[Candidate, ...]
@@ -42,17 +42,17 @@ def choose_allocation(
     group_size: int = 1,
     orders: Iterable[Order] = ("exact",),
 ) -> Choice:
-    """Predict every allocation of `resources`, and choose.
+    """Predict every allocation of `resources`, and choose the simplest of those within `TIE` of the fastest.
 
     Args:
-        costs: of the stages.
+        costs: costs of the stages.
         resources: cores, accelerators, memory.
         workload: N environments, T decisions.
         group_size: environments that must stay in one simulator.
-        orders: that may be used; "ready" gives up reproducible bits.
+        orders: allowed slice orders; with "ready", results are not bitwise reproducible.
 
     Raises:
-        UserError: no allocation is feasible; the message names what is in the way.
+        UserError: no allocation is feasible; the message names the reason.
     """
     plans = list_allocations(resources, workload, group_size, tuple(orders))
     found = [predict_candidate(costs, plan, resources, workload) for plan in plans]
@@ -68,7 +68,7 @@ def choose_allocation(
 def list_allocations(
     resources: Resources, workload: Workload, group_size: int = 1, orders: tuple[Order, ...] = ("exact",)
 ) -> Iterator[Allocation]:
-    """Every allocation of the resources whose sizes fit the environments."""
+    """Yield every allocation of the resources that divides the environments into equal parts of whole groups."""
     for plan in _all(resources, workload.ahead):
         if workload.envs % plan.ranks:
             continue
@@ -80,7 +80,7 @@ def list_allocations(
 
 
 def predict_candidate(costs: Costs, plan: Allocation, resources: Resources, workload: Workload) -> Candidate:
-    """Predict an allocation, or say why it does not fit in memory, or on the nodes."""
+    """Predict an allocation; if it does not fit in memory or on the nodes, return the reason instead."""
     needed = predict_memory(costs, plan, resources, workload)
     if resources.nodes and place_bundles(make_bundles(plan), resources.nodes) is None:
         return Candidate(
@@ -94,7 +94,7 @@ def predict_candidate(costs: Costs, plan: Allocation, resources: Resources, work
 
 
 def predict_memory(costs: Costs, plan: Allocation, resources: Resources, workload: Workload) -> float:
-    """Bytes: on cores of all processes together, on accelerators of the fullest one."""
+    """Return the bytes needed: on cores by all processes together, on accelerators by the fullest accelerator."""
     if not resources.devices:
         simulators = plan.collectors * max(1, plan.slices * plan.workers)
         simulator = costs.simulator_memory(workload.envs / simulators)
@@ -113,7 +113,7 @@ def predict_memory(costs: Costs, plan: Allocation, resources: Resources, workloa
 
 
 def explain_no_plan(found: list[Candidate], resources: Resources, workload: Workload) -> str:
-    """For the user: nothing fits."""
+    """Return an error message that says why no allocation is feasible."""
     if workload.ahead and resources.devices == 1:
         return "plan: to collect while learning takes two accelerators at least; resources has one. Try mode=sync."
     if not found:
@@ -125,7 +125,7 @@ def explain_no_plan(found: list[Candidate], resources: Resources, workload: Work
 
 
 def _all(resources: Resources, ahead: bool) -> Iterator[Allocation]:
-    """Every way to lay out an iteration; where some collect `ahead`, every way to do that."""
+    """Return all allocations; if collectors run `ahead` of learners, those with rollout workers."""
     if resources.devices:
         return _ahead_on_devices(resources.devices) if ahead else _on_devices(resources.devices)
     return _ahead_on_cores(resources.cores) if ahead else _on_cores(resources.cores)
@@ -140,7 +140,7 @@ def _on_cores(cores: int) -> Iterator[Allocation]:
 
 
 def _ahead_on_cores(cores: int) -> Iterator[Allocation]:
-    """Some cores learn while others collect ahead of them; one core does both in turn."""
+    """Yield the allocations in which some cores learn while others collect; a single core does both in turn."""
     for ranks in _counts(max(1, cores - 1)):
         for plan in _on_cores(max(1, cores - ranks)):
             yield replace(plan, ranks=ranks, rollout_workers=plan.ranks)
@@ -156,7 +156,7 @@ def _on_devices(devices: int) -> Iterator[Allocation]:
 
 
 def _ahead_on_devices(devices: int) -> Iterator[Allocation]:
-    """Some accelerators learn; of the others all simulate and infer in turn, or some do either."""
+    """Yield allocations with learning accelerators; the others all simulate and infer in turn, or split the two."""
     for ranks in range(1, devices):
         others = devices - ranks
         for slices in SLICES:
@@ -166,13 +166,13 @@ def _ahead_on_devices(devices: int) -> Iterator[Allocation]:
 
 
 def _counts(most: int) -> list[int]:
-    """All small numbers up to the most, of large ones those that divide it and the powers of two."""
+    """Return the counts to try: all up to `FEW`, and above it, up to `most`, its divisors and powers of two."""
     powers = {2**power for power in range(most.bit_length())}
     return [count for count in range(1, most + 1) if count <= FEW or most % count == 0 or count in powers]
 
 
 def _simulators(plan: Allocation, devices: bool) -> int:
-    """Into how many parts the environments are divided."""
+    """Return the number of parts into which the environments are divided."""
     if devices:
         return plan.slices * (plan.workers or plan.collectors)
     return plan.collectors * plan.slices * max(1, plan.workers)

@@ -1,4 +1,4 @@
-"""Plans in files: what `plan=<file>.json` means on a command line."""
+"""Read plans from files: expand `plan=<file>.json` on the command line."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -14,10 +14,10 @@ _TELLING = ("cores", "cpu")
 
 
 def expand_stored_plan(overrides: Sequence[str]) -> tuple[str, ...]:
-    """The overrides with `plan=<file>.json` replaced by the allocation that the file holds.
+    """Return the overrides with `plan=<file>.json` replaced by the allocation in the file.
 
     Raises:
-        UserError: there is no such file, it holds no plan, or one for another machine.
+        UserError: the file is missing, holds no plan, or holds a plan for another machine.
     """
     return tuple(word for override in overrides for word in _expanded(override))
 
@@ -39,38 +39,38 @@ def _expanded(override: str) -> list[str]:
 
 
 def format_overrides(allocation: Mapping[str, Any]) -> list[str]:
-    """What to type to get an allocation of cores."""
+    """Return the command-line overrides that select an allocation of cores."""
     words = [f"plan={allocation['mode']}", f"plan.ranks={allocation['ranks']}", f"plan.slices={allocation['slices']}"]
     if allocation["workers"]:
         words += [f"plan.workers={allocation['workers']}", f"plan.order={allocation['order']}"]
-    if ahead := allocation.get("rollout_workers"):  # plans of earlier versions do not know them
+    if ahead := allocation.get("rollout_workers"):  # plans of earlier versions lack this key
         words.append(f"plan.rollout_workers={ahead}")
     return words
 
 
 def describe_move(provenance_file: Path) -> str | None:
-    """For the user, where a run continues on another machine than it was planned for; None where it does not."""
+    """Return a note for the user if a run continues on another machine than it was planned for, else None."""
     try:
         theirs = json.loads(provenance_file.read_text(encoding="utf-8"))["hardware"]
     except (OSError, KeyError, TypeError, json.JSONDecodeError):
-        return None  # what tells where it began is gone, which keeps nobody from going on
+        return None  # a run may continue although its provenance file is missing or damaged
     if not (different := list_differences(theirs)):
         return None
     return f"This run was planned for another machine ({different}). It keeps its plan, so that it continues exactly."
 
 
 def list_differences(theirs: Mapping[str, Any]) -> str:
-    """What another machine has that this one has not, in words; empty where plans carry over."""
+    """Describe how another machine differs from this one; empty if its plans are valid here."""
     here = provenance.describe_hardware()
     names = [name for name in _TELLING if name in theirs and theirs[name] != here[name]]
     return ", ".join(f"{name}: {theirs[name]}, here {here[name]}" for name in names)
 
 
 def check_machine(content: Mapping[str, Any], words: Sequence[str], path: Path) -> None:
-    """The plan was made for a machine like this one.
+    """Check that a plan was made for a machine like this one.
 
     Raises:
-        UserError: naming the difference, and what to do.
+        UserError: the machines differ; the message names the difference and the remedy.
     """
     remedy = "plan=auto plans for this machine"
     if content["resources"]["devices"]:

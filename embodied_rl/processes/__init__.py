@@ -1,1 +1,1 @@
-"""How one process holds another: handles, workers, messages, boards."""
+"""Handles on roles in other processes, with their workers, messages and boards."""

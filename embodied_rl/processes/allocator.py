@@ -1,4 +1,4 @@
-"""How the C library's allocator is told to keep what was freed."""
+"""Settings of the C library's memory allocator."""
 
 import ctypes
 import sys
@@ -10,8 +10,8 @@ _GIGABYTE = 1 << 30
 def keep_freed_memory() -> None:
     """Stop the allocator from giving large blocks back to the system after each use.
 
-    A network on the CPU frees and asks again for the same large activations in every step; returning them each time
-    costs a page fault per 4 kB, about a fifth of an update. Does nothing where the C library is not glibc.
+    A network on the CPU frees and allocates the same large activations in every step. Returning them each time costs a
+    page fault per 4 kB, about a fifth of an update. The call does nothing where the C library is not glibc.
     """
     if not sys.platform.startswith("linux"):
         return

@@ -1,7 +1,7 @@
-"""Messages as one pickle and plain arrays, tensors among them: what crosses to another machine without torch's help.
+"""Packs messages into one pickle and plain NumPy arrays, so that they reach another machine without torch's help.
 
 A transport that knows NumPy moves arrays without copying them, and handles torch's tensors several times slower, if at
-all. So tensors cross as the bytes of their numbers, of whatever dtype; they come back on the CPU.
+all. So a tensor of any dtype is sent as the bytes of its numbers, and is restored on the CPU.
 """
 
 import io
@@ -19,17 +19,17 @@ from embodied_rl.processes.messages import restore_array
 
 @dataclass(frozen=True)
 class Packed:
-    """A message: `buffers` are uint8 arrays, in the order in which `pickled` asks for them."""
+    """A packed message: `buffers` are uint8 arrays, in the order in which `pickled` refers to them."""
 
     pickled: bytes
     buffers: tuple[Array, ...]
 
 
 def pack(value: Any) -> Packed:
-    """Anything that pickles; its arrays and tensors, at any depth, are not copied where they are contiguous.
+    """Pack a picklable value without copying its contiguous arrays and CPU tensors, at any depth.
 
     Raises:
-        Exception: what pickling raises: `pickle.PicklingError`, `TypeError`, `AttributeError`.
+        Exception: pickling failed, with `pickle.PicklingError`, `TypeError` or `AttributeError`.
     """
     file, buffers = io.BytesIO(), list[pickle.PickleBuffer]()
     _Pickler(file, protocol=5, buffer_callback=buffers.append).dump(value)
@@ -37,19 +37,19 @@ def pack(value: Any) -> Packed:
 
 
 def unpack(packed: Packed, copy: bool = True) -> Any:
-    """The inverse of `pack`.
+    """Restore the value that `pack` packed.
 
     Args:
         packed: a message.
-        copy: whether arrays and tensors are new ones, that can be written and hold on to nothing; otherwise they are
-            views of the message's buffers, and a tensor must not be written where its buffer cannot.
+        copy: whether arrays and tensors are writable copies that do not keep the message alive; otherwise they are
+            views of the message's buffers, and a tensor must not be written where its buffer is read-only.
     """
     return pickle.loads(packed.pickled, buffers=[array.copy() if copy else array for array in packed.buffers])
 
 
 class _Pickler(pickle.Pickler):
     def reducer_override(self, value: Any) -> Any:
-        torch = sys.modules.get("torch")  # there are no tensors where nobody imported it
+        torch = sys.modules.get("torch")  # without it there are no tensors
         if torch is not None and isinstance(value, torch.Tensor):
             return _reduce_tensor(value)
         if type(value) is np.ndarray and not value.dtype.hasobject:
@@ -71,7 +71,7 @@ def _reduce_tensor(tensor: Any) -> Any:
 
 
 def _restore_tensor(buffer: Any, dtype: str, shape: tuple[int, ...], learned: bool | None) -> Any:
-    """A tensor of these bytes; a parameter where `learned` says whether it is learned."""
+    """Return a tensor of these bytes, or a parameter with `requires_grad=learned` where `learned` is not None."""
     import torch
 
     kind, array = getattr(torch, dtype), np.frombuffer(buffer, np.uint8)
@@ -84,6 +84,6 @@ def _bits(array: Array) -> Any:
 
     if array.flags.writeable:
         return torch.from_numpy(array)
-    with warnings.catch_warnings():  # who asked for views knows that they cannot be written
+    with warnings.catch_warnings():  # the caller asked for read-only views
         warnings.simplefilter("ignore", UserWarning)
         return torch.from_numpy(array)

@@ -1,4 +1,4 @@
-"""Where roles run. Whoever needs a process asks a `Runtime`, and gets a handle; the rest does not know which it is."""
+"""The `Runtime` interface: it starts a role in a process and returns a handle, on one machine or on a cluster."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from embodied_rl.processes.interpreter import Interpreter
 
 @dataclass(frozen=True)
 class NodeShare:
-    """What a process has of its node: cores and GPUs, fractions included. A single machine does not keep count."""
+    """The CPU cores and GPUs of its node that a process reserves; fractions are allowed. One machine ignores them."""
 
     cpus: float = 1.0
     gpus: float = 0.0
@@ -18,7 +18,7 @@ class NodeShare:
 
 @dataclass(frozen=True)
 class Deadlines:
-    """Seconds in which a process must have started, and in which a call must be answered; and restarts an hour."""
+    """The limits of a process: seconds to start, seconds to answer a call, and restarts per hour."""
 
     start: float = 300.0
     call: float = 120.0
@@ -26,42 +26,42 @@ class Deadlines:
 
 
 class BoardReader(Protocol):
-    """Reads a `Board` from another process; can be pickled."""
+    """A reader of a `Board` in another process. It can be pickled."""
 
     def newest(self, above: int = -1) -> tuple[int, Any] | None:
-        """Version and message, where there is one of a version above this; never half of one.
+        """Return the version and the complete newest message, or None where no version is above `above`.
 
         Raises:
-            WorkerDied: whoever publishes is gone, or does not answer in time.
+            WorkerDied: the publishing process is gone, or does not answer in time.
         """
         ...
 
     def close(self) -> None:
-        """Release it."""
+        """Release the reader."""
         ...
 
 
 class Board(Protocol):
-    """The newest message of one process, for any number of others to read whenever they like: weights, say.
+    """A place where one process publishes its newest message, e.g. weights, and any number of others read it any time.
 
-    A message is anything that pickles, with its bulk in NumPy arrays.
+    A message is any picklable value that holds most of its bytes in NumPy arrays.
     """
 
     def publish(self, version: int, message: Any) -> None:
-        """Replace the message. Versions rise."""
+        """Replace the message. Each version must be higher than the last."""
         ...
 
     def reader(self) -> BoardReader:
-        """To be sent to a worker of the same runtime."""
+        """Return a reader, which can be sent to a worker of the same runtime."""
         ...
 
     def close(self) -> None:
-        """Release it. Nobody may count on reading the last message then."""
+        """Release the board. The last message may then no longer be readable."""
         ...
 
 
 class Runtime(Protocol):
-    """Starts processes, and ends them with whoever started them, however that ends."""
+    """Starts processes, and ends them when the process that started them ends, even by a crash."""
 
     def worker(
         self,
@@ -74,17 +74,17 @@ class Runtime(Protocol):
         interpreter: Interpreter | None = None,
         packages: tuple[str, ...] = (),
     ) -> Handle:
-        """A role in a process of its own, which starts at once.
+        """Start a role in a process of its own, and return its handle without waiting for the start.
 
         Args:
             factory: "module:Class" of the role. kwargs: its keyword arguments, picklable.
             name: for messages.
-            deadlines: of its life and its calls.
-            share: of its node.
+            deadlines: limits for its start, its calls and its restarts.
+            share: the cores and GPUs that it reserves.
             interpreter, packages: see `embodied_rl.processes.local.ProcessHandle`.
         """
         ...
 
     def board(self) -> Board:
-        """A place to publish from this process."""
+        """Return a board on which this process can publish."""
         ...

@@ -1,7 +1,7 @@
-"""A board in shared memory: the newest message of this process, for its workers to read whenever they like.
+"""A board in shared memory: it holds the newest message of this process, and its workers can read it at any time.
 
 Memory: a header of two records, one per slot, then messages. A record says which message its slot holds, or that one is
-being written. Messages alternate between the slots, so that the last one stays whole while the next is written; a
+being written. Messages alternate between the slots, so that the last one stays whole while the next is written. A
 reader that was overtaken twice while it copied sees that the record has changed, and reads again.
 """
 
@@ -24,10 +24,10 @@ PATIENCE = 60.0
 
 
 class SharedBoard:
-    """A `Board` of this machine. The memory has no name: the system frees it with its last user.
+    """A `Board` on this machine. Its memory has no name, so the system frees it when its last user ends.
 
     Attributes:
-        descriptor: of the memory; processes that read inherit it under the same number.
+        descriptor: file descriptor of the memory; reading processes inherit it under the same number.
     """
 
     def __init__(self) -> None:
@@ -37,7 +37,7 @@ class SharedBoard:
         self._room = [(0, 0), (0, 0)]  # offset and bytes of each slot
 
     def publish(self, version: int, message: Any) -> None:
-        """See `Board.publish`."""
+        """Replace the message; see `Board.publish`."""
         data = pickle_message(message)
         self._number += 1
         slot = self._number % 2
@@ -49,11 +49,11 @@ class SharedBoard:
             _RECORD.pack_into(memory, slot * _RECORD.size, self._number, version, offset, len(data))
 
     def reader(self) -> "SharedBoardReader":
-        """See `Board.reader`."""
+        """Return a reader; see `Board.reader`."""
         return SharedBoardReader(self.descriptor)
 
     def close(self) -> None:
-        """See `Board.close`; whoever has the memory keeps the last message."""
+        """Release the board; see `Board.close`. Processes that have the memory can still read the last message."""
         os.close(self.descriptor)
 
     def _make_room(self, slot: int, size: int) -> None:
@@ -65,13 +65,13 @@ class SharedBoard:
 
 
 class SharedBoardReader:
-    """Reads a `SharedBoard`, in its process or in one that inherited the descriptor."""
+    """A reader of a `SharedBoard`, in the publishing process or in one that inherited the descriptor."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
 
     def newest(self, above: int = -1) -> tuple[int, Any] | None:
-        """See `BoardReader.newest`."""
+        """Return the version and the newest message, or None; see `BoardReader.newest`."""
         until = time.monotonic() + PATIENCE
         while (record := max(self._records())) != (0, 0, 0, 0):
             number, version, offset, size = record
@@ -86,7 +86,7 @@ class SharedBoardReader:
         return None
 
     def close(self) -> None:
-        """Nothing is held that the process does not free."""
+        """Do nothing: the reader holds nothing that must be released."""
 
     def _records(self) -> list[tuple[int, int, int, int]]:
         with mmap.mmap(self._descriptor, _HEADER, prot=mmap.PROT_READ) as memory:

@@ -1,12 +1,12 @@
-"""First lines of a worker in another Python environment, run there as a script.
+"""The start script of a worker in another Python environment.
 
-Our code is not installed there, so that environment's own folders say what can be imported, and this adds only the
-packages that are named: nothing else that lies beside them here. Standard library only, and older syntax than the rest
-of the package, so that an interpreter that is too old can still say so.
+Our code is not installed there. Imports come from that environment's own folders, and this script adds only the named
+packages, not the other packages that lie beside them here. It uses only the standard library, and older syntax than the
+rest of the package, so that an interpreter that is too old can still report that it is.
 
     python bootstrap.py '{"main": "module:function", "packages": {"name": "folder that holds it"}}' <descriptors>
 
-Whoever cannot start sends a greeting with a "problem" through the pipe, whose descriptor comes first; see
+A worker that cannot start sends a greeting with a "problem" through the pipe, which is the first descriptor; see
 `embodied_rl.processes.messages.send_greeting`.
 """
 
@@ -18,7 +18,7 @@ OLDEST = (3, 10)
 
 
 def main() -> None:
-    """Make the packages importable and run the entry point, or say why not."""
+    """Make the packages importable and run the entry point, or report why that is impossible."""
     here = os.path.dirname(os.path.abspath(__file__))
     sys.path[:] = [entry for entry in sys.path if os.path.realpath(entry or ".") != os.path.realpath(here)]
     import json
@@ -38,7 +38,7 @@ def main() -> None:
 
 
 def list_missing_packages() -> str:
-    """Why a worker cannot run here; empty where it can."""
+    """Return why a worker cannot run in this environment, or an empty text if it can."""
     found = sys.version.partition(" ")[0]
     if sys.version_info < OLDEST:
         return f"it is Python {found}; a simulator's Python must be {OLDEST[0]}.{OLDEST[1]} or newer"
@@ -50,7 +50,7 @@ def list_missing_packages() -> str:
 
 
 class SharedModules:
-    """Finds the named top-level packages where they are, and nothing else."""
+    """An import hook that finds only the named top-level packages, in their folders."""
 
     def __init__(self, packages: dict):
         self._packages = packages

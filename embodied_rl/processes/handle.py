@@ -1,4 +1,4 @@
-"""What the engine holds of a simulator or another role, wherever it runs: submit a call, get a future."""
+"""The handle on a simulator or another role, wherever it runs: `submit` a call and get a future."""
 
 import logging
 import time
@@ -12,27 +12,27 @@ log = logging.getLogger(__name__)
 
 
 class RunFailed(RuntimeError):  # noqa: N818  it says what happened
-    """A process that a run needs is gone or cannot go on; the message says all there is to say, without a traceback."""
+    """A process that a run needs is gone or cannot continue. The message is complete and needs no traceback."""
 
 
 class WorkerDied(RunFailed):
-    """A worker process is gone: killed, crashed, or killed by us because it hung. `Handle.restart` brings it back."""
+    """A worker process crashed, was killed, or was killed by us because it hung. `Handle.restart` replaces it."""
 
 
 class NoAnswer(WorkerDied):
-    """A worker was silent for longer than its deadline, and was killed."""
+    """A worker did not answer within its deadline, and was killed."""
 
 
 class GaveUp(WorkerDied):
-    """A worker died more often than its budget of restarts allows, or has never come up."""
+    """A worker died more often than its restart budget allows, or never started successfully."""
 
 
 class WorkerError(RunFailed):
-    """A simulator raised an exception in its worker; the message holds its traceback. The worker lives on."""
+    """A simulator raised an exception in its worker. The message holds the traceback, and the worker keeps running."""
 
 
 class Future(Protocol):
-    """The answer to a call that may still be running."""
+    """The answer to a call, which may still be running."""
 
     began: float
     """When the simulator began with the call, on the clock `time.monotonic`; known once `result` has returned."""
@@ -40,24 +40,22 @@ class Future(Protocol):
     """How long it was busy with the call; likewise."""
 
     def done(self) -> bool:
-        """Whether `result` would return (or raise) without waiting."""
+        """Return whether `result` would return (or raise) without waiting."""
         ...
 
     def wait_on(self) -> tuple[Connection | None, float]:
-        """What becomes readable when there is something new, and the seconds after which it is too late; None where the
-        answer is there.
-        """
+        """Return a connection that becomes readable with news, or None if the answer is here, and the seconds left."""
         ...
 
     def result(self, timeout: float | None = None) -> Any:
-        """Wait for the answer.
+        """Wait for the answer and return it.
 
-        Images in the answer of a worker process are views of shared memory: they stay as they are until the worker
-        has answered two more calls that return observations. Copy what has to live longer.
+        Images in the answer of a worker process are views of shared memory. They stay unchanged until the worker has
+        answered two more calls that return observations. Copy images that must live longer.
 
         Args:
-            timeout: seconds from now; None takes the handle's own deadline, which counts from `submit`, or from when
-                the worker was up. There is always one.
+            timeout: seconds from now. None means the handle's own deadline, which counts from `submit`, or from the
+                moment when the worker was up. There is always a deadline.
 
         Raises:
             WorkerDied: the worker is gone, or did not answer in time (and was killed).
@@ -68,49 +66,48 @@ class Future(Protocol):
 
 @runtime_checkable
 class Handle(Protocol):
-    """One simulator, or another role such as `embodied_rl.rollout.policy_worker`: in this process, in a thread or in a
-    process of its own.
+    """A handle on a simulator or another role, such as `embodied_rl.rollout.policy_worker`, in this or another process.
 
-    One call at a time: collect a future before the next submit.
+    It takes one call at a time: collect each future before the next submit. The role can also run in a thread.
     """
 
     name: str
 
     @property
     def spec(self) -> SimulatorSpec:
-        """The simulator's spec; waits until the simulator is built. Other roles have none."""
+        """The simulator's spec. Reading it waits until the simulator is built. Other roles have no spec."""
         ...
 
     @property
     def alive(self) -> bool:
-        """Whether calls can be submitted."""
+        """Whether the role can take calls."""
         ...
 
     def submit(self, method: str, *args: Any) -> Future:
-        """Call a method of `Simulator`: "reset", "step", "snapshot", "restore"."""
+        """Start a call of a method of the role, e.g. "reset", "step", "snapshot" or "restore" of a `Simulator`."""
         ...
 
     def restart(self) -> None:
-        """Replace the simulator by a new one, with no episode running; it starts meanwhile, after a while where the
-        last ones came to nothing.
+        """Replace the simulator by a new one with no running episode; do not wait for its start, which is delayed
+        after failed restarts.
 
         Raises:
-            GaveUp: the budget of restarts is spent.
-            WorkerDied: the new one died at once.
+            GaveUp: the restart budget is spent.
+            WorkerDied: the new worker died at once.
         """
         ...
 
     def memory(self) -> int:
-        """Resident bytes of the worker's process; 0 when it has none of its own or the system does not say."""
+        """Return the resident bytes of the worker's process, or 0 if it has no own process or the size is unknown."""
         ...
 
     def close(self) -> None:
-        """Release everything. Safe to call twice."""
+        """Release all resources. It is safe to call this twice."""
         ...
 
 
 def wait_for_any(futures: Sequence[Future]) -> None:
-    """Until one of them is done, or the first of them is too late: then its `result` says so."""
+    """Wait until a future is done or the earliest deadline has passed; `result` of the late future then raises."""
     while True:
         waiting = [future.wait_on() for future in futures]
         connections = [connection for connection, _ in waiting if connection is not None]
@@ -122,10 +119,10 @@ def wait_for_any(futures: Sequence[Future]) -> None:
 
 
 def respawn(handle: Handle) -> int:
-    """Replace a dead worker, again and again while the budget of restarts lasts; returns how many it took.
+    """Replace a dead worker, repeatedly while the restart budget lasts, and return the number of restarts.
 
     Raises:
-        GaveUp: the budget of restarts is spent.
+        GaveUp: the restart budget is spent.
     """
     restarts = 0
     while True:
@@ -141,19 +138,19 @@ def respawn(handle: Handle) -> int:
 
 
 class Revival:
-    """A `Future`: the first observations of the worker that replaces a dead one, and of further ones if need be.
+    """A `Future` that replaces a dead worker and gives the first observations of its replacement.
 
-    `done` starts the next one where the new one died, too, so that nobody waits who has something else to do.
+    Where the replacement dies too, `done` starts the next one, so that the caller need not wait.
 
     Args:
         handle: of the dead worker.
-        episodes: to start in the new one.
+        episodes: to start in the new worker.
 
     Attributes:
-        restarts: how many it took so far.
+        restarts: number of restarts so far.
 
     Raises:
-        GaveUp: the budget of restarts is spent. Later ones are raised by `result`.
+        GaveUp: the restart budget is spent at the first replacement. If it is spent later, `result` raises this.
     """
 
     def __init__(self, handle: Handle, episodes: Sequence[Episode | None]):
@@ -195,13 +192,13 @@ class Revival:
 
 
 def revive(handle: Handle, episodes: Sequence[Episode | None]) -> tuple[Observation, int]:
-    """Replace a dead worker and start episodes in the new one, again and again while the budget of restarts lasts.
+    """Replace a dead worker and start episodes in the new one, repeatedly while the restart budget lasts.
 
     Returns:
-        The first observations, and how many restarts it took.
+        The first observations, and the number of restarts.
 
     Raises:
-        GaveUp: the budget of restarts is spent.
+        GaveUp: the restart budget is spent.
     """
     revival = Revival(handle, episodes)
     return revival.result(), revival.restarts

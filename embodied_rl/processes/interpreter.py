@@ -1,4 +1,4 @@
-"""Another Python environment that workers can run in, with nothing of ours installed there."""
+"""Other Python environments for workers; our packages need not be installed there."""
 
 import importlib.util
 import json
@@ -17,13 +17,13 @@ _OWN = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")
 
 @dataclass(frozen=True)
 class Interpreter:
-    """A Python environment besides this one.
+    """A Python environment other than the current one.
 
     Attributes:
-        python: its interpreter.
-        pythonpath: folders that it imports from besides its own packages. This process's PYTHONPATH is not passed on:
-            what it holds is made for another Python.
-        remedy: what to do where a package is missing there, for messages.
+        python: path of its interpreter.
+        pythonpath: folders that it imports from besides its own packages. This process's PYTHONPATH is not passed on,
+            because its packages are made for another Python.
+        remedy: advice for error messages where a package is missing in that environment.
     """
 
     python: str
@@ -34,10 +34,10 @@ class Interpreter:
     def find(
         python: str, pythonpath: tuple[str, ...] = (), remedy: str = "", where: str = "sim.python"
     ) -> "Interpreter":
-        """Find the interpreter that a name or a path means.
+        """Find an interpreter by its name, its path or the folder of its virtual environment.
 
         Raises:
-            UserError: there is no such program, naming the key `where`.
+            UserError: the program does not exist or cannot be executed. The message names the key `where`.
         """
         path = Path(python).expanduser()
         if path.is_dir() and (path / "bin" / "python").exists():
@@ -49,38 +49,38 @@ class Interpreter:
         return Interpreter(os.path.abspath(found), pythonpath, remedy)
 
     def command(self, main: str, packages: tuple[str, ...]) -> list[str]:
-        """Runs "module:function" there; descriptors may follow.
+        """Return the command line that runs "module:function" in this environment; descriptors may be appended.
 
         Args:
-            main: of one of our own modules.
-            packages: top-level packages that it needs besides our own, importable here.
+            main: "module:function" in our own package.
+            packages: top-level packages that it needs besides our own. They must be importable in the current process.
         """
         told = {"main": main, "packages": {name: find_folder_of(name) for name in (ROOT_PACKAGE, *packages)}}
         script = str(Path(__file__).with_name("bootstrap.py"))
         return [self.python, script, json.dumps(told)]
 
     def environment(self) -> dict[str, str]:
-        """Its variables: ours but for those of this interpreter."""
+        """Return its environment variables: those of this process without the ones for this interpreter alone."""
         kept = {name: value for name, value in os.environ.items() if name not in _OWN}
         return {**kept, "PYTHONPATH": os.pathsep.join(self.pythonpath)} if self.pythonpath else kept
 
 
 def make_own_command(main: str) -> list[str]:
-    """Runs "module:function" in this environment; not as `__main__`, so that classes are the ones known here."""
+    """Return the command line that runs "module:function" in this environment, imported and not as `__main__`."""
     module, _, function = main.partition(":")
     return [sys.executable, "-P", "-c", f"from {module} import {function}; {function}()"]
 
 
 def make_own_environment() -> dict[str, str]:
-    """Our variables, and everything that can be imported here."""
+    """Return this process's environment variables, with its `sys.path` as PYTHONPATH."""
     return {**os.environ, "PYTHONPATH": os.pathsep.join(entry or os.getcwd() for entry in sys.path)}
 
 
 def find_folder_of(package: str) -> str:
-    """The folder that holds a top-level package or module.
+    """Return the folder that holds a top-level package or module.
 
     Raises:
-        UserError: it cannot be imported here.
+        UserError: the package cannot be found in this environment.
     """
     spec = importlib.util.find_spec(package)
     if spec is None:

@@ -19,10 +19,10 @@ from embodied_rl.processes.worker import CallFailure, ImageSlots, move_to_host
 
 
 class InlineHandle:
-    """A simulator in this process: `submit` does the work, and raises what the simulator raises.
+    """A handle on a simulator in this process. `submit` runs the call at once and raises the simulator's exceptions.
 
     Args:
-        build: makes the simulator; called again by `restart`.
+        build: builds the simulator; `restart` calls it again.
         name: for messages.
     """
 
@@ -62,9 +62,9 @@ class InlineHandle:
 
 
 def wrap_simulator(simulator: Simulator, name: str = "simulator") -> InlineHandle:
-    """Make a handle of a simulator that is there already; its `restart` raises `GaveUp`.
+    """Return a handle on an existing simulator; its `restart` raises `GaveUp`.
 
-    Others know this very simulator, such as an operator, and would not know the one that replaces it.
+    Other objects, such as an operator, refer to this simulator and would not know its replacement.
     """
     left = [simulator]
 
@@ -77,7 +77,7 @@ def wrap_simulator(simulator: Simulator, name: str = "simulator") -> InlineHandl
 
 
 class FinishedCall:
-    """A future whose answer is there."""
+    """A future whose answer is already available."""
 
     def __init__(self, value: Any, began: float, seconds: float):
         self._value, self.began, self.seconds = value, began, seconds
@@ -93,22 +93,22 @@ class FinishedCall:
 
 
 class ProcessHandle(RemoteHandle[RemoteCall]):
-    """A role in a process of its own on this machine.
+    """A handle on a role in a process of its own on this machine.
 
-    The worker ends by itself when this process does, however it ends. Nothing outlives `close`: the shared memory has
+    The worker ends by itself when this process ends, even by a crash. Nothing outlives `close`: the shared memory has
     no name, so the system frees it with the last of the two processes, even after `kill -9`.
 
     Args:
-        factory: "module:Class" of the role; the module is imported in the worker alone.
-        kwargs: its keyword arguments, picklable; a simulator's "num_envs" is among them.
+        factory: "module:Class" of the role; only the worker imports the module.
+        kwargs: its picklable keyword arguments; for a simulator they include "num_envs".
         name: for messages.
-        log: file for the worker's standard output and error; by default one that vanishes with the handle.
+        log: file for the worker's standard output and error; by default a temporary file, deleted with the handle.
         start_timeout: seconds until the simulator must be built.
-        call_timeout: seconds in which a call must be answered; then the worker counts as hung and is killed.
+        call_timeout: seconds in which a call must be answered; after that the worker counts as hung and is killed.
         max_restarts: see `RemoteHandle`.
-        interpreter: another Python environment that the worker runs in, with nothing of ours installed there.
-        packages: what it imports from here nevertheless, by top-level name, besides the engine.
-        descriptors: that it inherits under the same numbers, of boards that it reads.
+        interpreter: another Python environment to run the worker in; our packages need not be installed there.
+        packages: top-level names of packages that it imports from this environment besides the engine.
+        descriptors: descriptors of the boards that it reads; it inherits them under the same numbers.
     """
 
     def __init__(
@@ -206,7 +206,7 @@ class ProcessHandle(RemoteHandle[RemoteCall]):
         self._worker.send((self._factory, self._kwargs, delay), "start")
 
     def _hand_over(self, call: RemoteCall) -> None:
-        """Send what was submitted, once the worker is up: before, it does not read, and a long message would wait."""
+        """Wait until the worker is up, then send the submitted call: a starting worker does not read long messages."""
         try:
             if self._starting:
                 self._finish_start()
@@ -228,7 +228,7 @@ class ProcessHandle(RemoteHandle[RemoteCall]):
         return spec
 
     def _greet(self) -> None:
-        """Hear who speaks, before anything is unpickled."""
+        """Receive the worker's greeting and check its protocol version, before anything is unpickled."""
         if self._greeted:
             return
         said = self._worker.receive(
@@ -257,7 +257,7 @@ class ProcessHandle(RemoteHandle[RemoteCall]):
 
 
 def compare_protocols(spoken: object) -> str:
-    """What is wrong with a worker that speaks this version of the protocol; empty where nothing is."""
+    """Return what is wrong with a worker's protocol version, or an empty text if it equals ours."""
     if spoken == PROTOCOL:
         return ""
     other = "does not say which version of the protocol it speaks" if spoken is None else f"speaks version {spoken}"

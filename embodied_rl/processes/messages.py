@@ -1,7 +1,7 @@
-"""Messages between a worker and who holds it, which may run another Python and another NumPy. NumPy and the standard
-library only.
+"""Messages between a worker and its handle, which may run different versions of Python and NumPy.
 
-A connection begins with a greeting in JSON, which says who speaks here before anything is unpickled.
+A connection begins with a greeting in JSON, which names the protocol version before anything is unpickled. This module
+imports only NumPy and the standard library.
 """
 
 import io
@@ -22,21 +22,21 @@ PROTOCOL = 3
 
 @dataclass(frozen=True)
 class Unchanged:
-    """In place of a list that is what it was in the last call: what environments run next seldom changes."""
+    """A placeholder for a list that equals the one of the last call; the list of next episodes seldom changes."""
 
 
 class ShortenedLists:
-    """The lists among the arguments of the last call of each method; both ends keep the same."""
+    """Remembers the list arguments of each method's last call, in the same way at both ends of a connection."""
 
     def __init__(self) -> None:
         self._last: dict[tuple[str, int], list[Any]] = {}
 
     def shorten(self, method: str, args: tuple[Any, ...]) -> tuple[Any, ...]:
-        """The arguments as they are sent."""
+        """Return the arguments to send, with `Unchanged` in place of each unchanged list."""
         return tuple(self._short((method, place), value) for place, value in enumerate(args))
 
     def restore(self, method: str, args: tuple[Any, ...]) -> tuple[Any, ...]:
-        """The inverse of `shorten`, at the other end."""
+        """Return the original arguments of a call whose arguments `shorten` shortened at the other end."""
         return tuple(self._whole((method, place), value) for place, value in enumerate(args))
 
     def _short(self, key: tuple[str, int], value: Any) -> Any:
@@ -56,12 +56,12 @@ class ShortenedLists:
 
 
 def send(connection: Connection, message: Any) -> None:
-    """Plainly pickled: `Connection.send` would let torch pass its tensors by file descriptors that live too shortly."""
+    """Send a plain pickle; `Connection.send` would let torch send tensors as descriptors, which close too early."""
     connection.send_bytes(pickle_message(message))
 
 
 def pickle_message(message: Any) -> memoryview:
-    """The bytes of a message, which any other NumPy understands."""
+    """Return the pickle of a message, readable by any NumPy version."""
     file = io.BytesIO()
     pickler = pickle.Pickler(file, protocol=5)
     pickler.dispatch_table = {np.ndarray: reduce_array}
@@ -70,7 +70,7 @@ def pickle_message(message: Any) -> memoryview:
 
 
 def reduce_array(array: Array) -> Any:
-    """How an array is pickled: NumPy's own way names modules that NumPy 1 and 2 do not share."""
+    """Return how to pickle an array; NumPy's own pickles name modules that NumPy 1 and 2 do not share."""
     if array.dtype.hasobject:
         return array.__reduce__()
     whole: Any = np.ascontiguousarray(array)
@@ -79,23 +79,23 @@ def reduce_array(array: Array) -> Any:
 
 
 def restore_array(buffer: Any, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Array:
-    """The inverse of `reduce_array`; a new array that can be written."""
+    """Return a new, writable array from the parts that `reduce_array` made."""
     return np.frombuffer(buffer, dtype).reshape(shape)
 
 
 def receive(connection: Connection) -> Any:
-    """The counterpart of `send`."""
+    """Receive and unpickle a message of `send`."""
     return pickle.loads(connection.recv_bytes())
 
 
 def send_greeting(connection: Connection) -> None:
-    """Say which protocol is spoken here, and by what."""
+    """Send the protocol version, and the versions of Python and NumPy."""
     said = {"protocol": PROTOCOL, "python": platform.python_version(), "numpy": np.__version__}
     connection.send_bytes(json.dumps(said).encode())
 
 
 def receive_greeting(connection: Connection) -> dict[str, Any]:
-    """The counterpart of `send_greeting`. What is no greeting gives an empty one."""
+    """Receive the greeting of `send_greeting`. Return an empty dictionary if the message is not a greeting."""
     message = connection.recv_bytes(4096)
     try:
         said = json.loads(message)

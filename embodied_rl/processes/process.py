@@ -1,4 +1,4 @@
-"""One life of a child process: starting it, talking to it under deadlines, and saying how it ended."""
+"""A child process: start it, exchange messages with deadlines, and report how it ended."""
 
 import collections
 import os
@@ -22,17 +22,17 @@ STOP_SIGNALS = {signal.SIGINT, signal.SIGTERM}
 
 
 class ChildProcess:
-    """A fresh Python interpreter with a pipe to it. By default it can import whatever this one can.
+    """A new Python process, connected by a pipe. By default it can import all modules that this process can import.
 
     Args:
         name: for messages.
         main: "module:function" to run there; the pipe's descriptor is its first command-line argument.
         log: open file for its standard output and error.
         deadline: seconds that the transfer of one message may take once it has begun.
-        descriptors: to share with it; further command-line arguments.
-        threads: for NumPy's and torch's own parallelism; children share the cores.
+        descriptors: file descriptors to share with it; they become further command-line arguments.
+        threads: number of threads of NumPy and torch; children share the cores.
         interpreter: another environment to run in.
-        packages: what of ours it can import there, besides the engine itself.
+        packages: packages of this environment that it can import there, besides the engine itself.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class ChildProcess:
         return self._process.poll() is None
 
     def send(self, message: Any, doing: str) -> None:
-        """Send a message. Raises `WorkerDied` when the child is gone or does not read."""
+        """Send a message. Raise `WorkerDied` if the child is gone or does not read."""
         try:
             send(self.connection, message)
         except OSError:
@@ -90,18 +90,18 @@ class ChildProcess:
         deadline: float | None = None,
         read: Callable[[Connection], Any] = receive,
     ) -> Any:
-        """The next message.
+        """Wait for the next message and return it.
 
         Args:
             timeout: seconds to wait from now on.
-            doing: what it is at, for messages.
-            remedy: what the user can do where it is too late.
-            deadline: seconds it had in all, for messages; by default `timeout`.
-            read: takes the message from the pipe.
+            doing: the child's current task, for messages.
+            remedy: advice to the user where no message came in time.
+            deadline: total seconds that the child had, for messages; by default `timeout`.
+            read: reads the message from the pipe.
 
         Raises:
-            NoAnswer: the child was silent for too long.
-            WorkerDied: it is gone.
+            NoAnswer: the child sent no message in time.
+            WorkerDied: the child is gone.
         """
         try:
             if self.connection.poll(timeout):
@@ -112,11 +112,11 @@ class ChildProcess:
         raise self._death(doing, f"gave no answer within {seconds:g} s and was killed", remedy)
 
     def ready(self) -> bool:
-        """Whether `receive` would return, or raise, at once."""
+        """Return whether `receive` would return, or raise, at once."""
         return self.connection.poll(0)
 
     def stop(self, grace: float = 0.0) -> None:
-        """Close the pipe, which ends the child; kill it when it has not ended after `grace` seconds."""
+        """Close the pipe, which ends the child; kill the child if it has not ended after `grace` seconds."""
         self.connection.close()
         try:
             self._process.wait(grace)
@@ -125,7 +125,7 @@ class ChildProcess:
             self._process.wait()
 
     def memory(self) -> int:
-        """Resident bytes; 0 where the system does not say."""
+        """Return the child's resident bytes, or 0 where the system does not report them."""
         return read_resident_bytes(self.pid)
 
     def _death(self, doing: str, late: str = "", remedy: str = "") -> WorkerDied:
@@ -148,7 +148,7 @@ class ChildProcess:
 
 @contextmanager
 def hold_signals() -> Iterator[None]:
-    """Start children with SIGINT and SIGTERM blocked, so that none ends by one before it has made up its mind."""
+    """Block SIGINT and SIGTERM in the context, so that they cannot end a new child before it has set its handlers."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
     try:
         yield
@@ -158,7 +158,7 @@ def hold_signals() -> Iterator[None]:
 
 @contextmanager
 def handle_stop_signals(handler: Callable[..., object] | signal.Handlers) -> Iterator[Callable[[], None]]:
-    """SIGINT and SIGTERM have this handler. The yielded function puts back what they had before, as the end does."""
+    """Handle SIGINT and SIGTERM with `handler` in the context; yield a function that restores the old handlers."""
     before = {number: signal.signal(number, handler) for number in STOP_SIGNALS}
 
     def restore() -> None:
@@ -172,7 +172,7 @@ def handle_stop_signals(handler: Callable[..., object] | signal.Handlers) -> Ite
 
 
 def make_anonymous_memory() -> int:
-    """A descriptor of memory without a name. It can be shared with a child, and cannot be left behind."""
+    """Return a descriptor of unnamed memory, which children can share and which the system frees with its last user."""
     if hasattr(os, "memfd_create"):
         return os.memfd_create("embodied-rl")
     with tempfile.TemporaryFile() as file:
@@ -180,7 +180,7 @@ def make_anonymous_memory() -> int:
 
 
 def read_resident_bytes(pid: int) -> int:
-    """Resident memory of a process; 0 where /proc does not tell."""
+    """Return the resident memory of a process in bytes, or 0 where /proc does not report it."""
     try:
         pages = Path(f"/proc/{pid}/statm").read_text().split()[1]
     except (FileNotFoundError, ProcessLookupError):

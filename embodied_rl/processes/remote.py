@@ -1,4 +1,4 @@
-"""A `Simulator` whose environments live in a worker process, for whoever wants a simulator rather than futures."""
+"""A `Simulator` whose environments run in a worker process, for callers that want a simulator and not futures."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -16,16 +16,16 @@ OPTIONAL = ("expert", "bare_loop")
 
 
 class RemoteSimulator:
-    """Calls go through a handle; images are copied, so that they stay as they are.
+    """A simulator whose calls go through a handle. Images are copied, so that later calls do not change them.
 
     Args:
         handle: of the simulator; closed with this object.
         num_envs: n.
-        simulator: its class: what it has of `OPTIONAL` and `Rendered`, this object has, too.
+        simulator: its class. This object has the same methods of `OPTIONAL` and `Rendered` as that class.
 
     Attributes:
-        waited: seconds in which steps were waited for.
-        busy: seconds of them in which the simulator was at work; what is left went into transport.
+        waited: seconds that this process waited for steps.
+        busy: seconds of `waited` in which the simulator computed; the rest was transport.
     """
 
     def __init__(self, handle: Handle, num_envs: int, simulator: type[Any]) -> None:
@@ -41,7 +41,7 @@ class RemoteSimulator:
 
     @property
     def render_seconds(self) -> float:
-        """Spent on pictures, see `embodied_rl.interfaces.sim.Timed`."""
+        """The seconds spent on rendering; see `embodied_rl.interfaces.sim.Timed`."""
         return float(self._call("render_seconds"))
 
     def reset(self, episodes: Sequence[Episode | None]) -> Observation:
@@ -66,7 +66,7 @@ class RemoteSimulator:
         self._handle.close()
 
     def _function(self, method: str, takes: Signature, *args: Any, **named: Any) -> Callable[..., Any]:
-        """What a method gives that gives a function: the function stays in the worker, and is called there."""
+        """Call a method that returns a function, and return a proxy: the function stays in the worker."""
         given = takes.bind(self, *args, **named).args[1:]
         kept: KeptFunction = self._call(method, *given)
         return lambda *given: self._call("kept", kept.number, *given)

@@ -1,5 +1,5 @@
-"""What handles on roles in other processes have in common, wherever those are: one call at a time, a start that may be
-waited for later, restarts within a budget, and deaths that are told with their cause.
+"""The base class of handles on roles in other processes, on this machine or another: one call at a time, a start that
+the caller can wait for later, restarts within a budget, and error messages that give the cause of a death.
 """
 
 import contextlib
@@ -42,11 +42,11 @@ class RemoteCall:
         return self._value
 
     def finish(self, value: Any, began: float, seconds: float) -> None:
-        """Set the answer; for the handle alone."""
+        """Set the answer. Only the handle calls this."""
         self._value, self.began, self.seconds, self.finished = value, began, seconds, True
 
     def fail(self, error: Exception) -> None:
-        """Set what went wrong; for the handle alone."""
+        """Set the error. Only the handle calls this."""
         self._error, self.finished = error, True
 
 
@@ -54,12 +54,12 @@ Call = TypeVar("Call", bound=RemoteCall)
 
 
 class RemoteHandle(ABC, Generic[Call]):
-    """A role in another process; see `Handle`. It starts at once, in parallel with others.
+    """A `Handle` on a role in another process. The role starts at once, in parallel with others.
 
     Args:
         name: for messages.
-        restarts: how often `restart` may be called within an hour. The first is immediate; those that follow without a
-            call that succeeded wait longer and longer, in the new process, so that nobody here waits with it.
+        restarts: how often `restart` may be called within an hour. The first is immediate; further ones without a
+            successful call between them wait longer and longer. The new process waits, not the caller.
     """
 
     def __init__(self, name: str, restarts: int):
@@ -116,15 +116,15 @@ class RemoteHandle(ABC, Generic[Call]):
 
     @abstractmethod
     def answered(self, call: Call) -> bool:
-        """Whether a call has its answer, or never will, or is too late; for `RemoteCall` alone."""
+        """Return whether a call has its answer, has failed or is past its deadline. Only `RemoteCall` calls this."""
 
     @abstractmethod
     def wait_on(self, call: Call) -> tuple[Connection, float]:
-        """What becomes readable with what a call waits for, and the seconds left for it; for `RemoteCall` alone."""
+        """Return the connection on which the answer arrives and the seconds left. Only `RemoteCall` calls this."""
 
     @abstractmethod
     def collect(self, call: Call, timeout: float | None) -> None:
-        """Finish a call; for `RemoteCall` alone."""
+        """Wait for the answer to a call and finish the call. Only `RemoteCall` calls this."""
 
     @abstractmethod
     def _send(self, method: str, args: tuple[Any, ...]) -> Call:
@@ -132,15 +132,15 @@ class RemoteHandle(ABC, Generic[Call]):
 
     @abstractmethod
     def _launch(self, delay: float = 0.0) -> None:
-        """Start a process, which waits so long before it builds its role."""
+        """Start a process, which waits `delay` seconds before it builds its role."""
 
     @abstractmethod
     def _stop(self, grace: float = 0.0) -> None:
-        """End it, after so many seconds at most in which it may do so by itself."""
+        """End the process; kill it if it has not ended by itself after `grace` seconds."""
 
     @abstractmethod
     def _await_start(self) -> SimulatorSpec | None:
-        """Until the role is built; returns what it is, for a simulator."""
+        """Wait until the role is built. Return the spec of a simulator, or None for other roles."""
 
     def _finish_start(self) -> None:
         if self._hopeless:
@@ -150,7 +150,7 @@ class RemoteHandle(ABC, Generic[Call]):
         except NoAnswer as death:
             if self._was_up:
                 raise
-            self._hopeless = str(death)  # what never came up once would hang again
+            self._hopeless = str(death)  # a worker that never started would hang again
             raise GaveUp(self._hopeless) from None
         self._starting, self._was_up = False, True
 
@@ -161,7 +161,7 @@ class RemoteHandle(ABC, Generic[Call]):
         call.fail(error)
 
     def _worker_error(self, method: str, failure: CallFailure, where: str = "") -> Exception:
-        """What a failure over there is raised as here."""
+        """Return the exception to raise in this process for a failure in the worker."""
         if failure.row is not None:
             return NotFinite(failure.summary, failure.row)
         if failure.told:

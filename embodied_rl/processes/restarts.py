@@ -1,4 +1,4 @@
-"""How often a worker is replaced, and how long a new one waits before it starts."""
+"""The restart budget of a worker, and the delay before each restart."""
 
 import collections
 import time
@@ -10,14 +10,14 @@ LONGEST_DELAY = 30.0
 
 
 class Restarts:
-    """A budget of restarts, with delays that grow while nothing works.
+    """A budget of restarts, with delays that grow until a call succeeds.
 
-    The first restart after a call that succeeded is immediate: a killed simulator is back as soon as can be. Further
-    ones wait 0.5 s, 1 s, 2 s, … and 30 s at most, so that a machine short of memory is not made worse.
+    The first restart after a successful call is immediate, so that a killed simulator is back soon. Further restarts
+    wait 0.5 s, 1 s, 2 s, … and 30 s at most, so as not to overload a machine that is short of memory.
 
     Args:
         budget: restarts within an hour.
-        clock: seconds that only grow.
+        clock: monotonic clock, in seconds.
     """
 
     def __init__(self, budget: int, clock: Callable[[], float] = time.monotonic):
@@ -26,7 +26,7 @@ class Restarts:
         self._failures = 0
 
     def next_delay(self) -> float | None:
-        """Count a restart; returns the seconds to wait before it, or None where the budget is spent."""
+        """Count a restart and return the seconds to wait before it, or None if the budget is spent."""
         now = self._clock()
         while self._times and now - self._times[0] > WINDOW:
             self._times.popleft()
@@ -34,9 +34,9 @@ class Restarts:
             return None
         self._times.append(now)
         delay = FIRST_DELAY * 2.0 ** (self._failures - 1) if self._failures else 0.0
-        self._failures = min(self._failures + 1, 60)  # beyond any use; 2^1024 is no float
+        self._failures = min(self._failures + 1, 60)  # more is useless; 2^1024 overflows a float
         return min(delay, LONGEST_DELAY)
 
     def succeeded(self) -> None:
-        """A call was answered: the next restart is immediate again."""
+        """Note a successful call: the next restart is immediate again."""
         self._failures = 0

@@ -1,4 +1,4 @@
-"""The runtime of one machine: processes that talk through pipes and shared memory."""
+"""The runtime of one machine: processes that communicate through pipes and shared memory."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -10,7 +10,7 @@ from embodied_rl.processes.local import ProcessHandle
 
 
 class ThisMachine:
-    """A `Runtime` without anything that runs besides. Cores are not counted: processes share them."""
+    """A `Runtime` that needs no other service. It does not count cores: processes share them."""
 
     def __init__(self) -> None:
         self._boards: list[SharedBoard] = []
@@ -26,7 +26,7 @@ class ThisMachine:
         interpreter: Interpreter | None = None,
         packages: tuple[str, ...] = (),
     ) -> ProcessHandle:
-        """See `Runtime.worker`. It can read the boards that there are by now."""
+        """Start a worker; see `Runtime.worker`. It can read the boards that exist already."""
         return ProcessHandle(
             factory,
             kwargs,
@@ -40,6 +40,6 @@ class ThisMachine:
         )
 
     def board(self) -> SharedBoard:
-        """See `Runtime.board`."""
+        """Return a new board; see `Runtime.board`."""
         self._boards.append(SharedBoard())
         return self._boards[-1]

@@ -1,4 +1,4 @@
-"""A role in a thread of this process: for what waits, or computes outside Python, such as a service."""
+"""A role in a thread of this process, for roles that wait or compute outside Python, such as a service."""
 
 import queue
 import threading
@@ -12,13 +12,13 @@ from embodied_rl.processes.handle import NoAnswer, WorkerError
 
 
 class ThreadHandle:
-    """Runs the calls of a role one after another in a thread; see `Handle`.
+    """A `Handle` that runs the calls of a role one after another in a thread.
 
-    A thread cannot be killed. One that exceeds its deadline is left to itself, with what it was doing, and `restart`
-    builds the role anew in another thread; what it did not finish is lost.
+    A thread cannot be killed. A thread that exceeds its deadline is abandoned with its unfinished work, which is lost;
+    `restart` builds the role again in another thread.
 
     Args:
-        build: makes the role, in the thread; called again by `restart`.
+        build: builds the role, in the thread; `restart` calls it again.
         name: for messages.
         call_timeout: seconds in which a call must be answered.
     """
@@ -85,17 +85,17 @@ class ThreadCall:
         return self._value
 
     def run(self, role: Any) -> None:
-        """Do the work; for the thread alone."""
+        """Run the call. Only the thread calls this."""
         self.began = time.monotonic()
         try:
             self._value = getattr(role, self.method)(*self.args)
-        except Exception as error:  # noqa: BLE001  a thread's border: whoever waits has to hear of it
+        except Exception as error:  # noqa: BLE001  a thread's border: the caller must see every error
             self.fail(error)
         else:
             self._end()
 
     def fail(self, error: Exception) -> None:
-        """Set what went wrong; for the thread alone."""
+        """Set the error. Only the thread calls this."""
         self._error = error
         self._end()
 
@@ -111,7 +111,7 @@ class ThreadCall:
 
 
 def _serve(build: Callable[[], Any], calls: "queue.Queue[ThreadCall | None]") -> None:
-    """Build the role, then answer calls until None comes; a role that could not be built fails every call."""
+    """Build the role, then answer calls until None arrives. If the build fails, every call fails."""
     role, broken = None, None
     try:
         role = build()

@@ -1,9 +1,9 @@
-"""The worker's side of a process handle. Imports NumPy and the standard library only, so that it starts in any
-Python environment a simulator needs.
+"""The worker's side of a process handle.
 
+It imports only NumPy and the standard library, so that it starts in any Python environment that a simulator needs.
 After a greeting (see `messages.py`), requests are pickled tuples (method, args); replies are `Reply` or `CallFailure`.
-Images never cross the pipe: they are written to shared memory, alternating between two slots, so that the last
-observation stays readable while the next one is being made.
+Images are not sent through the pipe: they are written to shared memory, alternating between two slots, so that the
+last observation stays readable while the next one is written.
 """
 
 import faulthandler
@@ -34,7 +34,7 @@ SLOTS = 2
 
 @dataclass
 class Reply:
-    """What a call gave. Images of its observations lie in `slot`; the simulator was busy for `seconds` from `began`."""
+    """The result of a call. Its images lie in `slot`; the simulator was busy for `seconds` from `began`."""
 
     value: Any
     began: float
@@ -44,15 +44,15 @@ class Reply:
 
 @dataclass
 class CallFailure:
-    """What a call raised.
+    """The description of an exception that a call raised.
 
     Attributes:
-        row: the environment whose physics left the numbers.
-        unavailable: whether something is missing on this machine, so that `summary` says all there is to say.
+        row: the environment whose physics gave a non-finite number.
+        unavailable: whether something is missing on this machine; `summary` is then the complete message.
         missing: the package that could not be imported.
-        refused: whether our own code, or a plug-in's, refused what it was given, so that `summary` is for the user.
-        told: whether `summary` tells the failure of a worker of this worker, with all there is to say.
-        not_finite: whether a role of ours met a number that is none, and `summary` says where.
+        refused: whether our own code, or a plug-in's, rejected its input; `summary` is then a message for the user.
+        told: whether `summary` is the complete message about a failed worker of this worker.
+        not_finite: whether one of our roles met a non-finite number; `summary` then says where.
     """
 
     summary: str
@@ -66,10 +66,10 @@ class CallFailure:
 
 
 class ImageSlots:
-    """Two slots of shared memory; each holds, per camera, n images of an observation and n of a final one.
+    """Two slots of shared memory; each holds, per camera, n images of an observation and n of a final observation.
 
     Args:
-        memory: descriptor of the shared memory; it is sized here. Untouched pages cost nothing.
+        memory: descriptor of the shared memory, whose size is set here. Unused pages cost nothing.
         cameras: as in `SimulatorSpec`.
         num_envs: n.
     """
@@ -89,11 +89,11 @@ class ImageSlots:
             offset += math.prod(shape)
 
     def put(self, value: Any, slot: int) -> Any:
-        """`value` with the images of its observations moved to a slot. Other values pass through."""
+        """Return `value` with the images of its observations moved to a slot. Return other values unchanged."""
         return self._convert(value, slot, self._store)
 
     def take(self, value: Any, slot: int) -> Any:
-        """The inverse of `put`: `value` with images that are views of a slot."""
+        """Return a value of `put` with its images restored, as views of the slot."""
         return self._convert(value, slot, self._view)
 
     def _convert(self, value: Any, slot: int, move: Any) -> Any:
@@ -121,12 +121,12 @@ class ImageSlots:
 
 
 def as_host_array(array: Any) -> Array:
-    """A NumPy array of what a simulator on an accelerator hands out; NumPy arrays as they are."""
+    """Return a NumPy array of a tensor, which may be on an accelerator. Return NumPy arrays unchanged."""
     return array if isinstance(array, np.ndarray) else np.asarray(array.cpu())
 
 
 def move_to_host(value: Any) -> Any:
-    """`value` with the arrays of its observations on the host. Other values pass through."""
+    """Return `value` with the arrays of its observations on the host. Return other values unchanged."""
     if isinstance(value, StepResult):
         final = value.final_observation
         value.observation = move_to_host(value.observation)
@@ -140,18 +140,18 @@ def move_to_host(value: Any) -> Any:
 
 
 def build_role(factory: str, kwargs: Mapping[str, Any]) -> Any:
-    """`factory` is "module:Class"; its keywords are `kwargs`."""
+    """Build a role from its "module:Class" and its keyword arguments."""
     return resolve_name(factory)(**kwargs)
 
 
 def resolve_name(path: str) -> Any:
-    """What "module:name" means."""
+    """Import and return the object that "module:name" names."""
     module, _, name = path.partition(":")
     return getattr(importlib.import_module(module), name)
 
 
 class DescribedSimulator:
-    """A role that answers what a simulator's class can say without being built.
+    """A role that calls the static methods of a simulator's class without building the simulator.
 
     Args:
         factory: "module:Class" of the simulator.
@@ -161,25 +161,25 @@ class DescribedSimulator:
         self._simulator = resolve_name(factory)
 
     def ask(self, method: str, config: Any) -> Any:
-        """Call one of its static methods: "spec_of", "diagnose", "provenance"."""
+        """Call a static method of the simulator: "spec_of", "diagnose" or "provenance"."""
         return getattr(self._simulator, method)(config)
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing: the role holds no resources."""
 
 
 @dataclass(frozen=True)
 class KeptFunction:
-    """In place of a function that a call gave, such as an operator: it stays in the worker, under this number."""
+    """A placeholder for a function that a call returned, such as an operator; the function stays in the worker."""
 
     number: int
 
 
 class HostedRole:
-    """A role as the other side sees it: methods, plain attributes, and the functions that it gave.
+    """A role as remote callers see it: its methods, its plain attributes, and the functions that it returned.
 
     Args:
-        role: what was built.
+        role: the role's object.
     """
 
     def __init__(self, role: Any):
@@ -187,10 +187,10 @@ class HostedRole:
         self._kept: list[Callable[..., Any]] = []
 
     def call(self, method: str, args: tuple[Any, ...]) -> Any:
-        """What the role gives; "kept" calls a function that it gave before: its number, then its arguments."""
+        """Call a method or read an attribute. "kept" calls a function returned earlier: its number, then arguments."""
         if method == "kept":
             return self._kept[args[0]](*args[1:])
-        if method == "render_seconds":  # not every simulator tells its pictures from its physics
+        if method == "render_seconds":  # not every simulator measures its rendering time
             return getattr(self._role, method, 0.0)
         found = getattr(self._role, method)
         value = found(*args) if callable(found) else found
@@ -201,7 +201,7 @@ class HostedRole:
 
 
 def exit_with_parent(descriptor: int) -> None:
-    """End this process as soon as the other end of a pipe is closed, even in the middle of a long call."""
+    """Start a thread that ends this process as soon as the pipe's other end closes, even during a long call."""
 
     def watch() -> None:
         poll = select.poll()
@@ -213,14 +213,14 @@ def exit_with_parent(descriptor: int) -> None:
 
 
 def leave_signals_to_parent() -> None:
-    """Ctrl-C and a scheduler's SIGTERM reach every process; the parent decides what happens, by closing the pipe."""
+    """Ignore SIGINT and SIGTERM, which reach all processes; the parent decides and ends workers by closing the pipe."""
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT, signal.SIGTERM})
 
 
 def serve_calls(connection: Connection, memory: int) -> None:
-    """Build the role that the first message names, so many seconds later, then answer calls until "close"."""
+    """Build the role that the first message names, after the delay that it gives, then answer calls until "close"."""
     send_greeting(connection)
     factory, kwargs, delay = receive(connection)
     time.sleep(delay)
@@ -228,7 +228,7 @@ def serve_calls(connection: Connection, memory: int) -> None:
     if isinstance(built, CallFailure):
         return send(connection, built)
     role = built.value
-    spec = getattr(role, "spec", None)  # a simulator's; other roles have no pictures to hand over
+    spec = getattr(role, "spec", None)  # only simulators have one; other roles return no images
     slots = ImageSlots(memory, () if spec is None else spec.cameras, kwargs.get("num_envs", 0))
     send(connection, replace(built, value=None if spec is None else replace(spec, device="cpu")))
     hosted, slot, method, lists = HostedRole(role), 0, "", ShortenedLists()
@@ -247,7 +247,7 @@ def _call(hosted: HostedRole, method: str, args: tuple[Any, ...], slots: ImageSl
 
 
 def attempt_call(function: Callable[..., Any], *args: Any) -> Reply | CallFailure:
-    """What a call gave, or raised, for the other side of a border between processes."""
+    """Call a function and return its result or its exception in a form that can be sent to another process."""
     began = time.monotonic()
     try:
         value = function(*args)
@@ -263,13 +263,13 @@ def attempt_call(function: Callable[..., Any], *args: Any) -> Reply | CallFailur
         return CallFailure(str(error), traceback.format_exc(), not_finite=True)
     except UserError as error:
         return CallFailure(str(error), traceback.format_exc(), refused=True)
-    except Exception as error:  # noqa: BLE001  a process border: whatever it is, the parent has to hear of it
+    except Exception as error:  # noqa: BLE001  a process border: the parent must see every error
         return CallFailure(f"{type(error).__name__}: {error}", traceback.format_exc())
     return Reply(value, began, time.monotonic() - began, 0)
 
 
 def prepare_child() -> int:
-    """What every child process does first; returns the descriptor of its pipe."""
+    """Set up a child process: signals, fault handler, exit with the parent. Return the descriptor of its pipe."""
     pipe = int(sys.argv[1])
     for descriptor in sys.argv[1:]:
         os.set_inheritable(int(descriptor), False)
@@ -280,6 +280,6 @@ def prepare_child() -> int:
 
 
 def main() -> None:
-    """Entry point of a worker: descriptors of the pipe and of the shared memory are its command line."""
+    """Run a worker; its command line holds the descriptors of the pipe and of the shared memory."""
     with Connection(prepare_child()) as connection:
         serve_calls(connection, int(sys.argv[2]))

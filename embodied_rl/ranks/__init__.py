@@ -1,1 +1,1 @@
-"""Symmetric processes that learn together: starting them, what they do together, who failed first."""
+"""Ranks, the symmetric processes that learn together: their start, their collective operations, their failures."""

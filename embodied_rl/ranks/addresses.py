@@ -1,4 +1,4 @@
-"""This machine's addresses: which of them others can reach it at, and which network interface has it."""
+"""The network addresses of this machine, and the network interfaces that have them."""
 
 import socket
 
@@ -11,7 +11,7 @@ INTERFACE = "GLOO_SOCKET_IFNAME"
 
 
 def find_address_towards(host: str) -> str:
-    """This machine's address on the way to a host; nothing is sent."""
+    """Return this machine's address on the route to a host, without sending anything."""
     found = socket.getaddrinfo(host, 9, type=socket.SOCK_DGRAM)
     family, kind, protocol, _, target = min(found, key=lambda entry: entry[0] != socket.AF_INET)
     with socket.socket(family, kind, protocol) as route:
@@ -20,10 +20,10 @@ def find_address_towards(host: str) -> str:
 
 
 def find_interface_address(name: str) -> str:
-    """The address of a network interface.
+    """Return the IPv4 address of a network interface.
 
     Raises:
-        UserError: there is none of that name, or it has none.
+        UserError: no interface has that name, or the interface has no IPv4 address.
     """
     known = psutil.net_if_addrs()
     found = [entry.address for entry in known.get(name, ()) if entry.family == socket.AF_INET]
@@ -33,11 +33,11 @@ def find_interface_address(name: str) -> str:
 
 
 def find_interface(address: str) -> str:
-    """The name of the network interface that has an address."""
+    """Return the name of the network interface that has an address."""
     known = psutil.net_if_addrs()
     return next(name for name, entries in known.items() if any(entry.address == address for entry in entries))
 
 
 def is_loopback(address: str) -> bool:
-    """Whether only this machine can reach it."""
+    """Return whether an address is a loopback address, which only this machine can reach."""
     return address.startswith("127.") or address == "::1"

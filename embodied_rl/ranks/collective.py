@@ -1,4 +1,4 @@
-"""What ranks do together: average gradients, sum, gather, agree. One rank does not touch torch.distributed."""
+"""Collective operations of ranks: average gradients, sum, gather, agree. A single rank needs no torch.distributed."""
 
 import socket
 import threading
@@ -19,14 +19,14 @@ _torch: Any = distributed  # its type stubs lack TCPStore and all of ProcessGrou
 
 
 class PeerLost(RunFailed):
-    """An operation of all ranks failed: another rank is gone, or did not follow within the deadline."""
+    """A collective operation failed: another rank is gone, or did not take part within the deadline."""
 
 
 class Ranks:
-    """What one rank sees of all. This class is the only rank; `GlooRanks` is one of several.
+    """The collective operations of one rank. This class is for a single rank; `GlooRanks` is for one of several.
 
-    All ranks call the same operations in the same order. An operation raises `PeerLost` where the others do not follow
-    within the deadline.
+    All ranks call the same operations in the same order. An operation raises `PeerLost` if the other ranks do not take
+    part within the deadline.
     """
 
     rank = 0
@@ -37,61 +37,61 @@ class Ranks:
     def average_gradients(self, parameters: Iterable[nn.Parameter], weight: float = 1.0) -> None:
         """Replace gradients by their mean over ranks, weighted by `weight`, in one flat reduction.
 
-        It is ours and not the reducer of torch's DistributedDataParallel, which hides the transfer behind a backward
-        pass: that wants as many passes on every rank, through a module's `forward`, and each rank to count the same.
-        Micro-batches differ in number, ranks in rows. On GPUs it goes through NCCL where each rank has one of its own
-        (`embodied_rl.learning.sharded.connect_group`).
+        It replaces the reducer of torch's DistributedDataParallel. That reducer overlaps the transfer with the backward
+        pass, but needs equally many passes through a module's `forward` on every rank, and weights ranks equally. Here
+        ranks differ in the number of micro-batches and rows. On GPUs the reduction uses NCCL where each rank has its
+        own GPU (`embodied_rl.learning.sharded.connect_group`).
 
-        Where `weight` is the number of rows that a rank's mean loss was taken over, the result is the gradient of the
-        mean over the rows of all ranks. A parameter that has no gradient on any rank keeps none.
+        If `weight` is the number of rows in a rank's mean loss, the result is the gradient of the mean over the rows of
+        all ranks. A parameter that has no gradient on any rank keeps none.
         """
 
     def sum_(self, tensors: Sequence[Tensor]) -> None:
         """Replace each tensor by its sum over ranks."""
 
     def gather(self, value: Any, *kinds: type[Any]) -> list[Any]:
-        """Everybody's value in order of ranks, on every rank.
+        """Return the values of all ranks, in the order of ranks, on every rank.
 
         Args:
-            value: what `embodied_rl.ranks.plain` can encode.
-            kinds: the dataclasses that occur in it.
+            value: this rank's value, which `embodied_rl.ranks.plain` can encode.
+            kinds: the dataclasses that occur in the values.
         """
         return [value]
 
     def scatter(self, values: Sequence[Any] | None, *kinds: type[Any]) -> Any:
-        """Rank 0 has a value for each rank, the others None; gives each its own. See `gather`."""
+        """Return this rank's item of rank 0's `values`, which are None on the other ranks. See `gather`."""
         assert values is not None, "rank 0 has them"
         return values[self.rank]
 
     def barrier(self) -> None:
-        """Wait for everybody."""
+        """Wait until all ranks have reached this call."""
         self.gather(None)
 
     def any_(self, flag: bool) -> bool:
-        """Whether the flag is set on any rank: how ranks agree to stop, say."""
+        """Return whether the flag is set on any rank, e.g. to agree to stop."""
         return any(self.gather(bool(flag)))
 
 
 class StopRequests:
-    """Requests to stop that another process passes on to rank 0, which answers what becomes of them."""
+    """Stop requests that another process passes on to rank 0; it learns how rank 0 reacts to them."""
 
     def __init__(self) -> None:
         self._requested = threading.Event()
         self._heard = ""
 
     def requested(self) -> bool:
-        """Whether somebody asked while a flag was what became of it."""
+        """Return whether a stop was requested while requests set a flag."""
         return self._requested.is_set()
 
     def request(self) -> str:
-        """Ask; returns how it is heard: as a "flag", looked at in time; as something to "raise"; or not at all."""
+        """Request a stop. Return the reaction: "flag" (read later), "raise" (caller raises `Stopped`), or "" (none)."""
         if self._heard == "flag":
             self._requested.set()
         return self._heard
 
     @contextmanager
     def listen(self, how: str) -> Iterator[None]:
-        """Requests are heard like this meanwhile."""
+        """React to stop requests with `how`, "flag" or "raise", in the context."""
         before, self._heard = self._heard, how
         try:
             yield
@@ -100,10 +100,10 @@ class StopRequests:
 
 
 def make_store(size: int, timeout: float, port: int = 0, address: str = LOOPBACK) -> Any:
-    """The store over which ranks find each other: hosted here, on a free `.port`, or another process's by its port.
+    """Return the store through which ranks find each other: host it on a free `.port`, or connect to one at `port`.
 
-    Only this machine can reach it, unless it is told another of its addresses: left to itself a store listens to every
-    network.
+    Only this machine can reach a hosted store, unless `address` is another of its addresses. A store without an address
+    would listen on every network.
     """
     common = {"timeout": timedelta(seconds=timeout), "wait_for_workers": False}
     if port:
@@ -113,13 +113,13 @@ def make_store(size: int, timeout: float, port: int = 0, address: str = LOOPBACK
 
 
 class GlooRanks(Ranks):
-    """One of several ranks, by default on this machine, over the loopback interface; no global process group.
+    """One of several ranks, connected by default over this machine's loopback interface. It makes no global group.
 
     Args:
-        rank, size: which of how many.
+        rank, size: the number of this rank, and the number of ranks.
         store: from `make_store`.
         timeout: seconds after which an operation fails.
-        address: of this process, at which the others reach it.
+        address: address of this process at which the other ranks reach it.
     """
 
     def __init__(self, rank: int, size: int, store: Any, timeout: float, address: str = LOOPBACK):
@@ -166,7 +166,7 @@ class GlooRanks(Ranks):
         return _unpacked(longest[: sizes[self.rank]], kinds)
 
     def leave(self) -> None:
-        """Close the connections: whoever waits for this rank finds out at once."""
+        """Close the connections, so that ranks that wait for this one fail at once."""
         del self._group
 
     def _sum(self, tensor: Tensor) -> None:
@@ -186,12 +186,12 @@ class GlooRanks(Ranks):
 
 
 def _packed(value: Any) -> Tensor:
-    """uint8 [bytes]."""
+    """Return an encoded value as a uint8 tensor [bytes]."""
     return torch.frombuffer(bytearray(plain.encode(value)), dtype=torch.uint8)
 
 
 def _unpacked(data: Tensor, kinds: Sequence[type[Any]]) -> Any:
-    """From uint8 [bytes], which may come from anybody who has found the way here."""
+    """Decode a value from a uint8 tensor [bytes] whose sender is not trusted."""
     return plain.decode(data.numpy().data, kinds)
 
 

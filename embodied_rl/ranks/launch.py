@@ -1,6 +1,6 @@
-"""Symmetric ranks: each process simulates, infers and learns on its share of the environments, gradients averaged.
+"""Starts and ends symmetric ranks on this machine, and finds which of them failed first.
 
-Here they are started, ended together, and asked which of them failed first; `collective.py` is what they do together.
+Each rank simulates, infers and learns on its share of the environments; `collective.py` averages their gradients.
 """
 
 import os
@@ -34,15 +34,15 @@ STOPPING = b"\nStopping after this iteration; a second signal leaves at once, wi
 
 
 class RankFailed(RunFailed):
-    """Another rank failed first; the message holds its traceback, or how its process ended."""
+    """Another rank failed first. The message holds its traceback, or how its process ended."""
 
 
 @dataclass(frozen=True)
 class RankFailure:
-    """How a rank failed, when (on the monotonic clock, which all processes share), and whether because of another.
+    """The failure of a rank: `time` is on the monotonic clock of all processes; `cascade`: another rank caused it.
 
-    `error` is what it raised, where that says all there is to say and needs no traceback: a number that is none, or one
-    of our own errors for the user.
+    `error` is the raised exception, if its message is complete without a traceback: a non-finite number, or one of our
+    own errors for the user.
     """
 
     rank: int
@@ -66,13 +66,13 @@ class _Rendezvous:
 
 
 class RankPlace(Protocol):
-    """Where rank 0 meets the others, and the seconds that they wait for each other."""
+    """How rank 0 connects with the others, and the timeout in seconds for which they wait for each other."""
 
     @property
     def timeout(self) -> float: ...
 
     def join(self, store: object = None) -> Ranks:
-        """Connect with them."""
+        """Connect with the other ranks."""
         ...
 
 
@@ -84,21 +84,21 @@ def launch_ranks(
     timeout: float = 300.0,
     threads: int | None = None,
 ) -> Result:
-    """Run `function(config, ranks)` on `size` ranks. Rank 0 is this process; the others end with it, however it ends.
+    """Run `function(config, ranks)` on `size` ranks. Rank 0 is this process; the others end with it, even by a crash.
 
     Args:
         function: importable by name from its module.
         config: picklable.
         size: number of ranks.
-        timeout: seconds that ranks wait for each other: more than one may ever be ahead.
-        threads: of torch in each of several ranks; by default an equal share of the cores.
+        timeout: seconds that ranks wait for each other; choose more than one rank is ever ahead of another.
+        threads: torch threads of each rank if there are several; by default an equal share of the cores.
 
     Returns:
-        What rank 0's function returned, once all ranks are done.
+        The result of rank 0's function, after all ranks are done.
 
     Raises:
         RankFailed: another rank failed first.
-        Exception: what this rank's function raised, when that came first.
+        Exception: this rank's function failed first.
     """
     if size == 1:
         return function(config, Ranks())
@@ -119,9 +119,9 @@ def launch_ranks(
 
 @contextmanager
 def stop_on_signals(ranks: Ranks) -> Iterator[Callable[[], bool]]:
-    """SIGINT and SIGTERM set a flag on rank 0, which the yielded function tells; the other ranks ignore them.
+    """Set a flag when SIGINT or SIGTERM reaches rank 0; yield a function that reads it. Other ranks ignore signals.
 
-    A second signal acts as usual, for the impatient. Ranks agree with `ranks.any_(stop_requested())`.
+    A second signal acts as usual, i.e. it ends the run at once. Ranks agree with `ranks.any_(stop_requested())`.
     """
     if ranks.stops is not None:
         with ranks.stops.listen("flag"):
@@ -142,12 +142,12 @@ def stop_on_signals(ranks: Ranks) -> Iterator[Callable[[], bool]]:
 
 
 class Stopped(KeyboardInterrupt):
-    """SIGINT or SIGTERM came where everything is saved, and nothing is worth waiting for."""
+    """SIGINT or SIGTERM arrived while everything is saved, so that the run can stop at once."""
 
 
 @contextmanager
 def raise_on_signals(ranks: Ranks) -> Iterator[None]:
-    """SIGINT and SIGTERM raise `Stopped` on rank 0, which ends the others."""
+    """Raise `Stopped` on rank 0 at SIGINT or SIGTERM in the context; rank 0 then ends the others."""
     if ranks.stops is not None:
         with ranks.stops.listen("raise"):
             yield
@@ -164,7 +164,7 @@ def raise_on_signals(ranks: Ranks) -> Iterator[None]:
 
 
 def run_rank() -> None:
-    """Entry point of ranks 1 and above."""
+    """Run rank 1 or above; this is the entry point of its process."""
     with Connection(prepare_child()) as pipe:
         rendezvous, function, config = receive(pipe)
         torch.set_num_threads(rendezvous.threads)
@@ -175,7 +175,7 @@ def run_rank() -> None:
         except Exception as error:  # noqa: BLE001  a process border
             failure = describe_failure(rendezvous.rank, error)
         send(pipe, failure)
-        if failure is None:  # stay until rank 0 closes the pipe, or is gone: it may still read from here
+        if failure is None:  # stay until rank 0 closes the pipe or is gone: it may still read from this rank
             pipe.poll(None)
 
 
@@ -196,12 +196,12 @@ def lead_ranks(
     store: object,
     children: list[ChildProcess],
 ) -> Result:
-    """Run `function(config, ranks)` on rank 0 and ask after the others: their reports say how they fared."""
+    """Run `function(config, ranks)` on rank 0, wait for the reports of the others, and raise the first failure."""
     try:
         result = function(config, place.join(store))
     except Exception as error:
         mine = describe_failure(0, error)
-        # A mistake in the configuration shows on every rank; here it is raised as it is, whoever was first.
+        # A mistake in the configuration fails on every rank; rank 0 raises its own error, whichever rank was first.
         first = mine if isinstance(error, UserError) else find_first_cause(mine, children)
         if first is mine:
             raise
@@ -216,7 +216,7 @@ def lead_ranks(
 
 
 def _outcome(rank: int, child: ChildProcess, seconds: float) -> RankFailure | None:
-    """How another rank ended; None where all went well."""
+    """Wait for the report of another rank. Return its failure, or None if it succeeded."""
     try:
         return child.receive(seconds, "training")
     except WorkerDied as death:
@@ -224,14 +224,14 @@ def _outcome(rank: int, child: ChildProcess, seconds: float) -> RankFailure | No
 
 
 def describe_failure(rank: int, error: Exception) -> RankFailure:
-    """How a rank failed that raised this."""
+    """Return the failure of a rank that raised `error`."""
     said = error if isinstance(error, UserError | FloatingPointError | Unavailable) else None
     text = str(error) if isinstance(error, RunFailed | Unavailable) else "".join(traceback.format_exception(error))
     return RankFailure(rank, time.monotonic(), isinstance(error, PeerLost), text, said)
 
 
 def find_first_cause(mine: RankFailure, children: list[ChildProcess]) -> RankFailure:
-    """The earliest failure of all ranks that is not itself the consequence of another rank's."""
+    """Return the earliest failure of all ranks that no other rank caused, or `mine` if there is none."""
     failures = [mine]
     until = time.monotonic() + GRACE
     for rank, child in enumerate(children, start=1):
@@ -243,5 +243,5 @@ def find_first_cause(mine: RankFailure, children: list[ChildProcess]) -> RankFai
 
 
 def find_earliest_cause(failures: Iterable[RankFailure]) -> RankFailure | None:
-    """The first of them that is not the consequence of another; None where all are."""
+    """Return the earliest failure that no other rank caused, or None if there is none."""
     return min((failure for failure in failures if not failure.cascade), key=lambda failure: failure.time, default=None)

@@ -1,7 +1,7 @@
-"""What processes tell each other over a network: bytes that hold values and can run nothing.
+"""The format of messages between processes over a network: bytes that hold plain values and cannot run code.
 
 A message is JSON, followed by the bytes of its arrays. Unlike a pickle it names no function: the reader says which
-dataclasses may occur, and everything else is a number, text, a list, a mapping, an array or a tensor.
+dataclasses may occur. All other values are numbers, texts, lists, tuples, mappings, arrays or tensors.
 
     4 bytes  "ERL1"
     8 bytes  length of the JSON, little-endian
@@ -32,15 +32,15 @@ _DTYPES = {str(dtype).removeprefix("torch."): dtype for dtype in (
 
 
 class NotPlain(RunFailed):
-    """Bytes that are no message of ours, or a value that cannot be one."""
+    """The bytes are not a message of this format, or the value cannot be encoded in it."""
 
 
 def encode(value: Any) -> bytes:
-    """A value as bytes.
+    """Encode a value as bytes.
 
     Raises:
-        NotPlain: it holds something other than numbers, text, lists, tuples, mappings, arrays, tensors, or dataclasses
-            of these.
+        NotPlain: the value contains something other than numbers, text, lists, tuples, mappings, arrays, tensors, or
+            dataclasses of these.
     """
     buffers: list[bytes] = []
     written = _written(value, buffers)
@@ -49,14 +49,14 @@ def encode(value: Any) -> bytes:
 
 
 def decode(data: bytes | memoryview, kinds: Sequence[type[Any]] = ()) -> Any:
-    """The inverse of `encode`; arrays are copies.
+    """Decode a value that `encode` encoded; arrays are copies.
 
     Args:
-        data: may come from anybody.
+        data: bytes of a message; the sender need not be trusted.
         kinds: the dataclasses that may occur.
 
     Raises:
-        NotPlain: it is no message, or holds a dataclass that is not among `kinds`.
+        NotPlain: `data` is not a message, or contains a dataclass that is not among `kinds`.
     """
     view = memoryview(data)
     start = len(MARK) + _LENGTH.size
@@ -84,7 +84,7 @@ def _divided(view: memoryview, sizes: Sequence[int]) -> list[memoryview]:
 
 
 def _written(value: Any, buffers: list[bytes]) -> Any:
-    """`value` as JSON; what JSON has no word for is an object with one key, which says what it is."""
+    """Return `value` as JSON data. A type that JSON lacks becomes an object whose only key names the type."""
     if value is None or type(value) in (bool, int, float, str):
         return value
     if isinstance(value, list):
@@ -115,7 +115,7 @@ def _written_tensor(tensor: torch.Tensor, buffers: list[bytes]) -> Any:
 
 
 class _Reader:
-    """Reads what `_written` wrote."""
+    """Restores the values that `_written` converted to JSON data."""
 
     def __init__(self, buffers: Sequence[memoryview], kinds: Mapping[str, type[Any]]) -> None:
         self._buffers, self._kinds = buffers, kinds

@@ -1,16 +1,16 @@
 """Ranks that torchrun started: `torchrun --nproc-per-node 4 -m embodied_rl train …`, on one node or several.
 
-torchrun starts the same command line as many processes and gives each a rank. Each composes its own configuration from
-what was typed. Rank 0 makes the run's folder, says over torchrun's store which it is, prints, and decides what comes of
-signals; the others take part, and end with its exit code. What they raise, it tells.
+torchrun starts the same command line in several processes and gives each a rank. Each process reads its configuration
+from the command line. Rank 0 makes the run's folder, announces it through torchrun's store, prints, and handles
+signals. The other ranks take part, and end with rank 0's exit code. Rank 0 reports their errors.
 
-Whoever reaches the store can read and write it, and it listens on every network: it holds JSON, which names a folder,
-addresses and failures, and nothing that is run. `docs/security.md` says what that protects from.
+Every process that reaches the store can read and write it, and the store listens on every network. It holds JSON that
+names a folder, addresses and failures, and nothing that is run. `docs/security.md` says what this protects from.
 
-torchrun signals everybody: rank 0 decides what comes of it and the others ignore it while they take part. Its agent
-kills what has not ended 30 s after a signal; TORCH_ELASTIC_SHUTDOWN_TIMEOUT (seconds) gives an iteration longer.
+torchrun sends signals to all processes: rank 0 handles them, and the others ignore them while they take part. Its agent
+kills processes that have not ended 30 s after a signal; set TORCH_ELASTIC_SHUTDOWN_TIMEOUT (seconds) to wait longer.
 
-Over several nodes the run's folder must be one that all of them see.
+On several nodes, all nodes must see the run's folder.
 """
 
 import io
@@ -56,7 +56,7 @@ _torch: Any = distributed  # its type stubs lack stores
 
 
 class Intruded(RunFailed):
-    """Something stands in torchrun's store that none of this run's processes wrote."""
+    """torchrun's store holds a value that no process of this run wrote."""
 
     def __init__(self, key: str, said: Any) -> None:
         shown = said[:16] if isinstance(said, bytes) else str(said)[:40]
@@ -67,39 +67,39 @@ class Intruded(RunFailed):
 
 
 class LeaderEnded(BaseException):
-    """Rank 0 has ended, with this code. Nothing on the way catches it but who follows."""
+    """Rank 0 has ended. This is a `BaseException`, so that only `_follow` catches it."""
 
 
 class StoreEnd:
-    """One process's end of torchrun's store.
+    """One process's connection to torchrun's store.
 
     Attributes:
-        place: which process of how many.
-        store: keys and bytes that all of them see, and anybody else who reaches it.
+        place: the rank of this process, and the number of processes.
+        store: keys and bytes that all processes see, including foreign processes that reach the store.
     """
 
     def __init__(self, place: TorchrunPlace, store: Any) -> None:
         self.place, self.store = place, store
 
     def tell(self, key: str, value: Any) -> None:
-        """Leave a value for the others: what JSON can say."""
+        """Write a JSON value under a key, for the other processes."""
         self.store.set(key, json.dumps(value).encode())
 
     def knows(self, key: str) -> bool:
-        """Whether somebody has left it."""
+        """Return whether a value has been written under a key."""
         return self.store.check([key])
 
     def ask(self, key: str, seconds: float | None = None, until: str | None = None) -> Any:
-        """The value, once it is there.
+        """Wait for the value under a key and return it.
 
         Args:
             key: of the value.
             seconds: to wait; None waits as long as torchrun lets this process live.
-            until: a key that ends the waiting.
+            until: another key, whose arrival ends the wait.
 
         Raises:
-            TimeoutError: it was not there in time, or `until` was there first.
-            RunFailed: what is there is not ours.
+            TimeoutError: the value did not arrive in time, or `until` arrived first.
+            RunFailed: the value is not JSON, so no process of this run wrote it.
         """
         deadline = None if seconds is None else time.monotonic() + seconds
         while not self.knows(key):
@@ -116,7 +116,7 @@ class StoreEnd:
         """Connect the ranks.
 
         Raises:
-            PeerLost: another rank did not come within `timeout` seconds.
+            PeerLost: another rank did not connect within `timeout` seconds.
         """
         place = self.place
         own = _torch.PrefixStore("embodied_rl", self.store)
@@ -131,20 +131,20 @@ class StoreEnd:
 
 @dataclass(frozen=True)
 class Follower:
-    """Another rank as rank 0 asks after it, with the methods of a `ChildProcess` that tell how it fared."""
+    """Another rank as rank 0 sees it, with the methods of a `ChildProcess` that report its outcome."""
 
     meeting: StoreEnd
     rank: int
 
     def ready(self) -> bool:
-        """Whether it has reported."""
+        """Return whether the rank has reported its outcome."""
         return self.meeting.knows(_report(self.rank))
 
     def await_begin(self, seconds: float) -> None:
-        """Wait until it is about to take part, or has failed before.
+        """Wait until the rank is about to take part, or has failed before that.
 
         Raises:
-            WorkerDied: it has done neither.
+            WorkerDied: the rank did neither within `seconds`.
         """
         with suppress(TimeoutError):
             self.meeting.ask(_begun(self.rank), seconds, until=_report(self.rank))
@@ -153,10 +153,10 @@ class Follower:
             raise WorkerDied(f"rank {self.rank} did not begin within {seconds:g} s.")
 
     def receive(self, timeout: float, doing: str) -> RankFailure | None:
-        """Its report: how it failed, or None.
+        """Wait for the rank's report and return its failure, or None if it succeeded.
 
         Raises:
-            WorkerDied: there is none.
+            WorkerDied: the rank did not report within `timeout` seconds.
         """
         try:
             said = self.meeting.ask(_report(self.rank), timeout)
@@ -168,7 +168,7 @@ class Follower:
 
 @dataclass(frozen=True)
 class _Seat:
-    """Where rank 0 sits; see `embodied_rl.ranks.launch.lead_ranks`."""
+    """The `RankPlace` of rank 0; see `embodied_rl.ranks.launch.lead_ranks`."""
 
     meeting: StoreEnd
     timeout: float
@@ -179,19 +179,19 @@ class _Seat:
 
 @cache
 def open_store(place: TorchrunPlace) -> StoreEnd:
-    """This process's end of the store, connected once."""
+    """Return this process's connection to the store, which is opened once, and select this rank's GPU."""
     if torch.cuda.is_available():
-        torch.cuda.set_device(place.local_rank % torch.cuda.device_count())  # what device "cuda" means from now on
+        torch.cuda.set_device(place.local_rank % torch.cuda.device_count())  # device "cuda" means this GPU from now on
     return StoreEnd(place, next(_torch.rendezvous("env://"))[0])
 
 
 def run_process(place: TorchrunPlace, lead: Callable[[], int], follow: Callable[[], object]) -> int:
-    """What a process of torchrun does; returns its exit code.
+    """Run a process of torchrun and return its exit code.
 
     Args:
-        place: which process of how many.
-        lead: what rank 0 does; the exit code of all is what it returns.
-        follow: what the others do. They raise what goes wrong, and rank 0 tells it.
+        place: the rank of this process, and the number of processes.
+        lead: function of rank 0; its return value is the exit code of all processes.
+        follow: function of the other ranks; rank 0 reports the errors that it raises.
     """
     there = open_store(place)
     if place.rank > 0:
@@ -207,10 +207,10 @@ def run_process(place: TorchrunPlace, lead: Callable[[], int], follow: Callable[
 
 
 def decide_on_rank_0(decide: Callable[[], Any]) -> Any:
-    """What rank 0 decides, on every process of torchrun; without torchrun, on this one. Called once in a run.
+    """Call `decide` on rank 0, or here without torchrun, and return its value on every process; use it once in a run.
 
     Args:
-        decide: called on rank 0 alone; returns what JSON can say.
+        decide: called on rank 0 alone; returns a JSON value.
     """
     place = TorchrunPlace.find()
     if place is None or place.size == 1:
@@ -231,14 +231,14 @@ def launch_here(
     timeout: float = 300.0,
     threads: int | None = None,
 ) -> Result:
-    """Run `function(config, ranks)` as one of torchrun's processes; all of them call this, once.
+    """Run `function(config, ranks)` as one of torchrun's processes. All processes call this once.
 
     See `embodied_rl.ranks.launch.launch_ranks`.
 
     Raises:
-        UserError: `size` is not how many torchrun started.
+        UserError: `size` is not the number of processes that torchrun started.
         RankFailed: another rank failed first.
-        Exception: what this rank's function raised, when that came first.
+        Exception: this rank's function failed first.
     """
     place = TorchrunPlace.find()
     assert place is not None, "torchrun started this process"
@@ -267,7 +267,7 @@ def launch_here(
 
 
 def choose_launcher() -> Callable[..., Any]:
-    """`launch_here` where torchrun started this process, and otherwise that of `embodied_rl.ranks.launch`."""
+    """Return `launch_here` if torchrun started this process, otherwise `embodied_rl.ranks.launch.launch_ranks`."""
     return local.launch_ranks if TorchrunPlace.find() is None else launch_here
 
 
@@ -279,7 +279,7 @@ def _wait_for_all(there: StoreEnd) -> None:
 
 
 def _lead(function: Callable[[Config, Ranks], Result], config: Config, ranks: Ranks) -> Result:
-    """A rank 0 that lives to tell: torchrun ends all at once where a process is gone."""
+    """Run the function on rank 0. After an error ignore torchrun's stop signals, so that rank 0 can still report."""
     try:
         return function(config, ranks)
     except Exception:
@@ -289,7 +289,7 @@ def _lead(function: Callable[[Config, Ranks], Result], config: Config, ranks: Ra
 
 
 def _raise_failure(others: list[Any]) -> None:
-    """What another rank has reported by now, where it is the cause of something."""
+    """Raise the earliest failure that other ranks have reported by now and that no other rank caused."""
     failures = [failure for other in others if other.ready() and (failure := other.receive(0.0, "the end"))]
     causes = [failure for failure in failures if not failure.cascade]
     if causes:
@@ -298,7 +298,7 @@ def _raise_failure(others: list[Any]) -> None:
 
 
 def _follow(there: StoreEnd, follow: Callable[[], object]) -> int:
-    """Do what rank 0 does, without a word, until it says that all is over; returns the exit code."""
+    """Run `follow` without output, then wait until rank 0 ends; return rank 0's exit code."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # before it takes part, a signal ends this process at once
     failure = None
     with _silent():
@@ -315,7 +315,7 @@ def _follow(there: StoreEnd, follow: Callable[[], object]) -> int:
         code = there.ask(_END, None if failure is None else GRACE)
         if not isinstance(code, int):
             raise Intruded(_END, code)
-    except (TimeoutError, RuntimeError):  # rank 0 is gone and cannot tell, or the store with it
+    except (TimeoutError, RuntimeError):  # rank 0 is gone and cannot report, or the store is gone too
         if failure is not None and not failure.cascade:
             print(failure.message, file=sys.stderr)
         return FAILED
@@ -325,7 +325,7 @@ def _follow(there: StoreEnd, follow: Callable[[], object]) -> int:
 
 
 class _Reported(BaseException):
-    """How this rank failed, which rank 0 has been told."""
+    """The failure of this rank, already reported to rank 0."""
 
     def __init__(self, failure: RankFailure) -> None:
         super().__init__(failure.message)
@@ -336,7 +336,7 @@ def _take_part(there: StoreEnd, function: Callable[[Config, Ranks], Result], con
     there.tell(_begun(there.place.rank), True)
     _ask_rank_0(there, _JOINED)
     joined = None
-    with handle_stop_signals(signal.SIG_IGN):  # they are rank 0's
+    with handle_stop_signals(signal.SIG_IGN):  # rank 0 handles signals
         try:
             joined = there.join(timeout)
             result = function(config, joined)
@@ -347,16 +347,16 @@ def _take_part(there: StoreEnd, function: Callable[[Config, Ranks], Result], con
             _tell_report(there, failure)
             raise _Reported(failure) from None
         joined.leave()
-        with suppress(RuntimeError):  # where the store is gone, the next question says so
+        with suppress(RuntimeError):  # if the store is gone, the next request raises
             there.tell(_report(there.place.rank), None)
         return result
 
 
 def _ask_rank_0(there: StoreEnd, key: str) -> Any:
-    """What rank 0 says.
+    """Wait for rank 0's value under a key and return it.
 
     Raises:
-        LeaderEnded: it has ended instead.
+        LeaderEnded: rank 0 has ended instead.
     """
     try:
         return there.ask(key, until=_END)
@@ -368,12 +368,12 @@ def _tell_report(there: StoreEnd, failure: RankFailure) -> None:
     error = failure.error
     kind = next((name for name, each in _ERRORS.items() if isinstance(error, each)), None)
     said = {"when": failure.time + time.time() - time.monotonic(), "cascade": failure.cascade}
-    with suppress(RuntimeError):  # where the store is gone, the next question says so
+    with suppress(RuntimeError):  # if the store is gone, the next request raises
         there.tell(_report(there.place.rank), said | {"message": failure.message, "kind": kind, "text": str(error)})
 
 
 def _failure(rank: int, said: Any) -> RankFailure:
-    """What `_tell_report` told, on this node's clock."""
+    """Return the failure that `_tell_report` wrote, with its time on this node's clock."""
     try:
         when, kind = float(said["when"]) - time.time() + time.monotonic(), said["kind"]
         error = None if kind is None else _ERRORS[kind](str(said["text"]))
@@ -384,7 +384,7 @@ def _failure(rank: int, said: Any) -> RankFailure:
 
 @contextmanager
 def _silent() -> Iterator[None]:
-    """Rank 0 speaks for all; what ends a process, such as a fault in a library, still shows."""
+    """Suppress standard output, warnings and logging in the context. Crash messages of libraries still appear."""
     with redirect_stdout(io.StringIO()), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         before = _quiet_logging(100)
@@ -401,13 +401,13 @@ def _quiet_logging(level: int) -> int:
 
 
 def find_own_address(there: StoreEnd, timeout: float) -> str:
-    """This process's address, at which the other ranks reach it.
+    """Return this process's address, at which the other ranks reach it.
 
-    It is that of the interface that leads to MASTER_ADDR. Where this is the loopback interface although others come
-    from elsewhere, as on the node of MASTER_ADDR itself, it is that of the interface that leads to them.
+    It is the address of the interface that leads to MASTER_ADDR. If this is the loopback interface although other ranks
+    are on other nodes, as on the node of MASTER_ADDR itself, it is that of the interface that leads to them.
 
     Raises:
-        TimeoutError: another rank did not say its own within `timeout` seconds.
+        TimeoutError: another rank did not write its own address within `timeout` seconds.
     """
     place = there.place
     if name := os.environ.get(addresses.INTERFACE):
@@ -420,10 +420,10 @@ def find_own_address(there: StoreEnd, timeout: float) -> str:
 
 
 def _ip(said: Any, rank: int) -> str:
-    """An address that another rank told.
+    """Return an address that another rank wrote, after checking it.
 
     Raises:
-        Intruded: it is none.
+        Intruded: the value is not an IP address.
     """
     try:
         return str(ip_address(said if isinstance(said, str) else ""))

@@ -1,4 +1,4 @@
-"""What torchrun tells a process about itself. Imports nothing heavy."""
+"""The rank that torchrun gives a process. This module imports nothing heavy."""
 
 import os
 from collections.abc import Mapping
@@ -12,10 +12,10 @@ _VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
 
 @dataclass(frozen=True)
 class TorchrunPlace:
-    """Which of torchrun's processes this is.
+    """The position of a process among those that torchrun started.
 
     Attributes:
-        rank: among all. size: how many there are. local_rank: among those of this node.
+        rank: among all processes. size: number of processes. local_rank: among the processes of this node.
     """
 
     rank: int
@@ -24,13 +24,13 @@ class TorchrunPlace:
 
     @classmethod
     def find(cls, environment: Mapping[str, str] = os.environ) -> "TorchrunPlace | None":
-        """That of this process; None where torchrun did not start it."""
+        """Return the place of this process, or None if torchrun did not start it."""
         if not all(environment.get(name) for name in _VARIABLES):
             return None
         return cls(*(int(environment[name]) for name in _VARIABLES[:3]))
 
     def check(self, ranks: int, remedy: str) -> None:
-        """Everybody has a part.
+        """Check that torchrun started one process for each rank.
 
         Raises:
             UserError: there are more or fewer processes than ranks.

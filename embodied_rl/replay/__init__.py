@@ -1,1 +1,1 @@
-"""Experience kept for longer than an iteration: each observation once, in memory or on disk (docs/replay.md)."""
+"""Replay storage for many iterations: each observation stored once, in memory or on disk (docs/replay.md)."""

@@ -1,4 +1,4 @@
-"""What a replay storage holds, field by field, and what its numbers mean: docs/replay.md is the description.
+"""The format of a replay storage: its fields and the meaning of their numbers; docs/replay.md describes it.
 
 Shapes: Hx executed actions of a chunk, A action dimensions, S state dimensions, P privileged dimensions.
 """
@@ -20,18 +20,18 @@ REMEDY = "Give another folder, or delete this one if nobody needs what it holds.
 
 
 class ReplayError(UserError):
-    """A replay storage that cannot be used as asked; the message names it, says why, and what to do."""
+    """An error for a replay storage that cannot be used as asked; the message names it, the reason and a remedy."""
 
 
 class FieldKind(IntEnum):
-    """What a row is.
+    """The kind of a row.
 
     Attributes:
-        EMPTY: nothing.
-        DECIDED: an observation and the chunk chosen on it; what came of it is not known.
+        EMPTY: no data.
+        DECIDED: an observation and the chunk chosen on it; the result is not known yet.
         COMPLETE: a decision and its result.
         FINAL: the last observation of a truncated episode; no action.
-        LOST: of an episode whose worker died.
+        LOST: a row of an episode whose worker died.
     """
 
     EMPTY = 0
@@ -43,7 +43,7 @@ class FieldKind(IntEnum):
 
 @dataclass(frozen=True)
 class ReplayField:
-    """One number, or array of numbers, of each row: its shape, and a NumPy dtype in letters, such as "<f4"."""
+    """The shape and the NumPy dtype in letters, such as "<f4", of one number or array of each row."""
 
     shape: tuple[int, ...]
     dtype: str
@@ -51,18 +51,18 @@ class ReplayField:
 
 @dataclass(frozen=True)
 class ReplayFormat:
-    """Make one with `of_simulator`.
+    """The format of a replay storage. Make one with `of_simulator`.
 
     Attributes:
         tracks: environments, each with a ring of rows of its own.
         capacity: newest rows of a track that are read.
-        spare: older rows kept beside them, so that `ReplayStorage.load` can go back by as many rows and find what had
-            been in the ring.
+        spare: older rows kept beside them, so that `ReplayStorage.load` can go back by as many rows and find the
+            earlier content of the ring.
         executed: Hx; 1 for data in control steps.
         cameras: of the images, in the simulator's order.
         state_names, privileged_names, action_names, action_low, action_high, control_hz: as in `SimulatorSpec`.
         tasks: names of its tasks.
-        fields: name → what a row holds of it.
+        fields: name → shape and dtype of the field in a row.
     """
 
     tracks: int
@@ -90,7 +90,7 @@ class ReplayFormat:
         extra: Mapping[str, ReplayField] | None = None,
         spare: int = 0,
     ) -> "ReplayFormat":
-        """The format for a simulator's data.
+        """Return the format for a simulator's data.
 
         Args:
             spec: of the simulator.
@@ -98,7 +98,7 @@ class ReplayFormat:
             capacity: rows of a track that are read: its newest decisions and final observations.
             executed: Hx, actions of a chunk; 1 for data in control steps.
             cameras: whose images are kept; by default those that a policy sees.
-            extra: what else of a decision is kept: "log_prob", or "trace/<name>" for an entry of its trace.
+            extra: further entries of a decision to keep: "log_prob", or "trace/<name>" for an entry of its trace.
             spare: see the attributes; at least the rows a track gets between two checkpoints, for exact resume.
 
         Raises:
@@ -136,25 +136,25 @@ class ReplayFormat:
 
     @property
     def slots(self) -> int:
-        """Rows of a track that there is room for."""
+        """Return the number of rows that a track has room for."""
         return self.capacity + self.spare
 
     @property
     def extra(self) -> dict[str, ReplayField]:
-        """The fields that `of_simulator` was asked for."""
+        """Return the extra fields that `of_simulator` was given."""
         return {name: field for name, field in self.fields.items() if _is_extra(name)}
 
     def shape(self, name: str) -> tuple[int, ...]:
-        """Of a field's array: [tracks, slots, ...]."""
+        """Return the shape of a field's array: [tracks, slots, ...]."""
         return self.tracks, self.slots, *self.fields[name].shape
 
     @property
     def nbytes(self) -> int:
-        """Of all arrays together."""
+        """Return the bytes of all arrays together."""
         return sum(int(np.prod(self.shape(name))) * np.dtype(f.dtype).itemsize for name, f in self.fields.items())
 
     def check_simulator(self, spec: SimulatorSpec, num_envs: int, executed: int) -> None:
-        """Raise `ReplayError` unless this is a format for `num_envs` environments of a simulator and chunks of Hx."""
+        """Raise `ReplayError` unless this format fits `num_envs` environments of a simulator and chunks of Hx."""
         extra, cameras = self.extra, self.cameras
         wanted = ReplayFormat.of_simulator(
             spec, num_envs, self.capacity, executed, cameras=cameras, extra=extra, spare=self.spare
@@ -162,7 +162,7 @@ class ReplayFormat:
         self.check(wanted, "the replay storage")
 
     def check(self, wanted: "ReplayFormat", where: str) -> None:
-        """Raise `ReplayError` at the first difference from another format; `where` says whose format this is."""
+        """Raise `ReplayError` at the first difference from another format; `where` names the owner of this format."""
         found, asked = self._listed(), wanted._listed()
         for name in asked | found:
             have, want = found.get(name, "absent"), asked.get(name, "absent")
@@ -175,12 +175,12 @@ class ReplayFormat:
         return attributes | {f"the field '{name}'": field for name, field in fields.items()}
 
     def to_json(self) -> str:
-        """What `format.json` holds."""
+        """Return the content of `format.json`."""
         return json.dumps({"format": NAME, "version": VERSION, **asdict(self)}, indent=1) + "\n"
 
     @staticmethod
     def from_json(text: str, where: str) -> "ReplayFormat":
-        """Read `to_json`; raises `ReplayError` where it is something else, or of another version."""
+        """Read a result of `to_json`; raise `ReplayError` where it is something else, or of another version."""
         try:
             found = json.loads(text)
             name, version = found.pop("format"), found.pop("version")
@@ -243,5 +243,5 @@ def _restored(found: dict[str, Any]) -> ReplayFormat:
 
 
 def allocate_arrays(layout: ReplayFormat) -> dict[str, Array]:
-    """Arrays in memory, all zero."""
+    """Allocate the arrays in memory, all zero."""
     return {name: np.zeros(layout.shape(name), field.dtype) for name, field in layout.fields.items()}

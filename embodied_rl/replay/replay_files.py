@@ -1,11 +1,11 @@
-"""A replay storage's folder: one .npy file a field, mapped into memory, and the texts that rows point to.
+"""The folder of a replay storage: one .npy file per field, mapped into memory, and the texts that rows refer to.
 
     <folder>/format.json            `ReplayFormat`
     <folder>/texts.jsonl            one text a line, as JSON; only ever appended to
     <folder>/<field>.npy            [tracks, slots, ...]; "images/top" is images.top.npy
 
-The folder appears in one step, whole. Its space is reserved then, because a full disk would otherwise end the process
-without a word at some later write to mapped memory.
+The folder appears complete, in one step. Its space is reserved then, because a full disk would otherwise kill the
+process without a message at some later write to mapped memory.
 """
 
 import fcntl
@@ -25,10 +25,10 @@ FORMAT, TEXTS = "format.json", "texts.jsonl"
 
 
 class Texts:
-    """Texts by number, in the order in which they came.
+    """A numbered list of texts, in the order in which they were added.
 
     Args:
-        path: of the file that keeps them; None for memory alone.
+        path: of the file that stores them; None for memory alone.
         write: whether texts may be added, by this process alone.
 
     Raises:
@@ -49,7 +49,7 @@ class Texts:
         return len(self._texts)
 
     def number(self, text: str) -> int:
-        """Of a text, which is kept from now on: on disk before any row can point to it."""
+        """Return the number of a text; add a new text first, on disk before any row can refer to it."""
         if text not in self._numbers:
             if self._file is not None:
                 self._file.write(json.dumps(text).encode() + b"\n")
@@ -58,12 +58,12 @@ class Texts:
         return self._numbers[text]
 
     def flush(self) -> None:
-        """Hand everything to the disk."""
+        """Flush all texts to the disk."""
         if self._file is not None:
             os.fsync(self._file.fileno())
 
     def close(self) -> None:
-        """Let another process write."""
+        """Close the file, so that another process can write."""
         if self._file is not None:
             self._file.close()
             self._file = None
@@ -71,7 +71,7 @@ class Texts:
     def _load(self, path: Path, write: bool) -> list[str]:
         self._file = _locked(path) if write else None
         try:
-            whole = path.read_bytes().rpartition(b"\n")  # what follows was being written when a process ended
+            whole = path.read_bytes().rpartition(b"\n")  # the rest is a line that a process did not finish
             texts = [json.loads(line) for line in whole[0].splitlines()]
         except (OSError, ValueError) as error:
             self.close()
@@ -82,7 +82,7 @@ class Texts:
 
 
 def _locked(path: Path) -> IO[bytes]:
-    """Opened to be appended to, by one process at a time; the lock ends with the process, however it ends."""
+    """Open a file for appending by one process at a time; the lock ends with the process, however it ends."""
     with explain_errors(path, "the replay storage"):
         file = path.open("ab", buffering=0)
     try:
@@ -97,7 +97,7 @@ def _locked(path: Path) -> IO[bytes]:
 
 
 def read_format(folder: Path) -> ReplayFormat:
-    """Of an existing folder; raises `ReplayError` where it holds no replay storage that this version can read."""
+    """Read the format of a folder; raise `ReplayError` where it holds no replay storage that this version can read."""
     try:
         text = (folder / FORMAT).read_text("utf-8")
     except (OSError, ValueError) as error:
@@ -106,12 +106,12 @@ def read_format(folder: Path) -> ReplayFormat:
 
 
 def make_file_name(field: str) -> str:
-    """Of a field's array."""
+    """Return the name of the file that holds a field's array."""
     return field.replace("/", ".") + ".npy"
 
 
 def make_folder(folder: Path, layout: ReplayFormat) -> None:
-    """A new, empty replay storage, unless the folder is one; raises `ReplayError` where that is of another format.
+    """Create an empty replay storage unless the folder is one; raise `ReplayError` where that has another format.
 
     Raises:
         StorageError: the disk is full, or the folder cannot be written.
@@ -141,13 +141,13 @@ def _fill(folder: Path, layout: ReplayFormat) -> None:
 
 
 def open_arrays(folder: Path, layout: ReplayFormat, write: bool) -> dict[str, Array]:
-    """The mapped arrays by field; raises `ReplayError` where one is missing or of another shape."""
+    """Map the arrays into memory, by field; raise `ReplayError` where one is missing or has another shape."""
     return {name: _open(folder / make_file_name(name), layout, name, write) for name in layout.fields}
 
 
 def _open(path: Path, layout: ReplayFormat, name: str, write: bool) -> Array:
     try:
-        array = np.load(path, mmap_mode="r")  # to map a file for writing would lengthen one that was cut short
+        array = np.load(path, mmap_mode="r")  # mapping for writing would lengthen a truncated file
     except (OSError, ValueError) as error:
         raise ReplayError(f"{path} is missing or damaged ({error}). {REMEDY}") from error
     if (array.shape, array.dtype.str) != (layout.shape(name), layout.fields[name].dtype):

@@ -1,8 +1,8 @@
-"""The rings of a replay storage: which slot a row goes to, which rows count, and which row follows which.
+"""The rings of a replay storage: the slot of each row, the rows that can be sampled, and the successor of each row.
 
 A row has a number in its track, 0 for the first one ever; it lies in slot number mod slots. The field `row` holds
-number + 1, and 0 while the slot holds nothing whole. It is cleared before a slot is touched and set after everything
-else, so that a process may end between any two stores and leave rings that are right.
+number + 1, and 0 while the slot holds no complete row. It is cleared before a slot is changed and set after everything
+else, so that the rings stay valid when a process ends between any two stores.
 """
 
 import logging
@@ -21,16 +21,16 @@ _SAME = {"episode": 0, "seed": 0, "decision": 1}
 
 
 class Ring:
-    """Every track's ring. `tracks` and `numbers`, int64 [n], name rows.
+    """The rings of all tracks. `tracks` and `numbers`, int64 [n], identify rows.
 
     Args:
         layout: the format.
         arrays: by field, [tracks, slots, ...].
 
     Attributes:
-        count: int64 [tracks], rows a track ever had.
-        ready: bool [tracks, slots], the rows that are complete, not too old, and whose successor is known, or need not
-            be.
+        count: int64 [tracks], number of rows that a track ever had.
+        ready: bool [tracks, slots], the rows that are complete, not too old, and have a known successor or need no
+            successor.
 
     Raises:
         ReplayError: a row is in another row's place.
@@ -47,17 +47,17 @@ class Ring:
         self._refresh_all()
 
     def usable(self) -> Array:
-        """int64, track × slots + slot of every row that is ready, ascending."""
+        """Return the index track × slots + slot of every row that is ready, int64, ascending."""
         if self._usable is None:
             self._usable = np.flatnonzero(self.ready)
         return self._usable
 
     def slots(self, numbers: Array) -> Array:
-        """Where rows lie."""
+        """Return the slots of rows."""
         return numbers % self.format.slots
 
     def last(self, tracks: Array) -> tuple[Array, Array]:
-        """An index of the newest row of each track, for any field's array."""
+        """Return an index of the newest row of each track, for any field's array."""
         return tracks, self.slots(self.count[tracks] - 1)
 
     def append(self, tracks: Array, numbers: Array, kind: FieldKind, values: Values) -> None:
@@ -73,7 +73,7 @@ class Ring:
         self._refresh(tracks, numbers)
 
     def complete(self, tracks: Array, numbers: Array, values: Values) -> None:
-        """Add to rows what came of their decisions."""
+        """Add the results of their decisions to rows."""
         where = tracks, self.slots(numbers)
         assert (self.arrays["kind"][where] == FieldKind.DECIDED).all(), "a result without a decision"
         for name, array in values.items():
@@ -82,14 +82,14 @@ class Ring:
         self._refresh(tracks, numbers)
 
     def lose(self, track: int) -> None:
-        """Mark all rows of the episode that runs in a track, if one does."""
+        """Mark all rows of the running episode of a track, if there is one, as lost."""
         numbers = self._running(track)
         tracks = np.full(len(numbers), track)
         self.arrays["kind"][tracks, self.slots(numbers)] = FieldKind.LOST
         self._refresh(tracks, numbers)
 
     def rewind(self, count: Array) -> None:
-        """Take out the rows that came after the first `count` (int64 [tracks]) of each track."""
+        """Remove the rows that came after the first `count` (int64 [tracks]) of each track."""
         if (gone := int((self.count - count).max())) > self.format.spare:
             log.warning("replay: up to %d rows of a track are gone; 'spare' rows keep them for a resumed run", gone)
         later = self.arrays["row"] > count[:, None]
@@ -99,7 +99,7 @@ class Ring:
         self._refresh_all()
 
     def whole_episodes(self, track: int) -> list[Array]:
-        """Slots of each episode that is there from its first decision to its end, oldest first."""
+        """Return the slots of each episode that is complete from its first decision to its end, oldest first."""
         slots, first, found = self.slots(self._numbers(track, self.format.capacity)), None, []
         ends = self.arrays["terminated"][track, slots] | self.arrays["truncated"][track, slots]
         begins, ready = self.arrays["decision"][track, slots] == 0, self.ready[track, slots]
@@ -111,7 +111,7 @@ class Ring:
         return found
 
     def _running(self, track: int) -> Array:
-        """Numbers of the rows of the episode that runs in a track; none where the last one is over."""
+        """Return the numbers of the rows of a track's running episode; none where the last episode is over."""
         numbers = self._numbers(track, self.format.slots)
         if not len(numbers):
             return numbers
@@ -123,7 +123,7 @@ class Ring:
         return numbers[self.arrays["episode"][track, self.slots(numbers)] == self.arrays["episode"][last]]
 
     def _numbers(self, track: int, most: int) -> Array:
-        """Of the newest rows of a track, oldest first."""
+        """Return the numbers of the newest rows of a track, oldest first."""
         return np.arange(max(0, self.count[track] - most), self.count[track])
 
     def _refresh_all(self) -> None:
@@ -131,14 +131,14 @@ class Ring:
             self._refresh(np.full(self.format.slots, track), np.arange(self.format.slots))
 
     def _refresh(self, tracks: Array, numbers: Array) -> None:
-        """Find out anew whether rows are ready: these, those before them, and those that they push out."""
+        """Update `ready` for these rows, the rows before them, and the rows that they push out."""
         for moved in (0, 1, self.format.capacity):
             slots = self.slots(numbers - moved)
             self.ready[tracks, slots] = self._followed(tracks, slots)
         self._usable = None
 
     def _followed(self, tracks: Array, slots: Array) -> Array:
-        """`ready` of some slots. A slot after the newest row holds the oldest one, which therefore is compared."""
+        """Compute `ready` of some slots. The slot after the newest row holds the oldest row: compare row numbers."""
         arrays, following = self.arrays, self.slots(slots + 1)
         row, oldest = arrays["row"][tracks, slots], np.maximum(self.count[tracks] - self.format.capacity, 0)
         follows = arrays["row"][tracks, following] == row + 1

@@ -1,7 +1,7 @@
-"""Replay storage: what was seen and done, each observation once, in memory or on disk, for as long as there is room.
+"""The replay storage: the newest observations and decisions, each observation stored once, in memory or on disk.
 
 Each environment has a track: a ring of rows in the order of time. A row is a decision and the observation it was made
-on; what followed from it is the observation of the next row of its track. docs/replay.md describes the format.
+on; the next observation is that of the next row of its track. docs/replay.md describes the format.
 
 Shapes: B decisions of an episode, n environments of one call, Hx executed actions of a chunk, A action dimensions.
 """
@@ -26,12 +26,12 @@ _EPISODE = ("episode", "seed", "initial_state", "group", "task", "split")
 class ReplayStorage:
     """A `Writer` that keeps the newest rows of each track.
 
-    Nothing is allocated after construction but the texts of new instructions. A row counts once it is complete, also
-    after `kill -9`; after a power cut, what was there at the last `flush` is.
+    After construction, only the texts of new instructions are allocated. A complete row survives `kill -9`; after a
+    power cut, the rows of the last `flush` are left.
 
     Args:
-        layout: what is kept; see `ReplayFormat.of`.
-        folder: where it is on disk, made unless it is there; None keeps it in memory.
+        layout: format of the storage; see `ReplayFormat.of_simulator`.
+        folder: folder on disk, created where missing; None keeps the storage in memory.
 
     Attributes:
         format: the `layout`.
@@ -39,7 +39,7 @@ class ReplayStorage:
     Raises:
         ReplayError: the folder holds something else, is of another format or version, is damaged, or another process
             writes to it.
-        StorageError: there is no room for it, or the folder cannot be written.
+        StorageError: there is no room for the storage, or the folder cannot be written.
     """
 
     final_pictures = False
@@ -51,10 +51,10 @@ class ReplayStorage:
 
     @classmethod
     def open(cls, folder: Path) -> "ReplayStorage":
-        """For reading alone, as it is now; not while somebody writes to it.
+        """Open a storage for reading only, in its present state; not while another process writes to it.
 
         Raises:
-            ReplayError: there is none, it is damaged, or of another version.
+            ReplayError: there is no storage, or it is damaged or of another version.
         """
         storage = cls.__new__(cls)
         storage._attach(read_format(folder), folder, write=False)
@@ -71,16 +71,16 @@ class ReplayStorage:
             raise
 
     def __len__(self) -> int:
-        """Transitions that can be sampled."""
+        """Return the number of transitions that can be sampled."""
         return len(self._ring.usable())
 
     @property
     def nbytes(self) -> int:
-        """Of all arrays, on disk or in memory."""
+        """Return the bytes of all arrays, on disk or in memory."""
         return self.format.nbytes
 
     def check_sizes(self, spec: SimulatorSpec, num_envs: int, executed: int) -> None:
-        """See `Writer`; raises `ReplayError`."""
+        """Check that the format fits the environments and chunks; see `Writer`; raises `ReplayError`."""
         self.format.check_simulator(spec, num_envs, executed)
 
     def write_decision(
@@ -92,7 +92,7 @@ class ReplayStorage:
         observation: Observation,
         keys: NoiseKeys,
     ) -> None:
-        """Begin a row in each of the tracks `columns`; see `Writer`. `row` does not matter here."""
+        """Begin a row in each of the tracks `columns`; see `Writer`. `row` is ignored."""
         self._check_write()
         chosen = {"action": decision.actions, "version": _array(decision.version), "decision": keys.decision}
         values = self._observed(observation) | self._numbered(episodes) | chosen | self._extra(decision)
@@ -112,7 +112,7 @@ class ReplayStorage:
             self._append_final(ended, result.final_observation.select(cut))
 
     def lose_episodes(self, row: int, columns: Tensor, first_rows: Array) -> None:
-        """Mark all rows of the episodes that run in the tracks `columns`; see `Writer`. The rest does not matter."""
+        """Mark all rows of the running episodes of the tracks `columns` as lost; see `Writer`. The rest is ignored."""
         self._check_write()
         for track in columns.tolist():
             self._ring.lose(track)
@@ -120,14 +120,14 @@ class ReplayStorage:
     def write_episode(
         self, track: int, episode: Episode, observation: Observation, actions: Array, result: StepResult
     ) -> None:
-        """Add a whole episode, such as a demonstration, after what the track holds.
+        """Add a whole episode, such as a demonstration, to the end of a track.
 
         Args:
-            track: where to.
-            episode: what it was.
+            track: the track to add to.
+            episode: the episode that was run.
             observation: B rows, one before each chunk.
             actions: float32 [B, Hx, A] as chosen.
-            result: B rows, what came of each chunk. Its `observation` is not read. Where the last one is truncated,
+            result: B rows, the result of each chunk. Its `observation` is not read. Where the last one is truncated,
                 `final_observation` has one row; without it, the last decision cannot be sampled.
 
         Raises:
@@ -146,10 +146,10 @@ class ReplayStorage:
             self._append_final(tracks[:1], result.final_observation)
 
     def sample(self, count: int, rng: np.random.Generator) -> Transitions:
-        """`count` transitions, drawn uniformly and independently: a function of the rows and of `rng`'s state.
+        """Draw `count` transitions uniformly and independently: a function of the rows and of `rng`'s state.
 
         Raises:
-            ReplayError: there is none yet.
+            ReplayError: no transition can be sampled yet.
         """
         usable = self._ring.usable()
         if not len(usable):
@@ -157,25 +157,25 @@ class ReplayStorage:
         return self._read(*np.divmod(usable[rng.integers(len(usable), size=count)], self.format.slots))
 
     def episodes(self) -> Iterator[Transitions]:
-        """The whole episodes, from their first decision to their end, track by track, oldest first.
+        """Yield the whole episodes, from their first decision to their end, track by track, oldest first.
 
-        Leaves out those that still run, were lost, or have been overwritten in part.
+        It leaves out episodes that still run, were lost, or have been overwritten in part.
         """
         for track in range(self.format.tracks):
             for slots in self._ring.whole_episodes(track):
                 yield self._read(np.full(len(slots), track), slots)
 
     def state(self) -> dict[str, Array]:
-        """What a checkpoint has to hold of a storage on disk: how many rows each track had."""
+        """Return what a checkpoint must hold of a storage on disk: the number of rows that each track had."""
         return {"replay/rows": self._ring.count.copy()}
 
     def load(self, state: dict[str, Array]) -> None:
-        """Go back to a `state` of this storage, by taking out what came since; with no decision under way.
+        """Go back to a `state` of this storage by removing later rows; no decision may be pending.
 
-        Where a track got more rows since than the format's `spare`, some older ones are gone, and the log says so.
+        Where a track got more rows since than the format's `spare`, some older rows are gone, and a warning is logged.
 
         Raises:
-            ReplayError: the storage has not come as far as the state, so it is another one.
+            ReplayError: the storage has other tracks or fewer rows than the state, so it is another storage.
         """
         self._check_write()
         count, have = state["replay/rows"], self._ring.count
@@ -187,14 +187,14 @@ class ReplayStorage:
         self._ring.rewind(count)
 
     def flush(self) -> None:
-        """Hand everything to the disk, so that a power cut cannot take it; without effect in memory."""
+        """Flush all data to the disk, so that a power cut cannot lose it; no effect in memory."""
         self._texts.flush()
         for array in self._arrays.values():
             if isinstance(array, np.memmap):
                 array.flush()
 
     def close(self) -> None:
-        """Write no more, so that another process may. Reading goes on working. Safe to call twice."""
+        """Stop writing, so that another process can write. Reading still works. Safe to call twice."""
         self._write = False
         self._texts.close()
 

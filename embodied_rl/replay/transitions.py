@@ -1,4 +1,4 @@
-"""What is read from a replay storage.
+"""Transitions, as they are read from a replay storage.
 
 Shapes: B decisions, Hx executed actions of a chunk, A action dimensions.
 """
@@ -10,13 +10,13 @@ from embodied_rl.interfaces.sim import Array, Observation
 
 @dataclass
 class Transitions:
-    """B decisions, and what followed from each. All arrays are copies.
+    """B decisions and their results. All arrays are copies.
 
     Entries j ≥ steps are zero (False, HOLD). For a discount γ per control step, a decision is worth
-    Σ_{j < steps} γ^j reward_j, and what follows counts with γ^steps, or not at all where terminated.
+    Σ_{j < steps} γ^j reward_j, and the next value counts with γ^steps, or not at all where terminated.
 
     Attributes:
-        observation: B rows, what was decided on.
+        observation: B rows, before each decision.
         action: float32 [B, Hx, A] as chosen.
         executed: float32 [B, Hx, A] as applied, after clipping, a safety filter or a human.
         reward: float32 [B, Hx].
@@ -27,10 +27,10 @@ class Transitions:
         truncated: bool [B]; never true where `terminated` is.
         next_observation: B rows; the episode's final one where truncated. Where terminated it means nothing (it is
             `observation` once more).
-        version: int64 [B] of the weights that decided, -1 where no policy did.
+        version: int64 [B], version of the weights that chose the action, -1 where no policy did.
         episode, seed, group, task: int64 [B], as in `Episode`.
         decision: int64 [B], decisions since the episode began.
-        extra: what the format has beyond that, [B, ...] each.
+        extra: the extra fields of the format, [B, ...] each.
     """
 
     observation: Observation

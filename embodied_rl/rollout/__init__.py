@@ -1,1 +1,1 @@
-"""Collecting experience: which episode runs where, the buffer it goes to, and the loop that fills it."""
+"""Experience collection: the episode sampler, the rollout buffer, and the collector that fills the buffer."""

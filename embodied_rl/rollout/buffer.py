@@ -1,4 +1,4 @@
-"""What one round of collection gives to an algorithm: tensors allocated once and filled again and again.
+"""The rollout buffer: the tensors that one round of collection fills, allocated once and reused.
 
 Shapes: T decisions, N environments, Hx executed actions, D' elements of an action's log-probability.
 """
@@ -19,20 +19,20 @@ from embodied_rl.rollout.writer import select_outcome
 
 @dataclass
 class Rollout:
-    """T decisions of N environments. Make one with `allocate`.
+    """A buffer of T decisions of N environments. Make one with `allocate`.
 
     Only rows with `valid` may be learned from: the others belong to a parked environment, or to an episode that was
     lost with its worker. Entries [.., j] with j ≥ steps are zero (False, HOLD) and mean nothing.
 
     Attributes:
-        trace: what `Actor.evaluate` takes, [T, N, ...] each.
-        log_prob: float32 [T, N, Hx, D'] when the action was chosen.
-        value: float32 [T, N] of the observation the decision was made on.
-        version: int64 [T, N] of the weights that decided.
-        decision: int64 [T, N], decisions of its episode before this one.
-        reward: float32 [T, N, Hx], the simulator's, of each control step.
-        shaping: float32 [T, N], added by a potential: changes how fast is learned, not what is best.
-        bonus: float32 [T, N], added for anything else: may change what is best.
+        trace: the inputs of `Actor.evaluate`, [T, N, ...] each.
+        log_prob: float32 [T, N, Hx, D'], computed when the action was chosen.
+        value: float32 [T, N] of the observation before the decision.
+        version: int64 [T, N], version of the weights that chose the action.
+        decision: int64 [T, N], number of earlier decisions in the same episode.
+        reward: float32 [T, N, Hx], the simulator's reward of each control step.
+        shaping: float32 [T, N], potential-based reward: changes the speed of learning, not the optimal policy.
+        bonus: float32 [T, N], any other added reward: may change the optimal policy.
         success: bool [T, N, Hx].
         steps: int64 [T, N], control steps executed.
         source: uint8 [T, N, Hx], a `Source` each.
@@ -69,7 +69,7 @@ class Rollout:
 
     @staticmethod
     def allocate(actor: Actor, decisions: int, num_envs: int, device: torch.device | str = "cpu") -> "Rollout":
-        """Room for T `decisions` of N environments of what an actor records."""
+        """Allocate a rollout of T `decisions` of N environments for the tensors that an actor records."""
         executed = actor.log_prob_shape()[0]
 
         def zeros(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
@@ -98,7 +98,7 @@ class Rollout:
         )
 
     def segments(self, count: int) -> list["Rollout"]:
-        """Views of its decisions in so many equal parts, each with a `last_value` and `finished` of its own."""
+        """Return views of the decisions in `count` equal parts, each with its own `last_value` and `finished`."""
         if count == 1:
             return [self]
         each = self.decisions // count
@@ -116,28 +116,28 @@ class Rollout:
 
     @property
     def decisions(self) -> int:
-        """T."""
+        """Return T, the number of decisions of each environment."""
         return self.valid.shape[0]
 
     @property
     def num_envs(self) -> int:
-        """N."""
+        """Return N, the number of environments."""
         return self.valid.shape[1]
 
     @property
     def executed(self) -> int:
-        """Hx."""
+        """Return Hx, the number of executed actions of a chunk."""
         return self.reward.shape[2]
 
     def clear(self) -> None:
-        """Invalidate all rows, so that nothing of an earlier round can be taken for this one's."""
+        """Invalidate all rows, so that no data of an earlier round is taken for data of this round."""
         for name, tensor in self.tensors().items():
             if not name.startswith("trace/"):
                 tensor.fill_(int(Source.HOLD) if name == "source" else 0)
         self.finished = []
 
     def check_sizes(self, spec: SimulatorSpec, num_envs: int, executed: int) -> None:
-        """See `Writer`."""
+        """Check that the rollout fits the environments and chunks; see `Writer`."""
         if (self.num_envs, self.executed) != (num_envs, executed):
             raise UserError(
                 f"a rollout of {self.num_envs} environments and {self.executed} executed actions was given {num_envs} "
@@ -153,9 +153,9 @@ class Rollout:
         observation: Observation,
         keys: NoiseKeys,
     ) -> None:
-        """Store decisions of the environments `columns` (int64 [n]), which run `episodes`, in one row or a row each.
+        """Store the decisions of environments `columns` (int64 [n]), which run `episodes`, in one row or a row each.
 
-        Of the observation and the keys, the trace holds what matters here.
+        The trace holds what is needed of the observation; of the keys, only the decision numbers are stored.
         """
         for name, tensor in decision.trace.items():
             self.trace[name][row, columns] = tensor.to(self.log_prob.device)
@@ -168,7 +168,7 @@ class Rollout:
         self.task[row, columns] = self._long([episode.task for episode in episodes])
 
     def write_result(self, row: int, columns: Tensor, result: StepResult, rows: np.ndarray) -> None:
-        """Store what `rows` of a result say of the environments `columns`, which makes those rows valid."""
+        """Store `rows` of a result for the environments `columns`, and mark their entries of `row` as valid."""
         for name, values in select_outcome(result, rows).items():
             tensor: Tensor = getattr(self, name)
             tensor[row, columns] = self._like(tensor, values)
@@ -180,16 +180,16 @@ class Rollout:
             self.valid[first : row + 1, column] = False
 
     def end_at_time_limit(self) -> None:
-        """Count the time limit as the end of the task, in failure: what is truncated is terminated."""
+        """Treat the time limit as a failed end of the task: turn truncations into terminations."""
         self.terminated |= self.truncated
         self.truncated.zero_()
 
     def batch(self) -> dict[str, Tensor]:
-        """Views of everything but `last_value` as [T·N, ...]; the trace's entries as "trace/<name>"."""
+        """Return views of all tensors but `last_value` as [T·N, ...]; the trace's entries as "trace/<name>"."""
         return {name: tensor.flatten(0, 1) for name, tensor in self.tensors().items() if name != "last_value"}
 
     def tensors(self) -> dict[str, Tensor]:
-        """All of them by name, the trace's as "trace/<name>"."""
+        """Return all tensors by name; the trace's entries as "trace/<name>"."""
         named = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in ("trace", "finished")}
         return named | {f"trace/{name}": tensor for name, tensor in self.trace.items()}
 

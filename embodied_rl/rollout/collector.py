@@ -1,4 +1,4 @@
-"""Collecting a rollout: while the policy decides for one slice of environments, the others simulate.
+"""The collector of rollouts: while the policy infers for one slice of environments, the others simulate.
 
 Shapes: T decisions, N environments of this collector, n of one handle, Hx executed actions of a chunk.
 """
@@ -37,17 +37,17 @@ log = logging.getLogger(__name__)
 
 
 class Collector:
-    """Runs the environments of some handles, and fills one rollout again and again.
+    """Runs the environments of several handles and fills the same rollout in every round.
 
     Episodes carry over from one rollout to the next, unless `fresh`. Environment e of all N runs the episodes e, e + N,
     e + 2N, …; noise is keyed by episode and decision, and slices take turns in a fixed order. So a rollout depends on
     neither timing nor, for a row-wise actor, on the number of slices and handles.
 
-    A worker that dies is replaced. The episodes it ran are lost: their rows become invalid, nobody else's do.
+    A worker that dies is replaced. The episodes it ran are lost: their rows become invalid, all other rows stay valid.
 
     Args:
         handles: simulators with equally many environments each.
-        spec: theirs.
+        spec: of these simulators.
         envs_per_slice: environments that are inferred together; a slice is one or several handles.
         sampler: index → episode.
         rollout: T × N, with N = envs_per_slice × slices.
@@ -56,20 +56,20 @@ class Collector:
         env_total: number of environments of all collectors; by default this one's.
         fresh: start a new episode in every environment at each `collect`, and park it when it has ended, so that a
             rollout holds whole episodes, as group-relative methods need.
-        order: "exact" infers the slices in turn; "ready" infers whichever handles have their chunk done, a slice's
-            worth at most, so that a slow one, or one whose worker is being replaced, holds up nobody. Then which rows
-            make a batch depends on timing, and with it the last bits of a network's output.
-        writers: what is told everything that the rollout is told, such as a replay storage, with a column for each
-            environment.
+        order: "exact" infers the slices in turn; "ready" infers the handles whose chunk is done, at most one slice's
+            worth, so that a slow simulator, or one whose worker is being replaced, does not delay the others. Then
+            timing decides which rows make a batch, and so it changes the last bits of a network's output.
+        writers: further writers that receive the same data as the rollout, such as a replay storage, with a column
+            for each environment.
 
     Attributes:
         timeline: of the last `collect`.
-        memory: resident bytes after it, of this process and of each handle's (0 where it has none of its own).
+        memory: resident bytes after the last `collect`, of this process and of each handle's (0 where it has none).
         restarts: workers replaced since the run began.
-        lost_episodes: episodes that were lost with them.
+        lost_episodes: episodes that were lost with these workers.
 
     Raises:
-        UserError: sizes do not fit each other, or those of a writer.
+        UserError: the sizes do not fit each other or a writer, or a `fresh` rollout is too short for a whole episode.
     """
 
     def __init__(
@@ -112,10 +112,10 @@ class Collector:
 
     @torch.no_grad()
     def collect(self, policy: Policy) -> Rollout:
-        """Fill the rollout with T decisions of each environment, exploring.
+        """Fill the rollout with T exploring decisions of each environment, and return it.
 
         Raises:
-            FloatingPointError: NaN or infinity from the simulator or the policy; the message says where.
+            FloatingPointError: the simulator or the policy returned NaN or infinity; the message says where.
             WorkerDied: a worker died more often than its budget of restarts allows.
             WorkerError: a simulator raised an exception.
         """
@@ -132,7 +132,7 @@ class Collector:
         return self.rollout
 
     def state(self) -> dict[str, Array]:
-        """Everything `load` needs to continue bit for bit, between two calls of `collect`.
+        """Return the arrays that `load` needs to continue bit for bit; call it between two calls of `collect`.
 
         Where simulators cannot take snapshots, `load` starts their current episodes anew.
         """
@@ -144,10 +144,10 @@ class Collector:
         return arrays | self._envs.state() | {name: np.array(value, np.int64) for name, value in counters.items()}
 
     def load(self, state: dict[str, Array]) -> None:
-        """Continue from a `state` of a collector of the same handles, sampler and sizes.
+        """Restore a `state` of a collector with the same handles, sampler and sizes.
 
         Raises:
-            UserError: the state is of another number of environments or simulators.
+            UserError: the state has another number of environments or simulators.
         """
         self._envs.load(state)
         self._begun = bool(state["begun"])
@@ -262,7 +262,7 @@ class Collector:
             self._finished.append((row, column, self._envs.record(column, result, ended)))
             if result.truncated[ended] and not result.terminated[ended]:
                 self._keep_final(row, column, result, position)
-        for writer in self._writers:  # after the checks, for what is in a storage stays
+        for writer in self._writers:  # after the checks: a storage cannot undo a write
             writer.write_result(row, torch.from_numpy(columns), result, rows)
         self._leave(part.columns[result.ended], row)
 
@@ -273,7 +273,7 @@ class Collector:
         self._finals.append(FinalObservation(row, column, observation, self._envs.keys(columns)))
 
     def _leave(self, columns: Array, row: int) -> None:
-        """The episodes of these environments ended in this row."""
+        """Park environments whose episode ended in this row (if `fresh`), or move them to their next episode."""
         if self._fresh:
             self._envs.active[columns] = False
         else:
@@ -299,7 +299,7 @@ class Collector:
             self.restarts += part.revived()
 
     def _evaluate_ends(self, policy: Policy) -> None:
-        """Values of what follows: of truncated episodes, and of the observations in hand."""
+        """Compute the values of truncated episodes' last observations and of the observations after the last row."""
         rollout, most = self.rollout, sum(len(part.columns) for part in self._slices[0])
         for first in range(0, len(self._finals), most):
             finals = self._finals[first : first + most]
@@ -315,7 +315,7 @@ class Collector:
                 rollout.last_value[columns] = values.to(rollout.value)
 
     def _in_hand(self, parts: list[HandlePart]) -> tuple[Observation | None, Array]:
-        """The acting rows of a slice as one observation, and their columns; None where all are parked."""
+        """Return the acting rows of a slice as one observation (None where all are parked), and their columns."""
         for part in parts:
             part.acting = np.flatnonzero(self._envs.active[part.columns])
         observations = [part.acting_observation() for part in parts if len(part.acting)]
@@ -328,7 +328,7 @@ class Collector:
 
     @contextmanager
     def _named(self, part: HandlePart) -> Iterator[None]:
-        """Say which environment of all, and which episode, a simulator speaks of."""
+        """Add the environment and the episode to a `NotFinite` error raised in the `with` block."""
         try:
             yield
         except NotFinite as error:

@@ -1,4 +1,4 @@
-"""What a collector has to remember of each of its environments between two chunks."""
+"""The state that a collector keeps for each environment between two chunks."""
 
 from dataclasses import replace
 
@@ -15,11 +15,11 @@ _DRAWN = ("task", "seed")
 
 
 class Environments:
-    """N environments: which episode each runs, and how far it is. `columns` (int64 [n]) choose some of them.
+    """The current episode and progress of each of N environments. `columns` (int64 [n]) select environments.
 
     Args:
         sampler: index → episode.
-        numbers: int64 [N], their numbers among all environments of a run.
+        numbers: int64 [N], numbers of these environments among all environments of a run.
         total: how many environments the run has.
         seed: of the run.
         final_pictures: whether simulators draw the last observation of every episode.
@@ -46,36 +46,36 @@ class Environments:
         self._next: dict[int, Episode] = {}
 
     def begin_rollout(self) -> None:
-        """What the environments run next is drawn anew, because weights may have changed."""
+        """Prepare for a new rollout: drop next episodes that were drawn, because weights may have changed."""
         self.first_row[:] = 0
         self._next.clear()
 
     def episodes(self, columns: Array) -> list[Episode]:
-        """What the environments run, or ran last where they are parked."""
+        """Return the current episodes, or the last ones of parked environments."""
         return [self._episodes[column] for column in columns]
 
     def to_start(self, columns: Array) -> list[Episode | None]:
-        """What a simulator should start: None where parked."""
+        """Return the episodes that a simulator should start: None for parked environments."""
         return [self._as_told(self._episodes[column]) if self.active[column] else None for column in columns]
 
     def following(self, columns: Array) -> list[Episode]:
-        """What the environments run next, should they begin it in this rollout."""
+        """Return the episodes that the environments run next if they begin them in this rollout."""
         for column in columns.tolist():
             if column not in self._next:  # drawn once for all chunks of an episode
                 self._next[column] = self._sampler.episode(self._index(column, 1))
         return [self._as_told(self._next[column]) for column in columns.tolist()]
 
     def _as_told(self, episode: Episode) -> Episode:
-        """An episode as simulators are told of it."""
+        """Return the episode as it is sent to simulators, with `final_picture` set where pictures are needed."""
         return replace(episode, final_picture=True) if self._final_pictures else episode
 
     def keys(self, columns: Array) -> NoiseKeys:
-        """Keys of the next decision."""
+        """Return the noise keys of the next decision."""
         indices = np.array([self._episodes[column].index for column in columns], np.int64)
         return NoiseKeys(self._seed, indices, self._decision[columns])
 
     def advance(self, columns: Array) -> None:
-        """Move to the next episode."""
+        """Move the environments to their next episode."""
         self._finished[columns] += 1
         for column in columns:
             self._episodes[column] = self._sampler.begin(self._index(column))
@@ -84,7 +84,7 @@ class Environments:
             array[columns] = 0
 
     def add(self, columns: Array, result: StepResult, rows: Array) -> None:
-        """Count a chunk: `rows` of a result belong to `columns`."""
+        """Add a chunk to the progress of `columns`, whose results are `rows` of `result`."""
         used = np.arange(result.reward.shape[1]) < result.steps[rows, None]
         self._decision[columns] += 1
         self._steps[columns] += result.steps[rows]
@@ -92,7 +92,7 @@ class Environments:
         self._success[columns] |= (result.success[rows] & used).any(axis=1)
 
     def record(self, column: int, result: StepResult, row: int) -> EpisodeRecord:
-        """The episode that ended in this result, after `add`."""
+        """Return the record of the episode that ended in this result; call it after `add`."""
         episode, steps = self._episodes[column], int(result.steps[row])
         return EpisodeRecord(
             episode.index,
@@ -106,7 +106,7 @@ class Environments:
         )
 
     def name(self, column: int) -> str:
-        """Which environment, episode and decision, for an error message."""
+        """Return the environment, episode and decision as text for an error message."""
         episode = self._episodes[column]
         return (
             f"environment {self._numbers[column]}, decision {self._decision[column]} "
@@ -114,26 +114,26 @@ class Environments:
         )
 
     def check_observation(self, observation: Observation, columns: Array) -> None:
-        """Raise `FloatingPointError` when an observation of `columns` is not finite, saying which one."""
+        """Raise `FloatingPointError` when an observation of `columns` is not finite; the message says which one."""
         self.check("the simulator's state", observation.state, columns)
         if observation.privileged is not None:
             self.check("the simulator's privileged state", observation.privileged, columns)
 
     def check(self, what: str, values: Array, columns: Array) -> None:
-        """Raise `FloatingPointError` when `values` [n, ...] are not finite, saying where."""
+        """Raise `FloatingPointError` when `values` [n, ...] are not finite; the message says where."""
         if np.isfinite(values).all():
             return
         bad = ~np.isfinite(values.reshape(len(columns), -1)).all(axis=1)
         raise FloatingPointError(f"NaN or infinity in {what}: {self.name(int(columns[bad][0]))}")
 
     def state(self) -> dict[str, Array]:
-        """Everything that `load` needs, the sampler's own included; copies."""
+        """Return copies of all arrays that `load` needs, including those of the sampler."""
         drawn = {name: [getattr(episode, name) for episode in self._episodes] for name in _DRAWN}
         arrays = self._arrays() | {name: np.array(values, np.int64) for name, values in drawn.items()}
         return self._sampler.state() | {f"environments/{name}": array.copy() for name, array in arrays.items()}
 
     def load(self, state: dict[str, Array]) -> None:
-        """Continue where `state` was taken. Raises `UserError` when it is of another number of environments."""
+        """Restore a `state`. Raises `UserError` when it has another number of environments."""
         for name, array in self._arrays().items():
             saved = state[f"environments/{name}"]
             if saved.shape != array.shape:
@@ -145,7 +145,7 @@ class Environments:
             self._episodes[column] = replace(self._sampler.episode(self._index(column)), **drawn)
 
     def restart(self) -> None:
-        """Forget how far the current episodes are, because their simulators start them anew."""
+        """Reset the progress of the current episodes, because their simulators start them anew."""
         for array in (self._decision, self._steps, self._reward, self._success):
             array[:] = 0
 

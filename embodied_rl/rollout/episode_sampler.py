@@ -1,4 +1,4 @@
-"""Which episode an environment runs next: a function of the run's seed, the episode's index and the tasks' weights."""
+"""The sampler of episodes: the next episode follows from the run's seed, the episode's index and the tasks' weights."""
 
 import hashlib
 from collections.abc import Mapping, Sequence
@@ -19,16 +19,16 @@ _HASH_BITS = 61
 
 
 def derive_episode_seed(purpose: Purpose, split: str, run_seed: int, index: int) -> int:
-    """A seed in [0, 2^63) for the simulator; its two highest bits are the purpose, so purposes can never share one.
+    """Return a simulator seed in [0, 2^63); its two highest bits are the purpose, so purposes never share a seed.
 
     Args:
-        purpose: what the episode is for.
+        purpose: use of the episode.
         split: "train" or a held-out split.
         run_seed: seed of the run (or of an evaluation protocol).
-        index: any integer that tells episodes apart.
+        index: any integer that identifies the episode.
 
     Raises:
-        UserError: unknown purpose.
+        UserError: the purpose is unknown.
     """
     purposes = get_args(Purpose)
     if purpose not in purposes:
@@ -39,11 +39,11 @@ def derive_episode_seed(purpose: Purpose, split: str, run_seed: int, index: int)
 class EpisodeSampler:
     """Draws a task by the weights of a curriculum, and a seed for the scene.
 
-    Environment e of N runs the indices e, e + N, e + 2N, …, so that who runs what does not depend on timing. Groups
-    are runs of `group_size` adjacent indices, hence of adjacent environments; their episodes start alike.
+    Environment e of N runs the indices e, e + N, e + 2N, …, so that its episodes do not depend on timing. A group is
+    `group_size` adjacent indices, hence adjacent environments; the episodes of a group start alike.
 
-    What is drawn follows from the run's seed, the index and the weights, which change in `update` and nowhere else. An
-    episode that has begun stays what it is, and so do those of its group that begin later.
+    A draw follows from the run's seed, the index and the weights; only `update` changes the weights. An episode that
+    has begun keeps its task, and so do the episodes of its group that begin later.
 
     Args:
         spec: of the simulator.
@@ -51,11 +51,11 @@ class EpisodeSampler:
         group_size: G; must divide N.
         split: "train" or a held-out split.
         purpose: see `derive_episode_seed`.
-        curriculum: gives the weights; by default families are drawn equally often, and the tasks of each.
+        curriculum: gives the weights; by default families are drawn equally often, and so are the tasks of a family.
 
     Raises:
-        UserError: the split is unknown, the group size is below 1, groups are asked of a simulator that cannot start
-            episodes alike, or the weights cannot be drawn from.
+        UserError: the split is unknown, the group size is below 1, groups are requested of a simulator that cannot
+            start episodes alike, or the weights are invalid.
     """
 
     def __init__(
@@ -82,17 +82,17 @@ class EpisodeSampler:
         self._purpose: Purpose = purpose
         self._curriculum = curriculum or Uniform(UniformConfig(), spec)
         self._weights = check_weights(self._curriculum, len(spec.tasks))
-        self._open: dict[int, tuple[int, int]] = {}  # group of which some episodes have begun → its task, how many have
+        self._open: dict[int, tuple[int, int]] = {}  # partly begun group → its task, number of begun episodes
 
     def episode(self, index: int) -> Episode:
-        """The episode with this index (≥ 0), were it to begin now."""
+        """Return the episode with this index (≥ 0) as it would begin now."""
         group = index // self.group_size
         seed = derive_episode_seed(self._purpose, self._split, self._run_seed, group)
         task = self._open[group][0] if group in self._open else self._draw(group)
         return Episode(index, task, seed, group=group, split=self._split)
 
     def begin(self, index: int) -> Episode:
-        """The episode with this index, which begins now. Each index of a group begins once."""
+        """Return the episode with this index and count it as begun. Each index of a group begins once."""
         episode = self.episode(index)
         begun = self._open.pop(episode.group, (episode.task, 0))[1] + 1
         if begun < self.group_size:
@@ -100,18 +100,18 @@ class EpisodeSampler:
         return episode
 
     def update(self, finished: Sequence[EpisodeRecord]) -> None:
-        """Let the curriculum learn from the training episodes that ended, of all ranks; only between two rollouts.
+        """Update the curriculum with the finished training episodes of all ranks; call it only between two rollouts.
 
         Raises:
-            UserError: it gave weights that cannot be drawn from.
+            UserError: the curriculum gave invalid weights.
         """
         self._curriculum.update(finished)
         self._weights = check_weights(self._curriculum, len(self._spec.tasks))
 
     def figures(self) -> dict[str, float]:
-        """For the log: each family's share of the draw, and among how many tasks it is; none while it is uniform.
+        """Return each family's sampling share and the effective number of tasks, for the log; nothing while uniform.
 
-        The number of tasks is the exponential of the draw's entropy: n where n tasks are equally likely.
+        The effective number of tasks is the exponential of the draw's entropy: n where n tasks are equally likely.
         """
         share = self._weights / self._weights.sum()
         if np.allclose(share * len(self._spec.families), make_uniform_weights(self._spec)):
@@ -123,13 +123,13 @@ class EpisodeSampler:
         return figures | {"curriculum/effective_tasks": float(np.exp(-(likely * np.log(likely)).sum()))}
 
     def state(self) -> dict[str, Array]:
-        """Everything `load` needs to draw on as if nothing had happened; copies."""
+        """Return copies of the arrays that `load` needs to continue the same draws."""
         begun = [(group, *drawn) for group, drawn in self._open.items()]
         own = {f"episodes/curriculum/{name}": array for name, array in self._curriculum.state().items()}
         return {"episodes/begun": np.array(begun, np.int64).reshape(-1, 3)} | own
 
     def load(self, state: Mapping[str, Array]) -> None:
-        """The inverse of `state`; other entries are left alone."""
+        """Restore a `state`; other entries are ignored."""
         prefix = "episodes/curriculum/"
         own = {name.removeprefix(prefix): array for name, array in state.items() if name.startswith(prefix)}
         self._curriculum.load(own)
@@ -142,10 +142,10 @@ class EpisodeSampler:
 
 
 def pick_position(weights: NDArray[np.float64], draw: int) -> int:
-    """The position that a draw means: position i where the cumulative weights exceed u · total first.
+    """Return the position that a draw selects: the first i whose cumulative weight exceeds u · total.
 
-    u = ⌊draw / 2^8⌋ / 2^53 is exact in float64 and below 1, so that every machine finds the same position, one of
-    positive weight.
+    u = ⌊draw / 2^8⌋ / 2^53 is exact in float64 and below 1, so that every machine finds the same position, and its
+    weight is positive.
 
     Args:
         weights: float64 [n], not negative, the largest 1.
@@ -157,10 +157,10 @@ def pick_position(weights: NDArray[np.float64], draw: int) -> int:
 
 
 def check_weights(curriculum: Curriculum, tasks: int) -> NDArray[np.float64]:
-    """float64 [tasks]: the weights of a curriculum, scaled so that the largest is 1.
+    """Return the weights of a curriculum, float64 [tasks], scaled so that the largest is 1.
 
     Raises:
-        UserError: they are not one per task, or cannot be drawn from.
+        UserError: there is not one weight per task, or the weights are not finite, are negative, or are all zero.
     """
     weights = np.array(curriculum.weights(), np.float64)
     name = type(curriculum).__name__
@@ -172,6 +172,6 @@ def check_weights(curriculum: Curriculum, tasks: int) -> NDArray[np.float64]:
 
 
 def _hash(*parts: object) -> int:
-    """61 well-mixed bits of the parts, the same on every machine."""
+    """Return 61 well-mixed bits of the parts, the same on every machine."""
     digest = hashlib.blake2b(repr(parts).encode(), digest_size=8).digest()
     return int.from_bytes(digest, "little") >> (64 - _HASH_BITS)

@@ -1,4 +1,4 @@
-"""The pieces a collector is made of: the environments of one handle, and what has to be kept for the end of a rollout.
+"""Parts of the collector: the environments of one handle, and the observations kept for the end of a rollout.
 
 Shapes: n environments of one handle, Hx executed actions of a chunk.
 """
@@ -18,12 +18,12 @@ class HandlePart:
     """The environments of one handle.
 
     Attributes:
-        handle: their simulator.
-        columns: int64 [n], where they are in the rollout.
-        observation: in hand, all n rows.
+        handle: the simulator of these environments.
+        columns: int64 [n], their columns in the rollout.
+        observation: the latest one, all n rows.
         acting: the rows that decided last; the others are parked.
-        future: the chunk they execute, or the worker that replaces a dead one, if any.
-        decided: rows of the present rollout that have been decided; the chunk under way is the last of them.
+        future: the chunk that is being executed, or the worker that replaces a dead one, if any.
+        decided: number of decided rows of the present rollout; the chunk that is being executed is the last of these.
     """
 
     handle: Handle
@@ -35,18 +35,18 @@ class HandlePart:
 
     @property
     def is_ready(self) -> bool:
-        """Whether the next decision could be made without waiting."""
+        """Return whether the next decision can be made without waiting."""
         return self.future is None or self.future.done()
 
     def revived(self) -> int:
-        """Wait until the new worker is there; returns how many it took."""
+        """Wait until the new worker is ready, and return the number of restarts that it took."""
         revival, self.future = self.future, None
         assert isinstance(revival, Revival)
         self.observation = revival.result()
         return revival.restarts
 
     def acting_observation(self) -> Observation:
-        """The rows that act, without a copy where all do."""
+        """Return the acting rows of the observation; without a copy where all rows act."""
         assert self.observation is not None
         everybody = len(self.acting) == len(self.columns)
         return self.observation if everybody else self.observation.select(self.acting)
@@ -54,7 +54,7 @@ class HandlePart:
 
 @dataclass
 class FinalObservation:
-    """The last observation (one row) of an episode that the time limit ended, and where its value belongs."""
+    """The last observation (one row) of an episode that the time limit ended, and the rollout entry of its value."""
 
     row: int
     column: int
@@ -90,12 +90,12 @@ def join_finals(finals: list[FinalObservation]) -> tuple[Observation, NoiseKeys]
 
 
 def zero_unexecuted(values: Array, steps: Array) -> Array:
-    """Values [n, Hx], zero where nothing was executed."""
+    """Return values [n, Hx] with zeros where no control step was executed."""
     return np.where(np.arange(values.shape[1]) < steps[:, None], values, 0)
 
 
 def split_snapshots(state: dict[str, Array]) -> list[dict[str, Array]]:
-    """Per simulator, in order, the arrays saved as "simulator/<number>/<name>"."""
+    """Return the arrays saved as "simulator/<number>/<name>", one dictionary per simulator, in order."""
     result: dict[int, dict[str, Array]] = {}
     for key, array in state.items():
         if key.startswith("simulator/"):

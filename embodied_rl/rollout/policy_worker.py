@@ -1,4 +1,4 @@
-"""Who does what: simulators simulate, a policy worker infers, a learner learns, scorers judge.
+"""The roles of a run: simulators simulate, a policy worker infers, a learner learns, scorers judge.
 
 Each role is an ordinary object without processes inside; a handle (`embodied_rl.runtime`) decides where it runs.
 A simulator is the contract's `Simulator`. The learner is an algorithm on every rank. On one device policy and learner
@@ -21,25 +21,25 @@ log = logging.getLogger(__name__)
 
 
 class PolicyWorker:
-    """Infers with the weights it was given last."""
+    """Infers with the weights that were loaded last."""
 
     def __init__(self, actor: Actor) -> None:
         torch.set_num_threads(1)
         self.actor = actor.eval()
 
     def close(self) -> None:
-        """Nothing is held that the process does not free."""
+        """Do nothing: the end of the process frees everything."""
 
     def act(self, observation: Observation, keys: NoiseKeys, explore: bool) -> Decision:
-        """See `Actor.act`."""
+        """Choose actions; see `Actor.act`."""
         return self.actor.act(observation, keys, explore)
 
     def value(self, observation: Observation, keys: NoiseKeys) -> Tensor:
-        """See `Actor.value`."""
+        """Compute values; see `Actor.value`."""
         return self.actor.value(observation, keys)
 
     def load(self, weights: Weights, exploration: dict[str, float]) -> int:
-        """Take over weights between two calls, and how strongly to explore; returns their version."""
+        """Load weights and exploration settings between two calls, and return the version of the weights."""
         load_weights(self.actor, weights)
         self.actor.explore_with(exploration)
         self.actor.version = weights.version
@@ -47,7 +47,7 @@ class PolicyWorker:
 
 
 class RemotePolicy:
-    """What a collector takes for an actor while a `PolicyWorker` infers behind a handle.
+    """The policy that a collector calls while a `PolicyWorker` infers behind a handle.
 
     A worker that dies is replaced and asked again: the same weights, observation and noise keys give the same action,
     so that nothing is lost.
@@ -65,7 +65,7 @@ class RemotePolicy:
         self._complete = False
 
     def refresh(self) -> None:
-        """Send the newest weights; at first everything, then what is learned."""
+        """Send the newest weights: all tensors to a new worker, later only trainable ones and buffers."""
         while True:
             weights = publish_weights(self.actor, self.actor.version, everything=not self._complete)
             try:
@@ -76,11 +76,11 @@ class RemotePolicy:
                 self._replace(death)
 
     def act(self, observation: Observation, keys: NoiseKeys, explore: bool) -> Decision:
-        """See `Actor.act`."""
+        """Choose actions in the worker; see `Actor.act`."""
         return self._ask("act", observation, keys, explore)
 
     def value(self, observation: Observation, keys: NoiseKeys) -> Tensor:
-        """See `Actor.value`."""
+        """Compute values in the worker; see `Actor.value`."""
         return self._ask("value", observation, keys)
 
     def _ask(self, method: str, *args: Any) -> Any:

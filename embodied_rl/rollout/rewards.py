@@ -1,7 +1,7 @@
-"""What algorithms learn from: the one place where the columns of a rollout's reward become one.
+"""The reward that algorithms learn from: the only place that combines the reward columns of a rollout.
 
-`reward` is the simulator's and stays as it is, in reports, curricula and the replay storage. `shaping` and `bonus` are
-filled by whoever scores, before an algorithm asks. Shapes: T decisions, N environments.
+`reward` is the simulator's and stays unchanged, in reports, curricula and the replay storage. Scorers fill `shaping`
+and `bonus` before an algorithm reads them. Shapes: T decisions, N environments.
 """
 
 from torch import Tensor
@@ -12,11 +12,11 @@ from embodied_rl.rollout.buffer import Rollout
 
 
 def compose_reward(rollout: Rollout, discount: Discount | None) -> Tensor:
-    """float32 [T, N]: the reward of each decision.
+    """Compute the reward of each decision, float32 [T, N].
 
     Args:
-        rollout: with its columns.
-        discount: of the algorithm, which counts within a chunk where it is per control step; None counts alike.
+        rollout: its reward columns are combined.
+        discount: of the algorithm; applied within a chunk only where it is per control step. None means no discount.
 
     Returns:
         Discounted sum of the simulator's rewards over the executed steps, plus shaping, plus bonus.

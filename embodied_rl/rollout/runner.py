@@ -1,9 +1,9 @@
-"""Running given episodes with a policy: one loop for evaluation, collecting, filming and demonstrations.
+"""A runner for given episodes with a policy: one loop for evaluation, collecting, filming and demonstrations.
 
-The runner decides and steps; observers keep what they want to know. All that a result depends on follows from the
-episode: its seed in the simulator, its index in the policy's noise. So results do not depend on how many simulators
-there are, or on which of them ran what; but for rounding, because a network computes a small batch by other operations
-than a large one.
+The runner decides and steps; observers record the data they need. A result depends only on the episode: on its seed in
+the simulator and on its index in the policy's noise. So results do not depend on the number of simulators, or on which
+simulator ran which episode, except for rounding: a network computes a small batch by other operations than a large
+one.
 
 Shapes: n environments of one handle, m ≤ n rows that decide, h actions of a chunk, A action dimensions.
 """
@@ -26,13 +26,13 @@ log = logging.getLogger(__name__)
 
 @dataclass(eq=False)
 class RunningEpisode:
-    """An episode under way.
+    """An episode that is running.
 
     Attributes:
-        row: its environment, among those of its simulator.
-        episode: what runs there.
-        decisions: chunks that the policy has chosen for it.
-        steps: control steps that it has taken.
+        row: index of its environment in its simulator.
+        episode: the episode that runs there.
+        decisions: number of chunks that the policy has chosen for it.
+        steps: number of control steps that it has taken.
         pending: float32 [≤ h, A], chosen actions that have not been handed to the simulator yet.
     """
 
@@ -44,28 +44,28 @@ class RunningEpisode:
 
 
 class Observer:
-    """What the runner tells of the episodes of one simulator; a subclass overrides what it wants to know.
+    """Receives the events of one simulator's episodes; a subclass overrides the methods it needs.
 
     Observations and results hold all n rows, and later calls of the simulator may overwrite them: observers copy what
     they keep.
     """
 
     def on_start(self, started: Sequence[RunningEpisode], observation: Observation) -> None:
-        """Episodes began, with their first observation. They begin anew where a simulator's worker died."""
+        """Handle episodes that began, with their first observation. They begin anew where a simulator's worker died."""
 
     def on_step(self, running: Sequence[RunningEpisode], before: Observation, result: StepResult) -> None:
-        """The simulator executed actions for these episodes; `before` is what was seen before them."""
+        """Handle a step of the simulator for these episodes; `before` is the observation before the step."""
 
     def on_end(self, ended: Sequence[RunningEpisode]) -> None:
-        """Episodes ended in the step that `on_step` told of last."""
+        """Handle episodes that ended in the step of the last call of `on_step`."""
 
 
 @dataclass(frozen=True)
 class EpisodeRunner:
-    """A policy, and how it runs episodes; without exploration.
+    """Runs episodes with a policy, without exploration.
 
     Attributes:
-        policy: it never gets privileged state.
+        policy: never receives privileged state.
         spec: of the simulators.
         seed: of the policy's noise, together with an episode's index and the decision's number.
         executed: execute only so many actions of a chunk; None executes all that the policy returns.
@@ -86,7 +86,7 @@ class EpisodeRunner:
     def run(
         self, handles: Sequence[Handle], envs_per_handle: int, episodes: Sequence[Episode], observer: Observer
     ) -> None:
-        """Run each episode once; while one simulator's rows are inferred, the others simulate.
+        """Run each episode once; while the policy infers for one simulator, the others simulate.
 
         Episodes start in the order given, in rows from 0 on; an environment that finds no next episode is parked. A
         simulator whose worker dies is restarted, and its unfinished episodes start again.
@@ -95,10 +95,10 @@ class EpisodeRunner:
             handles: each with `envs_per_handle` environments.
             envs_per_handle: n.
             episodes: with indices that differ.
-            observer: is told what happens.
+            observer: receives the events of all episodes.
 
         Raises:
-            UserError: indices that repeat, or NaN from the policy or the simulator, saying in which episode.
+            UserError: two episodes share an index, or the policy or the simulator returned NaN; the message says where.
             WorkerDied: a worker died more often than its handle restarts it.
         """
         if len({episode.index for episode in episodes}) != len(episodes):
@@ -113,10 +113,10 @@ class EpisodeRunner:
                     part.advance()
 
     def decide(self, observation: Observation, running: Sequence[RunningEpisode]) -> None:
-        """Choose a chunk for each of m episodes, into `pending`; `observation` holds their m rows.
+        """Choose a chunk for each of m episodes and store it in `pending`; `observation` holds their m rows.
 
         Raises:
-            UserError: the simulator's state or the policy's actions are not finite, saying in which episode.
+            UserError: the simulator's state or the policy's actions are not finite; the message names the episode.
         """
         keys = NoiseKeys(
             self.seed,
@@ -130,7 +130,7 @@ class EpisodeRunner:
             each.pending, each.decisions = chunk, each.decisions + 1
 
     def _check(self, values: Array, running: Sequence[RunningEpisode], who: str, meaning: str) -> None:
-        """Raise `UserError` where `values` [m, ...], the rows of `running`, are not finite."""
+        """Raise `UserError` when `values` [m, ...], the rows of `running`, are not finite."""
         finite = np.isfinite(values.reshape(len(values), -1)).all(axis=1)
         if not finite.all():
             bad = running[int(np.argmin(finite))]
@@ -140,7 +140,7 @@ class EpisodeRunner:
 
 
 class _Slice:
-    """One simulator: what runs in each of its environments, what runs next there, and the call under way."""
+    """One simulator: the current and the next episode of each of its environments, and the pending call."""
 
     def __init__(
         self, runner: EpisodeRunner, handle: Handle, envs: int, share: int, queue: deque[Episode], observer: Observer
@@ -158,7 +158,7 @@ class _Slice:
         return any(each is not None for each in self._running)
 
     def advance(self) -> None:
-        """Wait for the simulator, tell what it did, and send it the next actions."""
+        """Wait for the simulator, report its result to the observer, and send it the next actions."""
         assert self._call is not None, "a busy slice has a call under way"
         try:
             self._receive(self._call.result())
@@ -188,7 +188,7 @@ class _Slice:
             self._observer.on_start(started, self._observation)
 
     def _count(self, result: StepResult) -> list[RunningEpisode]:
-        """Tell what was executed and which episodes ended; returns those that began in their place."""
+        """Report executed steps and ended episodes to the observer; return the episodes that began in their place."""
         assert self._observation is not None, "a step follows an observation"
         running = self._active()
         for each in running:
@@ -222,6 +222,6 @@ class _Slice:
 
 
 def split_into_batches(episodes: Sequence[Episode], size: int) -> Iterator[Sequence[Episode]]:
-    """At most `size` episodes at a time, for those that have to start together."""
+    """Yield at most `size` episodes at a time, for simulators whose episodes start together."""
     for start in range(0, len(episodes), size):
         yield episodes[start : start + size]

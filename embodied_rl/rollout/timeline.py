@@ -1,4 +1,4 @@
-"""Who did what when: what every figure on time is computed from, and what a trace shows."""
+"""The timeline of a rollout: what each process did when. All time metrics and traces are computed from it."""
 
 import time
 from collections.abc import Iterator, Sequence
@@ -14,14 +14,14 @@ RANK = "rank"
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A stretch of time in which somebody did one thing.
+    """A time interval in which a rank or a simulator did one kind of work.
 
     Attributes:
         who: the rank, or a simulator's name.
-        what: simulate, infer, value (of what follows the last decisions), wait (for a simulator) or learn.
+        what: simulate, infer, value (of final and last observations), wait (for a simulator) or learn.
         began: seconds on the clock `time.monotonic`, which all processes of a machine share.
-        seconds: it took.
-        size: environments, or rows that were learned from.
+        seconds: duration.
+        size: number of environments, or of rows that were learned from.
     """
 
     who: str
@@ -33,12 +33,12 @@ class Span:
 
 @dataclass
 class Timeline:
-    """The spans of one rank's rollout, in the order in which the rank came to know of them.
+    """The spans of one rank's rollout, in the order in which the rank recorded them.
 
     Attributes:
         spans: see `Span`.
         began: when the rollout began.
-        total: seconds that it took.
+        total: duration of the rollout in seconds.
     """
 
     spans: list[Span] = field(default_factory=list)
@@ -46,12 +46,12 @@ class Timeline:
     total: float = 0.0
 
     def add(self, who: str, what: str, began: float, seconds: float, size: int = 0) -> None:
-        """Note what somebody else has measured."""
+        """Add a span that was measured elsewhere."""
         self.spans.append(Span(who, what, began, seconds, size))
 
     @contextmanager
     def record(self, what: str, size: int = 0) -> Iterator[None]:
-        """Note what this rank does meanwhile, also where it fails."""
+        """Record the `with` block as a span of this rank, also when the block fails."""
         began = time.monotonic()
         try:
             yield
@@ -59,52 +59,52 @@ class Timeline:
             self.add(RANK, what, began, time.monotonic() - began, size)
 
     def finish(self) -> None:
-        """The rollout is complete."""
+        """Set `total` at the end of the rollout."""
         self.total = time.monotonic() - self.began
 
     def seconds(self, *what: str) -> float:
-        """Of all spans in which one of these was done."""
+        """Return the seconds of all spans of these kinds together."""
         return sum(span.seconds for span in self.spans if span.what in what)
 
     @property
     def inference(self) -> float:
-        """Seconds in the actor, values included."""
+        """Return the seconds in the actor, including the computation of values."""
         return self.seconds(INFER, VALUE)
 
     @property
     def ends(self) -> float:
-        """Of that, for the values of what follows the last decisions."""
+        """Return the seconds in the actor for the values of final and last observations; a part of `inference`."""
         return self.seconds(VALUE)
 
     @property
     def waiting(self) -> float:
-        """Seconds in which the rank had nothing to do because simulators were at work."""
+        """Return the seconds in which the rank waited for simulators."""
         return self.seconds(WAIT)
 
     @property
     def simulating(self) -> float:
-        """Busy seconds of the simulators, all together."""
+        """Return the busy seconds of all simulators together."""
         return self.seconds(SIMULATE)
 
 
 def summarise_utilisation(
     timelines: Sequence[Timeline], ranks: Sequence[Timeline], cores: int, inline: bool
 ) -> dict[str, float]:
-    """What came of the time of one iteration.
+    """Compute how the time of one iteration was used.
 
     Args:
-        timelines: of all who collect: the ranks themselves, or rollout workers.
-        ranks: of those who learn.
-        cores: of the machine; those who collect share them evenly.
+        timelines: of all collecting processes: the ranks themselves, or rollout workers.
+        ranks: timelines of the learning ranks.
+        cores: of the machine; the collecting processes share them evenly.
         inline: whether simulators run in the ranks' own processes.
 
     Returns:
-        busy/simulators, busy/policy, busy/learner: share of the iteration in which one of them was at work, a mean over
-        those there are.
-        bubble: share of the rollout in which the busiest of the rank and its cores had nothing to do, as the planner's
-        model defines it.
-        wait_p50, wait_p95: seconds of a wait for a simulator.
-        batch_mean, batch_least: environments of an inference.
+        busy/simulators, busy/policy, busy/learner: share of the iteration in which a simulator, a policy or a learner
+        was busy, a mean over all of that kind.
+        bubble: share of the rollout in which the busier of the rank and its cores was idle, as the planner's model
+        defines it.
+        wait_p50, wait_p95: median and 95th percentile of the seconds of a wait for a simulator.
+        batch_mean, batch_least: mean and smallest number of environments of an inference.
     """
     spans = [span for timeline in timelines for span in timeline.spans]
     seconds = sum(_length(timeline) for timeline in ranks) / len(ranks)
@@ -128,7 +128,7 @@ def _sum(spans: Sequence[Span], *what: str) -> float:
 
 
 def _length(timeline: Timeline) -> float:
-    """Of the whole iteration, from the first to the last thing done."""
+    """Return the seconds of the whole iteration, from its start to the end of its last span."""
     ends = [span.began + span.seconds for span in timeline.spans]
     return max([*ends, timeline.began + timeline.total]) - timeline.began
 

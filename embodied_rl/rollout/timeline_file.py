@@ -1,4 +1,4 @@
-"""Timelines of the iterations that a run kept, one with each checkpoint: `<run>/timelines/<iteration>.json`."""
+"""Timeline files of a run, one with each checkpoint: `<run>/timelines/<iteration>.json`."""
 
 import json
 from collections.abc import Sequence
@@ -13,17 +13,17 @@ FOLDER = "timelines"
 
 
 def keep_timelines(folder: Path, iteration: int, timelines: Sequence[Timeline]) -> None:
-    """Store the timelines of all ranks in a run's folder."""
+    """Write the timelines of all ranks to a run's folder."""
     (folder / FOLDER).mkdir(exist_ok=True)
     content = [{"began": t.began, "total": t.total, "spans": [astuple(span) for span in t.spans]} for t in timelines]
     write_text(folder / FOLDER / f"{iteration:08d}.json", json.dumps(content) + "\n")
 
 
 def read_timelines(folder: Path, iteration: int | None) -> tuple[int, list[Timeline]]:
-    """The timelines of an iteration, by default of the newest that was kept.
+    """Read the timelines of an iteration (by default the newest one); return the iteration and the timelines.
 
     Raises:
-        UserError: it was not kept.
+        UserError: no timeline of the iteration was kept.
     """
     kept = sorted(int(file.stem) for file in (folder / FOLDER).glob("*.json"))
     if not kept:

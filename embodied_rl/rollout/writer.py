@@ -1,4 +1,4 @@
-"""What a collector writes to, decision by decision: a rollout, a replay storage, or both.
+"""The interface that a collector writes to, decision by decision: a rollout, a replay storage, or both.
 
 Shapes: n environments of one call, Hx executed actions of a chunk, A action dimensions.
 """
@@ -13,24 +13,24 @@ from embodied_rl.interfaces.sim import Array, Episode, Observation, SimulatorSpe
 
 
 class Writer(Protocol):
-    """Takes decisions, then what came of them; `columns` (int64 [n]) are environments, `row` is one of a rollout.
+    """Stores decisions, then their results; `columns` (int64 [n]) are environments, `row` is a row of a rollout.
 
     Attributes:
-        final_pictures: whether it looks at the last observation of episodes that terminated.
+        final_pictures: whether the writer reads the last observation of episodes that terminated.
     """
 
     final_pictures: bool
 
     def check_sizes(self, spec: SimulatorSpec, num_envs: int, executed: int) -> None:
-        """Find out whether it has room for what so many environments of a simulator do.
+        """Check that the writer has room for the data of this many environments of a simulator.
 
         Args:
             spec: of the simulator.
-            num_envs: columns.
+            num_envs: number of columns.
             executed: Hx.
 
         Raises:
-            UserError: it was made for something else.
+            UserError: the writer was made for other sizes or for another simulator.
         """
         ...
 
@@ -43,35 +43,35 @@ class Writer(Protocol):
         observation: Observation,
         keys: NoiseKeys,
     ) -> None:
-        """Store decisions of the environments `columns`, which run `episodes`, in one row or a row each.
+        """Store the decisions of environments `columns`, which run `episodes`, in one row or a row each.
 
         Args:
             row: of the rollout; int64 [n] for a row each.
             columns: environments.
             decision: n rows.
-            episodes: n of them.
-            observation: n rows, what was decided on. Its images may be views that change later: copy them.
-            keys: of these decisions, n of them.
+            episodes: n episodes.
+            observation: n rows, the inputs of the decisions. Its images may be views that change later: copy them.
+            keys: n noise keys of these decisions.
         """
         ...
 
     def write_result(self, row: int, columns: Tensor, result: StepResult, rows: Array) -> None:
-        """Store what `rows` (int64 [n]) of a result say of the environments `columns`."""
+        """Store `rows` (int64 [n]) of a result for the environments `columns`."""
         ...
 
     def lose_episodes(self, row: int, columns: Tensor, first_rows: Array) -> None:
-        """Forget the episodes that `columns` run: a worker died with them, and nothing of them may be learned from.
+        """Discard the running episodes of `columns`: their worker died, and nothing may be learned from them.
 
         Args:
-            row: of the rollout, the last one they reached; -1 between two rollouts.
+            row: the last row of the rollout that these episodes reached; -1 between two rollouts.
             columns: environments.
-            first_rows: int64 [n], the first row of the rollout that holds something of them.
+            first_rows: int64 [n], the first row of the rollout that holds data of each episode.
         """
         ...
 
 
 def select_outcome(result: StepResult, rows: Array) -> dict[str, Array]:
-    """What `rows` of a result say, as "reward", "success", "source", "steps", "terminated" and "truncated".
+    """Return `rows` of a result as "reward", "success", "source", "steps", "terminated" and "truncated".
 
     Entries j ≥ steps are zero (False, HOLD), and a termination wins over a truncation.
     """

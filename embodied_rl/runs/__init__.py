@@ -1,1 +1,1 @@
-"""What a run leaves on disk, and what it shows while it lasts."""
+"""The files of a run on disk, and its progress display."""

@@ -1,4 +1,4 @@
-"""Writing files that are either whole or absent, and errors that say which setting put them there."""
+"""Write files atomically, and report write errors with the setting that chose the path."""
 
 import errno
 import os
@@ -16,15 +16,15 @@ _REFUSED = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST,
 
 
 class StorageError(UserError):
-    """A run cannot write where its configuration tells it to."""
+    """An error raised if a run cannot write to a path from its configuration."""
 
 
 @contextmanager
 def explain_errors(path: Path, key: str = "run.root") -> Iterator[None]:
-    """Turn a full disk or a refused write below `path` into an error that names the path and the key that led there.
+    """Turn a full disk or a refused write below `path` into an error that names path and key; a context manager.
 
     Raises:
-        StorageError: instead of the OSError, for those two causes; any other OSError passes unchanged.
+        StorageError: replaces the OSError for these two causes; any other OSError passes unchanged.
     """
     try:
         yield
@@ -39,7 +39,7 @@ def explain_errors(path: Path, key: str = "run.root") -> Iterator[None]:
 
 
 def sync_folder(folder: Path) -> None:
-    """Make renames inside `folder` survive a power cut."""
+    """Sync `folder` to disk, so that renames inside it survive a power cut."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -48,10 +48,10 @@ def sync_folder(folder: Path) -> None:
 
 
 def make_folder(path: Path, key: str) -> Path:
-    """A folder for results, with its parents.
+    """Make a folder for results, with its parents, and return its path.
 
     Raises:
-        StorageError: it cannot be made; the message names the key that holds it.
+        StorageError: the folder cannot be made; the message names the key that chose it.
     """
     with explain_errors(path, key):
         path.mkdir(parents=True, exist_ok=True)
@@ -60,10 +60,10 @@ def make_folder(path: Path, key: str) -> Path:
 
 @contextmanager
 def replace_file(path: Path, key: str = "run.root") -> Iterator[Path]:
-    """Another path to write; it takes the place of `path` in one step when the block ends without an error.
+    """Yield a temporary path to write, and rename it to `path` when the block ends without an error; a context manager.
 
     Raises:
-        StorageError: the disk is full or the folder refuses the write; the message names the key that led there.
+        StorageError: the disk is full or the folder refuses the write; the message names the key that chose the path.
     """
     temporary = path.with_name(f"{TEMPORARY}{path.name}-{os.getpid()}")  # no reader looks for such a suffix
     with explain_errors(path, key):
@@ -75,7 +75,7 @@ def replace_file(path: Path, key: str = "run.root") -> Iterator[Path]:
 
 
 def settle_file(temporary: Path, path: Path) -> None:
-    """Move a written file to its place, for good: a power cut takes neither its content nor its name."""
+    """Sync a written file, rename it to `path` and sync the folder: content and name survive a power cut."""
     with temporary.open("rb") as file:
         os.fsync(file.fileno())
     temporary.replace(path)
@@ -83,7 +83,7 @@ def settle_file(temporary: Path, path: Path) -> None:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Replace `path` in one step: a reader, or a run that resumes, sees the old text or the new one, never a part.
+    """Write `text` to `path` atomically: a reader, or a resuming run, sees the old text or the new one, never a part.
 
     Raises:
         StorageError: the disk is full or the folder refuses the write.

@@ -22,23 +22,23 @@ _STATE_FILES = "checkpoints/[0-9]*/state.json"
 
 @dataclass(frozen=True)
 class RunFolder:
-    """One run on disk. Make it with `create`, `open` or `latest`."""
+    """The folder of one run. Make it with `create`, `open` or `latest`."""
 
     path: Path
 
     @classmethod
     def create(cls, root: str | Path, experiment: str, seed: int, now: datetime | None = None) -> "RunFolder":
-        """A new folder; where the name is taken a suffix is added, so that nothing is ever overwritten.
+        """Create a new folder; if the name is taken, add a suffix, so that nothing is overwritten.
 
         Args:
             root: the setting `run.root`.
-            experiment: the setting `run.experiment`; one folder level each.
+            experiment: the setting `run.experiment`; it becomes one folder level.
             seed: the run's seed, shown in the name.
-            now: start of the run; the present by default.
+            now: start of the run; the current time by default.
 
         Raises:
             StorageError: `root` cannot be written, or its disk is full.
-            UserError: the experiment's name is not the name of one folder.
+            UserError: the experiment's name is not a single folder name.
         """
         if Path(experiment).name != experiment:
             raise UserError(f"run.experiment must be a plain name without slashes, not {experiment!r}.")
@@ -52,10 +52,10 @@ class RunFolder:
 
     @classmethod
     def open(cls, path: str | Path) -> "RunFolder":
-        """An existing run folder, told by its `config.yaml` or `checkpoints/`.
+        """Open an existing run folder, recognised by its `config.yaml` or `checkpoints/`.
 
         Raises:
-            UserError: there is no run in `path`.
+            UserError: `path` contains no run.
         """
         folder = cls(Path(path))
         if not (folder.config.is_file() or folder.checkpoints.is_dir()):
@@ -65,7 +65,7 @@ class RunFolder:
 
     @classmethod
     def latest(cls, root: str | Path) -> "RunFolder":
-        """The newest training run below `root`, which is what `resume=last` means; it may have no checkpoint yet.
+        """Return the newest training run below `root`, as for `resume=last`; it may have no checkpoint yet.
 
         Raises:
             UserError: there is no training run below `root`.
@@ -102,27 +102,27 @@ class RunFolder:
 
     @property
     def seed(self) -> int | None:
-        """The seed in the folder's name; None for a renamed folder."""
+        """Return the seed in the folder's name; None for a renamed folder."""
         match = _NAME.match(self.path.resolve().name)
         return int(match["seed"]) if match else None
 
     def overrides(self) -> tuple[str, ...]:
-        """What the user typed behind the command, one override a line."""
+        """Return the overrides that the user typed after the command."""
         file = self.path / "overrides.txt"
         return tuple(file.read_text(encoding="utf-8").splitlines()) if file.is_file() else ()
 
     def write_config(self, config_yaml: str, overrides: Sequence[str]) -> None:
-        """Save the composed configuration and the overrides that led to it."""
+        """Write the composed configuration and the overrides it was composed from."""
         write_text(self.config, config_yaml)
         write_text(self.path / "overrides.txt", "".join(f"{override}\n" for override in overrides))
 
     def new_evaluation(self, split: str, now: datetime | None = None) -> Path:
-        """A new folder `eval/<split>_<time>`, made."""
+        """Make a new folder `eval/<split>_<time>` and return its path."""
         return make_evaluation_folder(self.evaluations, split, now)
 
 
 def make_evaluation_folder(parent: Path, split: str, now: datetime | None = None) -> Path:
-    """A new folder `<parent>/<split>_<YYYYmmdd-HHMMSS>`; a taken name gets a suffix."""
+    """Make a new folder `<parent>/<split>_<YYYYmmdd-HHMMSS>` and return its path; a taken name gets a suffix."""
     with explain_errors(parent):
         parent.mkdir(parents=True, exist_ok=True)
         return _claim(parent / f"{split}_{(now or datetime.now()).strftime('%Y%m%d-%H%M%S')}")

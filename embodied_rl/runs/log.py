@@ -1,4 +1,4 @@
-"""What a run reports while it goes: metrics.jsonl, TensorBoard and the live table, on one rank and silent on others."""
+"""The log of a run: metrics.jsonl, TensorBoard and the live table on one rank; nothing on the other ranks."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -10,13 +10,13 @@ from embodied_rl.runs.progress import Progress
 
 
 class RunLog:
-    """Says nothing; `open_log` gives the one that speaks."""
+    """A log that writes nothing; `open_log` yields the log that does."""
 
     def write(self, iteration: int, figures: Mapping[str, Any]) -> None:
-        """Record one iteration."""
+        """Record the metrics of one iteration."""
 
     def note(self, text: str) -> None:
-        """Tell the user one line."""
+        """Show one line of text to the user."""
 
 
 class _SpeakingLog(RunLog):
@@ -35,12 +35,12 @@ class _SpeakingLog(RunLog):
 def open_log(
     folder: RunFolder, iterations: int, start: int, *, speaks: bool, tensorboard: bool, live: bool
 ) -> Iterator[RunLog]:
-    """The log of a run of `iterations`, of which `start` are done.
+    """Yield the log of a run; a context manager.
 
     Args:
-        folder: of the run.
-        iterations: of the whole run.
-        start: iterations done before; lines of metrics.jsonl beyond them go.
+        folder: folder of the run.
+        iterations: number of iterations of the whole run.
+        start: iterations already done; later lines of metrics.jsonl are removed.
         speaks: False on every rank but the first.
         tensorboard: write TensorBoard events too.
         live: show a table that redraws itself, on a terminal.

@@ -1,7 +1,7 @@
-"""metrics.jsonl: one JSON object per iteration, and TensorBoard beside it.
+"""Write and read metrics.jsonl, with one JSON object per iteration; also write TensorBoard events.
 
-Keys have the form `<where>/<what>`. What depends on the clock stands under `time/`; everything else is the same in two
-runs of one seed. Names that reports and the live table know:
+Keys have the form `<group>/<metric>`. Values that depend on the clock are under `time/`; all others are equal in two
+runs with the same seed. Names that reports and the live table use:
 
     iteration, total/control_steps, total/episodes,
     rollout/success, rollout/return, update/kl, update/clip_share, update/entropy, update/value_loss,
@@ -26,11 +26,11 @@ class _Board(Protocol):
 
 
 class MetricsWriter:
-    """Appends iterations to `metrics.jsonl`; usable as a context manager.
+    """A writer that appends iterations to `metrics.jsonl`; usable as a context manager.
 
     Args:
         path: the file.
-        resumed: the last iteration that counts when a run resumes; lines beyond it, and a line that was cut off, go.
+        resumed: last iteration to keep when a run resumes; later lines and an incomplete line are removed.
         tensorboard: folder for TensorBoard events, or None.
     """
 
@@ -70,7 +70,7 @@ class MetricsWriter:
 
 
 def read_metrics(path: Path) -> list[dict[str, Value]]:
-    """All complete lines of a metrics file; an absent file has none, a last line cut off by a kill is left out."""
+    """Return all complete lines of a metrics file; none if the file is missing. An incomplete last line is left out."""
     if not path.is_file():
         return []
     rows: list[dict[str, Value]] = []
@@ -83,7 +83,7 @@ def read_metrics(path: Path) -> list[dict[str, Value]]:
 
 
 def find_first_reached(rows: Sequence[Mapping[str, Value]], success: float) -> tuple[int, float] | None:
-    """The iteration and the seconds since the run began at which an evaluation first showed that share of success."""
+    """Return iteration and elapsed seconds of the first evaluation with at least this success rate, or None."""
     for row in rows:
         found, iteration, seconds = row.get("eval/success"), row.get("iteration"), row.get("time/elapsed")
         if isinstance(found, float) and isinstance(iteration, int) and isinstance(seconds, float) and found >= success:
@@ -92,7 +92,7 @@ def find_first_reached(rows: Sequence[Mapping[str, Value]], success: float) -> t
 
 
 def _truncate(path: Path, last: int) -> None:
-    """Keep iterations up to `last`; a new run (last = -1) starts empty."""
+    """Remove lines after iteration `last`; a new run (last = -1) starts with an empty file."""
     if not path.is_file():
         return
     kept = [row for row in read_metrics(path) if isinstance(step := row.get("iteration"), int) and step <= last]
@@ -100,7 +100,7 @@ def _truncate(path: Path, last: int) -> None:
 
 
 def _plain(value: Any) -> Value:
-    """Python numbers for JSON; NaN and infinities become null, which JSON can hold."""
+    """Convert a value to a plain one for JSON; NaN and infinities become null."""
     if value is None or isinstance(value, str | bool | int):
         return value
     number = value.item() if hasattr(value, "item") else value
@@ -110,6 +110,6 @@ def _plain(value: Any) -> Value:
 
 
 def _board(folder: Path, resumed: int | None) -> _Board:
-    from torch.utils.tensorboard import SummaryWriter  # heavy, and not everybody wants it
+    from torch.utils.tensorboard import SummaryWriter  # heavy to import, so only on demand
 
     return SummaryWriter(str(folder), purge_step=None if resumed is None else resumed + 1)

@@ -1,4 +1,4 @@
-"""What a run shows while it lasts: a live table on a terminal, one plain line per iteration elsewhere."""
+"""Show the progress of a run: a live table on a terminal, one plain line per iteration elsewhere."""
 
 import time
 from collections import deque
@@ -16,14 +16,14 @@ _ROWS_SHOWN = 12
 
 @dataclass(frozen=True)
 class Column:
-    """One figure of the table: its heading, the metric it shows, and how."""
+    """A column of the table: its heading, its metric, and its number format."""
 
     heading: str
     metric: str
     form: str
 
     def text(self, metrics: Mapping[str, Any]) -> str:
-        """The figure, or a dash where this iteration has none."""
+        """Return the formatted metric, or a dash if this iteration has none."""
         value = metrics.get(self.metric)
         return "–" if value is None else format(float(value), self.form)
 
@@ -40,16 +40,15 @@ COLUMNS = (
 
 
 class Progress:
-    """Shows each iteration; a context manager, so that the terminal is left tidy after an error too.
+    """A display of each iteration; a context manager, so that the terminal is restored after an error, too.
 
     Args:
-        iterations: of the whole run.
+        iterations: number of iterations of the whole run.
         start: iterations done before, when a run resumes.
-        columns: the figures to show.
-        console: where to; standard output by default.
-        clock: seconds; replaced in tests.
-        live: False shows plain lines on a terminal too.
-        live: whether a terminal gets a table that redraws itself.
+        columns: the columns to show.
+        console: output; standard output by default.
+        clock: returns seconds; replaced in tests.
+        live: whether a terminal gets a table that redraws itself; False shows plain lines on a terminal, too.
     """
 
     def __init__(
@@ -79,11 +78,11 @@ class Progress:
             self._live.stop()
 
     def update(self, done: int, metrics: Mapping[str, Any]) -> None:
-        """Show an iteration.
+        """Show one iteration.
 
         Args:
-            done: iterations done, this one included.
-            metrics: what `MetricsWriter.write` got.
+            done: iterations done, including this one.
+            metrics: metrics of the iteration, as for `MetricsWriter.write`.
         """
         figures = [column.text(metrics) for column in self._columns]
         remaining = format_duration(self.remaining(done))
@@ -95,11 +94,11 @@ class Progress:
         self._live.update(self._table(), refresh=True)
 
     def note(self, text: str) -> None:
-        """One plain line; above the table where there is one."""
+        """Print one plain line, above the live table if there is one."""
         self._console.print(text, markup=False, soft_wrap=True)
 
     def remaining(self, done: int) -> float:
-        """Seconds to the end at the mean pace since this process began; infinite before its first iteration."""
+        """Estimate the seconds to the end from the mean pace of this process; infinite before its first iteration."""
         here = done - self._start
         return (self._clock() - self._began) / here * (self._iterations - done) if here > 0 else float("inf")
 
@@ -113,7 +112,7 @@ class Progress:
 
 
 def format_duration(seconds: float) -> str:
-    """e.g. 1h02m, 3m07s, 12s."""
+    """Format a duration, such as 1h02m, 3m07s or 12s; infinity becomes a dash."""
     if seconds == float("inf"):
         return "–"
     minutes, rest = divmod(round(seconds), 60)

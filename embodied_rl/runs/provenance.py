@@ -1,4 +1,4 @@
-"""Where a run came from: source, packages, hardware and command line."""
+"""Record the provenance of a run: source, packages, hardware and command line."""
 
 import json
 import os
@@ -22,13 +22,13 @@ _PACKAGE = Path(__file__).resolve().parents[1]
 
 @dataclass(frozen=True)
 class Provenance:
-    """What it takes to make a run again.
+    """The information needed to reproduce a run.
 
     Attributes:
-        commit: of the source tree this package runs from; None for an installed wheel.
+        commit: commit of the source tree of this package; None for an installed wheel.
         dirty: whether tracked files differed from that commit; the difference is in `git.diff`.
-        packages: distribution → version, of everything installed.
-        hardware: cores, cpu, memory in GiB, operating system, and accelerators where there are any.
+        packages: distribution → version of all installed distributions.
+        hardware: cores, cpu, memory in GiB, operating system, and accelerators if any.
         command: the command line, quoted for a shell.
         started: UTC, ISO 8601.
     """
@@ -43,7 +43,7 @@ class Provenance:
 
 
 def gather_provenance(source: Path = _PACKAGE) -> tuple[Provenance, str]:
-    """The present provenance, and the difference of the source tree from its commit ("" where there is none)."""
+    """Return the provenance of this process and the git diff of the source tree ("" if there is none)."""
     commit, difference = read_git_state(source)
     provenance = Provenance(
         commit=commit,
@@ -58,7 +58,7 @@ def gather_provenance(source: Path = _PACKAGE) -> tuple[Provenance, str]:
 
 
 def write_provenance(folder: Path, source: Path = _PACKAGE) -> Provenance:
-    """Save `provenance.json` and, where the source tree has changes, `git.diff` in a run folder."""
+    """Write `provenance.json` and, if the source tree has changes, `git.diff` into a run folder."""
     provenance, difference = gather_provenance(source)
     write_text(folder / FILE, json.dumps(asdict(provenance), indent=2) + "\n")
     if difference:
@@ -67,8 +67,8 @@ def write_provenance(folder: Path, source: Path = _PACKAGE) -> Provenance:
 
 
 def read_git_state(source: Path) -> tuple[str | None, str]:
-    """(commit, difference) of the repository that tracks `source`; (None, "") where none does."""
-    # An installed package can lie in the ignored .venv of somebody else's repository, which is not its source.
+    """Return (commit, diff) of the git repository that tracks `source`; (None, "") if no repository does."""
+    # An installed package can lie in the ignored .venv of another repository, which is not its source.
     if not _git(source, "ls-files", "--", "."):
         return None, ""
     commit = _git(source, "rev-parse", "HEAD")
@@ -76,13 +76,13 @@ def read_git_state(source: Path) -> tuple[str | None, str]:
 
 
 def list_package_versions() -> dict[str, str]:
-    """Distribution → version, sorted, of everything installed."""
+    """Return distribution → version of all installed distributions, sorted by name."""
     found = {str(item.metadata["Name"]): item.version for item in metadata.distributions() if item.metadata["Name"]}
     return dict(sorted(found.items(), key=lambda entry: entry[0].lower()))
 
 
 def describe_hardware() -> dict[str, str | int | float]:
-    """Cores this process may use, CPU model, memory, operating system, accelerators (if torch is loaded)."""
+    """Return the cores this process may use, CPU model, memory, system, and accelerators (if torch is loaded)."""
     found: dict[str, str | int | float] = {
         "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
         "cpu": _cpu_model(),
@@ -104,7 +104,7 @@ def _cpu_model() -> str:
 
 
 def _git(folder: Path, *arguments: str) -> str | None:
-    """Output of a git command, or None where git is absent, fails or takes too long."""
+    """Return the output of a git command, or None if git is missing, fails or takes too long."""
     command = ["git", "-C", str(folder), *arguments]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=_GIT_SECONDS, check=False)

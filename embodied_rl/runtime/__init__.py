@@ -1,1 +1,1 @@
-"""Where simulators and learners run: handles to workers, and ranks that learn together."""
+"""The runtimes in which simulators and learners run: one machine, or a Ray cluster."""

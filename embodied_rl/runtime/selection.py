@@ -1,4 +1,4 @@
-"""The runtime that a configuration names, and what its processes take of a cluster."""
+"""Selects the runtime that a configuration names, and launches the ranks of a run in it."""
 
 from collections.abc import Callable
 from importlib.util import find_spec
@@ -21,10 +21,10 @@ Job = TypeVar("Job")
 
 
 def select_runtime(config: TrainConfig) -> Runtime:
-    """Where the processes of a run live.
+    """Return the runtime that starts the processes of a run.
 
     Raises:
-        Unavailable: Ray is not installed. NoCluster: nobody answers at its address.
+        Unavailable: Ray is not installed. NoCluster: no cluster answers at the address.
     """
     return ThisMachine() if config.runtime == "local" else _cluster(config)
 
@@ -33,7 +33,7 @@ def launch_ranks(config: TrainConfig, function: Callable[[Job, Ranks], None], jo
     """Run `function(job, ranks)` on every rank of a run; see `embodied_rl.ranks.launch.launch_ranks`.
 
     Raises:
-        NoRoom: a cluster has less than the plan asks for.
+        NoRoom: the cluster has too few free resources for the plan.
     """
     if config.runtime == "local":
         return choose_launcher()(function, job, config.plan.ranks, timeout=timeout)
@@ -44,10 +44,10 @@ def launch_ranks(config: TrainConfig, function: Callable[[Job, Ranks], None], jo
 
 
 def check_runtime(config: TrainConfig) -> None:
-    """Find what would keep the processes of a run from starting, as far as this machine can tell.
+    """Check that the processes of a run can start, as far as this machine can tell.
 
     Raises:
-        Unavailable: Ray is not installed. UserError: torchrun has started this process, and Ray would start ranks.
+        Unavailable: Ray is not installed. UserError: torchrun started this process, but Ray is to start the ranks.
     """
     if config.runtime == "local":
         return
@@ -58,10 +58,10 @@ def check_runtime(config: TrainConfig) -> None:
 
 
 def list_nodes(config: TrainConfig) -> tuple[int, ...]:
-    """Cores of each node of the cluster that a run is to use; empty where it has none yet, or needs none.
+    """Return the cores of each node of a run's cluster, or an empty tuple if it has none yet, or needs none.
 
     Raises:
-        NoCluster: nobody answers at its address.
+        NoCluster: no cluster answers at the address.
     """
     if config.runtime == "local":
         return ()
@@ -74,7 +74,7 @@ def list_nodes(config: TrainConfig) -> tuple[int, ...]:
 
 
 def _cluster(config: TrainConfig) -> "RayRuntime":
-    from embodied_rl.runtime.ray.runtime import RayRuntime  # takes a second to import, and is an extra
+    from embodied_rl.runtime.ray.runtime import RayRuntime  # takes a second to import, and is optional
 
     asked = sum(share.cpus for share in make_bundles(config.plan, config.policy.device))
     return RayRuntime(config.cluster, cpus=asked)

@@ -1,1 +1,1 @@
-"""Simulators as configured: which one, in which Python environment, behind which handle."""
+"""Build simulators from a configuration: find the plug-in, its Python environment, and make handles."""

@@ -1,4 +1,4 @@
-"""From a configuration's `sim` node to simulators, in this process or in a worker, in this environment or another."""
+"""Build simulators from a `sim` node, in this process or a worker, in this Python environment or another."""
 
 from contextlib import closing
 from dataclasses import dataclass, replace
@@ -27,13 +27,13 @@ _specs: dict[tuple[str, str, str], SimulatorSpec] = {}
 
 @dataclass(frozen=True)
 class SimulatorKind:
-    """A simulator as configured, not built yet.
+    """A configured simulator that is not built yet.
 
     Attributes:
-        node: of the configuration.
+        node: the `sim` node of the configuration.
         simulator: the plug-in's class.
-        options: an instance of its `Config`.
-        interpreter: the Python environment it lives in; None where that is this one.
+        options: an instance of the plug-in's `Config`.
+        interpreter: the Python environment of the simulator; None for the current environment.
     """
 
     node: SimNode
@@ -43,34 +43,34 @@ class SimulatorKind:
 
     @staticmethod
     def find(node: SimNode) -> "SimulatorKind":
-        """Find the plug-in a node names, and the environment it lives in.
+        """Find the plug-in that a node names, and its Python environment.
 
         Raises:
-            UserError: unknown plug-in or key, or no such interpreter.
+            UserError: the plug-in, a key or the interpreter does not exist.
         """
         simulator, options = plugins.configure_plugin("sims", node, "sim")
         return SimulatorKind(node, simulator, options, python_environments.find_interpreter(node))
 
     @property
     def spec(self) -> SimulatorSpec:
-        """What it will be like; nothing is built.
+        """Return the spec of the simulator without building it.
 
         Raises:
-            Unavailable: its package, or something else that it needs, is not installed.
-            UserError: options that it does not take.
+            Unavailable: a package, or something else that the simulator needs, is not installed.
+            UserError: the simulator does not accept the options.
         """
         if self.interpreter is None:
             return self.ask("spec_of")
         key = (self.interpreter.python, plugins.find_path("sims", self.node.name), repr(self.options))
         if key not in _specs:
-            _specs[key] = replace(self.ask("spec_of"), device="cpu")  # its worker hands out arrays on the host
+            _specs[key] = replace(self.ask("spec_of"), device="cpu")  # its worker returns arrays on the host
         return _specs[key]
 
     def ask(self, method: str) -> Any:
-        """What a static method of the simulator's class says to its options, wherever the simulator lives.
+        """Call a static method of the simulator's class with its options, in the simulator's Python environment.
 
         Raises:
-            Unavailable: a package that it needs is not installed.
+            Unavailable: a package that the simulator needs is not installed.
         """
         if self.interpreter is not None:
             described = {"factory": plugins.find_path("sims", self.node.name)}
@@ -83,14 +83,14 @@ class SimulatorKind:
             raise self._missing(error) from None
 
     def build(self, num_envs: int) -> Simulator:
-        """For a caller who wants to wait for each call: in this process, or in a worker of its environment."""
+        """Build a simulator with blocking calls, in this process or in a worker of its Python environment."""
         if self.interpreter is None:
             return self._here(num_envs)
         handle = self.worker(num_envs, f"simulator '{self.node.name}'", PATIENT)
         return RemoteSimulator(handle, num_envs, self.simulator)
 
     def inline(self, num_envs: int, name: str, plan: Plan | None = None) -> Handle:
-        """Behind a handle, in this process where its environment is this one."""
+        """Return the handle of a simulator in this process, or of a worker if its Python environment differs."""
         if self.interpreter is not None:
             return self.worker(num_envs, name, plan or PATIENT)
         return InlineHandle(partial(self._here, num_envs), name)
@@ -98,7 +98,7 @@ class SimulatorKind:
     def worker(
         self, num_envs: int, name: str, plan: Plan, runtime: Runtime | None = None, share: NodeShare | None = None
     ) -> Handle:
-        """Behind a handle, in a process of its own, with the deadlines of a plan; by default on this machine."""
+        """Return the handle of a simulator in its own process, with a plan's deadlines; by default on this machine."""
         factory = plugins.find_path("sims", self.node.name)
         return self._process(factory, {"config": self.options, "num_envs": num_envs}, name, plan, runtime, share)
 
@@ -141,10 +141,10 @@ def make_handles(
     runtime: Runtime | None = None,
     share: NodeShare | None = None,
 ) -> list[Handle]:
-    """The simulators of who collects, slice by slice; `num_envs` are those of it, `runtime` starts processes.
+    """Make the simulators of one collector, slice by slice: `num_envs` environments in all; `runtime` starts workers.
 
-    Colocated: one simulator a slice, in this process, or in one of its own where it lives in another environment.
-    Split: each slice is spread over the workers.
+    Colocated: one simulator per slice, in this process, or in a worker if it needs another Python environment.
+    Split: each slice is divided over `plan.workers` workers.
     """
     if plan.allocation == "colocated":
         each = num_envs // plan.slices

@@ -1,17 +1,17 @@
-"""Python environments of simulators that cannot share ours: how each is made, and where it lies.
+"""Find the Python environments of simulators that cannot share ours, and the recipes that make them.
 
-A distribution that offers simulators says in `<its package>/environments/<simulator>.yaml` how to make one:
+A distribution that offers simulators holds the recipes as `<its package>/environments/<simulator>.yaml`:
 
-    about: what it is, in a line
-    python: ">=3.10,<3.14"            versions of Python that it runs on
-    size: disk it takes, and how long it takes, for people
-    steps:                            arguments of `pip install`, in turn
+    about: description in one line
+    python: ">=3.10,<3.14"            supported versions of Python
+    size: disk space and installation time, for people
+    steps:                            arguments of each `pip install`, in order
       - [torch==2.13.0]
       - [mani_skill==3.0.1, sapien==3.0.3]
-    remove: [torchvision]             packages that have to go again
-    system: what the operating system has to bring, and how
-    licence: what has to be accepted, and how; empty where nothing is
-    imports: [mani_skill]             what has to import once it is made
+    remove: [torchvision]             packages to uninstall afterwards
+    system: required system packages, and how to install them
+    licence: licence to accept, and how; empty if there is none
+    imports: [mani_skill]             modules that must import in the finished environment
 """
 
 import importlib.util
@@ -30,7 +30,7 @@ from embodied_rl.processes.interpreter import Interpreter
 
 @dataclass(frozen=True)
 class Recipe:
-    """How an environment is made; see the module."""
+    """A recipe for a Python environment; see the module docstring for the fields."""
 
     about: str
     python: str
@@ -43,7 +43,7 @@ class Recipe:
 
 
 def find_environments_folder() -> Path:
-    """The folder of all environments: $EMBODIED_RL_ENVIRONMENTS, or among the user's data."""
+    """Return the folder of all environments: $EMBODIED_RL_ENVIRONMENTS, or a folder in the user's data."""
     chosen = os.environ.get("EMBODIED_RL_ENVIRONMENTS")
     if chosen:
         return Path(chosen)
@@ -52,12 +52,12 @@ def find_environments_folder() -> Path:
 
 
 def find_environment_folder(name: str) -> Path:
-    """Where the environment of a simulator lies, or would lie."""
+    """Return the folder of a simulator's environment, whether it exists or not."""
     return find_environments_folder() / name
 
 
 def find_installed(name: str) -> Path | None:
-    """The interpreter of a simulator's environment; None where it has not been made, or not been finished."""
+    """Return the interpreter of a simulator's environment; None if the environment is missing or incomplete."""
     python = find_environment_folder(name) / "bin" / "python"
     return python if python.exists() and (find_environment_folder(name) / MARK).exists() else None
 
@@ -67,7 +67,7 @@ MARK = "embodied-rl.json"
 
 
 def find_recipe_file(name: str) -> Path | None:
-    """Where a simulator's recipe lies; None where it has none."""
+    """Return the path of a simulator's recipe; None if it has none."""
     package = plugins.find_path("sims", name).partition(":")[0].partition(".")[0]
     spec = importlib.util.find_spec(package)
     places = [] if spec is None else list(spec.submodule_search_locations or ())
@@ -76,10 +76,10 @@ def find_recipe_file(name: str) -> Path | None:
 
 
 def read_recipe(name: str) -> Recipe:
-    """How the environment of a simulator is made.
+    """Read the recipe of a simulator's environment.
 
     Raises:
-        UserError: no such simulator, or it needs none.
+        UserError: the simulator does not exist, or has no recipe.
     """
     file = find_recipe_file(name)
     if file is None:
@@ -91,7 +91,7 @@ def read_recipe(name: str) -> Recipe:
 
 
 def describe_remedy(name: str) -> str:
-    """What to do where a package that a simulator needs is missing."""
+    """Return the advice to show if a package that a simulator needs is missing."""
     if find_recipe_file(name) is None:
         return "Install it, or give sim.python=<an interpreter that has it>."
     return (
@@ -101,10 +101,10 @@ def describe_remedy(name: str) -> str:
 
 
 def find_interpreter(node: SimNode) -> Interpreter | None:
-    """The environment that a simulator lives in: the one given, the one that was made for it, or None for this one.
+    """Return the interpreter of a simulator: the given one, that of its installed environment, or None for this one.
 
     Raises:
-        UserError: `sim.python` is no interpreter, or `sim.pythonpath` has no folder.
+        UserError: `sim.python` is no interpreter, an entry of `sim.pythonpath` is no folder, or it is set without one.
     """
     for entry in node.pythonpath:
         if not Path(entry).expanduser().is_dir():

@@ -1,8 +1,8 @@
-"""What a file may say of a simulator. Policy files, run folders and benchmarks may come from strangers, and opening one
-must run no program that it names.
+"""Check the simulator settings in files. Policy files, run folders and benchmarks may come from strangers; opening such
+a file must not run a program that it names.
 
-Which settings decide that, `embodied_rl.interfaces.sim.trusted_setting` marks. They come from the command line, or from
-the configuration on this machine. `docs/security.md` says what may come from a stranger, and what may not.
+`embodied_rl.interfaces.sim.trusted_setting` marks the settings that decide which code runs. Their values come from the
+command line, or the configuration on this machine. `docs/security.md` lists what may come from a stranger or not.
 """
 
 import json
@@ -23,15 +23,15 @@ CLUSTERS = ("auto", "local")
 
 
 def check_settings(said: Mapping[str, Any], typed: Collection[str], source: str) -> None:
-    """A file decides nothing about which code runs.
+    """Check that a file does not decide which code runs.
 
     Args:
-        said: the node `sim` of the file.
-        typed: keys of `sim` that the user gave, which replace what the file says.
+        said: the `sim` node of the file.
+        typed: keys of `sim` that the user gave; they replace those of the file.
         source: the file, for messages.
 
     Raises:
-        UserError: naming the settings, and what to type by whoever trusts them; or no such simulator.
+        UserError: the file names code to run (the message gives the text to type instead), or an unknown simulator.
     """
     trusted = list_trusted_settings(str(said.get("name")))
     given = {key: said[key] for key in trusted if key in said and key not in typed}
@@ -46,24 +46,24 @@ def check_settings(said: Mapping[str, Any], typed: Collection[str], source: str)
 
 
 def list_trusted_settings(simulator: str) -> dict[str, Any]:
-    """The keys of `sim` that only a trusted source may give, with their defaults.
+    """Return the keys of `sim` that only a trusted source may set, with their defaults.
 
     Raises:
-        UserError: no such simulator.
+        UserError: the simulator does not exist.
     """
     return list_trusted_defaults(SimNode) | list_trusted_defaults(plugins.find_plugin("sims", simulator).Config)
 
 
 def repeat_trusted(stored: TrainConfig, typed: TrainConfig, file: Path) -> TrainConfig:
-    """The configuration of a run that continues, with the trusted settings as they were typed again.
+    """Return the configuration of a resumed run, with trusted settings taken from the command line.
 
     Args:
-        stored: what the run's folder says.
-        typed: what was composed from the command line that resumes it.
-        file: where `stored` was read, for messages.
+        stored: configuration in the folder of the run.
+        typed: configuration composed from the command line that resumes the run.
+        file: path of `stored`, for messages.
 
     Raises:
-        UserError: the folder names code to run, or a cluster, and nobody typed it; or something else was typed.
+        UserError: the folder sets trusted settings or a cluster that the user did not type, or other keys were typed.
     """
     keys, said, given = list_typed_settings(typed.run.overrides), thaw_config(stored.sim), thaw_config(typed.sim)
     if other := keys - list_trusted_settings(stored.sim.name).keys():
@@ -84,7 +84,7 @@ def repeat_trusted(stored: TrainConfig, typed: TrainConfig, file: Path) -> Train
 
 
 def list_typed_settings(overrides: Sequence[str]) -> set[str]:
-    """The keys of `sim` among overrides as they were typed: "options" for `sim.options.reward_type=dense`."""
+    """Return the keys of `sim` among typed overrides, such as "options" for `sim.options.reward_type=dense`."""
     names = [text.lstrip("+~").partition("=")[0] for text in overrides]
     return {name.split(".")[1] for name in names if name.startswith("sim.")}
 
@@ -94,7 +94,7 @@ def _is_typed(key: str, overrides: Sequence[str]) -> bool:
 
 
 def is_harmless(value: Any) -> bool:
-    """Whether a value names nothing: numbers, nothing at all, and groups and lists of them."""
+    """Return whether a value cannot name code: None, numbers, and mappings and lists of them."""
     if isinstance(value, Mapping):
         return all(is_harmless(each) for each in value.values())
     if isinstance(value, list | tuple):
@@ -103,7 +103,7 @@ def is_harmless(value: Any) -> bool:
 
 
 def format_override(key: str, value: Any) -> str:
-    """What to type in a shell to set a key; control characters are shown, not sent to the terminal."""
+    """Return the shell text that sets a key; control characters are escaped, not sent to the terminal."""
     text = value if isinstance(value, str) and value.isprintable() and not set(value) & set("{}[],='\" ") else None
     return shlex.quote(f"{key}={text or _written(value)}")
 

@@ -1,4 +1,4 @@
-"""Asserting that two things are the same to the bit, and saying where they are not."""
+"""Bit-exact comparison of two values, with a message that names the difference."""
 
 from dataclasses import fields
 from typing import Any
@@ -9,17 +9,17 @@ from embodied_rl.interfaces.sim import Observation
 
 
 def assert_same(left: Any, right: Any, message: str) -> None:
-    """Compare observations, results, arrays, mappings, tuples or scalars, NaN equal to NaN.
+    """Check that two observations, results, arrays, mappings, tuples or scalars are equal; NaN equals NaN.
 
     Raises:
-        AssertionError: `message`, and which part differs.
+        AssertionError: they differ; the text is `message` and the part that differs.
     """
     difference = find_first_difference(left, right)
     assert difference is None, f"{message}: {difference} differs"
 
 
 def find_first_difference(left: Any, right: Any, name: str = "value") -> str | None:
-    """Name of the first part that differs, or None."""
+    """Return the name of the first part that differs, or None."""
     if type(left) is not type(right):
         return f"the type of {name} ({type(left).__name__}, {type(right).__name__})"
     if hasattr(left, "__dataclass_fields__"):
@@ -36,5 +36,5 @@ def find_first_difference(left: Any, right: Any, name: str = "value") -> str | N
 
 
 def copy_observation(observation: Observation) -> Observation:
-    """A copy that nothing the simulator does can change."""
+    """Return a copy that the simulator cannot change."""
     return observation.select(range(len(observation)))

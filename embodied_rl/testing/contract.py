@@ -1,4 +1,4 @@
-"""What authors of plug-ins call in their tests: each check raises `AssertionError` with what is wrong."""
+"""Contract checks that authors of plug-ins call in their tests; each raises `AssertionError` with the fault."""
 
 from embodied_rl.testing.policy_contract import check_actor, check_backbone
 from embodied_rl.testing.simulator_contract import check_simulator

@@ -1,4 +1,4 @@
-"""An actor small enough to know by heart, whose output for a row is bit-equal whatever else is in the batch."""
+"""A very small actor, whose output for a row is bit-equal whatever else is in the batch."""
 
 import math
 import time
@@ -25,7 +25,7 @@ class RowwiseFakeActor(Actor):
         spec: of the simulator.
         executed: Hx, actions of a chunk.
         seed: of the initial weights.
-        seconds: how long a call of `act` takes longer than needed.
+        seconds: extra seconds that each call of `act` takes.
     """
 
     def __init__(self, spec: SimulatorSpec, executed: int = 4, seed: int = 0, seconds: float = 0.0):

@@ -1,4 +1,4 @@
-"""A simulator small enough to know by heart: points on a plane that should reach a side. NumPy only.
+"""A very small simulator: points on a plane that should reach a side. NumPy only.
 
 Everything follows from `Episode.seed` and the actions, so that any two runs can be compared bit for bit.
 """
@@ -116,7 +116,7 @@ class FakeSimulator:
         return self._observe()
 
     def close(self) -> None:
-        """Nothing to release."""
+        """Do nothing: there is nothing to release."""
 
     def _arrays(self) -> dict[str, Array]:
         return {

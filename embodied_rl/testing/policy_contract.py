@@ -22,7 +22,7 @@ def check_backbone(build: Callable[[], FlowBackbone], *, vocabulary: int = 3) ->
     """Check a backbone against `interfaces.policy`, on random inputs made from its spec.
 
     Args:
-        build: a new backbone; called once.
+        build: returns a new backbone; called once.
         vocabulary: number of token ids it knows; ids 1 … vocabulary - 1 are used.
 
     Raises:
@@ -57,10 +57,10 @@ def check_actor(
     """Check an actor against `interfaces.policy`.
 
     Args:
-        build: a new actor; called once.
-        spec: of the simulator it is for.
+        build: returns a new actor; called once.
+        spec: of the actor's simulator.
         observation: of `ROWS` rows; by default random, with instructions of `spec.words`.
-        rowwise: whether its rows are equal to the bit whatever the batch, as a fake's are; otherwise they are close.
+        rowwise: whether a row must be bit-equal in any batch, as a fake's is; otherwise it must be close.
 
     Raises:
         AssertionError: the contract is broken; the message says how.
@@ -77,7 +77,7 @@ def check_actor(
 
 @dataclass
 class ActorCheck:
-    """One actor's checks; each can be called alone."""
+    """The checks of one actor; each can be called alone."""
 
     actor: Actor
     spec: SimulatorSpec
@@ -101,7 +101,7 @@ class ActorCheck:
         self._check_trace(decision.trace)
 
     def noise_follows_the_keys(self) -> None:
-        """The same keys give the same bits; every part of a key matters; without exploring nothing is random."""
+        """Check that equal keys give equal bits, every part of a key matters, and `explore=False` is not random."""
         first, again = self.act(), self.act()
         assert np.array_equal(first.actions, again.actions), "the same observation and keys give different actions"
         keys = self.keys()
@@ -115,7 +115,7 @@ class ActorCheck:
         assert np.array_equal(greedy.actions, repeated.actions), "explore=False is not deterministic"
 
     def privileged_state_changes_no_action(self) -> None:
-        """Neither in the rollout, nor in deployment where there is none, nor in the update."""
+        """Check that privileged state has no effect in the rollout, in deployment without it, or in the update."""
         if self.observation.privileged is None:
             return
         decision = self.act()
@@ -131,7 +131,7 @@ class ActorCheck:
         assert torch.equal(left, right), "a recomputed log_prob changes with privileged state"
 
     def batching_changes_nothing(self) -> None:
-        """A row alone gives what it gives in a batch."""
+        """Check that a row alone gives the same result as in a batch."""
         whole = self.act()
         for row in range(len(self.observation)):
             keys = NoiseKeys(3, self.keys().episode[[row]], self.keys().decision[[row]])
@@ -142,7 +142,7 @@ class ActorCheck:
             self._assert_equal(alone.value, whole.value[[row]], message)
 
     def evaluation_recomputes_the_decision(self) -> None:
-        """With unchanged weights the importance ratio is 1 and the value the same; gradients reach what learns."""
+        """Check that unchanged weights give ratio 1 and the same value, and that actor and critic get gradients."""
         decision = self.act()
         assert not decision.log_prob.requires_grad, "act builds a graph under torch.no_grad"
         again = self.actor.evaluate(decision.trace)
@@ -162,7 +162,7 @@ class ActorCheck:
             self.actor.zero_grad()
 
     def parameters_are_in_one_group_each(self) -> None:
-        """Nothing that can learn is forgotten or learned twice."""
+        """Check that every trainable parameter is in exactly one group."""
         grouped = [id(p) for group in self.actor.parameter_groups().values() for p in group if p.requires_grad]
         assert len(set(grouped)) == len(grouped), "a parameter is in two of parameter_groups"
         learned = {id(p) for p in self.actor.parameters() if p.requires_grad}
@@ -190,7 +190,7 @@ class ActorCheck:
 
 
 def make_random_inputs(backbone: FlowBackbone, vocabulary: int) -> PolicyInput:
-    """Inputs of `ROWS` rows that fit a backbone's spec."""
+    """Return random inputs of `ROWS` rows that fit a backbone's spec."""
     spec, generator = backbone.spec, torch.Generator().manual_seed(0)
     size = (ROWS, *spec.image_size, 3)
     images = {name: torch.randint(256, size, generator=generator, dtype=torch.uint8) for name in spec.cameras}
@@ -200,7 +200,7 @@ def make_random_inputs(backbone: FlowBackbone, vocabulary: int) -> PolicyInput:
 
 
 def make_random_observation(spec: SimulatorSpec) -> Observation:
-    """An observation of `ROWS` rows that fits a simulator's spec."""
+    """Return a random observation of `ROWS` rows that fits a simulator's spec."""
     random = np.random.default_rng(0)
     privileged = random.normal(size=(ROWS, len(spec.privileged_names))).astype(np.float32)
     words = spec.words or ("do",)
@@ -260,7 +260,7 @@ def _check_perception(backbone: FlowBackbone, inputs: PolicyInput, context: Cont
 
 
 def _check_modes_agree(backbone: FlowBackbone, inputs: PolicyInput, x: Tensor, t: Tensor) -> None:
-    """Dropout or batch statistics would make the first importance ratio differ from 1."""
+    """Check that train and eval modes agree; dropout would make the first importance ratio differ from 1."""
     results = []
     for training in (True, False, True):
         backbone.train(training)

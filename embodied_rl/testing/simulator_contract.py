@@ -30,7 +30,7 @@ def check_simulator(
     build_with_horizon: Callable[[int, int], Simulator] | None = None,
     exact: bool = True,
 ) -> None:
-    """Check a simulator against `interfaces.sim`. Runs some tens of short chunks; give it a small horizon if possible.
+    """Check a simulator against `interfaces.sim`, with some tens of short chunks; use a small horizon if possible.
 
     Args:
         build: number of environments → a new simulator.
@@ -51,7 +51,7 @@ def check_simulator(
 
 @dataclass
 class Check:
-    """One simulator's checks; `run` does them all, and each can be called alone."""
+    """The checks of one simulator; `run` does all of them, and each can be called alone."""
 
     build: Build
     executed: int = 3
@@ -77,7 +77,7 @@ class Check:
             self.snapshots_continue_exactly()
 
     def episodes_run_to_their_end(self) -> None:
-        """Shapes, types and flags of every result, until each environment has ended two episodes."""
+        """Check shapes, dtypes and flags of every result, over as many chunks as two full episodes need."""
         simulator = self.build(NUM_ENVS)
         observation = simulator.reset(self.episodes(0))
         check_observation(self.spec, observation, NUM_ENVS)
@@ -98,7 +98,7 @@ class Check:
         simulator.close()
 
     def observations_stay_as_they_were(self) -> None:
-        """An observation is read after the next step has begun, so it must not be overwritten by that step."""
+        """Check that a step does not overwrite the observation before it, which is read after the step has begun."""
         simulator = self.build(NUM_ENVS)
         first = simulator.reset(self.episodes(0))
         copy = copy_observation(first)
@@ -107,7 +107,7 @@ class Check:
         simulator.close()
 
     def actions_are_clipped(self) -> None:
-        """Limits hold for what is executed, whatever is asked for; the caller's array stays as it was."""
+        """Check that executed actions stay within the limits, and that the caller's array is not changed."""
         simulator = self.build(NUM_ENVS)
         simulator.reset(self.episodes(0))
         low, high = np.array(self.spec.action_low, np.float32), np.array(self.spec.action_high, np.float32)
@@ -120,7 +120,7 @@ class Check:
         simulator.close()
 
     def parked_environments_do_nothing(self) -> None:
-        """A parked environment ends no episode, and can be started again."""
+        """Check that a parked environment ends no episode, and can be started again."""
         simulator = self.build(2)
         episodes = [self.episode(0), None]
         observation = simulator.reset(episodes)
@@ -135,7 +135,7 @@ class Check:
         simulator.close()
 
     def final_observations_belong_to_the_episode_that_ended(self) -> None:
-        """Whatever starts next, the final observation is the same, and the next is a fresh reset's."""
+        """Check that a final observation does not depend on the next episode, which begins like after a reset."""
         runs = [self._until_ended(following) for following in (None, self.episode(7), self.episode(8))]
         finals = [result.final_observation for result in runs]
         for final in finals[1:]:
@@ -147,7 +147,7 @@ class Check:
             fresh.close()
 
     def neighbours_change_nothing(self) -> None:
-        """An environment's episode depends on neither its position nor what runs beside it."""
+        """Check that an episode depends on neither its environment's position nor its neighbours."""
         alone, beside = self.build(1), self.build(3)
         episode = self.episode(0)
         left, right = alone.reset([episode]), beside.reset([self.episode(1), None, episode])
@@ -163,13 +163,13 @@ class Check:
             simulator.close()
 
     def slicing_changes_nothing(self) -> None:
-        """Two slices collect what one does, to the bit, with an actor whose rows do not know of each other."""
+        """Check that two slices collect the same bits as one, with an actor whose rows are independent."""
         whole, halves = (self._collect(parts) for parts in (1, 2))
         for name, tensor in whole.batch().items():
             assert torch.equal(tensor, halves.batch()[name]), f"'{name}' of a rollout changes with the slicing"
 
     def snapshots_continue_exactly(self) -> None:
-        """Restored in another simulator or in the same one, everything goes on to the bit as it did."""
+        """Check that a snapshot continues bit for bit, in the same simulator and in another one."""
         simulator, other = self.build(NUM_ENVS), self.build(NUM_ENVS)
         observation = simulator.reset([*self.episodes(0)[:-1], None])
         observation = simulator.step(self.actions(0, observation), self.episodes(1)).observation
@@ -197,11 +197,11 @@ class Check:
         return [self.episode(NUM_ENVS * chunk + row) for row in range(NUM_ENVS)]
 
     def chunks(self) -> int:
-        """Enough to end any episode."""
+        """Return a number of chunks that ends any episode."""
         return -(-self.spec.horizon // self.executed)
 
     def actions(self, chunk: int, observation: Observation) -> Array:
-        """Random within the limits; in odd environments the expert's, repeated over the chunk, where there is one."""
+        """Return random actions within the limits; in odd environments the expert's, repeated over the chunk."""
         low, high = np.array(self.spec.action_low, np.float32), np.array(self.spec.action_high, np.float32)
         random = np.random.default_rng(chunk)
         shape = (max(NUM_ENVS, len(observation)), self.executed, len(low))
@@ -215,7 +215,7 @@ class Check:
         observation = simulator.reset([self.episode(0)])
         for chunk in range(self.chunks()):
             result = simulator.step(self.actions(chunk, observation)[:1], [following])
-            check_result(self.spec, result, 1, self.executed)  # alone, so that in some chunks nothing ends
+            check_result(self.spec, result, 1, self.executed)  # one environment, so that some chunks end nothing
             observation = result.observation
             if len(result.ended):
                 simulator.close()
@@ -243,7 +243,7 @@ class Check:
 
 
 def check_spec(spec: SimulatorSpec) -> None:
-    """The spec contradicts neither itself nor common sense."""
+    """Check that the spec is consistent and plausible."""
     sizes = {len(spec.action_names), len(spec.action_low), len(spec.action_high)}
     assert len(sizes) == 1, "action_names, action_low and action_high differ in length"
     finite = np.isfinite([*spec.action_low, *spec.action_high]).all()
@@ -260,7 +260,7 @@ def check_spec(spec: SimulatorSpec) -> None:
 
 
 def check_observation(spec: SimulatorSpec, observation: Observation, rows: int) -> None:
-    """Shapes, types and words are those of the spec."""
+    """Check that shapes, dtypes and words are those of the spec."""
     assert set(observation.images) == {camera.name for camera in spec.cameras}, "images are not those of the cameras"
     for camera in spec.cameras:
         shape = (rows, camera.height, camera.width, 3)
@@ -276,7 +276,7 @@ def check_observation(spec: SimulatorSpec, observation: Observation, rows: int) 
 
 
 def check_result(spec: SimulatorSpec, result: StepResult, rows: int, executed: int) -> None:
-    """Shapes, types, and what holds of the flags of any chunk in which no environment was parked."""
+    """Check shapes, dtypes and flags of a chunk in which no environment was parked."""
     per_step = (rows, executed)
     _check_array("reward", result.reward, per_step, np.float32)
     _check_array("success", result.success, per_step, np.bool_)
@@ -302,7 +302,7 @@ def check_result(spec: SimulatorSpec, result: StepResult, rows: int, executed: i
 
 
 def check_termination_beats_truncation(build: Callable[[int, int], Simulator], expert: Expert) -> None:
-    """Make an episode's success fall on the last step of the horizon: it must count as terminated."""
+    """Check that an episode that succeeds on the last step of the horizon counts as terminated, not truncated."""
     long = build(1, 10_000)
     episode = EpisodeSampler(long.spec, run_seed=1).episode(0)
     needed = _steps_to_success(long, episode, expert)

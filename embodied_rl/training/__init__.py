@@ -1,1 +1,1 @@
-"""Where the rollouts come from that a rank learns from."""
+"""The training loop of a rank: its parts, the sources of its rollouts, its metrics and the final report."""

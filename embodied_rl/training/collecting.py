@@ -1,4 +1,4 @@
-"""The one function that makes a collector of a run, wherever it collects: on a rank, or in a rollout worker."""
+"""Builds the collector of a run, for a rank or for a rollout worker."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,31 +19,31 @@ from embodied_rl.simulators.kind import SimulatorKind, make_handles
 
 @dataclass(frozen=True)
 class WriterFactory:
-    """Makes a writer in each process that collects: a replay storage, say, or what asks for scores.
+    """Makes a writer in each collecting process, e.g. a replay storage, or a writer that requests scores.
 
     Attributes:
-        path: "module:function", called with `options` and the number of the collector among all.
-        options: picklable.
+        path: "module:function", called with `options` and the number of the collector among all collectors.
+        options: picklable options of the writer.
     """
 
     path: str
     options: Any = None
 
     def make(self, number: int) -> Writer:
-        """The writer of one collector."""
+        """Return the writer of collector `number`."""
         module, _, name = self.path.partition(":")
         return getattr(import_module(module), name)(self.options, number)
 
 
 @dataclass(frozen=True)
 class Collecting:
-    """A collector and what it is made of.
+    """A collector and its parts.
 
     Attributes:
         collector: with its writers.
         sampler: of its episodes.
-        handles: of its simulators, to be closed by whoever made it.
-        writers: beside the rollout.
+        handles: of its simulators; `close` closes them.
+        writers: additional receivers of the collected data, besides the rollout.
     """
 
     collector: Collector
@@ -52,13 +52,13 @@ class Collecting:
     writers: Sequence[Writer]
 
     def close(self) -> None:
-        """End the simulators."""
+        """Close the simulators."""
         for handle in self.handles:
             handle.close()
 
 
 def make_sampler(config: TrainConfig, kind: SimulatorKind, needs: Needs) -> EpisodeSampler:
-    """Index → episode, for all environments of a run."""
+    """Return the episode sampler (index → episode) for all environments of a run."""
     curriculum = build.build_curriculum(config.curriculum, kind.spec)
     return EpisodeSampler(kind.spec, config.seed, group_size=needs.group_size, curriculum=curriculum)
 
@@ -74,17 +74,17 @@ def make_collector(
     purpose: str,
     writers: Sequence[WriterFactory] = (),
 ) -> Collecting:
-    """A collector with its simulators.
+    """Build a collector with its simulators.
 
     Args:
         config: of the run.
-        kind: of its simulators.
-        needs: of its algorithm.
-        rollout: that it fills: T × the environments of this collector.
+        kind: of the run's simulators.
+        needs: of the run's algorithm.
+        rollout: the rollout that it fills: T × the environments of this collector.
         runtime: starts the simulators' processes.
-        number: of the collector among all of the run.
+        number: of the collector among all collectors of the run.
         purpose: for the names of the simulators.
-        writers: told everything that the rollout is told.
+        writers: factories of writers that receive the same data as the rollout.
     """
     sampler, envs = make_sampler(config, kind, needs), rollout.num_envs
     handles = make_handles(kind, config.plan, envs, purpose, runtime)

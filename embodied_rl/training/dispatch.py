@@ -1,4 +1,4 @@
-"""Keeping rollout workers at work: each makes its part of one rollout after another, as far ahead as it may."""
+"""Keeps rollout workers busy: each collects its part of one rollout after another, as far ahead as is allowed."""
 
 import logging
 import threading
@@ -22,16 +22,16 @@ POLL = 1.0
 
 @dataclass
 class _Worker:
-    """A rollout worker as its dispatcher knows it.
+    """The dispatcher's record of a rollout worker.
 
     Attributes:
-        gate: lets its parts in, one for each segment of what a version learns from.
-        following: the rollout it makes a part of next, or now.
-        future: of the part it makes now.
-        state: where it stood after its last part; what another one goes on from, should it die.
-        begun: whether this life of it has been told where to begin.
-        news: episodes that ended and that its curriculum has not heard of.
-        made: by rollout, what nobody has taken yet.
+        gate: admits its parts of rollouts, one for each segment of a version.
+        following: number of the rollout that it collects now, or next.
+        future: of the part that it collects now.
+        state: its state after its last part; a replacement continues from it.
+        begun: whether the present process has received its `WorkerStart`.
+        news: ended episodes that its curriculum has not received.
+        made: parts that have not been taken, by number of the rollout.
     """
 
     handle: Handle
@@ -46,23 +46,22 @@ class _Worker:
 
 
 class Dispatcher:
-    """Hands out rollouts, of which each version of the weights learns from so many `segments`: with one, number i is
-    what version i learns from.
+    """Orders rollouts from rollout workers. Each version of the weights learns from `segments` rollouts.
 
-    A worker may begin what version i learns from once version i - staleness is there: each has a `Gate` of its own, so
-    that a fast one does not take what a slow one may. What version i meets is then at most `staleness` older than
-    itself, and nobody collects what will be thrown away.
+    With one segment, version i learns from rollout i. A worker may begin the rollouts of version i once version
+    i - staleness is published. Each worker has its own `Gate`, so that a fast worker does not use up the allowance of a
+    slow one. Version i then learns from data at most `staleness` versions old, and no data is collected in vain.
 
-    A worker that dies is replaced, and the new one goes on where the old one stood before the part it was making, so
-    that nothing but time is lost. A thread waits for the workers, so that they go on while the ranks learn.
+    A worker that dies is replaced. The new worker continues from the state before the unfinished part, so that only
+    time is lost. A thread waits for the workers, so that they continue while the ranks learn.
 
     Args:
         handles: of `embodied_rl.training.rollout_worker.RolloutWorker`s, in the order of their environments.
-        staleness: see above; 0 collects when everything has been learned.
-        segments: see above; with several, a version may learn from the first while it collects the others.
+        staleness: see above; with 0, workers collect only after all data has been learned from.
+        segments: see above; with several, a version may learn from the first while workers collect the others.
 
     Attributes:
-        restarts: workers replaced so far.
+        restarts: number of workers replaced so far.
     """
 
     def __init__(self, handles: Sequence[Handle], staleness: int, segments: int = 1) -> None:
@@ -77,32 +76,32 @@ class Dispatcher:
         self._thread = threading.Thread(target=self._run, name="dispatcher", daemon=True)
 
     def load(self, version: int, states: Sequence[dict[str, Array]]) -> None:
-        """Go on with what a version learns from, from where workers stood before it; only before the first `offer`."""
+        """Continue with a version's rollouts from the workers' states before them. Call it before the first `offer`."""
         for worker, state in zip(self._workers, states, strict=True):
             worker.following, worker.state = version * self._segments, state
             worker.gate.recover(version)
 
     def offer(self, version: int, beginning: WorkerStart) -> None:
-        """A version is on the board; `beginning` is what a new worker starts from, and must not change any more."""
+        """Let workers collect with a published version; new workers start from `beginning`, which must not change."""
         with self._changed:
             self._beginning = beginning
             for worker in self._workers:
                 worker.gate.publish(version)
-        if self._thread.ident is None:  # a thread that a failure has ended does not start again: `take` tells of it
+        if self._thread.ident is None:  # after a failure the thread does not start again: `take` raises the failure
             self._thread.start()
         self._bell.ring()
 
     def tell(self, finished: Sequence[EpisodeRecord]) -> None:
-        """Episodes that ended in rollouts that were taken; curricula hear of them with the next rollout."""
+        """Pass episodes that ended in taken rollouts to the workers' curricula, with the next rollout."""
         with self._changed:
             for worker in self._workers:
                 worker.news.extend(finished)
 
     def take(self, number: int) -> list[CollectedRollout]:
-        """The parts of a rollout, in the order of workers; waits until it is made.
+        """Wait until a rollout is complete and return its parts, in the order of workers.
 
         Raises:
-            GaveUp: a worker died more often than its budget of restarts allows.
+            GaveUp: a worker died more often than its restart budget allows.
             WorkerError: a worker raised an exception.
         """
         with self._changed:
@@ -113,7 +112,7 @@ class Dispatcher:
             return [worker.made.pop(number) for worker in self._workers]
 
     def close(self) -> None:
-        """End the workers."""
+        """End the thread and the workers."""
         self._closing = True
         self._bell.ring()
         if self._thread.is_alive():
@@ -176,7 +175,7 @@ class Dispatcher:
 
 
 class _Bell:
-    """Wakes whoever waits for futures, in the guise of one."""
+    """A `Future` that another thread can make ready, to wake a thread that waits for futures."""
 
     began = seconds = 0.0
 

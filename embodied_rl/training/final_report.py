@@ -1,4 +1,4 @@
-"""How a run ends: the best checkpoint's figures on episodes of their own, a report, videos."""
+"""The end of a run: evaluation of the best checkpoint on separate episodes, a report and videos."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -21,7 +21,7 @@ _PACE = ("iteration", "iteration_predicted", *_BUSY)
 
 
 def write_report(trainer: Trainer, results: Sequence[EpisodeResult], name: str) -> Report:
-    """Write `eval/<name>/report.json` of a run, on its first rank."""
+    """Return the report of a run's evaluation, and write it to `eval/<name>/report.json` on the first rank."""
     described = [describe_simulator(trainer.kind, trainer.spec)] if trainer.ranks.rank == 0 else []
     told = {"run": str(trainer.folder.path), "when": name, "split": "eval", "simulators": described}
     found = Report.from_results(results, trainer.spec, told)
@@ -33,7 +33,7 @@ def write_report(trainer: Trainer, results: Sequence[EpisodeResult], name: str) 
 
 
 def finish_run(trainer: Trainer) -> None:
-    """Evaluate the best checkpoint, write report and videos, say what came of the run."""
+    """Evaluate the best checkpoint, write the policy, the report and videos, and print a summary."""
     trainer.load_best()
     results = trainer.evaluate(trainer.config.train.final_episodes, "report")
     after = write_report(trainer, results, "after")
@@ -51,7 +51,7 @@ def finish_run(trainer: Trainer) -> None:
 def summarise_run(
     before: Report, after: Report, folder: Path, videos: Sequence[Path], metrics: Sequence[Mapping[str, Value]]
 ) -> list[str]:
-    """What the user reads at the end."""
+    """Return the lines of the summary that the user reads at the end of a run."""
     rows = [("all families", before.overall.success, after.overall.success)]
     rows += [(name, before.families[name].success, found.success) for name, found in after.families.items()]
     lines = [f"  {name:14s} {format_percent(old)}  →  {format_percent(new)}" for name, old, new in rows]
@@ -61,7 +61,7 @@ def summarise_run(
 
 
 def find_milestones(metrics: Sequence[Mapping[str, Value]]) -> list[str]:
-    """When the evaluations that choose the checkpoint first showed each share of `MILESTONES`, if ever."""
+    """Return lines that say when evaluations during training first reached each success rate of `MILESTONES`."""
     reached = {share: find_first_reached(metrics, share) for share in MILESTONES}
     known = {share: when for share, when in reached.items() if when is not None}
     return [
@@ -71,7 +71,7 @@ def find_milestones(metrics: Sequence[Mapping[str, Value]]) -> list[str]:
 
 
 def summarise_pace(metrics: Sequence[Mapping[str, Value]]) -> list[str]:
-    """How long iterations took, what was predicted, and who was at work for how much of them; medians."""
+    """Return a line with the median iteration time, its prediction and the busy shares, or no line without data."""
     wanted = {name: [row.get(f"time/{name}") for row in metrics] for name in _PACE}
     numbers = {name: [value for value in values if isinstance(value, float)] for name, values in wanted.items()}
     found = {name: median(values) for name, values in numbers.items() if values}

@@ -1,4 +1,4 @@
-"""What was predicted of a run, held against what it does."""
+"""Compares the predicted iteration time of a run with the measured one."""
 
 import json
 import statistics
@@ -16,12 +16,12 @@ WINDOW = 10
 
 @dataclass
 class Forecast:
-    """The prediction in a run's plan.json, and the iterations since.
+    """The prediction in a run's plan.json, and the recent iteration times.
 
     Attributes:
-        seconds: predicted of an iteration; None where nothing was predicted.
-        bubble: predicted of the rollout.
-        skip: iterations at the start that are unlike the others.
+        seconds: predicted seconds of an iteration; None where nothing was predicted.
+        bubble: predicted idle share of the rollout, as in `time/bubble`.
+        skip: number of first iterations to ignore, because they are unlike the others.
     """
 
     seconds: float | None = None
@@ -32,7 +32,7 @@ class Forecast:
 
     @staticmethod
     def read(folder: Path, skip: int = 0) -> "Forecast":
-        """Of a run's folder; an empty one where it was started without a prediction."""
+        """Read the forecast of a run's folder; return an empty forecast if the run was started without a prediction."""
         try:
             prediction = json.loads((folder / PLAN).read_text(encoding="utf-8"))["chosen"]["prediction"]
             return Forecast(float(prediction["seconds"]), float(prediction["bubble"]), skip)
@@ -40,13 +40,13 @@ class Forecast:
             return Forecast()
 
     def figures(self) -> dict[str, float]:
-        """To be logged beside `time/iteration` and `time/bubble`."""
+        """Return the predicted figures, to be logged beside `time/iteration` and `time/bubble`."""
         if self.seconds is None:
             return {}
         return {"time/iteration_predicted": self.seconds, "time/bubble_predicted": self.bubble}
 
     def note(self, seconds: float) -> str | None:
-        """Take an iteration; once, where the median has drifted away from the prediction, what to tell the user."""
+        """Note an iteration's seconds. Return a message once, when the median differs too much from the prediction."""
         if self.seconds is None or self.said:
             return None
         if self.skip:

@@ -1,4 +1,4 @@
-"""Training, on one page: what one rank of a run does from start to report."""
+"""The training loop: what one rank of a run does from the start to the report."""
 
 from collections.abc import Callable
 from contextlib import closing
@@ -15,7 +15,7 @@ from embodied_rl.training.trainer import Trainer
 
 
 def train(job: tuple[TrainConfig, RunFolder], ranks: Ranks) -> None:
-    """Build one rank of a run, and let it learn."""
+    """Build one rank of a run and train it."""
     config, folder = job
     parts = assemble_parts(config, folder, ranks)
     with stop_on_signals(ranks) as stop_requested, closing(parts):
@@ -23,14 +23,14 @@ def train(job: tuple[TrainConfig, RunFolder], ranks: Ranks) -> None:
 
 
 def learn(parts: Parts, stop_requested: Callable[[], bool]) -> None:
-    """Collect, learn, evaluate and save, again and again; then report.
+    """Collect, learn, evaluate and save in each iteration, then write the report.
 
     Args:
-        parts: what the rank is made of.
-        stop_requested: whether somebody wants the run to stop after this iteration.
+        parts: the parts of this rank.
+        stop_requested: returns whether the run must stop after this iteration.
 
     Raises:
-        Stopped: somebody did, where everything is saved already.
+        Stopped: a stop was requested while everything was already saved.
     """
     trainer, config, ranks = Trainer(parts), parts.config, parts.ranks
     if parts.resumed is not None:
@@ -63,7 +63,7 @@ def learn(parts: Parts, stop_requested: Callable[[], bool]) -> None:
 
 
 def describe_beginning(parts: Parts) -> list[str]:
-    """What the user reads first."""
+    """Return the notes that the user reads at the start of a run."""
     notes = [f"Run folder: {parts.folder.path}"]
     if parts.kept != "images":
         notes.append(f"Computed once for all epochs: {parts.kept} of what the network keeps frozen")
@@ -71,6 +71,6 @@ def describe_beginning(parts: Parts) -> list[str]:
 
 
 def evaluation_is_due(trainer: Trainer) -> bool:
-    """Every `train.eval_every` iterations, and after the last."""
+    """Return whether to evaluate now: every `train.eval_every` iterations, and after the last one."""
     loop = trainer.config.train
     return trainer.iteration == loop.iterations or (loop.eval_every > 0 and trainer.iteration % loop.eval_every == 0)

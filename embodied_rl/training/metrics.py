@@ -1,4 +1,4 @@
-"""What an iteration of training reports: what a seed fixes, and, under `time/`, what the clock says."""
+"""The metrics of a training iteration: those that the seed determines, and measured times under `time/`."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -16,11 +16,11 @@ from embodied_rl.rollout.timeline import Timeline, summarise_utilisation
 
 @dataclass
 class RunTotals:
-    """What has been done since the run began, over all ranks and restarts.
+    """Totals since the run began, over all ranks and restarts.
 
     Attributes:
-        best: highest success of an evaluation that chooses a checkpoint.
-        best_iteration: the newest iteration that was as good, but for chance: the checkpoint `best`.
+        best: highest success rate of an evaluation that chooses a checkpoint.
+        best_iteration: the newest iteration that was as good within chance: the checkpoint `best`.
     """
 
     control_steps: int = 0
@@ -33,13 +33,13 @@ class RunTotals:
 
 @dataclass(frozen=True)
 class CollectorReport:
-    """What a rank, or a rollout worker, did for an iteration.
+    """The figures of a rank's, or a rollout worker's, collection in an iteration.
 
     Attributes:
         control_steps, decisions: of this rollout.
         restarts, lost_episodes: of its processes, since the run began.
-        memory: resident bytes of its process, and of the largest of its simulators'.
-        memory_total: resident bytes of them all.
+        memory: resident bytes of its process, and of the largest process of its simulators.
+        memory_total: resident bytes of all its processes.
     """
 
     control_steps: int
@@ -53,7 +53,7 @@ class CollectorReport:
 
     @staticmethod
     def of_rollout(collector: Collector, rollout: Rollout, policy_restarts: int = 0) -> "CollectorReport":
-        """What a collector has just done, with a policy worker that was replaced so often since the process began."""
+        """Return the report of a collector's last rollout; `policy_restarts` counts replaced policy workers so far."""
         main, workers = collector.memory
         return CollectorReport(
             control_steps=int(rollout.steps[rollout.valid].sum()),
@@ -68,7 +68,7 @@ class CollectorReport:
 
 
 def join_reports(shares: Sequence[CollectorReport]) -> CollectorReport:
-    """Of what one of them did in turn."""
+    """Join the reports of one collector's consecutive rollouts into one report."""
     last = shares[-1]
     timeline = Timeline(
         [span for share in shares for span in share.timeline.spans],
@@ -87,12 +87,12 @@ def join_reports(shares: Sequence[CollectorReport]) -> CollectorReport:
 
 
 def list_finished(shares: Sequence[CollectorReport]) -> list[EpisodeRecord]:
-    """The episodes that ended, in order of ranks."""
+    """Return the episodes that ended, in the order of the reports."""
     return [record for share in shares for record in share.finished]
 
 
 def count_totals(shares: Sequence[CollectorReport], totals: RunTotals) -> dict[str, float]:
-    """Add an iteration to the totals, and report them."""
+    """Add an iteration to the totals, and return the totals as figures."""
     totals.control_steps += sum(share.control_steps for share in shares)
     totals.decisions += sum(share.decisions for share in shares)
     totals.episodes += len(list_finished(shares))
@@ -115,12 +115,12 @@ def measure_times(
     cores: int,
     inline: bool,
 ) -> dict[str, float]:
-    """What the clock says of an iteration, which is added to the totals.
+    """Compute the times, rates and memory of an iteration, and add its seconds to the totals.
 
     Args:
-        shares: of all who collected: the ranks, or rollout workers.
-        ranks: what each did.
-        resident: bytes of ranks that do not collect themselves.
+        shares: reports of all collectors: the ranks, or rollout workers.
+        ranks: timeline of each rank.
+        resident: resident bytes of each rank, if the ranks do not collect themselves.
         seconds: of the "iteration" and its parts, on this rank.
         totals: of the run.
         cores, inline: see `summarise_utilisation`.
@@ -143,7 +143,7 @@ def measure_times(
 
 
 def summarise_outcomes(records: Sequence[EpisodeRecord], spec: SimulatorSpec) -> dict[str, float]:
-    """How the episodes of this rollout ended; nothing where none did."""
+    """Compute figures of the episodes that ended in this rollout; return no figures if none ended."""
     if not records:
         return {}
     figures = {
@@ -160,7 +160,7 @@ def summarise_outcomes(records: Sequence[EpisodeRecord], spec: SimulatorSpec) ->
 
 
 def summarise_evaluation(results: list[EpisodeResult], spec: SimulatorSpec) -> dict[str, float]:
-    """Success of the deployed policy with its 95 % interval, and of each family."""
+    """Compute the success rate of the deployed policy with its 95 % interval, and that of each family."""
     successes = sum(result.success for result in results)
     low, high = wilson_interval(successes, len(results))
     figures = {"eval/success": successes / len(results), "eval/low": low, "eval/high": high}

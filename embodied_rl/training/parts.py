@@ -1,4 +1,4 @@
-"""The assembly step: from a configuration to everything that one rank of a run is made of."""
+"""Builds all parts of one rank of a run from a configuration."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -28,18 +28,18 @@ EVALUATION_ENVS = 32
 
 @dataclass
 class Parts:
-    """One rank of a run.
+    """The parts of one rank of a run.
 
     Attributes:
         config, folder, ranks: of the run.
-        kind: of its simulators.
-        needs: of its algorithm.
-        actor: what learns. kept: what its traces hold of an observation.
-        sharding: how its network is spread over ranks; None where each has it whole.
-        algorithm: learns.
-        experience: where rollouts come from. segments: in how many parts those of one version come.
+        kind: of the run's simulators.
+        needs: of the run's algorithm.
+        actor: the policy that learns. kept: what its traces store of an observation.
+        sharding: how its network is spread over ranks; None where each rank has the whole network.
+        algorithm: the learning algorithm.
+        experience: the source of rollouts. segments: number of rollouts that each version learns from.
         evaluators: simulators of evaluations.
-        resumed: the checkpoint that the run continues from, until it is restored; None for a run that begins.
+        resumed: the checkpoint that the run continues from, until it is restored; None for a new run.
     """
 
     config: TrainConfig
@@ -57,7 +57,7 @@ class Parts:
     resumed: checkpoint.Loaded | None
 
     def close(self) -> None:
-        """End every process, and leave the others."""
+        """End all processes of this rank and leave the group of ranks."""
         self.experience.close()
         for handle in self.evaluators:
             handle.close()
@@ -67,16 +67,16 @@ class Parts:
 def assemble_parts(
     config: TrainConfig, folder: RunFolder, ranks: Ranks, writers: Sequence[WriterFactory] = ()
 ) -> Parts:
-    """Build one rank of a run; all ranks do so together.
+    """Build the parts of one rank of a run; all ranks must call this together.
 
     Args:
         config: of the run; its plan has been resolved.
         folder: of the run.
-        ranks: that learn together.
-        writers: made in each process that collects, and told everything that its rollout is told.
+        ranks: the ranks that learn together.
+        writers: factories of writers in each collecting process, which receive the same data as its rollout.
 
     Raises:
-        UserError: parts that do not fit each other.
+        UserError: some parts do not fit each other.
     """
     keep_freed_memory()
     torch.set_num_threads(1)
@@ -106,29 +106,29 @@ def assemble_parts(
 
 
 def load_checkpoint(config: TrainConfig, folder: RunFolder) -> checkpoint.Loaded | None:
-    """The newest whole checkpoint of a run that continues, if it had come to one."""
+    """Return the newest complete checkpoint of a resumed run, or None if there is none."""
     begun = config.resume is not None and checkpoint.list_steps(folder.checkpoints)
     return checkpoint.load_latest_checkpoint(folder.checkpoints) if begun else None
 
 
 def find_policy_node(config: TrainConfig, folder: RunFolder, resumed: checkpoint.Loaded | None) -> PolicyNode:
-    """Where the network comes from: a run that continues has it, even where what it began from is gone."""
+    """Return the policy node; a resumed run loads its own checkpoint, even if its initial policy file is gone."""
     if resumed is None:
         return config.policy
     return replace(config.policy, checkpoint=str(folder.checkpoints / f"{resumed[0]:08d}" / build.POLICY))
 
 
 def count_decisions(config: TrainConfig, needs: Needs, kind: SimulatorKind, actor: Actor) -> int:
-    """T of a segment; a method that needs whole episodes gets as many decisions as the longest takes."""
+    """Return T, the decisions of a segment: for a method that needs whole episodes, those of the longest episode."""
     if needs.fresh_episodes:
         return -(-kind.spec.horizon // actor.embodiment.executed)
     return config.train.decisions // (config.segments if config.mode == "stream" else 1)
 
 
 def make_evaluators(config: TrainConfig, kind: SimulatorKind, runtime: Runtime, ranks: Ranks) -> list[Handle]:
-    """Simulators of evaluations, which work while those of training rest.
+    """Start the simulators of evaluations, which run while the training simulators are idle.
 
-    With as many environments as train, at most: some simulators take hundreds of megabytes for each.
+    They have at most as many environments as training: some simulators need hundreds of megabytes for each.
     """
     return make_handles(
         kind, config.plan, count_evaluation_envs(config, ranks), "evaluation", runtime, NodeShare(cpus=0.0)
@@ -136,7 +136,7 @@ def make_evaluators(config: TrainConfig, kind: SimulatorKind, runtime: Runtime, 
 
 
 def count_evaluation_envs(config: TrainConfig, ranks: Ranks) -> int:
-    """Environments of an evaluation on each rank, the same number for each simulator."""
+    """Return the number of evaluation environments on each rank, a multiple of the number of simulators."""
     parts = config.plan.simulators
     most = min(EVALUATION_ENVS, config.sim.num_envs // ranks.size)
     return most // parts * parts or parts
@@ -152,7 +152,7 @@ def make_experience(
     blueprint: build.Blueprint,
     runtime: Runtime,
 ) -> Experience:
-    """Where this rank's rollouts come from: itself, or rollout workers, which rank 0 starts."""
+    """Build the source of this rank's rollouts: the rank itself, or rollout workers, which rank 0 starts."""
     if config.plan.rollout_workers:
         workers = RolloutWorkers.start(config, runtime, blueprint, work) if ranks.rank == 0 else None
         return SharedExperience(actor, ranks, rollouts, make_sampler(config, kind, work.needs), workers)

@@ -1,6 +1,6 @@
-"""A rollout worker: a policy and simulators of its own, which make a part of every rollout, with the newest weights.
+"""A rollout worker: it has its own policy and simulators, and collects a part of every rollout with the newest weights.
 
-Messages to and from it hold plain arrays; `embodied_rl.assembly.build` makes one from a configuration.
+Messages to and from it hold plain arrays; `embodied_rl.training.worker_pool` builds one from a configuration.
 """
 
 import time
@@ -26,7 +26,7 @@ PATIENCE = 60.0
 
 @dataclass(frozen=True)
 class PublishedWeights:
-    """What is on the board: weights, and how strongly to explore with them."""
+    """The message on the board: weights, and the exploration settings to use with them."""
 
     weights: Weights
     exploration: dict[str, float]
@@ -34,11 +34,11 @@ class PublishedWeights:
 
 @dataclass(frozen=True)
 class WorkerStart:
-    """What a rollout worker begins with.
+    """The initial weights and state of a rollout worker.
 
     Attributes:
-        everything: all weights of some version, frozen ones included.
-        published: what has been learned since.
+        everything: all weights of some version, including frozen ones.
+        published: the newest learned weights.
         state: of its collector; None at the start of a run.
     """
 
@@ -47,19 +47,19 @@ class WorkerStart:
     state: dict[str, Array] | None = None
 
     def going_on(self, state: dict[str, Array] | None) -> "WorkerStart":
-        """The same for a worker that goes on from a state."""
+        """Return a copy for a worker that continues from a collector's state."""
         return replace(self, state=state)
 
 
 @dataclass(frozen=True)
 class CollectOrder:
-    """What to collect.
+    """The order to collect a part of a rollout.
 
     Attributes:
         number: of the rollout.
-        least: the version of weights to begin with, or a newer one.
-        finished: episodes for the curriculum to hear of first.
-        beginning: for a worker's first order.
+        least: the oldest version of weights to begin with.
+        finished: ended episodes with which to update the curriculum first.
+        beginning: the initial weights and state, in a worker's first order.
     """
 
     number: int
@@ -70,11 +70,11 @@ class CollectOrder:
 
 @dataclass(frozen=True)
 class CollectedRollout:
-    """A part of a rollout.
+    """A collected part of a rollout.
 
     Attributes:
         arrays: see `embodied_rl.training.shares.to_arrays`.
-        share: what was done for it.
+        share: the report of its collection.
         state: of the collector afterwards.
     """
 
@@ -84,39 +84,39 @@ class CollectedRollout:
 
 
 class FollowingPolicy:
-    """A `Policy` that takes over newer weights between two decisions, never in the middle of one.
+    """A `Policy` that loads newer weights between two decisions, never during one.
 
     Args:
-        policy: infers.
-        board: where the weights appear.
+        policy: the policy that infers.
+        board: the board on which weights are published.
     """
 
     def __init__(self, policy: PolicyWorker, board: BoardReader) -> None:
         self._policy, self._board = policy, board
 
     def act(self, observation: Observation, keys: NoiseKeys, explore: bool) -> Decision:
-        """See `Actor.act`."""
+        """Load newer weights, then decide; see `Actor.act`."""
         self.follow()
         return self._policy.act(observation, keys, explore)
 
     def value(self, observation: Observation, keys: NoiseKeys) -> Tensor:
-        """See `Actor.value`."""
+        """Return the values of observations with the present weights; see `Actor.value`."""
         return self._policy.value(observation, keys)
 
     def load(self, published: PublishedWeights) -> None:
-        """Take over weights."""
+        """Load published weights and exploration settings."""
         self._policy.load(published.weights, published.exploration)
 
     def follow(self) -> None:
-        """Take over what is on the board, if it is newer."""
+        """Load the weights on the board if they are newer."""
         if (found := self._board.newest(self._policy.actor.version)) is not None:
             self.load(found[1])
 
     def wait_for(self, version: int) -> None:
-        """Until weights of this version, or newer ones, are loaded.
+        """Wait until weights of this version, or newer ones, are loaded.
 
         Raises:
-            TimeoutError: they did not come.
+            TimeoutError: the weights were not published in time.
         """
         until = time.monotonic() + PATIENCE
         self.follow()
@@ -131,11 +131,11 @@ class RolloutWorker:
     """Collects one part of a rollout at each call.
 
     Args:
-        policy: with the network to infer with.
-        board: where weights appear.
-        collector: with simulators.
-        sampler: the collector's.
-        end: ends the simulators.
+        policy: the policy, with the network that infers.
+        board: the board on which weights are published.
+        collector: with its simulators.
+        sampler: the episode sampler of the collector.
+        handles: of the simulators; `close` closes them.
     """
 
     def __init__(
@@ -150,7 +150,7 @@ class RolloutWorker:
         self._board, self._collector, self._sampler, self._handles = board, collector, sampler, handles
 
     def collect(self, order: CollectOrder) -> CollectedRollout:
-        """Make the part that is ordered."""
+        """Collect the ordered part of a rollout and return it."""
         if order.beginning is not None:
             self._begin(order.beginning)
         if order.finished:
@@ -162,7 +162,7 @@ class RolloutWorker:
         )
 
     def close(self) -> None:
-        """End the simulators."""
+        """Close the simulators and the board's reader."""
         for handle in self._handles:
             handle.close()
         self._board.close()

@@ -1,4 +1,4 @@
-"""Rollouts on their way from those who collect to those who learn, as plain arrays, shared out by environments.
+"""Converts rollouts to plain arrays for their way from collectors to learners, and divides them by environments.
 
 Shapes: T decisions, N environments.
 """
@@ -18,15 +18,15 @@ _OF_ENVIRONMENTS = ("last_value",)
 
 
 def to_arrays(rollout: Rollout) -> dict[str, Array]:
-    """Views of a rollout's tensors, [T, N, ...] each and [N] for `last_value`; bfloat16 as int16."""
+    """Return a rollout's tensors as array views, [T, N, ...] each and [N] for `last_value`; bfloat16 as int16."""
     return {name: _array(tensor) for name, tensor in rollout.tensors().items()}
 
 
 def fill_rollout(rollout: Rollout, arrays: Mapping[str, Array]) -> None:
-    """The inverse of `to_arrays`: copy arrays into a rollout of the same sizes.
+    """Copy arrays of `to_arrays` into a rollout of the same sizes.
 
     Raises:
-        UserError: they are of other sizes.
+        UserError: the arrays have other sizes.
     """
     for name, tensor in rollout.tensors().items():
         if arrays[name].shape != (view := _plain(tensor)).shape:
@@ -35,7 +35,7 @@ def fill_rollout(rollout: Rollout, arrays: Mapping[str, Array]) -> None:
 
 
 def divide_anew(parts: Sequence[dict[str, Array]], count: int) -> list[dict[str, Array]]:
-    """Arrays of some environments each, in their order, divided anew into `count` equal parts."""
+    """Join parts of consecutive environments, and divide them by environments into `count` equal parts."""
     if len(parts) == count:
         return list(parts)
     shares: list[dict[str, Array]] = [{} for _ in range(count)]
@@ -52,5 +52,5 @@ def _array(tensor: Tensor) -> Array:
 
 
 def _plain(tensor: Tensor) -> Tensor:
-    """A view of a type that NumPy has."""
+    """Return a view whose dtype NumPy supports: int16 for bfloat16."""
     return tensor.view(torch.int16) if tensor.dtype == torch.bfloat16 else tensor

@@ -1,7 +1,7 @@
-"""Where a rank's rollouts come from: it collects them itself, or rollout workers do, and rank 0 shares them out.
+"""The sources of a rank's rollouts: it collects them itself, or rollout workers do and rank 0 distributes them.
 
-Rollouts are numbered as the weights' versions are: number i is what version i learns from. Where that comes in S
-segments, number i·S is the first of them, and so on.
+Rollouts are numbered like the versions of the weights: version i learns from rollout i. If a version learns from S
+segments, its first rollout is number i·S.
 """
 
 from collections.abc import Mapping, Sequence
@@ -25,55 +25,53 @@ from embodied_rl.training.worker_pool import RolloutWorkers
 
 
 class Experience(Protocol):
-    """One rank's source of rollouts.
+    """The source of one rank's rollouts.
 
     Attributes:
-        timeline: of the present iteration of this rank, for what it does besides.
+        timeline: of this rank's present iteration; the trainer adds its own spans to it.
     """
 
     timeline: Timeline
 
     def offer(self) -> None:
-        """The actor has new weights, and how to explore with them: collect with them from now on."""
+        """Collect with the actor's new weights and exploration settings from now on."""
         ...
 
     def collect(self) -> Rollout:
-        """This rank's part of what the present version learns from, or of its next segment; it stays until the present
-        version has learned.
-        """
+        """Return this rank's part of the present version's next rollout, valid until this version has learned."""
         ...
 
     def shares(self) -> list[CollectorReport]:
-        """What was done for the present version, by those who collected and whose report this rank has."""
+        """Return the reports, as far as this rank has them, of the collectors for the present version."""
         ...
 
     def figures(self) -> dict[str, float]:
-        """What there is to say of how episodes are drawn."""
+        """Return figures about how episodes are drawn, for the log."""
         ...
 
     def tell(self, finished: Sequence[EpisodeRecord]) -> None:
-        """Episodes that ended in it, on all ranks: what curricula learn from."""
+        """Update the curriculum with the episodes that ended in the rollout, on all ranks."""
         ...
 
     def state(self) -> dict[str, Array]:
-        """Everything `load` needs, after the last rollout."""
+        """Return the state after the last rollout, as needed by `load`."""
         ...
 
     def load(self, state: Mapping[str, Array]) -> None:
-        """Go on as `state` says; the actor has the weights that belong to it."""
+        """Continue from a state; the actor must already have the weights that belong to it."""
         ...
 
     def close(self) -> None:
-        """End every process."""
+        """End all processes of this source."""
         ...
 
 
 class OwnExperience:
-    """A rank collects its rollouts itself.
+    """An `Experience` whose rollouts the rank collects itself.
 
     Args:
-        policy: infers: the actor that learns, or who stands for it.
-        collecting: of the rank.
+        policy: the policy that infers: the learning actor, or a remote copy of it.
+        collecting: the collector of the rank and its parts.
     """
 
     def __init__(self, policy: Policy, collecting: Collecting) -> None:
@@ -81,7 +79,7 @@ class OwnExperience:
         self.timeline = self._collector.timeline
 
     def offer(self) -> None:
-        """Nothing has to be sent where the actor itself infers."""
+        """Send the new weights to a remote policy; do nothing if the actor itself infers."""
         if isinstance(self._policy, RemotePolicy):
             self._policy.refresh()
 
@@ -113,14 +111,14 @@ class OwnExperience:
 
 
 class SharedExperience:
-    """Rollout workers collect; rank 0 knows them and shares out what they make. All ranks call alike.
+    """An `Experience` whose rollouts the rollout workers collect and rank 0 distributes. All ranks make the same calls.
 
     Args:
-        actor: what learns; its weights are published.
-        ranks: that learn together.
-        rollouts: this rank's part, filled again and again: one for each segment of what a version learns from.
+        actor: the policy that learns; its weights are published.
+        ranks: the ranks that learn together.
+        rollouts: this rank's buffers, filled for each version: one for each segment.
         sampler: an episode sampler of all environments, for its curriculum.
-        workers: the rollout workers, on rank 0; None on others.
+        workers: the rollout workers, on rank 0; None on other ranks.
     """
 
     def __init__(
@@ -156,7 +154,7 @@ class SharedExperience:
         return rollout
 
     def _taken(self, dispatcher: Dispatcher) -> list[tuple[dict[str, Array], tuple[EpisodeRecord, ...]]]:
-        """What each rank gets of the next segment."""
+        """Take the next segment from the dispatcher and return each rank's arrays and ended episodes."""
         made = dispatcher.take(self._actor.version * len(self._rollouts) + self._segment)
         self._made.append(made)
         shares = divide_anew([part.arrays for part in made], self._ranks.size)

@@ -1,4 +1,4 @@
-"""Everything a training run is made of, on one rank: build it, step it, evaluate it, save it, continue it."""
+"""The trainer of one rank: it runs iterations, evaluates, and saves and restores checkpoints."""
 
 import os
 import time
@@ -29,16 +29,16 @@ from embodied_rl.training.sources import Experience, OwnExperience
 
 
 class Trainer:
-    """One rank of a run: it collects, learns, evaluates, saves, and continues.
+    """One rank of a run: it collects, learns, evaluates, saves, and continues from a checkpoint.
 
     Args:
-        parts: what it is made of; see `embodied_rl.training.parts.assemble_parts`.
+        parts: the parts of the rank; see `embodied_rl.training.parts.assemble_parts`.
 
     Attributes:
         parts: the same.
-        iteration: that is done next, counted from 0.
+        iteration: the next iteration, counted from 0.
         totals: of the run so far.
-        timelines: of the last iteration, of everybody who worked in it.
+        timelines: of the last iteration, one for each rank and rollout worker.
     """
 
     def __init__(self, parts: Parts) -> None:
@@ -53,7 +53,7 @@ class Trainer:
         self.iteration = 0
 
     def step(self) -> dict[str, float]:
-        """One iteration: collect, learn; returns figures for the log, the same on every rank but for times."""
+        """Run one iteration: collect and learn. Return figures for the log; only times differ between ranks."""
         began = time.perf_counter()
         self._offer()
         turns = IterationClock(self._experience, time.perf_counter() - began)
@@ -66,11 +66,11 @@ class Trainer:
         ages = {} if self.config.mode == "sync" else self._ages(turns.aged)
         figures = self._figures(seconds) | ages | {f"update/{name}": value for name, value in update.items()}
         if self.config.mode != "sync" and self.iteration < self.config.train.iterations:
-            self._offer()  # at once: evaluations and checkpoints need not hold up those who collect
+            self._offer()  # at once, so that evaluations and checkpoints do not delay the collectors
         return figures
 
     def _rollouts(self, turns: "IterationClock") -> Iterator[Rollout]:
-        """What this version learns from, as it comes."""
+        """Yield the rollouts of this version, one for each segment, with too old decisions masked."""
         for _ in range(self.parts.segments):
             rollout = turns.collect()
             if self.config.mode != "sync":
@@ -81,14 +81,14 @@ class Trainer:
             yield rollout
 
     def _offer(self) -> None:
-        """Let the present version collect, once."""
+        """Offer the present version to the source of rollouts, unless this has already been done."""
         if self._offered < self.iteration:
             self.algorithm.prepare(self.iteration)
             self._experience.offer()
             self._offered = self.iteration
 
     def _ages(self, aged: Sequence[tuple[Tensor, Tensor, int]]) -> dict[str, float]:
-        """How old the decisions were that the version before this one learned from, and how many were left out."""
+        """Summarise the staleness of the decisions in the last update, and count those masked as too old."""
         everybody = [part for parts in self.ranks.gather(aged) for part in parts]
         versions, valid, older = zip(*everybody, strict=True)
         versions, valid = (torch.cat([part.flatten() for part in parts]) for parts in (versions, valid))
@@ -96,7 +96,7 @@ class Trainer:
         return figures | {"staleness/masked": sum(older)}
 
     def _means(self, figures: Mapping[str, float]) -> dict[str, float]:
-        """Over ranks, each of which has figures of its own rows."""
+        """Average figures over ranks; each rank has figures of its own rows."""
         values = torch.tensor([*figures.values()], dtype=torch.float64)
         self.ranks.sum_([values])
         return dict(zip(figures, (values / self.ranks.size).tolist(), strict=True))
@@ -110,7 +110,7 @@ class Trainer:
         resident = [] if own else [size for _, _, size in everybody]
         self.timelines = ranks if own else [*ranks, *(share.timeline for share in shares)]
         inline, finished = self.config.plan.allocation == "colocated", figures.list_finished(shares)
-        drawn_by = experience.figures()  # of this rollout; what it taught counts for the next
+        drawn_by = experience.figures()  # of this rollout; what the curriculum learns from it counts for the next
         experience.tell(finished)
         return {
             **figures.count_totals(shares, self.totals),
@@ -120,9 +120,9 @@ class Trainer:
         }
 
     def evaluate(self, episodes: int, purpose: Purpose) -> list[EpisodeResult]:
-        """The deployed policy on enumerated episodes, shared among ranks; the whole list on every rank.
+        """Evaluate the deployed policy on enumerated episodes, divided among ranks; return all results on every rank.
 
-        Choosing a checkpoint is part of training, and of the time it takes.
+        Evaluations with the purpose "select" choose a checkpoint, so their time counts as training time.
         """
         began = time.perf_counter()
         listed = enumerate_episodes(self.spec, "eval", episodes, purpose=purpose)
@@ -136,14 +136,14 @@ class Trainer:
         return sorted(everything, key=lambda result: result.index)
 
     def evaluate_and_choose(self) -> dict[str, float]:
-        """Evaluate on episodes that choose the checkpoint; returns figures for the log."""
+        """Evaluate on the episodes that choose the checkpoint, note the result, and return figures for the log."""
         episodes = self.config.train.eval_episodes
         found = figures.summarise_evaluation(self.evaluate(episodes, "select"), self.spec)
         self.note_evaluation(found["eval/success"], episodes)
         return found | {"time/elapsed": self.totals.seconds}
 
     def save(self) -> None:
-        """Write a checkpoint, with no slice in flight; the time it takes counts from the next one on."""
+        """Write a checkpoint while no slice is in flight. Its own time enters the totals of the next checkpoint."""
         began = time.perf_counter()
         state = {f"collector/{name}": torch.as_tensor(value) for name, value in self._experience.state().items()}
         state |= {f"algorithm/{name}": value for name, value in self.algorithm.state().items()}
@@ -163,7 +163,7 @@ class Trainer:
         self.totals.seconds += time.perf_counter() - began
 
     def note_evaluation(self, success: float, episodes: int) -> None:
-        """Choose this iteration, unless an earlier one was better by more than luck; `save` marks its checkpoint."""
+        """Choose this iteration unless an earlier one was better beyond chance; `save` marks its checkpoint as best."""
         self.totals.best = max(self.totals.best, success)
         if is_as_good(success, self.totals.best, episodes):
             self.totals.best_iteration = self.iteration
@@ -173,7 +173,7 @@ class Trainer:
             checkpoint.mark_best(self.folder.checkpoints, self.totals.best_iteration)
 
     def restore(self) -> None:
-        """Continue from the newest whole checkpoint, bit for bit."""
+        """Restore the newest complete checkpoint, to continue bit for bit."""
         assert self.parts.resumed is not None, "only a run that continues has something to restore"
         (self.iteration, tensors, metadata), self.parts.resumed = self.parts.resumed, None
         if metadata["ranks"] != self.ranks.size:
@@ -189,25 +189,25 @@ class Trainer:
         self._experience.load({name: value.numpy() for name, value in _part(mine, "collector/").items()})
         self.totals = figures.RunTotals(**metadata["totals"])
         if self.ranks.rank == 0:
-            self._point_at_best()  # a kill may have come between writing a checkpoint and marking it
+            self._point_at_best()  # the run may have been killed after writing a checkpoint and before marking it
 
     def load_best(self) -> None:
-        """Take the weights of the best checkpoint, or stay as it is where none was evaluated."""
+        """Load the weights of the best checkpoint; keep the present weights if none was evaluated."""
         if self.totals.best_iteration >= 0:
             load_actor(checkpoint.resolve_checkpoint(self.folder.checkpoints / "best") / build.POLICY, self.actor)
 
     def export(self, path: Path) -> None:
-        """Write the policy alone, as it is deployed."""
+        """Write only the policy, in the form in which it is deployed."""
         extra = build.describe_origin(self.config.sim, self.config.algo.sampler)
         save_actor(path, self.actor, self.config.policy.name, asdict(self.actor.network.config), extra=extra)
 
 
 class IterationClock:
-    """A rank's iteration: it waits for a rollout, learns from it, and so on; notes how long it does either.
+    """Measures how long a rank waits for rollouts and how long it learns from them, in one iteration.
 
     Attributes:
-        collecting: seconds until what was asked for had come.
-        aged: of each rollout the versions that decided, which rows are valid, and how many were too old to be.
+        collecting: seconds that the rank waited for rollouts.
+        aged: for each rollout: the versions that decided, which rows are valid, and how many were masked as too old.
     """
 
     def __init__(self, experience: Experience, collecting: float = 0.0) -> None:
@@ -217,7 +217,7 @@ class IterationClock:
         self._handed_over: float | None = None
 
     def collect(self) -> Rollout:
-        """The next rollout; what happens until `learned`, or the next one, is learning from it."""
+        """Return the next rollout; the time until `learned`, or the next `collect`, counts as learning from it."""
         self.learned()
         began = time.monotonic()
         rollout = self._experience.collect()
@@ -226,7 +226,7 @@ class IterationClock:
         return rollout
 
     def learned(self) -> None:
-        """Learning from what came last is over."""
+        """Note that learning from the last rollout has ended, and record its time."""
         if self._handed_over is not None:
             seconds = time.monotonic() - self._handed_over
             self._experience.timeline.add(RANK, LEARN, self._handed_over, seconds, self._rows)

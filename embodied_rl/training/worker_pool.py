@@ -1,4 +1,4 @@
-"""The rollout workers of a run: starting them, what rank 0 tells them, and what one of them is made of."""
+"""The rollout workers of a run: rank 0 starts them and publishes weights to them; each is built in its process."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -24,13 +24,13 @@ from embodied_rl.training.rollout_worker import PublishedWeights, RolloutWorker,
 
 
 class RolloutWorkers:
-    """The rollout workers of a run, and what rank 0 tells them.
+    """The rollout workers of a run, as rank 0 controls them.
 
     Args:
-        board: that they read weights from.
-        handles: of them, in the order of their environments.
-        staleness: versions that they may be ahead.
-        segments: of what a version learns from.
+        board: the board from which they read weights.
+        handles: of the workers, in the order of their environments.
+        staleness: number of versions that they may be ahead.
+        segments: number of rollouts that a version learns from.
     """
 
     def __init__(self, board: Board, handles: Sequence[Handle], staleness: int, segments: int = 1) -> None:
@@ -42,13 +42,13 @@ class RolloutWorkers:
     def start(
         config: TrainConfig, runtime: Runtime, blueprint: build.Blueprint, work: "RolloutWork"
     ) -> "RolloutWorkers":
-        """Those of a run.
+        """Start the rollout workers of a run.
 
         Args:
             config: of the run.
-            runtime: starts them.
+            runtime: starts the workers.
             blueprint: of their actors.
-            work: what each of them makes.
+            work: the work of each worker.
         """
         board = runtime.board()
         patience = work.decisions * config.plan.call_timeout + config.plan.start_timeout
@@ -66,7 +66,7 @@ class RolloutWorkers:
         return RolloutWorkers(board, handles, config.staleness if config.mode == "async" else 0, work.segments)
 
     def offer(self, actor: Actor) -> None:
-        """Publish what has been learned, and let the workers begin what it allows."""
+        """Publish the actor's weights, and let the workers begin the rollouts that this version allows."""
         learned, exploration = publish_weights(actor, actor.version), actor.exploration()
         self._board.publish(actor.version, PublishedWeights(learned, exploration))
         if self._everything is None:
@@ -74,25 +74,25 @@ class RolloutWorkers:
         self.dispatcher.offer(actor.version, WorkerStart(self._everything, PublishedWeights(learned, exploration)))
 
     def load(self, version: int, state: Mapping[str, Array], learned: Mapping[str, Array]) -> None:
-        """Go on with what a version learns from, from a `SharedExperience.state`, and what curricula have learned."""
+        """Continue with a version's rollouts, from a `SharedExperience.state` and the state of the curriculum."""
         parts = [_part(state, f"worker/{worker}/") | dict(learned) for worker in range(self._count)]
         self.dispatcher.load(version, parts)
 
     def close(self) -> None:
-        """End them."""
+        """End the workers and release the board."""
         self.dispatcher.close()
         self._board.close()
 
 
 @dataclass(frozen=True)
 class RolloutWork:
-    """What a rollout worker makes.
+    """The work of a rollout worker.
 
     Attributes:
         needs: of the algorithm.
-        decisions: T, of a segment.
-        segments: rollouts that a version learns from, one after another.
-        writers: in each worker, beside its rollouts.
+        decisions: T, the decisions of a segment.
+        segments: number of rollouts that a version learns from, one after another.
+        writers: factories of writers in each worker, besides its rollouts.
     """
 
     needs: Needs
@@ -104,7 +104,7 @@ class RolloutWork:
 def make_rollout_worker(
     config: TrainConfig, blueprint: build.Blueprint, work: RolloutWork, number: int, board: BoardReader
 ) -> RolloutWorker:
-    """The rollout worker `number` of a run, whose weights are still to come."""
+    """Build rollout worker `number` of a run; it receives its weights later."""
     torch.manual_seed(config.seed)
     torch.set_num_threads(1)
     actor = blueprint.build()

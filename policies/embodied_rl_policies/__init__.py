@@ -1,4 +1,4 @@
-"""Flow policies that train out of the box. `POLICIES` is what the entry point shows: name → "module:Class"."""
+"""Built-in trainable flow policies. The entry point exports `POLICIES`: name → "module:Class"."""
 
 POLICIES = {
     "pocket": "embodied_rl_policies.pocket:Pocket",

@@ -1,7 +1,7 @@
 """Transformer layers of the pocket policy.
 
-Shapes: `n` rows, `t` tokens that ask, `s` tokens that are seen, `T` prefix tokens, `H` actions, `W` width. The factor
-`hidden` is the width of a feed-forward layer in widths of the token.
+Shapes: `n` rows, `t` query tokens, `s` key tokens, `T` prefix tokens, `H` actions, `W` width. The factor `hidden` is
+the width of a feed-forward layer as a multiple of W.
 """
 
 import torch
@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 
 class Attention(nn.Module):
-    """Multi-head attention of some tokens to themselves and, where given, to kept keys and values."""
+    """Multi-head attention of tokens to given keys and values, such as their own and cached ones."""
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
@@ -20,7 +20,7 @@ class Attention(nn.Module):
         self.out = nn.Linear(width, width, bias=False)
 
     def forward(self, tokens: Tensor, key_value: Tensor, mask: Tensor) -> Tensor:
-        """tokens [n, t, W], key_value [n, s, 2 W], mask bool [n, s] (True where a key may be seen) → [n, t, W]."""
+        """Attend: tokens [n, t, W], key_value [n, s, 2 W], mask bool [n, s] (True: the key is visible) → [n, t, W]."""
         query = self.query(tokens).unflatten(-1, (self.heads, -1)).transpose(1, 2)
         key, value = key_value.unflatten(-1, (2, self.heads, -1)).permute(2, 0, 3, 1, 4)
         mixed = F.scaled_dot_product_attention(query, key, value, attn_mask=mask[:, None, None])
@@ -28,14 +28,14 @@ class Attention(nn.Module):
 
 
 class FeedForward(nn.Sequential):
-    """Two linear maps with a SiLU between them, whose backward pass costs a CPU half of what a GELU's costs."""
+    """Two linear maps with a SiLU between them, whose backward pass on a CPU costs half as much as that of a GELU."""
 
     def __init__(self, width: int, hidden: int) -> None:
         super().__init__(nn.Linear(width, hidden * width), nn.SiLU(), nn.Linear(hidden * width, width))
 
 
 class PrefixLayer(nn.Module):
-    """One layer of the prefix."""
+    """A transformer layer of the prefix."""
 
     def __init__(self, width: int, heads: int, hidden: int) -> None:
         super().__init__()
@@ -44,7 +44,7 @@ class PrefixLayer(nn.Module):
         self.feed_forward = FeedForward(width, hidden)
 
     def forward(self, tokens: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-        """tokens [n, T, W], mask bool [n, T] → the next layer's tokens, this layer's keys and values [n, T, 2 W]."""
+        """Apply the layer: tokens [n, T, W], mask bool [n, T] → next layer's tokens, keys and values [n, T, 2 W]."""
         normed = self.attention_norm(tokens)
         key_value = self.attention.key_value(normed)
         tokens = tokens + self.attention(normed, key_value, mask)
@@ -52,7 +52,7 @@ class PrefixLayer(nn.Module):
 
 
 class LastPrefixLayer(nn.Module):
-    """The last layer of the prefix gives keys and values alone: nothing would read its tokens."""
+    """The last layer of the prefix; it computes only keys and values, because no later layer reads its tokens."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -60,12 +60,12 @@ class LastPrefixLayer(nn.Module):
         self.key_value = nn.Linear(width, 2 * width, bias=False)
 
     def forward(self, tokens: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-        """tokens [n, T, W] → the same tokens, their keys and values [n, T, 2 W]."""
+        """Compute keys and values: tokens [n, T, W] → the same tokens, their keys and values [n, T, 2 W]."""
         return tokens, self.key_value(self.norm(tokens))
 
 
 class ExpertLayer(nn.Module):
-    """One layer of the action expert: adaRMS, attention to the prefix and to the actions, adaRMS, feed-forward."""
+    """A layer of the action expert: adaRMS, attention to the prefix and to the actions, adaRMS, feed-forward."""
 
     def __init__(self, width: int, heads: int, hidden: int) -> None:
         super().__init__()
@@ -73,7 +73,7 @@ class ExpertLayer(nn.Module):
         self.feed_forward = FeedForward(width, hidden)
 
     def forward(self, tokens: Tensor, modulation: Tensor, key_value: Tensor, mask: Tensor) -> Tensor:
-        """tokens [n, H, W], modulation [n, 6, 1, W], the prefix's key_value [n, T, 2 W], mask [n, T + H] → tokens."""
+        """Update tokens [n, H, W] by modulation [n, 6, 1, W], the prefix's key_value [n, T, 2 W], mask [n, T + H]."""
         scale, shift, gate, scale_2, shift_2, gate_2 = modulation.unbind(1)
         normed = modulate(tokens, scale, shift)
         key_value = torch.cat([key_value, self.attention.key_value(normed)], dim=1)
@@ -82,5 +82,5 @@ class ExpertLayer(nn.Module):
 
 
 def modulate(tokens: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
-    """Adaptive RMS norm: tokens [n, H, W] normalised, then scaled and shifted by the flow time."""
+    """Apply the adaptive RMS norm: normalise tokens [n, H, W], then scale and shift them by the flow time."""
     return F.rms_norm(tokens, tokens.shape[-1:]) * (1 + scale) + shift

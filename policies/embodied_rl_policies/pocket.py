@@ -1,9 +1,9 @@
-"""The pocket VLA: π0.5's shape (arXiv:2504.16054, openpi's adaRMS variant) in about a million parameters.
+"""The pocket VLA: the architecture of π0.5 (arXiv:2504.16054, openpi's adaRMS variant) with about 1M parameters.
 
-Cameras and words → prefix tokens → a small transformer whose keys and values are kept once a decision; an action
-expert with adaRMS time conditioning attends to them at every denoise step. What differs from π0.5, and why: a
-convolutional stem conditioned on the instruction (FiLM, arXiv:1709.07871) with spatial-softmax keypoints
-(arXiv:1504.00702) takes the place of a pretrained vision tower, because it learns to localise from few frames on a CPU.
+Cameras and words → prefix tokens → a small transformer whose keys and values are cached once per decision; an action
+expert with adaRMS time conditioning attends to them at every denoise step. One difference from π0.5: a convolutional
+stem conditioned on the instruction (FiLM, arXiv:1709.07871) with spatial-softmax keypoints (arXiv:1504.00702) replaces
+the pretrained vision tower, because it learns to localise from few frames on a CPU.
 
 Shapes: `n` rows, `C` cameras, `P` patches of one camera, `J` keypoints of one camera, `T` prefix tokens,
 `L` instruction tokens, `H` actions, `D` action dimensions, `W` width.
@@ -48,10 +48,10 @@ class PocketConfig:
     """hidden units of a transformer block, in widths."""
 
     def __post_init__(self) -> None:
-        """Refuse sizes that do not fit together.
+        """Check that the sizes are consistent.
 
         Raises:
-            UserError: naming the key to change.
+            UserError: a size is invalid; the message names the key to change.
         """
         for name in ("width", "layers", "heads", "horizon", "keypoints", "keypoint_tokens", "stem_channels", "hidden"):
             if getattr(self, name) < 1:
@@ -63,7 +63,7 @@ class PocketConfig:
 
 
 def make_position_encoding(cells: int, width: int) -> Tensor:
-    """Fixed 2-D sine and cosine positions of a square grid.
+    """Compute fixed 2-D sine and cosine position encodings of a square grid.
 
     Returns:
         float32 [cells², width], rows from the top left; width must be a multiple of 4.
@@ -76,7 +76,7 @@ def make_position_encoding(cells: int, width: int) -> Tensor:
 
 
 def make_pixel_grid(height: int, width: int) -> Tensor:
-    """float32 [height * width, 2]: x and y of each cell's centre in [-1, 1]."""
+    """Compute x and y of each cell's centre in [-1, 1]: float32 [height * width, 2]."""
     y, x = torch.meshgrid(
         (torch.arange(height) + 0.5) * 2 / height - 1, (torch.arange(width) + 0.5) * 2 / width - 1, indexing="ij"
     )
@@ -84,12 +84,12 @@ def make_pixel_grid(height: int, width: int) -> Tensor:
 
 
 def make_time_frequencies(width: int) -> Tensor:
-    """float32 [width/2]: angular frequencies of openpi's time embedding, periods from 4e-3 to 4."""
+    """Compute the angular frequencies of openpi's time embedding, periods from 4e-3 to 4: float32 [width/2]."""
     return 2 * math.pi * torch.exp(torch.linspace(math.log(1 / 4.0), math.log(1 / 4e-3), width // 2))
 
 
 class Stem(nn.Module):
-    """One camera image and the instruction → keypoints and patch features."""
+    """The stem: one camera image and the instruction → keypoints and patch features."""
 
     cells: Tensor
 
@@ -109,7 +109,7 @@ class Stem(nn.Module):
         self.register_buffer("cells", make_pixel_grid(*grid), persistent=False)
 
     def forward(self, image: Tensor, condition: Tensor) -> tuple[Tensor, Tensor]:
-        """image uint8 [m, h, w, 3], condition [m, W] → keypoints [m, J, 2] in [-1, 1], patches [m, P, W]."""
+        """Apply to image uint8 [m, h, w, 3], condition [m, W] → keypoints [m, J, 2] in [-1, 1], patches [m, P, W]."""
         pixels = (image.float() / 127.5 - 1).permute(0, 3, 1, 2)
         scale, shift = self.film(condition)[:, :, None, None].chunk(2, dim=1)
         normed = self.norm(self.mix(F.silu(self.patchify(pixels))))
@@ -120,9 +120,9 @@ class Stem(nn.Module):
 
 
 class Localiser(nn.Linear):
-    """Keypoints → positions: a linear map, and a small network for what perspective bends away from it.
+    """Keypoints → positions: a linear map, plus a small network for the nonlinear effect of perspective.
 
-    The network starts at zero, so that weights trained without it still mean the same.
+    The network's output starts at zero, so that weights trained without the network still work.
     """
 
     def __init__(self, inputs: int, outputs: int) -> None:
@@ -132,7 +132,7 @@ class Localiser(nn.Linear):
             nn.init.zeros_(parameter)
 
     def forward(self, keypoints: Tensor) -> Tensor:
-        """keypoints [n, C * 2 J] → [n, G]."""
+        """Predict positions: keypoints [n, C * 2 J] → [n, G]."""
         return super().forward(keypoints) + self.bend(keypoints)
 
 
@@ -158,16 +158,16 @@ class Pocket(FlowBackbone):
 
         Args:
             config: sizes of the network.
-            action_dim: D.
-            state_dim: entries of the normalised proprioception.
-            cameras: names of the cameras, in order; they share the stem. Without any there is none.
+            action_dim: action dimensions D.
+            state_dim: number of entries of the normalised proprioception.
+            cameras: names of the cameras, in order; they share the stem. Without cameras there is no stem.
             image_size: (height, width) in pixels, multiples of 16.
-            vocabulary_size: number of word ids, the pad 0 included.
+            vocabulary_size: number of word ids, including 0 for padding.
             token_length: L, the longest instruction in words.
-            auxiliary_names: privileged entries the localisation head predicts from the keypoints.
+            auxiliary_names: privileged entries that the localisation head predicts from the keypoints.
 
         Raises:
-            UserError: for images whose sides are not multiples of 16, or names to predict from no camera.
+            UserError: an image side is not a multiple of 16, or auxiliary names are given without a camera.
         """
         super().__init__()
         if auxiliary_names and not cameras:
@@ -219,9 +219,9 @@ class Pocket(FlowBackbone):
         self.register_buffer("frequencies", make_time_frequencies(width), persistent=False)
 
     def _initialise(self) -> None:
-        """Modulation starts independent of time: scale and shift 0, gates 1.
+        """Initialise the modulation independent of time: scale and shift 0, gates 1.
 
-        With gates of 0, as in π0.5, a two-layer expert needed half again as many steps for the same error.
+        With gates of 0, as in π0.5, a two-layer expert needed 1.5 times as many steps to reach the same error.
         """
         nn.init.zeros_(self.modulation.weight)
         nn.init.zeros_(self.modulation.bias)
@@ -229,12 +229,12 @@ class Pocket(FlowBackbone):
         gates.view(self.config.layers, 2, 3, self.config.width)[:, :, 2] = 1.0
 
     def perception_parameters(self) -> list[nn.Parameter]:
-        """Stem, FiLM, keypoints, localisation head, camera and word embeddings."""
+        """Return the parameters of stem, FiLM, keypoints, localisation head, camera and word embeddings."""
         modules = (self.words, self.stem, self.localise)
         return [self.views, *chain.from_iterable(module.parameters() for module in modules)]
 
     def perceive(self, inputs: PolicyInput) -> dict[str, Tensor]:
-        """What the stem sees: keypoints float32 [n, C, 2 J] in [-1, 1] and patches float32 [n, C, P, W]."""
+        """Compute the stem's output: keypoints float32 [n, C, 2 J] in [-1, 1] and patches float32 [n, C, P, W]."""
         views, rows = len(self.spec.cameras), len(inputs)
         if not views:
             state = inputs.state
@@ -249,17 +249,17 @@ class Pocket(FlowBackbone):
         }
 
     def predict_auxiliary(self, features: dict[str, Tensor]) -> Tensor:
-        """Keypoints → float32 [n, G], the entries of `spec.auxiliary_names`."""
+        """Predict float32 [n, G], the entries of `spec.auxiliary_names`, from the keypoints."""
         assert self.spec.auxiliary_names, "this network was built without a localisation head"
         return self.localise(features["keypoints"].flatten(1))
 
     def _instruction(self, tokens: Tensor) -> Tensor:
-        """tokens int64 [n, l] → the mean word [n, W], pads left out."""
+        """Compute the mean word embedding [n, W] of tokens int64 [n, l], without padding."""
         present = (tokens != 0)[..., None]
         return (self.words(tokens) * present).sum(dim=1) / present.sum(dim=1).clamp_min(1)
 
     def encode(self, inputs: PolicyInput) -> Context:
-        """Prefix keys and values "key_value/i" float32 [n, T, 2 W], and which tokens exist, "mask" bool [n, T]."""
+        """Encode the prefix: keys and values "key_value/i" float32 [n, T, 2 W], existing tokens "mask" bool [n, T]."""
         features = inputs.features if inputs.features is not None else self.perceive(inputs)
         tokens, mask = self._prefix_tokens(features, inputs)
         tensors = {"mask": mask}
@@ -270,7 +270,7 @@ class Pocket(FlowBackbone):
         return Context(tensors, (tokens * weight).sum(dim=1), auxiliary)
 
     def _prefix_tokens(self, features: dict[str, Tensor], inputs: PolicyInput) -> tuple[Tensor, Tensor]:
-        """Patches, keypoints, words and proprioception → tokens [n, T, W] and mask bool [n, T]."""
+        """Build tokens [n, T, W] and mask bool [n, T] from patches, keypoints, words and proprioception."""
         places = self.places(2 * features["keypoints"]).unflatten(-1, (self.config.keypoint_tokens, -1))
         seen = torch.cat([features["patches"] + self.patch_positions, places], dim=2) + self.views[:, None]
         words = self.words(inputs.tokens) + self.word_positions[: inputs.tokens.shape[1]]
@@ -279,7 +279,7 @@ class Pocket(FlowBackbone):
         return tokens, torch.cat([always, inputs.tokens != 0], dim=1)
 
     def velocity(self, x: Tensor, t: Tensor, context: Context) -> tuple[Tensor, Tensor]:
-        """The flow's velocity at x [n, H, D] and time t [n] (1 = noise), and the expert's features [n, H, W]."""
+        """Compute the velocity at x [n, H, D] and time t [n] (1 = noise), and the expert's features [n, H, W]."""
         angle = t[:, None] * self.frequencies
         condition = self.time(torch.cat([angle.sin(), angle.cos()], dim=-1))
         modulation = self.modulation(condition).unflatten(-1, (-1, 1, self.config.width))

@@ -1,4 +1,4 @@
-"""Gradient checkpointing, for every policy that has the key `gradient_checkpointing`."""
+"""Gradient checkpointing for all policies with the key `gradient_checkpointing`."""
 
 from collections.abc import Callable
 from typing import Any
@@ -8,7 +8,7 @@ from torch.utils.checkpoint import checkpoint
 
 
 def recompute_activations(function: Callable[..., Any], wanted: bool, *args: Any) -> Any:
-    """Call a function; where `wanted` and gradients are taken, its insides are computed again when they are needed."""
+    """Call a function; if `wanted` and gradients are enabled, recompute its activations in the backward pass."""
     if wanted and torch.is_grad_enabled():
         return checkpoint(function, *args, use_reentrant=False, preserve_rng_state=False)
     return function(*args)

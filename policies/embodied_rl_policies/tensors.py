@@ -1,4 +1,4 @@
-"""What the shapes of a checkpoint's tensors tell of a network, and which of them the end of a language model has."""
+"""Count layers from a checkpoint's tensor shapes, and list the unused tensors at a language model's end."""
 
 from collections.abc import Mapping
 
@@ -6,19 +6,19 @@ Shapes = Mapping[str, tuple[int, ...]]
 
 
 def count_layers(shapes: Shapes, start: str) -> int:
-    """Number of numbered modules below a name."""
+    """Count the numbered modules below a name."""
     return 1 + max((int(name[len(start) :].split(".")[0]) for name in shapes if name.startswith(start)), default=-1)
 
 
 def list_end_of_language_model(
     start: str, layers: int, width: int, hidden: int, inner: int
 ) -> dict[str, tuple[int, ...]]:
-    """Names → shapes of what follows the keys and values of the last layer, which nothing but a text would need.
+    """Return name → shape of the tensors after the last layer's keys and values, used only for text output.
 
     Args:
-        start: of the names, up to the layers.
-        layers: how many there are.
-        width: of a token. hidden: of the feed-forward block. inner: of all heads together.
+        start: start of the names, up to the layers.
+        layers: number of layers.
+        width: size of a token. hidden: size of the feed-forward block. inner: size of all heads together.
     """
     last = f"{start}layers.{layers - 1}."
     return {

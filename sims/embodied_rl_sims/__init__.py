@@ -1,4 +1,4 @@
-"""Simulators. `SIMS` is what the entry point shows: name → "module:Class"."""
+"""Built-in simulators. The entry point exports `SIMS`: name → "module:Class"."""
 
 SIMS = {
     "tabletop": "embodied_rl_sims.tabletop:Tabletop",

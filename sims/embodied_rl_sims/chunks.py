@@ -1,4 +1,4 @@
-"""What every simulator's chunk starts from. NumPy and the standard library only, Python 3.10 or newer."""
+"""Common parts of all simulators' chunks. NumPy and the standard library only, Python 3.10 or newer."""
 
 from collections.abc import Sequence
 
@@ -8,10 +8,10 @@ from embodied_rl.interfaces.sim import Array, Episode, Observation, SimulatorSpe
 
 
 def make_empty_result(spec: SimulatorSpec, actions: Array) -> StepResult:
-    """A chunk in which nothing has happened yet, its actions within the limits; the observation is still to come.
+    """Build the result of a chunk before its first step: actions are clipped to the limits, the observation is empty.
 
     Args:
-        spec: of the simulator.
+        spec: specification of the simulator.
         actions: float32 [n, H, A].
     """
     n, chunk, _ = actions.shape
@@ -29,12 +29,12 @@ def make_empty_result(spec: SimulatorSpec, actions: Array) -> StepResult:
 
 
 def find_final_pictures(episodes: Sequence[Episode | None]) -> Array:
-    """bool [n]: whose episode wants its last observation drawn even where it terminates."""
+    """Return bool [n]: whether an episode wants its last observation with a picture even if it terminates."""
     return np.array([episode is not None and episode.final_picture for episode in episodes], bool)
 
 
 class NoSnapshots:
-    """For simulators whose package cannot be saved in mid-episode: `spec.can_snapshot` is False."""
+    """A base class of simulators whose package cannot save the middle of an episode: `spec.can_snapshot` is False."""
 
     def snapshot(self) -> dict[str, Array]:
         raise NotImplementedError("this simulator cannot be saved in mid-episode: spec.can_snapshot is False")

@@ -1,4 +1,4 @@
-"""Which versions of packages are installed, beside those that an adapter was tested with."""
+"""Compare installed package versions with the versions that an adapter was tested with."""
 
 from collections.abc import Iterable
 from importlib.metadata import PackageNotFoundError, version
@@ -7,7 +7,7 @@ from embodied_rl.interfaces.sim import Diagnosis
 
 
 def find_version(name: str) -> str | None:
-    """The installed version of a distribution; None where it is not installed."""
+    """Return the installed version of a distribution; None if it is not installed."""
     try:
         return version(name)
     except PackageNotFoundError:
@@ -15,12 +15,12 @@ def find_version(name: str) -> str | None:
 
 
 def find_versions(names: Iterable[str]) -> dict[str, str]:
-    """Distribution → version, for those that are installed."""
+    """Return distribution → version of the installed ones."""
     return {name: found for name in names if (found := find_version(name)) is not None}
 
 
 def diagnose_package(name: str, pinned: str, remedy: str, relation: str = "tested with") -> Diagnosis:
-    """A line of `doctor`: whether a distribution is installed, in the version that the adapter has this relation to."""
+    """Build a line of `doctor` on a distribution: not installed, or installed with another or the pinned version."""
     found = find_version(name)
     if found is None:
         return Diagnosis(f"package {name}", "fail", "not installed", remedy)

@@ -1,4 +1,4 @@
-"""Pictures in the size that is asked for. NumPy only."""
+"""Resize pictures. NumPy only."""
 
 import numpy as np
 
@@ -6,7 +6,7 @@ from embodied_rl.interfaces.sim import Array
 
 
 def resize_picture(picture: Array, height: int, width: int) -> Array:
-    """uint8 [height, width, 3]: each pixel is the mean of the area that it covers of the `picture`, uint8 [h, w, 3]."""
+    """Resize `picture`, uint8 [h, w, 3], to uint8 [height, width, 3]: each pixel is the mean of its old area."""
     if picture.shape[:2] == (height, width):
         return picture
     rows, columns = _shares(picture.shape[0], height), _shares(picture.shape[1], width)
@@ -15,7 +15,7 @@ def resize_picture(picture: Array, height: int, width: int) -> Array:
 
 
 def _shares(old: int, new: int) -> Array:
-    """float64 [new, old]: how much of each new pixel each old one covers; rows sum to 1."""
+    """Compute the share of each new pixel that each old pixel covers, float64 [new, old]; rows sum to 1."""
     edges = np.linspace(0, old, new + 1)
     first, last, pixel = edges[:-1, None], edges[1:, None], np.arange(old)
     covered = np.clip(np.minimum(last, pixel + 1) - np.maximum(first, pixel), 0, None)

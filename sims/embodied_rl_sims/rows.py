@@ -1,6 +1,6 @@
-"""A `Simulator` out of n single environments of some package: the chunk's rules, written once.
+"""A `Simulator` from n single environments of a package; it implements the rules of chunks once for all packages.
 
-NumPy and the standard library only, Python 3.10 or newer: it runs in the environment of whichever package it is.
+NumPy and the standard library only, Python 3.10 or newer: it runs in the Python environment of each package.
 """
 
 import time
@@ -16,12 +16,12 @@ from embodied_rl_sims.chunks import NoSnapshots, find_final_pictures, make_empty
 
 @dataclass
 class StepOutcome:
-    """What one control step of one environment gave.
+    """The result of one control step of one environment.
 
     Attributes:
-        reward: of this step.
+        reward: reward of this step.
         success: whether the goal holds after it.
-        terminated: the task is over, in success or failure. The time limit is not the environment's affair.
+        terminated: whether the task is over, in success or failure. The environment does not check the time limit.
     """
 
     reward: float
@@ -31,12 +31,12 @@ class StepOutcome:
 
 @dataclass
 class View:
-    """What one environment shows.
+    """The observation of one environment.
 
     Attributes:
         state: float32 [S], as `Observation.state`.
-        images: camera name → uint8 [h, w, 3]; empty where no picture was asked for.
-        privileged: float32 [P], or None where the spec names none.
+        images: camera name → uint8 [h, w, 3]; empty if no picture was requested.
+        privileged: float32 [P], or None if the spec has no privileged state.
     """
 
     state: Array
@@ -45,13 +45,13 @@ class View:
 
 
 class Environment(Protocol):
-    """One environment, which runs one episode after another."""
+    """The interface of one environment, which runs one episode after another."""
 
     instruction: str
     """The goal of the present episode, in words."""
 
     def begin(self, episode: Episode) -> None:
-        """Start an episode; everything random in it follows from the episode."""
+        """Start an episode; all random numbers in it must depend on the episode only."""
         ...
 
     def step(self, action: Array) -> StepOutcome:
@@ -59,15 +59,15 @@ class Environment(Protocol):
         ...
 
     def observe(self, pictures: bool) -> View:
-        """What it shows now. Drawing takes most of the time, so there are no pictures unless asked for."""
+        """Return the present observation. Drawing takes most of the time, so pictures are drawn only if requested."""
         ...
 
     def render(self, width: int, height: int) -> Array:
-        """uint8 [height, width, 3], for videos."""
+        """Return a picture uint8 [height, width, 3] for videos."""
         ...
 
     def close(self) -> None:
-        """Release what it holds."""
+        """Release all resources."""
         ...
 
 
@@ -75,13 +75,13 @@ class Rows(NoSnapshots):
     """n environments in turn; implements `embodied_rl.interfaces.sim.Simulator`.
 
     The time limit is the spec's horizon. A picture is drawn once, at the end of a chunk. The final picture of an
-    episode that terminated is black, because nothing follows that could be learned from it, unless the episode asks for
-    it (`Episode.final_picture`).
+    episode that terminated is black, because learning does not use it, unless the episode requests it
+    (`Episode.final_picture`).
 
     Args:
-        spec: of the simulator.
+        spec: specification of the simulator.
         num_envs: n.
-        make: row → its environment, made when the row starts its first episode.
+        make: function from a row to its environment, called when the row starts its first episode.
     """
 
     def __init__(self, spec: SimulatorSpec, num_envs: int, make: Callable[[int], Environment]) -> None:
@@ -112,7 +112,7 @@ class Rows(NoSnapshots):
         return result
 
     def render(self, row: int, width: int, height: int) -> Array:
-        """uint8 [height, width, 3] of one environment, for videos; black where it is parked."""
+        """Return a picture uint8 [height, width, 3] of one environment for videos; black if it is parked."""
         if self._episode[row] is None:
             return np.zeros((height, width, 3), np.uint8)
         return self.environment(row).render(width, height)
@@ -124,18 +124,18 @@ class Rows(NoSnapshots):
         self._environments = [None] * self.num_envs
 
     def environment(self, row: int) -> Environment:
-        """The environment of a row, made now where the row has had none."""
+        """Return the environment of a row; build it at the first call."""
         found = self._environments[row]
         if found is None:
             found = self._environments[row] = self._make(row)
         return found
 
     def episode(self, row: int) -> Episode | None:
-        """What a row runs; None where it is parked."""
+        """Return the episode that a row runs; None if it is parked."""
         return self._episode[row]
 
     def clock(self, row: int) -> int:
-        """Control steps of a row's episode so far."""
+        """Return the number of control steps of a row's episode so far."""
         return int(self._clock[row])
 
     def _begin(self, row: int, episode: Episode | None) -> None:
@@ -144,7 +144,7 @@ class Rows(NoSnapshots):
             self.environment(row).begin(episode)
 
     def _run(self, row: int, result: StepResult) -> None:
-        """One environment's chunk, until its episode ends."""
+        """Run one environment's chunk until its episode ends."""
         environment = self.environment(row)
         for j in range(result.reward.shape[1]):
             outcome = environment.step(result.executed[row, j])
@@ -160,7 +160,7 @@ class Rows(NoSnapshots):
                 return
 
     def _observe(self, rows: Sequence[int] | Array, without_picture: Array | None = None) -> Observation:
-        """What `rows` show; those in `without_picture` (bool [n]), and parked ones, in black."""
+        """Observe `rows`; pictures of rows in `without_picture` (bool [n]) and of parked rows are black."""
         count = len(rows)
         images = {c.name: np.zeros((count, c.height, c.width, 3), np.uint8) for c in self.spec.cameras}
         state = np.zeros((count, len(self.spec.state_names)), np.float32)

@@ -1,7 +1,7 @@
-"""What can be configured: frozen dataclasses with their defaults and one line of documentation per key.
+"""The schema of the configuration: frozen dataclasses with defaults and one line of documentation per key.
 
-Simulators, policies, algorithms and curricula are plug-ins: their node holds a `name`, the keys every plug-in of that
-kind has, and, in `options`, the plug-in's own keys, which are checked against the plug-in's `Config` when it is found.
+Simulators, policies, algorithms and curricula are plug-ins: their node holds a `name`, the keys that all plug-ins of
+the kind share, and, in `options`, the plug-in's own keys, which are checked against its `Config` when it is found.
 """
 
 from embodied_rl.config.schema.commands import (

@@ -1,4 +1,4 @@
-"""What each command can be told."""
+"""The configuration of each command."""
 
 from dataclasses import dataclass, field
 from typing import Literal

@@ -1,4 +1,4 @@
-"""Groups of keys that several commands share."""
+"""The groups of keys that several commands share."""
 
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
@@ -214,17 +214,17 @@ class Plan:
 
     @property
     def collectors(self) -> int:
-        """How many processes collect: rollout workers, or the ranks themselves."""
+        """Return the number of processes that collect: rollout workers, or else the ranks."""
         return self.rollout_workers or self.ranks
 
     @property
     def parts(self) -> int:
-        """Into how many simulators the environments are divided."""
+        """Return the number of simulators that the environments are divided over."""
         return self.collectors * self.simulators
 
     @property
     def simulators(self) -> int:
-        """Of each process that collects."""
+        """Return the number of simulators of each process that collects."""
         return self.slices * (1 if self.allocation == "colocated" else self.workers)
 
 

@@ -1,6 +1,6 @@
-"""LeRobotDataset v3.0: `DatasetWriter`, `LeRobotDataset` and `SampleStream`, on pyarrow and PyAV alone.
+"""Read and write LeRobotDataset v3.0: `DatasetWriter`, `LeRobotDataset`, `SampleStream`. Needs only pyarrow and PyAV.
 
-The format is that of huggingface/lerobot, src/lerobot/datasets; docs/datasets.md says what is written.
+The format is that of huggingface/lerobot, src/lerobot/datasets; docs/datasets.md describes the files.
 """
 
 from importlib.util import find_spec

@@ -1,4 +1,4 @@
-"""Open files and what was read of them, as far as memory allows."""
+"""A cache for open files and their contents, with a size limit."""
 
 from collections import OrderedDict
 from collections.abc import Callable
@@ -8,12 +8,12 @@ Held = TypeVar("Held")
 
 
 class BoundedCache(Generic[Held]):
-    """What was used last, up to a limit.
+    """A cache that keeps the most recently used values, up to a total size.
 
     Args:
-        limit: of all sizes together.
-        size: of one thing.
-        close: called with what is dropped.
+        limit: largest total size of the values; one value is always kept.
+        size: a function that returns the size of a value.
+        close: a function that is called with each dropped value.
     """
 
     def __init__(self, limit: float, size: Callable[[Held], float], close: Callable[[Held], None] | None = None):
@@ -22,7 +22,7 @@ class BoundedCache(Generic[Held]):
         self._used = 0.0
 
     def get(self, key: Any, make: Callable[[], Held]) -> Held:
-        """What is kept under a key, made where there is nothing."""
+        """Return the value of a key; make it if it is not cached."""
         if key not in self._held:
             made = make()
             self._held[key] = made
@@ -33,7 +33,7 @@ class BoundedCache(Generic[Held]):
         return self._held[key]
 
     def clear(self) -> None:
-        """Drop everything."""
+        """Drop all values."""
         while self._held:
             self._drop()
 

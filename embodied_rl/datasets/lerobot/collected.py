@@ -1,4 +1,4 @@
-"""Episodes of a simulator as a dataset: what `embodied-rl collect format=lerobot` writes."""
+"""Write a simulator's episodes as a dataset, for `embodied-rl collect format=lerobot`."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,10 +22,10 @@ from embodied_rl.interfaces.sim import SimulatorSpec
 
 
 def make_dataset(folder: Path, spec: SimulatorSpec, robot_type: str) -> DatasetWriter:
-    """For a simulator's episodes, one frame a control step.
+    """Create a dataset for a simulator's episodes, with one frame per control step.
 
     Raises:
-        DatasetError: the folder holds a dataset already: the same episodes could get into it twice.
+        DatasetError: the folder already holds a dataset, so that episodes could be stored twice.
     """
     if (folder / INFO).exists():
         raise DatasetError(f"out: {folder} holds a dataset already. Set out to another folder.")
@@ -33,12 +33,12 @@ def make_dataset(folder: Path, spec: SimulatorSpec, robot_type: str) -> DatasetW
 
 
 def write_episode(writer: DatasetWriter, record: Record) -> int:
-    """Add an episode, with the actions that were executed; returns its index."""
+    """Add an episode with its executed actions; return its index."""
     return writer.add_episode(iterate_frames(record), record.instruction)
 
 
 def iterate_frames(record: Record) -> Iterator[dict[str, Any]]:
-    """What `features_of` speaks of, step by step."""
+    """Yield the frame of each control step, with the features of `info.make_features`."""
     last = len(record.actions) - 1
     for step, seen in enumerate(record.observations):
         yield {

@@ -1,4 +1,4 @@
-"""Files of a dataset that appear whole or not at all, and one writer at a time."""
+"""Replace files of a dataset atomically, and lock its folder for one writer."""
 
 import fcntl
 import os
@@ -16,24 +16,24 @@ KEY = "the dataset's folder"
 
 @contextmanager
 def replace_file(path: Path) -> Iterator[Path]:
-    """See `storage.replace_file`; makes the folder, too."""
+    """Replace a file as `atomic_write.replace_file` does, after creating its folder; yield the temporary path."""
     make_folder(path.parent, KEY)
     with atomic_write.replace_file(path, KEY) as temporary:
         yield temporary
 
 
 def settle_file(temporary: Path, path: Path) -> None:
-    """See `storage.settle_file`; makes the folder, too."""
+    """Move a file as `atomic_write.settle_file` does, after creating the target's folder."""
     make_folder(path.parent, KEY)
     atomic_write.settle_file(temporary, path)
 
 
 @contextmanager
 def lock_folder(folder: Path) -> Iterator[None]:
-    """Alone with the folder; the lock ends with the process, however it ends.
+    """Hold an exclusive lock on the folder; the system releases it when the process ends in any way.
 
     Raises:
-        DatasetError: another process writes to it.
+        DatasetError: another process writes to the folder.
     """
     descriptor = os.open(folder, os.O_RDONLY)
     try:
@@ -49,7 +49,7 @@ def lock_folder(folder: Path) -> Iterator[None]:
 
 
 def remove_beyond(folder: Path, last: FilePlace | None, suffix: str) -> None:
-    """Remove what a writer that was killed left in a folder of chunks: unfinished files, and files after `last`."""
+    """Remove the remains of a killed writer from a folder of chunks: unfinished files, and files after `last`."""
     for path in folder.glob(f"chunk-*/{TEMPORARY}*"):
         path.unlink()
     for path in folder.glob(f"chunk-*/file-*{suffix}"):

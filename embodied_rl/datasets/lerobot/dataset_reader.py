@@ -1,4 +1,4 @@
-"""Reading a dataset: any frames of it, as observations and the chunks of actions that follow them."""
+"""Read any frames of a dataset, as observations with their chunks of actions."""
 
 import io
 from collections.abc import Sequence
@@ -33,14 +33,14 @@ OPEN_FILES = 16
 
 
 class LeRobotDataset:
-    """A dataset on disk, of this program or of lerobot.
+    """A reader for a dataset on disk, written by this program or by lerobot.
 
     Args:
-        folder: of the dataset.
-        cache_mb: memory for numbers and PNG files that were read.
+        folder: folder of the dataset.
+        cache_mb: limit of each of the two caches, for numbers and for PNG files.
 
     Raises:
-        DatasetError: it is no LeRobotDataset v3.0, a part of it is missing, or a video is shorter than its episodes.
+        DatasetError: it is no LeRobotDataset v3.0, a part is missing, or a video is shorter than its episodes.
     """
 
     def __init__(self, folder: Path | str, cache_mb: float = 1024):
@@ -63,16 +63,16 @@ class LeRobotDataset:
         self.statistics = self._read_statistics()
 
     def __len__(self) -> int:
-        """Frames in all."""
+        """Return the number of frames."""
         return self.info.total_frames
 
     def close(self) -> None:
-        """Close the files that are open."""
+        """Close all open files."""
         self._decoders.clear()
         self._tables.clear()
 
     def read(self, rows: Sequence[int] | Array, horizon: int = 1) -> DatasetSamples:
-        """Frames by number, in the given order, each with the `horizon` actions from it on.
+        """Return frames by number, in the given order, each with `horizon` actions beginning with its own.
 
         Raises:
             DatasetError: a number is out of range, or the dataset has no state, no actions or no pictures.
@@ -95,10 +95,10 @@ class LeRobotDataset:
         )
 
     def column(self, name: str, rows: Sequence[int] | Array) -> Array:
-        """One numeric feature of frames by number, [n, *shape].
+        """Return one numeric feature of frames by number, [n, *shape].
 
         Raises:
-            DatasetError: there is no such feature, or a file is damaged.
+            DatasetError: the feature does not exist or is not numeric, or a file is damaged.
         """
         self._require(name)
         feature = self.info.features[name]
@@ -111,9 +111,9 @@ class LeRobotDataset:
         return found
 
     def ahead(self, name: str, rows: Sequence[int] | Array, horizon: int) -> tuple[Array, Array]:
-        """A numeric feature of frames and of those that follow, [n, H, *shape].
+        """Return a numeric feature of H frames beginning with each given frame, [n, H, *shape], and a mask.
 
-        Past the episode's end it is that of the last frame; the second array, bool [n, H], says where.
+        Past the episode's end the last frame's value is repeated; the mask, bool [n, H], is true there.
         """
         wanted = np.asarray(rows, np.int64)
         steps, last = wanted[:, None] + np.arange(horizon), self.stops[self.episode_of(wanted), None] - 1
@@ -121,10 +121,10 @@ class LeRobotDataset:
         return values.reshape(len(wanted), horizon, *values.shape[1:]), steps > last
 
     def images(self, camera: str, rows: Sequence[int] | Array) -> Array:
-        """One camera's pictures of frames by number, uint8 [n, h, w, 3].
+        """Return one camera's pictures of frames by number, uint8 [n, h, w, 3].
 
         Raises:
-            DatasetError: there is no such camera, or a file is damaged.
+            DatasetError: the camera does not exist, or a file is damaged.
         """
         if camera not in self.cameras:
             raise DatasetError(f"{self.folder}: no camera '{camera}'; there are {', '.join(self.cameras) or 'none'}")
@@ -134,7 +134,7 @@ class LeRobotDataset:
         return self._pictured(key, wanted)
 
     def episode_of(self, rows: Sequence[int] | Array) -> Array:
-        """To which episodes frames belong, int64 [n]; raises `DatasetError` for a number out of range."""
+        """Return the episode index of each frame, int64 [n]; raise `DatasetError` for a frame number out of range."""
         wanted = np.asarray(rows, np.int64)
         if len(wanted) and not 0 <= wanted.min() <= wanted.max() < len(self):
             raise DatasetError(f"{self.folder} holds {len(self)} frames; there is no frame {wanted.max()}")
@@ -152,7 +152,7 @@ class LeRobotDataset:
                 )
 
     def _by_file(self, rows: Array) -> dict[FilePlace, Array]:
-        """Positions in `rows` by the file of their frames."""
+        """Return the positions in `rows`, grouped by the file of their frames."""
         by_file: dict[FilePlace, list[Array]] = {}
         episodes = self.episode_of(rows)
         for episode in np.unique(episodes).tolist():
@@ -207,7 +207,7 @@ class LeRobotDataset:
         return found
 
     def _check_files(self) -> None:
-        """Every file is there, with the columns it should have, and videos are long enough."""
+        """Check that every file exists, that tables have their columns, and that videos are long enough."""
         columns = {name for name, feature in self.info.features.items() if feature.dtype != "video"}
         for place in dict.fromkeys(episode.data for episode in self.episodes):
             path = self.folder / self.info.data_file(place)

@@ -1,7 +1,7 @@
-"""Writing a dataset, frame by frame: an episode is in it wholly or not at all, whenever the process ends.
+"""Write a dataset frame by frame; each episode is stored completely or not at all, even if the process is killed.
 
-With each episode the last file of every kind is replaced by one that has it as well, and meta/info.json last of all:
-its totals say what counts. What files hold beyond them is of an episode that was being written when the process ended.
+With each episode, the last file of every kind is replaced by one that includes the episode, and meta/info.json last.
+Its totals say what is valid: data beyond them belongs to an episode whose writing was interrupted.
 """
 
 from collections.abc import Iterable, Mapping
@@ -39,20 +39,20 @@ from embodied_rl.runs.atomic_write import explain_errors, make_folder, write_tex
 
 
 class DatasetWriter:
-    """A dataset that grows by episodes. Use it in a `with` statement, or call `close`.
+    """A writer that adds episodes to a dataset. Use it in a `with` statement, or call `close`.
 
     Args:
-        folder: of the dataset; one that is there already is continued.
-        features: what each frame has, besides `BOOKKEEPING`; `info.make_features` has those of a simulator.
-        fps: frames a second.
-        robot_type: what was controlled.
-        codec: of videos, one of `video.CODECS`.
+        folder: folder of the dataset; an existing dataset is continued.
+        features: features of each frame, besides `BOOKKEEPING`; `info.make_features` returns those of a simulator.
+        fps: frames per second.
+        robot_type: type of the controlled robot.
+        codec: codec of videos, one of `video_files.CODECS`.
         chunks_size: files in a folder.
-        data_files_size_in_mb, video_files_size_in_mb: largest size of a file; one is written anew with every episode,
-            so it should stay small. A dataset that is continued keeps its own.
+        data_files_size_in_mb, video_files_size_in_mb: largest size of a file; one is rewritten with every episode,
+            so it should stay small. A continued dataset keeps its own limits.
 
     Raises:
-        DatasetError: a feature cannot be, the folder holds a dataset of other features, or another process writes it.
+        DatasetError: a feature is invalid, the folder holds a dataset of other features, or another process writes it.
         StorageError: the folder cannot be written.
     """
 
@@ -84,7 +84,7 @@ class DatasetWriter:
 
     @staticmethod
     def resume(folder: Path, codec: str = "h264") -> "DatasetWriter":
-        """Continue a dataset with the features that it has; raises `DatasetError` where there is none."""
+        """Continue an existing dataset with its features; raise `DatasetError` if the folder holds no dataset."""
         info = read_info(Path(folder))
         features = {name: feature for name, feature in info.features.items() if name not in BOOKKEEPING}
         return DatasetWriter(folder, features, info.fps, info.robot_type, codec=codec)
@@ -96,15 +96,15 @@ class DatasetWriter:
         self.close()
 
     def add(self, frame: Mapping[str, Any], task: str) -> None:
-        """One frame of the episode in hand, which begins with the first one.
+        """Add a frame to the current episode; the first frame starts an episode.
 
         Args:
             frame: a value for each feature; pictures uint8 [h, w, 3].
-            task: what is to be done, in words.
+            task: text of the task.
 
         Raises:
             DatasetError: a feature is missing, unknown, of another shape or dtype, or not finite.
-            StorageError: the disk is full; the episode in hand should be discarded.
+            StorageError: the disk is full; the caller should discard the current episode.
         """
         self._check_usable()
         values = {name: check_value(name, feature, frame) for name, feature in self._own_features().items()}
@@ -116,11 +116,11 @@ class DatasetWriter:
             self._episode.add(values, task)
 
     def save_episode(self) -> int:
-        """The episode in hand is over, and kept for good; returns its index.
+        """Finish the current episode and store it in the dataset; return its index.
 
         Raises:
-            DatasetError: there is no frame.
-            StorageError: the disk is full; the dataset is as before, and can be continued by another writer.
+            DatasetError: the episode has no frame.
+            StorageError: the disk is full; the dataset is unchanged, and another writer can continue it.
         """
         self._check_usable()
         if self._episode is None:
@@ -135,7 +135,7 @@ class DatasetWriter:
         return self.info.total_episodes - 1
 
     def add_episode(self, frames: Iterable[Mapping[str, Any]], task: str) -> int:
-        """A whole episode, frame by frame; returns its index. Where a frame is refused, nothing of it is kept."""
+        """Add a whole episode; return its index. If a frame is refused, discard the episode."""
         try:
             for frame in frames:
                 self.add(frame, task)
@@ -145,13 +145,13 @@ class DatasetWriter:
         return self.save_episode()
 
     def discard_episode(self) -> None:
-        """Forget the episode in hand."""
+        """Discard the current episode."""
         if self._episode is not None:
             self._episode.discard()
             self._episode = None
 
     def close(self) -> None:
-        """Forget an episode in hand, find the quantiles of the whole dataset, and let others write."""
+        """Discard the current episode, write the quantiles of the whole dataset, and release the folder's lock."""
         self.discard_episode()
         if self._usable and self.info.total_episodes:
             self._write_statistics(self._refined())
@@ -160,7 +160,7 @@ class DatasetWriter:
 
     def _begin(self, wanted: Info) -> Info:
         if not (self.folder / INFO).exists():
-            if any(path.name != "meta" for path in self.folder.iterdir()):  # which a writer may not have got beyond
+            if any(path.name != "meta" for path in self.folder.iterdir()):  # a killed writer may have left only meta
                 raise DatasetError(f"{self.folder} holds other files, and no LeRobotDataset. Give an empty folder.")
             make_folder(self.folder / "meta", KEY)
             write_text(self.folder / INFO, wanted.to_json())
@@ -189,7 +189,7 @@ class DatasetWriter:
         return VideoFiles(self.folder, self.info, key, clip.place, round(clip.stop * self.info.rate))
 
     def _keep(self, episode: "EpisodeInHand") -> None:
-        """Every file that the episode adds to, and meta/info.json once it is all there."""
+        """Write the episode to every file, and meta/info.json last."""
         index, start, length = self.info.total_episodes, self.info.total_frames, len(episode)
         new = [task for task in dict.fromkeys(episode.tasks) if task not in self._tasks]
         values = episode.values(index, start, [*self._tasks, *new], self.info)
@@ -225,7 +225,7 @@ class DatasetWriter:
         }
 
     def _all(self, key: str) -> Iterable[Array]:
-        """The values of a feature, file by file."""
+        """Yield the values of a feature, file by file."""
         for place in self._data_files:
             path = self.folder / self.info.data_file(place)
             yield read_numbers(read_file(path, [key])[key], self.info.features[key], str(path))
@@ -239,7 +239,7 @@ class DatasetWriter:
 
 
 def _check_same(found: Info, wanted: Info, folder: Path) -> None:
-    """Raises `DatasetError` unless frames of one dataset can follow those of the other."""
+    """Check that both datasets have the same features and frame rate; raise `DatasetError` if not."""
 
     def layout(info: Info) -> dict[str, tuple[str, tuple[int, ...]]]:
         return {name: (feature.dtype, feature.shape) for name, feature in info.features.items()}

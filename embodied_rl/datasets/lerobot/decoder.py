@@ -1,4 +1,4 @@
-"""Frames of a video by time."""
+"""Decode the frames of a video at given times."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,13 +14,13 @@ from embodied_rl.interfaces.sim import Array
 
 
 class Decoder:
-    """Frames of a file by time. Frames that follow each other are decoded one after another; others are sought.
+    """A decoder for the frames of one video file. It decodes consecutive frames in sequence, and seeks for others.
 
     Args:
-        path: the file.
+        path: the video file.
 
     Raises:
-        DatasetError: it is missing or damaged.
+        DatasetError: the file is missing or damaged.
     """
 
     def __init__(self, path: Path):
@@ -39,14 +39,14 @@ class Decoder:
         self._next = len(self._pts)
 
     def frames(self, seconds: Array, tolerance: float) -> Array:
-        """The pictures shown at some times, uint8 [n, h, w, 3].
+        """Return the pictures at some times, uint8 [n, h, w, 3].
 
         Args:
-            seconds: float64 [n], from the start of the file.
-            tolerance: how far the nearest frame may be.
+            seconds: float64 [n], times from the start of the file.
+            tolerance: largest distance in seconds to the nearest frame.
 
         Raises:
-            DatasetError: the file shows nothing at such a time, or is damaged.
+            DatasetError: the file has no frame near one of the times, or is damaged.
         """
         numbers = self._numbers(np.asarray(seconds, np.float64), tolerance)
         found = {int(number): self._frame(int(number)) for number in np.unique(numbers)}

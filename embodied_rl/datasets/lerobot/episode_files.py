@@ -1,4 +1,4 @@
-"""The list of episodes, meta/episodes, and the texts of their tasks, meta/tasks.parquet."""
+"""Read and write the list of episodes, meta/episodes, and the texts of their tasks, meta/tasks.parquet."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -20,7 +20,7 @@ AT_MOST = 500
 
 @dataclass(frozen=True)
 class Clip:
-    """Where a video shows an episode: a file, and seconds in it."""
+    """The part of a video that shows an episode: a file, and its start and stop in seconds."""
 
     place: FilePlace
     start: float
@@ -32,11 +32,11 @@ class RecordedEpisode:
     """One episode of a dataset.
 
     Attributes:
-        index: in the dataset.
-        tasks: what was to be done, in words.
-        start, stop: its frames in the dataset, `stop` excluded.
+        index: its index in the dataset.
+        tasks: texts of its tasks.
+        start, stop: range of its frames in the dataset, `stop` excluded.
         data: the file of its frames.
-        videos: by name of the feature.
+        videos: its clips, by name of the feature.
     """
 
     index: int
@@ -50,7 +50,7 @@ class RecordedEpisode:
         return self.stop - self.start
 
     def row(self, listed: FilePlace, statistics: Mapping[str, Summary]) -> dict[str, Any]:
-        """Its line of the list, which lies in the file `listed`."""
+        """Return the episode's row of the list; `listed` is the list's file that holds the row."""
         row: dict[str, Any] = {
             "episode_index": self.index,
             "tasks": list(self.tasks),
@@ -70,7 +70,7 @@ class RecordedEpisode:
 
     @staticmethod
     def of_row(row: Mapping[str, Any], videos: Sequence[str]) -> "RecordedEpisode":
-        """Read `row`; raises KeyError or TypeError where something is missing."""
+        """Convert a row of the list to an episode; raise KeyError or TypeError if an entry is missing."""
         clips = {}
         for key in videos:
             place = FilePlace(int(row[f"videos/{key}/chunk_index"]), int(row[f"videos/{key}/file_index"]))
@@ -88,7 +88,7 @@ class RecordedEpisode:
 
 
 def read_episodes(folder: Path, info: Info) -> list[RecordedEpisode]:
-    """All episodes that the dataset holds, in order.
+    """Read all episodes of the dataset, in order.
 
     Raises:
         DatasetError: the list is missing, damaged or shorter than meta/info.json says.
@@ -122,7 +122,7 @@ def _check(episodes: Sequence[RecordedEpisode], folder: Path, info: Info) -> Non
 
 
 def read_statistics(folder: Path, episodes: int) -> list[dict[str, Summary]]:
-    """Of each of the first episodes, by feature."""
+    """Read the statistics of each of the first `episodes` episodes, by feature."""
     found: dict[int, dict[str, Summary]] = {}
     for path in sorted((folder / "meta/episodes").glob("chunk-*/file-*.parquet")):
         table = read_file(path)
@@ -138,7 +138,7 @@ def read_statistics(folder: Path, episodes: int) -> list[dict[str, Summary]]:
 
 
 def read_tasks(folder: Path, info: Info) -> tuple[str, ...]:
-    """Texts by `task_index`.
+    """Read the task texts, ordered by `task_index`.
 
     Raises:
         DatasetError: the file is missing or damaged.
@@ -157,7 +157,7 @@ def read_tasks(folder: Path, info: Info) -> tuple[str, ...]:
 
 
 def write_tasks(folder: Path, tasks: Sequence[str]) -> None:
-    """Replace the file; for pandas, through which lerobot reads it, the text is the index of the table."""
+    """Write the file of tasks; the text is the pandas index of the table, because lerobot reads it with pandas."""
     described = [
         {"name": name, "field_name": name, "pandas_type": kind, "numpy_type": numpy, "metadata": None}
         for name, kind, numpy in (("task_index", "int64", "int64"), ("task", "unicode", "object"))
@@ -168,7 +168,7 @@ def write_tasks(folder: Path, tasks: Sequence[str]) -> None:
 
 
 class EpisodeFiles:
-    """The list, while it is written: its last file is in memory, and is written anew with each episode."""
+    """A writer for the list of episodes; it keeps the last file in memory, and rewrites it with each episode."""
 
     def __init__(self, folder: Path, info: Info):
         self._folder, self._info = folder, info
@@ -177,7 +177,7 @@ class EpisodeFiles:
         remove_beyond(folder / "meta/episodes", self._place if info.total_episodes else None, ".parquet")
 
     def append(self, episode: RecordedEpisode, statistics: Mapping[str, Summary]) -> None:
-        """Write one more line."""
+        """Add an episode's row to the list, and write its file."""
         if self._table is not None and len(self._table) >= AT_MOST:
             self._place, self._table = self._place.following(self._info.chunks_size), None
         line = pa.Table.from_pylist([episode.row(self._place, statistics)])

@@ -1,7 +1,7 @@
-"""Statistics of features, as policies normalise with them: per episode, and of the whole dataset.
+"""Compute the statistics of features for normalisation, per episode and for the whole dataset.
 
-The names and meanings are lerobot's (src/lerobot/datasets/compute_stats.py): mean, std (of the population), min, max,
-count, and the quantiles q01 to q99, entry by entry; pictures per channel, [3, 1, 1], in [0, 1].
+Names and definitions are lerobot's (src/lerobot/datasets/compute_stats.py): mean, std (of the population), min, max,
+count, and the quantiles q01 to q99, for each entry; for pictures per channel, [3, 1, 1], in [0, 1].
 """
 
 import json
@@ -22,7 +22,7 @@ Summary = dict[str, Array]
 
 
 def summarise(values: Array) -> Summary:
-    """Of an episode's values, [frames, ..., D]; each summary is [D], and a quantile is one of the values."""
+    """Return the statistics of an episode's values [frames, ..., D]: [D] each; a quantile is one of the values."""
     flat = np.asarray(values, np.float64).reshape(-1, np.shape(values)[-1])
     quantiles = np.quantile(flat, list(QUANTILES.values()), axis=0, method="inverted_cdf")
     return {
@@ -36,14 +36,14 @@ def summarise(values: Array) -> Summary:
 
 
 class ColourStatistics:
-    """Of an episode's pictures, one after another: how often each channel had each of its 256 values."""
+    """The statistics of an episode's pictures, from a running histogram of 256 values for each colour channel."""
 
     def __init__(self) -> None:
         self.frames = 0
         self._counts = np.zeros((3, 256), np.int64)
 
     def add(self, picture: Array) -> None:
-        """One picture, uint8 [h, w, 3]; of a large one, every n-th row and column."""
+        """Add one picture, uint8 [h, w, 3]; of a large picture, only every n-th row and column."""
         height, width = picture.shape[:2]
         step = max(1, max(height, width) // 150) if max(height, width) >= 300 else 1  # as lerobot thins them out
         thinned = picture[::step, ::step]
@@ -51,7 +51,7 @@ class ColourStatistics:
         self.frames += 1
 
     def summary(self) -> Summary:
-        """Per channel, [3, 1, 1], in [0, 1]; `count` is that of pictures."""
+        """Return the statistics per channel, [3, 1, 1], in [0, 1]; `count` is the number of pictures."""
         values, total = np.arange(256) / 255, self._counts.sum(axis=1, keepdims=True)
         mean = (self._counts * values).sum(axis=1, keepdims=True) / total
         variance = (self._counts * (values - mean) ** 2).sum(axis=1, keepdims=True) / total
@@ -67,10 +67,10 @@ class ColourStatistics:
 
 
 def combine(parts: Sequence[Summary]) -> Summary:
-    """Of several episodes from those of each.
+    """Combine the statistics of several episodes.
 
-    Exact but for the quantiles, which no summaries give: those up to q50 are the lowest of any part, the others the
-    highest, as lerobot bounds them. `refine` finds them.
+    All are exact except quantiles, which cannot be derived from summaries: up to q50 they are the lowest of any part,
+    above it the highest, as lerobot bounds them. `refine` computes them.
     """
     counts = np.stack([part["count"] for part in parts]).astype(np.float64)
     counts = counts.reshape(len(parts), *[1] * parts[0]["mean"].ndim)
@@ -93,17 +93,17 @@ def combine(parts: Sequence[Summary]) -> Summary:
 
 
 def combine_features(parts: Sequence[Mapping[str, Summary]]) -> dict[str, Summary]:
-    """`combine` for each feature of which every part has statistics."""
+    """Apply `combine` to each feature that has statistics in every part."""
     common = [key for key in (parts[0] if parts else ()) if all(key in part for part in parts)]
     return {key: combine([part[key] for part in parts]) for key in common}
 
 
 def refine(summary: Summary, values: Iterable[Array]) -> Summary:
-    """With quantiles of the whole dataset instead of bounds, exact to (max - min) / 5000.
+    """Replace the bounds by quantiles of the whole dataset, exact to (max - min) / 5000.
 
     Args:
-        summary: of the feature, [D] each.
-        values: all of it, in parts [n, ..., D].
+        summary: the feature's statistics, [D] each.
+        values: all values of the feature, in parts [n, ..., D].
     """
     low, high = summary["min"], summary["max"]
     size = len(low)
@@ -124,13 +124,13 @@ def refine(summary: Summary, values: Iterable[Array]) -> Summary:
 
 
 def to_json(statistics: Mapping[str, Summary]) -> str:
-    """The text of meta/stats.json."""
+    """Return the text of meta/stats.json."""
     lists = {key: {name: array.tolist() for name, array in summary.items()} for key, summary in statistics.items()}
     return json.dumps(lists, indent=4)
 
 
 def from_json(text: str, where: str) -> dict[str, Summary]:
-    """Read `to_json`; raises `DatasetError` where it is something else."""
+    """Parse the text of meta/stats.json; raise `DatasetError` if it is damaged."""
     try:
         return {key: from_lists(entries) for key, entries in json.loads(text).items()}
     except (ValueError, TypeError, AttributeError) as error:
@@ -138,7 +138,7 @@ def from_json(text: str, where: str) -> dict[str, Summary]:
 
 
 def from_lists(entries: Mapping[str, Any]) -> Summary:
-    """One feature's statistics, as JSON and tables hold them."""
+    """Convert one feature's statistics from lists, as JSON and tables hold them."""
     return {name: _array(name, entry) for name, entry in entries.items()}
 
 

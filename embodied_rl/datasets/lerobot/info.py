@@ -1,4 +1,4 @@
-"""What a dataset says of itself, meta/info.json: its features, sizes, and where its files lie."""
+"""Read and write a dataset's meta/info.json: its features, sizes and file paths."""
 
 import json
 from collections.abc import Mapping
@@ -23,30 +23,30 @@ REWARD, SUCCESS, DONE, SOURCE = "next.reward", "next.success", "next.done", "sou
 
 
 class DatasetError(UserError):
-    """A dataset that cannot be used as asked; the message names it, says why, and what to do."""
+    """Raised if a dataset cannot be used as asked; the message names the dataset, the reason and the remedy."""
 
 
 class FilePlace(NamedTuple):
-    """Which file: its number, and that of its folder."""
+    """The place of a file: the number of its folder (chunk), and its own number."""
 
     chunk: int
     file: int
 
     def following(self, chunks_size: int) -> "FilePlace":
-        """The next file, where a folder holds `chunks_size` of them."""
+        """Return the place of the next file, with `chunks_size` files per folder."""
         return FilePlace(self.chunk + 1, 0) if self.file >= chunks_size - 1 else FilePlace(self.chunk, self.file + 1)
 
 
 @dataclass(frozen=True)
 class Feature:
-    """What every frame has under one name.
+    """The description of one feature, of which every frame has a value.
 
     Attributes:
         dtype: a NumPy dtype by name, "string", "image" (a PNG in the table) or "video".
-        shape: of one frame's value; (1,) for a single number, (height, width, 3) for pictures, which other programs
-            also describe as (3, height, width).
-        names: of the entries.
-        info: of a video: its codec, pixel format and size.
+        shape: shape of one frame's value; (1,) for a single number, (height, width, 3) for pictures, for which other
+            programs also use (3, height, width).
+        names: names of the entries.
+        info: for videos: codec, pixel format and size.
     """
 
     dtype: str
@@ -64,18 +64,18 @@ class Feature:
 
     @property
     def held(self) -> tuple[int, ...]:
-        """The shape of one frame's value in memory: pictures are [height, width, 3]."""
+        """Return the shape of one frame's value in memory: pictures are [height, width, 3]."""
         turned = self.pictured and len(self.shape) == 3 and self.shape[0] == 3 != self.shape[2]
         return (*self.shape[1:], 3) if turned else self.shape
 
     @staticmethod
     def from_json(entry: Mapping[str, Any]) -> "Feature":
-        """Read an entry of `features`; raises KeyError or TypeError where it is none."""
+        """Parse an entry of `features`; raise KeyError or TypeError if it is invalid."""
         info = entry.get("info") or entry.get("video_info")
         return Feature(entry["dtype"], tuple(map(int, entry["shape"])), entry.get("names"), info)
 
     def to_json(self) -> dict[str, Any]:
-        """An entry of `features`."""
+        """Return the entry of `features` in meta/info.json."""
         entry = {"dtype": self.dtype, "shape": list(self.shape), "names": self.names}
         return entry if self.info is None else entry | {"info": self.info}
 
@@ -91,10 +91,10 @@ BOOKKEEPING = {
 
 
 def make_features(spec: SimulatorSpec, images: Literal["video", "png"] = "video") -> dict[str, Feature]:
-    """What is recorded of a simulator, control step by control step.
+    """Return the features that are recorded in each control step of a simulator.
 
-    A picture of each camera and the state before the step, the action executed in it, and what came of it: the reward,
-    whether the goal holds after it, whether it was the episode's last, and who chose the action, a `Source`.
+    They are a picture of each camera and the state before the step, the executed action, the reward, whether the goal
+    holds after the step, whether it was the episode's last, and the `Source` that chose the action.
     """
     dtype = "video" if images == "video" else "image"
     seen = {
@@ -114,18 +114,18 @@ def make_features(spec: SimulatorSpec, images: Literal["video", "png"] = "video"
 
 @dataclass(frozen=True)
 class Info:
-    """meta/info.json.
+    """The content of meta/info.json.
 
     Attributes:
-        fps: frames a second.
-        features: by name, `BOOKKEEPING` among them.
-        robot_type: what was controlled.
-        total_episodes, total_frames, total_tasks: what the dataset holds. What files hold beyond that is not in it.
+        fps: frames per second.
+        features: features by name, including `BOOKKEEPING`.
+        robot_type: type of the controlled robot.
+        total_episodes, total_frames, total_tasks: size of the dataset. Data beyond it in the files is not valid.
         chunks_size: files in a folder.
-        data_files_size_in_mb, video_files_size_in_mb: a file that would become larger is followed by another.
-        splits: names of ranges of episodes.
+        data_files_size_in_mb, video_files_size_in_mb: largest size of a file; a new file is started instead.
+        splits: ranges of episodes by name.
         data_path, video_path: patterns of file names.
-        other: further keys, kept as they are.
+        other: further keys, kept unchanged.
     """
 
     fps: float
@@ -144,24 +144,24 @@ class Info:
 
     @property
     def rate(self) -> Fraction:
-        """Frames a second, as videos count them."""
+        """Return the frames per second as a fraction, as videos need it."""
         return Fraction(self.fps).limit_denominator(10_000)
 
     @property
     def videos(self) -> list[str]:
-        """Names of the features that are videos."""
+        """Return the names of the features that are videos."""
         return [name for name, feature in self.features.items() if feature.dtype == "video"]
 
     def data_file(self, place: FilePlace) -> str:
-        """Of frames, relative to the dataset's folder."""
+        """Return the path of a file of frames, relative to the dataset's folder."""
         return self.data_path.format(chunk_index=place.chunk, file_index=place.file)
 
     def video_file(self, key: str, place: FilePlace) -> str:
-        """Of one camera, relative to the dataset's folder."""
+        """Return the path of a camera's video file, relative to the dataset's folder."""
         return (self.video_path or VIDEO).format(video_key=key, chunk_index=place.chunk, file_index=place.file)
 
     def grown(self, frames: int, tasks: int) -> "Info":
-        """With one more episode of so many frames; `tasks` in all."""
+        """Return the info after adding an episode of `frames` frames; `tasks` is the new total of tasks."""
         episodes = self.total_episodes + 1
         return replace(
             self,
@@ -172,7 +172,7 @@ class Info:
         )
 
     def to_json(self) -> str:
-        """The file's text."""
+        """Return the text of meta/info.json."""
         entries = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "other"}
         entries["features"] = {name: feature.to_json() for name, feature in self.features.items()}
         entries["fps"] = int(self.fps) if self.fps == int(self.fps) else self.fps
@@ -180,10 +180,10 @@ class Info:
 
     @staticmethod
     def from_json(text: str, where: str) -> "Info":
-        """Read `to_json`.
+        """Parse the text of meta/info.json.
 
         Raises:
-            DatasetError: it is something else, or of another version.
+            DatasetError: the text does not describe a LeRobotDataset, is damaged, or is of another version.
         """
         try:
             found = json.loads(text)
@@ -201,10 +201,10 @@ class Info:
 
 
 def read_info(folder: Path) -> Info:
-    """Of an existing dataset.
+    """Read the meta/info.json of an existing dataset.
 
     Raises:
-        DatasetError: the folder holds none, or one of another version.
+        DatasetError: the folder holds no dataset, or a dataset of another version.
     """
     path = folder / INFO
     try:
@@ -223,10 +223,10 @@ def make_info(
     data_files_size_in_mb: float,
     video_files_size_in_mb: float,
 ) -> Info:
-    """Of a dataset that holds nothing yet.
+    """Return the info of a new, empty dataset.
 
     Raises:
-        DatasetError: a feature, the frame rate or a limit cannot be.
+        DatasetError: a feature, the frame rate or a limit is invalid.
     """
     if min(fps, chunks_size, data_files_size_in_mb, video_files_size_in_mb) <= 0:
         raise DatasetError("fps, chunks_size, data_files_size_in_mb and video_files_size_in_mb must be positive")

@@ -1,4 +1,4 @@
-"""The episode that is being recorded."""
+"""Collect the frames of the episode that is being recorded."""
 
 import io
 import os
@@ -18,12 +18,12 @@ from embodied_rl.interfaces.sim import Array
 
 
 class EpisodeInHand:
-    """Numbers and PNG files in memory, videos encoded as their frames come.
+    """The current episode: numbers and PNG files stay in memory, videos are encoded frame by frame.
 
     Args:
-        folder: of the dataset, where videos lie until the episode is kept.
-        info: of the dataset.
-        codec: of videos.
+        folder: folder of the dataset, which holds the videos until the episode is saved.
+        info: the dataset's info.
+        codec: codec of the videos.
     """
 
     def __init__(self, folder: Path, info: Info, codec: str):
@@ -41,7 +41,7 @@ class EpisodeInHand:
         return len(self.tasks)
 
     def add(self, frame: Mapping[str, Any], task: str) -> None:
-        """A frame that was checked."""
+        """Add a frame whose values `check_value` has checked."""
         for name, value in frame.items():
             if name in self._colours:
                 self._colours[name].add(value)
@@ -52,7 +52,7 @@ class EpisodeInHand:
         self.tasks.append(task)
 
     def values(self, index: int, start: int, tasks: list[str], info: Info) -> dict[str, Any]:
-        """What the table holds, by feature."""
+        """Return the values of the table, by feature."""
         frames = np.arange(len(self))
         return self._values | {
             "timestamp": (frames / info.fps).astype(np.float32),
@@ -63,7 +63,7 @@ class EpisodeInHand:
         }
 
     def summaries(self, values: Mapping[str, Any]) -> dict[str, Summary]:
-        """Statistics by feature; texts have none."""
+        """Return the statistics by feature; texts have none."""
         found = {name: colours.summary() for name, colours in self._colours.items()}
         for name, feature in self._features.items():
             if feature.numeric:
@@ -71,19 +71,19 @@ class EpisodeInHand:
         return {name: found[name] for name in self._features if name in found}
 
     def finished(self) -> dict[str, Encoder]:
-        """The videos, whole."""
+        """Finish the videos; return their encoders by feature."""
         for encoder in self._encoders.values():
             encoder.close()
         return self._encoders
 
     def discard(self) -> None:
-        """Remove what is left of it on disk."""
+        """Remove the episode's files from disk."""
         for encoder in self._encoders.values():
             encoder.discard()
 
 
 def check_value(name: str, feature: Feature, frame: Mapping[str, Any]) -> Any:
-    """A frame's value of a feature, in its dtype; raises `DatasetError` where that cannot be."""
+    """Return a frame's value of a feature in the feature's dtype; raise `DatasetError` if the value does not fit."""
     if name not in frame:
         raise DatasetError(f"frame: the feature '{name}' is missing")
     if feature.dtype == "string":

@@ -1,4 +1,4 @@
-"""Frames of a dataset in memory."""
+"""Frames of a dataset, loaded into memory."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -10,12 +10,12 @@ from embodied_rl.interfaces.sim import Array, Observation
 
 @dataclass
 class DatasetSamples:
-    """n frames of a dataset, each with the actions that follow.
+    """n frames of a dataset, each with its chunk of actions.
 
     Attributes:
         observation: n rows.
-        actions: float32 [n, H, A], from the frame's own on; past the episode's end the last one is repeated.
-        padding: bool [n, H], where it is.
+        actions: float32 [n, H, A], beginning with the frame's own action; past the episode's end the last is repeated.
+        padding: bool [n, H], true where an action is such a repetition.
         row, episode: int64 [n], the frame's number in the dataset, and its episode's.
         extra: the other numeric features by name, [n, *shape].
     """
@@ -31,7 +31,7 @@ class DatasetSamples:
         return len(self.row)
 
     def select(self, rows: Sequence[int] | Array) -> "DatasetSamples":
-        """The given rows, in the given order."""
+        """Return the given rows, in the given order."""
         chosen = np.asarray(rows, np.int64)
         extra = {name: array[chosen] for name, array in self.extra.items()}
         return DatasetSamples(
@@ -41,7 +41,7 @@ class DatasetSamples:
 
     @staticmethod
     def concatenate(parts: Sequence["DatasetSamples"]) -> "DatasetSamples":
-        """Several as one, rows in order."""
+        """Concatenate several samples, with rows in order."""
         if len(parts) == 1:
             return parts[0]
         return DatasetSamples(

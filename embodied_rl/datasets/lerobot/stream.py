@@ -1,4 +1,4 @@
-"""A dataset in batches, shuffled, with a place to continue from."""
+"""Stream a dataset in shuffled batches, with a cursor for resuming."""
 
 import zlib
 from collections.abc import Iterator, Sequence
@@ -15,16 +15,16 @@ from embodied_rl.interfaces.sim import Array
 
 @dataclass(frozen=True)
 class Shuffle:
-    """How frames are mixed: a function of the seed and the epoch alone.
+    """The settings of shuffling. The order depends only on the seed and the epoch.
 
-    Runs of frames that follow each other are drawn in random order and read at once, so videos are decoded forwards;
-    then the frames of as many runs as fill the buffer are mixed.
+    Runs of consecutive frames are drawn in random order and read together, so videos are decoded forwards; then the
+    frames of as many runs as fill the buffer are shuffled.
 
     Attributes:
         seed: fixes the order.
-        run: frames of a run; 1 mixes the whole dataset evenly, and seeks in the video for each frame.
-        buffer: frames in memory that are mixed, with their pictures.
-        ordered: do not mix at all.
+        run: frames of a run; 1 shuffles the whole dataset evenly, but seeks in the video for each frame.
+        buffer: number of frames, with pictures, that are shuffled in memory.
+        ordered: whether to keep the order of the dataset, without shuffling.
     """
 
     seed: int = 0
@@ -34,19 +34,19 @@ class Shuffle:
 
 
 class SampleStream(Iterator[DatasetSamples]):
-    """Batches of frames without end, epoch after epoch, unless `epochs` says when.
+    """An iterator over batches of frames, for a number of `epochs`, or endless.
 
     Args:
-        dataset: to read.
-        batch: frames in a batch; it may span two epochs. The very last one may be smaller.
+        dataset: the dataset to read.
+        batch: frames in a batch; it may span two epochs. The very last batch may be smaller.
         horizon: H, actions of a chunk.
-        shuffle: how frames are mixed.
-        episodes: only these, by index; None takes all.
-        epochs: how often each frame comes.
-        cursor: continue where another stream was, which `cursor` of it tells.
+        shuffle: settings of shuffling.
+        episodes: indices of the episodes to read; None reads all.
+        epochs: how often each frame is read; None means endless.
+        cursor: the `cursor` of another stream, to continue after its last batch.
 
     Raises:
-        DatasetError: nothing to read, or the cursor is of another dataset, order or choice of episodes.
+        DatasetError: nothing is to be read, or the cursor belongs to another dataset, order or choice of episodes.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class SampleStream(Iterator[DatasetSamples]):
 
     @property
     def cursor(self) -> dict[str, Any]:
-        """What continues behind the last batch, as JSON can hold it."""
+        """Return the position after the last batch, as JSON values, for resuming."""
         return self._identity | {"epoch": self._epoch, "position": self._position}
 
     def __next__(self) -> DatasetSamples:
@@ -89,7 +89,7 @@ class SampleStream(Iterator[DatasetSamples]):
         return DatasetSamples.concatenate(parts)
 
     def _take(self, most: int) -> DatasetSamples:
-        """Up to so many frames of the pool that the position lies in."""
+        """Return up to `most` frames of the pool at the current position."""
         epoch, start, stop = self._pool
         if epoch != self._epoch or not start <= self._position < stop:
             self._fill()
@@ -104,25 +104,25 @@ class SampleStream(Iterator[DatasetSamples]):
         return samples
 
     def _fill(self) -> None:
-        """Read the pool that the position lies in."""
+        """Read the pool at the current position."""
         if self._planned[0] != self._epoch:
             self._planned = (self._epoch, *self._plan(self._epoch))
         _, pools, stops = self._planned
         number = int(np.searchsorted(stops, self._position, "right"))
         rows = pools[number]
-        self._held = None  # before the next one takes as much memory
+        self._held = None  # free its memory before reading the next pool
         self._held = self._dataset.read(rows, self._horizon)
         self._mixed = self._mix(number, len(rows))
         self._pool = (self._epoch, int(stops[number]) - len(rows), int(stops[number]))
 
     def _mix(self, number: int, length: int) -> Array:
-        """In which order the frames of a pool come."""
+        """Return the order of the frames of a pool."""
         if self._shuffle.ordered:
             return np.arange(length)
         return np.random.default_rng([self._shuffle.seed, self._epoch, 1 + number]).permutation(length)
 
     def _plan(self, epoch: int) -> tuple[list[Array], Array]:
-        """Frames by number, pool by pool, and how many have come with each pool."""
+        """Return the frame numbers of each pool, and the cumulative number of frames after each pool."""
         runs = self._runs
         if not self._shuffle.ordered:
             runs = runs[np.random.default_rng([self._shuffle.seed, epoch, 0]).permutation(len(runs))]
@@ -145,7 +145,7 @@ class SampleStream(Iterator[DatasetSamples]):
 
 
 def _runs(dataset: LeRobotDataset, episodes: Sequence[int] | None, length: int) -> Array:
-    """First and last frame of each run, int64 [m, 2]; none spans two episodes."""
+    """Return the first frame and the end of each run, int64 [m, 2], end excluded; no run spans two episodes."""
     chosen = np.arange(len(dataset.episodes)) if episodes is None else np.asarray(episodes, np.int64)
     if len(chosen) and not 0 <= chosen.min() <= chosen.max() < len(dataset.episodes):
         raise DatasetError(f"{dataset.folder} holds {len(dataset.episodes)} episodes; there is no {chosen.max()}")

@@ -1,4 +1,4 @@
-"""Frames as Arrow tables, with the column types that lerobot gives its features, and the files they are kept in."""
+"""Convert frames to and from Arrow tables with lerobot's column types, and read and write their files."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -19,13 +19,13 @@ MEGABYTE = 1 << 20
 
 
 def make_frames_table(features: Mapping[str, Feature], values: Mapping[str, Any]) -> pa.Table:
-    """Frames by feature, videos left out: arrays [n, *shape], lists of texts, or lists of PNG files as bytes."""
+    """Make a table of frames, without videos; values are arrays [n, *shape], lists of texts or lists of PNG bytes."""
     kept = {name: feature for name, feature in features.items() if feature.dtype != "video"}
     return pa.table({name: make_column(feature, values[name]) for name, feature in kept.items()})
 
 
 def make_column(feature: Feature, values: Any) -> pa.Array:
-    """One feature of n frames."""
+    """Make the column of one feature of n frames."""
     if feature.dtype == "string":
         return pa.array(list(values), pa.string())
     if feature.dtype == "image":
@@ -43,10 +43,10 @@ def make_column(feature: Feature, values: Any) -> pa.Array:
 
 
 def read_numbers(column: pa.ChunkedArray | pa.Array, feature: Feature, where: str) -> Array:
-    """A numeric column as an array [n, *shape].
+    """Convert a numeric column to an array [n, *shape].
 
     Raises:
-        DatasetError: values are missing, or of another shape.
+        DatasetError: values are missing, or have another shape.
     """
     array = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
     length = len(array)
@@ -61,7 +61,7 @@ def read_numbers(column: pa.ChunkedArray | pa.Array, feature: Feature, where: st
 
 
 def write_table(table: pa.Table, path: Path) -> None:
-    """Replace a file of frames or episodes."""
+    """Write a table of frames or episodes to a file, replacing it."""
     pictured = any(pa.types.is_struct(entry.type) for entry in table.schema)
     with replace_file(path) as temporary:
         pq.write_table(
@@ -71,7 +71,7 @@ def write_table(table: pa.Table, path: Path) -> None:
 
 
 def open_file(path: Path) -> pq.ParquetFile:
-    """Raises `DatasetError` where it is missing or damaged."""
+    """Open a Parquet file; raise `DatasetError` if it is missing or damaged."""
     try:
         return pq.ParquetFile(path)
     except (OSError, pa.ArrowInvalid) as error:
@@ -79,7 +79,7 @@ def open_file(path: Path) -> pq.ParquetFile:
 
 
 def read_file(path: Path, columns: Sequence[str] | None = None) -> pa.Table:
-    """Raises `DatasetError` where it is missing, damaged or has no such columns."""
+    """Read a Parquet file; raise `DatasetError` if it is missing or damaged, or lacks a column."""
     with open_file(path) as file:
         if missing := set(columns or ()) - set(file.schema_arrow.names):
             raise DatasetError(f"{path} has no column '{min(missing)}', of which meta/info.json speaks")
@@ -90,13 +90,13 @@ def read_file(path: Path, columns: Sequence[str] | None = None) -> pa.Table:
 
 
 class DataFiles:
-    """The files of frames, while they are written: the last one is in memory and is written anew with each episode.
+    """A writer for the files of frames; it keeps the last file in memory, and rewrites it with each episode.
 
     Args:
-        folder: of the dataset.
-        info: of it.
+        folder: folder of the dataset.
+        info: the dataset's info.
         last: the last file that holds frames, or None.
-        rows: how many of its rows count; a writer that was killed may have left more.
+        rows: number of valid rows in the last file; a killed writer may have left more.
     """
 
     def __init__(self, folder: Path, info: Info, last: FilePlace | None, rows: int):
@@ -107,7 +107,7 @@ class DataFiles:
             self._reopen(folder / info.data_file(last), rows)
 
     def append(self, table: pa.Table) -> FilePlace:
-        """Write the frames of one episode; says where."""
+        """Write the frames of one episode; return the place of their file."""
         if self._place is None:
             self._place = FilePlace(0, 0)
         elif self._table is None or self._size + table.nbytes >= self._info.data_files_size_in_mb * MEGABYTE:
@@ -124,7 +124,7 @@ class DataFiles:
             raise DatasetError(f"{path} holds {len(table)} frames, and the episodes need {rows} of it")
         wanted = make_frames_table(self._info.features, dict.fromkeys(self._info.features, ())).schema
         if table.schema.remove_metadata() != wanted:
-            return  # another program wrote it: the next episode starts a file of its own
+            return  # another program wrote it: the next episode starts a new file
         if len(table) > rows:
             table = table.slice(0, rows)
             write_table(table, path)

@@ -1,7 +1,7 @@
-"""Videos whose every frame can be found: encoding an episode, and joining it to a file.
+"""Encode an episode's video and join it to a video file, for fast access to single frames.
 
-What is encoded here has no frames that follow from later ones, and a key frame every other frame, as lerobot encodes,
-so any frame is at most two steps of a decoder away.
+Encoded videos have no B-frames, and every other frame is a key frame, as in lerobot. So a decoder reaches any frame
+after a seek in at most two steps.
 """
 
 from collections.abc import Iterator
@@ -29,13 +29,13 @@ CODECS: dict[str, dict[str, str]] = {
 
 
 class Encoder:
-    """One episode of one camera, frame by frame into a file.
+    """An encoder that writes one camera's video of an episode to a file, frame by frame.
 
     Args:
-        path: the file, MP4.
+        path: the MP4 file.
         codec: one of `CODECS`.
-        rate: frames a second.
-        feature: what is recorded; its shape is that of the pictures.
+        rate: frames per second.
+        feature: the recorded feature; its shape is that of the pictures.
     """
 
     def __init__(self, path: Path, codec: str, rate: Fraction, feature: Feature):
@@ -49,7 +49,7 @@ class Encoder:
         self.frames = 0
 
     def add(self, picture: Array) -> None:
-        """The next frame, uint8 [h, w, 3]."""
+        """Encode the next frame, uint8 [h, w, 3]."""
         colours = av.VideoFrame.from_ndarray(np.ascontiguousarray(picture), format="rgb24")
         frame = self._converter.reformat(colours, format="yuv420p", threads=1)  # starting threads takes longer
         frame.pts, frame.time_base = self.frames, 1 / self._rate
@@ -62,25 +62,25 @@ class Encoder:
         self._output.close()
 
     def discard(self) -> None:
-        """Give up, and remove the file."""
-        with suppress(OSError):  # what cannot be written, on a full disk, is not wanted either
+        """Stop encoding, and remove the file."""
+        with suppress(OSError):  # on a full disk; the file is removed anyway
             self._output.close()
         self.path.unlink(missing_ok=True)
 
 
 @dataclass(frozen=True)
 class OpenedVideo:
-    """What a file says of its video; `seconds` is its length, `setup` what a decoder must know first."""
+    """The properties of a video file: `seconds` is its length, `setup` the codec's extra data for a decoder."""
 
     seconds: float
     setup: bytes
 
 
 def probe_video(path: Path) -> OpenedVideo:
-    """Read the head of a video file.
+    """Read the length and the codec's extra data of a video file.
 
     Raises:
-        DatasetError: it is missing or damaged.
+        DatasetError: the file is missing or damaged.
     """
     try:
         with av.open(str(path)) as container:
@@ -92,10 +92,10 @@ def probe_video(path: Path) -> OpenedVideo:
 
 
 def join_videos(first: Path, frames: int, second: Path, out: Path, rate: Fraction) -> bool:
-    """Write the first `frames` frames of one file, then all of another, nothing encoded anew.
+    """Write the first `frames` frames of one file, then all frames of another, without encoding them again.
 
     Returns:
-        Whether that is possible: it takes the same encoder and options, and frames stored in the order of time.
+        Whether joining is possible: both files need the same encoder and options, with frames stored in order of time.
     """
     if probe_video(first).setup != probe_video(second).setup:
         return False
@@ -116,7 +116,7 @@ def join_videos(first: Path, frames: int, second: Path, out: Path, rate: Fractio
 
 
 def _in_order(path: Path, rate: Fraction, most: int | None) -> Iterator[Any]:
-    """Packets as long as the k-th one is that of the k-th frame."""
+    """Yield up to `most` packets, and stop at the first packet that does not hold the frame of its position."""
     source: Any = av.open(str(path))
     with source:
         stream = source.streams.video[0]
@@ -129,14 +129,14 @@ def _in_order(path: Path, rate: Fraction, most: int | None) -> Iterator[Any]:
 
 
 class VideoFiles:
-    """The files of one camera, while they are written: the last one is written anew with each episode.
+    """A writer for the video files of one camera; it rewrites the last file with each episode.
 
     Args:
-        folder: of the dataset.
-        info: of it.
-        key: the feature.
+        folder: folder of the dataset.
+        info: the dataset's info.
+        key: name of the feature.
         last: the last file that shows an episode, or None.
-        frames: how many of its frames count.
+        frames: number of valid frames in the last file.
     """
 
     def __init__(self, folder: Path, info: Info, key: str, last: FilePlace | None, frames: int):
@@ -145,7 +145,7 @@ class VideoFiles:
         remove_beyond(folder / "videos" / key, last, ".mp4")
 
     def append(self, episode: Path, frames: int) -> tuple[FilePlace, int]:
-        """Take over the file of one episode; says where it went, and how many frames come before it there."""
+        """Add an episode's video file; return the place of its new file, and the number of frames before it there."""
         if self._place is not None and (start := self._join(episode, frames)) is not None:
             return self._place, start
         following = FilePlace(0, 0) if self._place is None else self._place.following(self._info.chunks_size)

@@ -1,4 +1,4 @@
-"""A `Board` in a cluster: the message lies in Ray's object store, once a node; an actor knows where."""
+"""A `Board` in a cluster: Ray's object store holds the message, once per node, and an actor holds the reference."""
 
 import os
 import secrets
@@ -15,26 +15,26 @@ DEADLINE = 60.0
 
 
 class WeightsKeeper:
-    """Knows the newest version and where it lies: a list of a reference, which Ray would else replace by the value."""
+    """An actor that keeps the newest version and its reference, in a list so that Ray does not send the value."""
 
     def __init__(self) -> None:
         self._version, self._where = -1, list[Any]()
 
     def put(self, version: int, where: list[Any]) -> None:
-        """Replace what is known."""
+        """Replace the version and the reference."""
         self._version, self._where = version, where
 
     def newest(self, above: int) -> tuple[int, list[Any]] | None:
-        """What is known, where its version is above this."""
+        """Return the version and the reference, or None if the version is not above `above`."""
         return (self._version, self._where) if self._version > above else None
 
 
 class RayBoard:
-    """See `embodied_rl.processes.base.Board`. It ends with the process that made it.
+    """A `Board` (see `embodied_rl.processes.base`) in a cluster. It ends with the process that made it.
 
     Args:
-        variables: of the environment of its actor.
-        deadline: seconds in which it answers.
+        variables: environment variables of its actor.
+        deadline: seconds in which its actor must answer.
     """
 
     def __init__(self, variables: Mapping[str, str], deadline: float = DEADLINE):
@@ -43,26 +43,26 @@ class RayBoard:
         self._put: Any = None
 
     def publish(self, version: int, message: Any) -> None:
-        """Lay a message down once; tensors in it become bytes on their way."""
+        """Put a message in the object store once, with its tensors as bytes, and announce its version."""
         where = cluster.put_value(pack(message))
         _answer(self._keeper, self._deadline, "put", version, [where])
         self._put = where
 
     def reader(self) -> "RayBoardReader":
-        """Holds a name alone: it can be pickled in whatever way."""
+        """Return a reader. It holds only the actor's name, so any pickler can pickle it."""
         return RayBoardReader(self._name, self._deadline)
 
     def close(self) -> None:
-        """End the actor, and let go of the message."""
+        """End the actor and release the message."""
         self._keeper.kill()
         self._put = None
 
 
 class RayBoardReader:
-    """See `embodied_rl.processes.base.BoardReader`; of whatever process of the same job.
+    """A `BoardReader` (see `embodied_rl.processes.base`) for any process of the same job.
 
     Args:
-        name: of the actor. deadline: seconds in which it answers, and in which a message must be here.
+        name: of the actor. deadline: seconds in which the actor must answer, and in which a message must arrive.
     """
 
     def __init__(self, name: str, deadline: float):
@@ -70,7 +70,7 @@ class RayBoardReader:
         self._keeper: RayActor | None = None
 
     def newest(self, above: int = -1) -> tuple[int, Any] | None:
-        """See `BoardReader.newest`. Arrays and tensors are the reader's own."""
+        """Return the version and the newest message, with arrays copied, or None; see `BoardReader.newest`."""
         try:
             self._keeper = self._keeper or RayActor.find(self._name)
             found = _answer(self._keeper, self._deadline, "newest", above)
@@ -85,7 +85,7 @@ class RayBoardReader:
         return version, unpack(packed)
 
     def close(self) -> None:
-        """Let go of it."""
+        """Release the reader."""
         self._keeper = None
 
     def __getstate__(self) -> dict[str, Any]:

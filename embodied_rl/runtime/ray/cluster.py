@@ -1,6 +1,6 @@
-"""What we use of Ray: processes on other machines ("actors") and the answers to their calls, and nothing else of it.
+"""The only interface to Ray: it starts processes on other machines ("actors") and gets the answers to their calls.
 
-No other module imports Ray, and no error of Ray's leaves this one: an actor that is gone is `ActorLost`, in words.
+No other module imports Ray, and no Ray error leaves this module: a lost actor raises `ActorLost`, with a plain message.
 """
 
 import logging
@@ -53,16 +53,16 @@ _ENDINGS: tuple[tuple[type[RayError], str], ...] = (
 
 
 class ActorLost(Exception):  # noqa: N818  it says what happened
-    """An actor is gone; the message is how, to follow its name: "has died (Ray says: …)"."""
+    """An actor is gone. The message says how, and must be put after the actor's name: "has died (Ray says: …)"."""
 
 
 class TooLate(Exception):  # noqa: N818
-    """An answer did not come in time."""
+    """An answer did not arrive in time, or a reservation found no room in time."""
 
 
 @dataclass(frozen=True)
 class ClusterNode:
-    """A machine of the cluster, and what is free on it."""
+    """A machine of the cluster, with its total and its free cores and GPUs."""
 
     name: str
     address: str
@@ -71,20 +71,20 @@ class ClusterNode:
     free: NodeShare
 
     def has_room(self, share: NodeShare) -> bool:
-        """Whether a process with this share could start there now."""
+        """Return whether a process with this share could start on the node now."""
         return self.free.cpus >= share.cpus and self.free.gpus >= share.gpus
 
 
 @dataclass(frozen=True)
 class BundlePlace:
-    """The bundle of a reservation that a process goes into, or that it is in.
+    """The bundle of a reservation in which a process starts or runs.
 
     Attributes:
         group: Ray's placement group.
-        bundle: its index.
-        bundles: the shares of all of them.
-        ranks: so many of the first belong to ranks, and to what these start.
-        used: what the process itself has of it.
+        bundle: index of the bundle.
+        bundles: the shares of all bundles.
+        ranks: number of leading bundles, which belong to ranks and to the processes that they start.
+        used: the part of the bundle that the process itself uses.
     """
 
     group: Any
@@ -95,11 +95,11 @@ class BundlePlace:
 
 
 class RayAnswer:
-    """What a call of an actor gives, some day.
+    """The future answer to a call of an actor.
 
     Attributes:
-        readable: becomes readable (closed at the other end) when it is there.
-        arrived: when it came, on the clock `time.monotonic`.
+        readable: connection that becomes readable (closed at the other end) when the answer has arrived.
+        arrived: time of arrival, on the clock `time.monotonic`.
     """
 
     def __init__(self, reference: Any):
@@ -110,15 +110,15 @@ class RayAnswer:
         self._future.add_done_callback(self._arrive)
 
     def done(self) -> bool:
-        """Whether `take` would not wait."""
+        """Return whether the answer has arrived, so that `take` does not wait."""
         return self._ended.is_set()
 
     def take(self, timeout: float) -> Any:
-        """The answer.
+        """Wait for the answer and return it.
 
         Raises:
-            NoTime: it is not there after so many seconds.
-            Lost: the actor is gone.
+            TooLate: the answer did not arrive within `timeout` seconds.
+            ActorLost: the actor is gone.
         """
         if not self._ended.wait(timeout):
             raise TooLate
@@ -134,17 +134,17 @@ class RayAnswer:
 
 
 class RayActor:
-    """A process somewhere in the cluster, that hosts an object. It ends with whoever started it.
+    """A process in the cluster that hosts an object. It ends with the process that started it.
 
     Args:
-        kind: the object's class, importable there.
-        args: for its constructor: plain values, which any version of ours can read.
-        share: what it takes of its node.
-        where: its place in a reservation; without one, the node of this process where there is room.
-        name: to be found by, within this job.
-        variables: of its environment.
-        groups: threads for methods that are answered beside a running one, by group; see `run_in_thread`.
-        stays: on the node of this process, and nowhere else.
+        kind: the object's class, importable on every node.
+        args: for its constructor: plain values, which any version of our package can read.
+        share: the cores and GPUs that it reserves.
+        where: its place in a reservation. Without one an actor prefers its own node if there is room.
+        name: name for `find`, within this job.
+        variables: environment variables of the process.
+        groups: threads per group, for methods that run beside another one; see `run_in_thread`.
+        stays: whether it must run on the node of this process.
     """
 
     def __init__(
@@ -168,7 +168,7 @@ class RayActor:
 
     @staticmethod
     def find(name: str) -> "RayActor":
-        """An actor that somebody else of this job started. Raises `ActorLost`: there is none."""
+        """Return an actor that any process of this job started, by its name. Raise `ActorLost` if there is none."""
         try:
             return RayActor._of(ray.get_actor(name))
         except ValueError:
@@ -181,16 +181,16 @@ class RayActor:
         return actor
 
     def call(self, method: str, *args: Any) -> RayAnswer:
-        """Call a method. Calls are answered in turn."""
+        """Start a call of a method and return its future answer. The actor answers calls in order."""
         return RayAnswer(getattr(self._handle, method).remote(*args))
 
     def kill(self) -> None:
-        """End its process at once."""
+        """End the actor's process at once."""
         ray.kill(cast("Any", self._handle), no_restart=True)
 
 
 def run_in_thread(group: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Decorates a method that is answered by a thread of its own, while another method runs."""
+    """Return a decorator for a method that runs in a thread of `group`, while another method runs."""
     return cast("Any", ray.method(concurrency_group=group))
 
 
@@ -205,18 +205,18 @@ def _strategy(where: BundlePlace | None, stays: bool = False) -> Any:
 
 
 def find_own_node() -> str:
-    """The name of the node that this process is on."""
+    """Return the name of the node on which this process runs."""
     return ray.get_runtime_context().get_node_id()
 
 
 def find_own_address() -> str:
-    """The address at which the other nodes reach this one."""
+    """Return the address at which the other nodes reach this node."""
     return get_node_ip_address()
 
 
 def list_nodes() -> list[ClusterNode]:
-    """The living machines of the cluster."""
-    from ray._private.state import available_resources_per_node  # Ray tells nobody else what is free where
+    """Return the nodes of the cluster that are alive."""
+    from ray._private.state import available_resources_per_node  # no public API gives it per node
 
     free = available_resources_per_node()
     return [
@@ -233,10 +233,10 @@ def list_nodes() -> list[ClusterNode]:
 
 
 def reserve_bundles(bundles: Sequence[NodeShare], strategy: str, timeout: float) -> Any:
-    """Set bundles aside, all or none. Returns a placement group.
+    """Reserve all bundles or none, and return the placement group.
 
     Raises:
-        NoTime: there was no room for all of them after so many seconds; none is held.
+        TooLate: there was no room for all bundles within `timeout` seconds; none is reserved.
     """
     group = placement_group([_resources(share) for share in bundles], strategy)
     if not group.wait(timeout):
@@ -246,7 +246,7 @@ def reserve_bundles(bundles: Sequence[NodeShare], strategy: str, timeout: float)
 
 
 def release_bundles(group: Any) -> None:
-    """Give up what was reserved, and end what runs there."""
+    """Release a reservation and end the processes in it."""
     remove_placement_group(group)
 
 
@@ -256,12 +256,12 @@ def _resources(share: NodeShare) -> dict[str, float]:
 
 
 def put_value(value: Any) -> Any:
-    """Lay a value down on this node, for any process to `get_value` by what is returned."""
+    """Store a value on this node, and return a reference with which any process can `get_value`."""
     return ray.put(value)
 
 
 def get_value(reference: Any, timeout: float) -> Any:
-    """The counterpart of `put_value`. Raises `TooLate`, or `ActorLost`: whoever had put it is gone."""
+    """Return a value of `put_value`. Raise `TooLate`, or `ActorLost` if the process that stored it is gone."""
     try:
         return ray.get(reference, timeout=timeout)
     except GetTimeoutError:
@@ -271,7 +271,7 @@ def get_value(reference: Any, timeout: float) -> Any:
 
 
 def describe_end(error: Exception) -> str:
-    """How an actor ended, to follow its name, with what Ray says of it."""
+    """Return how an actor ended, as words to put after its name, with Ray's own message."""
     if isinstance(error, RayTaskError):
         return f"failed within Ray: {error}"
     how = next((words for kind, words in _ENDINGS if isinstance(error, kind)), f"is gone ({type(error).__name__})")
@@ -279,34 +279,34 @@ def describe_end(error: Exception) -> str:
 
 
 class ClusterRefused(Exception):  # noqa: N818
-    """A cluster does not let this process in; the message says why."""
+    """A cluster refuses this process; the message says why."""
 
 
 def is_joined() -> bool:
-    """Whether this process is part of a cluster, as an actor is from birth."""
+    """Return whether this process is part of a cluster; an actor always is."""
     return ray.is_initialized()
 
 
 def find_cluster() -> str:
-    """host:port of the cluster that this process is part of."""
+    """Return the "host:port" of the cluster that this process is part of."""
     return ray.get_runtime_context().gcs_address
 
 
 def find_local_cluster() -> str:
-    """The address of the cluster that `ray start` made this machine part of; empty where there is none."""
+    """Return the address of the cluster that `ray start` added this machine to, or an empty text if there is none."""
     from ray._private.utils import read_ray_address
 
     return read_ray_address() or ""
 
 
 def is_actor() -> bool:
-    """Whether this process is an actor; what it starts inherits its environment."""
+    """Return whether this process is an actor, whose child processes inherit its environment."""
     return ray.get_runtime_context().get_actor_id() is not None
 
 
 @contextmanager
 def pretend_nodes(nodes: int, cpus: int) -> Iterator[Any]:
-    """Several nodes, all of them on this machine, to try things out with; yields Ray's `Cluster`, not joined yet."""
+    """Simulate several nodes on this machine, for tests, in the context; yield Ray's `Cluster`, not joined yet."""
     from ray.cluster_utils import Cluster
 
     plain = {"prestart_worker_first_driver": False, "worker_niceness": 0}
@@ -322,13 +322,13 @@ def pretend_nodes(nodes: int, cpus: int) -> Iterator[Any]:
 
 
 def start_cluster(cpus: float, variables: Mapping[str, str]) -> None:
-    """Begin a cluster of this machine alone. It ends with this process, however that ends.
+    """Start a cluster of this machine alone. It ends with this process, even by a crash.
 
     Args:
-        cpus: cores that it pretends to have.
-        variables: of the environment of all actors.
+        cpus: number of cores that it claims to have.
+        variables: environment variables of all actors.
     """
-    # By default Ray starts a process for every core before anybody asks, and runs all of them at the lowest priority.
+    # By default Ray starts a process for every core in advance, and runs all of them at the lowest priority.
     plain = {"prestart_worker_first_driver": False, "worker_niceness": 0}
     cores = max(1, math.ceil(cpus))
     with _own_groups():
@@ -337,7 +337,7 @@ def start_cluster(cpus: float, variables: Mapping[str, str]) -> None:
 
 @contextmanager
 def _own_groups() -> Iterator[None]:
-    """Ray's processes start outside our process group: a scheduler's SIGTERM to that is for the run to hear, first."""
+    """Start Ray's processes outside our process group, so that a scheduler's SIGTERM to the group reaches only us."""
     services: Any = ray._private.services
     before = services.ConsolePopen
     services.ConsolePopen = partial(before, process_group=0)
@@ -348,12 +348,12 @@ def _own_groups() -> Iterator[None]:
 
 
 def join_cluster(address: str, variables: Mapping[str, str]) -> None:
-    """Become part of a cluster. Raises `ClusterRefused`."""
+    """Join a cluster. Raise `ClusterRefused` if it refuses this process."""
     _join(variables, address=address)
 
 
 def probe_cluster(address: str) -> None:
-    """Ask whether there is a cluster, and return where. Raises `ClusterRefused`. It may take minutes: see `connect`."""
+    """Check that a cluster answers at an address. Raise `ClusterRefused` if not. It may take minutes: see `connect`."""
     from ray import _raylet
 
     try:
@@ -363,19 +363,19 @@ def probe_cluster(address: str) -> None:
 
 
 def leave_cluster() -> None:
-    """Leave the cluster; what this process started there ends."""
+    """Leave the cluster, and end the processes that this process started in it."""
     ray.shutdown()
 
 
 def _join(variables: Mapping[str, str], **options: Any) -> None:
-    # Of the whole job, not of each actor: Ray keeps processes ready for the former alone.
+    # Variables of the whole job, not of each actor: Ray keeps processes ready only for the job's environment.
     environment = {"env_vars": dict(variables)}
     quiet = {"log_to_driver": False, "logging_level": "ERROR", "configure_logging": False}
     try:
         ray.init(runtime_env=environment, **quiet, **options)
     except (RayError, RuntimeError, ConnectionError) as error:
         raise ClusterRefused(_why(error)) from None
-    # What Ray would print of workers that died is raised by whoever waits for them, in words.
+    # Ray would print the deaths of workers, but our handles already raise them with a message.
     ray._private.worker.print_to_stdstream = lambda said, **_: log.debug("%s", "\n".join(said["lines"]))
 
 

@@ -1,4 +1,4 @@
-"""Getting into a cluster: one that is there, or one begun here, which ends with this process."""
+"""Connects to a cluster: joins an existing one, or starts one on this machine, which ends with this process."""
 
 import os
 import socket
@@ -17,18 +17,18 @@ DEADLINE = 20.0
 
 
 class NoCluster(RunFailed):
-    """Nobody answers at the address of a cluster, or whoever does will not have us; the message says what to do."""
+    """No cluster answers at the address, or it refuses this process; the message says what to do."""
 
 
 @dataclass(frozen=True)
 class Connection:
-    """To a cluster.
+    """A connection to a cluster.
 
     Attributes:
         address: host:port.
-        begun: whether it was begun here, for this process alone.
-        joined: whether it was joined here, or by somebody before us.
-        variables: of the environment of actors, where they do not inherit them.
+        begun: whether `connect` started the cluster, for this process alone.
+        joined: whether `connect` joined the cluster; False if this process was already part of it.
+        variables: environment variables of actors, where they do not inherit them.
     """
 
     address: str
@@ -37,7 +37,7 @@ class Connection:
     variables: Mapping[str, str] = field(default_factory=dict)
 
     def close(self) -> None:
-        """Leave it, and end it where it was begun here; nothing where somebody else joined it."""
+        """Leave the cluster, which also ends a cluster that `connect` started. Do nothing if `joined` is False."""
         if self.joined:
             cluster.leave_cluster()
 
@@ -46,13 +46,13 @@ def connect(address: str, cpus: float, deadline: float = DEADLINE) -> Connection
     """Join a cluster, unless this process is in one already.
 
     Args:
-        address: "host:port" of its head node; "auto" takes RAY_ADDRESS, else the cluster that `ray start` made this
-            machine part of, else begins one on this machine alone.
-        cpus: cores that one begun here pretends to have: a plan may share the real ones.
+        address: "host:port" of its head node; "auto" takes RAY_ADDRESS, else the cluster that `ray start` added this
+            machine to, else starts one on this machine alone.
+        cpus: number of cores that a cluster started here claims to have: a plan may share the real ones.
         deadline: seconds until an address must have answered.
 
     Raises:
-        NoCluster: nobody answers, or another version of Ray or Python does, or the token is another.
+        NoCluster: no cluster answers, or it has another version of Ray or Python, or another token.
     """
     if cluster.is_joined():
         return Connection(
@@ -61,7 +61,7 @@ def connect(address: str, cpus: float, deadline: float = DEADLINE) -> Connection
     where = address if address != "auto" else os.environ.get("RAY_ADDRESS", "")
     if where in ("", "auto", "local"):
         where = "" if where == "local" else cluster.find_local_cluster()
-        if not where or not _listens(where, 1.0):  # what ended without a word leaves its address behind
+        if not where or not _listens(where, 1.0):  # a cluster that crashed leaves its address behind
             cluster.start_cluster(cpus, list_import_paths())
             return Connection(cluster.find_cluster(), begun=True)
     _check(where, deadline)
@@ -73,7 +73,7 @@ def connect(address: str, cpus: float, deadline: float = DEADLINE) -> Connection
 
 
 def _check(address: str, deadline: float) -> None:
-    """Find out whether a cluster answers: Ray itself would try for minutes, and then end this process."""
+    """Check that a cluster answers in time. Ray itself would try for minutes, and then end this process."""
     if "://" in address or not address.rpartition(":")[2].isdigit():
         raise NoCluster(f"cluster={address} is no address of a cluster: give host:port, as `ray start` prints it.")
     until = time.monotonic() + deadline
@@ -115,9 +115,9 @@ def _listens(address: str, seconds: float) -> bool:
 
 
 def list_import_paths() -> dict[str, str]:
-    """PYTHONPATH for actors: what this process imports from besides what is installed, before what the node has.
+    """Return a PYTHONPATH for actors: this process's import folders outside its installation, then the node's own.
 
-    Paths that are not there on another node do no harm; nothing is sent.
+    Paths that do not exist on another node do no harm; no files are sent.
     """
     installed = [Path(path).resolve() for path in {*sysconfig.get_paths().values(), sys.prefix, sys.base_prefix}]
     own = [Path(entry or ".").resolve() for entry in sys.path]

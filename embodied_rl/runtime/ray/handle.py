@@ -1,4 +1,4 @@
-"""A handle on a role in an actor, on whichever node of the cluster has room."""
+"""A handle on a role in an actor, on any node of the cluster that has room."""
 
 import platform
 import time
@@ -34,25 +34,25 @@ class RayCall(RemoteCall):
         self.answer, self._submitted = answer, self.began
 
     def left(self, up_since: float, seconds: float) -> float:
-        """Of so many seconds that count from `submit`, or from when the actor was up; for the handle alone."""
+        """Return the rest of `seconds`, counted from `submit` or from the actor's start. Only the handle calls this."""
         return max(0.0, max(self._submitted, up_since) + seconds - time.monotonic())
 
 
 class RayHandle(RemoteHandle[RayCall]):
-    """A role in an actor, on whichever node has room.
+    """A handle on a role in an actor, on any node that has room.
 
-    The actor ends with the process that made it. Arrays in answers are the caller's own: they can be written, and
-    stay as they are.
+    The actor ends with the process that made it. Arrays in answers are copies: the caller can write them, and later
+    calls do not change them.
 
     Args:
         factory: "module:Class" of the role, importable on every node.
         kwargs: its keyword arguments, picklable.
         name: for messages.
-        deadlines: of its start, which includes the wait for a node with room, and of its calls.
-        share: of its node.
-        where: its bundle, where there is a reservation.
-        interpreter, packages: as in `ProcessHandle`: the actor then passes calls on to a worker process beside it.
-        variables: of its environment.
+        deadlines: limits for its start, which includes the wait for a node with room, and for its calls.
+        share: the cores and GPUs that it reserves.
+        where: its bundle, if there is a reservation.
+        interpreter, packages: as in `ProcessHandle`; with an interpreter, the actor passes calls to a worker process.
+        variables: environment variables of the actor.
     """
 
     def __init__(
@@ -82,12 +82,12 @@ class RayHandle(RemoteHandle[RayCall]):
 
     @property
     def closed(self) -> bool:
-        """Whether it was closed, so that its share is free again."""
+        """Whether the handle was closed, so that its share is free again."""
         return self._closed
 
     @property
     def pid(self) -> int:
-        """Of its process, on its node; waits until that is up."""
+        """The process id of the actor on its node. Reading it waits until the process is up."""
         self._greet()
         return self._told["pid"]
 
@@ -142,7 +142,7 @@ class RayHandle(RemoteHandle[RayCall]):
         return reply.value
 
     def _greet(self) -> None:
-        """Hear who speaks, before anything is unpickled."""
+        """Receive the actor's greeting and check its versions, before anything is unpickled."""
         if self._told:
             return
         try:
@@ -160,7 +160,7 @@ class RayHandle(RemoteHandle[RayCall]):
         self._told = told
 
     def _take(self, answer: RayAnswer, seconds: float, doing: str, remedy: str, deadline: float) -> Any:
-        """The `Reply` of a call; raises what it raised."""
+        """Wait for the `Reply` of a call and return it, or raise the exception of the call."""
         try:
             packed, self._memory = answer.take(seconds)
         except ActorLost as lost:
@@ -184,7 +184,7 @@ class RayHandle(RemoteHandle[RayCall]):
         return kind(f"{message}{self._log()}")
 
     def _log(self) -> str:
-        """Where its log is, and its last lines where that is on this machine."""
+        """Return the path of the actor's log, with its last lines if the file is on this machine."""
         path = Path(self._told.get("log", ""))
         if path.suffix not in (".err", ".out"):
             return ""
@@ -201,7 +201,7 @@ class RayHandle(RemoteHandle[RayCall]):
         return self._remaining() if self._starting else call.left(self._up_since, self._deadlines.call)
 
     def _passed_on(self, error: Exception) -> Exception:
-        """What the worker beside the actor died of, or raised."""
+        """Return the error of the actor's worker process, to raise here; the worker's death also ends the actor."""
         if isinstance(error, WorkerDied):
             self._death("")
             return type(error)(f"On node {self._told['node']}: {error}")
@@ -209,7 +209,7 @@ class RayHandle(RemoteHandle[RayCall]):
 
 
 def compare_versions(spoken: Mapping[str, Any]) -> str:
-    """What is wrong with a process that speaks these versions; empty where nothing is. Python's patch may differ."""
+    """Return which version differs from ours, or an empty text if all match. Python's patch version may differ."""
     here = {"embodied-rl": embodied_rl.__version__, "protocol": PROTOCOL, "Python": platform.python_version()}
     minor = lambda version: str(version).rpartition(".")[0]  # noqa: E731
     for what, ours in here.items():

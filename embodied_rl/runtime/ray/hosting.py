@@ -1,4 +1,4 @@
-"""What runs in an actor: it says who it is, before anything is unpickled, then builds a role and answers calls."""
+"""The code that runs in an actor: it sends its versions before anything is unpickled, builds a role, answers calls."""
 
 import os
 import platform
@@ -24,7 +24,7 @@ PLACE: list[cluster.BundlePlace] = []
 
 @dataclass(frozen=True)
 class StartOrder:
-    """A role to be built: as in `ProcessHandle`, `delay` seconds from now."""
+    """The order to build a role after `delay` seconds; the other fields are as in `ProcessHandle`."""
 
     name: str
     factory: str
@@ -37,23 +37,23 @@ class StartOrder:
 
 @dataclass(frozen=True)
 class RaisedError:
-    """One of our own errors that says all there is to say, to be raised on the other side as it is."""
+    """One of our own errors with a complete message, to be raised unchanged in the calling process."""
 
     error: RunFailed
 
 
 def make_greeting() -> dict[str, Any]:
-    """Who speaks here; plain values, so that any version of ours can read them."""
+    """Return this process's versions, id, node and log as plain values, which any version of our package can read."""
     spoken = {"embodied-rl": embodied_rl.__version__, "protocol": PROTOCOL, "Python": platform.python_version()}
     log = os.path.realpath("/proc/self/fd/2")
     return {"speaks": spoken, "pid": os.getpid(), "node": cluster.find_own_address(), "log": log}
 
 
 class Host:
-    """Hosts a role for a `RayHandle`. Everything that it is given and gives is plain, or `Packed`.
+    """Hosts a role for a `RayHandle`. Its arguments and answers are plain values or `Packed`.
 
     Args:
-        place: of this process in a reservation.
+        place: place of this process in a reservation.
     """
 
     def __init__(self, place: cluster.BundlePlace | None):
@@ -61,15 +61,15 @@ class Host:
         self._hosted: HostedRole | SeparateSimulator | None = None
 
     def hello(self) -> dict[str, Any]:
-        """See `make_greeting`."""
+        """Return the greeting of this process; see `make_greeting`."""
         return make_greeting()
 
     def start(self, packed: Packed) -> tuple[Packed, int]:
-        """Build the role that a `StartOrder` names; replies with a simulator's spec, or None, and resident bytes."""
+        """Build the role that a `StartOrder` names; return its spec, or None for other roles, and resident bytes."""
         return answer_call(lambda: self._start(unpack(packed))), read_resident_bytes(os.getpid())
 
     def call(self, packed: Packed) -> tuple[Packed, int]:
-        """Call a method: its name and its arguments, packed; replies likewise."""
+        """Call a method, given as packed name and arguments; return the packed reply and resident bytes."""
         reply = answer_call(lambda: self._call(*unpack(packed)))
         return reply, read_resident_bytes(os.getpid()) + getattr(self._hosted, "memory", lambda: 0)()
 
@@ -89,7 +89,7 @@ class Host:
 
 
 class SeparateSimulator:
-    """A simulator that lives in another Python environment: in a worker process on this node, to which calls go on."""
+    """A simulator in another Python environment; calls are passed on to its worker process on this node."""
 
     def __init__(self, order: StartOrder):
         self._handle = ProcessHandle(
@@ -103,22 +103,22 @@ class SeparateSimulator:
         )
 
     def spec(self) -> Any:
-        """Waits until the simulator is built."""
+        """Wait until the simulator is built and return its spec."""
         return self._handle.spec
 
     def call(self, method: str, args: tuple[Any, ...]) -> Any:
-        """What the simulator gives, or raises."""
+        """Call a method of the simulator and return its result, or raise its error."""
         if method == "close":
             return self._handle.close()
         return self._handle.submit(method, *args).result()
 
     def memory(self) -> int:
-        """Resident bytes of the worker."""
+        """Return the resident bytes of the worker process."""
         return self._handle.memory()
 
 
 def answer_call(call: Callable[[], Any]) -> Packed:
-    """What a call gave or raised, packed: a `Reply` or a `CallFailure`."""
+    """Run a call and return its packed `Reply` or `CallFailure`."""
     reply = attempt_call(_passing_on, call)
     packed = attempt_call(pack, reply)
     return pack(packed) if isinstance(packed, CallFailure) else packed.value

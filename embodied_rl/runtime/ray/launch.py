@@ -1,4 +1,4 @@
-"""Ranks in actors: started, watched, and ended together, by a driver that is none of them."""
+"""Starts, watches and ends ranks in actors, from a driver process that is not a rank itself."""
 
 import signal
 import sys
@@ -31,11 +31,11 @@ DESK_PATIENCE = 5.0
 
 
 class RankActor:
-    """The driver's side of one rank, which starts at once.
+    """The driver's side of one rank, whose actor starts at once.
 
     Args:
         number: of the rank.
-        share: of its node. where: its bundle. variables: of its environment.
+        share: its cores and GPUs. where: its bundle. variables: its environment variables.
     """
 
     def __init__(self, number: int, share: NodeShare, where: BundlePlace | None, variables: Mapping[str, str]):
@@ -46,10 +46,10 @@ class RankActor:
         self.node = ""
 
     def greet(self, until: float) -> None:
-        """Hear who it is.
+        """Wait for the rank's greeting and check its versions.
 
         Raises:
-            RankFailed: it does not come up, or is another version.
+            RankFailed: the rank does not start before `until`, or runs another version.
         """
         try:
             told = self._greeted.take(max(0.0, until - time.monotonic()))
@@ -64,7 +64,7 @@ class RankActor:
         self.name += f" (pid {told['pid']} on node {told['node']})"
 
     def ask(self, method: str, *args: Any) -> Any:
-        """Call a method and wait for it. Raises `RankFailed`: there was no answer."""
+        """Call a method and return its answer. Raise `RankFailed` if there is no answer."""
         try:
             return self.actor.call(method, *args).take(START_TIMEOUT)
         except ActorLost as lost:
@@ -83,22 +83,22 @@ def launch_ranks(
 ) -> Any:
     """Run `function(config, ranks)` on as many ranks as there are places, each in an actor; see `ranks.launch`.
 
-    What rank 0 writes appears here. SIGINT and SIGTERM are passed on to it; a second one acts as usual. Ranks on one
-    node meet on its loopback interface, otherwise at the nodes' addresses: whoever reaches these ports can run code
-    there, so the cluster's network has to be one that is trusted.
+    Output of rank 0 is also written here. SIGINT and SIGTERM are passed on to rank 0; a second one acts as usual. Ranks
+    on one node connect over its loopback interface, otherwise at the nodes' addresses. A program that reaches these
+    ports can run code there, so the cluster's network must be trusted.
 
     Args:
         function: importable by name from its module, on every node.
         config: picklable.
-        places: of the ranks in a reservation.
+        places: places of the ranks in a reservation.
         timeout: seconds that ranks wait for each other.
-        share: of a rank; torch uses so many threads as it has cores.
-        variables: of their environment.
+        share: cores and GPUs of a rank; torch uses as many threads as it has cores.
+        variables: environment variables of the ranks.
 
     Raises:
-        RankFailed: a rank failed, the first of them.
-        Stopped: it was asked to, where all is saved.
-        Exception: what a rank raised, where that says all there is to say.
+        RankFailed: a rank failed; the message is about the first one.
+        Stopped: a signal asked the run to stop while everything is saved.
+        Exception: a rank failed first, with an error whose message is complete.
     """
     ranks = [RankActor(number, share, where, variables) for number, where in enumerate(places)]
     try:
@@ -119,17 +119,17 @@ def launch_ranks(
 
 
 class PassedSignals:
-    """SIGINT and SIGTERM, on their way to rank 0."""
+    """Passes SIGINT and SIGTERM on to rank 0."""
 
     def __init__(self, rank: RankActor):
         self._rank, self._number, self._answer = rank, 0, None
 
     def note(self, number: int) -> None:
-        """One came."""
+        """Note a signal that arrived."""
         self._number = number
 
     def look(self) -> None:
-        """Pass it on; act as usual where rank 0 does not hear. Raises `Stopped`: it is to stop at once."""
+        """Pass a noted signal on, or raise it here if rank 0 ignores it. Raise `Stopped` if the run must stop now."""
         if not self._number:
             return
         if self._answer is None:
@@ -137,7 +137,7 @@ class PassedSignals:
         if not self._answer.done():
             return
         number, self._number = self._number, 0
-        with suppress(ActorLost):  # told by what it was running
+        with suppress(ActorLost):  # the answer of its run reports this
             heard = self._answer.take(0)
             if heard == "raise":
                 raise Stopped
@@ -149,7 +149,7 @@ class PassedSignals:
 
 @contextmanager
 def pass_on_signals(rank: RankActor) -> Iterator[PassedSignals]:
-    """The first SIGINT or SIGTERM is noted, for the rank; the next acts as usual."""
+    """Note the first SIGINT or SIGTERM in the context, for the rank; the next acts as usual. Yield the notes."""
     signals = PassedSignals(rank)
     if threading.current_thread() is not threading.main_thread():
         yield signals
@@ -164,14 +164,14 @@ def pass_on_signals(rank: RankActor) -> Iterator[PassedSignals]:
 
 
 class OutputEcho:
-    """Writes here what rank 0 writes there."""
+    """Copies the output of rank 0 to this process's standard output and error."""
 
     def __init__(self, rank: RankActor):
         self._rank = rank
         self._asked: RayAnswer = rank.actor.call("said")
 
     def look(self, wait: float = 0.0) -> None:
-        """Write what came, and ask for more. What a lost rank had still to say stands in its log."""
+        """Write the output that has arrived, and ask for more. The last output of a lost rank is only in its log."""
         with suppress(ActorLost, TooLate):
             for stream, text in self._asked.take(wait):
                 (sys.stdout if stream == 1 else sys.stderr).write(text)
@@ -180,7 +180,7 @@ class OutputEcho:
             self._asked = self._rank.actor.call("said")
 
     def finish(self) -> None:
-        """Write all that it has written so far."""
+        """Write all output of rank 0 so far."""
         self.look(DESK_PATIENCE)
         self.look(DESK_PATIENCE)
 
@@ -207,7 +207,7 @@ def _watch(ranks: list[RankActor], runs: list[RayAnswer], timeout: float, signal
 
 
 def _outcome(number: int, rank: RankActor, run: RayAnswer) -> RankOutcome:
-    """How a rank ended. The clocks of nodes differ, so failures have the time at which they were heard of."""
+    """Return how a rank ended. Clocks of nodes differ, so a failure gets the time at which its report arrived."""
     try:
         outcome: RankOutcome = unpack(run.take(0))
     except ActorLost as lost:
@@ -228,7 +228,7 @@ def _raise_first_cause(ended: Mapping[int, RankOutcome]) -> None:
 
 
 def _deadline(ended: Mapping[int, RankOutcome], timeout: float) -> float | None:
-    """Until when the others may run on, once rank 0 has ended, or one that had lost another; None before."""
+    """Return the time by which the other ranks must end, once rank 0 has ended or a rank has failed; None before."""
     if any(outcome.failure is not None for outcome in ended.values()):
         return time.monotonic() + GRACE
     return time.monotonic() + timeout if 0 in ended else None

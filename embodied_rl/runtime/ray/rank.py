@@ -1,4 +1,4 @@
-"""One rank in an actor: it runs a function in one thread, and tells the driver what it says in another."""
+"""One rank in an actor: one thread runs a function, another sends the rank's output to the driver."""
 
 import io
 import sys
@@ -18,7 +18,7 @@ from embodied_rl.runtime.ray import cluster, hosting
 
 @dataclass(frozen=True)
 class MeetingPoint:
-    """Where ranks find each other: the address and port of rank 0's store; `loopback` where all are on one node."""
+    """The address and port of rank 0's store, where ranks connect; `loopback` says that all are on one node."""
 
     size: int
     timeout: float
@@ -29,7 +29,7 @@ class MeetingPoint:
 
 @dataclass(frozen=True)
 class RankJob:
-    """What a rank is to run, with so many threads of torch."""
+    """The function that a rank runs, with its config and the number of torch threads."""
 
     function: Callable[[Any, Ranks], Any]
     config: Any
@@ -40,7 +40,7 @@ class RankJob:
 
 @dataclass(frozen=True)
 class RankOutcome:
-    """How a rank ended: what its function returned, or how it failed, or that it stopped as it was asked to."""
+    """The outcome of a rank: the result of its function, or its failure, or that it stopped on request."""
 
     result: Any = None
     failure: RankFailure | None = None
@@ -51,7 +51,7 @@ class RankHost:
     """Hosts a rank for `launch`.
 
     Args:
-        place: of this process in a reservation.
+        place: place of this process in a reservation.
     """
 
     def __init__(self, place: cluster.BundlePlace | None):
@@ -60,17 +60,17 @@ class RankHost:
         self._store: Any = None
 
     def hello(self) -> dict[str, Any]:
-        """See `hosting.make_greeting`."""
+        """Return the greeting of this process; see `hosting.make_greeting`."""
         return hosting.make_greeting()
 
     def meet(self, size: int, timeout: float, loopback: bool) -> tuple[str, int]:
-        """On rank 0: host the store over which ranks find each other; returns where."""
+        """Host the store through which ranks connect, on rank 0; return its address and port."""
         address = LOOPBACK if loopback else cluster.find_own_address()
         self._store = make_store(size, timeout, address=address)
         return address, self._store.port
 
     def run(self, packed: Packed) -> Packed:
-        """Run a `RankJob`; returns its `RankOutcome`."""
+        """Run a packed `RankJob` and return its packed `RankOutcome`."""
         outcome = self._run(packed)
         try:
             return pack(outcome)
@@ -79,12 +79,12 @@ class RankHost:
 
     @cluster.run_in_thread("desk")
     def said(self) -> list[tuple[int, str]]:
-        """What was written since the last call: 1 for standard output or 2 for standard error, and the text."""
+        """Return the output since the last call as (1 for standard output or 2 for standard error, text) pairs."""
         return self._said.take()
 
     @cluster.run_in_thread("desk")
     def stop(self) -> str:
-        """Ask rank 0 to stop; see `StopRequests.request`."""
+        """Request a stop of rank 0 and return its reaction; see `StopRequests.request`."""
         return self._stops.request()
 
     def _run(self, packed: Packed) -> RankOutcome:
@@ -115,25 +115,25 @@ class RankHost:
 
 
 class RankOutput:
-    """What a process writes, to be fetched; it still goes where it went."""
+    """Keeps a copy of the output of a process for the driver; the output is still written as usual."""
 
     def __init__(self) -> None:
         self._lock, self._texts = threading.Lock(), list[tuple[int, str]]()
 
     def take(self) -> list[tuple[int, str]]:
-        """All that was not taken before."""
+        """Return all texts that were not taken before."""
         with self._lock:
             taken, self._texts = self._texts, []
         return taken
 
     def note(self, stream: int, text: str) -> None:
-        """Keep a text."""
+        """Keep a text of a stream."""
         with self._lock:
             self._texts.append((stream, text))
 
     @contextmanager
     def heard(self, whether: bool) -> Iterator[None]:
-        """Keep what is written meanwhile."""
+        """Keep the output that is written in the context, if `whether` is true."""
         before = sys.stdout, sys.stderr
         if whether:
             sys.stdout, sys.stderr = _Heard(self, 1, sys.stdout), _Heard(self, 2, sys.stderr)

@@ -1,4 +1,4 @@
-"""What a cluster has free, in words: who waits for what, and where there is how much."""
+"""Texts about free cores and GPUs in a cluster, and about processes and plans that wait for them."""
 
 from collections.abc import Sequence
 
@@ -8,13 +8,13 @@ from embodied_rl.runtime.ray.cluster import BundlePlace
 
 
 def describe_share(share: NodeShare) -> str:
-    """ "2 cores and 1 GPU"."""
+    """Return a share in words, e.g. "2 cores and 1 GPU"."""
     cores = f"{share.cpus:g} core{'' if share.cpus == 1 else 's'}"
     return cores if share.gpus == 0 else f"{cores} and {share.gpus:g} GPU{'' if share.gpus == 1 else 's'}"
 
 
 def describe_free() -> str:
-    """What every node has free."""
+    """Return the free cores and GPUs of every node in words."""
     rows = [
         f"{node.address} {describe_share(node.free)} of {describe_share(NodeShare(node.cpus, node.gpus))}"
         for node in cluster.list_nodes()
@@ -23,7 +23,7 @@ def describe_free() -> str:
 
 
 def explain_wait(share: NodeShare, where: BundlePlace | None) -> str:
-    """Why a process may not have started: no room, or room and nobody there."""
+    """Return why a process may not have started: there is no room, or there is room but it did not start."""
     if where is not None:
         whole = describe_share(where.bundles[where.bundle])
         waiting = f"it waits for {describe_share(share)} of bundle {where.bundle} ({whole}) of those reserved."
@@ -34,7 +34,7 @@ def explain_wait(share: NodeShare, where: BundlePlace | None) -> str:
 
 
 def explain_refusal(bundles: Sequence[NodeShare], seconds: float) -> str:
-    """Why a reservation came to nothing."""
+    """Return why a reservation failed, with the bundles that were asked for and what is free."""
     asked: dict[str, int] = {}
     for share in bundles:
         asked[describe_share(share)] = asked.get(describe_share(share), 0) + 1

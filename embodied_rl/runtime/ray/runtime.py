@@ -1,4 +1,4 @@
-"""The runtime of a cluster: see `embodied_rl.processes.base.Runtime`, and docs/cluster.md."""
+"""The runtime of a Ray cluster; see `embodied_rl.processes.base.Runtime` and docs/cluster.md."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -21,22 +21,22 @@ Result = TypeVar("Result")
 
 
 class NoRoom(RunFailed):
-    """The cluster has less than a plan asks for; the message says what, and what is free where."""
+    """The cluster has too few free resources for a plan. The message says what was asked for and what is free."""
 
 
 class RayRuntime:
-    """Starts processes anywhere in a Ray cluster.
+    """A `Runtime` that starts processes anywhere in a Ray cluster.
 
-    In an actor, the cluster is the one that the actor is in, and its processes go into its own bundle of the
-    reservation as long as there is room, so that a rank's simulators run beside it.
+    An actor uses the cluster to which it belongs. Its processes go into its own bundle of the reservation while there
+    is room, so that a rank's simulators run beside it.
 
     Args:
         address: "auto", or "host:port"; see `connection.connect`.
-        cpus: cores that a cluster begun here pretends to have: the sum of all shares of the plan.
+        cpus: number of cores that a cluster started here claims to have: the sum of all shares of the plan.
         deadline: seconds until an address must have answered.
 
     Raises:
-        NoCluster: nobody answers there, or refuses.
+        NoCluster: no cluster answers at the address, or it refuses this process.
     """
 
     def __init__(self, address: str = "auto", *, cpus: float = 1.0, deadline: float = DEADLINE):
@@ -45,19 +45,19 @@ class RayRuntime:
         self._held: list[tuple[int, NodeShare, RayHandle]] = []
 
     def reserve(self, bundles: Sequence[NodeShare], strategy: str = "PACK", timeout: float = 60.0) -> None:
-        """Set aside, before anything starts, what a plan needs; all of it or nothing.
+        """Reserve all bundles of a plan, or none, before any process starts.
 
         The first bundles belong to the ranks of the next `launch`, one each, with room for the processes that a rank
-        starts itself. What this process, or rank 0, starts beyond its own bundle goes into the others, those first
-        that nobody is in.
+        starts itself. Further processes of this process, or of rank 0, that do not fit into its own bundle go into the
+        other bundles, empty ones first.
 
         Args:
-            bundles: each on one node.
-            strategy: Ray's: "PACK" on as few nodes as can be, "SPREAD" over many, or their STRICT_ forms.
+            bundles: the bundles; each lies on one node.
+            strategy: of Ray: "PACK" on as few nodes as possible, "SPREAD" over many, or their STRICT_ forms.
             timeout: seconds to wait for room.
 
         Raises:
-            NoRoom: there is less; the message says what was asked for and what is free where.
+            NoRoom: there is not enough room; the message says what was asked for and what each node has free.
         """
         try:
             group = cluster.reserve_bundles(bundles, strategy, timeout)
@@ -66,7 +66,7 @@ class RayRuntime:
         self._where = BundlePlace(group, -1, tuple(bundles))
 
     def release(self) -> None:
-        """Give up what was reserved, and end what runs there."""
+        """Release the reservation and end the processes in it."""
         if self._where is not None:
             cluster.release_bundles(self._where.group)
             self._where = None
@@ -82,7 +82,7 @@ class RayRuntime:
         interpreter: Interpreter | None = None,
         packages: tuple[str, ...] = (),
     ) -> RayHandle:
-        """See `Runtime.worker`."""
+        """Start a role in an actor and return its handle; see `Runtime.worker`."""
         where = self._bundle_for(share)
         handle = RayHandle(
             factory,
@@ -108,16 +108,16 @@ class RayRuntime:
         timeout: float,
         share: NodeShare,
     ) -> Result:
-        """See `Runtime.launch` and `launch.launch_ranks`."""
+        """Run `function(config, ranks)` on `size` ranks, each in an actor; see `launch.launch_ranks`."""
         places = [self._place(rank, size, share) for rank in range(size)]
         return launch_ranks(function, config, places, timeout, share, self.connection.variables)
 
     def board(self) -> RayBoard:
-        """See `Runtime.board`."""
+        """Return a new board; see `Runtime.board`."""
         return RayBoard(self.connection.variables)
 
     def close(self) -> None:
-        """Leave the cluster; everything that was started from here ends."""
+        """Leave the cluster and end all processes that were started from here."""
         self.connection.close()
 
     def __enter__(self) -> "RayRuntime":
@@ -133,11 +133,11 @@ class RayRuntime:
         return replace(self._where, bundle=rank, ranks=size, used=share)
 
     def _bundle_for(self, share: NodeShare) -> BundlePlace | None:
-        """Where there is room for a process in the reservation: this one's own bundle, or one that is nobody's."""
+        """Return a reserved bundle with room for a process: this process's own, or one that no rank owns. Else None."""
         if self._where is None:
             return None
         own, ranks = self._where.bundle, self._where.ranks
-        # Those without anybody come first: whoever moves in will start processes of its own there.
+        # Empty bundles come first: a process that goes into one will start processes of its own there.
         spare = sorted(range(ranks, len(self._where.bundles)), key=self._is_taken) if own <= 0 else ()
         for bundle in (*([own] if own >= 0 else []), *spare):
             free = self._free(bundle)

@@ -1,1 +1,1 @@
-"""π0 and π0.5, Physical Intelligence's flow policies, on transformers' PaliGemma parts."""
+"""π0 and π0.5, flow policies of Physical Intelligence, built from PaliGemma parts of transformers."""

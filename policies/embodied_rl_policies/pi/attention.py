@@ -1,6 +1,6 @@
-"""One pass of tokens through the layers of a Gemma decoder, against keys and values that were kept.
+"""Attention functions of a Gemma decoder layer, with cached keys and values.
 
-Shapes: `n` rows, `t` tokens that ask, `s` tokens that were seen before, `W` width, `h` heads, `d` head dimension.
+Shapes: `n` rows, `t` query tokens, `s` key tokens, `W` width, `h` heads, `d` head dimension.
 """
 
 from typing import Any
@@ -13,7 +13,7 @@ ROTARY_BASE = 10_000.0
 
 
 def make_rotary_angles(positions: Tensor, head_dim: int) -> tuple[Tensor, Tensor]:
-    """Rotary angles of positions int64 [n, t] (arXiv:2104.09864): cosine and sine float32 [n, 1, t, d]."""
+    """Compute rotary angles of positions int64 [n, t] (arXiv:2104.09864): cosine and sine float32 [n, 1, t, d]."""
     exponent = torch.arange(0, head_dim, 2, device=positions.device, dtype=torch.float32) / head_dim
     angle = positions[:, None, :, None].float() / ROTARY_BASE**exponent
     angle = torch.cat([angle, angle], dim=-1)
@@ -21,13 +21,13 @@ def make_rotary_angles(positions: Tensor, head_dim: int) -> tuple[Tensor, Tensor
 
 
 def rotate(x: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
-    """x [n, h, t, d] turned by its position's angles; the first half of d pairs with the second."""
+    """Rotate x [n, h, t, d] by the angles of its positions; entry i of d pairs with entry i + d/2."""
     first, second = x.chunk(2, dim=-1)
     return x * cosine.to(x.dtype) + torch.cat([-second, first], dim=-1) * sine.to(x.dtype)
 
 
 def project_key_value(layer: Any, normed: Tensor, angles: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
-    """Keys, turned, and values [n, 1, t, d] of normed tokens [n, t, W]."""
+    """Compute rotated keys, and values, [n, 1, t, d] each, of normed tokens [n, t, W]."""
     attention = layer.self_attn
     key = rotate(_split(attention.k_proj(normed), attention.head_dim), *angles)
     return key, _split(attention.v_proj(normed), attention.head_dim)
@@ -36,7 +36,7 @@ def project_key_value(layer: Any, normed: Tensor, angles: tuple[Tensor, Tensor])
 def attend(
     layer: Any, normed: Tensor, key: Tensor, value: Tensor, mask: Tensor, angles: tuple[Tensor, Tensor]
 ) -> Tensor:
-    """Attention of normed tokens [n, t, W] to key and value [n, 1, s, d] where mask bool [n, 1, t, s] allows."""
+    """Attend from normed tokens [n, t, W] to key and value [n, 1, s, d] where mask bool [n, 1, t, s] is True."""
     attention = layer.self_attn
     query = rotate(_split(attention.q_proj(normed), attention.head_dim), *angles)
     heads = query.shape[1]
@@ -46,7 +46,7 @@ def attend(
 
 
 class AdaptiveNorm(nn.Module):
-    """π0.5's adaRMS: an RMS norm whose scale, shift and gate are a linear map of the flow time's embedding."""
+    """adaRMS of π0.5: an RMS norm whose scale, shift and gate are a linear map of the flow time's embedding."""
 
     def __init__(self, width: int, epsilon: float = 1e-6) -> None:
         super().__init__()
@@ -57,7 +57,7 @@ class AdaptiveNorm(nn.Module):
         nn.init.ones_(self.dense.bias[2 * width :])  # gates of 0 would let a network with new weights begin slowly
 
     def forward(self, x: Tensor, condition: Tensor) -> tuple[Tensor, Tensor]:
-        """x [n, t, W], condition [n, W] → normed [n, t, W], gate [n, 1, W]."""
+        """Apply the norm: x [n, t, W], condition [n, W] → normed [n, t, W], gate [n, 1, W]."""
         scale, shift, gate = self.dense(condition)[:, None].chunk(3, dim=-1)
         wide = x.float()
         normed = wide * torch.rsqrt(wide.square().mean(dim=-1, keepdim=True) + self.epsilon)
@@ -65,5 +65,5 @@ class AdaptiveNorm(nn.Module):
 
 
 def _split(projected: Tensor, head_dim: int) -> Tensor:
-    """[n, t, h·d] → [n, h, t, d]."""
+    """Split the heads: [n, t, h·d] → [n, h, t, d]."""
     return projected.unflatten(-1, (-1, head_dim)).transpose(1, 2)

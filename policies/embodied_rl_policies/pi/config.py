@@ -49,10 +49,10 @@ class PiConfig:
     """compute activations again in the backward pass instead of keeping them."""
 
     def __post_init__(self) -> None:
-        """Refuse sizes that do not fit together.
+        """Check that the sizes are consistent.
 
         Raises:
-            UserError: naming the key to change.
+            UserError: a size is invalid; the message names the key to change.
         """
         for entry in fields(self):
             value = getattr(self, entry.name)
@@ -73,6 +73,6 @@ class PiConfig:
 
 @dataclass(frozen=True)
 class Pi05Config(PiConfig):
-    """Sizes of π0.5: those of π0, and a longer prompt, since the state is written into it."""
+    """Sizes of π0.5: the sizes of π0, but a longer prompt, because the prompt contains the state."""
 
     token_length: int = 200

@@ -1,14 +1,14 @@
-"""Pictures as PaliGemma takes them: undistorted, padded to a square, in [-1, 1], on the network's device."""
+"""Image preparation for PaliGemma: undistorted, padded to a square, scaled to [-1, 1], on the network's device."""
 
 import torch.nn.functional as F
 from torch import Tensor
 
 
 def prepare_images(images: Tensor, size: int) -> Tensor:
-    """uint8 [n, h, w, 3] → float32 [n, 3, size, size] in [-1, 1], black around what does not fill the square.
+    """Convert images: uint8 [n, h, w, 3] → float32 [n, 3, size, size] in [-1, 1]; pad to a square with black.
 
     The longer side becomes `size` by bilinear interpolation without anti-aliasing, as in lerobot; openpi's data loader
-    uses Pillow, which does smooth where it shrinks.
+    uses Pillow, which smooths when it shrinks an image.
     """
     pixels = images.permute(0, 3, 1, 2).float()
     height, width = pixels.shape[-2:]

@@ -1,7 +1,7 @@
-"""All that π0 and π0.5 take from transformers: modules that hold the parameters. What runs through them is ours.
+"""The modules that π0 and π0.5 take from transformers. They hold the parameters; the decoders' forward pass is ours.
 
-Of a `GemmaModel` the token embedding, which scales by √width, and the parts of its layers are used: two norms, the
-projections of its attention, and its feed-forward network. Its own forward pass, caches and masks are not.
+From a `GemmaModel` we use the token embedding, which scales by √width, and parts of its layers: two norms, the
+attention projections, and the feed-forward network. We do not use its forward pass, caches and masks.
 """
 
 from transformers import GemmaConfig, GemmaModel, SiglipVisionConfig, SiglipVisionModel
@@ -10,7 +10,7 @@ __all__ = ["make_gemma", "make_vision_tower"]
 
 
 def make_gemma(*, width: int, layers: int, hidden: int, heads: int, head_dim: int, vocabulary: int) -> GemmaModel:
-    """A Gemma decoder with one key-value head, as all that openpi uses have."""
+    """Build a Gemma decoder with one key-value head, like every Gemma variant of openpi."""
     return GemmaModel(
         GemmaConfig(
             hidden_size=width,
@@ -31,7 +31,7 @@ def make_gemma(*, width: int, layers: int, hidden: int, heads: int, head_dim: in
 def make_vision_tower(
     *, width: int, layers: int, hidden: int, heads: int, patch: int, image_size: int
 ) -> SiglipVisionModel:
-    """A SigLIP vision transformer without its pooling head."""
+    """Build a SigLIP vision transformer without its pooling head."""
     return SiglipVisionModel(
         SiglipVisionConfig(
             hidden_size=width,

@@ -1,8 +1,8 @@
-"""What π0 (arXiv:2410.24164) and π0.5 (arXiv:2504.16054) share: PaliGemma as prefix, a Gemma action expert on top.
+"""The common part of π0 (arXiv:2410.24164) and π0.5 (arXiv:2504.16054): PaliGemma prefix, Gemma action expert.
 
-Images and words attend to one another and give keys and values once a decision; at each denoise step the expert's
-tokens attend to these and to themselves. The conventions are openpi's: t = 1 is noise, image features are not scaled,
-words are by √width.
+Images and words attend to each other and give keys and values once per decision; at each denoise step the expert's
+tokens attend to these and to themselves. The conventions are openpi's: t = 1 is noise; image features are not scaled;
+word embeddings are scaled by √width.
 
 Shapes: `n` rows, `C` cameras, `P` patches of one camera, `L` prompt tokens, `T` = C·P + L prefix tokens, `W` width,
 `H` actions, `D` action dimensions, `E` the expert's width, `d` head dimension, `N` layers.
@@ -29,7 +29,7 @@ PALIGEMMA = "paligemma_with_expert.paligemma.model."
 
 
 class Projector(nn.Module):
-    """From the vision tower's width to the language model's."""
+    """A linear projection from the vision tower's width to the language model's width."""
 
     def __init__(self, inputs: int, outputs: int) -> None:
         super().__init__()
@@ -37,7 +37,7 @@ class Projector(nn.Module):
 
 
 class Pi(ForeignCheckpoint, FlowBackbone):
-    """The prefix, and the frame of the action expert; π0 and π0.5 say what the expert's tokens are."""
+    """The prefix and the common part of the action expert; `Pi0` and `Pi05` define the expert's tokens."""
 
     CAN_BE_EMPTY = True
     CHECKPOINT_NAMES: ClassVar[Mapping[str, tuple[str, ...]]] = {
@@ -78,15 +78,15 @@ class Pi(ForeignCheckpoint, FlowBackbone):
 
         Args:
             config: sizes of the network.
-            action_dim, state_dim: of the robot; the network's own are those of `config`.
+            action_dim, state_dim: dimensions of the robot; the network's own dimensions are in `config`.
             cameras: names of the cameras, in order.
-            image_size: (height, width) in pixels of what they show; any.
-            vocabulary_size: of the tokenizer, where `config` leaves it open.
-            token_length: L, where it exceeds that of `config`.
-            auxiliary_names: none: there is no auxiliary head.
+            image_size: (height, width) of the camera images in pixels; any size.
+            vocabulary_size: vocabulary of the tokenizer; used if `config` does not set one.
+            token_length: L, the maximum number of prompt tokens.
+            auxiliary_names: must be empty; there is no auxiliary head.
 
         Raises:
-            UserError: for a robot with more dimensions than the network, no camera, or auxiliary names.
+            UserError: the robot has more dimensions than the network, there is no camera, or auxiliary names are given.
         """
         super().__init__()
         _check_robot(config, action_dim, state_dim, cameras, auxiliary_names)
@@ -116,7 +116,7 @@ class Pi(ForeignCheckpoint, FlowBackbone):
         self.action_out_proj = nn.Linear(config.expert_width, config.action_dim)
 
     def _initialise(self) -> None:
-        """Sines and cosines tell where patches lie until it is learned: small networks do not find it out alone."""
+        """Initialise position embeddings with sines and cosines; small networks do not learn them from scratch."""
         places = self.vision.embeddings.position_embedding.weight
         side = round(len(places) ** 0.5)
         y, x = torch.meshgrid(*[torch.linspace(-1, 1, side)] * 2, indexing="ij")
@@ -127,7 +127,7 @@ class Pi(ForeignCheckpoint, FlowBackbone):
             places[:, : encoded.shape[1]] = encoded.to(places.device)
 
     def _drop_unread(self) -> None:
-        """Of the language model's last layer, keys and values are all that anything reads; the expert has no words."""
+        """Delete unused modules, such as queries of the last language layer and the expert's word embedding."""
         last = self.language.layers[-1]
         del last.self_attn.q_proj, last.self_attn.o_proj, last.mlp, last.post_attention_layernorm, self.language.norm
         del self.expert.embed_tokens, self.expert.rotary_emb, self.language.rotary_emb
@@ -136,19 +136,19 @@ class Pi(ForeignCheckpoint, FlowBackbone):
     def checkpoint_sizes(
         cls, shapes: Mapping[str, tuple[int, ...]], config: Mapping[str, Any], given: Mapping[str, Any]
     ) -> dict[str, Any]:
-        """Sizes from tensors where these say it, else from openpi's or lerobot's configuration.
+        """Read the sizes from tensors where possible, else from openpi's or lerobot's configuration.
 
         Raises:
-            UserError: tensors that the sizes hang on are missing, or nobody says what no tensor tells.
+            UserError: tensors that determine sizes are missing, or configuration and user omit the other sizes.
         """
         return sizes.read_sizes(shapes, config, given)
 
     def unread_shapes(self) -> dict[str, tuple[int, ...]]:
-        """The end of the language model, and the expert's output layer."""
+        """Return the shapes of the unused end of the language model and of the expert's output layer."""
         return sizes.list_unread_shapes(self.config, self.language.embed_tokens.weight.shape[0])
 
     def checkpoint_config(self, form: str, steps: int) -> dict[str, Any]:
-        """The variants are the published ones; neither project can name others."""
+        """Return the configuration entries; the projects have only names for the published variants."""
         variants = {"paligemma_variant": "gemma_2b", "action_expert_variant": "gemma_300m"}
         if form == "openpi":
             return variants | {"precision": "float32"}
@@ -156,15 +156,15 @@ class Pi(ForeignCheckpoint, FlowBackbone):
         return variants | {"dtype": "float32", "num_inference_steps": steps, "image_resolution": [side, side]}
 
     def perception_parameters(self) -> list[nn.Parameter]:
-        """The vision tower and its projection."""
+        """Return the parameters of the vision tower and its projection."""
         return [*self.vision.parameters(), *self.projector.parameters()]
 
     def prefix_parameters(self) -> list[nn.Parameter]:
-        """Vision and language."""
+        """Return the parameters of vision and language model."""
         return [*self.perception_parameters(), *self.language.parameters()]
 
     def adapted_modules(self) -> list[str]:
-        """Attention and feed-forward of language model and expert, where something reads what they give."""
+        """Return the used attention and feed-forward layers of language model and expert."""
         parts = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj")
         parts += ("mlp.gate_proj", "mlp.up_proj", "mlp.down_proj")
         last = self.config.layers - 1
@@ -173,26 +173,26 @@ class Pi(ForeignCheckpoint, FlowBackbone):
         return [*language, *read, *(f"expert.layers.{index}.{part}" for index in range(last + 1) for part in parts)]
 
     def head_parameters(self) -> list[nn.Parameter]:
-        """The projections of state, actions and time."""
+        """Return the parameters of the projections of state, actions and time."""
         towers = ("vision.", "projector.", "language.", "expert.")
         return [parameter for name, parameter in self.named_parameters() if not name.startswith(towers)]
 
     def restore_buffers(self) -> None:
-        """Fill the two buffers that no checkpoint holds, for a network that was laid out on the meta device."""
+        """Fill the two buffers that no checkpoint holds, after the network was created on the meta device."""
         patches, words = self.vision.embeddings, self.language.embed_tokens
         places = patches.position_embedding.weight
         patches.position_ids = torch.arange(len(places), device=places.device)[None]
         words.embed_scale = torch.tensor(self.config.width**0.5, device=words.weight.device)
 
     def perceive(self, inputs: PolicyInput) -> dict[str, Tensor]:
-        """Image features [n, C, P, W]."""
+        """Compute image features [n, C, P, W]."""
         images = [prepare_images(inputs.images[name], self.config.resolution) for name in self.spec.cameras]
         pixels = torch.cat(images).to(self.projector.linear.weight.dtype)
         features = self.projector.linear(self.vision(pixels).last_hidden_state)
         return {"image": features.unflatten(0, (len(self.spec.cameras), -1)).transpose(0, 1)}
 
     def encode_prefix(self, inputs: PolicyInput) -> dict[str, Tensor]:
-        """Keys and values [n, N, 2, 1, T, d], which tokens exist, bool [n, T], and the pooled prefix [n, W]."""
+        """Compute keys and values [n, N, 2, 1, T, d], the token mask bool [n, T], and the pooled prefix [n, W]."""
         features = inputs.features if inputs.features is not None else self.perceive(inputs)
         tokens = torch.cat([features["image"].flatten(1, 2), self.language.embed_tokens(inputs.tokens)], dim=1)
         always = inputs.tokens.new_ones(len(tokens), tokens.shape[1] - inputs.tokens.shape[1], dtype=torch.bool)
@@ -210,20 +210,20 @@ class Pi(ForeignCheckpoint, FlowBackbone):
         return {"key_value": torch.stack(kept, dim=1), "mask": mask, "pooled": (tokens.float() * weight).sum(dim=1)}
 
     def encode(self, inputs: PolicyInput) -> Context:
-        """The prefix, and what the expert needs of the state.
+        """Encode the prefix, and add the expert's inputs from the state.
 
-        `pooled` is the mean of the tokens that exist as they enter the last layer, whose own output nothing else reads.
+        `pooled` is the mean of the existing tokens at the input of the last layer, whose output is not used.
         """
         prefix = inputs.prefix if inputs.prefix is not None else self.encode_prefix(inputs)
         tensors = {name: prefix[name] for name in ("key_value", "mask")} | self.expert_inputs(inputs)
         return Context(tensors, prefix["pooled"].float())
 
     def expert_inputs(self, inputs: PolicyInput) -> dict[str, Tensor]:
-        """What the expert reads of an observation besides the prefix; batch-first."""
+        """Return the expert's inputs from the observation besides the prefix; batch-first."""
         return {}
 
     def time_embedding(self, t: Tensor) -> Tensor:
-        """Flow times [n] → sines, then cosines, of periods from 4e-3 to 4: float32 [n, E]."""
+        """Embed flow times [n] as sines, then cosines, of periods from 4e-3 to 4: float32 [n, E]."""
         half = self.config.expert_width // 2
         fraction = torch.linspace(0, 1, half, dtype=torch.float64, device=t.device)
         period = MIN_PERIOD * (MAX_PERIOD / MIN_PERIOD) ** fraction
@@ -232,7 +232,7 @@ class Pi(ForeignCheckpoint, FlowBackbone):
 
 
 def attend_expert(layer: Any, normed: Tensor, kept: Tensor, mask: Tensor, angles: tuple[Tensor, Tensor]) -> Tensor:
-    """The expert's normed tokens [n, t, E] attend to kept keys and values [n, 2, 1, T, d] and to themselves."""
+    """Attend from the expert's normed tokens [n, t, E] to cached keys and values [n, 2, 1, T, d] and to themselves."""
     key, value = project_key_value(layer, normed, angles)
     kept = kept.to(key.dtype)
     key, value = torch.cat([kept[:, 0], key], dim=2), torch.cat([kept[:, 1], value], dim=2)
@@ -240,12 +240,12 @@ def attend_expert(layer: Any, normed: Tensor, kept: Tensor, mask: Tensor, angles
 
 
 def make_expert_mask(present: Tensor, tokens: int, first_alone: bool) -> Tensor:
-    """Who sees whom: bool [n, 1, t, T + t]. All see the prefix and each other; a state token sees no action.
+    """Build the mask bool [n, 1, t, T + t]: all tokens see the prefix and each other, but a state token sees no action.
 
     Args:
-        present: bool [n, T], the prefix tokens that exist.
-        tokens: t of the expert.
-        first_alone: whether the first of them is the state.
+        present: bool [n, T], True for existing prefix tokens.
+        tokens: number t of the expert's tokens.
+        first_alone: whether the first of these tokens is the state.
     """
     own = torch.ones(tokens, tokens, dtype=torch.bool, device=present.device)
     if first_alone:
@@ -256,13 +256,13 @@ def make_expert_mask(present: Tensor, tokens: int, first_alone: bool) -> Tensor:
 
 
 def make_expert_angles(present: Tensor, tokens: int, head_dim: int) -> tuple[Tensor, Tensor]:
-    """Rotary angles of the expert's tokens, which follow the prefix."""
+    """Compute rotary angles of the expert's tokens, whose positions follow those of the prefix."""
     steps = torch.arange(tokens, device=present.device)
     return make_rotary_angles(present.sum(dim=1, keepdim=True) + steps, head_dim)
 
 
 def _prefix_layer(layer: Any, tokens: Tensor, mask: Tensor, angles: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
-    """Tokens [n, T, W] → the next layer's tokens, and this one's keys and values [n, 2, 1, T, d]."""
+    """Apply a prefix layer: tokens [n, T, W] → the next layer's tokens, own keys and values [n, 2, 1, T, d]."""
     normed = layer.input_layernorm(tokens)
     key, value = project_key_value(layer, normed, angles)
     tokens = tokens + attend(layer, normed, key, value, mask[:, None, None], angles)

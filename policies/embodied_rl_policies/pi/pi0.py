@@ -22,7 +22,7 @@ class Pi0(Pi):
     LEROBOT_PROMPT = "pi0_new_line_processor"
 
     def __init__(self, config: PiConfig, *args: Any, **kwargs: Any) -> None:
-        """See `Pi.__init__`."""
+        """Build the network; see `Pi.__init__`."""
         super().__init__(config, *args, **kwargs)
         width = config.expert_width
         self.state_proj = nn.Linear(config.state_dim, width)
@@ -30,15 +30,15 @@ class Pi0(Pi):
         self.action_time_mlp_out = nn.Linear(width, width)
 
     def prompts(self, instructions: Sequence[str], state: Tensor) -> list[str]:
-        """Instructions, each on a line of its own."""
+        """Return the instructions as prompts, each with a line feed at its end."""
         return format_plain(instructions)
 
     def expert_inputs(self, inputs: PolicyInput) -> dict[str, Tensor]:
-        """The normalised state [n, S]."""
+        """Return the normalised state [n, S]."""
         return {"state": inputs.state}
 
     def velocity(self, x: Tensor, t: Tensor, context: Context) -> tuple[Tensor, Tensor]:
-        """The flow's velocity at x [n, H, D] and time t [n] (1 = noise), and the expert's features [n, H, E]."""
+        """Compute the velocity at x [n, H, D] and time t [n] (1 = noise), and the expert's features [n, H, E]."""
         tokens, present = self._tokens(x, t, context.tensors["state"]), context.tensors["mask"]
         count = tokens.shape[1]
         mask = make_expert_mask(present, count, first_alone=True)
@@ -52,7 +52,7 @@ class Pi0(Pi):
         return self.action_out_proj(features).float(), features.float()
 
     def _tokens(self, x: Tensor, t: Tensor, state: Tensor) -> Tensor:
-        """State and actions as the expert's tokens [n, 1 + H, E]."""
+        """Compute the expert's tokens [n, 1 + H, E] of state and actions."""
         dtype = self.action_in_proj.weight.dtype
         actions = self.action_in_proj(x.to(dtype))
         time = self.time_embedding(t).to(dtype)[:, None].expand_as(actions)

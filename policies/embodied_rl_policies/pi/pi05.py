@@ -23,7 +23,7 @@ class Pi05(Pi):
     PROMPT_WORDS = ("task", "state", "action", *map(str, range(-1, BINS)))
 
     def __init__(self, config: Pi05Config, *args: Any, **kwargs: Any) -> None:
-        """See `Pi.__init__`."""
+        """Build the network; see `Pi.__init__`."""
         super().__init__(config, *args, **kwargs)
         width = config.expert_width
         for layer in self.expert.layers:
@@ -33,11 +33,11 @@ class Pi05(Pi):
         self.time_mlp_out = nn.Linear(width, width)
 
     def prompts(self, instructions: Sequence[str], state: Tensor) -> list[str]:
-        """Instructions with the normalised state [n, S] in 256 bins."""
+        """Return prompts with the instructions and the normalised state [n, S] in 256 bins."""
         return format_with_state(instructions, state)
 
     def velocity(self, x: Tensor, t: Tensor, context: Context) -> tuple[Tensor, Tensor]:
-        """The flow's velocity at x [n, H, D] and time t [n] (1 = noise), and the expert's features [n, H, E]."""
+        """Compute the velocity at x [n, H, D] and time t [n] (1 = noise), and the expert's features [n, H, E]."""
         dtype, present = self.action_in_proj.weight.dtype, context.tensors["mask"]
         condition = F.silu(self.time_mlp_out(F.silu(self.time_mlp_in(self.time_embedding(t).to(dtype)))))
         tokens = self.action_in_proj(x.to(dtype))

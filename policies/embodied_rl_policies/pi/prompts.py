@@ -1,4 +1,4 @@
-"""Prompts as openpi writes them for PaliGemma (`openpi.models.tokenizer.PaligemmaTokenizer`)."""
+"""Prompts in openpi's format for PaliGemma (`openpi.models.tokenizer.PaligemmaTokenizer`)."""
 
 from collections.abc import Sequence
 
@@ -9,14 +9,14 @@ BINS = 256
 
 
 def format_plain(instructions: Sequence[str]) -> list[str]:
-    """π0: the instruction and a line feed, where an answer would begin."""
+    """Write prompts of π0: the instruction and a line feed, after which an answer would begin."""
     return [f"{clean_text(text)}\n" for text in instructions]
 
 
 def format_with_state(instructions: Sequence[str], state: Tensor) -> list[str]:
-    """π0.5: the instruction and the normalised state [n, S], each entry as the number of its bin.
+    """Write prompts of π0.5: the instruction and the normalised state [n, S], each entry as its bin number.
 
-    [-1, 1) is cut into 256 equal bins; what lies below is -1, what lies above falls into the last one.
+    [-1, 1) is divided into 256 equal bins; smaller values become -1, larger values fall into the last bin.
     """
     edges = np.linspace(-1, 1, BINS + 1)[:-1]
     bins = np.digitize(state.detach().cpu().numpy(), edges) - 1
@@ -26,5 +26,5 @@ def format_with_state(instructions: Sequence[str], state: Tensor) -> list[str]:
 
 
 def clean_text(text: str) -> str:
-    """An instruction on one line, without underscores."""
+    """Return an instruction on one line, without underscores."""
     return text.strip().replace("_", " ").replace("\n", " ")

@@ -1,4 +1,4 @@
-"""The sizes of π0 and π0.5, read off a checkpoint's tensors and configuration."""
+"""Read the sizes of π0 and π0.5 from a checkpoint's tensors and configuration."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -30,12 +30,12 @@ UNTOLD = {
 
 
 def read_sizes(shapes: Shapes, config: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
-    """Keys of `PiConfig` that tensors or configuration say.
+    """Return the keys of `PiConfig` that tensors or configuration determine.
 
-    One key-value head, as in every Gemma variant of openpi, tells the head dimension and so the number of heads.
+    All Gemma variants of openpi have one key-value head; this determines the head dimension and the number of heads.
 
     Raises:
-        UserError: a tensor that the sizes hang on is missing, or nobody says what no tensor tells.
+        UserError: tensors that determine sizes are missing, or neither configuration nor user gives the other sizes.
     """
     try:
         found = _language(shapes) | _expert(shapes) | _vision(shapes)
@@ -89,7 +89,7 @@ def _vision(shapes: Shapes) -> dict[str, int]:
 
 
 def list_unread_shapes(config: PiConfig, vocabulary: int) -> dict[str, tuple[int, ...]]:
-    """Their names → shapes of what both projects store and no forward pass reads."""
+    """Return the projects' names → shapes of the tensors that openpi and lerobot store and no forward pass reads."""
     inner = config.heads * config.head_dim
     return {
         **list_end_of_language_model(LANGUAGE, config.layers, config.width, config.hidden, inner),

@@ -1,7 +1,7 @@
-"""Attention of a Llama layer to keys and values that are plain tensors: "memory" [n, 2, G, s, d].
+"""Attention of a Llama layer to keys and values in one plain tensor, called "memory": [n, 2, G, s, d].
 
-Shapes: `n` rows, `t` tokens that ask, `s` tokens that are seen, `W` width, `G` key-value heads, `g` query heads that
-share one of them, `d` head dimension. Query head i belongs to key-value head i // g.
+Shapes: `n` rows, `t` query tokens, `s` key tokens, `W` width, `G` key-value heads, `g` query heads per key-value head,
+`d` head dimension. Query head i uses key-value head i // g.
 """
 
 from typing import Any
@@ -17,46 +17,46 @@ Angles = tuple[Tensor, Tensor]
 
 
 def make_rotary_angles(positions: Tensor, head_dim: int) -> Angles:
-    """Rotary angles (arXiv:2104.09864) of positions int64 [n, t]: cosine and sine float32 [n, 1, t, d / 2]."""
+    """Compute rotary angles (arXiv:2104.09864) of positions int64 [n, t]: cosine and sine float32 [n, 1, t, d / 2]."""
     exponent = torch.arange(0, head_dim, 2, device=positions.device, dtype=torch.float32) / head_dim
     angle = positions[:, None, :, None].float() / ROTARY_BASE**exponent
     return angle.cos(), angle.sin()
 
 
 def rotate(x: Tensor, angles: Angles) -> Tensor:
-    """x [n, heads, t, d] turned by its position's angles; the first half of d pairs with the second."""
+    """Rotate x [n, heads, t, d] by the angles of its positions; entry i of d pairs with entry i + d/2."""
     cosine, sine = angles
     first, second = x.float().chunk(2, dim=-1)
     return torch.cat([first * cosine - second * sine, second * cosine + first * sine], dim=-1).to(x.dtype)
 
 
 def split_heads(projected: Tensor, head_dim: int) -> Tensor:
-    """[n, t, heads · d] → [n, heads, t, d]."""
+    """Split the heads: [n, t, heads · d] → [n, heads, t, d]."""
     return projected.unflatten(-1, (-1, head_dim)).transpose(1, 2)
 
 
 def join_heads(x: Tensor) -> Tensor:
-    """[n, heads, t, d] → [n, t, heads · d]."""
+    """Join the heads: [n, heads, t, d] → [n, t, heads · d]."""
     return x.transpose(1, 2).flatten(2)
 
 
 def remember(layer: Any, normed: Tensor, angles: Angles) -> Tensor:
-    """Keys, turned, and values of normed tokens [n, t, W]: [n, 2, G, t, d]."""
+    """Compute the memory [n, 2, G, t, d] of normed tokens [n, t, W]: rotated keys, and values."""
     attention = layer.self_attn
     key = rotate(split_heads(attention.k_proj(normed), attention.head_dim), angles)
     return torch.stack([key, split_heads(attention.v_proj(normed), attention.head_dim)], dim=1)
 
 
 def group_mask(mask: Tensor, groups: int) -> Tensor:
-    """A mask [n or 1, t or 1, s] of what each token sees → [n or 1, 1, g · t or 1, s], as `attend` takes it."""
+    """Expand a mask [n or 1, t or 1, s] of visible tokens to [n or 1, 1, g · t or 1, s], as `attend` takes it."""
     return (mask if mask.shape[1] == 1 else mask.repeat(1, groups, 1))[:, None]
 
 
 def attend(layer: Any, normed: Tensor, memory: Tensor, mask: Tensor, angles: Angles) -> Tensor:
-    """Attention of normed tokens [n, t, W] to a memory [n, 2, G, s, d] where the `group_mask` mask allows → [n, t, W].
+    """Attend from normed tokens [n, t, W] to a memory [n, 2, G, s, d]; `mask` is from `group_mask`. Returns [n, t, W].
 
-    The query heads of one key-value head are laid one behind the other as more tokens of it, so that keys and values
-    are neither repeated in memory nor read twice.
+    The query heads of one key-value head are treated as additional tokens of that head, so that keys and values are
+    neither repeated in memory nor read twice.
     """
     attention, (key, value), tokens = layer.self_attn, memory.unbind(1), normed.shape[1]
     query = rotate(split_heads(attention.q_proj(normed), attention.head_dim), angles)
@@ -66,6 +66,6 @@ def attend(layer: Any, normed: Tensor, memory: Tensor, mask: Tensor, angles: Ang
 
 
 def advance(layer: Any, hidden: Tensor, mixed: Tensor) -> Tensor:
-    """The rest of a Llama layer: hidden tokens [n, t, W] and what attention gave for them → the next layer's."""
+    """Apply the rest of a Llama layer: hidden tokens [n, t, W] and attention output → the next layer's tokens."""
     hidden = hidden + mixed
     return hidden + layer.mlp(layer.post_attention_layernorm(hidden))

@@ -1,4 +1,4 @@
-"""Sizes of SmolVLA. The defaults are those of lerobot/smolvla_base over SmolVLM2-500M-Video-Instruct."""
+"""Sizes of SmolVLA. The defaults are the sizes of lerobot/smolvla_base with SmolVLM2-500M-Video-Instruct."""
 
 from dataclasses import dataclass, fields
 
@@ -68,14 +68,14 @@ class SmolVLAConfig:
     """compute activations again in the backward pass instead of keeping them."""
 
     def attends_to_actions(self, layer: int) -> bool:
-        """Whether the expert's layer attends to the actions beside the prefix."""
+        """Return whether the expert's layer attends to the actions besides the prefix."""
         return self.self_attention_every > 0 and layer % self.self_attention_every == 0
 
     def __post_init__(self) -> None:
-        """Refuse sizes that do not fit together.
+        """Check that the sizes are consistent.
 
         Raises:
-            UserError: naming the key to change.
+            UserError: a size is invalid; the message names the key to change.
         """
         for entry in fields(self):
             value, least = getattr(self, entry.name), 0 if entry.name in MAY_BE_ZERO else 1

@@ -1,14 +1,14 @@
-"""Pictures as SmolVLA takes them: resized without distortion, padded on the left and the top, in [-1, 1]."""
+"""Image preparation for SmolVLA: undistorted, padded at the left and the top, scaled to [-1, 1]."""
 
 import torch.nn.functional as F
 from torch import Tensor
 
 
 def prepare_images(images: Tensor, size: int) -> Tensor:
-    """uint8 [n, h, w, 3] → float32 [n, 3, size, size] in [-1, 1], black where the picture does not fill the square.
+    """Convert images: uint8 [n, h, w, 3] → float32 [n, 3, size, size] in [-1, 1]; pad to a square with black.
 
     The longer side becomes `size` by bilinear interpolation without anti-aliasing, as in lerobot's SmolVLA, which
-    puts the picture into the lower right corner.
+    places the picture in the lower right corner.
     """
     pixels = images.permute(0, 3, 1, 2).float() / 255
     height, width = pixels.shape[-2:]

@@ -1,4 +1,4 @@
-"""SmolVLA in lerobot's checkpoints: what our parameters are called there, and what a checkpoint says of the sizes."""
+"""SmolVLA in lerobot's checkpoints: lerobot's names of our parameters, and the sizes that a checkpoint determines."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -48,16 +48,16 @@ CONFIGURED = {
 
 
 def read_sizes(shapes: Shapes, config: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
-    """Keys of `SmolVLAConfig` that a checkpoint says.
+    """Return the keys of `SmolVLAConfig` that a checkpoint determines.
 
     Args:
-        shapes: its tensors' shapes, by our names.
-        config: its config.json.
+        shapes: shapes of the checkpoint's tensors, by our names.
+        config: content of the checkpoint's config.json.
         given: keys that the user gave.
 
     Raises:
-        UserError: a tensor that the sizes hang on is missing, nobody says what no tensor tells, or the checkpoint
-            wants what this network does not do.
+        UserError: tensors that determine sizes are missing, neither checkpoint nor user gives another size, or the
+            checkpoint requires a feature that this network does not support.
     """
     _refuse_unknown(config)
     try:
@@ -83,13 +83,13 @@ def _heads(shapes: Shapes, head_dim: int) -> dict[str, int]:
 
 
 def _known(found: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, int]:
-    """What SmolVLM2's widths tell, where nobody says otherwise."""
+    """Return the head sizes known from SmolVLM2's widths, unless the checkpoint or the user gives them."""
     guesses = {"head_dim": HEAD_DIMS.get(found["width"]), "vision_heads": VISION_HEADS.get(found["vision_width"])}
     return {key: guess for key, guess in guesses.items() if guess and key not in found and key not in given}
 
 
 def _refuse_unknown(config: Mapping[str, Any]) -> None:
-    """What no fine-tune on the hub uses, and would be read wrongly."""
+    """Refuse settings that no fine-tune on the hub uses and that this network would interpret wrongly."""
     if config.get("adapt_to_pi_aloha"):
         raise UserError("The checkpoint has adapt_to_pi_aloha, which turns joints and grippers; it is not supported.")
     layers, expert = config.get("num_vlm_layers", 0), config.get("num_expert_layers", 0)
@@ -144,7 +144,7 @@ def _vision(shapes: Shapes) -> dict[str, int]:
 
 
 def list_unread_shapes(config: SmolVLAConfig, vocabulary: int) -> dict[str, tuple[int, ...]]:
-    """Their names → shapes of what lerobot stores and no forward pass of ours reads."""
+    """Return lerobot's names → shapes of the tensors that lerobot stores and our forward pass does not read."""
     inner = config.heads * config.head_dim
     return {
         f"{VLM}lm_head.weight": (vocabulary, config.width),
@@ -153,9 +153,9 @@ def list_unread_shapes(config: SmolVLAConfig, vocabulary: int) -> dict[str, tupl
 
 
 def make_configuration(config: SmolVLAConfig, steps: int) -> dict[str, Any]:
-    """What lerobot's config.json says of a SmolVLA beside what it says of every policy; `steps`: K.
+    """Return the entries of lerobot's config.json that are specific to SmolVLA; `steps`: K, denoise steps.
 
-    `load_vlm_weights` is false, or lerobot would fetch SmolVLM2's weights first and round ours to bfloat16.
+    `load_vlm_weights` is false; otherwise lerobot would first fetch SmolVLM2's weights and round ours to bfloat16.
     """
     return {
         "num_steps": steps,

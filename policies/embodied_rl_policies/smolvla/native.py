@@ -1,10 +1,10 @@
-"""All that SmolVLA takes from transformers: modules that hold the parameters. What runs through them is ours.
+"""The modules that SmolVLA takes from transformers. They hold the parameters; the decoders' forward pass is ours.
 
 - `SmolVLMVisionConfig`, `SmolVLMVisionTransformer`: the vision tower; its embeddings, encoder layers and last norm.
 - `SmolVLMConfig`, `SmolVLMConnector`: pixel shuffle and the projection of patches to the language model's width.
-- `LlamaConfig`, `LlamaDecoderLayer`, `LlamaRMSNorm`: the layers of the language model and of the action expert. Of a
-  layer its two norms, the projections of its attention and its feed-forward network are used; its own forward pass,
-  caches and masks are not.
+- `LlamaConfig`, `LlamaDecoderLayer`, `LlamaRMSNorm`: the layers of the language model and of the action expert. We use
+  each layer's two norms, the projections of its attention and its feed-forward network; we do not use its forward pass,
+  caches and masks.
 """
 
 from typing import Any
@@ -23,7 +23,7 @@ RMS_EPSILON = 1e-5
 
 
 def make_vision_tower(*, width: int, layers: int, hidden: int, heads: int, patch: int, resolution: int) -> Any:
-    """SmolVLM2's SigLIP with all patches of a square image."""
+    """Build SmolVLM2's SigLIP vision tower, with all patches of a square image."""
     return SmolVLMVisionTransformer(
         SmolVLMVisionConfig(
             hidden_size=width,
@@ -37,14 +37,14 @@ def make_vision_tower(*, width: int, layers: int, hidden: int, heads: int, patch
 
 
 def make_connector(*, vision_width: int, width: int, pixel_shuffle: int) -> nn.Module:
-    """Patches [m, P, vision width] → image tokens [m, P / pixel_shuffle², width]."""
+    """Build the connector: patches [m, P, vision width] → image tokens [m, P / pixel_shuffle², width]."""
     text = {"model_type": "llama", "hidden_size": width, "num_attention_heads": 1}
     vision = {"hidden_size": vision_width, "num_attention_heads": 1}
     return SmolVLMConnector(SmolVLMConfig(text_config=text, vision_config=vision, scale_factor=pixel_shuffle))
 
 
 def make_decoder_layer(*, width: int, hidden: int, heads: int, key_value_heads: int, head_dim: int) -> Any:
-    """A Llama layer whose attention may be wider than its tokens are, as the expert's is."""
+    """Build a Llama layer whose attention may be wider than its tokens, as in the expert."""
     config = LlamaConfig(
         hidden_size=width,
         intermediate_size=hidden,
@@ -57,5 +57,5 @@ def make_decoder_layer(*, width: int, hidden: int, heads: int, key_value_heads: 
 
 
 def make_rms_norm(width: int) -> nn.Module:
-    """Llama's norm over the last dimension."""
+    """Build Llama's RMS norm over the last dimension."""
     return LlamaRMSNorm(width, eps=RMS_EPSILON)

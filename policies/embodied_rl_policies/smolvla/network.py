@@ -1,7 +1,7 @@
-"""The language model and the action expert of SmolVLA: modules under lerobot's names, and one pass through each.
+"""The language model and the action expert of SmolVLA: modules under lerobot's names, and their forward passes.
 
 Shapes: `n` rows, `T` prefix tokens, `H` actions, `W` width, `N` layers, `G` key-value heads, `d` head dimension. A
-layer's memory are keys, turned by their positions, and values: [n, 2, G, T, d].
+layer's memory contains its rotated keys and its values: [n, 2, G, T, d].
 """
 
 import math
@@ -28,7 +28,7 @@ from embodied_rl_policies.smolvla.native import make_decoder_layer, make_rms_nor
 
 
 class LanguageModel(nn.Module):
-    """The first layers of SmolVLM2's Llama. Of the last one only keys and values are read, so it has nothing else."""
+    """The first layers of SmolVLM2's Llama; the last one has only keys and values, as the rest is not used."""
 
     layers: Any
 
@@ -42,10 +42,10 @@ class LanguageModel(nn.Module):
         del last.self_attn.q_proj, last.self_attn.o_proj
 
     def forward(self, hidden: Tensor, mask: Tensor) -> tuple[Tensor, list[Tensor]]:
-        """Tokens [n, T, W] that see one another where mask bool [n, T] is set.
+        """Run tokens [n, T, W] through the layers; they attend to each other where mask bool [n, T] is True.
 
         Returns:
-            What enters the last layer [n, T, W], and every layer's memory of T tokens.
+            The tokens at the input of the last layer [n, T, W], and every layer's memory of T tokens.
         """
         angles = make_rotary_angles(mask.cumsum(dim=1) - 1, self.config.head_dim)
         seen, memory = group_mask(mask[:, None], self.groups), []
@@ -57,15 +57,15 @@ class LanguageModel(nn.Module):
         return hidden, [*memory, remember(last, last.input_layernorm(hidden), angles)]
 
     def append(self, hidden: Tensor, mask: Tensor, memory: Sequence[Tensor]) -> tuple[Tensor, list[Tensor]]:
-        """One more token [n, 1, W], which sees the others and which none of them sees.
+        """Append one token [n, 1, W], which sees the other tokens but is not visible to them.
 
         Args:
-            hidden: the token.
-            mask: bool [n, T], which of the others exist.
-            memory: theirs, of each layer.
+            hidden: the new token.
+            mask: bool [n, T], True for the other tokens that exist.
+            memory: memory of the other tokens, of each layer.
 
         Returns:
-            What enters the last layer [n, 1, W], and the memory of T + 1 tokens.
+            The new token at the input of the last layer [n, 1, W], and the memory of T + 1 tokens.
         """
         angles = make_rotary_angles(mask.sum(dim=1, keepdim=True), self.config.head_dim)
         seen, extended = group_mask(F.pad(mask, (0, 1), value=True)[:, None], self.groups), []
@@ -79,7 +79,7 @@ class LanguageModel(nn.Module):
 
 
 class Expert(nn.Module):
-    """The action expert. Its cross-attention layers project the language model's keys and values to their own."""
+    """The action expert. Its cross-attention layers project the language model's keys and values once more."""
 
     layers: Any
 
@@ -98,7 +98,7 @@ class Expert(nn.Module):
         self.norm = make_rms_norm(config.expert_width)
 
     def project(self, memory: Sequence[Tensor]) -> list[Tensor]:
-        """The language model's memory → what each layer of the expert attends to. No flow time enters it."""
+        """Project the language model's memory for each expert layer; this does not depend on the flow time."""
         layers = zip(self.layers, self.joint, memory, strict=True)
         return [kept if joint else self._projected(layer.self_attn, kept) for layer, joint, kept in layers]
 
@@ -108,7 +108,7 @@ class Expert(nn.Module):
         return torch.stack([split_heads(part, self.config.head_dim) for part in projected], dim=1)
 
     def forward(self, hidden: Tensor, mask: Tensor, memory: Sequence[Tensor]) -> Tensor:
-        """Action tokens [n, H, E] over a projected memory of T tokens, mask bool [n, T] → features [n, H, E]."""
+        """Run action tokens [n, H, E] over a projected memory of T tokens, mask bool [n, T] → features [n, H, E]."""
         actions, head_dim = hidden.shape[1], self.config.head_dim
         steps = torch.arange(actions, device=hidden.device)[None]
         joint = (
@@ -136,40 +136,40 @@ def _layer(config: SmolVLAConfig, width: int, hidden: int) -> Any:
 
 
 def _language_layer(layer: Any, hidden: Tensor, seen: Tensor, angles: Angles) -> tuple[Tensor, Tensor]:
-    """Tokens [n, T, W] → the next layer's tokens, and this one's memory."""
+    """Apply a language layer: tokens [n, T, W] → tokens of the next layer, memory of this one."""
     normed = layer.input_layernorm(hidden)
     memory = remember(layer, normed, angles)
     return advance(layer, hidden, attend(layer, normed, memory, seen, angles)), memory
 
 
 def _joint_layer(layer: Any, hidden: Tensor, kept: Tensor, seen: Tensor, angles: Angles) -> Tensor:
-    """Actions attend to the prefix, to the actions before them and to themselves."""
+    """Let the actions attend to the prefix, to the actions before them and to themselves."""
     normed = layer.input_layernorm(hidden)
     memory = torch.cat([kept, remember(layer, normed, angles)], dim=3)
     return advance(layer, hidden, attend(layer, normed, memory, seen, angles))
 
 
 def _cross_layer(layer: Any, hidden: Tensor, kept: Tensor, seen: Tensor, angles: Angles) -> Tensor:
-    """Actions attend to the prefix alone; their positions count from 0."""
+    """Let the actions attend to the prefix only; their positions count from 0."""
     return advance(layer, hidden, attend(layer, layer.input_layernorm(hidden), kept, seen, angles))
 
 
 def _after(mask: Tensor) -> Tensor:
-    """The position that follows the tokens of mask [n, T]: [n, 1]."""
+    """Return the position [n, 1] after the existing tokens of mask [n, T]."""
     return mask.sum(dim=1, keepdim=True)
 
 
 def _causal(mask: Tensor, actions: int) -> Tensor:
-    """Each action sees the prefix tokens of mask [n, T], the actions before it and itself: bool [n, H, T + H]."""
+    """Build the mask bool [n, H, T + H]: actions see prefix tokens of mask [n, T], earlier actions and themselves."""
     order = torch.ones(actions, actions, dtype=torch.bool, device=mask.device).tril()
     rows = len(mask)
     return torch.cat([mask[:, None].expand(rows, actions, -1), order.expand(rows, actions, actions)], dim=-1)
 
 
 def embed_time(t: Tensor, width: int, min_period: float, max_period: float) -> Tensor:
-    """Flow times [n] → float64 [n, width]: sines and cosines of periods from `min_period` to `max_period`.
+    """Embed flow times [n]: sines and cosines of periods from `min_period` to `max_period`, float64 [n, width].
 
-    In double precision, since the fastest of them turns 250 times between t = 0 and 1.
+    It computes in double precision, because the fastest of them turns 250 times between t = 0 and 1.
     """
     fraction = torch.linspace(0, 1, width // 2, dtype=torch.float64, device=t.device)
     period = min_period * (max_period / min_period) ** fraction

@@ -1,13 +1,13 @@
-"""SmolVLA (arXiv:2506.01844): SmolVLM2's first layers see cameras, words and state; an action expert reads them.
+"""SmolVLA (arXiv:2506.01844): SmolVLM2's first layers encode cameras, words and state; an action expert reads them.
 
-Cameras and words → image and word tokens, which see one another → the state's token, which sees them. The keys and
-values of every language layer are kept. Layer by layer, the expert's action tokens attend either to those and,
-causally, to one another ("joint"), or to projections of those alone ("cross").
+Cameras and words → image and word tokens, which see each other → the state's token, which sees them. The keys and
+values of every language layer are cached. In each layer, the expert's action tokens attend either to these and,
+causally, to each other ("joint"), or only to projections of these ("cross").
 
-What is computed when, once an observation: `perceive` (vision tower and connector), `encode_prefix` (image and word
-tokens through the language model), `context` (the state's token, and the projections of the cross layers). A denoise
-step computes action tokens alone. `encode_prefix` depends on no parameter outside the vision-language model, so it can
-be kept across epochs where that is frozen; `context` depends on the state projection and the expert.
+Computed once per observation: `perceive` (vision tower and connector), `encode_prefix` (image and word tokens through
+the language model), `context` (the state's token, and the projections of the cross layers). A denoise step computes
+only action tokens. `encode_prefix` uses no parameter outside the vision-language model, so its result can be cached
+across epochs if that model is frozen; `context` depends on the state projection and the expert.
 
 Shapes: `n` rows, `C` cameras, `P` tokens of one camera, `L` prompt tokens, `T` image and prompt tokens, `H` actions,
 `D` action dimensions, `S` state dimensions, `W` width, `E` the expert's, `N` layers, `G` key-value heads, `d` head
@@ -62,17 +62,17 @@ class SmolVLA(ForeignCheckpoint, FlowBackbone):
 
         Args:
             config: sizes of the network.
-            action_dim: of the robot, at most `config.action_dim`, which the network keeps.
-            state_dim: of the robot, at most `config.state_dim`, which the network keeps.
+            action_dim: dimensions of the robot's actions, at most `config.action_dim`, which is the network's own.
+            state_dim: dimensions of the robot's state, at most `config.state_dim`, which is the network's own.
             cameras: names of the cameras, in order; at least one.
-            image_size: (height, width) in pixels that they have; any.
-            vocabulary_size: token ids of the tokenizer, the pad 0 included: at most `config.vocabulary`, where that is
-                not open.
+            image_size: (height, width) of the camera images in pixels; any size.
+            vocabulary_size: number of the tokenizer's token ids, including 0 for padding; at most `config.vocabulary`
+                if that is set.
             token_length: L, the longest prompt in tokens.
             auxiliary_names: must be empty; there is no localisation head.
 
         Raises:
-            UserError: for what does not fit the configured sizes, no camera, or names to predict.
+            UserError: the robot or tokenizer exceeds the configured sizes, no camera is given, or auxiliary names are.
         """
         super().__init__()
         _check_fit(config, action_dim, state_dim, vocabulary_size, token_length)
@@ -122,45 +122,45 @@ class SmolVLA(ForeignCheckpoint, FlowBackbone):
 
     @property
     def dtype(self) -> torch.dtype:
-        """What the network computes in."""
+        """Return the dtype in which the network computes."""
         return self.action_in_proj.weight.dtype
 
     @classmethod
     def checkpoint_sizes(
         cls, shapes: Mapping[str, tuple[int, ...]], config: Mapping[str, Any], given: Mapping[str, Any]
     ) -> dict[str, Any]:
-        """Sizes from tensors where these say it, else from lerobot's configuration.
+        """Read the sizes from tensors where possible, else from lerobot's configuration.
 
         Raises:
-            UserError: tensors that the sizes hang on are missing, nobody says what no tensor tells, or the checkpoint
-                wants what this network does not do.
+            UserError: tensors that determine sizes are missing, neither checkpoint nor user gives another size, or the
+                checkpoint requires a feature that this network does not support.
         """
         return lerobot_config.read_sizes(shapes, config, given)
 
     def unread_shapes(self) -> dict[str, tuple[int, ...]]:
-        """The end of the language model."""
+        """Return the shapes of the unused end of the language model."""
         return lerobot_config.list_unread_shapes(self.config, self.text_model.embed_tokens.weight.shape[0])
 
     def checkpoint_config(self, form: str, steps: int) -> dict[str, Any]:
-        """The settings of lerobot's SmolVLA.
+        """Return the configuration entries of lerobot's SmolVLA.
 
         Raises:
-            UserError: openpi has no SmolVLA.
+            UserError: the format is openpi, which has no SmolVLA.
         """
         if form != "lerobot":
             raise UserError(f"{form} has no SmolVLA: give format=lerobot.")
         return lerobot_config.make_configuration(self.config, steps)
 
     def perception_parameters(self) -> list[nn.Parameter]:
-        """Vision tower and connector."""
+        """Return the parameters of vision tower and connector."""
         return [*self.vision_model.parameters(), *self.connector.parameters()]
 
     def prefix_parameters(self) -> list[nn.Parameter]:
-        """Vision and language; not the state's projection."""
+        """Return the parameters of vision and language model, without the state's projection."""
         return [*self.perception_parameters(), *self.text_model.parameters()]
 
     def adapted_modules(self) -> list[str]:
-        """Attention and feed-forward of language model and expert, where something reads what they give."""
+        """Return the used attention and feed-forward layers of language model and expert."""
         attention, forward = ("k_proj", "v_proj", "q_proj", "o_proj"), ("gate_proj", "up_proj", "down_proj")
         parts = [*(f"self_attn.{name}" for name in attention), *(f"mlp.{name}" for name in forward)]
         last = self.config.layers - 1
@@ -169,16 +169,16 @@ class SmolVLA(ForeignCheckpoint, FlowBackbone):
         return [*language, *read, *(f"expert.layers.{index}.{part}" for index in range(last + 1) for part in parts)]
 
     def head_parameters(self) -> list[nn.Parameter]:
-        """The projections of state, actions and time."""
+        """Return the parameters of the projections of state, actions and time."""
         towers = ("vision_model.", "connector.", "text_model.", "expert.")
         return [parameter for name, parameter in self.named_parameters() if not name.startswith(towers)]
 
     def prompts(self, instructions: Sequence[str], state: Tensor) -> list[str]:
-        """Instructions, each with a line feed at its end."""
+        """Return the instructions as prompts, each with a line feed at its end."""
         return [text if text.endswith("\n") else f"{text}\n" for text in instructions]
 
     def perceive(self, inputs: PolicyInput) -> dict[str, Tensor]:
-        """Images → "image_features" [n, C, P, W], what the connector gives."""
+        """Compute the connector's output "image_features" [n, C, P, W] of the images."""
         images = [prepare_images(inputs.images[name], self.config.resolution) for name in self.spec.cameras]
         pixels = torch.stack(images, dim=1).flatten(0, 1).to(self.dtype)
         embeddings = self.vision_model.embeddings
@@ -190,11 +190,11 @@ class SmolVLA(ForeignCheckpoint, FlowBackbone):
         return {"image_features": features.unflatten(0, (-1, len(images)))}
 
     def encode_prefix(self, inputs: PolicyInput) -> dict[str, Tensor]:
-        """What the language model keeps of cameras and words; the state does not enter it.
+        """Encode cameras and words with the language model; the state is not used.
 
         Returns:
-            "mask" bool [n, T], which tokens exist; "key_value" [n, N, 2, G, T, d]; "sum" float32 [n, W], the sum of the
-            existing tokens that enter the last layer.
+            "mask" bool [n, T], True for existing tokens; "key_value" [n, N, 2, G, T, d]; "sum" float32 [n, W], the sum
+            of the existing tokens at the input of the last layer.
         """
         features = inputs.features if inputs.features is not None else self.perceive(inputs)
         tokens, mask = self._prefix_tokens(features["image_features"], inputs.tokens)
@@ -203,7 +203,7 @@ class SmolVLA(ForeignCheckpoint, FlowBackbone):
         return {"mask": mask, "sum": total, "key_value": torch.stack(memory, dim=1)}
 
     def _prefix_tokens(self, images: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:
-        """Image features [n, C, P, W] and prompt int64 [n, L] → tokens [n, T, W] and mask bool [n, T]."""
+        """Build tokens [n, T, W] and mask bool [n, T] from image features [n, C, P, W] and prompt int64 [n, L]."""
         scale = math.sqrt(self.config.width)
         images = images.to(self.dtype) * scale
         if self.config.image_special_tokens:
@@ -214,18 +214,18 @@ class SmolVLA(ForeignCheckpoint, FlowBackbone):
         return embedded, torch.cat([always, tokens != 0], dim=1)
 
     def _framed(self, images: Tensor) -> Tensor:
-        """Each camera's tokens [n, C, P, W] between those that begin and end an image, which are not scaled."""
+        """Put the start and end tokens of an image, which are not scaled, around each camera's tokens [n, C, P, W]."""
         fake, whole = self.config.fake_image_token, self.config.global_image_token
         frame = self.text_model.embed_tokens(torch.tensor([fake, whole, fake], device=images.device))
         frame = frame.expand(*images.shape[:2], -1, -1)
         return torch.cat([frame[:, :, :2], images, frame[:, :, 2:]], dim=2)
 
     def context(self, prefix: Mapping[str, Tensor], state: Tensor) -> Context:
-        """What `encode_prefix` gave, and state float32 [n, S] → what every denoise step reads.
+        """Compute the context of all denoise steps from the output of `encode_prefix` and the state float32 [n, S].
 
         Returns:
-            "mask" bool [n, T + 1]; "key_value/i" [n, 2, G, T + 1, d] as the expert's layer i takes them; pooled is the
-            mean of the existing tokens that enter the language model's last layer.
+            "mask" bool [n, T + 1]; "key_value/i" [n, 2, G, T + 1, d], the input of the expert's layer i; pooled is the
+            mean of the existing tokens at the input of the language model's last layer.
         """
         mask = prefix["mask"]
         token = self.state_proj(state.to(self.dtype))[:, None]
@@ -235,12 +235,12 @@ class SmolVLA(ForeignCheckpoint, FlowBackbone):
         return Context({"mask": F.pad(mask, (0, 1), value=True), **kept}, pooled)
 
     def encode(self, inputs: PolicyInput) -> Context:
-        """`encode_prefix`, where `inputs.prefix` is not it already, and `context`."""
+        """Encode an observation: `encode_prefix`, unless `inputs.prefix` already has its result, then `context`."""
         prefix = inputs.prefix if inputs.prefix is not None else self.encode_prefix(inputs)
         return self.context(prefix, inputs.state)
 
     def velocity(self, x: Tensor, t: Tensor, context: Context) -> tuple[Tensor, Tensor]:
-        """The flow's velocity at x [n, H, D] and time t [n] (1 = noise), and the expert's features [n, H, E]."""
+        """Compute the velocity at x [n, H, D] and time t [n] (1 = noise), and the expert's features [n, H, E]."""
         config, tensors = self.config, context.tensors
         actions = self.action_in_proj(x.to(self.dtype))
         time = embed_time(t, config.expert_width, config.min_period, config.max_period).to(actions.dtype)

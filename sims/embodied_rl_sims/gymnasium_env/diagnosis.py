@@ -1,4 +1,4 @@
-"""What the adapter finds on this machine: versions, the environment, the renderer."""
+"""Diagnosis of the Gymnasium adapter on this machine: package versions, the environment, the renderer."""
 
 import time
 
@@ -16,13 +16,13 @@ _REMEDY = "embodied-rl sim install gymnasium"
 
 
 def diagnose(config: GymnasiumConfig) -> list[Diagnosis]:
-    """One line for each package, and for the environment with its pictures; raises nothing for what is missing."""
+    """Return a line per package, and one for the environment and its pictures; report missing parts without raising."""
     packages = (diagnose_package(name, pinned, _REMEDY) for name, pinned in PINS.items())
     return [*packages, _environment(config)]
 
 
 def provenance(config: GymnasiumConfig) -> dict[str, str]:
-    """Package → version, for those that are installed, and the one that registers the environment."""
+    """Return package → version of the installed packages, including the package that registers the environment."""
     names = [*PINS, *([config.package.replace("_", "-")] if config.package else [])]
     return find_versions(names)
 

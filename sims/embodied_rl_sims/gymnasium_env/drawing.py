@@ -1,4 +1,4 @@
-"""Pictures of an environment, drawn without a trace."""
+"""Draw pictures of an environment without changing its simulation."""
 
 import copy
 from collections.abc import Iterator
@@ -12,10 +12,10 @@ from embodied_rl.interfaces.sim import Array
 
 
 def draw_picture(environment: Any) -> Array:
-    """uint8 [h, w, 3] of a `gymnasium.Env`, in its own size.
+    """Draw a `gymnasium.Env` in its own picture size; return uint8 [h, w, 3].
 
     Raises:
-        TypeError: what it draws is no RGB picture.
+        TypeError: `render` does not return an RGB picture.
     """
     with restore_after_drawing(environment.unwrapped):
         picture = environment.render()
@@ -27,10 +27,10 @@ def draw_picture(environment: Any) -> Array:
 
 @contextmanager
 def restore_after_drawing(environment: Any) -> Iterator[None]:
-    """Whatever drawing does to a MuJoCo simulation is undone.
+    """Undo, after the `with` block, every change that drawing makes to a MuJoCo simulation.
 
-    Environments of gymnasium-robotics run `mj_forward` in `render`, and place their target. The next step then starts
-    from derived quantities that it would not have had, and an episode goes another way because it was looked at.
+    Environments of gymnasium-robotics run `mj_forward` in `render`, and place their target. The next step would then
+    start from other derived quantities, and drawing would change the course of the episode.
     """
     model: Any = getattr(environment, "model", None)
     data: Any = getattr(environment, "data", None)
@@ -39,7 +39,7 @@ def restore_after_drawing(environment: Any) -> Iterator[None]:
         return
     viewer = getattr(getattr(environment, "mujoco_renderer", None), "viewer", None)
     if viewer is not None:
-        viewer.make_context_current()  # another environment's may be
+        viewer.make_context_current()  # another environment's context may be current
     before, sites = copy.copy(data), model.site_pos.copy()
     try:
         yield
@@ -49,10 +49,10 @@ def restore_after_drawing(environment: Any) -> Iterator[None]:
 
 
 def aim_camera(environment: Any) -> None:
-    """Let the camera of a MuJoCo environment look where it would, had nothing been drawn before this episode.
+    """Reset the camera of a MuJoCo environment to the aim it would have if nothing had been drawn before this episode.
 
-    Gymnasium aims a free camera at the middle of the bodies when it draws for the first time, and never again: where
-    it looks, and so the picture, would depend on the episode that ran first.
+    Gymnasium aims a free camera at the centre of the bodies at the first drawing, and never again: the aim, and so the
+    picture, would depend on the first episode.
     """
     renderer: Any = getattr(environment.unwrapped, "mujoco_renderer", None)
     viewer = getattr(renderer, "viewer", None)

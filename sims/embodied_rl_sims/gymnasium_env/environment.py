@@ -1,4 +1,4 @@
-"""One Gymnasium environment as `embodied_rl_sims.rows` wants it."""
+"""One Gymnasium environment with the interface that `embodied_rl_sims.rows` needs."""
 
 from typing import Any
 
@@ -17,9 +17,9 @@ _SEED_BITS, _PURPOSE_BITS = 29, 61
 
 
 def fold_seed(seed: int) -> int:
-    """31 bits of an episode's 63: all environments take that many. Small seeds stay what they are.
+    """Fold an episode's 63-bit seed to 31 bits, which all environments accept. Small seeds stay unchanged.
 
-    The two highest bits say what an episode is for, and stay the highest: training meets no scene of an evaluation.
+    The two highest bits state the purpose of an episode and remain the highest: training and evaluation share no scene.
     """
     return (seed >> _PURPOSE_BITS) << _SEED_BITS | seed & ((1 << _SEED_BITS) - 1)
 
@@ -28,11 +28,11 @@ class GymnasiumEnvironment:
     """One environment; implements `embodied_rl_sims.rows.Environment`.
 
     Args:
-        config: of the simulator.
-        spec: of the simulator.
+        config: settings of the simulator.
+        spec: specification of the simulator.
 
     Attributes:
-        observation: what the environment gave last.
+        observation: latest observation of the environment.
     """
 
     def __init__(self, config: GymnasiumConfig, spec: SimulatorSpec) -> None:
@@ -45,18 +45,18 @@ class GymnasiumEnvironment:
         self._steps, self._rewarded, self._drawn = 0, False, False
 
     def begin(self, episode: Episode) -> None:
-        """`reset` with the episode's seed. A numbered initial state k is what `reset(seed=k)` draws."""
+        """Reset with the episode's seed. The numbered initial state k is the state after `reset(seed=k)`."""
         seed = fold_seed(episode.seed) if episode.initial_state is None else episode.initial_state
         self.observation, _ = self._environment.reset(seed=seed)
         aim_camera(self._environment)
         self._steps, self._rewarded = 0, False
 
     def step(self, action: Array) -> StepOutcome:
-        """One control step.
+        """Run one control step.
 
         Raises:
-            UserError: the environment ended the episode at a time limit of its own, before `sim.horizon`; or its
-                `info` does not say whether the goal holds.
+            UserError: the environment ended the episode at a time limit of its own, before `sim.horizon`; or its `info`
+                lacks the entry that states success.
         """
         given = action.astype(self._space.dtype).reshape(self._space.shape)
         self.observation, reward, terminated, truncated, info = self._environment.step(given)
@@ -79,10 +79,10 @@ class GymnasiumEnvironment:
         return View(flat[self._layout.chosen], images, flat)
 
     def render(self, width: int, height: int) -> Array:
-        """uint8 [height, width, 3].
+        """Draw a picture uint8 [height, width, 3].
 
         Raises:
-            Unavailable: there is no OpenGL to draw with.
+            Unavailable: OpenGL is not available for drawing.
         """
         try:
             picture = draw_picture(self._environment)
@@ -116,7 +116,7 @@ class GymnasiumEnvironment:
 
 
 def make_instruction(config: GymnasiumConfig) -> str:
-    """The task in words: "FetchPickAndPlace-v4" is "fetch pick and place"."""
+    """Return the task in words: "FetchPickAndPlace-v4" becomes "fetch pick and place"."""
     if config.instruction is not None:
         return config.instruction
     name = config.id.rpartition("/")[2].rpartition("-v")

@@ -1,7 +1,7 @@
-"""What is known of the Fetch environments of gymnasium-robotics: names of their numbers, and a scripted operator.
+"""The Fetch environments of gymnasium-robotics: names of their observation entries, and a scripted operator.
 
-The layout of observations and actions is that of Plappert et al. 2018 (arXiv 1802.09464) and of the package's
-documentation: tool, object, fingers; an action is a displacement of the tool (5 cm where it is 1) and the gripper.
+The layout of observations and actions is described by Plappert et al. 2018 (arXiv 1802.09464) and by the package's
+documentation: tool, object, fingers; an action is a displacement of the tool (1 means 5 cm) and the gripper.
 """
 
 from collections.abc import Callable, Mapping
@@ -25,7 +25,7 @@ def is_fetch(id: str) -> bool:
 
 
 def name_entries(id: str, key: str, count: int) -> list[str]:
-    """What `count` numbers of a Fetch observation's entry `key` are; empty where that is not known."""
+    """Return the names of the `count` numbers in entry `key` of a Fetch observation; empty if they are not known."""
     if not is_fetch(id):
         return []
     if key in ("desired_goal", "achieved_goal") and count == 3:
@@ -41,15 +41,15 @@ def name_entries(id: str, key: str, count: int) -> list[str]:
 
 
 def find_robot_entries(id: str, count: int) -> tuple[int, ...] | None:
-    """Which numbers of a Fetch `observation` its robot can measure; None where that is not known."""
+    """Return the positions in a Fetch `observation` that a real robot can measure; None if they are not known."""
     return _ROBOT_WITH_OBJECT if is_fetch(id) and count == 25 else None
 
 
 def make_operator(id: str) -> Callable[[Mapping[str, Any]], Array]:
-    """Observation of a Fetch environment → its operator's action, float32 [4]. It keeps nothing in mind.
+    """Return the stateless operator of a Fetch environment: a function from observation to action, float32 [4].
 
     Raises:
-        UserError: there is no operator for this environment.
+        UserError: this environment has no operator.
     """
     for name, act in (("FetchReach", reach), ("FetchPush", push), ("FetchPickAndPlace", pick_and_place)):
         if id.startswith(name):
@@ -58,12 +58,12 @@ def make_operator(id: str) -> Callable[[Mapping[str, Any]], Array]:
 
 
 def reach(observation: Mapping[str, Any]) -> Array:
-    """Straight to the goal."""
+    """Move straight to the goal."""
     return _towards(observation["observation"][_TOOL], observation["desired_goal"], -1)
 
 
 def push(observation: Mapping[str, Any]) -> Array:
-    """Over the object to its far side, down, and through it towards the goal."""
+    """Move over the object to its far side, go down, and push it towards the goal."""
     numbers, goal = observation["observation"], observation["desired_goal"]
     tool, object = numbers[_TOOL], numbers[_OBJECT]
     way = (goal - object) * (1, 1, 0)
@@ -83,7 +83,7 @@ def push(observation: Mapping[str, Any]) -> Array:
 
 
 def pick_and_place(observation: Mapping[str, Any]) -> Array:
-    """Above the object, down to it, close, and to the goal."""
+    """Move above the object, go down, close the gripper, and carry the object to the goal."""
     numbers, goal = observation["observation"], observation["desired_goal"]
     tool, offset = numbers[_TOOL], numbers[_FROM_TOOL]
     if np.linalg.norm(offset) < _NEAR:

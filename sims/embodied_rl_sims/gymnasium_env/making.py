@@ -1,4 +1,4 @@
-"""Building an environment by its registered id, and saying what is in the way where that fails."""
+"""Build an environment by its registered id, and explain failures to the user."""
 
 import difflib
 import os
@@ -18,13 +18,13 @@ _BACKENDS = ("egl", "osmesa", "glfw")
 
 
 def load_package(config: GymnasiumConfig) -> Any:
-    """The module `gymnasium`, with the environments of `sim.package` registered.
+    """Import `gymnasium`, and register the environments of `sim.package`; return the module.
 
-    MuJoCo reads MUJOCO_GL when it is imported. Where it is not set and there is no screen, EGL is chosen here.
+    MuJoCo reads MUJOCO_GL at import. If it is not set and there is no screen, this function sets it to EGL.
 
     Raises:
         ModuleNotFoundError: Gymnasium or the package is not installed.
-        Unavailable: MUJOCO_GL names what is not on this machine.
+        Unavailable: MUJOCO_GL names a backend that is not on this machine.
     """
     if sys.platform == "linux" and not any(map(os.environ.get, ("MUJOCO_GL", "DISPLAY", "WAYLAND_DISPLAY"))):
         os.environ["MUJOCO_GL"] = "egl"
@@ -42,14 +42,14 @@ def load_package(config: GymnasiumConfig) -> Any:
 
 
 def make_environment(config: GymnasiumConfig, render: bool) -> Any:
-    """A new environment without time limit; `gymnasium.Env`.
+    """Build a `gymnasium.Env` without a time limit.
 
     Args:
-        config: of the simulator.
-        render: whether it can draw pictures. Nothing is drawn, and no OpenGL looked for, until it does.
+        config: settings of the simulator.
+        render: whether it can draw pictures. OpenGL is not loaded before the first picture.
 
     Raises:
-        UserError: there is no such id, or it does not take the options.
+        UserError: the id is not registered, or the environment rejects the options.
     """
     gymnasium = load_package(config)
     keys = {"max_episode_steps": -1, "disable_env_checker": True, **config.options}

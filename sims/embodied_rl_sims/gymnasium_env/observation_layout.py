@@ -1,4 +1,4 @@
-"""An environment's spaces as the names and limits of a specification."""
+"""Convert an environment's spaces to the names and limits of a specification."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,12 +16,12 @@ _ACHIEVED = "achieved_goal"
 
 @dataclass(frozen=True)
 class ObservationLayout:
-    """Which numbers of an observation are what.
+    """The meaning of the numbers of an observation.
 
     Attributes:
-        keys: the entries of a dict observation, in the space's order; empty where it is one array.
-        names: of all numbers, one key after another: the privileged state.
-        chosen: int64 [S] positions of the state among them.
+        keys: the entries of a dict observation, in the space's order; empty if the observation is one array.
+        names: names of all numbers, key by key: the privileged state.
+        chosen: int64 [S], positions of the state's entries in `names`.
     """
 
     keys: tuple[str, ...]
@@ -33,16 +33,16 @@ class ObservationLayout:
         return tuple(self.names[position] for position in self.chosen)
 
     def flat(self, observation: Any) -> Array:
-        """float32 [P]: all numbers of an observation."""
+        """Return all numbers of an observation, float32 [P]."""
         parts = [observation[key] for key in self.keys] if self.keys else [observation]
         return np.concatenate([np.ravel(part) for part in parts]).astype(np.float32)
 
 
 def lay_out_observation(config: GymnasiumConfig, space: Any) -> ObservationLayout:
-    """How observations of `space` (a `gymnasium.spaces.Space`) are laid out.
+    """Determine the layout of the observations of `space` (a `gymnasium.spaces.Space`).
 
     Raises:
-        UserError: `sim.state_keys` or `sim.state_entries` are not of this space, or it holds no numbers.
+        UserError: `sim.state_keys` or `sim.state_entries` do not fit this space, or it holds no numbers.
     """
     keys: tuple[str, ...] = tuple(getattr(space, "spaces", ()))
     shapes = {key: _shape(config, space[key], key) for key in keys} if keys else {"": _shape(config, space, "")}
@@ -57,7 +57,7 @@ def lay_out_observation(config: GymnasiumConfig, space: Any) -> ObservationLayou
 
 
 def find_action_limits(config: GymnasiumConfig, space: Any) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """The least and the largest action of `space` (a `gymnasium.spaces.Space`), each of length A.
+    """Return the lowest and the highest action of `space` (a `gymnasium.spaces.Space`), each of length A.
 
     Raises:
         UserError: actions are not continuous, or not bounded.

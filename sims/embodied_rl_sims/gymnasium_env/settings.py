@@ -1,4 +1,4 @@
-"""What can be set of a Gymnasium environment. Needs no Gymnasium."""
+"""Settings of the Gymnasium simulator. This module does not import Gymnasium."""
 
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -46,7 +46,7 @@ class GymnasiumConfig:
     environment is seen by pictures, for those that its robot can measure."""
 
     def __post_init__(self) -> None:
-        if ":" in self.id:  # Gymnasium would import what stands before it
+        if ":" in self.id:  # Gymnasium would import the module before the colon
             module, _, name = self.id.rpartition(":")
             raise UserError(f"sim.id={self.id}: give the module apart, sim.id={name} sim.package={module}.")
         for name, value in (("image_size", self.image_size), ("horizon", self.horizon)):

@@ -1,4 +1,4 @@
-"""The simulator out of n Gymnasium environments."""
+"""A simulator of n Gymnasium environments."""
 
 from collections.abc import Callable, Sequence
 
@@ -16,10 +16,10 @@ from embodied_rl_sims.rows import Rows
 class Gymnasium(Rows):
     """n environments of one id; implements `embodied_rl.interfaces.sim.Simulator`.
 
-    Whatever `env.reset(seed=…)` and `env.step` give is what the engine gets. The time limit is `sim.horizon`; drawing
-    a picture changes nothing, although in some MuJoCo environments of their own it does. The privileged state is the
-    whole observation. Exact where the environment itself is: where a `reset` with a seed leaves nothing behind of what
-    was before.
+    The engine receives the results of `env.reset(seed=…)` and `env.step` unchanged. The time limit is `sim.horizon`.
+    Drawing a picture changes nothing, although some MuJoCo environments change their state when they draw. The
+    privileged state is the whole observation. Episodes are exact if the environment is: if `reset` with a seed keeps
+    nothing of earlier episodes.
     """
 
     Config = GymnasiumConfig
@@ -31,12 +31,12 @@ class Gymnasium(Rows):
         self.config = config
 
     def expert(self, faulty: bool = False) -> Callable[[], Array]:
-        """The operator of FetchReach, FetchPush or FetchPickAndPlace, for all environments.
+        """Return the operator of FetchReach, FetchPush or FetchPickAndPlace for all environments.
 
-        Call the result for one control step's actions, float32 [n, A].
+        Each call of the returned function gives one control step's actions, float32 [n, A].
 
         Raises:
-            UserError: the environment has no operator, or no faulty one.
+            UserError: the environment has no operator, or a faulty one is requested.
         """
         operate = fetch.make_operator(self.config.id)
         if faulty:
@@ -55,10 +55,10 @@ class Gymnasium(Rows):
 
     @staticmethod
     def diagnose(config: GymnasiumConfig) -> Sequence[Diagnosis]:
-        """Versions against pins, the environment, and the renderer."""
+        """Check package versions against pins, the environment, and the renderer."""
         return diagnosis.diagnose(config)
 
     @staticmethod
     def provenance(config: GymnasiumConfig) -> dict[str, str]:
-        """Versions of the packages that results depend on."""
+        """Return the versions of the packages that results depend on."""
         return diagnosis.provenance(config)

@@ -1,4 +1,4 @@
-"""What an environment is to the engine, told from one that is built for it."""
+"""Read a specification from an environment that is built for this purpose."""
 
 from typing import Any
 
@@ -12,10 +12,10 @@ from embodied_rl_sims.gymnasium_env.settings import GymnasiumConfig
 
 
 def spec_of(config: GymnasiumConfig) -> SimulatorSpec:
-    """The specification of an environment, which is built for it, and draws nothing.
+    """Build an environment, read its specification, and close it; draw nothing.
 
     Raises:
-        UserError: there is no such environment, or it is of a kind that cannot be trained here.
+        UserError: the environment does not exist, or it is of a kind that cannot be trained here.
         ModuleNotFoundError: Gymnasium or `sim.package` is not installed.
     """
     environment = make_environment(config, render=False)

@@ -1,4 +1,4 @@
-"""Isaac Lab's environments. `IsaacLab` is what the engine finds by the name "isaaclab".
+"""Isaac Lab's environments. `IsaacLab` is the class behind the name "isaaclab".
 
 Experimental: written against Isaac Lab 2.3.2's source and tested with a stand-in; not yet run on Isaac Sim.
 """

@@ -1,4 +1,4 @@
-"""Isaac Sim's application, one in a process, and the environments that run in it."""
+"""Isaac Sim's application, one per process, and the environments that run in it."""
 
 import atexit
 import difflib
@@ -20,13 +20,13 @@ _apps: list[Any] = []
 
 
 def launch_app(config: IsaacLabConfig) -> None:
-    """Start the application, before anything else of Isaac is imported. It runs until the process ends.
+    """Start the application before any other Isaac import. It runs until the process ends.
 
-    It is closed last of all, because closing it can end the process, and with it an answer under way.
+    It is closed last, because closing it can end the process before a pending reply is sent.
 
     Raises:
         ModuleNotFoundError: Isaac Lab is not installed.
-        Unavailable: NVIDIA's licence was not accepted; asked for it, Isaac Sim would wait for an answer.
+        Unavailable: NVIDIA's licence was not accepted; Isaac Sim would wait for an answer on the terminal.
     """
     if _apps:
         return
@@ -46,15 +46,15 @@ def launch_app(config: IsaacLabConfig) -> None:
 
 
 def is_licence_accepted() -> bool:
-    """Whether the user has accepted NVIDIA's licence."""
+    """Return whether the user has accepted NVIDIA's licence."""
     return os.environ.get(_EULA, "").lower() in ("yes", "y", "1")
 
 
 def make_environment(config: IsaacLabConfig, num_envs: int) -> Any:
-    """A new environment; the application must run.
+    """Build an environment; the application must be running.
 
     Raises:
-        UserError: there is no such environment, camera or option.
+        UserError: the environment, a camera or an option does not exist.
     """
     gymnasium = import_module("gymnasium")
     import_module(config.package)
@@ -70,10 +70,10 @@ def make_environment(config: IsaacLabConfig, num_envs: int) -> Any:
 def adapt_config(config: IsaacLabConfig, own: Any) -> None:
     """Write our settings into the environment's configuration.
 
-    It draws once a control step, and once more after a reset, which otherwise would show the episode before.
+    Rendering is set to once per control step, and once after a reset, which otherwise would show the previous episode.
 
     Raises:
-        UserError: there is no such camera or option.
+        UserError: a camera or an option does not exist.
     """
     for path, value in config.options.items():
         _set(own, path, value)
@@ -99,7 +99,7 @@ def _set(own: Any, path: str, value: Any) -> None:
 
 
 def _camera(own: Any, name: str) -> Any:
-    """A camera's configuration: in the scene's of a manager-based environment, in a direct one's own."""
+    """Return a camera's configuration: it is in the scene if manager-based, in the environment itself if direct."""
     places = [own.scene, own]
     for place in places:
         if hasattr(getattr(place, name, None), "data_types"):

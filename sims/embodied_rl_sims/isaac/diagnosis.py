@@ -1,4 +1,4 @@
-"""What can be said of Isaac Lab on this machine without starting it."""
+"""Diagnosis of Isaac Lab on this machine without starting it."""
 
 import shutil
 
@@ -13,7 +13,7 @@ _REMEDY = "embodied-rl sim install isaaclab"
 
 
 def diagnose() -> list[Diagnosis]:
-    """Packages, licence and driver; raises nothing for what is missing."""
+    """Check packages, licence and driver; report missing parts without raising."""
     return [
         Diagnosis("isaaclab adapter", "warn", "experimental", EXPERIMENTAL),
         *(diagnose_package(name, pinned, _REMEDY, "written against") for name, pinned in PINS.items()),
@@ -23,7 +23,7 @@ def diagnose() -> list[Diagnosis]:
 
 
 def provenance() -> dict[str, str]:
-    """Package → version, for those that are installed."""
+    """Return package → version of the installed packages."""
     return find_versions(PINS)
 
 

@@ -1,4 +1,4 @@
-"""What can be set of an Isaac Lab environment. Needs no Isaac Lab."""
+"""Settings of the Isaac Lab simulator. This module does not import Isaac Lab."""
 
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -39,7 +39,7 @@ class IsaacLabConfig:
     """that it runs on."""
 
     def __post_init__(self) -> None:
-        if ":" in self.id:  # Gymnasium would import what stands before it
+        if ":" in self.id:  # Gymnasium would import the module before the colon
             module, _, name = self.id.rpartition(":")
             raise UserError(f"sim.id={self.id}: give the module apart, sim.id={name} sim.package={module}.")
         for name, value in (("image_size", self.image_size), ("horizon", self.horizon)):

@@ -1,4 +1,4 @@
-"""The simulator out of one Isaac Lab environment, whose N environments step together."""
+"""A simulator from one Isaac Lab environment, whose N environments step together."""
 
 from collections.abc import Sequence
 from importlib import import_module
@@ -29,10 +29,10 @@ _SEEDS = 1 << 31
 
 
 def spec_of(config: IsaacLabConfig) -> SimulatorSpec:
-    """The specification of an environment, for which the application is started and one environment built.
+    """Return the specification of an environment; start the application and build one environment for this.
 
     Raises:
-        UserError: there is no such environment, camera or term.
+        UserError: the environment, a camera or a term does not exist.
         Unavailable: see `app.launch_app`.
     """
     simulator = IsaacLab(config, 1)
@@ -43,13 +43,13 @@ def spec_of(config: IsaacLabConfig) -> SimulatorSpec:
 class IsaacLab(NoSnapshots):
     """n environments of one id; implements `embodied_rl.interfaces.sim.Simulator`. Experimental.
 
-    Isaac Lab resets an environment within the step that ends its episode, and what it shows then is the next episode.
-    So the final observation is the one before that step (`spec.final_observation` is "previous"). Where the episode
-    ends within a chunk, Isaac Lab's next episode is thrown away at the chunk's end, and another one is begun.
+    Isaac Lab resets an environment within the step that ends its episode, and then shows the next episode. So the final
+    observation is the one before that step (`spec.final_observation` is "previous"). If the episode ends within a
+    chunk, the episode that Isaac Lab begins is discarded at the chunk's end, and another one begins.
 
     All environments share one stream of random numbers, which `reset` seeds with its first episode: an episode does not
-    follow from its own seed (`spec.seeded` is False), nor can it be repeated alone. A parked environment runs on, with
-    actions of zero, unseen.
+    depend on its own seed (`spec.seeded` is False) and cannot be repeated alone. A parked environment keeps running
+    with zero actions, but is not observed.
     """
 
     Config = IsaacLabConfig
@@ -95,7 +95,7 @@ class IsaacLab(NoSnapshots):
         return result
 
     def render(self, row: int, width: int, height: int) -> Array:
-        """uint8 [height, width, 3]: the first camera's picture, for videos; black where there is no camera."""
+        """Return the first camera's picture for videos, uint8 [height, width, 3]; black if there is no camera."""
         if not self.config.cameras:
             return np.zeros((height, width, 3), np.uint8)
         return resize_picture(self._seen.images[self.config.cameras[0]][row].cpu().numpy(), height, width)
@@ -106,19 +106,19 @@ class IsaacLab(NoSnapshots):
 
     @staticmethod
     def diagnose(config: IsaacLabConfig) -> Sequence[Diagnosis]:
-        """Packages against pins, the licence, the driver; the application is not started."""
+        """Check packages against pins, the licence and the driver; do not start the application."""
         return diagnosis.diagnose()
 
     @staticmethod
     def provenance(config: IsaacLabConfig) -> dict[str, str]:
-        """Versions of the packages that results depend on."""
+        """Return the versions of the packages that results depend on."""
         return diagnosis.provenance()
 
     def _control_step(self, result: StepResult, j: int, running: Array) -> tuple[Array, Array, Array]:
-        """One step of all environments.
+        """Step all environments once.
 
         Returns:
-            Three bool [n]: what Isaac Lab reset, whose episode is over, and whose time is up.
+            Three bool [n]: whether Isaac Lab reset it, whether it terminated, whether it reached its time limit.
         """
         asked = self._torch.from_numpy(np.where(running[:, None], result.executed[:, j], 0).astype(np.float32))
         given = self._environment.step(asked.to(self._environment.device))
@@ -139,10 +139,10 @@ class IsaacLab(NoSnapshots):
         return terminated | timed_out, over, late
 
     def _success(self, extras: dict[str, Any]) -> Array:
-        """bool [n]; a termination term of that name, or else an entry of `extras`.
+        """Return success, bool [n], from a termination term of the configured name, or else from an entry of `extras`.
 
         Raises:
-            UserError: there is neither.
+            UserError: neither exists.
         """
         name = self.config.success
         if name is None:
@@ -159,7 +159,7 @@ class IsaacLab(NoSnapshots):
         )
 
     def _begin(self, rows: Array) -> None:
-        """Reset some environments, and see what all show then."""
+        """Reset some environments, and read the observations of all."""
         if not len(rows):
             return
         environment, numbers = self._environment, self._torch.from_numpy(rows).to(self._environment.device)
@@ -186,7 +186,7 @@ class IsaacLab(NoSnapshots):
 
 
 def make_instruction(config: IsaacLabConfig) -> str:
-    """The task in words: "Isaac-Lift-Cube-Franka-v0" is "lift cube franka"."""
+    """Return the task in words: "Isaac-Lift-Cube-Franka-v0" becomes "lift cube franka"."""
     if config.instruction is not None:
         return config.instruction
     name = config.id.removeprefix("Isaac-")

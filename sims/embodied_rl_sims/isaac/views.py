@@ -1,4 +1,4 @@
-"""What Isaac Lab's environments show: tensors on their device, copied before the next step overwrites them."""
+"""Observations of Isaac Lab's environments: tensors on their device, copied before the next step overwrites them."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ _POLICY, _CRITIC = "policy", "critic"
 
 @dataclass
 class SeenViews:
-    """What N environments showed.
+    """The observation of N environments.
 
     Attributes:
         state: float32 tensor [N, S].
@@ -30,7 +30,7 @@ class SeenViews:
     images: dict[str, Any]
 
     def observation(self, rows: Sequence[int] | Array, instruction: str) -> Observation:
-        """Some rows, on the host."""
+        """Return the observation of some rows, on the host."""
         listed = np.asarray(rows, np.int64)
         images = {name: _host(image[listed]) for name, image in self.images.items()}
         words = (instruction,) * len(listed)
@@ -38,18 +38,18 @@ class SeenViews:
 
 
 class ViewReader:
-    """Reads one environment's observations.
+    """A reader of one environment's observations.
 
-    The state is made of the group "policy", the privileged state of the group "critic" where there is one, else of all
-    numbers of "policy".
+    The state consists of the group "policy"; the privileged state consists of the group "critic" if it exists,
+    otherwise of all numbers of "policy".
 
     Args:
-        config: of the simulator.
+        config: settings of the simulator.
         environment: an Isaac Lab environment.
-        observation: that it gave: group → tensor [N, D], or term → tensor.
+        observation: an observation of it: group → tensor [N, D], or term → tensor.
 
     Raises:
-        UserError: there is no such term or camera.
+        UserError: a term or a camera does not exist.
     """
 
     def __init__(self, config: IsaacLabConfig, environment: Any, observation: Mapping[str, Any]) -> None:
@@ -67,10 +67,10 @@ class ViewReader:
             raise UserError(f"sim.cameras={unknown}: the scene has {', '.join(environment.scene.sensors)}.")
 
     def see(self, observation: Mapping[str, Any]) -> SeenViews:
-        """Copies of what the environment shows.
+        """Copy the environment's present observation.
 
         Raises:
-            UserError: a camera's picture has another size than it was told.
+            UserError: a camera's picture does not have the configured size.
         """
         state = _flat(observation[_POLICY])[:, self._entries]
         images = {name: self._picture(name) for name in self._config.cameras}
@@ -86,7 +86,7 @@ class ViewReader:
 
 
 def _widths(environment: Any, observation: Mapping[str, Any], group: str) -> dict[str, int]:
-    """Term → how many numbers it has, in the order in which `_flat` puts them."""
+    """Return term → count of its numbers, in the order of `_flat`."""
     values = observation[group]
     if isinstance(values, Mapping):
         return {name: prod(value.shape[1:]) for name, value in values.items() if _is_numbers(value)}
@@ -97,7 +97,7 @@ def _widths(environment: Any, observation: Mapping[str, Any], group: str) -> dic
 
 
 def _flat(values: Any) -> Any:
-    """float32 [N, D]: the numbers of a group, a new tensor."""
+    """Concatenate the numbers of a group in a new tensor, float32 [N, D]."""
     torch = import_module("torch")
     if not isinstance(values, Mapping):
         return values.float().clone()
@@ -109,7 +109,7 @@ def _is_numbers(value: Any) -> bool:
 
 
 def _names(widths: Mapping[str, int]) -> tuple[str, ...]:
-    """Quaternions are (w, x, y, z) in Isaac Lab."""
+    """Name the entries of terms. Quaternions are (w, x, y, z) in Isaac Lab."""
     names: list[str] = []
     for term, width in widths.items():
         axes = {3: "xyz" if "pos" in term else "", 4: "wxyz" if "quat" in term else ""}.get(width, "")

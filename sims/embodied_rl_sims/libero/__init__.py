@@ -1,4 +1,4 @@
-"""LIBERO, as its own evaluation runs it. `Libero` is what the engine finds by the name "libero"."""
+"""LIBERO, run as in its own evaluation. `Libero` is the class behind the name "libero"."""
 
 from embodied_rl_sims.libero.settings import LiberoConfig
 from embodied_rl_sims.libero.simulator import Libero

@@ -1,4 +1,4 @@
-"""LIBERO's assets: where they are, and which of them a suite needs. Nothing is imported and nothing downloaded."""
+"""LIBERO's assets: their folder, and the files that a suite needs. Without imports of LIBERO or downloads."""
 
 import hashlib
 import os
@@ -27,18 +27,18 @@ _OBJECTS = {
 
 
 def read_user_config() -> Path | None:
-    """The user's own configuration of LIBERO, where there is one."""
+    """Return the path of the user's own LIBERO configuration; None if there is none."""
     folder = os.environ.get("LIBERO_CONFIG_PATH", os.path.expanduser("~/.libero"))
     found = Path(folder) / "config.yaml"
     return found if found.is_file() else None
 
 
 def find_assets_folder(chosen: str | None) -> Path:
-    """The assets folder, whether or not it exists.
+    """Return the assets folder, whether or not it exists.
 
     Args:
-        chosen: `sim.assets`; else what LIBERO's configuration names, the package's own folder, or the one to which the
-            package downloads, in this order.
+        chosen: `sim.assets`; if None, the folder in LIBERO's configuration, the package's own folder, or the package's
+            download folder, in this order.
     """
     if chosen is not None:
         return Path(chosen).expanduser()
@@ -51,7 +51,7 @@ def find_assets_folder(chosen: str | None) -> Path:
 
 
 def list_missing(suite: str, place: Path) -> list[str]:
-    """Files that a suite's tasks need and `place` lacks, as paths within it."""
+    """List the files that a suite's tasks need and `place` lacks, as paths within it."""
     needed: set[str] = set()
     for problem in package.list_problems(suite):
         needed.update(_scene_files(problem.bddl.read_text()))
@@ -63,10 +63,10 @@ def list_missing(suite: str, place: Path) -> list[str]:
 
 
 def require_assets(suite: str, place: Path) -> None:
-    """Check that the assets of a suite are all there.
+    """Check that all assets of a suite exist.
 
     Raises:
-        Unavailable: some are not.
+        Unavailable: some assets are missing.
     """
     lacking = list_missing(suite, place)
     if lacking:
@@ -77,7 +77,7 @@ def require_assets(suite: str, place: Path) -> None:
 
 
 def hash_files(files: Iterable[Path], base: Path) -> str:
-    """sha256 over files' names within `base` and their content, in the order of their names."""
+    """Compute the sha256 over files' names within `base` and their content, in the order of their names."""
     total = hashlib.sha256()
     for path in sorted(files):
         total.update(f"{path.relative_to(base).as_posix()}\0{path.stat().st_size}\0".encode())
@@ -86,7 +86,7 @@ def hash_files(files: Iterable[Path], base: Path) -> str:
 
 
 def _scene_files(bddl: str) -> set[str]:
-    """What a task's scene is put together from: its objects, its arena, and the arena's floor and wall."""
+    """Return the files of a task's scene: its objects, its arena, and the arena's floor and wall."""
     known = _object_files()
     kinds = set(re.findall(r"-\s+(\w+)", bddl)) & set(known)
     domain = re.search(r"\(problem\s+(\w+)", bddl)
@@ -99,7 +99,7 @@ def _scene_files(bddl: str) -> set[str]:
 
 
 def _object_files() -> dict[str, str]:
-    """Kind of object, as bddl files call it → its description's path within the assets."""
+    """Return object kind, as named in bddl files → path of its description within the assets."""
     found = {}
     for module, pattern in _OBJECTS.items():
         source = (package.find_benchmark_folder() / "envs" / "objects" / f"{module}.py").read_text()
@@ -112,7 +112,7 @@ def _object_files() -> dict[str, str]:
 
 
 def _absent_references(place: Path, description: Path) -> set[str]:
-    """Meshes and textures that an existing description refers to and that do not exist."""
+    """Return meshes and textures that an existing description refers to but that do not exist."""
     named = (element.get("file") for element in ElementTree.parse(description).iter())
     files = [description.parent / name for name in named if name]
     return {os.path.relpath(file, place) for file in files if not file.is_file()}

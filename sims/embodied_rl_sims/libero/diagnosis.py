@@ -1,4 +1,4 @@
-"""What LIBERO lacks on this machine, and what its results depend on."""
+"""Diagnosis of LIBERO on this machine, and provenance of its results."""
 
 import os
 import time
@@ -19,7 +19,7 @@ _PICTURES = 5
 
 
 def diagnose(config: LiberoConfig) -> Sequence[Diagnosis]:
-    """Packages against pins, assets, and the renderer with its pictures a second."""
+    """Check packages against pins, the assets, and the renderer; report its pictures per second."""
     found = list(_packages())
     if any(line.status == "fail" for line in found):
         return found
@@ -31,7 +31,7 @@ def diagnose(config: LiberoConfig) -> Sequence[Diagnosis]:
 
 
 def provenance(config: LiberoConfig) -> dict[str, str]:
-    """Versions of packages; sha256 of the assets, of the suite's bddl files and of its initial states."""
+    """Return versions of packages; sha256 of the assets, of the suite's bddl files and of its initial states."""
     place, root = assets.find_assets_folder(config.assets), package.find_benchmark_folder()
     problems = package.list_problems(config.suite)
     return {
@@ -66,14 +66,14 @@ def _assets(config: LiberoConfig, place: Path) -> Diagnosis:
 
 
 def _renderer(config: LiberoConfig, place: Path) -> Diagnosis:
-    """Draws the first task's scene, as it is before an episode."""
+    """Draw the first task's scene as it is before an episode."""
     name = f"renderer {config.renderer}"
     try:
         environments = loading.load_package(config.renderer, place)
         scene = Scene(environments, package.list_problems(config.suite)[0], config)
         rate, driver = _pictures_a_second(scene, config), _driver()
         scene.close()
-    except Exception as error:  # noqa: BLE001  a driver fails in whatever way it likes, and that is what was asked
+    except Exception as error:  # noqa: BLE001  a driver can fail in any way, and this failure is the result
         other = loading.choose_other_renderer(config.renderer)
         remedy = f"install {loading.DRIVERS[config.renderer]}, or sim.renderer={other}"
         return Diagnosis(name, "fail", f"{type(error).__name__}: {error}", remedy)

@@ -1,4 +1,4 @@
-"""The package's environment of a task, made for our use: it draws nothing, and a soft reset leaves it as new."""
+"""The package's environment of a task, adapted: it draws nothing, and a soft reset restores its initial condition."""
 
 from collections.abc import Callable
 from types import ModuleType
@@ -19,7 +19,7 @@ _MODEL_ARRAYS = ("body_pos", "body_quat", "site_rgba")
 
 
 def build_environment(environments: ModuleType, problem: Problem, config: LiberoConfig) -> Any:
-    """The package's environment with the arguments of its `OffScreenRenderEnv`, but one that draws nothing itself."""
+    """Build the package's environment with the arguments of its `OffScreenRenderEnv`, but without drawing."""
     import robosuite  # pyright: ignore[reportMissingImports]
 
     name = environments.env_wrapper.BDDLUtils.get_problem_info(str(problem.bddl))["problem_name"]
@@ -39,7 +39,7 @@ def build_environment(environments: ModuleType, problem: Problem, config: Libero
 
 
 def _as_new(domain: type, simple: bool) -> type:
-    """The package's class, whose soft reset leaves the scene as a newly built one: a hard reset takes seconds."""
+    """Subclass the package's class so that a soft reset gives the scene of a new build: a hard reset takes seconds."""
 
     class AsNew(domain):
         def _initialize_sim(self, xml_string: str | None = None) -> None:
@@ -60,7 +60,7 @@ def _as_new(domain: type, simple: bool) -> type:
             super()._reset_internal()
 
         def step(self, action: Array) -> Any:
-            """robosuite computes the whole scene three times a substep; once is enough, and gives the same bits."""
+            """Run a control step. robosuite computes the scene three times per substep; once gives the same bits."""
             self.sim.forward, self.sim.step = _halves(self.sim)
             try:
                 return super().step(action)
@@ -71,13 +71,13 @@ def _as_new(domain: type, simple: bool) -> type:
             found = super()._setup_observables()
             return {name: found[name] for name in SEEN}
 
-    AsNew.__name__ = domain.__name__  # which the package compares with the bddl file
+    AsNew.__name__ = domain.__name__  # the package compares it with the bddl file
     return AsNew
 
 
 def _halves(sim: Any) -> tuple[Callable[[], None], Callable[[], None]]:
-    """MuJoCo's step in two: what follows from positions and velocities, once however often it is asked for, which is
-    all that a controller reads; and what needs the controls, with the integration.
+    """Split MuJoCo's step in two functions: the part from positions and velocities, which controllers read and which is
+    computed once even if requested repeatedly; and the part that needs controls, with the integration.
     """
     import mujoco
 
@@ -96,7 +96,7 @@ def _halves(sim: Any) -> tuple[Callable[[], None], Callable[[], None]]:
 
 
 def make_moment_sensor(keep: Any, control_freq: int) -> Any:
-    """A sensor without a value, read when robosuite's cameras would be."""
+    """Make a sensor without a value that calls `keep` at the moment when robosuite would read its cameras."""
     from robosuite.utils.observables import Observable, sensor  # pyright: ignore[reportMissingImports]
 
     @sensor(modality="moment")

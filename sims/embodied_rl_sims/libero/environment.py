@@ -20,11 +20,11 @@ _STATE_STREAM = 1
 
 
 class Scenes:
-    """Built scenes that nobody runs at present.
+    """Built scenes that no environment uses at present.
 
     Args:
-        build: task → a new scene of it.
-        keep: how many to hold; of more, the one that has waited longest is closed.
+        build: function from a task to a new scene of it.
+        keep: number of scenes to hold; beyond it, the scene that has waited longest is closed.
     """
 
     def __init__(self, build: Callable[[int], Scene], keep: int) -> None:
@@ -33,7 +33,7 @@ class Scenes:
         self._number = 0
 
     def take(self, task: int) -> Scene:
-        """A scene of a task, built if none waits."""
+        """Take a waiting scene of a task, or build one."""
         for number, (of_task, scene) in self._waiting.items():
             if of_task == task:
                 del self._waiting[number]
@@ -55,10 +55,10 @@ class LiberoEnvironment:
     """One environment; implements `rows.Environment`.
 
     Args:
-        scenes: shared by the environments of a simulator.
+        scenes: scenes shared by the environments of a simulator.
         problems: the suite's tasks.
-        config: of the simulator.
-        slots: how many objects of interest the privileged state has room for.
+        config: settings of the simulator.
+        slots: number of objects of interest that fit in the privileged state.
     """
 
     def __init__(self, scenes: Scenes, problems: tuple[package.Problem, ...], config: LiberoConfig, slots: int) -> None:
@@ -89,7 +89,7 @@ class LiberoEnvironment:
         return View(scene.state(), images, self._privileged(scene))
 
     def operate(self) -> Array:
-        """What the scripted operator does next, float32 [7]."""
+        """Return the scripted operator's next action, float32 [7]."""
         assert self._scene is not None
         (thing, _), (basket, _) = self._scene.objects(self._interest)
         gripper = self._scene.gripper()
@@ -120,10 +120,10 @@ class LiberoEnvironment:
 
 
 def _initial_state(problem: package.Problem, episode: Episode) -> Array:
-    """The episode's numbered official initial state, or one of them drawn from its seed.
+    """Return the episode's numbered official initial state, or draw one from its seed.
 
     Raises:
-        UserError: there is no such number.
+        UserError: the number does not exist.
     """
     states = package.read_initial_states(problem.states)
     number = episode.initial_state

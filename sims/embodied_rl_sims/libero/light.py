@@ -1,6 +1,6 @@
-"""Pictures that cost less: no shadows, no reflections, no smoothed edges, and coarser surfaces where nothing collides.
+"""Cheaper pictures: no shadows, reflections or antialiasing, and coarser meshes that do not collide.
 
-Without a graphics card a picture's time goes with its triangles, and most of them are the robot's: of 179,000 in the
+Without a graphics card the time of a picture depends on its triangles, and most belong to the robot: of 179,000 in the
 first scene of libero_spatial, arm, hand and pedestal have 168,000.
 """
 
@@ -19,7 +19,7 @@ _ROBOT_PREFIXES = ("robot0_", "mount0_")
 
 
 def simplify_model(model: Any) -> None:
-    """Make a compiled model's pictures light; has to happen before its renderer is made."""
+    """Simplify the pictures of a compiled model; call it before the renderer is made."""
     model.vis.quality.shadowsize = model.vis.quality.offsamples = 0
     model.light_castshadow[:] = 0
     model.mat_reflectance[:] = 0
@@ -27,10 +27,10 @@ def simplify_model(model: Any) -> None:
 
 
 def coarsen_meshes(model: Any) -> None:
-    """Draw fewer triangles of the large meshes that nothing can collide with.
+    """Reduce the triangles of the large meshes that cannot collide.
 
-    Of the compiled model only these meshes' triangles change: masses, frames, vertices and hulls stay, so physics
-    stay the same to the bit. (Rays would hit other surfaces; LIBERO casts none.)
+    Only the triangles of these meshes change in the compiled model: masses, frames, vertices and hulls stay, so physics
+    stays the same to the bit. (Rays would hit other surfaces; LIBERO casts none.)
     """
     for mesh in set(range(model.nmesh)) - _solid(model):
         first, count = model.mesh_faceadr[mesh], model.mesh_facenum[mesh]
@@ -43,13 +43,13 @@ def coarsen_meshes(model: Any) -> None:
         left, corners = merge_vertices(vertices, model.mesh_face[faces], cell)
         fewer = slice(first, first + len(left))
         model.mesh_face[fewer] = corners
-        for kept in (model.mesh_facenormal, model.mesh_facetexcoord):  # each corner's own shade and place in a picture
+        for kept in (model.mesh_facenormal, model.mesh_facetexcoord):  # normal and texture coordinate of each corner
             kept[fewer] = kept[faces][left]
         model.mesh_facenum[mesh] = len(left)
 
 
 def merge_vertices(vertices: Array, faces: Array, cell: float) -> tuple[Array, Array]:
-    """Triangles, once all vertices within a cell of a grid have become one of them (vertex clustering).
+    """Merge all vertices of each grid cell into one of them (vertex clustering); return the remaining triangles.
 
     Rossignac and Borrel, Multi-resolution 3D approximations for rendering complex scenes (1993).
 
@@ -59,8 +59,8 @@ def merge_vertices(vertices: Array, faces: Array, cell: float) -> tuple[Array, A
         cell: the grid's spacing, in the vertices' unit.
 
     Returns:
-        The triangles that are left, int [k], ascending: neither shrunk to a line nor a repetition of another; and
-        their vertices, int [k, 3]. Each is at most a cell's diagonal from where it was.
+        The remaining triangles, int [k], ascending, without those shrunk to a line or repeated; and their vertices, int
+        [k, 3]. Each vertex moves by at most a cell's diagonal.
     """
     corners = _representative(vertices, cell)[faces]
     shrunk = (corners == np.roll(corners, 1, axis=1)).any(axis=1)
@@ -71,7 +71,7 @@ def merge_vertices(vertices: Array, faces: Array, cell: float) -> tuple[Array, A
 
 
 def _representative(vertices: Array, cell: float) -> Array:
-    """For each vertex the one that is nearest to the middle of the vertices in its cell, int [n]."""
+    """Return for each vertex the vertex nearest to the mean of the vertices in its cell, int [n]."""
     cells = np.floor((vertices - vertices.min(axis=0)) / cell).astype(np.int64)
     _, group, counts = np.unique(_key(cells), return_inverse=True, return_counts=True)
     middle = np.stack([np.bincount(group, axis) for axis in vertices.T], axis=1) / counts[:, None]
@@ -80,13 +80,13 @@ def _representative(vertices: Array, cell: float) -> Array:
 
 
 def _key(rows: Array) -> Array:
-    """A number for each row of three numbers from 0 to below two million; `np.unique` takes long over rows."""
+    """Encode each row of three numbers from 0 to below two million as one number; `np.unique` is slow on rows."""
     most = int(rows.max()) + 1
     return rows @ np.array([most * most, most, 1], np.int64)
 
 
 def _solid(model: Any) -> set[int]:
-    """Meshes of geometries that may collide, by their masks or as a pair."""
+    """Return the meshes of geometries that may collide, by their masks or as a pair."""
     collides = (model.geom_contype != 0) | (model.geom_conaffinity != 0)
     collides[model.pair_geom1] = collides[model.pair_geom2] = True
     return set(model.geom_dataid[collides].tolist())

@@ -1,4 +1,4 @@
-"""Importing LIBERO's package without its questions and downloads."""
+"""Import LIBERO's package without its questions and downloads."""
 
 import json
 import os
@@ -22,10 +22,10 @@ DRIVERS = {"egl": "libegl1 and libgl1-mesa-dri, or the graphics card's own", "os
 
 @contextmanager
 def explain_driver_errors(renderer: str, *failures: type[Exception]) -> Iterator[None]:
-    """Within it, what a missing driver raises becomes a message about it.
+    """Convert the errors of a missing driver in the `with` block to a message about the driver.
 
     Raises:
-        Unavailable: something of `failures` was raised.
+        Unavailable: one of `failures` was raised.
     """
     try:
         yield
@@ -40,15 +40,15 @@ def explain_driver_errors(renderer: str, *failures: type[Exception]) -> Iterator
 
 
 def choose_other_renderer(renderer: str) -> str:
-    """The renderer that is left when one does not work."""
+    """Return the other renderer, for use when one does not work."""
     return next(name for name in DRIVERS if name != renderer)
 
 
 def load_package(renderer: str, place: Path) -> ModuleType:
-    """The package's module of environments, which will draw with `renderer` and take its assets from `place`.
+    """Import the package's module of environments; set its renderer, and `place` as its assets folder.
 
     Raises:
-        UserError: this process draws with another OpenGL already.
+        UserError: this process already draws with another OpenGL.
         Unavailable: the renderer's driver is not installed.
     """
     if "robosuite" not in sys.modules:
@@ -68,7 +68,7 @@ def _scratch() -> tempfile.TemporaryDirectory[str]:
 
 
 def _import_quietly() -> ModuleType:
-    """`import libero.libero` asks for a folder on the terminal unless there is a configuration; the user's is kept."""
+    """Import `libero.libero` with the user's or a temporary configuration; without one it asks on the terminal."""
     before = os.environ.get("LIBERO_CONFIG_PATH")
     if assets.read_user_config() is None:
         os.environ["LIBERO_CONFIG_PATH"] = _write_config()
@@ -81,7 +81,7 @@ def _import_quietly() -> ModuleType:
 
 
 def _import_robosuite() -> None:
-    """Without its log, a file in /tmp that nobody but whoever ran robosuite first on this machine may write to."""
+    """Import robosuite without its log file in /tmp, which only the machine's first robosuite user can write."""
     if "robosuite" in sys.modules:
         return
     found = find_spec("robosuite")
@@ -96,7 +96,7 @@ def _import_robosuite() -> None:
 
 
 def _write_config() -> str:
-    """A configuration with the package's own paths, in a folder that lasts as long as the process."""
+    """Write a configuration with the package's own paths, in a folder that exists as long as the process."""
     root, place = package.find_benchmark_folder(), Path(_scratch().name)
     paths = {
         "benchmark_root": root,

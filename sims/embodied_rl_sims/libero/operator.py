@@ -1,4 +1,4 @@
-"""A scripted operator that picks things up and puts them into a basket, by simulator truth: for libero_object."""
+"""A scripted operator for libero_object: it puts objects into a basket, and uses the simulator's true state."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -8,11 +8,11 @@ import numpy as np
 
 from embodied_rl.interfaces.sim import Array
 
-REACH = 0.05  # metres that an action of 1 asks for
+REACH = 0.05  # metres of motion for an action of 1
 OPEN, CLOSE = -1.0, 1.0
 _HOVER, _LIFT = 0.12, 0.25  # metres above the thing, and above where it was gripped
-_AWAY = 0.06  # metres between gripper and thing, from which on it was not gripped
-_QUARTER, _TURN = 31, 0.5  # control steps at this rate are a quarter turn
+_AWAY = 0.06  # metres between gripper and thing; beyond this the grip has failed
+_QUARTER, _TURN = 31, 0.5  # control steps of a quarter turn, at this rate
 
 
 class Phase(IntEnum):
@@ -27,13 +27,13 @@ class Phase(IntEnum):
 
 @dataclass
 class Operator:
-    """One episode's operator. A grip that fails is tried again with the fingers turned by a quarter.
+    """The operator of one episode. After a failed grip it tries again with the fingers turned by 90°.
 
     Attributes:
-        phase: what it is doing.
+        phase: its present phase.
         steps: control steps in this phase.
-        tries: grips that failed.
-        turned: control steps it has turned for the present try.
+        tries: number of failed grips.
+        turned: control steps of turning for the present try.
     """
 
     phase: Phase = Phase.ABOVE
@@ -43,7 +43,7 @@ class Operator:
     height: float = 0.0
 
     def act(self, thing: Array, basket: Array, gripper: Array) -> Array:
-        """The next action, float32 [7]; all positions in metres, [3]."""
+        """Return the next action, float32 [7]; all positions are in metres, [3]."""
         self.steps += 1
         action = np.zeros(7)
         action[6] = CLOSE if Phase.GRIP <= self.phase <= Phase.LOWER else OPEN

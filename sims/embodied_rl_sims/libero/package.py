@@ -1,4 +1,4 @@
-"""What LIBERO's package holds, read from its files: importing it takes seconds, asks questions and wants torch."""
+"""Content of LIBERO's package, read from files: an import would take seconds, ask questions and require torch."""
 
 import io
 import pickle
@@ -20,10 +20,10 @@ class Problem:
     """One task as the package describes it.
 
     Attributes:
-        name: of the task and of its files.
-        instruction: in words.
-        bddl: its scene and goal.
-        states: its initial states.
+        name: name of the task and of its files.
+        instruction: the task in words.
+        bddl: file of its scene and goal.
+        states: file of its initial states.
     """
 
     name: str
@@ -33,7 +33,7 @@ class Problem:
 
 
 def find_benchmark_folder() -> Path:
-    """The folder that holds LIBERO's benchmark.
+    """Find the folder that holds LIBERO's benchmark.
 
     Raises:
         ModuleNotFoundError: the package is not installed here.
@@ -45,7 +45,7 @@ def find_benchmark_folder() -> Path:
 
 
 def list_problems(suite: str) -> tuple[Problem, ...]:
-    """A suite's tasks in the benchmark's order, which is that of its map (`task_order_index=0`)."""
+    """List a suite's tasks in the benchmark's order, which is the order of its task map (`task_order_index=0`)."""
     names = runpy.run_path(str(find_benchmark_folder() / "benchmark" / "libero_suite_task_map.py"))["libero_task_map"][
         suite
     ]
@@ -56,24 +56,24 @@ def list_problems(suite: str) -> tuple[Problem, ...]:
 
 
 def make_instruction(task: str) -> str:
-    """A task's goal in words, which the benchmark takes from its name and not from its bddl file."""
+    """Return a task's goal in words; like the benchmark, take it from the task's name, not from its bddl file."""
     return re.sub(r"^[A-Z].*?SCENE\d+_", "", task).replace("_", " ")
 
 
 def read_objects_of_interest(bddl: Path) -> tuple[str, ...]:
-    """The names of the objects that the goal is about."""
+    """Read the names of the objects that the goal refers to."""
     found = re.search(r"\(:obj_of_interest\s+([^)]*)\)", bddl.read_text())
     return tuple(found.group(1).split()) if found else ()
 
 
 def read_initial_states(path: Path) -> Array:
-    """The official initial states, float64 [count, time and positions and velocities].
+    """Read the official initial states, float64 [count, time and positions and velocities].
 
-    Such a file is an archive of torch's with one NumPy array in it. It is read without torch, and nothing but an
-    array is made of it, whoever wrote it.
+    The file is a torch archive that contains one NumPy array. It is read without torch; the reader creates only arrays,
+    even from an untrusted file.
 
     Raises:
-        pickle.UnpicklingError: there is something else in the file.
+        pickle.UnpicklingError: the file contains something else.
     """
     with zipfile.ZipFile(path) as archive:
         name = next(name for name in archive.namelist() if name.endswith("/data.pkl"))

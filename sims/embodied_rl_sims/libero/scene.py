@@ -1,4 +1,4 @@
-"""One task of LIBERO, built by its package, which runs one episode after another and draws when it is asked to."""
+"""One task of LIBERO, built by its package; it runs one episode after another and draws on request."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -23,20 +23,20 @@ _RESET_ATTEMPTS = 100
 class Scene:
     """A task's robosuite environment.
 
-    robosuite reads its sensors once a control step, at some substep of it, never at its end; so a picture is of that
-    moment and of no other. The moment is kept at every control step and drawn only when somebody looks.
+    robosuite reads its sensors once per control step, at one of its substeps, never at its end; a picture shows exactly
+    that moment. The moment is saved at every control step and drawn only on request.
 
     Args:
-        environments: the package's module, from `launch.load_package`.
+        environments: the package's module, from `loading.load_package`.
         problem: the task.
-        config: of the simulator.
+        config: settings of the simulator.
     """
 
     def __init__(self, environments: ModuleType, problem: Problem, config: LiberoConfig) -> None:
         import mujoco
 
         self._mujoco, self._config = mujoco, config
-        with _global_seed(0):  # building draws, too
+        with _global_seed(0):  # building draws random numbers, too
             self._domain = build_environment(environments, problem, config)
         model = self._domain.sim.model._model
         self._moment = mujoco.MjData(model)
@@ -50,8 +50,8 @@ class Scene:
     def begin(self, seed: int, state: Array) -> None:
         """Put the scene into an initial state and let it settle.
 
-        An initial state holds the joints. Where fixtures stand (a cabinet, a stove) is none of it: LIBERO draws that
-        at every reset, from NumPy's global generator. Here it follows from `seed`.
+        An initial state holds the joints, but not the places of fixtures (a cabinet, a stove): LIBERO draws these at
+        every reset, from NumPy's global generator. Here they depend on `seed`.
         """
         domain = self._domain
         with _global_seed(seed):
@@ -65,12 +65,12 @@ class Scene:
             domain.step(STILL)
 
     def step(self, action: Array) -> tuple[float, bool]:
-        """Reward, and whether the goal holds, after one control step."""
+        """Run one control step; return the reward, and whether the goal holds."""
         _, reward, success, _ = self._domain.step(np.asarray(action, np.float64))
         return float(reward), bool(success)
 
     def state(self) -> Array:
-        """float32 [8]: gripper site in metres, the hand's orientation as axis × angle, both fingers in metres."""
+        """Return float32 [8]: gripper site in metres, hand's orientation as axis × angle, both fingers in metres."""
         import robosuite.utils.transform_utils as transforms  # pyright: ignore[reportMissingImports]
 
         position, quaternion, fingers = (self._domain._observables[name].obs for name in SEEN)
@@ -78,24 +78,24 @@ class Scene:
         return np.concatenate([position, turned, fingers]).astype(np.float32)
 
     def draw(self, camera: str, width: int, height: int) -> Array:
-        """uint8 [height, width, 3], the first row on top."""
+        """Draw a picture uint8 [height, width, 3], top row first."""
         if self._pictures is None:
             self._pictures = self._make_pictures()
         pictures, model = self._pictures, self._domain.sim.model
         now = model.site_rgba.copy()
         model.site_rgba[:] = self._marks
-        pictures.gl_ctx.make_current()  # another scene of this process may have drawn since
+        pictures.gl_ctx.make_current()  # another scene's context of this process may be current
         pictures.render(width, height, model.camera_name2id(camera))
         image = pictures.read_pixels(width, height)[::-1]
         model.site_rgba[:] = now
         return image[:, ::-1] if self._config.mirror else image
 
     def gripper(self) -> Array:
-        """Where the gripper is now, [3] metres; the state has where it was when robosuite last looked."""
+        """Return the gripper's present position, [3] metres; the state has the position of robosuite's last reading."""
         return self._domain.sim.data.site_xpos[self._domain.robots[0].eef_site_id].copy()
 
     def objects(self, names: tuple[str, ...]) -> Iterator[tuple[Array, Array]]:
-        """Position relative to the gripper, in metres and the world's directions, and quaternion wxyz of each."""
+        """Yield for each object its position relative to the gripper (metres, world axes) and its quaternion wxyz."""
         sim, gripper = self._domain.sim, self.gripper()
         for name in names:
             if name in self._domain.object_sites_dict:
@@ -108,13 +108,13 @@ class Scene:
             yield place - gripper, quaternion
 
     def goal(self) -> float:
-        """The share of the goal's conditions that hold."""
+        """Return the share of the goal's conditions that hold."""
         conditions = self._domain.parsed_problem["goal_state"]
         return sum(bool(self._domain._eval_predicate(condition)) for condition in conditions) / len(conditions)
 
     def close(self) -> None:
         if self._pictures is not None:
-            self._pictures.gl_ctx.make_current()  # else its textures are freed in another scene's OpenGL
+            self._pictures.gl_ctx.make_current()  # otherwise its textures are freed in another scene's OpenGL context
             self._pictures = None
         self._domain.close()
 
@@ -135,14 +135,14 @@ class Scene:
         self._marks[:] = sim.model.site_rgba
 
     def _make_pictures(self) -> Any:
-        """robosuite's renderer, drawing the kept moment. It computes its simulation once, which must not be ours."""
+        """Build robosuite's renderer for the saved moment, with a dummy simulation, because it calls `forward`."""
         from robosuite.utils.binding_utils import MjRenderContextOffscreen  # pyright: ignore[reportMissingImports]
 
         model, moment = self._domain.sim.model, SimpleNamespace(_data=self._moment)
         sim = SimpleNamespace(model=model, data=moment, forward=lambda: None, add_render_context=lambda context: None)
         with explain_driver_errors(self._config.renderer, ImportError, RuntimeError, self._mujoco.FatalError):
             pictures = MjRenderContextOffscreen(sim, device_id=-1)
-        pictures.vopt.geomgroup[0], pictures.vopt.geomgroup[1] = 0, 1  # what is seen, and not what collides
+        pictures.vopt.geomgroup[0], pictures.vopt.geomgroup[1] = 0, 1  # draw visual geometry, not collision geometry
         return pictures
 
 
@@ -154,7 +154,7 @@ def _check_cameras(wanted: tuple[str, ...], known: tuple[str, ...]) -> None:
 
 @contextmanager
 def _global_seed(seed: int) -> Iterator[None]:
-    """NumPy's global generator with a seed, and afterwards as it was."""
+    """Seed NumPy's global generator for the `with` block, and restore it afterwards."""
     before = np.random.get_state()
     np.random.seed(seed if seed < 2**32 else [seed % 2**32, seed // 2**32])
     try:

@@ -1,4 +1,4 @@
-"""What can be set of LIBERO. Needs nothing of its package."""
+"""Settings of LIBERO. This module does not import LIBERO's package."""
 
 from dataclasses import dataclass
 from typing import Literal

@@ -1,4 +1,4 @@
-"""LIBERO for the engine: suites of tasks, their official initial states, and a protocol for both."""
+"""The LIBERO simulator: suites of tasks, their official initial states, and the evaluation protocol."""
 
 from collections.abc import Callable
 
@@ -14,12 +14,12 @@ from embodied_rl_sims.rows import Rows
 
 
 def spec_of(config: LiberoConfig) -> SimulatorSpec:
-    """LIBERO's specification, out of the package's files.
+    """Read LIBERO's specification from the package's files.
 
-    An action is robosuite's OSC_POSE: [-1, 1] stands for ±5 cm and ±0.5 rad of the gripper, in the robot's
-    directions, to be reached by the next control step; the last entry opens (−1) or closes (+1) the gripper. The
-    state is that of openpi's examples/libero/main.py and of OpenVLA-OFT: the gripper's position, the hand's
-    orientation as axis × angle, both fingers.
+    An action is robosuite's OSC_POSE: [-1, 1] means ±5 cm and ±0.5 rad of the gripper, along the robot's axes, reached
+    by the next control step; the last entry opens (−1) or closes (+1) the gripper. The state is that of openpi's
+    examples/libero/main.py and of OpenVLA-OFT: the gripper's position, the hand's orientation as axis × angle, both
+    fingers.
     """
     problems = package.list_problems(config.suite)
     slots = range(_slots(problems))
@@ -46,7 +46,7 @@ class Libero(Rows):
     """n environments of one suite. Scenes are built when a task is first run, and go from one environment to another.
 
     Args:
-        config: what to run.
+        config: settings of the simulator.
         num_envs: n.
 
     Raises:
@@ -71,10 +71,10 @@ class Libero(Rows):
         )
 
     def expert(self, faulty: bool = False) -> Callable[[], Array]:
-        """A scripted operator for the suite libero_object; call the result for one control step's actions.
+        """Return a scripted operator for libero_object; each call of it gives one control step's actions.
 
         Raises:
-            UserError: another suite, or one with faults, which LIBERO has not.
+            UserError: the suite is another one, or a faulty operator is requested, which LIBERO lacks.
         """
         if self.config.suite != "libero_object" or faulty:
             raise UserError(

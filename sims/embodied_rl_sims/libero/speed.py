@@ -1,7 +1,7 @@
-"""How fast pictures are, by either rendering, and how much a second process adds.
+"""Measure pictures per second with both renderings, and the gain from a second process.
 
 `<python> -m embodied_rl_sims.libero.speed <assets> [suite] [renderer]`, in LIBERO's environment with this package on
-its path, prints medians of rounds that take turns: two cameras of 128 × 128 pixels, chunks of eight control steps.
+its path, prints medians over interleaved rounds: two cameras of 128 × 128 pixels, chunks of eight control steps.
 """
 
 import statistics
@@ -23,7 +23,7 @@ _EPISODE = [Episode(0, 0, 3, initial_state=0)]
 
 
 def make_simulator(assets: str, suite: Any, renderer: Any, rendering: Any) -> Libero:
-    """One environment that never ends, its first chunk behind it."""
+    """Build a simulator with one environment that never ends, and run a first chunk."""
     config = LiberoConfig(
         suite=suite,
         image_size=SIZE,
@@ -40,32 +40,32 @@ def make_simulator(assets: str, suite: Any, renderer: Any, rendering: Any) -> Li
 
 
 def step_chunk(made: Libero) -> None:
-    """Eight control steps and both cameras' pictures."""
+    """Run eight control steps, and draw both cameras' pictures."""
     actions = np.random.default_rng(0).uniform(-0.5, 0.5, (1, CHUNK, 7)).astype(np.float32)
     made.step(actions, _EPISODE)
 
 
 def step_chunks(made: Libero) -> None:
-    """Four of them."""
+    """Run four chunks."""
     for _ in range(4):
         step_chunk(made)
 
 
 def draw_frames(made: Libero) -> None:
-    """Pictures alone."""
+    """Draw pictures without simulating."""
     for _ in range(PICTURES // len(CAMERAS)):
         made.environment(0).observe(pictures=True)
 
 
 def measure_rate(work: Callable[[], None], count: int) -> float:
-    """What is done a second."""
+    """Measure how many of `count` items `work` completes per second."""
     began = time.perf_counter()
     work()
     return count / (time.perf_counter() - began)
 
 
 def compare_renderers(names: tuple[str, str, str]) -> None:
-    """Pictures a second, official and light in turns in this process."""
+    """Measure pictures per second, official and light in turns, in this process."""
     made = {rendering: make_simulator(*names, rendering) for rendering in ("official", "light")}
     found: dict[str, list[float]] = {rendering: [] for rendering in made}
     for _ in range(ROUNDS):
@@ -77,7 +77,7 @@ def compare_renderers(names: tuple[str, str, str]) -> None:
 
 
 def serve_measurements(names: tuple[str, str, str]) -> None:
-    """Control steps a second of light chunks, measured once for each line of standard input."""
+    """Measure control steps per second of light chunks, once for each line of standard input."""
     made = make_simulator(*names, "light")
     print("ready", flush=True)
     for _ in sys.stdin:
@@ -85,7 +85,7 @@ def serve_measurements(names: tuple[str, str, str]) -> None:
 
 
 def compare_processes(names: tuple[str, str, str]) -> None:
-    """One process and two at once, in turns."""
+    """Compare one process with two at once, in turns."""
     command = [sys.executable, "-m", __spec__.name, *names, "serve"]
     pair = [subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for _ in range(2)]
     lines = [(each.stdin, each.stdout) for each in pair]

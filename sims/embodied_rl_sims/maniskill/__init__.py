@@ -1,4 +1,4 @@
-"""ManiSkill 3. `ManiSkill` is what the engine finds by the name "maniskill"."""
+"""ManiSkill 3. `ManiSkill` is the class behind the name "maniskill"."""
 
 from embodied_rl_sims.maniskill.settings import ManiSkillConfig
 from embodied_rl_sims.maniskill.simulator import ManiSkill

@@ -1,4 +1,4 @@
-"""Assets that ManiSkill downloads: which are missing, and the command that brings them."""
+"""ManiSkill's downloadable assets: find missing ones, and name the command that downloads them."""
 
 import re
 import sys
@@ -10,7 +10,7 @@ from embodied_rl.interfaces.sim import Unavailable
 
 
 def list_missing_assets(entry: Any) -> list[str]:
-    """Which assets, of those that a task declares, are not all on this machine."""
+    """List the assets, among those that a task declares, that are not complete on this machine."""
     assets = import_module("mani_skill.utils.assets")
 
     def is_here(uid: str) -> bool:
@@ -22,13 +22,13 @@ def list_missing_assets(entry: Any) -> list[str]:
 
 
 def explain_missing(task: str, uids: list[str]) -> Unavailable:
-    """What to tell a user whose task lacks these assets."""
+    """Build the error for a user whose task lacks these assets."""
     commands = " && ".join(f"{sys.executable} -m mani_skill.utils.download_asset {uid}" for uid in uids)
     return Unavailable(f"'{task}' needs the assets {', '.join(uids)}; this downloads them: {commands}")
 
 
 def find_named(text: str) -> list[str]:
-    """The assets that an error of the package speaks of, by their id or by a path below them."""
+    """Return the assets that an error of the package names, by their id or by a path below them."""
     assets = import_module("mani_skill.utils.assets")
     words = set(re.findall(r"[\w/.-]+", text))
     known = [uid for uid in (*assets.DATA_SOURCES, *assets.DATA_GROUPS) if uid in words]
@@ -39,7 +39,7 @@ def find_named(text: str) -> list[str]:
 
 
 def refuse_download(task: str) -> Callable[[str], bool]:
-    """An answer to the package's question whether it may download: nobody is there to be asked."""
+    """Return an answer to the package's download question: it always raises, because no user can be asked."""
 
     def answer(question: str) -> bool:
         raise explain_missing(task, find_named(question) or [task])

@@ -1,6 +1,6 @@
-"""The yardstick of the adapter's speed: the package's own loop, timed beside ours in one process.
+"""The baseline of the adapter's speed: the package's own loop, timed in turns with ours in one process.
 
-`<python> -m embodied_rl_sims.maniskill.bare PushCube-v1 state` prints control steps a second, medians of interleaved
+`<python> -m embodied_rl_sims.maniskill.bare PushCube-v1 state` prints control steps per second, medians of interleaved
 rounds: the package's loop, ours with chunks of one action, ours with chunks of eight.
 """
 
@@ -21,7 +21,7 @@ _STEPS, _ROUNDS = 48, 7
 
 
 def time_bare_loop(config: ManiSkillConfig) -> Callable[[], None]:
-    """One episode of `_STEPS` random actions as the package's documentation steps it, observing at every step."""
+    """Return an episode of `_STEPS` random actions with the package's documented loop, observing at every step."""
     from importlib import import_module
 
     env = make_environment(config).unwrapped
@@ -38,7 +38,7 @@ def time_bare_loop(config: ManiSkillConfig) -> Callable[[], None]:
 
 
 def time_our_loop(config: ManiSkillConfig, chunk: int) -> Callable[[], None]:
-    """The same through the simulator, `chunk` actions a call."""
+    """Return the same episode run through the simulator, with `chunk` actions per call."""
     sim = ManiSkill(config, 1)
     actions = _actions(sim.spec.action_dim)
 
@@ -51,7 +51,7 @@ def time_our_loop(config: ManiSkillConfig, chunk: int) -> Callable[[], None]:
 
 
 def measure_loops(config: ManiSkillConfig) -> dict[str, float]:
-    """Loop → control steps a second."""
+    """Measure control steps per second of each loop."""
     loops = {
         "package": time_bare_loop(config),
         "chunk 1": time_our_loop(config, 1),

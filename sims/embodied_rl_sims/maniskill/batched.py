@@ -1,7 +1,7 @@
-"""ManiSkill's own batch of environments on one device, all of which step at once; torch only, no copy of pictures.
+"""ManiSkill's own batch of environments on one device, which step together; torch only, pictures are not copied.
 
-Rows cannot stop alone: one whose episode has ended in mid-chunk, or that is parked, goes on being stepped, and what it
-does is masked until its next episode begins.
+A single row cannot stop: a row that is parked, or whose episode ended within the chunk, is still stepped, and its
+results are masked until its next episode begins.
 """
 
 import time
@@ -22,9 +22,9 @@ class BatchedSimulator(NoSnapshots):
     """n environments in one `BaseEnv`; implements `embodied_rl.interfaces.sim.Simulator`, observations on its device.
 
     Args:
-        config: of the simulator.
-        spec: of the simulator.
-        env: a `BaseEnv` of n environments that observes nothing.
+        config: settings of the simulator.
+        spec: specification of the simulator.
+        env: a `BaseEnv` of n environments with observation mode "none".
     """
 
     def __init__(self, config: ManiSkillConfig, spec: SimulatorSpec, env: Any) -> None:
@@ -64,7 +64,7 @@ class BatchedSimulator(NoSnapshots):
         return result
 
     def render(self, row: int, width: int, height: int) -> Array:
-        """uint8 [height, width, 3] of one row for videos, at the nearest pixels; black where it is parked."""
+        """Draw one row for videos, uint8 [height, width, 3], by nearest pixels; black if it is parked."""
         if self._episode[row] is None:
             return np.zeros((height, width, 3), np.uint8)
         picture = self.env.render_rgb_array()[row].cpu().numpy()
@@ -79,7 +79,7 @@ class BatchedSimulator(NoSnapshots):
         return np.array([episode is not None for episode in self._episode])
 
     def _begin(self, rows: Sequence[int] | Array, episodes: Sequence[Episode | None]) -> None:
-        """Reset rows one by one: the package draws a whole batch from its first seed, which would tie rows together."""
+        """Reset rows one by one: the package seeds a whole batch by its first seed, which would make rows dependent."""
         import torch
 
         for row in map(int, rows):
@@ -90,7 +90,7 @@ class BatchedSimulator(NoSnapshots):
                 self.env.reset(seed=seeds, options={"env_idx": torch.tensor([row], device=self.env.device)})
 
     def _control_step(self, result: StepResult, j: int, running: Array) -> Array:
-        """Step all rows, note what the running ones did; returns those whose episode ended, int64 [m]."""
+        """Step all rows, record the running ones; return the rows whose episode ended, int64 [m]."""
         actions = np.where(running[:, None], result.executed[:, j], self._rest)
         _, reward, _, _, info = self.env.step(self._on_device(actions))
         earned = reward.float().cpu().numpy()
@@ -112,7 +112,7 @@ class BatchedSimulator(NoSnapshots):
         return info[key].cpu().numpy().astype(bool) if key in info else np.zeros(self.num_envs, bool)
 
     def _observe(self, rows: Array, pictures: bool) -> Observation:
-        """What `rows` show; parked ones, and all where no picture is wanted, in black."""
+        """Observe `rows`; parked rows are zero, and all pictures are black if `pictures` is False."""
         began = time.perf_counter()
         chosen, running = self._on_device(rows), self._on_device(self._running()[rows])
         known, hidden = (join_columns(part, self.num_envs)[chosen] for part in self._reader.state(self.env.get_info()))
@@ -124,7 +124,7 @@ class BatchedSimulator(NoSnapshots):
         return Observation(images, known, instruction, hidden if self.spec.privileged_names else None)
 
     def _pictures(self, chosen: Any, running: Any, drawn: bool) -> dict[str, Any]:
-        """Copies, since the package draws the next ones into the same memory."""
+        """Return copies of the pictures, because the package draws the next ones into the same memory."""
         import torch
 
         if drawn:
@@ -140,7 +140,7 @@ class BatchedSimulator(NoSnapshots):
             raise NotFinite(f"the state is no longer finite after control step {self._clock[row]}", row)
 
     def _in_order(self, finals: list[tuple[Array, Observation]], dark: Array) -> Observation:
-        """Rows that ended at several steps as one observation, ascending; without pictures where `dark` is set."""
+        """Join rows that ended at several steps in one observation, ascending; `dark` rows get black pictures."""
         import torch
 
         rows = np.concatenate([each for each, _ in finals])

@@ -1,4 +1,4 @@
-"""What ManiSkill finds on this machine, for `embodied-rl doctor`, and what its results depend on."""
+"""Diagnosis of ManiSkill on this machine for `embodied-rl doctor`, and provenance of its results."""
 
 import hashlib
 import time
@@ -23,7 +23,7 @@ _FRAMES = 20
 
 
 def diagnose(config: ManiSkillConfig) -> list[Diagnosis]:
-    """Versions, assets, the Vulkan driver, the renderer's frames a second, the motion planner. Never raises."""
+    """Check versions, assets, the Vulkan driver, the renderer's frame rate, and the motion planner. Never raises."""
     checks: tuple[tuple[str, Callable[[ManiSkillConfig], Diagnosis]], ...] = (
         ("assets", _assets),
         ("renderer", _renderer),
@@ -35,13 +35,13 @@ def diagnose(config: ManiSkillConfig) -> list[Diagnosis]:
             lines.append(check(config))
         except ModuleNotFoundError as error:
             lines.append(Diagnosis(name, "fail", str(error), "embodied-rl sim install maniskill"))
-        except (ValueError, RuntimeError) as error:  # what is wrong with the configuration or the machine
+        except (ValueError, RuntimeError) as error:  # a fault of the configuration or the machine
             lines.append(Diagnosis(name, "fail", "not usable", str(error)))
     return lines
 
 
 def provenance(config: ManiSkillConfig) -> dict[str, str]:
-    """Versions of the packages, sha256 of all files that the package brings for robots and tasks, the renderer."""
+    """Return package versions, the sha256 of all files that the package has for robots and tasks, and the renderer."""
     found = find_versions((*TRIED, "mplib"))
     env = make_environment(replace(config, backend="cpu"))
     device = env._render_device
@@ -66,7 +66,7 @@ def _assets(config: ManiSkillConfig) -> Diagnosis:
 
 
 def _renderer(config: ManiSkillConfig) -> Diagnosis:
-    """Draws some frames, which takes seconds: the driver compiles its shaders first."""
+    """Draw some frames; this takes seconds, because the driver first compiles its shaders."""
     env = make_environment(replace(config, backend="cpu"))
     try:
         reader = Reader(env, "rgb")
@@ -96,7 +96,7 @@ def _planner(_: ManiSkillConfig) -> Diagnosis:
 
 
 def _files_hash() -> str:
-    """Of the hashes that the installer has recorded, so that nothing has to be read again."""
+    """Hash the hashes that the installer has recorded, so that no file has to be read again."""
     files: list[Any] = sorted(metadata.files("mani_skill") or (), key=str)
     hashes = [f"{file}={file.hash.value}" for file in files if file.hash is not None]
     if not hashes:

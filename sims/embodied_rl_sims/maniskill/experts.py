@@ -1,4 +1,4 @@
-"""Who demonstrates: the package's motion planners in joint control, a scripted operator in end-effector control."""
+"""Demonstrators: the package's motion planners for joint control, a scripted operator for end-effector control."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -15,10 +15,10 @@ from embodied_rl_sims.rows import Rows
 
 
 def make_expert(config: ManiSkillConfig, rows: Rows) -> Callable[[], Array]:
-    """An operator for all environments: call it for one control step's actions, float32 [n, A]; parked rows get zeros.
+    """Return an operator for all environments; each call gives a step's actions, float32 [n, A], zeros for parked rows.
 
     Raises:
-        UserError: none demonstrates this task in this control mode.
+        UserError: this task has no demonstrator in this control mode.
         Unavailable: the motion planner cannot be loaded.
     """
     if config.control_mode == planner.MODE:
@@ -42,7 +42,7 @@ def _scripted(config: ManiSkillConfig, rows: Rows) -> Callable[[], Array]:
 
 
 def _planned(config: ManiSkillConfig, rows: Rows) -> Callable[[], Array]:
-    """Each row's plan is made when its episode begins, and its last action repeated when it is over."""
+    """Plan each row's episode when it begins; repeat the plan's last action after its end."""
     planning = planner.Planner(config.task, make_environment(replace(config, observations="state")))
     plans: dict[int, tuple[Episode, Array]] = {}
 
@@ -56,7 +56,7 @@ def _planned(config: ManiSkillConfig, rows: Rows) -> Callable[[], Array]:
 
 
 def _rest(rows: Rows, row: int) -> Array:
-    """Joint targets that keep the robot where it is, with the gripper open."""
+    """Return joint targets that keep the robot where it is, with the gripper open."""
     environment = rows.environment(row)
     assert isinstance(environment, SingleEnvironment)
     joints = environment.env.agent.robot.get_qpos()[0, : rows.spec.action_dim - 1].numpy()

@@ -24,10 +24,10 @@ _INSTRUCTIONS = {
 
 
 def make_instruction(task: str) -> str:
-    """The goal of a task in words, lower case; made from the words of its id where the table has none.
+    """Return the goal of a task in words, lower case; derive it from the task's id if the table has no entry.
 
     Args:
-        task: the package's id, as "PickCube-v1".
+        task: the package's id, such as "PickCube-v1".
     """
     if task in _INSTRUCTIONS:
         return _INSTRUCTIONS[task]

@@ -1,7 +1,7 @@
-"""A scripted operator in end-effector control: steers by the simulator's truth, proportionally, without memory.
+"""A scripted operator for end-effector control: a stateless proportional controller on the simulator's true state.
 
-Units: metres; the package's end-effector actions are ±1 for ±0.1 m a control step along each axis of the table. The
-hand never turns: its fingers open wider than the cube's diagonal, and closing turns the cube.
+Units: metres; the package's end-effector actions are ±1 for ±0.1 m per control step along each axis of the table. The
+hand never turns: its fingers open wider than the cube's diagonal, and closing them turns the cube.
 """
 
 from collections.abc import Callable
@@ -15,12 +15,12 @@ MODES = ("pd_ee_delta_pos", "pd_ee_delta_pose")
 OPEN, CLOSED = 1.0, -1.0
 
 _STEP = 0.1
-_ABOVE = np.array([0, 0, 0.08])  # a cube's centre
+_ABOVE = np.array([0, 0, 0.08])  # offset from a cube's centre
 _BEHIND = np.array([-0.08, 0, 0])
 
 
 def pick_cube(env: Any) -> Array:
-    """Hover over the cube, descend, grasp, carry it to the goal: [x, y, z, gripper]."""
+    """Hover over the cube, descend, grasp it, carry it to the goal; return [x, y, z, gripper]."""
     hand, cube, goal = _place(env.agent.tcp), _place(env.cube), _place(env.goal_site)
     to_cube = cube - hand
     if np.linalg.norm(to_cube) < 0.015:
@@ -32,7 +32,7 @@ def pick_cube(env: Any) -> Array:
 
 
 def push_cube(env: Any) -> Array:
-    """Get behind the cube with closed fingers, then push it along x to the goal: [x, y, z, gripper]."""
+    """Move behind the cube with closed fingers, then push it along x to the goal; return [x, y, z, gripper]."""
     hand, cube, goal = _place(env.agent.tcp), _place(env.obj), _place(env.goal_region)
     to_cube = cube - hand
     if to_cube[0] > 0.03 and abs(to_cube[1]) < 0.015 and to_cube[2] > -0.015:
@@ -47,7 +47,7 @@ OPERATORS: dict[str, Callable[[Any], Array]] = {"PickCube-v1": pick_cube, "PushC
 
 
 def choose_action(env: Any, task: str, control_mode: str) -> Array:
-    """What the operator does now: float32 [4] for "pd_ee_delta_pos", float32 [7] for "pd_ee_delta_pose"."""
+    """Return the operator's present action: float32 [4] for "pd_ee_delta_pos", float32 [7] for "pd_ee_delta_pose"."""
     *move, gripper = OPERATORS[task](env)
     turn = [0.0, 0.0, 0.0] if control_mode == "pd_ee_delta_pose" else []
     return np.array([*move, *turn, gripper], np.float32)
@@ -58,5 +58,5 @@ def _place(body: Any) -> Array:
 
 
 def _move(offset: Array, gripper: float) -> Array:
-    """One control step towards `offset`."""
+    """Return the action of one control step towards `offset`."""
     return np.array([*np.clip(offset / _STEP, -1, 1), gripper])

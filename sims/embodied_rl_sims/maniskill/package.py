@@ -1,4 +1,4 @@
-"""ManiSkill's own environments: made, or refused with what is missing and the command that brings it."""
+"""Build ManiSkill's environments; if parts are missing, name them and the command that installs them."""
 
 import difflib
 from collections.abc import Iterator
@@ -22,10 +22,10 @@ _DRIVER_ERRORS = ("vk::", "Vulkan", "physical device", "rendering device")
 
 
 def make_environment(config: ManiSkillConfig, num_envs: int = 1) -> Any:
-    """A `mani_skill.envs.sapien_env.BaseEnv`, which observes nothing by itself.
+    """Build a `mani_skill.envs.sapien_env.BaseEnv` with observation mode "none".
 
     Raises:
-        UserError: the package knows no such task, control mode, robot or reward for it.
+        UserError: the package has no such task, or the task has no such control mode, robot or reward.
         Unavailable: an asset or a Vulkan driver is missing.
     """
     missing = list_missing_assets(find_entry(config))
@@ -51,10 +51,10 @@ def make_environment(config: ManiSkillConfig, num_envs: int = 1) -> Any:
 
 
 def find_entry(config: ManiSkillConfig) -> Any:
-    """The package's entry of the task: its class, its limit of control steps, the assets it declares.
+    """Return the package's entry of the task: its class, its limit of control steps, its assets.
 
     Raises:
-        UserError: there is no such task, or it has no such reward.
+        UserError: the task does not exist, or it lacks this reward.
     """
     import_module("mani_skill.envs")  # registers the tasks
     tasks = import_module("mani_skill.utils.registration").REGISTERED_ENVS
@@ -86,7 +86,7 @@ def _renderer(config: ManiSkillConfig) -> str:
 
 @contextmanager
 def _translated(config: ManiSkillConfig) -> Iterator[None]:
-    """The package's errors in the user's words, and no questions: it asks before it downloads, and nobody answers."""
+    """Convert the package's errors to messages for the user, and refuse its download question instead of waiting."""
     download_asset: Any = import_module("mani_skill.utils.download_asset")
     asked, download_asset.prompt_yes_no = download_asset.prompt_yes_no, refuse_download(config.task)
     try:

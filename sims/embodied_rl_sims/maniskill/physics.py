@@ -1,4 +1,4 @@
-"""Episodes that depend on nothing before them, without building the scene again."""
+"""Make episodes independent of earlier ones without building the scene again."""
 
 from importlib import import_module
 from typing import Any
@@ -7,10 +7,10 @@ from typing import Any
 def renew_scene(env: Any) -> None:
     """Move all bodies of a single environment into a new, empty PhysX scene.
 
-    A reset of the package sets poses and velocities, but PhysX keeps what it has cached of contacts: the order in which
-    it solves them, and the contacts that the next observation is made of (an episode that begins after one that ended
-    in a grasp observes a grasp). A body also keeps how long it has been at rest, until it is woken. Rebuilding
-    everything (`reconfigure`) forgets this too, but takes some fifty times as long, because it reads the meshes again.
+    The package's reset sets poses and velocities, but PhysX keeps cached contacts: the order in which it solves them,
+    and the contacts in the next observation (an episode that begins after one that ended in a grasp observes a grasp).
+    A body also keeps its rest time until it is woken. A complete rebuild (`reconfigure`) clears this too, but takes
+    about fifty times as long, because it reads the meshes again.
 
     Args:
         env: a `BaseEnv` with one environment on the processor.

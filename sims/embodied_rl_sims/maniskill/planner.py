@@ -1,4 +1,4 @@
-"""Demonstrations of the package's own motion planners, as the actions they choose in joint control."""
+"""Demonstrations of the package's own motion planners, as their actions in joint control."""
 
 from importlib import import_module, metadata
 from typing import Any
@@ -14,15 +14,15 @@ MODE = "pd_joint_pos"
 
 
 class Planner:
-    """Plans whole episodes in an environment of its own; the same actions give the same episode elsewhere.
+    """A planner of whole episodes in its own environment; the same actions give the same episode elsewhere.
 
     Args:
         task: the package's id.
-        env: a `BaseEnv` of one environment in `MODE`; closed with this object.
+        env: a `BaseEnv` of one environment in control mode `MODE`; closed with this object.
 
     Raises:
         UserError: the package has no planner for the task.
-        Unavailable: the planning library would end the process.
+        Unavailable: the planning library would crash the process.
     """
 
     def __init__(self, task: str, env: Any) -> None:
@@ -33,7 +33,7 @@ class Planner:
         self._solve, self._env = solvers[task], env
 
     def plan(self, episode: Episode) -> Array:
-        """float32 [T, A] of an episode; T = 0 where the planner finds no way."""
+        """Plan an episode: float32 [T, A]; T = 0 if the planner finds no path."""
         recorder = _ActionRecorder(self._env)
         self._solve(recorder, seed=fold_seed(episode), debug=False, vis=False)
         size = self._env.single_action_space.shape[0]
@@ -44,7 +44,7 @@ class Planner:
 
 
 class _ActionRecorder:
-    """An environment that keeps the actions it is given, as single precision within the limits."""
+    """A wrapper of an environment that records its actions, float32, clipped to the limits."""
 
     def __init__(self, env: Any) -> None:
         self.unwrapped, self.actions = env, []

@@ -1,7 +1,7 @@
-"""What an environment of ManiSkill shows, as named columns of one array.
+"""Read a ManiSkill environment's observation as named columns of one array.
 
-Environments are made to observe nothing, so that a control step costs physics alone. Reading switches the package's
-observation mode on for as long as it takes.
+Environments have observation mode "none", so that a control step computes only physics. The reader switches the
+package's observation mode on while it reads.
 """
 
 from collections.abc import Iterator
@@ -14,10 +14,10 @@ Columns = dict[str, Any]
 
 
 class Reader:
-    """Reads one `BaseEnv`.
+    """A reader of one `BaseEnv`.
 
     Args:
-        env: made with observation mode "none".
+        env: environment with observation mode "none".
         observations: "rgb" or "state", as `ManiSkillConfig.observations`.
     """
 
@@ -27,10 +27,10 @@ class Reader:
         self._modes = {mode: parse(mode) for mode in ("none", "rgb", "state_dict")}
 
     def state(self, info: dict[str, Any]) -> tuple[Columns, Columns]:
-        """What a policy may know, and what only the simulator knows.
+        """Read the policy's state, and the entries that only the simulator knows.
 
         Args:
-            info: the package's, of the same moment.
+            info: the package's `info` of the same moment.
         """
         truth = self._columns("state_dict", info)
         if not self.has_pictures:
@@ -39,7 +39,7 @@ class Reader:
         return known, {name: value for name, value in truth.items() if name not in known}
 
     def pictures(self) -> dict[str, Any]:
-        """Camera → uint8 tensor [n, h, w, 3]."""
+        """Draw all cameras: name → uint8 tensor [n, h, w, 3]."""
         with self._mode("rgb"):
             shown = self.env._get_obs_sensor_data()
         return {name: textures["rgb"] for name, textures in shown.items() if "rgb" in textures}
@@ -59,14 +59,14 @@ class Reader:
 
 
 def name_entries(columns: Columns) -> tuple[str, ...]:
-    """The name of each entry of `join_columns(columns)`: "agent_qpos_0", "agent_qpos_1" …"""
+    """Return the name of each entry of `join_columns(columns)`: "agent_qpos_0", "agent_qpos_1" …"""
     return tuple(
         f"{name}_{i}" if value.shape[1] > 1 else name for name, value in columns.items() for i in range(value.shape[1])
     )
 
 
 def join_columns(columns: Columns, rows: int) -> Any:
-    """float32 tensor [n, S], entries in the order of the benchmark's flat state."""
+    """Join columns to a float32 tensor [n, S], in the order of the benchmark's flat state."""
     import torch
 
     if not columns:
@@ -75,7 +75,7 @@ def join_columns(columns: Columns, rows: int) -> Any:
 
 
 def _leaves(tree: dict[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
-    """Depth first, in the order of insertion: that of the package's `flatten_state_dict`."""
+    """Yield leaves depth first, in the order of insertion, which is the order of the package's `flatten_state_dict`."""
     for key, value in tree.items():
         if isinstance(value, dict):
             yield from _leaves(value, f"{prefix}{key}_")

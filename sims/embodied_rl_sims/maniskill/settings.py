@@ -1,4 +1,4 @@
-"""What can be set on ManiSkill. Needs neither the package nor torch."""
+"""Settings of ManiSkill. This module imports neither the package nor torch."""
 
 from dataclasses import dataclass
 from typing import Literal

@@ -20,10 +20,10 @@ from embodied_rl_sims.rows import Rows
 
 
 def spec_of(config: ManiSkillConfig) -> SimulatorSpec:
-    """The specification of a task, read from one environment on the processor; draws nothing.
+    """Read the specification of a task from one environment on the processor; draw nothing.
 
     Raises:
-        UserError: the package has no such task, control mode, robot or reward, or it cannot be trained on.
+        UserError: the package has no such task, control mode, robot or reward, or the task cannot be trained on.
         Unavailable: an asset or a Vulkan driver is missing.
     """
     env = make_environment(replace(config, backend="cpu"))
@@ -34,7 +34,7 @@ def spec_of(config: ManiSkillConfig) -> SimulatorSpec:
 
 
 def read_spec(config: ManiSkillConfig, env: Any) -> SimulatorSpec:
-    """The specification that an environment of the task shows."""
+    """Read the specification from an environment of the task."""
     known, hidden = Reader(env, config.observations).state(env.get_info())
     names, low, high = _actions(config, env)
     size = config.image_size
@@ -59,9 +59,9 @@ class ManiSkill:
     """n environments of a ManiSkill task; implements `embodied_rl.interfaces.sim.Simulator`.
 
     On the processor, equal seeds and actions give equal bits, whatever ran before or runs beside; on a GPU, episodes
-    start alike, and physics differs in the last bits. Observations are arrays on the processor, tensors on a GPU,
-    where there is no operator and no single environment can be rebuilt. The success of each
-    control step is the package's `info["success"]`; a step that fails by `info["fail"]` ends the episode.
+    start alike, but physics differs in the last bits. Observations are arrays on the processor and tensors on a GPU; on
+    a GPU there is no operator, and single environments cannot be rebuilt. The success of each control step is the
+    package's `info["success"]`; a step that fails by `info["fail"]` ends the episode.
 
     Raises:
         UserError, Unavailable: see `spec_of`.
@@ -81,7 +81,7 @@ class ManiSkill:
 
     @property
     def render_seconds(self) -> float:
-        """Spent on observations since the simulator was built."""
+        """Return the seconds spent on observations since the simulator was built."""
         return self._inner.render_seconds
 
     def reset(self, episodes: Sequence[Episode | None]) -> Observation:
@@ -97,14 +97,14 @@ class ManiSkill:
         return self._inner.restore(state)
 
     def render(self, row: int, width: int, height: int) -> Array:
-        """uint8 [height, width, 3] from the package's camera for videos; black where the row is parked."""
+        """Draw uint8 [height, width, 3] with the package's camera for videos; black if the row is parked."""
         return self._inner.render(row, width, height)
 
     def expert(self, faulty: bool = False) -> Callable[[], Array]:
-        """Demonstrations, see `embodied_rl_sims.maniskill.experts`.
+        """Return an operator for demonstrations, see `embodied_rl_sims.maniskill.experts`.
 
         Raises:
-            UserError: none demonstrates this task in this control mode.
+            UserError: this task has no demonstrator in this control mode.
             Unavailable: the motion planner cannot be loaded.
         """
         if faulty:
@@ -120,7 +120,7 @@ class ManiSkill:
         self._inner.close()
 
     def _rows(self, first: Any) -> Rows:
-        """Single environments, the first of which is there already."""
+        """Build rows of single environments; the first environment already exists."""
         waiting = [first]
         return Rows(
             self.spec,
@@ -130,7 +130,7 @@ class ManiSkill:
 
 
 def _actions(config: ManiSkillConfig, env: Any) -> tuple[tuple[str, ...], tuple[float, ...], tuple[float, ...]]:
-    """Names and limits of the actions: "arm_0" … "gripper", after the package's controllers."""
+    """Return names and limits of the actions: "arm_0" … "gripper", after the package's controllers."""
     space = env.single_action_space
     if not hasattr(space, "low"):
         raise UserError(f"sim.task={config.task}: tasks with several robots are not supported.")
@@ -154,5 +154,5 @@ def _horizon(config: ManiSkillConfig) -> int:
 
 
 def _family(env: Any) -> str:
-    """The package's group of tasks: "tabletop", "control" …"""
+    """Return the package's group of tasks: "tabletop", "control" …"""
     return type(env).__module__.rpartition(".tasks.")[2].partition(".")[0]

@@ -1,4 +1,4 @@
-"""One ManiSkill environment on the processor, as `embodied_rl_sims.rows` steps it."""
+"""One ManiSkill environment on the processor, with the interface that `embodied_rl_sims.rows` steps."""
 
 import dataclasses
 from importlib import import_module
@@ -15,9 +15,9 @@ from embodied_rl_sims.rows import StepOutcome, View
 
 
 def fold_seed(episode: Episode) -> int:
-    """The package's seed of an episode, below 2^32, which is what it takes; smaller seeds stay as they are.
+    """Return the package's seed of an episode, below 2^32 as the package requires; smaller seeds stay unchanged.
 
-    A numbered initial state is the package's own seed: its benchmarks number their episodes so.
+    A numbered initial state is directly the package's seed, because its benchmarks number their episodes this way.
     """
     if episode.initial_state is not None:
         return episode.initial_state
@@ -28,8 +28,8 @@ class SingleEnvironment:
     """One environment; implements `embodied_rl_sims.rows.Environment`.
 
     Args:
-        config: of the simulator.
-        env: a `BaseEnv` of one environment that observes nothing.
+        config: settings of the simulator.
+        env: a `BaseEnv` of one environment with observation mode "none".
     """
 
     def __init__(self, config: ManiSkillConfig, env: Any) -> None:
@@ -75,7 +75,7 @@ class SingleEnvironment:
         self.env.close()
 
     def _film_camera(self, width: int, height: int) -> Any:
-        """The package's camera for videos, at another size; each rebuilding of the scene needs a new one."""
+        """Return the package's camera for videos in another size; each rebuilding of the scene needs a new one."""
         if self._film[0] is not self.env.scene:
             self._film = (self.env.scene, {})
         cameras = self._film[1]

@@ -1,4 +1,4 @@
-"""The embedded tabletop simulator. `Tabletop` is what the engine finds by the name "tabletop"."""
+"""The embedded tabletop simulator. `Tabletop` is the class behind the name "tabletop"."""
 
 from embodied_rl_sims.tabletop.settings import TabletopConfig
 from embodied_rl_sims.tabletop.simulator import Tabletop

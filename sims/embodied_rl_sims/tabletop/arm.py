@@ -1,6 +1,6 @@
 """The arm's geometry and its inverse kinematics in closed form.
 
-The third and the fifth joint of a Franka-proportioned arm are held at zero, which leaves a planar arm of two links on a
+The third and the fifth joint of a Franka-proportioned arm are held at zero. This leaves a planar arm of two links on a
 turning shoulder: with the hand pointing straight down, its joints follow from the law of cosines. Lengths are those of
 the Franka Emika Panda (its published DH parameters).
 """
@@ -20,13 +20,13 @@ _BEND_2 = np.arctan2(ELBOW_OFFSET, FOREARM)
 
 
 def solve_inverse(position: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Joint angles that hold the tool at `position`, pointing down, fingers opening along world y.
+    """Compute joint angles that hold the tool at `position`, pointing down, fingers opening along world y.
 
     Args:
         position: [n, 3] metres in the frame of the arm's base.
 
     Returns:
-        [n, 7] radians. Out of reach, the arm stretches towards the position.
+        [n, 7] radians. If the position is out of reach, the arm stretches towards it.
     """
     x, y, z = position.T
     radius = np.hypot(x, y) - WRIST_OFFSET

@@ -1,4 +1,4 @@
-"""The yardstick of `embodied-rl bench tabletop`: the MuJoCo calls that cannot be avoided, and nothing else."""
+"""The baseline of `embodied-rl bench tabletop`: only the MuJoCo calls that are unavoidable."""
 
 from collections.abc import Sequence
 

@@ -1,4 +1,4 @@
-"""The physics: n MuJoCo simulations of one scene, with what changes in them gathered into arrays.
+"""The physics: n MuJoCo simulations of one scene, with their changing quantities gathered into arrays.
 
 Shapes: n environments. Positions are in metres in the frame of the arm's base, which stands on the table's edge.
 """
@@ -28,9 +28,9 @@ class Bodies:
     """n simulations that share one model.
 
     Attributes:
-        model: of the scene. data: the n simulations.
-        qpos: float64 [n, 32], joint positions as of the last `gather`.
-        tool: float64 [n, 3], between the finger tips, as of the last `gather`.
+        model: model of the scene. data: the n simulations.
+        qpos: float64 [n, 32], joint positions at the last `gather`.
+        tool: float64 [n, 3], point between the finger tips, at the last `gather`.
     """
 
     def __init__(self, num_envs: int) -> None:
@@ -48,45 +48,45 @@ class Bodies:
     # -- reading --------------------------------------------------------------------------------------------------
 
     def gather(self) -> None:
-        """Bring `qpos` and `tool` up to date."""
+        """Update `qpos` and `tool` from the simulations."""
         np.concatenate(self._qpos, out=self.qpos.reshape(-1))
         np.concatenate(self._tool, out=self.tool.reshape(-1))
 
     @property
     def control(self) -> Array:
-        """[n, 9], what the joints of the arm and the fingers are told."""
+        """Return the joint commands of arm and fingers, [n, 9]."""
         return np.array(self._ctrl)
 
     @property
     def objects(self) -> Array:
-        """[n, 3, 3], centres of the objects."""
+        """Return the centres of the objects, [n, 3, 3]."""
         return self.qpos[:, _OBJECT_START[:, None] + np.arange(3)]
 
     @property
     def caps(self) -> Array:
-        """[n, 2], travel of the buttons' caps, negative when pressed."""
+        """Return the travel of the buttons' caps, [n, 2], negative when pressed."""
         return self.qpos[:, _CAPS]
 
     @property
     def width(self) -> Array:
-        """[n], opening of the gripper."""
+        """Return the opening of the gripper, [n]."""
         return self.qpos[:, 7] + self.qpos[:, 8]
 
     def fixtures(self, row: int) -> Array:
-        """[6, 2], where the fixtures of one environment stand."""
+        """Return the positions of the fixtures of one environment, [6, 2]."""
         return self.data[row].mocap_pos[self._mocap][:, :2]
 
     def scene(self, row: int) -> mujoco.MjData:
-        """One simulation with all bodies in their places, to be looked at."""
+        """Update the positions of all bodies of one simulation, and return it for rendering."""
         mujoco.mj_kinematics(self.model, self.data[row])
         return self.data[row]
 
     # -- moving ---------------------------------------------------------------------------------------------------
 
     def advance(self, rows: Iterable[int], control: Array | None = None) -> None:
-        """One control step of some environments, with `control` [n, 9] or as they were told before.
+        """Run one control step of some environments, with `control` [n, 9] or with their previous commands.
 
-        The places of all bodies are settled, so that what the next step starts from does not depend on who looked.
+        Body positions are updated at the end, so that the next step does not depend on rendering in between.
         """
         for row in rows:
             if control is not None:
@@ -95,7 +95,7 @@ class Bodies:
             mujoco.mj_kinematics(self.model, self.data[row])
 
     def settle(self, rows: Iterable[int]) -> None:
-        """Make the places of all bodies follow from the joints; a step leaves them one substep behind."""
+        """Update the positions of all bodies from the joints; a step leaves them one substep behind."""
         for row in rows:
             mujoco.mj_kinematics(self.model, self.data[row])
 
@@ -127,19 +127,19 @@ class Bodies:
     # -- saving ---------------------------------------------------------------------------------------------------
 
     def save(self) -> Array:
-        """float64 [n, ...]: everything `load` needs to continue bit for bit."""
+        """Return float64 [n, ...], the complete state from which `load` continues bit for bit."""
         states = np.zeros((len(self.data), mujoco.mj_stateSize(self.model, STATE)))
         for data, state in zip(self.data, states, strict=True):
             mujoco.mj_getState(self.model, data, state, STATE)
         return states
 
     def load(self, states: Array) -> None:
-        """Continue from what `save` returned."""
+        """Restore a state that `save` returned."""
         for data, state in zip(self.data, states, strict=True):
             mujoco.mj_setState(self.model, data, state, STATE)
 
     def bare_loop(self, views: Sequence[View], controls: Array) -> Callable[[], None]:
-        """`bare.bare_loop` over copies of the simulations, from their present state each time."""
+        """Return a function that runs `bare.bare_loop` on copies of the simulations, each time from this state."""
         states, scenes = self.save(), [copy(data) for data in self.data]
 
         def run() -> None:

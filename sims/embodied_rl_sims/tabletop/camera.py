@@ -1,7 +1,7 @@
-"""Cameras by MuJoCo's own ray caster: no OpenGL, no driver, the same bits everywhere.
+"""Cameras that use MuJoCo's own ray caster: no OpenGL, no driver, the same bits everywhere.
 
-One `mj_multiRay` call a picture finds the geometry under the pixels where there can be any: those in the shadow of some
-geometry's bounding sphere. The table is not cast but known in closed form, and is shaded once an episode.
+One `mj_multiRay` call per picture finds the visible geometry. It casts only the pixels that some geometry's bounding
+sphere can cover. The table is not cast: it is computed in closed form, and shaded once per episode.
 """
 
 from dataclasses import dataclass
@@ -18,16 +18,16 @@ _SKY = np.array([0.30, 0.32, 0.36])
 _REACH = 10.0  # metres
 GROUPS = (0, 1, 2, 4, 5)  # of geometry that is cast; the table is in group 3
 _CAST = np.isin(np.arange(6), GROUPS).astype(np.uint8)
-_WIDEST = 1.55  # radians off the axis, just short of a right angle, beyond which no picture reaches
+_WIDEST = 1.55  # radians off the axis, just below a right angle; no picture reaches farther
 
 
 @dataclass(frozen=True)
 class Pose:
-    """Where a camera stands, and what follows from it alone.
+    """The pose of a camera, and quantities that depend on it only.
 
     Attributes:
-        origin: [3] metres. frame: [3, 3], its axes as columns; it looks along -z.
-        rays: [pixels, 3] unit vectors. table: [pixels, 2] metres, where they meet z = 0; on_table: [pixels] if they do.
+        origin: [3] metres. frame: [3, 3], its axes as columns; the camera looks along -z.
+        rays: [pixels, 3] unit vectors. table: [pixels, 2] metres, hits on z = 0; on_table: [pixels], on the table.
     """
 
     origin: Array
@@ -38,7 +38,7 @@ class Pose:
 
     @staticmethod
     def from_rays(origin: Array, frame: Array, lens: Array) -> "Pose":
-        """From a camera's rays in its own frame, `lens` [pixels, 3]."""
+        """Build a pose from a camera's rays in its own frame, `lens` [pixels, 3]."""
         rays = np.ascontiguousarray(lens @ frame.T)
         with np.errstate(divide="ignore", invalid="ignore"):
             distance = -origin[2] / rays[:, 2]
@@ -71,14 +71,14 @@ class RayCamera:
         self._normal = np.zeros(3 * pixels)
 
     def view(self, look: Look) -> "CameraView":
-        """The camera as it stands in an episode, with the table already shaded."""
+        """Build the camera's view of an episode, with the table already shaded."""
         if not (look.camera_shift.any() or look.camera_turn.any()):
             return CameraView(self, self._home, look)
         frame = self._frame @ _small_rotation(look.camera_turn)
         return CameraView(self, Pose.from_rays(self._origin + look.camera_shift, frame, self.lens), look)
 
     def cast(self, data: mujoco.MjData, pose: Pose) -> tuple[NDArray[np.int64], NDArray[np.int32], Array]:
-        """What the rays meet: pixels [k] that show a geometry, which one [k], and its normal there [k, 3]."""
+        """Cast rays: return pixels [k] that show a geometry, the geometry [k], and its normal there [k, 3]."""
         pixels = self._occupied(data, pose)
         count = len(pixels)
         geometry, normal = self._geometry[:count], self._normal[: 3 * count]
@@ -90,7 +90,7 @@ class RayCamera:
         return pixels[hit], geometry[hit], normal.reshape(-1, 3)[hit]
 
     def _occupied(self, data: mujoco.MjData, pose: Pose) -> NDArray[np.int64]:
-        """Pixels in the rectangle around the picture of some geometry's bounding sphere; all others see none.
+        """Return the pixels in the rectangles around the geometries' bounding spheres; others show no geometry.
 
         Along each axis of the picture a sphere spans the angles arctan(offset / depth) ± arcsin(radius / distance).
         """
@@ -111,11 +111,11 @@ class RayCamera:
 
 
 class CameraView:
-    """One environment's picture: rays, light and table of the present episode.
+    """A camera of one environment with pose, light and table of the present episode.
 
     Attributes:
-        pose: of the camera. light: [3] unit vector towards it. ambient: share of light from everywhere.
-        background: uint8 [pixels, 3], the empty table.
+        pose: pose of the camera. light: [3] unit vector towards the light. ambient: share of ambient light.
+        background: uint8 [pixels, 3], picture of the empty table.
     """
 
     def __init__(self, camera: RayCamera, pose: Pose, look: Look) -> None:
@@ -125,7 +125,7 @@ class CameraView:
         self.background = _table(pose, look)
 
     def render(self, data: mujoco.MjData, colours: NDArray[np.float32]) -> NDArray[np.uint8]:
-        """uint8 [h, w, 3] with Lambertian shading; `colours` [geometries, 3] in 0…255."""
+        """Draw a picture uint8 [h, w, 3] with Lambertian shading; `colours` [geometries, 3] in 0…255."""
         camera = self._camera
         pixels, geometry, normal = camera.cast(data, self.pose)
         shade = self.ambient + (1 - self.ambient) * np.maximum(normal @ self.light, 0)
@@ -142,7 +142,7 @@ def _small_rotation(turn: Array) -> Array:
 
 
 def _table(pose: Pose, look: Look) -> NDArray[np.uint8]:
-    """The picture of the empty table, [pixels, 3], with the episode's pattern."""
+    """Draw the empty table, [pixels, 3], with the episode's pattern."""
     shade = look.ambient + (1 - look.ambient) * max(look.light[2], 0.0)
     tone = 1 + look.strength * _pattern(pose.table / look.scale, look.pattern)
     colour = np.where(pose.on_table[:, None], look.table * tone[:, None] * shade, _SKY)
@@ -150,7 +150,7 @@ def _table(pose: Pose, look: Look) -> NDArray[np.uint8]:
 
 
 def _pattern(point: Array, name: str) -> Array:
-    """A procedural pattern in [-1, 1] over table coordinates [pixels, 2], in units of its scale."""
+    """Compute a procedural pattern in [-1, 1] at table coordinates [pixels, 2], in units of its scale."""
     x, y = point.T
     if name == "grain":
         return np.sin(2 * np.pi * x + np.sin(3 * y))

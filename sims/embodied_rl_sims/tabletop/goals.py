@@ -1,4 +1,4 @@
-"""When a task is done, when it has gone wrong: for all environments at once."""
+"""Judge success and failure of the tasks, for all environments at once."""
 
 import numpy as np
 
@@ -18,8 +18,8 @@ class Goals:
     """The goals of n environments, judged together.
 
     Attributes:
-        position: [n, 2] metres, centre of the goal's fixture. rewarded: [n] whether the success was paid already.
-        displaced_at: [n] the control step on which the target jumps, -1 for never.
+        position: [n, 2] metres, centre of the goal's fixture. rewarded: [n], whether success was already rewarded.
+        displaced_at: [n], control step at which the target jumps, -1 for never.
     """
 
     def __init__(self, num_envs: int) -> None:
@@ -32,7 +32,7 @@ class Goals:
         self._rows = np.arange(num_envs)
 
     def begin(self, row: int, layout: Layout, fixtures: Array) -> None:
-        """Take an episode's goal; fixtures [6, 2] metres."""
+        """Set a row's goal to that of an episode; fixtures [6, 2] metres."""
         name = layout.family if layout.family in ("pick", "press") else FIXTURES[layout.goal]
         self._kind[row], self._target[row], self._goal[row] = _KINDS.index(name), layout.target, layout.goal
         self.rewarded[row] = False
@@ -40,12 +40,12 @@ class Goals:
         self.move(row, fixtures)
 
     def move(self, row: int, fixtures: Array) -> None:
-        """The fixtures have moved."""
+        """Update the goal's position after the fixtures have moved."""
         if self._goal[row] >= 0:
             self.position[row] = fixtures[self._goal[row]]
 
     def targets(self, objects: Array, caps: Array) -> Array:
-        """[n, 3] metres: the centre of the object to be moved, or the top of the button to be pressed.
+        """Return [n, 3] metres: the centre of the object to be moved, or the top of the button to be pressed.
 
         Args:
             objects: [n, 3, 3] metres, centres. caps: [n, 2] metres, travel.
@@ -55,16 +55,16 @@ class Goals:
         return np.where(self.is_press[:, None], button, objects[self._rows, self._target])
 
     def places(self, targets: Array) -> Array:
-        """[n, 2] metres: where `targets` have to go; where they are, if only up."""
+        """Return the goal positions of `targets`, [n, 2] metres; their present positions if they need only go up."""
         return np.where(self._goal[:, None] < 0, targets[:, :2], self.position)
 
     @property
     def is_press(self) -> Array:
-        """bool [n]."""
+        """Return bool [n]: whether the goal is to press a button."""
         return self._kind == _KINDS.index("press")
 
     def judge(self, objects: Array, caps: Array, width: Array) -> tuple[Array, Array]:
-        """Whether each environment's goal holds, and whether it went wrong: the wrong thing lifted, placed or pressed.
+        """Return whether each goal holds, and whether it failed: a wrong object lifted or placed, or button pressed.
 
         Args:
             objects: [n, 3, 3] metres, centres. caps: [n, 2] metres, travel. width: [n] metres, of the gripper.

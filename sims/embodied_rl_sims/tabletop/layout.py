@@ -1,4 +1,4 @@
-"""What stands where in an episode, all drawn from its seed: objects, fixtures, colours, light and the goal."""
+"""The layout of an episode, drawn from its seed: objects, fixtures, colours, light and the goal."""
 
 import colorsys
 from dataclasses import dataclass
@@ -30,19 +30,19 @@ SPLITS = ("vision", "semantic", "execution")
 AREA_X, AREA_Y = (0.37, 0.59), (-0.19, 0.19)
 REST_HEIGHT = 0.019  # of an object's centre on the table
 START = np.array([0.46, 0.0, 0.16])
-_TRIES = 32  # layouts that are drawn at a time
+_TRIES = 32  # layouts that are drawn at once
 _CLEARANCE = {("object", "object"): 0.080, ("object", "fixture"): 0.100, ("fixture", "fixture"): 0.120}
 
 
 @dataclass(frozen=True)
 class Look:
-    """How a scene appears: nothing here changes what must be done.
+    """The appearance of a scene; it does not change the task.
 
     Attributes:
         table: [3] colour. pattern: "plain", "grain", "checker" or "dots"; its strength and scale in metres.
-        light: [3] unit vector towards the light. ambient: share of light from everywhere.
+        light: [3] unit vector towards the light. ambient: share of ambient light.
         camera_shift: [3] metres. camera_turn: [3] radians, small.
-        colours: the shade each named colour has in this episode.
+        colours: shade of each named colour in this episode.
     """
 
     table: NDArray[np.float64]
@@ -61,11 +61,11 @@ class Layout:
     """One episode's scene and goal.
 
     Attributes:
-        family: of the task. target: index of the object, or of the button for "press".
+        family: family of the task. target: index of the object, or of the button for "press".
         goal: index of the fixture that is the goal, or -1 for "pick".
-        objects: [3, 2] metres, and object_turns [3] radians. fixtures: [6, 2] metres, NaN where not on the table.
-        colours: colour name of each object [3] and fixture [6]; "" where it has none.
-        start: [3] metres, where the tool begins.
+        objects: [3, 2] metres, and object_turns [3] radians. fixtures: [6, 2] metres, NaN if not on the table.
+        colours: colour name of each object [3] and fixture [6]; "" if it has none.
+        start: [3] metres, initial position of the tool.
         instruction: the goal in words.
         displacement: (control step, [2] metres) by which the target jumps, or None.
     """
@@ -85,13 +85,13 @@ class Layout:
 
 
 def is_held_out(family: str, kind: str, colour: str) -> bool:
-    """Whether a combination is kept for the "semantic" split: one colour of six for every family and kind."""
+    """Return whether a combination is reserved for the "semantic" split: one colour of six per family and kind."""
     kinds = ("cube", "cylinder", "button")
     return list(COLOURS).index(colour) == (2 * FAMILIES.index(family) + 3 * kinds.index(kind)) % len(COLOURS)
 
 
 def draw_layout(episode: Episode, randomise: bool = True) -> Layout:
-    """The scene of an episode, a pure function of it.
+    """Draw the scene of an episode; the result depends on the episode and `randomise` only.
 
     Args:
         episode: its task, seed and split.
@@ -135,7 +135,7 @@ def draw_layout(episode: Episode, randomise: bool = True) -> Layout:
 
 
 def _choose(rng: np.random.Generator, task: Task) -> tuple[int, int, list[int]]:
-    """The target, the goal's fixture and the two fixtures on the table."""
+    """Choose the target, the goal's fixture and the two fixtures on the table."""
     wanted = {"push": "zone", "press": "button", "put_on_plate": "plate", "put_in_bowl": "bowl"}
     kind = wanted.get(task.name, wanted.get(task.family))
     goal = int(rng.choice([f for f, name in enumerate(FIXTURES) if name == kind])) if kind else -1
@@ -156,9 +156,9 @@ def _draw_colour(rng: np.random.Generator, family: str, kind: str, semantic: boo
 def _place(
     rng: np.random.Generator, family: str, target: int, goal: int, present: list[int]
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Positions of the objects [3, 2] and fixtures [6, 2], by rejection.
+    """Draw positions of the objects [3, 2] and fixtures [6, 2] by rejection sampling.
 
-    Tries are judged many at a time, and the generator is left where drawing them one by one would leave it.
+    Many tries are judged at once; the generator's state afterwards is the same as after drawing them one by one.
     """
     names = ["object"] * len(KINDS) + ["fixture"] * len(present)
     gap = np.array([[_gap(a, b) for b in names] for a in names])
@@ -184,7 +184,7 @@ def _gap(first: str, second: str) -> float:
 
 
 def _push_is_clear(points: NDArray[np.float64], target: int, zone: int) -> bool:
-    """Whether the straight way from behind the target to the zone is short, reachable and free of other objects."""
+    """Return whether the straight path from behind the target to the zone is short, reachable and unobstructed."""
     way = points[zone] - points[target]
     length = float(np.linalg.norm(way))
     if not 0.10 < length < 0.20:
@@ -214,7 +214,7 @@ def _instruction(task: Task, target: int, goal: int, objects: list[str], fixture
 
 
 def _look(rng: np.random.Generator, vision: bool, randomise: bool) -> Look:
-    """Training varies table, light and colours a little; the "vision" split goes beyond, and moves the camera."""
+    """Draw the appearance. Training varies table, light and colours a little; "vision" more, and the camera."""
     wide = 1.0 if vision else 0.5 if randomise else 0.0
     table = (
         np.array([0.62, 0.55, 0.47]) * (1 + 0.25 * wide * rng.uniform(-1, 1)) * (1 + 0.1 * wide * rng.uniform(-1, 1, 3))

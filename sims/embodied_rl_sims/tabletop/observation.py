@@ -1,4 +1,4 @@
-"""What the tabletop shows besides pictures, for all n environments at once: state, privileged state, sensor noise."""
+"""Observations of the tabletop besides pictures, for n environments at once: state, privileged state, sensor noise."""
 
 from dataclasses import dataclass
 
@@ -12,12 +12,12 @@ from embodied_rl_sims.tabletop.layout import FAMILIES, KINDS, Layout
 from embodied_rl_sims.tabletop.settings import MOVE
 
 _MIDDLE = np.array([0.48, 0.0, 0.05])
-_NOISE_STREAM = 1002  # far from task numbers, which key the layout
+_NOISE_STREAM = 1002  # far from task numbers, which seed the layout
 
 
 @dataclass
 class Truth:
-    """What matters in n scenes, in metres.
+    """The true positions in n scenes, in metres.
 
     Attributes:
         tool, command, target: [n, 3]. width: [n]. goal: [n, 2]. objects: [n, 3, 3].
@@ -32,23 +32,23 @@ class Truth:
 
     @staticmethod
     def from_bodies(bodies: Bodies, goals: Goals, command: Array) -> "Truth":
-        """As of the bodies' last `gather`."""
+        """Read the truth from the bodies' last `gather`."""
         objects = bodies.objects
         target = goals.targets(objects, bodies.caps)
         return Truth(bodies.tool, command, bodies.width, target, goals.places(target), objects)
 
     def scene(self, row: int, family: str) -> operator.OperatorView:
-        """One environment, as the scripted operator sees it."""
+        """Return one environment's data for the scripted operator."""
         tool, command, width = self.tool[row], self.command[row], float(self.width[row])
         return operator.OperatorView(family, tool, command, width, self.target[row], self.goal[row], MOVE)
 
     def state(self) -> Array:
-        """float64 [n, 7], proprioception."""
+        """Return the proprioception, float64 [n, 7]."""
         return np.concatenate([self.tool, self.width[:, None], self.command - self.tool], axis=1)
 
 
 class Privileged:
-    """The simulator's truth for critics, in units of about one."""
+    """The simulator's privileged state for critics, scaled to about one."""
 
     def __init__(self, num_envs: int) -> None:
         self._family = np.zeros((num_envs, len(FAMILIES)))
@@ -56,13 +56,13 @@ class Privileged:
         self._rows = np.arange(num_envs)[:, None]
 
     def begin(self, row: int, layout: Layout) -> None:
-        """Take an episode's family, and which objects are not its target."""
+        """Set a row's task family, and the two objects that are not its target."""
         self._family[row] = [layout.family == family for family in FAMILIES]
         others = [i for i in range(len(KINDS)) if layout.family == "press" or i != layout.target]
         self._others[row] = others[:2]
 
     def of(self, truth: Truth, clock: Array) -> Array:
-        """float64 [n, P]: positions from the table's middle in 12.5 cm, distances in 7 cm; clock [n] in 0…1."""
+        """Return float64 [n, P]: positions from the table's middle per 12.5 cm, distances per 7 cm, clock [n] 0…1."""
         others = truth.objects[self._rows, self._others, :2]
         return np.concatenate([
             (truth.tool - _MIDDLE) * 8, truth.width[:, None] * 25 - 1,
@@ -75,10 +75,10 @@ class Privileged:
 def add_noise(
     episode: Episode, clock: int, state: Array, picture: Array | None, state_noise: float, image_noise: float
 ) -> None:
-    """Add an environment's sensor noise in place, a function of its episode and control step alone.
+    """Add an environment's sensor noise in place; the noise depends on its episode and control step only.
 
     Args:
-        state: float32 [S]. picture: uint8 [h, w, 3], or None where nothing was drawn.
+        state: float32 [S]. picture: uint8 [h, w, 3], or None if no picture was drawn.
         state_noise, image_noise: standard deviations, in metres and in 0…255.
     """
     rng = np.random.default_rng([episode.seed, _NOISE_STREAM, clock])

@@ -1,4 +1,4 @@
-"""Pictures by OpenGL, for videos: shaded more handsomely than by rays, and not reproducible to the bit."""
+"""Pictures by OpenGL for videos: better shading than by rays, but not reproducible to the bit."""
 
 from typing import Any
 
@@ -11,10 +11,10 @@ _TABLE_GROUP = 3
 
 
 class OpenGL:
-    """An off-screen renderer of one size, on EGL, whatever MUJOCO_GL says.
+    """An off-screen EGL renderer of one size; it ignores MUJOCO_GL.
 
     Raises:
-        RuntimeError: there is no EGL on this machine.
+        RuntimeError: this machine has no EGL.
     """
 
     def __init__(self, model: mujoco.MjModel, camera: str, height: int, width: int) -> None:
@@ -35,7 +35,7 @@ class OpenGL:
         mujoco.mjr_setBuffer(mujoco.mjtFramebuffer.mjFB_OFFSCREEN, self._context)
 
     def render(self, data: mujoco.MjData) -> Array:
-        """uint8 [height, width, 3] of a simulation whose bodies are in place; changes nothing that moves."""
+        """Draw a simulation with updated bodies, uint8 [height, width, 3]; its motion is not affected."""
         self._gl.make_current()
         mujoco.mj_camlight(self._model, data)
         everything = mujoco.mjtCatBit.mjCAT_ALL
@@ -46,13 +46,13 @@ class OpenGL:
         return picture[::-1]
 
     def close(self) -> None:
-        """Give the graphics memory back."""
+        """Free the graphics memory."""
         self._context.free()
         self._gl.free()
 
 
 def make_egl_context(width: int, height: int) -> Any:
-    """Somewhere to draw without a screen. What is raised where there is none depends on what is missing."""
+    """Create an EGL context for drawing without a screen. Without EGL, the error type depends on the missing part."""
     from mujoco.egl import GLContext
 
     return GLContext(width, height)

@@ -1,7 +1,7 @@
-"""A scripted operator that sees the simulator's truth, careful or with systematic faults.
+"""A scripted operator that uses the simulator's true state, careful or with systematic faults.
 
-The faulty operator stands for human demonstrations: it grasps a little high, stops pushing short, places off centre and
-presses too lightly, each by an amount drawn once a demonstration. Its faults live in the demonstrations alone.
+The faulty operator stands for human demonstrations: it grasps a little too high, stops pushing too early, places off
+centre and presses too lightly, each by an amount drawn per demonstration. The faults exist in demonstrations only.
 """
 
 from collections.abc import Iterable
@@ -18,13 +18,13 @@ _TRAVEL, _HOVER, _LOW = 0.10, 0.075, 0.022  # heights of the tool in metres
 
 @dataclass(frozen=True)
 class Faults:
-    """How far off an operator works, in metres.
+    """The errors of an operator, in metres.
 
     Attributes:
-        grasp_high: closes the gripper that far above an object's centre.
-        push_short: stops a push that far before the goal.
-        place_off: [2] releases an object that far beside the goal.
-        press_high: stops that far above the depth that presses a button.
+        grasp_high: height above an object's centre at which it closes the gripper.
+        push_short: distance before the goal at which it stops a push.
+        place_off: [2] offset from the goal at which it releases an object.
+        press_high: height above the depth that presses a button, at which it stops.
     """
 
     grasp_high: float = 0.0
@@ -34,7 +34,7 @@ class Faults:
 
 
 def draw_faults(rng: np.random.Generator) -> Faults:
-    """The faults of one demonstration by the imperfect operator."""
+    """Draw the faults of one demonstration by the faulty operator."""
     return Faults(
         grasp_high=float(rng.uniform(0.006, 0.030)),
         push_short=float(rng.uniform(0.020, 0.070)),
@@ -45,12 +45,12 @@ def draw_faults(rng: np.random.Generator) -> Faults:
 
 @dataclass(frozen=True)
 class OperatorView:
-    """What the operator sees of one environment: positions in metres.
+    """The operator's view of one environment: positions in metres.
 
     Attributes:
-        family: of the task. tool, command: [3] where the tool is, and where it was told to be.
+        family: family of the task. tool, command: [3] actual and commanded position of the tool.
         width: opening of the gripper. target: [3] centre of the object or top of the button. goal: [2] of the fixture.
-        step_limit: how far one action can move the command on each axis.
+        step_limit: maximum motion of the command per action on each axis.
     """
 
     family: str
@@ -63,7 +63,7 @@ class OperatorView:
 
 
 def choose_action(scene: OperatorView, faults: Faults = Faults()) -> Vector:
-    """One control step's action: [dx, dy, dz in metres, gripper in -1…1]."""
+    """Return one control step's action: [dx, dy, dz in metres, gripper in -1…1]."""
     chosen = {"pick": _pick, "put": _put, "push": _push, "press": _press}[scene.family]
     return chosen(scene, faults)
 

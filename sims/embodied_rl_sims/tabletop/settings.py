@@ -1,4 +1,4 @@
-"""What can be set on the tabletop, and what the engine has to know of it. Needs no MuJoCo."""
+"""Settings and specification of the tabletop. This module does not import MuJoCo."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -45,7 +45,7 @@ class TabletopConfig:
 
 
 def spec_of(config: TabletopConfig) -> SimulatorSpec:
-    """The tabletop's specification, without building it."""
+    """Return the tabletop's specification, without building it."""
     others = [f"other{i}_{axis}" for i in range(2) for axis in "xy"]
     return SimulatorSpec(
         cameras=(Camera("front", config.image_size, config.image_size),),

@@ -1,4 +1,4 @@
-"""The embedded simulator: a MuJoCo tabletop, seen by ray-cast cameras, driven by end-effector displacements."""
+"""The embedded simulator: a MuJoCo tabletop with ray-cast cameras, controlled by end-effector displacements."""
 
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -24,10 +24,10 @@ _EPISODE_FIELDS = ("index", "task", "seed", "initial_state", "group", "split", "
 class Tabletop:
     """n tabletops that share one model; implements `embodied_rl.interfaces.sim.Simulator`.
 
-    Actions are displacements of the commanded tool position in metres and the gripper's opening in -1…1. The reward
-    is 1 on the control step that reaches the goal. Lifting, placing or pressing the wrong thing ends the episode. The
-    final picture of an episode that terminated is black, because nothing follows that could be learned from it, unless
-    the episode asks for it (`Episode.final_picture`).
+    Actions are displacements of the commanded tool position in metres and the gripper's opening in -1…1. The reward is
+    1 on the control step that reaches the goal. Lifting, placing or pressing the wrong thing ends the episode. The
+    final picture of an episode that terminated is black, because learning does not use it, unless the episode requests
+    it (`Episode.final_picture`).
     """
 
     Config = TabletopConfig
@@ -106,10 +106,10 @@ class Tabletop:
     # -- optional parts -------------------------------------------------------------------------------------------
 
     def render(self, row: int, width: int, height: int) -> Array:
-        """uint8 [height, width, 3] of one environment, for videos; black where it is parked.
+        """Return a picture uint8 [height, width, 3] of one environment for videos; black if it is parked.
 
         Raises:
-            RuntimeError: renderer "egl" on a machine without it.
+            RuntimeError: the renderer is "egl" and this machine has none.
         """
         layout, size = self._layout[row], (height, width)
         if layout is None:
@@ -125,9 +125,9 @@ class Tabletop:
         return self._film_cameras[size].view(layout.look).render(data, self._colours[row])
 
     def expert(self, faulty: bool = False) -> Callable[[], Array]:
-        """An operator for all environments: call it for one control step's actions, float32 [n, A].
+        """Return an operator for all environments; each call of it gives one control step's actions, float32 [n, A].
 
-        The faulty one draws its faults from the episode's seed.
+        The faulty operator draws its faults from the episode's seed.
         """
 
         def actions() -> Array:
@@ -144,15 +144,15 @@ class Tabletop:
         return actions
 
     def bare_loop(self, actions: Array) -> Callable[[], None]:
-        """The MuJoCo calls alone that `actions` [chunks, n, H, A] come to from here on, as often as it is called.
+        """Return a function that runs only the MuJoCo calls of `actions` [chunks, n, H, A], always from this state.
 
-        The simulator stays where it is.
+        The simulator's state does not change.
         """
         views = [(view.pose.origin, view.pose.rays.reshape(-1)) for view in self._view if view is not None]
         return self._bodies.bare_loop(views, self._controls_of(actions))
 
     def _controls_of(self, actions: Array) -> Array:
-        """What the joints are told, [chunks, H, n, 9], by `actions` from here on; the simulator stays where it is."""
+        """Compute joint commands [chunks, H, n, 9] of `actions` from the present state, which does not change."""
         before, controls = self.snapshot(), []
         for chunk in actions:
             for j in range(chunk.shape[1]):
@@ -162,13 +162,13 @@ class Tabletop:
         chunks, n, steps, _ = actions.shape
         return np.reshape(controls, (chunks, steps, n, -1))
 
-    # -- what another engine of physics replaces --------------------------------------------------------------------
+    # -- parts that another physics engine replaces -------------------------------------------------------------------
 
     def _build_bodies(self) -> Bodies:
         return Bodies(self.num_envs)
 
     def _draw(self, rows: Array, pictures: Array) -> None:
-        """Draw some environments, whose bodies are in their places, into uint8 [n, size, size, 3]."""
+        """Draw some environments, whose body positions are up to date, into uint8 [n, size, size, 3]."""
         for row in rows:
             view = self._view[row]
             assert view is not None
@@ -192,7 +192,7 @@ class Tabletop:
         self._bodies.gather()
 
     def _wait(self, running: Array) -> None:
-        """The arm holds still while the policy of a slow robot would think."""
+        """Let the arm hold still for the inference delay of a slow robot."""
         waited = 0
         while len(rows := np.flatnonzero(running & (self._delay > waited))):
             self._bodies.advance(rows)
@@ -200,7 +200,7 @@ class Tabletop:
             waited += 1
 
     def _displace(self, running: Array) -> None:
-        """In the "execution" split the target jumps once."""
+        """Move the target once in an episode of the "execution" split."""
         for row in np.flatnonzero(running & (self._clock == self._goals.displaced_at)).tolist():
             layout = self._layout[row]
             assert layout is not None and layout.displacement is not None
@@ -233,7 +233,7 @@ class Tabletop:
     # -- observations ---------------------------------------------------------------------------------------------
 
     def _observe(self, rows: Array | None = None, drawn: Array | None = None) -> Observation:
-        """What `rows` show, by default all; only those in `drawn` (bool [n]) get their picture."""
+        """Observe `rows`, by default all; only rows in `drawn` (bool [n]) get their picture."""
         running = self._running()
         if rows is None:
             rows = np.arange(self.num_envs)
@@ -300,5 +300,5 @@ def _unpack(packed: Array) -> Episode | None:
     index, task, seed, state, group, split, *pictured = (int(value) for value in packed)
     if seed < 0:
         return None
-    shown = pictured == [1]  # earlier snapshots say nothing of it
+    shown = pictured == [1]  # snapshots of earlier versions lack this field
     return Episode(index, task, seed, None if state < 0 else state, group, ("train", *SPLITS)[split], shown)

@@ -1,4 +1,4 @@
-"""The tabletop on `mujoco_warp`: the same scenes, tasks and pictures, with all environments stepped by one device."""
+"""The tabletop on `mujoco_warp`: the same scenes, tasks and pictures; one device steps all environments."""
 
 from embodied_rl_sims.tabletop_warp.settings import TabletopWarpConfig
 from embodied_rl_sims.tabletop_warp.simulator import TabletopWarp

@@ -1,6 +1,6 @@
 """The tabletop's physics as n worlds of `mujoco_warp` on one device.
 
-Scenes are set up and looked at in one MuJoCo simulation on the host, which stands for one world after another.
+Scenes are set up and inspected in one MuJoCo simulation on the host, which represents one world at a time.
 """
 
 from collections.abc import Callable, Iterable
@@ -17,7 +17,7 @@ from embodied_rl_sims.tabletop.layout import Layout
 from embodied_rl_sims.tabletop.settings import SUBSTEPS
 from embodied_rl_sims.tabletop_warp.devices import record_graph
 
-_CONTACTS, _ROWS = 64, 256  # room for contacts, on average, and for rows of constraints of a world
+_CONTACTS, _ROWS = 64, 256  # capacity of a world: contacts (on average), and rows of constraints
 _TOO_MANY = (
     mjw.OverflowType.NEFC | mjw.OverflowType.NJMAX_NNZ | mjw.OverflowType.BROADPHASE | mjw.OverflowType.NARROWPHASE
     | mjw.OverflowType.CCD | mjw.OverflowType.EPA_HORIZON
@@ -25,13 +25,13 @@ _TOO_MANY = (
 
 
 class WarpBodies(Bodies):
-    """n worlds that step together; rows that do not take part in a step are put back.
+    """n worlds that step together; the state of rows that do not take part in a step is restored.
 
     Args:
-        device: of Warp. deterministic: whether a CUDA device sums in a fixed order.
+        device: Warp device. deterministic: whether a CUDA device sums in a fixed order.
 
     Attributes:
-        device: as given. simulated: the model. worlds: what moves, on the device.
+        device: Warp device. simulated: the model. worlds: the changing data, on the device.
     """
 
     def __init__(self, num_envs: int, device: str, deterministic: bool = True) -> None:
@@ -51,7 +51,7 @@ class WarpBodies(Bodies):
         self._save, self._substep = record_graph(device, self._save_held), record_graph(device, self._step)
         self._put_back = record_graph(device, self._restore_held)
         self._site = self.model.site("tool").id
-        self._states = np.zeros((num_envs, size), np.float32)  # the worlds', while `_known`, with `_placed` rows newer
+        self._states = np.zeros((num_envs, size), np.float32)  # valid if `_known`; `_placed` rows: newer than worlds
         self._known, self._placed = False, np.zeros(num_envs, bool)
 
     def _build_data(self, num_envs: int) -> list[mujoco.MjData]:
@@ -79,10 +79,10 @@ class WarpBodies(Bodies):
     # -- reading --------------------------------------------------------------------------------------------------
 
     def gather(self) -> None:
-        """Bring `qpos` and `tool` up to date.
+        """Update `qpos` and `tool` from the worlds.
 
         Raises:
-            RuntimeError: more touched in a world than there is room for.
+            RuntimeError: a world has more contacts than its capacity.
         """
         self._push()
         self.qpos[:] = self.worlds.qpos.numpy()
@@ -117,7 +117,7 @@ class WarpBodies(Bodies):
         self._known = False
 
     def _control_step(self) -> None:
-        """Of all worlds, but those that are `_chosen` stay as they are."""
+        """Run a control step of all worlds, then restore the worlds in `_chosen`."""
         self._save()
         for _ in range(SUBSTEPS):
             self._substep()
@@ -151,9 +151,9 @@ class WarpBodies(Bodies):
         self._known, self._placed[:] = True, True
 
     def recorded_loop(self, controls: Array, draw: Callable[[], object]) -> Callable[[], None]:
-        """What the device does for `controls` [chunks, H, n, 9] and a picture after each chunk, and nothing around it.
+        """Return a function that runs only the device's work for `controls` [chunks, H, n, 9], a picture per chunk.
 
-        From the worlds' present state each time; they are in that state again afterwards.
+        Each run starts from the worlds' state at the time of this call, and restores that state afterwards.
         """
         states, told = self.save(), wp.array(controls.astype(np.float32), device=self.device)
 
@@ -173,14 +173,14 @@ class WarpBodies(Bodies):
     # -- between host and device ----------------------------------------------------------------------------------
 
     def _pull(self) -> None:
-        """Know the worlds' states on the host."""
+        """Copy the worlds' states to the host, unless they are known there."""
         if not self._known:
             self._read()
             self._states[:] = self._moved.numpy()
             self._known = True
 
     def _push(self) -> None:
-        """Bring what was changed on the host into the worlds."""
+        """Copy states that were changed on the host to the worlds."""
         if self._placed.any():
             self._moved.assign(self._states)
             self._chosen.assign(self._placed)
@@ -188,7 +188,7 @@ class WarpBodies(Bodies):
             self._placed[:] = False
 
     def _show(self, row: int) -> None:
-        """Let the simulation on the host stand for one world."""
+        """Set the simulation on the host to one world's state."""
         self._pull()
         mujoco.mj_setState(self.model, self.data[row], self._states[row].astype(np.float64), STATE)
 
@@ -201,10 +201,10 @@ class WarpBodies(Bodies):
 
 
 def _adapted(model: mujoco.MjModel) -> mujoco.MjModel:
-    """The model as `mujoco_warp` is to be told of it, to do what MuJoCo does with the model as it is.
+    """Return a copy of the model with flags for which `mujoco_warp` behaves as MuJoCo does with the original.
 
-    It never resets by itself, and does not know the flag that says so. Boxes that touch are worked out as MuJoCo's own
-    box-box function does only where general convex collision detection is off, which changes nothing else there.
+    `mujoco_warp` never resets by itself and does not know the flag for this. It computes box contacts like MuJoCo's own
+    box-box function only if general convex collision detection is off, which changes nothing else there.
     """
     model, flags = copy(model), mujoco.mjtDisableBit
     model.opt.disableflags &= ~int(flags.mjDSBL_AUTORESET)

@@ -1,4 +1,4 @@
-"""The ray camera's pictures of all worlds at once, by `mujoco_warp`'s rays through a tree of bounding boxes."""
+"""The ray camera's pictures of all worlds at once, by `mujoco_warp`'s rays and a bounding volume hierarchy."""
 
 from collections.abc import Sequence
 
@@ -11,14 +11,14 @@ from embodied_rl_sims.tabletop.camera import GROUPS, CameraView, RayCamera
 from embodied_rl_sims.tabletop_warp.bodies import WarpBodies
 from embodied_rl_sims.tabletop_warp.devices import record_graph
 
-_EVERY_GROUP = (-1,) * 6  # of those in the tree
+_EVERY_GROUP = (-1,) * 6  # of the groups in the tree
 
 
 class WarpCamera:
     """One camera in each of n worlds.
 
     Args:
-        bodies: the worlds. camera: whose pictures these are; its episodes' `View`s are drawn here.
+        bodies: the worlds. camera: camera whose pictures are computed; its `CameraView`s of episodes are drawn here.
     """
 
     def __init__(self, bodies: WarpBodies, camera: RayCamera) -> None:
@@ -44,21 +44,21 @@ class WarpCamera:
         )
 
     def draw(self, views: Sequence[CameraView | None], colours: Array) -> Array:
-        """uint8 [n, h, w, 3] of the worlds as they stand; those without a view show whatever they showed.
+        """Draw the worlds' present state, uint8 [n, h, w, 3]; worlds without a view keep their previous view.
 
         Args:
-            views: of the n worlds. colours: float32 [n, geometries, 3] in 0…255, of an episode with its view.
+            views: views of the n worlds. colours: float32 [n, geometries, 3] in 0…255, read when a view is new.
         """
         self._take(views, colours)
         return self.shoot()
 
     def shoot(self) -> Array:
-        """uint8 [n, h, w, 3] of the worlds as they stand, in the views of the last picture."""
+        """Draw the worlds' present state with the views of the last picture, uint8 [n, h, w, 3]."""
         self._shoot()
         return self._picture.numpy().reshape(self._size)
 
     def _take(self, views: Sequence[CameraView | None], colours: Array) -> None:
-        """Bring the views that are new since the last picture to the device."""
+        """Copy views that are new since the last picture to the device."""
         fresh = [(row, view) for row, view in enumerate(views) if view is not None and view is not self._views[row]]
         if not fresh:
             return

@@ -1,4 +1,4 @@
-"""Warp's devices: which one is meant, and work recorded once and repeated there."""
+"""Warp's devices: choose one, and record work as a graph to repeat it there."""
 
 from collections.abc import Callable
 from functools import partial
@@ -12,12 +12,12 @@ _RECORDING = Lock()  # Warp records one graph at a time, whatever the thread
 
 
 def choose_device(name: str) -> str:
-    """The device that `sim.device` means.
+    """Return the device that `sim.device` selects.
 
     Raises:
-        Unavailable: there is no such CUDA device.
+        Unavailable: the CUDA device does not exist.
     """
-    wp.config.log_level = wp.LOG_ERROR if name == "cpu" else wp.LOG_WARNING  # of a driver that nobody asked for
+    wp.config.log_level = wp.LOG_ERROR if name == "cpu" else wp.LOG_WARNING  # hide warnings about an unused driver
     found = [device.alias for device in wp.get_cuda_devices()]
     wanted = {"auto": found[0] if found else "cpu", "cuda": "cuda:0"}.get(name, name)
     if wanted != "cpu" and wanted not in found:
@@ -27,12 +27,12 @@ def choose_device(name: str) -> str:
 
 
 def describe_device(device: str) -> str:
-    """A device, in words."""
+    """Describe a device in words."""
     return device if device == "cpu" else f"{device}, {wp.get_device(device).name}"
 
 
 def record_graph(device: str, work: Callable[[], None]) -> Callable[[], None]:
-    """Do `work` once, which compiles its kernels, and record it: the result repeats it without Python in between."""
+    """Run `work` once to compile its kernels, and record it; return a function that repeats it without Python."""
     with _RECORDING, wp.ScopedDevice(device):
         work()
         with wp.ScopedCapture(device) as capture:

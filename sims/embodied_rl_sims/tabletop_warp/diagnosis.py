@@ -1,4 +1,4 @@
-"""What the tabletop on `mujoco_warp` depends on, and what is wrong with it on this machine."""
+"""Diagnosis of the tabletop on `mujoco_warp` on this machine, and provenance of its results."""
 
 from embodied_rl.interfaces.sim import Diagnosis, Unavailable
 from embodied_rl_sims.packages import find_version
@@ -9,17 +9,17 @@ _REMAKE = "embodied-rl sim install tabletop_warp replace=true"
 
 
 def diagnose(config: TabletopWarpConfig) -> list[Diagnosis]:
-    """Whether the packages go together, and where the worlds are."""
+    """Check that the package versions match, and which device is used."""
     return [check_packages(), check_device(config)]
 
 
 def provenance(config: TabletopWarpConfig) -> dict[str, str]:
-    """Versions of the packages, and the device."""
+    """Return the versions of the packages, and the device."""
     return {**{name: find_version(name) or "missing" for name in _PACKAGES}, "device": check_device(config).found}
 
 
 def check_packages() -> Diagnosis:
-    """MuJoCo and MuJoCo Warp are released together, with numbers that agree."""
+    """Check that MuJoCo and MuJoCo Warp, which are released together, have matching version numbers."""
     found = {name: find_version(name) or "missing" for name in _PACKAGES}
     shown = ", ".join(f"{name} {number}" for name, number in found.items())
     if "missing" in found.values():
@@ -33,7 +33,7 @@ def check_packages() -> Diagnosis:
 
 
 def check_device(config: TabletopWarpConfig) -> Diagnosis:
-    """What `sim.device` means here."""
+    """Check which device `sim.device` selects here."""
     try:
         from embodied_rl_sims.tabletop_warp.devices import choose_device, describe_device
 

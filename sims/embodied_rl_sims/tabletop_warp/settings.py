@@ -1,4 +1,4 @@
-"""What can be set on the tabletop on `mujoco_warp`. Needs neither it nor Warp."""
+"""Settings of the tabletop on `mujoco_warp`. This module imports neither `mujoco_warp` nor Warp."""
 
 import re
 from dataclasses import dataclass

@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 class TabletopWarp(Tabletop):
     """n tabletops that one device steps together; implements `embodied_rl.interfaces.sim.Simulator`.
 
-    Tasks, scenes, actions and rewards are those of `Tabletop`, and so are snapshots: an episode begun on the one goes
-    on on the other. The physics is `mujoco_warp`'s, in float32: from the same state, one control step ends within 5 µm
-    of MuJoCo's for cubes, and within 0.1 mm for 95 cylinders of a hundred; those that stand not quite upright can be
-    off by millimetres, because the point in which such a cylinder touches the table drowns in rounding errors. The
-    pictures are cast by `mujoco_warp`'s rays: of a thousand pixels, 999 are those of the ray camera to the bit.
+    Tasks, scenes, actions, rewards and snapshots are those of `Tabletop`: an episode begun on either can continue on
+    the other. The physics is `mujoco_warp`'s, in float32: from the same state, one control step ends within 5 µm of
+    MuJoCo's for cubes, and within 0.1 mm for 95 of 100 cylinders; cylinders that do not stand quite upright can be off
+    by millimetres, because the contact point with the table is lost in rounding errors. The pictures are cast by
+    `mujoco_warp`'s rays: of 1000 pixels, 999 equal those of the ray camera to the bit.
 
     Raises:
-        Unavailable: the device asked for is not there.
+        Unavailable: the requested device does not exist.
     """
 
     Config = TabletopWarpConfig
@@ -39,16 +39,16 @@ class TabletopWarp(Tabletop):
 
     @staticmethod
     def spec_of(config: TabletopWarpConfig) -> SimulatorSpec:
-        """The tabletop's specification: observations are in NumPy arrays, wherever the physics runs."""
+        """Return the tabletop's specification: observations are NumPy arrays, wherever the physics runs."""
         from embodied_rl_sims.tabletop_warp.devices import choose_device
 
         choose_device(config.device)
         return spec_of(config)
 
     def bare_loop(self, actions: Array) -> Callable[[], None]:
-        """What the device does for `actions` [chunks, n, H, A] from here on, as often as it is called.
+        """Return a function that runs only the device's work for `actions` [chunks, n, H, A], always from this state.
 
-        The simulator stays where it is. MuJoCo's own loop on the same tasks is that of `Tabletop`.
+        The simulator's state does not change. MuJoCo's own loop on the same tasks is that of `Tabletop`.
         """
         return self._worlds.recorded_loop(self._controls_of(actions), self._pictures.shoot)
 
