@@ -204,7 +204,7 @@ def explain_errors() -> Iterator[None]:
     except (HydraException, OmegaConfBaseException) as error:
         if "No match in the defaults list" in str(error):
             problem = str(error).partition("\n")[0]
-            group = problem.partition("'")[2].partition("'")[0].partition("@")[0]
+            group = problem.partition("Could not override '")[2].partition("'")[0].partition("@")[0]
             said = describe_renamed(group, RENAMED.values()) or " This command has no such choice."
             raise UserError(f"{problem}{said}") from None
         raise UserError(str(error)) from None

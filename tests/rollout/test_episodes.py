@@ -123,10 +123,10 @@ def test_equal_powers_of_two_split_the_range_exactly() -> None:
 @pytest.mark.parametrize("weights", [[1, 1, 1], [-1, 1, 1, 1], [0, 0, 0, 0], [1, np.nan, 1, 1], [1, np.inf, 1, 1]])
 def test_weights_that_cannot_be_drawn_from_are_refused(weights: list[float]) -> None:
     """At the start and after an update, by the name of who gave them."""
-    with pytest.raises(ValueError, match="episodes: Given "):
+    with pytest.raises(ValueError, match="curriculum: Given "):
         EpisodeSampler(SPEC, 0, curriculum=Given(weights))
     sampler = EpisodeSampler(SPEC, 0, curriculum=Given([1, 1, 1, 1], weights))
-    with pytest.raises(ValueError, match="episodes: Given "):
+    with pytest.raises(ValueError, match="curriculum: Given "):
         sampler.update([])
 
 

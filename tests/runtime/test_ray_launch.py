@@ -101,8 +101,7 @@ def test_what_rank_0_says_appears_while_it_runs(runtime: RayRuntime, tmp_path: P
 
 DRIVER = """
 import sys
-from embodied_rl.planner.costs import CostFile, Costs, Line
-from embodied_rl.processes.base import Share
+from embodied_rl.processes.base import NodeShare
 from embodied_rl.ranks.launch import Stopped
 from embodied_rl.runtime.ray.runtime import RayRuntime
 from tests.support import rank_functions
@@ -111,7 +110,7 @@ if __name__ == "__main__":
     runtime = RayRuntime(sys.argv[3], cpus=4)
     print("in", runtime.connection.address, flush=True)
     try:
-        runtime.launch(getattr(rank_functions, sys.argv[1]), sys.argv[2], 2, timeout=60, share=Share(1))
+        runtime.launch(getattr(rank_functions, sys.argv[1]), sys.argv[2], 2, timeout=60, share=NodeShare(1))
     except Stopped:
         print("stopped", flush=True)
 """

@@ -92,12 +92,12 @@ class FirstOnly(Curriculum):
     def weights(self):
         return self._weights
 '''
-KINDS = {"sims": "SIMS", "policies": "POLICIES", "algorithms": "ALGORITHMS", "episodes": "CURRICULA"}
+KINDS = {"sims": "SIMS", "policies": "POLICIES", "algorithms": "ALGORITHMS", "curricula": "CURRICULA"}
 YAML = {
     "sim": "name: outside\nnum_envs: 4\nhorizon: 6\nimage_size: 16\n",
     "policy": "name: outside\n",
     "algo": "name: outside\npush: 0.25\n",
-    "episodes": "name: outside\n",
+    "curriculum": "name: outside\n",
 }
 LOOP = (
     "train.iterations=2", "train.decisions=2", "train.eval_every=0", "train.eval_episodes=2", "train.final_episodes=2",
@@ -140,7 +140,7 @@ def test_they_train_save_and_continue(outside: None, typed: Callable[..., Any], 
 
 @pytest.mark.parametrize("group", YAML)
 def test_they_are_listed(outside: None, typed: Callable[..., Any], group: str) -> None:
-    words = {"sim": "sims", "policy": "policies", "algo": "algos", "episodes": "episodes"}
+    words = {"sim": "sims", "policy": "policies", "algo": "algos", "curriculum": "curricula"}
     code, out, _ = typed("list", words[group])
     assert code == 0 and "outside" in out
 
