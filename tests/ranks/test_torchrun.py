@@ -18,7 +18,7 @@ import pytest
 from embodied_rl.cli import torchrun_plan as told
 from embodied_rl.config import schema
 from embodied_rl.ranks import launch as ranks
-from embodied_rl.ranks import torchrun
+from embodied_rl.ranks import torchrun, torchrun_store
 from embodied_rl.ranks.collective import make_store
 from embodied_rl.ranks.torchrun_place import TorchrunPlace
 
@@ -151,7 +151,7 @@ def test_what_others_put_into_the_store_is_not_run(
 
 @pytest.mark.parametrize("encode", [no_json, other_json])
 def test_an_end_that_rank_0_did_not_tell(tmp_path: Path, encode: Callable[[Planted], bytes], of_two: None) -> None:
-    there = torchrun.StoreEnd(TorchrunPlace.find(), make_store(1, 1.0))
+    there = torchrun_store.StoreEnd(TorchrunPlace.find(), make_store(1, 1.0))
     there.store.set("end", encode(Planted(tmp_path / "executed")))
     assert torchrun._follow(there, lambda: None) == 1
     assert not (tmp_path / "executed").exists()
@@ -212,7 +212,7 @@ def test_other_commands_are_one_process(of_two: None, monkeypatch: pytest.Monkey
     assert told.place_on_torchrun("eval", "as it is") == "as it is"
 
 
-class Everybody(torchrun.StoreEnd):
+class Everybody(torchrun_store.StoreEnd):
     """A meeting whose other ranks said from where they come."""
 
     def __init__(self, others: dict[str, str]) -> None:
@@ -230,13 +230,15 @@ def test_ranks_of_one_node_meet_on_the_loopback_interface(monkeypatch: pytest.Mo
     """Those of several on the interfaces that lead to each other, whatever the name of this node resolves to."""
     monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
     monkeypatch.delenv("GLOO_SOCKET_IFNAME", raising=False)
-    assert torchrun.find_own_address(Everybody({"address/1": "127.0.0.1"}), 1.0) == "127.0.0.1"
+    assert torchrun_store.find_own_address(Everybody({"address/1": "127.0.0.1"}), 1.0) == "127.0.0.1"
     asked = []
     routes = {"127.0.0.1": "127.0.0.1", "10.0.0.7": "10.0.0.5"}
-    monkeypatch.setattr(torchrun.addresses, "find_address_towards", lambda host: asked.append(host) or routes[host])
-    assert torchrun.find_own_address(Everybody({"address/1": "10.0.0.7"}), 1.0) == "10.0.0.5"
+    monkeypatch.setattr(
+        torchrun_store.addresses, "find_address_towards", lambda host: asked.append(host) or routes[host]
+    )
+    assert torchrun_store.find_own_address(Everybody({"address/1": "10.0.0.7"}), 1.0) == "10.0.0.5"
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
-    assert torchrun.find_own_address(Everybody({"address/1": "10.0.0.7"}), 1.0) == "127.0.0.1"
+    assert torchrun_store.find_own_address(Everybody({"address/1": "10.0.0.7"}), 1.0) == "127.0.0.1"
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "none")
     with pytest.raises(ValueError, match=r"GLOO_SOCKET_IFNAME=none.* lo"):
-        torchrun.find_own_address(Everybody({}), 1.0)
+        torchrun_store.find_own_address(Everybody({}), 1.0)
