@@ -18,6 +18,7 @@ from embodied_rl.planner.resources import Resources
 from embodied_rl.planner.search import Choice
 from embodied_rl.processes.handle import WorkerDied
 from embodied_rl.runs.atomic_write import write_text
+from embodied_rl.runs.progress import show_wait
 from embodied_rl.runtime import selection as runtimes
 
 log = logging.getLogger(__name__)
@@ -86,9 +87,9 @@ def measure_costs(config: TrainConfig, cores: int) -> CostFile:
     Raises:
         UserError: the measuring process was killed, or did not answer in time.
     """
-    print(f"Measuring the stages on {cores} cores, once for this machine and configuration …", flush=True)
     try:
-        measured = profile.measure_stages_apart(config, cores)
+        with show_wait(f"Measuring the stages on {cores} cores, once for this machine and configuration …"):
+            measured = profile.measure_stages_apart(config, cores)
     except WorkerDied as death:
         raise UserError(f"plan=auto: {death} To start without measuring: plan=colocated, or plan=split.") from None
     keep_costs(measured, choice.find_cost_file(config))

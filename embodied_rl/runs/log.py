@@ -18,6 +18,12 @@ class RunLog:
     def note(self, text: str) -> None:
         """Show one line of text to the user."""
 
+    def begin_phase(self, phase: str, *, announce: bool = False) -> None:
+        """Show what the run does from now on; see `Progress.begin_phase`."""
+
+    def begin_iterations(self, closing: float) -> None:
+        """Start the clock of the iterations; see `Progress.begin_iterations`."""
+
 
 class _SpeakingLog(RunLog):
     def __init__(self, metrics: MetricsWriter, progress: Progress) -> None:
@@ -29,6 +35,12 @@ class _SpeakingLog(RunLog):
 
     def note(self, text: str) -> None:
         self._progress.note(text)
+
+    def begin_phase(self, phase: str, *, announce: bool = False) -> None:
+        self._progress.begin_phase(phase, announce=announce)
+
+    def begin_iterations(self, closing: float) -> None:
+        self._progress.begin_iterations(closing)
 
 
 @contextmanager

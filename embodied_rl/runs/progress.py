@@ -1,17 +1,22 @@
-"""Show the progress of a run: a live table on a terminal, one plain line per iteration elsewhere."""
+"""Show the progress of a run: its phase, a bar and a table on a terminal; one plain line per iteration elsewhere."""
 
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
 
-from rich.console import Console
+from rich.console import Console, Group, RenderableType
 from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.spinner import Spinner
 from rich.table import Table
 
 _ROWS_SHOWN = 12
+_BAR_WIDTH = 24
+_REFRESHES = 4  # a second
 
 
 @dataclass(frozen=True)
@@ -63,8 +68,12 @@ class Progress:
         self._iterations, self._start, self._columns, self._clock = iterations, start, columns, clock
         self._console = console or Console(highlight=False)
         self._began = clock()
+        self._done, self._closing = start, 0.0
+        self._phase, self._phase_began, self._spinner = "starting", self._began, Spinner("dots")
         self._rows: deque[tuple[str, ...]] = deque(maxlen=_ROWS_SHOWN)
-        self._live = Live(console=self._console, auto_refresh=False) if live and self._console.is_terminal else None
+        self._live: Live | None = None
+        if live and self._console.is_terminal:
+            self._live = Live(console=self._console, refresh_per_second=_REFRESHES, get_renderable=self._render)
 
     def __enter__(self) -> "Progress":
         if self._live is not None:
@@ -77,6 +86,23 @@ class Progress:
         if self._live is not None:
             self._live.stop()
 
+    def begin_phase(self, phase: str, *, announce: bool = False) -> None:
+        """Show what the run does from now on.
+
+        Args:
+            phase: such as "collecting".
+            announce: print a plain line where there is no terminal; for phases that come once, or take long.
+        """
+        self._phase, self._phase_began = phase, self._clock()
+        if self._live is not None:
+            self._live.refresh()
+        elif announce:
+            self.note(f"{phase} …")
+
+    def begin_iterations(self, closing: float) -> None:
+        """Count the pace of iterations from now on, and expect so many seconds of closing work after the last one."""
+        self._began, self._closing = self._clock(), closing
+
     def update(self, done: int, metrics: Mapping[str, Any]) -> None:
         """Show one iteration.
 
@@ -84,6 +110,7 @@ class Progress:
             done: iterations done, including this one.
             metrics: metrics of the iteration, as for `MetricsWriter.write`.
         """
+        self._done = done
         figures = [column.text(metrics) for column in self._columns]
         remaining = format_duration(self.remaining(done))
         if self._live is None:
@@ -91,16 +118,33 @@ class Progress:
             self.note("  ".join([f"iteration {done}/{self._iterations}", *named, f"ETA {remaining}"]))
             return
         self._rows.append((f"{done}/{self._iterations}", *figures, remaining))
-        self._live.update(self._table(), refresh=True)
+        self._live.refresh()
 
     def note(self, text: str) -> None:
         """Print one plain line, above the live table if there is one."""
         self._console.print(text, markup=False, soft_wrap=True)
 
     def remaining(self, done: int) -> float:
-        """Estimate the seconds to the end from the mean pace of this process; infinite before its first iteration."""
+        """Estimate the seconds to the end, closing work included; infinite before this process's first iteration.
+
+        Iterations are expected to go on at the mean pace of this process.
+        """
         here = done - self._start
-        return (self._clock() - self._began) / here * (self._iterations - done) if here > 0 else float("inf")
+        if here <= 0:
+            return float("inf")
+        return (self._clock() - self._began) / here * (self._iterations - done) + self._closing
+
+    def _render(self) -> RenderableType:
+        return Group(*([self._table()] if self._rows else []), self._status())
+
+    def _status(self) -> Table:
+        """Return one row: a spinner, the phase and its seconds, the bar of iterations, and the time since the start."""
+        now = self._clock()
+        row = Table.grid(padding=(0, 1))
+        bar = ProgressBar(total=max(1, self._iterations), completed=self._done, width=_BAR_WIDTH)
+        phase = f"{self._phase} {format_duration(now - self._phase_began)}"
+        row.add_row(self._spinner, phase, bar, f"{self._done}/{self._iterations}", format_duration(now - self._began))
+        return row
 
     def _table(self) -> Table:
         table = Table()
@@ -109,6 +153,18 @@ class Progress:
         for row in self._rows:
             table.add_row(*row)
         return table
+
+
+@contextmanager
+def show_wait(text: str, console: Console | None = None) -> Iterator[None]:
+    """Show that something takes a while: a moving sign beside the text on a terminal, one plain line elsewhere."""
+    console = console or Console(highlight=False)
+    if not console.is_terminal:
+        console.print(text, markup=False, soft_wrap=True)
+        yield
+        return
+    with console.status(text):
+        yield
 
 
 def format_duration(seconds: float) -> str:

@@ -10,6 +10,7 @@ from embodied_rl.evaluate.page import format_percent, write_page
 from embodied_rl.evaluate.protocol import EpisodeResult
 from embodied_rl.evaluate.report import Report
 from embodied_rl.evaluate.video import film_episodes
+from embodied_rl.runs.log import RunLog
 from embodied_rl.runs.metrics_file import Value, find_first_reached, read_metrics
 from embodied_rl.training.trainer import Trainer
 
@@ -32,20 +33,22 @@ def write_report(trainer: Trainer, results: Sequence[EpisodeResult], name: str) 
     return found
 
 
-def finish_run(trainer: Trainer) -> None:
-    """Evaluate the best checkpoint, write the policy, the report and videos, and print a summary."""
+def finish_run(trainer: Trainer, log: RunLog) -> list[str]:
+    """Evaluate the best checkpoint, write the policy, the report and videos. Return the lines of the summary."""
+    log.begin_phase("evaluating the best checkpoint", announce=True)
     trainer.load_best()
     results = trainer.evaluate(trainer.config.train.final_episodes, "report")
     after = write_report(trainer, results, "after")
     if trainer.ranks.rank:
-        return
+        return []
     trainer.export(trainer.folder.path / POLICY)
     before = Report.read(trainer.folder.evaluations / "before" / "report.json")
     folder = trainer.folder.path
     after.write(folder)
+    log.begin_phase("filming", announce=True)
     videos = film_episodes(trainer.actor, trainer.kind.build, trainer.spec, results, folder / "videos")
     write_page(folder / PAGE, after, before=before, metrics=trainer.folder.metrics, videos=videos)
-    print("\n".join(summarise_run(before, after, folder, videos, read_metrics(trainer.folder.metrics))))
+    return summarise_run(before, after, folder, videos, read_metrics(trainer.folder.metrics))
 
 
 def summarise_run(

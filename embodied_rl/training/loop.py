@@ -1,5 +1,6 @@
 """The training loop: what one rank of a run does from the start to the report."""
 
+import time
 from collections.abc import Callable
 from contextlib import closing
 
@@ -7,7 +8,7 @@ from embodied_rl.config.schema import TrainConfig
 from embodied_rl.ranks.collective import Ranks
 from embodied_rl.ranks.launch import Stopped, raise_on_signals, stop_on_signals
 from embodied_rl.runs.folder import RunFolder
-from embodied_rl.runs.log import open_log
+from embodied_rl.runs.log import RunLog, open_log
 from embodied_rl.training.final_report import finish_run, write_report
 from embodied_rl.training.forecast import Forecast
 from embodied_rl.training.parts import Parts, assemble_parts
@@ -33,16 +34,16 @@ def learn(parts: Parts, stop_requested: Callable[[], bool]) -> None:
         Stopped: a stop was requested while everything was already saved.
     """
     trainer, config, ranks = Trainer(parts), parts.config, parts.ranks
-    if parts.resumed is not None:
+    resumes = parts.resumed is not None
+    if resumes:
         trainer.restore()
-    else:
-        with raise_on_signals(ranks):
-            write_report(trainer, trainer.evaluate(config.train.final_episodes, "report"), "before")
     speaks = {"speaks": ranks.rank == 0, "tensorboard": config.logger.tensorboard, "live": config.logger.live}
     forecast = Forecast.read(parts.folder.path, skip=parts.needs.warmup)
     with open_log(parts.folder, config.train.iterations, trainer.iteration, **speaks) as log:
         for note in describe_beginning(parts):
             log.note(note)
+        trainer.begin_phase = log.begin_phase
+        log.begin_iterations(closing=0.0 if resumes else evaluate_before(trainer, log))
         while trainer.iteration < config.train.iterations:
             figures = trainer.step() | forecast.figures()
             if drifted := forecast.note(figures["time/iteration"]):
@@ -56,10 +57,21 @@ def learn(parts: Parts, stop_requested: Callable[[], bool]) -> None:
             if stopping:
                 log.note(f"Stopped and saved. Continue with: embodied-rl train resume={parts.folder.path}")
                 return
-    with raise_on_signals(ranks):
-        if stop_requested():
-            raise Stopped
-        finish_run(trainer)
+        with raise_on_signals(ranks):
+            if stop_requested():
+                raise Stopped
+            summary = finish_run(trainer, log)
+    if ranks.rank == 0:
+        print("\n".join(summary))
+
+
+def evaluate_before(trainer: Trainer, log: RunLog) -> float:
+    """Evaluate a new run before it trains, and write the report. Return the seconds it took."""
+    began = time.perf_counter()
+    log.begin_phase("evaluating before training", announce=True)
+    with raise_on_signals(trainer.ranks):
+        write_report(trainer, trainer.evaluate(trainer.config.train.final_episodes, "report"), "before")
+    return time.perf_counter() - began
 
 
 def describe_beginning(parts: Parts) -> list[str]:

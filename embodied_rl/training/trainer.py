@@ -2,7 +2,7 @@
 
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
@@ -37,6 +37,7 @@ class Trainer:
     Attributes:
         parts: the same.
         iteration: the next iteration, counted from 0.
+        begin_phase: called with the name of each phase of an iteration when it begins; shows nothing by default.
         totals: of the run so far.
         timelines: of the last iteration, one for each rank and rollout worker.
     """
@@ -51,6 +52,7 @@ class Trainer:
         self.timelines: list[Timeline] = []
         self.totals = figures.RunTotals()
         self.iteration = 0
+        self.begin_phase: Callable[[str], None] = lambda phase: None
 
     def step(self) -> dict[str, float]:
         """Run one iteration: collect and learn. Return figures for the log; only times differ between ranks."""
@@ -72,12 +74,14 @@ class Trainer:
     def _rollouts(self, turns: "IterationClock") -> Iterator[Rollout]:
         """Yield the rollouts of this version, one for each segment, with too old decisions masked."""
         for _ in range(self.parts.segments):
+            self.begin_phase("collecting")
             rollout = turns.collect()
             if self.config.mode != "sync":
                 masked = mask_older(rollout.version, rollout.valid, self.actor.version, self._bound)
                 turns.aged.append((rollout.version, rollout.valid, masked))
             if self.config.train.time_limit == "terminal":
                 rollout.end_at_time_limit()
+            self.begin_phase("learning")
             yield rollout
 
     def _offer(self) -> None:
@@ -138,6 +142,7 @@ class Trainer:
     def evaluate_and_choose(self) -> dict[str, float]:
         """Evaluate on the episodes that choose the checkpoint, note the result, and return figures for the log."""
         episodes = self.config.train.eval_episodes
+        self.begin_phase("evaluating")
         found = figures.summarise_evaluation(self.evaluate(episodes, "select"), self.spec)
         self.note_evaluation(found["eval/success"], episodes)
         return found | {"time/elapsed": self.totals.seconds}
@@ -145,6 +150,7 @@ class Trainer:
     def save(self) -> None:
         """Write a checkpoint while no slice is in flight. Its own time enters the totals of the next checkpoint."""
         began = time.perf_counter()
+        self.begin_phase("saving")
         state = {f"collector/{name}": torch.as_tensor(value) for name, value in self._experience.state().items()}
         state |= {f"algorithm/{name}": value for name, value in self.algorithm.state().items()}
         gathered = self.ranks.gather(state)

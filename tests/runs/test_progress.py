@@ -65,3 +65,35 @@ def test_durations_read_well():
         "1h02m",
         "–",
     ]
+
+
+def test_the_phase_moves_on_a_terminal_from_the_first_moment():
+    """Before any iteration the screen names the phase, how much is done, and the seconds since the start."""
+    stream, clock = io.StringIO(), Clock()
+    console = Console(file=stream, force_terminal=True, width=140, highlight=False)
+    with Progress(10, console=console, clock=clock) as progress:
+        progress.begin_phase("evaluating before training", announce=True)
+        assert "evaluating before training 0s" in stream.getvalue()
+        clock.now = 7.0
+        progress.begin_phase("collecting")
+        text = stream.getvalue()
+    assert "collecting 0s" in text and "0/10 7s" in text
+
+
+def test_long_phases_are_plain_lines_where_nobody_watches():
+    stream = io.StringIO()
+    with Progress(10, console=Console(file=stream, force_terminal=False, width=140)) as progress:
+        progress.begin_phase("filming", announce=True)
+        progress.begin_phase("collecting")
+    assert stream.getvalue() == "filming …\n"
+
+
+def test_the_time_left_counts_iterations_alone_and_what_closes_the_run():
+    clock = Clock()
+    progress = Progress(10, console=Console(file=io.StringIO()), clock=clock)
+    clock.now = 100.0  # evaluating before training
+    progress.begin_iterations(closing=30.0)
+    assert progress.remaining(0) == float("inf")
+    clock.now = 120.0
+    assert progress.remaining(2) == 8 * 10.0 + 30.0
+    assert progress.remaining(10) == 30.0, "an evaluation and films are still to come"
