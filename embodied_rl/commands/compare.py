@@ -31,6 +31,7 @@ class ComparedReport:
     """One report in a comparison.
 
     Attributes:
+        settings: the experiment and what was overridden, without the seed; the path of a report outside a run.
         group: name shared by all entries that differ only in the seed.
         label: the group, with the seed if it is known.
         seed: seed of its run; None if unknown.
@@ -38,6 +39,7 @@ class ComparedReport:
         metrics: rows of its metrics.jsonl; empty for a report outside a run.
     """
 
+    settings: tuple[str, ...]
     group: str
     label: str
     seed: int | None
@@ -53,7 +55,7 @@ def run(config: CompareConfig) -> int:
     """
     if len(config.runs) < 2:
         raise UserError("Nothing to compare: give two runs or more, as in `embodied-rl compare <run> <run>`.")
-    entries = number_labels([read_entry(Path(text)) for text in config.runs])
+    entries = number_labels(shorten_labels([read_entry(Path(text)) for text in config.runs]))
     markdown = to_markdown(entries)
     out = make_folder(Path(config.out), "out")
     write_text(out / "compare.md", markdown)
@@ -79,11 +81,21 @@ def read_entry(path: Path) -> ComparedReport:
     report = Report.read(file)
     folder = _run_folder(file)
     if folder is None:
-        return ComparedReport(str(path), str(path), None, report, ())
+        return ComparedReport((str(path),), str(path), str(path), None, report, ())
     own = [text for text in folder.overrides() if not text.startswith(("seed=", "experiment=", "run.", "resume="))]
-    group = " ".join([folder.experiment, *own, *_conditions(report.metadata)])
-    seed = "" if folder.seed is None else f" seed {folder.seed}"
-    return ComparedReport(group, group + seed, folder.seed, report, tuple(read_metrics(folder.metrics)))
+    settings = (folder.experiment, *own, *_conditions(report.metadata))
+    group, metrics = " ".join(settings), tuple(read_metrics(folder.metrics))
+    return ComparedReport(settings, group, group + _name_seed(folder.seed), folder.seed, report, metrics)
+
+
+def shorten_labels(entries: Sequence[ComparedReport]) -> list[ComparedReport]:
+    """Return the entries with groups and labels that name only the settings in which entries differ."""
+    shared = set(entries[0].settings).intersection(*(entry.settings for entry in entries))
+    groups = [" ".join(text for text in entry.settings if text not in shared) or entry.settings[0] for entry in entries]
+    return [
+        replace(entry, group=group, label=group + _name_seed(entry.seed))
+        for entry, group in zip(entries, groups, strict=True)
+    ]
 
 
 def number_labels(entries: Sequence[ComparedReport]) -> list[ComparedReport]:
@@ -134,7 +146,7 @@ def keep_newest_per_seed(members: Sequence[ComparedReport]) -> list[ComparedRepo
 
 def to_markdown(entries: Sequence[ComparedReport]) -> str:
     """Return the whole comparison as Markdown."""
-    headings = ("run", "split", "episodes", "success [95 %]", *_families(entries))
+    headings = ("run", "success [95 %]", *_families(entries), "episodes", "split")
     parts = ["# Comparison", _markdown_table(headings, _rows(entries))]
     for title, headings, rows in _details(entries):
         parts += [f"## {title}", _markdown_table(headings, rows)] if rows else []
@@ -147,7 +159,7 @@ def write_comparison(path: Path, entries: Sequence[ComparedReport]) -> None:
         (escape(entry.label), make_bar(entry.report.success), *map(escape, row[1:]))
         for entry, row in zip(entries, _rows(entries), strict=True)
     ]
-    headings = ("run", "", "split", "episodes", "success [95 %]", *_families(entries))
+    headings = ("run", "", "success [95 %]", *_families(entries), "episodes", "split")
     sections = [make_section("Success", make_html_table(headings, rows))]
     for title, headings, rows in _details(entries):
         sections.append(make_section(title, make_html_table(headings, [tuple(map(escape, row)) for row in rows])))
@@ -167,6 +179,7 @@ def _details(entries: Sequence[ComparedReport]) -> list[tuple[str, tuple[str, ..
         ("Over seeds", ("runs", "seeds", "mean success [95 %, Student]"), seeds),
         ("The same episodes", paired, [_paired_cells(row) for row in pairs]),
         ("Not compared", ("what", "why"), [*unequal, *unpaired]),
+        ("Settings", ("run", "as it was started"), [(entry.label, " ".join(entry.settings)) for entry in entries]),
     ]
 
 
@@ -209,8 +222,12 @@ def _rows(entries: Sequence[ComparedReport]) -> list[tuple[str, ...]]:
         texts = iter(format_percent(share) for share in shares)
         cells = [next(texts) if name in report.families else "–" for name in _families(entries)]
         split = str(report.metadata.get("split", ""))
-        rows.append((entry.label, split, str(report.success.episodes), format_percent(report.success), *cells))
+        rows.append((entry.label, format_percent(report.success), *cells, str(report.success.episodes), split))
     return rows
+
+
+def _name_seed(seed: int | None) -> str:
+    return "" if seed is None else f" seed {seed}"
 
 
 def _paired_cells(row: PairedRow) -> tuple[str, ...]:

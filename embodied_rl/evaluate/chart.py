@@ -75,6 +75,8 @@ class _Frame:
     x_high: float
     y_low: float
     y_high: float
+    counts: bool = False
+    """Whether x is counted, so that no tick lies between whole numbers."""
 
     @staticmethod
     def around(points: Sequence[tuple[float, float, float, float]], percent: bool) -> "_Frame":
@@ -85,7 +87,8 @@ class _Frame:
         if y_low == y_high:
             y_low, y_high = y_low - 0.5, y_high + 0.5
         margin = 0.0 if percent else 0.05 * (y_high - y_low)
-        return _Frame(x_low, x_high, y_low - margin, y_high + margin)
+        counts = all(float(point[0]).is_integer() for point in points)
+        return _Frame(x_low, x_high, y_low - margin, y_high + margin, counts)
 
     def x(self, value: float) -> str:
         return f"{_LEFT + (value - self.x_low) / (self.x_high - self.x_low) * (WIDTH - _LEFT - _RIGHT):.1f}"
@@ -95,9 +98,15 @@ class _Frame:
         return f"{HEIGHT - _BOTTOM - share * (HEIGHT - _TOP - _BOTTOM):.1f}"
 
 
-def choose_ticks(low: float, high: float, count: int = 5) -> list[float]:
-    """Return about `count` round numbers inside [low, high], spaced by 1, 2 or 5 times a power of ten."""
-    raw = (high - low) / count
+def choose_ticks(low: float, high: float, count: int = 5, least_step: float = 0.0) -> list[float]:
+    """Return about `count` round numbers inside [low, high], spaced by 1, 2 or 5 times a power of ten.
+
+    Args:
+        low, high: the range.
+        count: the wanted number.
+        least_step: their least distance; 1 for what is counted.
+    """
+    raw = max((high - low) / count, least_step)
     power = 10.0 ** math.floor(math.log10(raw))
     step = next(factor * power for factor in (1, 2, 5, 10) if factor * power >= raw * (1 - 1e-9))
     first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
@@ -110,7 +119,7 @@ def _axes(frame: _Frame, x_label: str, percent: bool) -> str:
         y, text = frame.y(value), f"{value:.0%}" if percent else f"{value:.4g}"
         parts.append(f'<line x1="{_LEFT}" x2="{WIDTH - _RIGHT}" y1="{y}" y2="{y}" class="grid"/>')
         parts.append(f'<text x="{_LEFT - 8}" y="{y}" dy="4" text-anchor="end">{text}</text>')
-    for value in choose_ticks(frame.x_low, frame.x_high):
+    for value in choose_ticks(frame.x_low, frame.x_high, least_step=1.0 if frame.counts else 0.0):
         parts.append(
             f'<text x="{frame.x(value)}" y="{HEIGHT - _BOTTOM + 17}" text-anchor="middle">{_short(value)}</text>'
         )

@@ -62,14 +62,14 @@ def test_markdown_and_a_self_contained_page_are_written(make_run, tmp_path, caps
     assert run(CompareConfig(runs=tuple(map(str, paths)), out=str(tmp_path / "out"))) == 0
     printed, markdown = capsys.readouterr().out, (tmp_path / "out" / "compare.md").read_text()
     assert markdown in printed
-    assert "| demo seed 0 | eval | 32 | 75.0 % [57.9, 86.7] |" in markdown
+    assert "| demo seed 0 | 75.0 % [57.9, 86.7] |" in markdown
     assert "| demo seed 0 | demo seed 1 | 32 | 16 | 0 | 3.1e-05 | 6.1e-05 | – |" in markdown, "2 / 2^16, then twice"
     assert "| demo seed 0 | other seed 0 | 32 | 0 | 8 | 0.0078 | 0.0078 | – |" in markdown, (
         "2 / 2^8, the largest of three"
     )
     assert "Not compared" not in markdown
     for row in (line for line in markdown.splitlines() if line.startswith("|")):
-        assert row.count("|") >= 4
+        assert row.count("|") >= 3
     html = (tmp_path / "out" / "compare.html").read_text()
     assert not re.search(r"https?:", html) and "<polyline" in html and "<polygon" in html and "75.0 %" in html
 
@@ -135,3 +135,20 @@ def test_unequal_reports_are_not_compared_in_silence(make_run, tmp_path, capsys)
     assert "| demo seed 0 and demo seed 2 | their simulators differ: horizon 9 and 18 |" in printed
     assert "| demo seed 0 and old seed 0 | the second report cannot be paired: it does not say which" in printed
     assert "Over seeds\n" not in printed
+
+
+def test_labels_name_what_differs_and_the_rest_once(make_run, tmp_path, capsys):
+    """Settings that all runs share are left out of labels, and stand in full below."""
+    shared = ["algo.lr=1e-4", "sim.num_envs=128"]
+    paths = [
+        make_run("demo", 0, [1, 1, 1, 0], shared),
+        make_run("demo", 0, [1, 0, 0, 0], [*shared, "algo.epochs=2"]),
+        make_run("demo", 1, [1, 0, 0, 0], [*shared, "algo.epochs=2"]),
+    ]
+    run(CompareConfig(runs=tuple(map(str, paths)), out=str(tmp_path / "out")))
+    lines = capsys.readouterr().out.splitlines()
+    assert any(line.startswith("| run | success [95 %] |") for line in lines), "success comes first"
+    labels = ["demo seed 0", "algo.epochs=2 seed 0", "algo.epochs=2 seed 1"]
+    assert [next(i for i, line in enumerate(lines) if line.startswith(f"| {label} |")) for label in labels]
+    assert any(line.startswith("| algo.epochs=2 | 2 |") for line in lines), "the group, over seeds"
+    assert f"| algo.epochs=2 seed 1 | demo {' '.join(shared)} algo.epochs=2 |" in lines

@@ -45,3 +45,10 @@ def test_ticks_are_round_and_inside(low, high):
     assert 3 <= len(found) <= 8 and low - 1e-9 <= found[0] and found[-1] <= high + 1e-9
     assert all(step == pytest.approx(steps[0]) for step in steps)
     assert float(f"{steps[0]:.0e}") == pytest.approx(steps[0]) and f"{steps[0]:.0e}"[0] in "125"
+
+
+@pytest.mark.parametrize("last", [1, 3, 7, 8, 40])
+def test_what_is_counted_has_whole_ticks(last):
+    svg = draw_line_chart("t", [Series("", range(last + 1), [0.5] * (last + 1))], x_label="iteration", percent=True)
+    ticks = re.findall(r'text-anchor="middle">([^<]*)</text>', svg)[:-1]
+    assert ticks and all(re.fullmatch(r"\d+", tick) for tick in ticks), ticks
