@@ -50,14 +50,8 @@ class Row:
         if self.report is None or self.before is None:
             return [self.name, str(self.seed), *["not run"] * 4]
         early, late = (f"{100 * (value or 0):.0f} %" for value in (self.exploring_before, self.exploring_after))
-        return [
-            self.name,
-            str(self.seed),
-            early,
-            format_percent(self.before.success),
-            late,
-            format_percent(self.report.success),
-        ]
+        before, after = (format_percent(report.success) for report in (self.before, self.report))
+        return [self.name, str(self.seed), early, before, late, after]
 
 
 HEADINGS = ("setting", "seed", "exploring, before", "deployed, before", "exploring, after", "deployed, after")
@@ -84,13 +78,8 @@ def start_or_continue(root: Path, name: str, overrides: Sequence[str], seed: int
     if folder is not None and checkpoint.list_steps(folder.checkpoints):
         arguments = [f"resume={folder.path}", f"run.root={root}"]
     else:
-        arguments = [
-            "experiment=demo",
-            f"run.root={root}",
-            f"run.experiment={make_label(name)}",
-            f"seed={seed}",
-            *overrides,
-        ]
+        chosen = ["experiment=demo", f"run.root={root}", f"run.experiment={make_label(name)}", f"seed={seed}"]
+    arguments = [*chosen, *overrides]
     subprocess.run([sys.executable, "-m", "embodied_rl", "train", *arguments], check=False)
     return find_run(root, name, seed)
 

@@ -98,12 +98,8 @@ def measure_overhead() -> float:
 
 def predict_case(case: AheadCase, extra: float) -> float:
     """Predict the seconds of an iteration with the planner's model."""
-    costs = Costs(
-        step=LinearCost(case.simulate),
-        inference=LinearCost(case.infer),
-        update=LinearCost(case.update),
-        synchronise=extra,
-    )
+    step, inference, update = (LinearCost(seconds) for seconds in (case.simulate, case.infer, case.update))
+    costs = Costs(step=step, inference=inference, update=update, synchronise=extra)
     plan = Allocation("colocated", 1, rollout_workers=case.workers)
     return predict_iteration(costs, plan, _MANY, Workload(ENVS, DECISIONS, case.staleness, case.segments)).seconds
 

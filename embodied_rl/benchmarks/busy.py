@@ -60,12 +60,8 @@ def _train(job: tuple[TrainConfig, RunFolder, float], ranks: Ranks) -> Busy:
     for _ in range(_WARM_UP):
         trainer.step()
     ranks.barrier()
-    began, busy_before, queued_before, times = (
-        time.perf_counter(),
-        time.process_time(),
-        read_queued_seconds(),
-        list[float](),
-    )
+    times: list[float] = []
+    began, busy_before, queued_before = time.perf_counter(), time.process_time(), read_queued_seconds()
     while True:
         started = time.perf_counter()
         trainer.step()

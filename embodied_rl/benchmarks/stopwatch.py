@@ -42,11 +42,8 @@ class TurnTimes:
         medians = {
             key: {name: statistics.median(row) for name, row in rows.items()} for key, rows in asdict(self).items()
         }
-        return {
-            "rounds": len(next(iter(self.wall.values()))),
-            "seconds": medians["wall"],
-            "processor_seconds": medians["processor"],
-        }
+        rounds = len(next(iter(self.wall.values())))
+        return {"rounds": rounds, "seconds": medians["wall"], "processor_seconds": medians["processor"]}
 
 
 def take_turns(works: Mapping[str, Callable[[], object]], seconds: float, device: torch.device | str) -> TurnTimes:
