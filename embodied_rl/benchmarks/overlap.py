@@ -74,15 +74,10 @@ class Overlap:
 
 
 def find_bound(stages: Stages, slices: int, workers: int, cores: int) -> float:
-    """Compute a lower bound of a round in seconds: the policy decides for one slice after another; each slice decides,
-    sends, simulates, and sends back; and the total work is at best spread evenly over all cores.
-    """
+    """Compute a lower bound of a round in seconds, from the policy, from one slice, and from all work spread evenly."""
     simulating, inferring, message = stages.simulating, stages.inferring, stages.message
-    return max(
-        slices * inferring,
-        inferring + simulating + 2 * message,
-        slices * (workers * simulating + inferring) / cores,
-    )
+    spread = slices * (workers * simulating + inferring) / cores
+    return max(slices * inferring, inferring + simulating + 2 * message, spread)
 
 
 def measure_overlap(config: BenchConfig, slices: int, cores: int) -> Overlap:

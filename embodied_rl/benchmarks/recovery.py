@@ -4,8 +4,7 @@ import os
 import signal
 import statistics
 import time
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -34,10 +33,6 @@ class SimulatorRecovery:
     recovered: float
     envs: int
     kills: int
-
-    def summary(self) -> dict[str, Any]:
-        """Return the measurement as a dictionary for the report."""
-        return asdict(self)
 
     def __str__(self) -> str:
         return (

@@ -130,7 +130,7 @@ def measure_pipeline(config: BenchConfig) -> dict[str, Any]:
     for line in live.make_remarks(runs, costs.costs, choice.make_workload(config)):
         print(line)
     found = {"cases": [case.summary() for case in cases], "live": [run.summary() for run in runs]}
-    others = {"transport": [each.summary() for each in carried], "recovery": lost.summary()}
+    others = {"transport": [each.summary() for each in carried], "recovery": asdict(lost)}
     return {"predicted": before, **found, **others}
 
 
