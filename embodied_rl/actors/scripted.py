@@ -7,20 +7,26 @@ import numpy as np
 from embodied_rl.interfaces.policy import NoiseKeys
 from embodied_rl.interfaces.sim import Array, Observation, SimulatorSpec
 
+Operator = Callable[[], Array]
+"""Returns the actions of all environments of a simulator, float32 [n, A]."""
+
 
 class OperatorPolicy:
     """The scripted operator of one simulator as a policy, one control step per decision.
 
     The operator sees the simulator, not the observation, so a row is identified by its episode: `row_of` maps an
     episode's index to its environment.
+
+    Attributes:
+        operator: the operator; another one takes its place when the simulator is replaced.
     """
 
-    def __init__(self, operator: Callable[[], Array], row_of: Callable[[int], int]) -> None:
-        self._operator, self._row_of = operator, row_of
+    def __init__(self, operator: Operator, row_of: Callable[[int], int]) -> None:
+        self.operator, self._row_of = operator, row_of
 
     def infer(self, observation: Observation, keys: NoiseKeys) -> Array:
         """Return the operator's actions, float32 [n, 1, A]; see `DeployedPolicy`."""
-        return self._operator()[[self._row_of(int(index)) for index in keys.episode], None]
+        return self.operator()[[self._row_of(int(index)) for index in keys.episode], None]
 
 
 class RandomPolicy:

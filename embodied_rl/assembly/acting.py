@@ -1,18 +1,24 @@
 """The choice of a policy by a word on the command line: `expert`, `random`, or a checkpoint."""
 
 from difflib import get_close_matches
+from itertools import count
 from pathlib import Path
 
 from embodied_rl.actors.kinds import deploy_actor
-from embodied_rl.actors.scripted import OperatorPolicy, RandomPolicy
+from embodied_rl.actors.scripted import Operator, OperatorPolicy, RandomPolicy
 from embodied_rl.assembly import build
 from embodied_rl.checkpoints.policy_file import read_metadata
 from embodied_rl.config.schema import CollectConfig, PlayConfig
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.policy import Actor, DeployedPolicy
-from embodied_rl.interfaces.sim import Operated, Simulator
+from embodied_rl.interfaces.sim import Array, Operated, Simulator
+from embodied_rl.processes.handle import GaveUp
+from embodied_rl.processes.local import InlineHandle
+from embodied_rl.simulators.kind import SimulatorKind
 
 WORDS = ("expert", "random")
+RESTARTS = 3
+"""How often a scripted operator's simulator is replaced in one evaluation."""
 
 
 def load_deployed(text: str) -> Actor:
@@ -43,6 +49,25 @@ def find_policy_file(text: str) -> Path:
     return build.resolve_policy_file(text)
 
 
+def open_expert(kind: SimulatorKind, name: str) -> tuple[OperatorPolicy, InlineHandle]:
+    """Return a simulator of one environment and its operator as a policy; both are replaced if their process dies.
+
+    Raises:
+        UserError: the simulator has no operator.
+    """
+    policy = OperatorPolicy(_refuse, lambda index: 0)
+    builds = count()
+
+    def build() -> Simulator:
+        if next(builds) > RESTARTS:
+            raise GaveUp(f"{name}: its process died more than {RESTARTS} times; see above for the first cause")
+        simulator = kind.build(1)
+        policy.operator = _find_operator(simulator)
+        return simulator
+
+    return policy, InlineHandle(build, name)
+
+
 def choose_policy(text: str, simulator: Simulator, num_envs: int) -> DeployedPolicy:
     """Return the policy for a word, for episodes whose indices count from 0 and fill a simulator row by row.
 
@@ -52,8 +77,16 @@ def choose_policy(text: str, simulator: Simulator, num_envs: int) -> DeployedPol
     if text == "random":
         return RandomPolicy(simulator.spec)
     if text == "expert":
-        if not isinstance(simulator, Operated):
-            raise UserError("policy=expert: this simulator has no scripted operator; give a checkpoint, or random.")
-        return OperatorPolicy(simulator.expert(), lambda index: index % num_envs)
+        return OperatorPolicy(_find_operator(simulator), lambda index: index % num_envs)
     find_policy_file(text)
     return load_deployed(text)
+
+
+def _find_operator(simulator: Simulator) -> Operator:
+    if not isinstance(simulator, Operated):
+        raise UserError("policy=expert: this simulator has no scripted operator; give a checkpoint, or random.")
+    return simulator.expert()
+
+
+def _refuse() -> Array:
+    raise AssertionError("the operator belongs to a simulator, which is built first")

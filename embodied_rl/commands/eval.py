@@ -11,7 +11,8 @@ from rich.console import Console
 from rich.table import Table
 
 from embodied_rl.actors.embodiment import Embodiment
-from embodied_rl.assembly.acting import WORDS, choose_policy, find_policy_file, load_deployed
+from embodied_rl.actors.scripted import RandomPolicy
+from embodied_rl.assembly.acting import WORDS, find_policy_file, load_deployed, open_expert
 from embodied_rl.checkpoints.policy_file import read_metadata
 from embodied_rl.config import freeze as configuration
 from embodied_rl.config.freeze import freeze_config
@@ -28,9 +29,8 @@ from embodied_rl.evaluate.protocol import EpisodeResult, evaluate_policy
 from embodied_rl.evaluate.report import Rate, Report, Summary
 from embodied_rl.evaluate.video import film_episodes
 from embodied_rl.interfaces.errors import UserError
-from embodied_rl.interfaces.policy import Actor
+from embodied_rl.interfaces.policy import Actor, DeployedPolicy
 from embodied_rl.processes.handle import Handle
-from embodied_rl.processes.local import wrap_simulator
 from embodied_rl.runs import provenance
 from embodied_rl.runs.atomic_write import make_folder
 from embodied_rl.runs.folder import RunFolder, make_evaluation_folder
@@ -107,13 +107,12 @@ def find_policy(config: EvalConfig) -> tuple[str, Path | None]:
 
 
 def run_part(part: EvaluationPart, actor: Actor | None, who: str, config: EvalConfig) -> list[EpisodeResult]:
-    """Run the episodes of a part: a checkpoint in several simulators, the operator or random actions in one."""
-    if actor is not None:
-        return evaluate_parallel(actor, part, config)
-    with closing(part.kind.build(1)) as simulator:
-        scripted = choose_policy(who, simulator, 1)
-        handle = wrap_simulator(simulator, "evaluation simulator")
-        return evaluate_policy(scripted, [handle], part.spec, part.episodes, config.seed, 1, None, config.ablate)
+    """Run the episodes of a part: the operator in one environment, any other policy in several simulators."""
+    if who != "expert":
+        return evaluate_parallel(actor or RandomPolicy(part.spec), part, config)
+    policy, handle = open_expert(part.kind, "evaluation simulator")
+    with closing(handle):
+        return evaluate_policy(policy, [handle], part.spec, part.episodes, config.seed, 1, None, config.ablate)
 
 
 def find_run(file: Path) -> RunFolder | None:
@@ -144,7 +143,7 @@ def find_simulator(file: Path, folder: RunFolder | None, change: SimChange) -> S
     return freeze_config(SimNode, {str(key): value for key, value in said.items()}, "sim")
 
 
-def evaluate_parallel(actor: Actor, part: EvaluationPart, config: EvalConfig) -> list[EpisodeResult]:
+def evaluate_parallel(actor: DeployedPolicy, part: EvaluationPart, config: EvalConfig) -> list[EpisodeResult]:
     """Evaluate with one simulator per part of the plan, each in its own process if several run on the CPU."""
     kind, spec, episodes = part.kind, part.spec, part.episodes
     processes = min(config.plan.parts, len(episodes))

@@ -1,0 +1,67 @@
+"""A scripted operator and its simulator are replaced together when their process dies."""
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from embodied_rl.assembly.acting import RESTARTS, open_expert
+from embodied_rl.evaluate.protocol import EpisodeResult, enumerate_episodes, evaluate_policy
+from embodied_rl.interfaces.errors import UserError
+from embodied_rl.processes.handle import GaveUp, WorkerDied
+from embodied_rl.simulators.kind import SimulatorKind
+from embodied_rl.testing.fake_simulator import FakeSimulator
+from embodied_rl_sims.tabletop import Tabletop
+
+CONFIG = Tabletop.Config(horizon=40, image_size=16)
+
+
+class Fragile(Tabletop):
+    """A tabletop whose process dies when its operator, or the simulator, is asked for the n-th time."""
+
+    def __init__(self, num_envs: int, dies: str, at: int) -> None:
+        super().__init__(CONFIG, num_envs)
+        self.dies, self.left = dies, at
+
+    def _count(self, what: str) -> None:
+        self.left -= what == self.dies
+        if self.left < 0:
+            raise WorkerDied(f"the simulator died when it was asked for {what}")
+
+    def step(self, *args: Any) -> Any:
+        self._count("a step")
+        return super().step(*args)
+
+    def expert(self) -> Any:
+        operator = super().expert()
+
+        def act() -> Any:
+            self._count("an action")
+            return operator()
+
+        return act
+
+
+def run_expert(dies: str, at: list[int]) -> list[EpisodeResult]:
+    """Three episodes; the simulators that are built one after another die at these calls, the ones after them never."""
+    moments = iter(at)
+    build = lambda num_envs: Fragile(num_envs, dies, next(moments, 10**9))  # noqa: E731
+    policy, handle = open_expert(cast("SimulatorKind", SimpleNamespace(build=build)), "the simulator")
+    spec = Tabletop.spec_of(CONFIG)
+    return evaluate_policy(policy, [handle], spec, enumerate_episodes(spec, "eval", 3), 0, 1, None)
+
+
+@pytest.mark.parametrize("dies", ["a step", "an action"])
+def test_a_death_costs_time_alone(dies: str) -> None:
+    assert run_expert(dies, [5, 45]) == run_expert(dies, [])
+
+
+def test_one_that_dies_again_and_again_is_given_up() -> None:
+    with pytest.raises(GaveUp, match=f"died more than {RESTARTS} times"):
+        run_expert("a step", [3] * 99)
+
+
+def test_a_simulator_without_an_operator_is_refused() -> None:
+    kind = SimpleNamespace(build=FakeSimulator)
+    with pytest.raises(UserError, match="no scripted operator"):
+        open_expert(cast("SimulatorKind", kind), "the simulator")
