@@ -44,8 +44,7 @@ class Fragile(Tabletop):
 
 def run_expert(dies: str, at: list[int]) -> list[EpisodeResult]:
     """Three episodes; the simulators that are built one after another die at these calls, the ones after them never."""
-    moments = iter(at)
-    build = lambda num_envs: Fragile(num_envs, dies, next(moments, 10**9))  # noqa: E731
+    build = lambda num_envs: Fragile(num_envs, dies, at.pop(0) if at else 10**9)  # noqa: E731
     policy, handle = open_expert(cast("SimulatorKind", SimpleNamespace(build=build)), "the simulator")
     spec = Tabletop.spec_of(CONFIG)
     return evaluate_policy(policy, [handle], spec, enumerate_episodes(spec, "eval", 3), 0, 1, None)
@@ -57,8 +56,10 @@ def test_a_death_costs_time_alone(dies: str) -> None:
 
 
 def test_one_that_dies_again_and_again_is_given_up() -> None:
+    moments = [3] * 99
     with pytest.raises(GaveUp, match=f"died more than {RESTARTS} times"):
-        run_expert("a step", [3] * 99)
+        run_expert("a step", moments)
+    assert len(moments) == 99 - 1 - RESTARTS, "one at first, and as many as may take its place"
 
 
 def test_a_simulator_without_an_operator_is_refused() -> None:
