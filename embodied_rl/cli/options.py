@@ -69,7 +69,9 @@ def parse_arguments(command: Command, arguments: Sequence[str]) -> Options:
     words = [text for text in rest if text not in overrides]
     hydra = [*(typed.hydra or []), *([] if typed.cfg in (None, "job") else [f"--cfg={typed.cfg}"])]
     folder, show = read_config_folder(typed.config_dir), typed.cfg == "job"
-    return Options((*overrides, *_words(command, words)), typed.dry_run, show, typed.multirun, folder, tuple(hydra))
+    return Options(
+        (*overrides, *_words(command, words, overrides)), typed.dry_run, show, typed.multirun, folder, tuple(hydra)
+    )
 
 
 def read_config_folder(text: str | None) -> Path | None:
@@ -88,7 +90,7 @@ def _unknown_option(text: str) -> str:
     )
 
 
-def _words(command: Command, words: Sequence[str]) -> list[str]:
+def _words(command: Command, words: Sequence[str], overrides: Sequence[str]) -> list[str]:
     """Turn plain words into an override of the command's key for words."""
     if not words:
         return []
@@ -97,6 +99,9 @@ def _words(command: Command, words: Sequence[str]) -> list[str]:
             f"'{words[0]}' is not a setting: {command.name} takes key=value, such as "
             f"{(command.examples[0] or 'run.root=runs').split()[0]}."
         )
+    key = command.words.key
+    if typed := next((text for text in overrides if text.partition("=")[0] == key), None):
+        raise UserError(f"'{words[0]}' and {typed} both say {key}: leave one of them out.")
     if command.words.many:
         return [f"{command.words.key}=[{','.join(_quoted(word) for word in words)}]"]
     if len(words) > 1:

@@ -16,7 +16,7 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
-from embodied_rl.config.renamed import describe_renamed
+from embodied_rl.config.renamed import describe_renamed, find_synonym
 from embodied_rl.interfaces.errors import UserError
 
 
@@ -47,7 +47,8 @@ def join_key(where: str, key: str) -> str:
 
 def suggest_name(name: str, known: Sequence[str]) -> str:
     """Return " Did you mean 'x'?" with the closest known name, and list all known names if there are at most 24."""
-    close = get_close_matches(name, known, n=1, cutoff=0.5)
+    same = find_synonym(name, known)
+    close = [same] if same else get_close_matches(name, known, n=1, cutoff=0.5)
     hint = f" Did you mean '{close[0]}'?" if close else ""
     return f"{hint} Known: {', '.join(known)}." if known and len(known) <= 24 else hint
 
@@ -159,6 +160,8 @@ def _unknown_key(kind: type[DataclassInstance], key: str, where: str) -> str:
         return f"unknown key '{join_key(where, key)}'.{renamed}"
     deepest_first = sorted(reversed(list_key_paths(kind, where)), key=lambda path: -path.count("."))
     below = {path.rpartition(".")[2]: path for path in deepest_first}
+    if same := find_synonym(join_key(where, key), list(below.values())):
+        return f"unknown key '{join_key(where, key)}'. Did you mean '{same}'?"
     close = get_close_matches(key, list(below), n=1)
     elsewhere = f" Did you mean '{below[close[0]]}'?" if close else ""
     return f"unknown key '{join_key(where, key)}'.{elsewhere or suggest_name(join_key(where, key), siblings)}"

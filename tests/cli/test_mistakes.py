@@ -148,6 +148,29 @@ def test_where_results_cannot_go_is_found_before_anything_runs(run) -> None:
         assert code == 2 and "out=/etc/passwd/x: /etc/passwd is a file" in err and "run.root" not in err
 
 
+@pytest.mark.parametrize(
+    ("typed", "expected"),
+    [
+        ("train algo.learning_rate=1e-4", "unknown key 'algo.learning_rate'. Did you mean 'algo.lr'?"),
+        ("train algo.batch_size=64", "unknown key 'algo.batch_size'. Did you mean 'algo.minibatch'?"),
+        ("train n_envs=4", "unknown key 'n_envs'. Did you mean 'sim.num_envs'?"),
+        ("train algo=ppo", "unknown algo 'ppo'. Did you mean 'flow_sde'?"),
+        ("train algo.lr_finla=0", "unknown key 'algo.lr_finla'. Did you mean 'algo.lr_final'?"),
+    ],
+)
+def test_the_words_of_other_libraries_are_understood(run, typed: str, expected: str) -> None:
+    code, _, err = run(*typed.split(), "--dry-run")
+    assert code == 2 and expected in err
+
+
+@pytest.mark.parametrize("command", ["eval", "play", "collect"])
+def test_a_policy_may_be_typed_as_a_plain_word(run, command: str) -> None:
+    code, out, err = run(command, "expert", "sim=tabletop", "--dry-run")
+    assert code == 0 and "sound" in out, err
+    code, _, err = run(command, "expert", "policy=random", "--dry-run")
+    assert code == 2 and "'expert' and policy=random both say policy" in err
+
+
 @pytest.mark.process
 @pytest.mark.parametrize("unbuffered", ["", "1"])
 def test_a_reader_that_has_seen_enough_is_no_error(unbuffered: str) -> None:
