@@ -16,6 +16,7 @@ from embodied_rl.planner.costs import CostFile
 from embodied_rl.planner.model import Workload
 from embodied_rl.planner.resources import Resources
 from embodied_rl.planner.search import Candidate, Choice
+from embodied_rl.runs import provenance
 from embodied_rl.runs.atomic_write import make_folder, write_text
 from embodied_rl.runs.folder import PLAN
 
@@ -36,6 +37,8 @@ def run(config: PlanConfig) -> None:
     forced = choice.predict_configured(config, measured, resources)
     console.print(make_plan_table(found, forced))
     console.print(explain_choice(found, measured, resources, work), soft_wrap=True)
+    if doubt := describe_origin(measured, resources):
+        console.print(doubt, soft_wrap=True)
     if forced is not None and (warning := choice.describe_loss(Choice(forced, (found.best,)))):
         console.print(warning, soft_wrap=True)
     if resources.nodes:
@@ -62,6 +65,20 @@ def read_or_measure_costs(config: PlanConfig, resources: Resources, folder: Path
     auto.keep_costs(measured, choice.find_cost_file(config))
     print(f"Written: {folder / 'costs.json'}")
     return measured
+
+
+def describe_origin(measured: CostFile, resources: Resources) -> str | None:
+    """Return a warning if the costs were measured on another kind of machine than they are used for, else None."""
+    cores, cpu = measured.about.get("cores"), measured.about.get("cpu")
+    if cores is None or cpu is None:
+        return None  # costs that were written by hand say what they assume
+    if resources.devices:
+        return (
+            f"These costs were measured on {cores} cores of {cpu}. For {resources.devices} accelerators they say "
+            "nothing: the figures above take an accelerator to be as fast as one of those cores."
+        )
+    here = provenance.describe_hardware()["cpu"]
+    return None if cpu == here else f"These costs were measured on {cpu}; this machine has {here}."
 
 
 def make_plan_table(made: Choice, forced: Candidate | None) -> Table:
@@ -100,14 +117,14 @@ def make_cells(item: Candidate, best: Candidate) -> list[str]:
 
 
 def explain_choice(made: Choice, measured: CostFile, resources: Resources, work: Workload) -> str:
-    """Return a text that explains the choice with r and f of the stage costs."""
+    """Return a text that explains the choice: what overlap and slices can gain, by the measured stages."""
     share = work.envs // max(1, made.best.allocation.ranks)
     ratio, fixed = measured.costs.ratio(share), measured.costs.fixed_share(share)
     gain = (1 + ratio) / (1 + fixed)
     lines = [
-        f"With {share} environments at once the smaller of simulation and inference is r = {ratio:.2f} of the larger, "
-        f"of which f = {fixed:.2f} does not shrink with their number. Overlap gains 1 + r = {1 + ratio:.2f} at most, "
-        f"and two slices (1 + r) / (1 + f) = {gain:.2f}, where each stage has a device of its own.",
+        f"With {share} environments at once, simulating and inferring side by side instead of in turn is at most "
+        f"{1 + ratio:.2f} times as fast, and in two slices {gain:.2f} times, if each has a device of its own. The "
+        f"shorter stage takes {ratio:.0%} of the longer one, of which {fixed:.0%} stays however few environments.",
         f"Chosen: {made.best.allocation}; the simplest of those within 2 % of the fastest.",
     ]
     if not resources.devices:

@@ -65,8 +65,8 @@ def describe_loss(found: Choice) -> str | None:
     if slower <= LOSS:
         return None
     return (
-        f"This plan is predicted to be a loss: {found.best.allocation} takes {mine.seconds:.2f} s an iteration, "
-        f"{rivals[0].allocation} {best.seconds:.2f} s, {slower:.0%} less. plan=auto would take the better one."
+        f"Another plan is predicted to be faster: {found.best.allocation} takes {mine.seconds:.2f} s an iteration, "
+        f"{rivals[0].allocation} {best.seconds:.2f} s, {slower:.0%} less. plan=auto takes the faster one."
     )
 
 

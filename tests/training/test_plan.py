@@ -71,6 +71,15 @@ def test_costs_of_another_machine_are_planned_with(typed, costs, tmp_path) -> No
     assert not (tmp_path / "elsewhere" / "costs.json").exists()  # nothing was measured
 
 
+def test_costs_of_cores_do_not_pass_for_those_of_accelerators(typed, costs, tmp_path) -> None:
+    content = json.loads(Path(costs).read_text()) | {"about": {"cores": 2, "cpu": "Some Processor 3000"}}
+    (tmp_path / "cores.json").write_text(json.dumps(content))
+    _, out, _ = typed(*PLAN, f"costs={tmp_path / 'cores.json'}", "resources=8xgpu")
+    assert "measured on 2 cores of Some Processor 3000. For 8 accelerators they say nothing" in " ".join(out.split())
+    _, out, _ = typed(*PLAN, f"costs={tmp_path / 'cores.json'}", "resources=2xcore")
+    assert "measured on Some Processor 3000; this machine has" in " ".join(out.split())
+
+
 def test_accelerators_are_planned_for(typed, costs) -> None:
     code, out, _ = typed(*PLAN, f"costs={costs}", "resources=8xgpu:80GB")
     assert code == 0
@@ -193,7 +202,7 @@ def test_what_auto_chooses_cannot_be_set(typed, key) -> None:
 def test_a_prescribed_plan_that_loses_is_told_so(typed, store, tmp_path) -> None:
     store.write_text(CostFile(TWO_ARE_BETTER, {"measured": "long ago"}).text())
     code, out, _ = typed(*FORCED, "plan=colocated", "plan.ranks=1")
-    assert code == 0 and "predicted to be a loss: colocated, 1 rank" in out and "plan=auto would" in out
+    assert code == 0 and "Another plan is predicted to be faster: colocated, 1 rank" in out and "plan=auto takes" in out
     run = max((tmp_path / "runs" / "train").iterdir(), key=lambda path: path.stat().st_mtime)
     written = json.loads((run / "plan.json").read_text())
     assert written["chosen"]["allocation"]["ranks"] == 1 and written["chosen"]["prediction"]["seconds"] > 0
