@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from embodied_rl.actors.embodiment import Embodiment
-from embodied_rl.checkpoints import detection, fitting, weight_names
+from embodied_rl.checkpoints import detection, fitting, tensor_files, weight_names
 from embodied_rl.checkpoints.foreign import FoundCheckpoint
 from embodied_rl.config.freeze import freeze_config
 from embodied_rl.config.schema import PolicyNode
@@ -98,7 +98,7 @@ def _tokenizer(found: FoundCheckpoint, node: PolicyNode) -> str:
     file = path / "tokenizer.json" if path.is_dir() else path
     if not file.is_file():
         raise UserError(f"policy.tokenizer={node.tokenizer}: there is no {file}.")
-    return file.read_text(encoding="utf-8")
+    return tensor_files.read_text(file)
 
 
 def find_network_sizes(found: FoundCheckpoint, cls: type[Any], given: Mapping[str, object]) -> Any:

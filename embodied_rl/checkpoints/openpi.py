@@ -48,7 +48,7 @@ def read_folder(folder: Path, asset: str | None = None) -> FoundCheckpoint:
         tensors=found,
         statistics=_statistics(folder, asset, "quantiles" if policy == "pi05" else "mean_std"),
         cameras=CAMERAS,
-        tokenizer=tokenizer.read_text(encoding="utf-8") if tokenizer.is_file() else "",
+        tokenizer=tensor_files.read_text(tokenizer) if tokenizer.is_file() else "",
         files=tensor_files.read_contents(folder, [*folder.glob("*.json"), *folder.glob("assets/**/*.json")]),
     )
 
