@@ -17,6 +17,7 @@ from safetensors.torch import load_file
 from embodied_rl.actors.normalisation import Normalisation
 from embodied_rl.checkpoints import lerobot_processors, lerobot_settings, tensor_files
 from embodied_rl.checkpoints.foreign import FoundCheckpoint, FoundStatistics
+from embodied_rl.checkpoints.lerobot_processors import NORMALISER, TOKENIZER
 from embodied_rl.learning.checkpoint import CheckpointError
 
 CONFIG, BEFORE, AFTER = "config.json", "policy_preprocessor.json", "policy_postprocessor.json"
@@ -53,7 +54,7 @@ def read_folder(folder: Path, asset: str | None = None) -> FoundCheckpoint:
         format="lerobot",
         folder=folder,
         policy=policy,
-        config=config | _prompt_length(before),
+        config=config | _said_by_steps(before),
         tensors=tensor_files.find_tensors(folder),
         statistics=_statistics(folder, config, before, after),
         cameras=tuple(
@@ -74,7 +75,7 @@ def read_folder(folder: Path, asset: str | None = None) -> FoundCheckpoint:
 def _statistics(
     folder: Path, config: Mapping[str, Any], before: lerobot_processors.Steps, after: lerobot_processors.Steps
 ) -> FoundStatistics:
-    step = before.get(lerobot_processors.NORMALISER, {})
+    step = before.get(NORMALISER, {})
     _modes(step.get("config", {}), config, folder / (BEFORE if step else CONFIG))
     if "state_file" not in step:
         return FoundStatistics(None, None, str(folder / BEFORE))
@@ -120,10 +121,11 @@ def _tensors(file: Path) -> dict[str, torch.Tensor]:
         raise CheckpointError(f"{file} is damaged, or no safetensors file: {error}.") from error
 
 
-def _prompt_length(before: lerobot_processors.Steps) -> dict[str, int]:
-    """Return the configuration's prompt length as the tokenizer's step has it, which counts in lerobot."""
-    told = before.get(lerobot_processors.TOKENIZER, {}).get("config", {})
-    return {"tokenizer_max_length": told["max_length"]} if "max_length" in told else {}
+def _said_by_steps(before: lerobot_processors.Steps) -> dict[str, Any]:
+    """Return the entries of the configuration that lerobot takes from the steps: prompt length and normalisation."""
+    words, scale = (before.get(name, {}).get("config", {}) for name in (TOKENIZER, NORMALISER))
+    length = {"tokenizer_max_length": words["max_length"]} if "max_length" in words else {}
+    return length | ({"normalization_mapping": scale["norm_map"]} if "norm_map" in scale else {})
 
 
 def _features(config: Mapping[str, Any]) -> dict[str, int]:

@@ -11,7 +11,7 @@ from safetensors.torch import load_file, save_file
 pytest.importorskip("transformers")
 
 from tests.support import pi_sizes as sizes
-from tests.support.building_checkpoints import PROMPT_STEP, lerobot, simulator
+from tests.support.building_checkpoints import PROMPT_STEP, lerobot, simulator, statistics
 from tests.support.using_checkpoints import attach, attach_any, smolvla_folder
 
 BEFORE, AFTER = "policy_preprocessor.json", "policy_postprocessor.json"
@@ -160,6 +160,19 @@ def test_the_length_of_prompts_is_that_of_the_step(tmp_path: Path) -> None:
     change(folder, BEFORE, set_in("tokenizer_processor", max_length=31))
     network, robot = attach(folder, "pi0")
     assert robot.token_length == network.spec.token_length == 31
+
+
+def test_statistics_from_elsewhere_are_read_in_the_mode_of_the_step(tmp_path: Path) -> None:
+    """As lerobot does with a data set's, whatever the configuration says."""
+    folder = lerobot(tmp_path / "folder", "pi0")
+    modes = {"VISUAL": "IDENTITY", "STATE": "MIN_MAX", "ACTION": "QUANTILES"}
+    change(folder, BEFORE, set_in("normalizer_processor", norm_map=modes))
+    change(folder, AFTER, set_in("unnormalizer_processor", norm_map=modes))
+    known = {name: {k: v.tolist() for k, v in values.items()} for name, values in statistics().items()}
+    file = tmp_path / "stats.json"
+    file.write_text(json.dumps({"observation.state": known["state"], "action": known["action"]}))
+    _, robot = attach(folder, "pi0", statistics=str(file))
+    assert (robot.state.kind, robot.action.kind) == ("min_max", "quantiles")
 
 
 def test_names_of_views_may_have_been_changed_before(tmp_path: Path) -> None:
