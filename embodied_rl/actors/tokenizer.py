@@ -61,7 +61,9 @@ def count_ids(tokenizer: str) -> int:
 
 @lru_cache(maxsize=4)
 def load_tokenizer(tokenizer: str) -> Any:
-    """Create a `tokenizers.Tokenizer` from the content of its tokenizer.json.
+    """Create a `tokenizers.Tokenizer` from the content of its tokenizer.json, without padding and truncation.
+
+    A tokenizer that is saved after use holds both. Prompts are padded here, and one that is too long is an error.
 
     Raises:
         UserError: the content is damaged, or no tokenizer.
@@ -69,9 +71,12 @@ def load_tokenizer(tokenizer: str) -> Any:
     from tokenizers import Tokenizer
 
     try:
-        return Tokenizer.from_str(tokenizer)
+        loaded = Tokenizer.from_str(tokenizer)
     except Exception as error:  # noqa: BLE001 - the library raises plain exceptions
         raise UserError(f"The tokenizer is damaged, or no tokenizer.json: {error}") from None
+    loaded.no_padding()
+    loaded.no_truncation()
+    return loaded
 
 
 def make_word_tokenizer(words: Sequence[str]) -> str:

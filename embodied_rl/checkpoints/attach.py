@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from embodied_rl.actors.embodiment import Embodiment
-from embodied_rl.checkpoints import detection, fitting, weight_names
+from embodied_rl.checkpoints import detection, fitting, tensor_files, unsupported, weight_names
 from embodied_rl.checkpoints.foreign import FoundCheckpoint
+from embodied_rl.config import plugins
 from embodied_rl.config.freeze import freeze_config
 from embodied_rl.config.schema import PolicyNode
 from embodied_rl.interfaces.errors import UserError
@@ -36,11 +37,19 @@ def attach_network(
     """
     found = detection.read_checkpoint(path, find_asset(node))
     if found.policy not in (None, node.name):
-        raise CheckpointError(f"{path} holds policy {found.policy!r}, not {node.name!r}: set policy={found.policy}.")
+        raise CheckpointError(f"{path} holds policy {found.policy!r}, not {node.name!r}{_advise(found.policy)}")
     options = find_network_sizes(found, cls, node.options)
     attached = _embodiment(found, node, spec, options)
     built = _loaded(found, lambda: make(cls, options)(attached, ()))
     return built, attached
+
+
+def _advise(policy: str) -> str:
+    """Return what to do about a checkpoint of this policy: to set it, if there is such a policy."""
+    if policy in plugins.list_names("policies"):
+        return f": set policy={policy}."
+    what = unsupported.name_network({"type": policy})
+    return f", and {what} is not supported yet; supported are {unsupported.SUPPORTED}."
 
 
 def _loaded(found: FoundCheckpoint, build: Callable[[], FlowBackbone]) -> FlowBackbone:
@@ -98,7 +107,7 @@ def _tokenizer(found: FoundCheckpoint, node: PolicyNode) -> str:
     file = path / "tokenizer.json" if path.is_dir() else path
     if not file.is_file():
         raise UserError(f"policy.tokenizer={node.tokenizer}: there is no {file}.")
-    return file.read_text(encoding="utf-8")
+    return tensor_files.read_text(file)
 
 
 def find_network_sizes(found: FoundCheckpoint, cls: type[Any], given: Mapping[str, object]) -> Any:

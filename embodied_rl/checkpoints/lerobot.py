@@ -15,12 +15,13 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 
 from embodied_rl.actors.normalisation import Normalisation
-from embodied_rl.checkpoints import tensor_files
+from embodied_rl.checkpoints import lerobot_processors, lerobot_settings, tensor_files
 from embodied_rl.checkpoints.foreign import FoundCheckpoint, FoundStatistics
+from embodied_rl.checkpoints.lerobot_processors import NORMALISER, TOKENIZER
 from embodied_rl.learning.checkpoint import CheckpointError
 
 CONFIG, BEFORE, AFTER = "config.json", "policy_preprocessor.json", "policy_postprocessor.json"
-STATE, ACTION, IMAGES = "observation.state", "action", "observation.images."
+STATE, ACTION, IMAGES = lerobot_processors.STATE, "action", lerobot_settings.IMAGES
 EMPTY_CAMERA = "empty_camera_"
 KINDS = {"IDENTITY": "identity", "MEAN_STD": "mean_std", "MIN_MAX": "min_max", "QUANTILES": "quantiles"}
 BOUNDS = {"min_max": ("min", "max"), "quantiles": ("q01", "q99")}
@@ -44,16 +45,18 @@ def read_folder(folder: Path, asset: str | None = None) -> FoundCheckpoint:
     if asset is not None:
         raise CheckpointError(f"policy.statistics={asset}: there is no such file or folder.")
     config = tensor_files.parse_json(folder / CONFIG)
-    steps = _steps(folder / BEFORE)
-    relative = steps.get("relative_actions_processor", {}).get("config", {})
+    lerobot_settings.check_settings(config, folder / CONFIG)
+    policy = str(config["type"]) if "type" in config else None
+    before, after = lerobot_processors.read_processors(folder / BEFORE, folder / AFTER, policy)
+    relative = before.get(lerobot_processors.RELATIVE, {}).get("config", {})
     names = tuple(relative.get("action_names") or ())
     return FoundCheckpoint(
         format="lerobot",
         folder=folder,
-        policy=str(config["type"]) if "type" in config else None,
-        config=config,
+        policy=policy,
+        config=config | _said_by_steps(before),
         tensors=tensor_files.find_tensors(folder),
-        statistics=_statistics(folder, config, steps),
+        statistics=_statistics(folder, config, before, after),
         cameras=tuple(
             name.removeprefix(IMAGES)
             for name in config.get("input_features", {})
@@ -69,33 +72,46 @@ def read_folder(folder: Path, asset: str | None = None) -> FoundCheckpoint:
     )
 
 
-def _steps(file: Path) -> dict[str, dict[str, Any]]:
-    """Return the processor steps by their registered names."""
-    if not file.is_file():
-        return {}
-    listed = tensor_files.parse_json(file).get("steps")
-    if not isinstance(listed, list) or not all(isinstance(step, dict) for step in listed):
-        raise CheckpointError(f"{file} is damaged: its 'steps' should be a list of mappings.")
-    return {str(step.get("registry_name", step.get("class"))): step for step in listed}
-
-
-def _statistics(folder: Path, config: Mapping[str, Any], steps: Mapping[str, Mapping[str, Any]]) -> FoundStatistics:
-    step = steps.get("normalizer_processor")
-    if step is None or "state_file" not in step:
+def _statistics(
+    folder: Path, config: Mapping[str, Any], before: lerobot_processors.Steps, after: lerobot_processors.Steps
+) -> FoundStatistics:
+    step = before.get(NORMALISER, {})
+    _modes(step.get("config", {}), config, folder / (BEFORE if step else CONFIG))
+    if "state_file" not in step:
         return FoundStatistics(None, None, str(folder / BEFORE))
-    file = folder / Path(step["state_file"]).name
+    state, action = (_normalisation(folder, config, step, BEFORE, key) for key in ("STATE", "ACTION"))
+    undone = after.get(lerobot_processors.UNNORMALISER, {})
+    if "state_file" in undone and _normalisation(folder, config, undone, AFTER, "ACTION") != action:
+        raise CheckpointError(f"{folder / AFTER} normalises actions by other statistics than {BEFORE}; not supported.")
+    return FoundStatistics(state, action, where=str(folder / Path(step["state_file"]).name))
+
+
+def _normalisation(
+    folder: Path, config: Mapping[str, Any], step: Mapping[str, Any], named_in: str, key: str
+) -> Normalisation | None:
+    """Return the normalisation of state or action that a step does; `named_in`: the file of the step."""
+    file, told = folder / Path(step["state_file"]).name, step.get("config", {})
     if not file.is_file():
-        raise CheckpointError(f"{folder / BEFORE} names {file.name}, which is missing.")
-    values, told = _tensors(file), step.get("config", {})
-    kinds = told.get("norm_map") or config.get("normalization_mapping", {})
-    epsilon, features = float(told.get("eps", 1e-8)), _features(config)
-    both = (
-        Normalisation.identity(features[name])
-        if kinds.get(key, "IDENTITY") == "IDENTITY" and name in features
-        else read_normalisation(values, name, kinds.get(key, "IDENTITY"), epsilon, file)
-        for key, name in (("STATE", STATE), ("ACTION", ACTION))
-    )
-    return FoundStatistics(*both, where=str(file))
+        raise CheckpointError(f"{folder / named_in} names {file.name}, which is missing.")
+    name, mode = {"STATE": STATE, "ACTION": ACTION}[key], _modes(told, config, folder / named_in).get(key, "IDENTITY")
+    features = _features(config)
+    if mode == "IDENTITY" and name in features:
+        return Normalisation.identity(features[name])
+    if key == "STATE" and "features" in told and told["features"].get(STATE, {}).get("type") != "STATE":
+        raise CheckpointError(f"{folder / named_in} leaves {STATE} out of what it normalises; not supported.")
+    return read_normalisation(_tensors(file), name, mode, float(told.get("eps", 1e-8)), file)
+
+
+def _modes(told: Mapping[str, Any], config: Mapping[str, Any], file: Path) -> Mapping[str, str]:
+    """Return kind of features → mode of normalisation; a step's own modes count, otherwise the configuration's.
+
+    Raises:
+        CheckpointError: pictures are normalised.
+    """
+    modes = told["norm_map"] if "norm_map" in told else config.get("normalization_mapping", {})
+    if (mode := modes.get("VISUAL", "IDENTITY")) != "IDENTITY":
+        raise CheckpointError(f"{file} normalises pictures by {mode} (VISUAL); supported is IDENTITY alone.")
+    return modes
 
 
 def _tensors(file: Path) -> dict[str, torch.Tensor]:
@@ -105,10 +121,17 @@ def _tensors(file: Path) -> dict[str, torch.Tensor]:
         raise CheckpointError(f"{file} is damaged, or no safetensors file: {error}.") from error
 
 
+def _said_by_steps(before: lerobot_processors.Steps) -> dict[str, Any]:
+    """Return the entries of the configuration that lerobot takes from the steps: prompt length and normalisation."""
+    words, scale = (before.get(name, {}).get("config", {}) for name in (TOKENIZER, NORMALISER))
+    length = {"tokenizer_max_length": words["max_length"]} if "max_length" in words else {}
+    return length | ({"normalization_mapping": scale["norm_map"]} if "norm_map" in scale else {})
+
+
 def _features(config: Mapping[str, Any]) -> dict[str, int]:
     """Return the number of entries of each input and output vector of the policy."""
     listed = {**config.get("input_features", {}), **config.get("output_features", {})}
-    return {name: int(entry["shape"][0]) for name, entry in listed.items() if len(entry.get("shape", ())) == 1}
+    return {name: entry["shape"][0] for name, entry in listed.items() if len(entry["shape"]) == 1}
 
 
 def read_normalisation(
@@ -155,4 +178,4 @@ def _small_files(folder: Path) -> list[Path]:
 def _tokenizer(folder: Path) -> str:
     """Return the text of the tokenizer.json in the folder or one of its subfolders; empty if there is none."""
     files = [folder / "tokenizer.json", *sorted(folder.glob("*/tokenizer.json"))]
-    return next((file.read_text(encoding="utf-8") for file in files if file.is_file()), "")
+    return next((tensor_files.read_text(file) for file in files if file.is_file()), "")

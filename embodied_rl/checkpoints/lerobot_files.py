@@ -30,6 +30,9 @@ MODES = {
     "min_max": "MIN_MAX",
     "limits": "MIN_MAX",
 }
+STEPS_KEYS, DEFAULT_STEPS = ("num_inference_steps", "num_steps"), 10
+"""lerobot's keys of the number of denoise steps, and what it takes where its files do not say."""
+
 BEFORE_STATE, AFTER_STATE = (
     "policy_preprocessor_step_3_normalizer_processor.safetensors",
     "policy_postprocessor_step_0_unnormalizer_processor.safetensors",
@@ -60,11 +63,11 @@ def make_files(network: FlowBackbone, robot: Embodiment, policy: str, steps: int
 def keep_files(
     network: FlowBackbone, source: CheckpointSource, robot: Embodiment, policy: str, steps: int
 ) -> dict[str, bytes]:
-    """Return the imported files of a network, with its current statistics and number of executed actions.
+    """Return the imported files of a network, with its current statistics and numbers of executed actions and steps.
 
     If the processor files hold no statistics, or cannot hold the current ones, they are made anew.
     """
-    files = source.files | _executed(source, network.spec.horizon, robot.executed)
+    files = source.files | _configuration(network, source, robot.executed, steps)
     if not any(name.endswith("tokenizer.json") for name in files):
         files["tokenizer/tokenizer.json"] = robot.tokenizer.encode()
     if source.holds(robot.state, robot.action):
@@ -75,12 +78,13 @@ def keep_files(
     return files | {name: _replaced(files[name], told) for name in files if name.endswith(".safetensors")}
 
 
-def _executed(source: CheckpointSource, horizon: int, executed: int) -> dict[str, bytes]:
-    """Return config.json with the new number of executed actions; an empty dictionary if it has not changed."""
-    config = json.loads(source.files[CONFIG])
-    if min(config.get("n_action_steps") or horizon, horizon) == executed:
-        return {}
-    return {CONFIG: json.dumps(config | {"n_action_steps": executed}, indent=4).encode()}
+def _configuration(network: FlowBackbone, source: CheckpointSource, executed: int, steps: int) -> dict[str, bytes]:
+    """Return config.json with the new numbers of executed actions and denoise steps; empty if both are as they were."""
+    config, horizon = json.loads(source.files[CONFIG]), network.spec.horizon
+    key = next(key for key in STEPS_KEYS if key in as_foreign(network).checkpoint_config("lerobot", steps))
+    changed = {"n_action_steps": executed} if min(config.get("n_action_steps") or horizon, horizon) != executed else {}
+    changed |= {key: steps} if (config.get(key) or DEFAULT_STEPS) != steps else {}
+    return {CONFIG: json.dumps(config | changed, indent=4).encode()} if changed else {}
 
 
 def _in_words_of(source: CheckpointSource, robot: Embodiment) -> dict[str, Tensor] | None:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from embodied_rl.actors.normalisation import Normalisation
-from embodied_rl.checkpoints import tensor_files
+from embodied_rl.checkpoints import tensor_files, unsupported
 from embodied_rl.checkpoints.foreign import FoundCheckpoint, FoundStatistics
 from embodied_rl.learning.checkpoint import CheckpointError
 
@@ -34,11 +34,13 @@ def read_folder(folder: Path, asset: str | None = None) -> FoundCheckpoint:
         asset: id of the asset whose statistics to take, if there are several.
 
     Raises:
-        CheckpointError: a file is missing or damaged, or the asset does not exist.
+        CheckpointError: a file is missing or damaged, the asset does not exist, or the weights are of another project.
     """
-    found = tensor_files.find_tensors(folder)
-    policy = "pi05" if any(name.endswith("time_mlp_in.weight") and "action" not in name for name in found) else "pi0"
     config = tensor_files.parse_json(folder / "config.json") if (folder / "config.json").is_file() else {}
+    unsupported.check_openpi(folder, config)
+    found = tensor_files.find_tensors(folder)
+    unsupported.check_openpi_tensors(folder, found)
+    policy = "pi05" if any(name.endswith("time_mlp_in.weight") and "action" not in name for name in found) else "pi0"
     tokenizer = folder / "tokenizer.json"
     return FoundCheckpoint(
         format="openpi",
@@ -48,7 +50,7 @@ def read_folder(folder: Path, asset: str | None = None) -> FoundCheckpoint:
         tensors=found,
         statistics=_statistics(folder, asset, "quantiles" if policy == "pi05" else "mean_std"),
         cameras=CAMERAS,
-        tokenizer=tokenizer.read_text(encoding="utf-8") if tokenizer.is_file() else "",
+        tokenizer=tensor_files.read_text(tokenizer) if tokenizer.is_file() else "",
         files=tensor_files.read_contents(folder, [*folder.glob("*.json"), *folder.glob("assets/**/*.json")]),
     )
 

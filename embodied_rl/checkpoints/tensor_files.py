@@ -75,6 +75,18 @@ def read_contents(folder: Path, files: Iterable[Path]) -> dict[str, bytes]:
     return {file.relative_to(folder).as_posix(): file.read_bytes() for file in kept}
 
 
+def read_text(file: Path) -> str:
+    """Read a file of UTF-8 text.
+
+    Raises:
+        CheckpointError: it holds something else.
+    """
+    try:
+        return file.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise CheckpointError(f"{file} is damaged: {error}.") from error
+
+
 def parse_json(file: Path) -> dict[str, Any]:
     """Read a JSON file that holds a mapping.
 
@@ -82,8 +94,8 @@ def parse_json(file: Path) -> dict[str, Any]:
         CheckpointError: the file is damaged, or holds no mapping.
     """
     try:
-        data = json.loads(file.read_text(encoding="utf-8"))
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        data = json.loads(read_text(file))
+    except json.JSONDecodeError as error:
         raise CheckpointError(f"{file} is damaged: {error}.") from error
     if not isinstance(data, dict):
         raise CheckpointError(f"{file} is damaged: it should hold a mapping.")
@@ -110,8 +122,8 @@ def find_tensors(folder: Path) -> TensorFiles:
 
 def _sharded(folder: Path) -> TensorFiles:
     listed = parse_json(folder / INDEX).get("weight_map")
-    if not isinstance(listed, dict):
-        raise CheckpointError(f"{folder / INDEX} is damaged: it has no 'weight_map'.")
+    if not isinstance(listed, dict) or not all(isinstance(name, str) for name in listed.values()):
+        raise CheckpointError(f"{folder / INDEX} is damaged: it has no 'weight_map' from tensors to names of files.")
     entries: dict[str, TensorEntry] = {}
     for name in sorted(set(listed.values())):
         file = folder / Path(name).name

@@ -130,7 +130,8 @@ def fit_checkpoint(cls: type[ForeignCheckpoint], found: FoundCheckpoint, network
     """Match a checkpoint's tensors with a network's, and return the result as a `CheckpointSource`.
 
     Raises:
-        CheckpointError: tensors are missing, unknown, or of another shape; the message lists them, with nearest names.
+        CheckpointError: tensors are missing, unknown, of another shape or no floating-point numbers; the message lists
+            them, with nearest names.
     """
     own = network.state_dict()
     names = {name: to_our_name(cls, name) for name in found.tensors}
@@ -144,6 +145,9 @@ def fit_checkpoint(cls: type[ForeignCheckpoint], found: FoundCheckpoint, network
             raise CheckpointError(
                 f"{found.folder}: {name} is {found.tensors[name].shape}, expected {tuple(own[mine].shape)}."
             )
+        if mine in own and not (dtype := found.tensors[name].dtype).is_floating_point:
+            kind = str(dtype).removeprefix("torch.")
+            raise CheckpointError(f"{found.tensors[name].file}: {name} is {kind}; weights are floating-point numbers.")
     return CheckpointSource(
         format=found.format,
         names={name: "" if name in carried else mine for name, mine in names.items()},
@@ -170,13 +174,15 @@ def load_weights(
     If a second copy of a weight differs from the first, it is carried. lerobot's output layer after fine-tuning is one.
 
     Raises:
-        CheckpointError: a file is damaged.
+        CheckpointError: a file is damaged, or a weight is not finite.
     """
     state: dict[str, Tensor] = {}
     cls = type(as_foreign(network))
     firsts = sorted(fitted.names, key=lambda name: strip_outermost(name) in cls.CHECKPOINT_COPIES)
     for name in (name for name in firsts if fitted.names[name]):
         stored, mine = found.tensors.load(name), fitted.names[name]
+        if not stored.isfinite().all():
+            raise CheckpointError(f"{found.tensors[name].file}: {name} has values that are NaN or infinite.")
         if mine in state and not torch.equal(state[mine], stored.to(dtype)):
             fitted.names[name], fitted.carried[name] = "", stored
         else:

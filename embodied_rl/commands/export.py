@@ -1,5 +1,6 @@
 """`embodied-rl export`: write a policy of this library as a checkpoint of lerobot or openpi."""
 
+import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,9 +10,10 @@ from safetensors.torch import save_file
 
 from embodied_rl.actors.embodiment import Embodiment
 from embodied_rl.assembly import build
-from embodied_rl.checkpoints import detection, export_tensors, lerobot_files, openpi_files
+from embodied_rl.checkpoints import detection, export_tensors, lerobot, lerobot_files, openpi_files
 from embodied_rl.checkpoints.policy_file import read_metadata
 from embodied_rl.checkpoints.tensor_files import SINGLE
+from embodied_rl.checkpoints.weight_names import CheckpointSource
 from embodied_rl.config import assets, plugins
 from embodied_rl.config.schema import ExportConfig
 from embodied_rl.interfaces.errors import UserError
@@ -19,6 +21,9 @@ from embodied_rl.interfaces.foreign_checkpoint import ForeignCheckpoint
 from embodied_rl.interfaces.policy import FlowBackbone
 from embodied_rl.learning.checkpoint import explain_failed_writes
 from embodied_rl.runs.atomic_write import explain_errors
+
+FULL_PRECISION = {"dtype": "float32", "precision": "float32", "load_vlm_weights": False}
+"""What keeps lerobot and openpi from rounding weights to bfloat16 as they load them."""
 
 DENOISE_STEPS = 10
 """Where a policy file does not say: what both projects use."""
@@ -35,11 +40,20 @@ def run(config: ExportConfig) -> None:
     metadata = read_metadata(file)
     steps = int(metadata.extra.get("denoise_steps", DENOISE_STEPS))
     if config.dtype == "float32" and network.source is not None:
-        network.source.dtypes = dict.fromkeys(network.source.dtypes, torch.float32)
+        widen_source(network.source)
     write_checkpoint(out, network, robot, policy=metadata.policy, form=config.format, steps=steps)
     print(f"{config.format} checkpoint of {metadata.policy} in {out}")
     for note in list_untold(robot, config.format):
         print(f"Not in it, for the format has no place for it: {note}")
+
+
+def widen_source(source: CheckpointSource) -> None:
+    """Let a source be stored in float32: its tensors, and what its configuration says of them."""
+    source.dtypes = dict.fromkeys(source.dtypes, torch.float32)
+    config = json.loads(source.files.get(lerobot.CONFIG, b"{}"))
+    changed = {key: value for key, value in FULL_PRECISION.items() if config.get(key, value) != value}
+    if changed:
+        source.files[lerobot.CONFIG] = json.dumps(config | changed, indent=4).encode()
 
 
 def list_untold(robot: Embodiment, form: str) -> Iterator[str]:

@@ -99,6 +99,21 @@ def test_a_tensor_of_another_shape(folder: Path) -> None:
     refused(folder, "model.state_proj.bias is (7,), expected (24,)")
 
 
+@pytest.mark.parametrize("dtype", [torch.int64, torch.bool])
+def test_weights_that_are_no_floating_point_numbers(folder: Path, dtype: torch.dtype) -> None:
+    name = "model.state_proj.bias"
+    change_weights(folder, lambda weights: weights.update({name: weights[name].to(dtype)}))
+    kind = str(dtype).removeprefix("torch.")
+    refused(folder, str(folder / "model.safetensors"), f"{name} is {kind}; weights are floating-point numbers")
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
+def test_weights_that_are_not_finite(folder: Path, value: float) -> None:
+    name = "model.action_out_proj.weight"
+    change_weights(folder, lambda weights: weights[name].view(-1)[3:4].fill_(value))
+    refused(folder, str(folder / "model.safetensors"), f"{name} has values that are NaN or infinite")
+
+
 def test_a_truncated_file_of_weights(folder: Path) -> None:
     file = folder / "model.safetensors"
     whole = file.read_bytes()
@@ -151,7 +166,7 @@ def test_an_index_that_names_what_no_shard_holds(folder: Path) -> None:
     listed["weight_map"]["model.nowhere"] = "model-00001-of-00002.safetensors"
     index.write_text(json.dumps(listed))
     refused(folder, "names model.nowhere, which no file holds")
-    for damaged in ("{", "[]", '{"weight_map": []}', "{}"):
+    for damaged in ("{", "[]", '{"weight_map": []}', '{"weight_map": {"model.x": 3}}', "{}"):
         index.write_text(damaged)
         refused(folder, "model.safetensors.index.json is damaged")
 
@@ -318,6 +333,18 @@ def test_no_tokenizer(tmp_path: Path) -> None:
 def test_a_damaged_tokenizer(folder: Path, text: str) -> None:
     (folder / "tokenizer/tokenizer.json").write_text(text)
     refused(folder, "tokenizer")
+
+
+@pytest.mark.parametrize("project", ["lerobot", "openpi"])
+def test_a_tokenizer_that_is_no_text(tmp_path: Path, project: str) -> None:
+    folder = getattr(building, project)(tmp_path / "folder", "pi0")
+    file = folder / ("tokenizer/tokenizer.json" if project == "lerobot" else "tokenizer.json")
+    file.write_bytes(b"\xff\xfe{}")
+    refused(folder, f"{file} is damaged", options=OPENPI)
+    given = tmp_path / "given.json"
+    given.write_bytes(b"\xff\xfe{}")
+    file.unlink()
+    refused(folder, f"{given} is damaged", options=OPENPI, tokenizer=str(given))
 
 
 def test_the_tokenizer_of_another_model(folder: Path) -> None:

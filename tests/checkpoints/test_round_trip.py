@@ -35,9 +35,11 @@ from tests.support.building_checkpoints import (
 from tests.support.using_checkpoints import (
     assert_same_tensors,
     attach,
+    attach_any,
     exported,
     save,
     small_files,
+    smolvla_folder,
     stored,
     there_and_back,
     velocity,
@@ -239,6 +241,44 @@ def test_another_number_of_executed_actions_is_written(tmp_path: Path) -> None:
     back = there_and_back(folder, "lerobot", attach(folder, "pi0", executed=2), "pi0")
     old, new = (json.loads((each / "config.json").read_text()) for each in (folder, back))
     assert new == old | {"n_action_steps": 2}
+
+
+@pytest.mark.parametrize("family", [*FAMILIES, "smolvla"])
+@pytest.mark.parametrize("told", [True, False])
+def test_the_exported_number_of_denoise_steps_is_the_runs(tmp_path: Path, family: str, told: bool) -> None:
+    """Not the source's, whether its files say one or mean lerobot's ten; `save` writes a run with four."""
+    folder = smolvla_folder(tmp_path) if family == "smolvla" else lerobot(tmp_path / "folder", family)
+    key = "num_steps" if family == "smolvla" else "num_inference_steps"
+    old = json.loads((folder / "config.json").read_text()) | {key: 7}
+    (folder / "config.json").write_text(json.dumps(old if told else {k: v for k, v in old.items() if k != key}))
+    back = there_and_back(folder, "lerobot", attach_any(folder, family), family)
+    assert json.loads((back / "config.json").read_text()) == old | {key: 4}
+
+
+@pytest.mark.parametrize(
+    ("family", "key", "rounded", "kept"),
+    [("pi0", "dtype", "bfloat16", "float32"), ("smolvla", "load_vlm_weights", True, False)],
+)
+def test_full_precision_is_said_in_the_configuration(
+    tmp_path: Path, family: str, key: str, rounded: object, kept: object
+) -> None:
+    """Otherwise lerobot rounds to bfloat16 as it loads; and openpi, whose key is another."""
+    folder = smolvla_folder(tmp_path) if family == "smolvla" else lerobot(tmp_path / "folder", family)
+    config = json.loads((folder / "config.json").read_text()) | {key: rounded}
+    (folder / "config.json").write_text(json.dumps(config))
+    file = save(tmp_path / "policy.safetensors", family, *attach_any(folder, family))
+    for dtype, expected in (("float32", kept), ("source", rounded)):
+        back = exported(file, "lerobot", tmp_path / dtype, **({"dtype": dtype} if dtype == "float32" else {}))
+        assert json.loads((back / "config.json").read_text()) == config | {key: expected}
+
+
+def test_full_precision_is_said_to_openpi(tmp_path: Path) -> None:
+    folder = openpi(tmp_path / "folder", "pi0", converted=True)
+    tokenizer = str(building.tokenizer_files(tmp_path / "tokenizer"))
+    file = save(tmp_path / "policy.safetensors", "pi0", *attach(folder, "pi0", tokenizer=tokenizer))
+    back = exported(file, "openpi", tmp_path / "back", dtype="float32")
+    old, new = (json.loads((each / "config.json").read_text()) for each in (folder, back))
+    assert old["precision"] == "bfloat16" and new == old | {"precision": "float32"}
 
 
 def test_trained_weights_go_back_in_the_types_they_came_in(tmp_path: Path) -> None:

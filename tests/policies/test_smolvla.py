@@ -152,8 +152,8 @@ def test_what_no_tensor_tells_is_asked_for() -> None:
     [
         ({"adapt_to_pi_aloha": True}, "adapt_to_pi_aloha"),
         ({"num_expert_layers": 8}, "8 expert layers"),
-        ({"resize_imgs_with_padding": [512, 384]}, "512 by 384"),
-        ({"resize_imgs_with_padding": [224, 224]}, "224 pixels"),
+        ({"resize_imgs_with_padding": [512, 384]}, "512, 384"),
+        ({"resize_imgs_with_padding": [224, 224]}, "224, 224"),
     ],
 )
 def test_a_checkpoint_that_would_be_read_wrongly_is_refused(change: dict[str, object], words: str) -> None:

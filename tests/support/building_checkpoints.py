@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 from safetensors.torch import load_file, save_file
+from tokenizers import Tokenizer
 from torch import Tensor
 
 from embodied_rl.interfaces.sim import Camera, SimulatorSpec, Task
@@ -164,6 +165,14 @@ def tokenizer_files(folder: Path) -> Path:
     told = {"backend": "tokenizers", **SPECIAL, "tokenizer_class": "TokenizersBackend"}
     (folder / "tokenizer_config.json").write_text(json.dumps(told, indent=2) + "\n")
     return folder
+
+
+def use_tokenizer(file: Path, *, length: int, pad: int) -> None:
+    """Store a tokenizer.json as it is after it was used: with the padding and the truncation of a batch inside."""
+    tokenizer = Tokenizer.from_file(str(file))
+    tokenizer.enable_padding(length=length, pad_id=pad, pad_token=tokenizer.id_to_token(pad))
+    tokenizer.enable_truncation(length)
+    file.write_text(tokenizer.to_str(pretty=True))
 
 
 def configuration(family: str, norm_map: Mapping[str, str], **changes: Any) -> dict[str, Any]:

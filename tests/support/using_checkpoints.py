@@ -5,6 +5,7 @@ from typing import Any
 
 import torch
 from safetensors import safe_open
+from safetensors.torch import save_file
 from torch import Tensor
 
 from embodied_rl.actors.embodiment import Embodiment
@@ -18,6 +19,15 @@ from embodied_rl.interfaces.sim import SimulatorSpec
 from tests.support.building_checkpoints import CAMERAS, OPTIONS, simulator
 
 Attached = tuple[FlowBackbone, Embodiment]
+SMOLVLA_SIZES = {
+    "width": 32, "layers": 2, "hidden": 40, "heads": 2, "key_value_heads": 1, "head_dim": 8, "vocabulary": 60,
+    "expert_width": 24, "expert_hidden": 32, "vision_width": 16, "vision_layers": 1, "vision_hidden": 24,
+    "vision_heads": 2, "patch": 8, "resolution": 32, "pixel_shuffle": 2, "horizon": 4, "action_dim": 7, "state_dim": 8,
+    "token_length": 40,
+}  # fmt: skip
+SMOLVLA_TOLD = {"head_dim": 8, "vision_heads": 2}
+"""What tensors do not tell of a vision tower and a language model that were never published."""
+SMOLVLA_CARRIED = "model.vlm_with_expert.vlm.lm_head.weight"
 
 
 def attach(
@@ -78,3 +88,23 @@ def velocity(network: FlowBackbone, rows: int = 2) -> Tensor:
     inputs = PolicyInput(images, torch.randn(rows, spec.state_dim, generator=generator), tokens)
     x = torch.randn(rows, spec.horizon, spec.action_dim, generator=generator)
     return network.velocity(x, torch.linspace(1, 0.3, rows), network.encode(inputs))[0]
+
+
+def smolvla_folder(place: Path) -> Path:
+    """A small SmolVLA as lerobot stores one: half of it in bfloat16, with the output layer that nothing reads."""
+    torch.manual_seed(0)
+    network, robot = build.build_backbone(PolicyNode("smolvla", options=SMOLVLA_SIZES), simulator())
+    out = exported(save(place / "new.safetensors", "smolvla", network, robot), "lerobot", place / "folder")
+    tensors = stored(out / "model.safetensors")
+    assert SMOLVLA_CARRIED in tensors
+    tensors[SMOLVLA_CARRIED] = torch.randn(tensors[SMOLVLA_CARRIED].shape)
+    half = {name: value.bfloat16() if "text_model" in name else value for name, value in tensors.items()}
+    save_file(half, out / "model.safetensors", {"format": "pt"})
+    return out
+
+
+def attach_any(folder: Path, family: str) -> Attached:
+    """The network of a folder of `building_checkpoints.lerobot` or of `smolvla_folder`."""
+    if family != "smolvla":
+        return attach(folder, family)
+    return build.build_backbone(PolicyNode("smolvla", checkpoint=str(folder), options=SMOLVLA_TOLD), simulator())

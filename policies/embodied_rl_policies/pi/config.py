@@ -4,6 +4,9 @@ from dataclasses import dataclass, fields
 
 from embodied_rl.interfaces.errors import UserError
 
+MIN_PERIOD, MAX_PERIOD = 4e-3, 4.0
+"""Of the published checkpoints, and the only ones that openpi knows."""
+
 
 @dataclass(frozen=True)
 class PiConfig:
@@ -45,6 +48,10 @@ class PiConfig:
     """S of the network; a robot's shorter states are padded with zeros."""
     token_length: int = 48
     """L, tokens of a prompt at most."""
+    min_period: float = MIN_PERIOD
+    """shortest period of the sines and cosines that the flow time becomes."""
+    max_period: float = MAX_PERIOD
+    """longest period of these."""
     gradient_checkpointing: bool = False
     """compute activations again in the backward pass instead of keeping them."""
 
@@ -56,7 +63,7 @@ class PiConfig:
         """
         for entry in fields(self):
             value = getattr(self, entry.name)
-            if value is not None and not isinstance(value, bool) and value < 1:
+            if isinstance(value, int) and not isinstance(value, bool) and value < 1:
                 raise UserError(f"policy.{entry.name}={value} must be at least 1.")
         if self.head_dim % 2:
             raise UserError(f"policy.head_dim={self.head_dim} must be even: rotary positions turn pairs.")
@@ -69,6 +76,8 @@ class PiConfig:
             )
         if self.resolution % self.patch:
             raise UserError(f"policy.resolution={self.resolution} must be a multiple of policy.patch={self.patch}.")
+        if not 0 < self.min_period < self.max_period:
+            raise UserError(f"policy.min_period={self.min_period} must lie between 0 and policy.max_period.")
 
 
 @dataclass(frozen=True)

@@ -20,11 +20,10 @@ from embodied_rl.interfaces.foreign_checkpoint import ForeignCheckpoint
 from embodied_rl.interfaces.policy import Context, FlowBackbone, PolicyInput, PolicySpec
 from embodied_rl_policies.pi import native, sizes
 from embodied_rl_policies.pi.attention import attend, make_rotary_angles, project_key_value
-from embodied_rl_policies.pi.config import PiConfig
+from embodied_rl_policies.pi.config import MAX_PERIOD, MIN_PERIOD, PiConfig
 from embodied_rl_policies.pi.images import prepare_images
 from embodied_rl_policies.recomputing import recompute_activations
 
-MIN_PERIOD, MAX_PERIOD = 4e-3, 4.0
 PALIGEMMA = "paligemma_with_expert.paligemma.model."
 
 
@@ -148,12 +147,19 @@ class Pi(ForeignCheckpoint, FlowBackbone):
         return sizes.list_unread_shapes(self.config, self.language.embed_tokens.weight.shape[0])
 
     def checkpoint_config(self, form: str, steps: int) -> dict[str, Any]:
-        """Return the configuration entries; the projects have only names for the published variants."""
+        """Return the configuration entries; the projects have only names for the published variants.
+
+        Raises:
+            UserError: the format is openpi, and the periods are not its own.
+        """
         variants = {"paligemma_variant": "gemma_2b", "action_expert_variant": "gemma_300m"}
+        periods = {"min_period": self.config.min_period, "max_period": self.config.max_period}
         if form == "openpi":
+            if tuple(periods.values()) != (MIN_PERIOD, MAX_PERIOD):
+                raise UserError(f"openpi has the periods {MIN_PERIOD} to {MAX_PERIOD} alone: give format=lerobot.")
             return variants | {"precision": "float32"}
-        side = self.config.resolution
-        return variants | {"dtype": "float32", "num_inference_steps": steps, "image_resolution": [side, side]}
+        sides = {"image_resolution": [self.config.resolution] * 2}
+        return variants | {"dtype": "float32", "num_inference_steps": steps} | periods | sides
 
     def perception_parameters(self) -> list[nn.Parameter]:
         """Return the parameters of the vision tower and its projection."""
@@ -223,10 +229,10 @@ class Pi(ForeignCheckpoint, FlowBackbone):
         return {}
 
     def time_embedding(self, t: Tensor) -> Tensor:
-        """Embed flow times [n] as sines, then cosines, of periods from 4e-3 to 4: float32 [n, E]."""
-        half = self.config.expert_width // 2
+        """Embed flow times [n] as sines, then cosines, of periods from `min_period` to `max_period`: float32 [n, E]."""
+        config, half = self.config, self.config.expert_width // 2
         fraction = torch.linspace(0, 1, half, dtype=torch.float64, device=t.device)
-        period = MIN_PERIOD * (MAX_PERIOD / MIN_PERIOD) ** fraction
+        period = config.min_period * (config.max_period / config.min_period) ** fraction
         angle = t[:, None].double() * (2 * math.pi / period)
         return torch.cat([angle.sin(), angle.cos()], dim=1).float()
 

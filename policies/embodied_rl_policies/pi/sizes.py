@@ -16,6 +16,8 @@ CONFIGURED = {
     "horizon": ("chunk_size", "action_horizon"),
     "token_length": ("tokenizer_max_length", "max_token_len"),
     "vision_heads": ("vision_heads",),
+    "min_period": ("min_period",),
+    "max_period": ("max_period",),
 }
 """Our key → keys of lerobot's or openpi's configuration."""
 
@@ -41,6 +43,7 @@ def read_sizes(shapes: Shapes, config: Mapping[str, Any], given: Mapping[str, An
         found = _language(shapes) | _expert(shapes) | _vision(shapes)
     except KeyError as error:
         raise UserError(f"The checkpoint is not one of π0 or π0.5: {error.args[0]} is missing.") from None
+    _check_resolution(config, found["resolution"])
     if (width := found["vision_width"]) in VISION_HEADS:
         found["vision_heads"] = VISION_HEADS[width]
     for key, names in CONFIGURED.items():
@@ -52,6 +55,15 @@ def read_sizes(shapes: Shapes, config: Mapping[str, Any], given: Mapping[str, An
         listed = ", nor ".join(f"{UNTOLD[key]}: give policy.{key}=<number>" for key in untold)
         raise UserError(f"The checkpoint does not say {listed}.")
     return found
+
+
+def _check_resolution(config: Mapping[str, Any], resolution: int) -> None:
+    for key in ("image_resolution", "resize_imgs_with_padding"):
+        if config.get(key) not in (None, [resolution, resolution]):
+            raise UserError(
+                f"The checkpoint's {key} is {config[key]}, while its vision tower takes squares of {resolution} "
+                "pixels; not supported."
+            )
 
 
 def _language(shapes: Shapes) -> dict[str, int]:

@@ -59,6 +59,7 @@ def read_sizes(shapes: Shapes, config: Mapping[str, Any], given: Mapping[str, An
         UserError: tensors that determine sizes are missing, neither checkpoint nor user gives another size, or the
             checkpoint requires a feature that this network does not support.
     """
+    config = {key: value for key, value in config.items() if value is not None}
     _refuse_unknown(config)
     try:
         found = _language(shapes) | _expert(shapes) | _vision(shapes)
@@ -98,10 +99,10 @@ def _refuse_unknown(config: Mapping[str, Any]) -> None:
 
 
 def _check_resolution(config: Mapping[str, Any], resolution: int) -> None:
-    width, height = config.get("resize_imgs_with_padding") or (resolution, resolution)
-    if (width, height) != (resolution, resolution):
+    given = config.get("resize_imgs_with_padding")
+    if given not in (None, [resolution, resolution]):
         raise UserError(
-            f"The checkpoint brings pictures to {width} by {height} pixels, while its vision tower takes squares of "
+            f"The checkpoint's resize_imgs_with_padding is {given}, while its vision tower takes squares of "
             f"{resolution} pixels; not supported."
         )
 

@@ -1,0 +1,184 @@
+"""Read lerobot's processor files: the steps around a policy. A step that is not understood is refused by name.
+
+The steps are those that lerobot 0.4 to 0.6 writes for π0, π0.5 and SmolVLA. What they do is done here by the
+embodiment (relative actions, normalisation, tokens) and by the network (prompts).
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from numbers import Real
+from pathlib import Path
+from typing import Any
+
+from embodied_rl.checkpoints import tensor_files
+from embodied_rl.learning.checkpoint import CheckpointError
+
+STATE = "observation.state"
+RELATIVE, ABSOLUTE = "relative_actions_processor", "absolute_actions_processor"
+NORMALISER, UNNORMALISER = "normalizer_processor", "unnormalizer_processor"
+TOKENIZER = "tokenizer_processor"
+PROMPTS = {
+    "pi0": "pi0_new_line_processor",
+    "pi05": "pi05_prepare_state_tokenizer_processor_step",
+    "smolvla": "smolvla_new_line_processor",
+}
+"""lerobot's name of a policy → the step that writes its prompts."""
+
+ALIASES = {"delta_actions_processor": RELATIVE}
+"""Names of older versions (0.5)."""
+
+Steps = Mapping[str, Mapping[str, Any]]
+Rule = Callable[[Any], bool]
+
+
+def _anything(value: Any) -> bool:
+    return True
+
+
+def _one_of(*values: object) -> Rule:
+    return lambda value: value in values
+
+
+def _of_type(*types: type) -> Rule:
+    return lambda value: isinstance(value, types)
+
+
+def _is_names(value: Any) -> bool:
+    return value is None or (isinstance(value, list) and all(isinstance(name, str) for name in value))
+
+
+def _is_modes(value: Any) -> bool:
+    return isinstance(value, Mapping) and all(isinstance(mode, str) for mode in value.values())
+
+
+def _is_features(value: Any) -> bool:
+    return isinstance(value, Mapping) and all(isinstance(entry, Mapping) for entry in value.values())
+
+
+def _is_positive(value: Any) -> bool:
+    return isinstance(value, Real) and not isinstance(value, bool) and 0 < float(value) < 1
+
+
+NORMALISATION: Mapping[str, Rule] = {
+    "eps": _is_positive,
+    "features": _is_features,
+    "norm_map": _is_modes,
+    "normalize_observation_keys": lambda value: _is_names(value) and STATE in (value or [STATE]),
+}
+RULES: Mapping[str, Mapping[str, Rule]] = {
+    "rename_observations_processor": {"rename_map": _anything},
+    "to_batch_processor": {},
+    "device_processor": {"device": _anything, "float_dtype": _one_of(None, "float32", "float")},
+    RELATIVE: {"enabled": _of_type(bool), "exclude_joints": _is_names, "action_names": _is_names},
+    NORMALISER: NORMALISATION,
+    TOKENIZER: {
+        "max_length": lambda value: isinstance(value, int) and value > 0,
+        "task_key": _one_of("task"),
+        "padding_side": _one_of("right"),
+        "padding": _anything,
+        "truncation": _anything,
+        "tokenizer_name": _anything,
+    },
+    PROMPTS["pi0"]: {},
+    PROMPTS["smolvla"]: {},
+    PROMPTS["pi05"]: {
+        "max_state_dim": _anything,
+        "task_key": _one_of("task"),
+        "include_state_in_prompt": _one_of(True),
+    },
+    UNNORMALISER: NORMALISATION,
+    ABSOLUTE: {"enabled": _of_type(bool)},
+}
+"""Step → its settings → which values are supported."""
+
+REPEATABLE = ("rename_observations_processor", "to_batch_processor", "device_processor")
+AFTER_STEPS = (UNNORMALISER, ABSOLUTE, "device_processor", "to_batch_processor")
+BEFORE_STEPS = tuple(name for name in RULES if name not in (UNNORMALISER, ABSOLUTE, *PROMPTS.values()))
+ORDER = (
+    (RELATIVE, NORMALISER),
+    (NORMALISER, PROMPTS["pi05"]),
+    *((prompt, TOKENIZER) for prompt in PROMPTS.values()),
+    (UNNORMALISER, ABSOLUTE),
+)
+"""Pairs of steps of which the first must come first."""
+
+
+def read_processors(before: Path, after: Path, policy: str | None) -> tuple[Steps, Steps]:
+    """Read the steps before a policy and those after it, by their names; without a file there are none.
+
+    Args:
+        before: policy_preprocessor.json.
+        after: policy_postprocessor.json.
+        policy: lerobot's name of the policy; the steps of a policy without a network here are not checked.
+
+    Raises:
+        CheckpointError: a file is damaged, has a step, a setting or an order that is not understood, or does not undo
+            what the other does.
+    """
+    if policy not in PROMPTS:
+        return dict(_listed(before)), dict(_listed(after))
+    prompt = PROMPTS[policy]
+    first = _checked(before, (*BEFORE_STEPS, prompt), needed=(prompt, TOKENIZER))
+    second = _checked(after, AFTER_STEPS, needed=())
+    if after.is_file():
+        _check_pair(first, second, after)
+    return first, second
+
+
+def _check_pair(before: Steps, after: Steps, file: Path) -> None:
+    for first, second in ((RELATIVE, ABSOLUTE), (NORMALISER, UNNORMALISER)):
+        if _enabled(before, first) != _enabled(after, second):
+            which = (first, second) if _enabled(before, first) else (second, first)
+            raise CheckpointError(f"{file}: {which[0]} is at work, and {which[1]}, which belongs to it, is not.")
+
+
+def _enabled(steps: Steps, name: str) -> bool:
+    return name in steps and bool(_settings(steps[name]).get("enabled", True))
+
+
+def _settings(step: Mapping[str, Any]) -> Mapping[str, Any]:
+    return step.get("config") or {}
+
+
+def _listed(file: Path) -> Sequence[tuple[str, Mapping[str, Any]]]:
+    """Return the names and entries of the steps; raise if the file is damaged."""
+    if not file.is_file():
+        return []
+    listed = tensor_files.parse_json(file).get("steps")
+    if not isinstance(listed, list) or not all(isinstance(step, dict) for step in listed):
+        raise CheckpointError(f"{file} is damaged: its 'steps' should be a list of mappings.")
+    named = [(str(step.get("registry_name", step.get("class"))), step) for step in listed]
+    for name, step in named:
+        if not isinstance(_settings(step), Mapping) or not isinstance(step.get("state_file", ""), str):
+            raise CheckpointError(f"{file} is damaged: {name} should have a mapping 'config' and a name 'state_file'.")
+    return [(ALIASES.get(name, name), step) for name, step in named]
+
+
+def _checked(file: Path, known: Sequence[str], needed: Sequence[str]) -> Steps:
+    listed = _listed(file)
+    names = [name for name, _ in listed]
+    for name, step in listed:
+        if name not in known or (names.count(name) > 1 and name not in REPEATABLE):
+            problem = "more than once" if name in known else "which is not understood"
+            raise CheckpointError(
+                f"{file} has the step {name!r}, {problem}: the policy would act otherwise here than in lerobot. "
+                f"Understood are {', '.join(known)}."
+            )
+        _check_settings(file, name, _settings(step))
+    if absent := [name for name in needed if file.is_file() and name not in names]:
+        raise CheckpointError(f"{file} has no step {absent[0]!r}: the policy would act otherwise here than in lerobot.")
+    _check_order(file, names)
+    return dict(listed)
+
+
+def _check_settings(file: Path, name: str, settings: Mapping[str, Any]) -> None:
+    for key, value in settings.items():
+        if key not in RULES[name]:
+            raise CheckpointError(f"{file}: the step {name} has the setting {key!r}, which is not understood.")
+        if not RULES[name][key](value):
+            raise CheckpointError(f"{file}: {key}={value!r} of the step {name} is not supported.")
+
+
+def _check_order(file: Path, names: Sequence[str]) -> None:
+    for first, second in ORDER:
+        if first in names and second in names and names.index(first) > names.index(second):
+            raise CheckpointError(f"{file}: {second} comes before {first}, which is not supported.")

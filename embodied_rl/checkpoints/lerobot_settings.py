@@ -1,0 +1,150 @@
+"""Check lerobot's config.json: every key is read, is known to change no action, or holds the one value supported.
+
+The keys are those of the configurations of π0, π0.5 and SmolVLA in lerobot 0.3 to 0.6. Any other key is refused, as is
+a value that makes lerobot act otherwise than the networks here.
+"""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from embodied_rl.config.freeze import suggest_name
+from embodied_rl.learning.checkpoint import CheckpointError
+
+POLICIES = ("pi0", "pi05", "smolvla")
+"""lerobot's policies that have a network here."""
+
+IMAGES = "observation.images."
+
+WHOLE = frozenset(
+    {"chunk_size", "max_action_dim", "max_state_dim", "n_action_steps", "num_inference_steps", "num_steps",
+     "num_vlm_layers", "tokenizer_max_length"}
+)  # fmt: skip
+"""Keys of whole numbers from 1; null counts as left out."""
+
+KINDS: Mapping[str, tuple[type, ...]] = {
+    "add_image_special_tokens": (bool,),
+    "attention_mode": (str,),
+    "empty_cameras": (int,),
+    "expert_width_multiplier": (int, float),
+    "head_dim": (int,),
+    "max_period": (int, float),
+    "min_period": (int, float),
+    "num_expert_layers": (int,),
+    "prefix_length": (int,),
+    "self_attn_every_n_layers": (int,),
+    "vision_heads": (int,),
+}
+"""Further keys that are read → the types of their values; null counts as left out."""
+
+READ = frozenset(
+    {"image_resolution", "input_features", "normalization_mapping", "output_features", "resize_imgs_with_padding",
+     "rtc_config", "type"}
+)  # fmt: skip
+"""Keys that are read, and checked where they are."""
+
+HARMLESS = frozenset(
+    {
+        # where and how lerobot computes
+        "attention_implementation", "compile_mode", "compile_model", "device", "dtype", "use_amp",
+        # what training does
+        "freeze_vision_encoder", "gradient_checkpointing", "load_vlm_weights", "pretrained_path",
+        "pretrained_revision", "rtc_training_max_delay", "train_expert_only", "train_state_proj",
+        # what is published
+        "license", "private", "push_to_hub", "repo_id", "tags",
+        # what the weights or the processors say themselves
+        "action_expert_variant", "action_feature_names", "paligemma_variant", "proj_width",
+        "relative_exclude_joints", "use_relative_actions", "vlm_model_name",
+        # of memory that is switched off, and of pads, which nothing attends to
+        "memory_frames", "memory_stride", "memory_temporal_attention_every", "pad_language_to",
+    }
+)  # fmt: skip
+"""Keys that change no action here."""
+
+HARMLESS_STARTS = ("optimizer_", "scheduler_", "time_sampling_")
+
+ONLY: Mapping[str, Any] = {
+    "adapt_to_pi_aloha": False,
+    "n_obs_steps": 1,
+    "use_cache": True,
+    "use_delta_joint_actions_aloha": False,
+    "use_peft": False,
+    "use_proprioceptive_memory": False,
+    "use_visual_memory": False,
+}
+"""Key → the only value that is supported: any other changes the actions."""
+
+
+def check_settings(config: Mapping[str, Any], file: Path) -> None:
+    """Check every key and value of a config.json.
+
+    Raises:
+        CheckpointError: a value is invalid or not supported, or a key is not understood; the message names it.
+    """
+    _check_numbers(config, file)
+    for key in ("input_features", "output_features"):
+        _check_features(config.get(key, {}), f"{file}: {key}")
+    modes = config.get("normalization_mapping", {})
+    if not isinstance(modes, Mapping) or not all(isinstance(mode, str) for mode in modes.values()):
+        raise CheckpointError(f"{file}: normalization_mapping should map kinds of features to modes.")
+    if config.get("type") in POLICIES:
+        _check_supported(config, file)
+        _check_views(config, file)
+
+
+def _check_numbers(config: Mapping[str, Any], file: Path) -> None:
+    for key in WHOLE & config.keys():
+        value = config[key]
+        if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
+            raise CheckpointError(f"{file}: {key}={value!r} should be a whole number from 1.")
+    for key in KINDS.keys() & config.keys():
+        value, kinds = config[key], KINDS[key]
+        if value is not None and (not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds)):
+            raise CheckpointError(f"{file}: {key}={value!r} should be a value of type {kinds[-1].__name__}.")
+
+
+def _check_features(listed: object, where: str) -> None:
+    """Check that features are a mapping from names to a type and a shape."""
+    if not isinstance(listed, Mapping):
+        raise CheckpointError(f"{where} should map names to types and shapes, not be {_short(listed)}.")
+    for name, entry in listed.items():
+        shape = entry.get("shape") if isinstance(entry, Mapping) else None
+        if not isinstance(shape, list) or not all(isinstance(size, int) for size in shape):
+            raise CheckpointError(f"{where}: {name} should have a 'shape', a list of whole numbers.")
+
+
+def _check_supported(config: Mapping[str, Any], file: Path) -> None:
+    known = WHOLE | KINDS.keys() | READ | HARMLESS | ONLY.keys()
+    for key, value in config.items():
+        if key not in known and not key.startswith(HARMLESS_STARTS):
+            raise CheckpointError(
+                f"{file} has the key {key!r}, which is not understood.{suggest_name(key, sorted(known))} The policy "
+                f"could act otherwise than in lerobot. If {key} changes no action, take it out of a copy of the file."
+            )
+        if key in ONLY and value != ONLY[key]:
+            raise CheckpointError(
+                f"{file}: {key}={_short(value)} changes the policy's actions and is not supported yet, only "
+                f"{key}={_short(ONLY[key])} is."
+            )
+    rtc = config.get("rtc_config")
+    if rtc is not None and (not isinstance(rtc, Mapping) or rtc.get("enabled", True) is not False):
+        raise CheckpointError(
+            f"{file}: rtc_config guides a chunk of actions by the last one, which is not supported yet: the policy "
+            "acts without it if rtc_config is null in a copy of the file."
+        )
+
+
+def _check_views(config: Mapping[str, Any], file: Path) -> None:
+    """Refuse pictures whose names are no names of views; lerobot's networks see them."""
+    for name, entry in config.get("input_features", {}).items():
+        if entry.get("type") == "VISUAL" and not name.startswith(IMAGES):
+            raise CheckpointError(
+                f"{file}: input_features has the picture {name!r}; supported are names that start with {IMAGES!r}."
+            )
+
+
+def _short(value: object) -> str:
+    """Return a value as JSON has it, shortened."""
+    text = json.dumps(value)
+    return text if len(text) < 60 else f"{text[:60]}…"

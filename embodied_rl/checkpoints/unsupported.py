@@ -1,0 +1,73 @@
+"""Name what a checkpoint holds that no reader supports: by its configuration, or by the names of its tensors."""
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from embodied_rl.learning.checkpoint import CheckpointError
+
+SUPPORTED = "lerobot's pi0, pi05 and smolvla, and openpi's π0 and π0.5"
+
+OPENPI = "paligemma_with_expert."
+"""Start of the names of the tensors of π0 and π0.5, as openpi stores them."""
+
+PARTS = {
+    "openvla": "OpenVLA",
+    "gr00t": "GR00T",
+    "groot": "GR00T",
+    "xvla": "X-VLA",
+    "wall_x": "Wall-OSS",
+    "wallx": "Wall-OSS",
+    "vlmoeforaction": "Wall-OSS",
+    "pi0_fast": "π0-FAST",
+    "pi0fast": "π0-FAST",
+    "spatialvla": "SpatialVLA",
+    "molmoact": "MolmoAct",
+    "pi0forconditionalgeneration": "transformers' own π0",
+}
+"""A part of a model's type or class, in small letters → its name."""
+
+SMOLVLA = "vlm_with_expert."
+"""Start of the names of the tensors of lerobot's SmolVLA."""
+
+
+def name_network(config: Mapping[str, Any], names: Iterable[str] = ()) -> str | None:
+    """Return what a configuration, or else the names of tensors, say of another network; None if they say nothing."""
+    classes = config.get("architectures")
+    told = [config.get("type"), *(classes if isinstance(classes, list) else []), config.get("model_type")]
+    said = [text for text in told if isinstance(text, str)]
+    for text in said:
+        if known := next((name for part, name in PARTS.items() if part in text.lower()), None):
+            return known
+    if said:
+        return f"transformers' own π0 ({said[0]})" if said[-1] == "pi0" else said[0]
+    smolvla = any(name.removeprefix("model.").startswith(SMOLVLA) for name in names)
+    return "lerobot's SmolVLA without its config.json" if smolvla else None
+
+
+def refuse_network(folder: Path, what: str) -> CheckpointError:
+    """Return the error for a folder that holds another network."""
+    return CheckpointError(f"{folder} holds {what}, which is not supported yet; supported are {SUPPORTED}.")
+
+
+def check_openpi(folder: Path, config: Mapping[str, Any]) -> None:
+    """Check that a configuration, if there is one, is not one of transformers', which openpi never writes.
+
+    Raises:
+        CheckpointError: the folder holds another network; the message names it.
+    """
+    if "model_type" in config or "architectures" in config:
+        oft = any(folder.glob("action_head--*"))
+        raise refuse_network(folder, "OpenVLA-OFT" if oft else name_network(config) or "another project's network")
+
+
+def check_openpi_tensors(folder: Path, names: Iterable[str]) -> None:
+    """Check that tensors are those of openpi's networks.
+
+    Raises:
+        CheckpointError: the folder holds another network; the message names it, or a tensor.
+    """
+    listed = list(names)
+    if not any(name.removeprefix("model.").startswith(OPENPI) for name in listed):
+        first = f"a network that is not known (with a tensor {listed[0]!r})" if listed else "no tensors"
+        raise refuse_network(folder, name_network({}, listed) or first)

@@ -1,0 +1,88 @@
+"""Folders of networks that are not supported are named for what they are, never taken for openpi's π0."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+pytest.importorskip("transformers")
+
+from embodied_rl.checkpoints import detection
+from tests.support.building_checkpoints import POISON, lerobot, openpi
+from tests.support.using_checkpoints import attach
+
+OPENVLA = {"architectures": ["OpenVLAForActionPrediction"], "model_type": "openvla", "norm_stats": {}}
+
+
+def folder_with(place: Path, config: dict[str, Any] | None, *names: str) -> Path:
+    """A folder of transformers: weights with these names, and a config.json."""
+    place.mkdir()
+    save_file({name: torch.zeros(2) for name in names}, place / "model.safetensors")
+    if config is not None:
+        (place / "config.json").write_text(json.dumps(config))
+    return place
+
+
+@pytest.mark.parametrize(
+    ("config", "name", "said"),
+    [
+        (OPENVLA, "language_model.model.norm.weight", "OpenVLA"),
+        ({"architectures": ["GR00T_N1_5"], "model_type": "gr00t_n1_5"}, "backbone.eagle_model.a.weight", "GR00T"),
+        ({"model_type": "Gr00tN1d7"}, "backbone.a.weight", "GR00T"),
+        ({"architectures": ["XVLA"], "model_type": "xvla"}, "vlm.language_model.a.weight", "X-VLA"),
+        ({"architectures": ["Qwen2_5_VLMoEForAction"], "model_type": "qwen2_5_vl"}, "visual.a.weight", "Wall-OSS"),
+        (
+            {"architectures": ["PI0ForConditionalGeneration"], "model_type": "pi0"},
+            "model.vlm.a.weight",
+            "transformers' own π0",
+        ),
+        ({"model_type": "pi0"}, "model.vlm.a.weight", "transformers' own π0 (pi0)"),
+        ({"architectures": ["LlamaForCausalLM"], "model_type": "llama"}, "model.norm.weight", "LlamaForCausalLM"),
+        ({"architectures": None, "model_type": 3}, "model.norm.weight", "another project's network"),
+        (None, "model.vlm_with_expert.lm_expert.a.weight", "lerobot's SmolVLA without its config.json"),
+        (None, "encoder.weight", "a network that is not known (with a tensor 'encoder.weight')"),
+        ({"action_dim": 32}, "encoder.weight", "a network that is not known (with a tensor 'encoder.weight')"),
+    ],
+)
+def test_another_network_is_named(tmp_path: Path, config: dict[str, Any] | None, name: str, said: str) -> None:
+    folder = folder_with(tmp_path / "folder", config, name)
+    for read in (lambda: detection.read_checkpoint(folder), lambda: attach(folder, "pi0", options={"horizon": 6})):
+        with pytest.raises(ValueError) as caught:
+            read()
+        assert f"{folder} holds {said}, which is not supported yet; supported are lerobot's pi0" in str(caught.value)
+
+
+def test_openvla_with_a_head_of_its_own(tmp_path: Path) -> None:
+    """OpenVLA-OFT has the same configuration, and its pickled heads beside it, which stay closed."""
+    folder = folder_with(tmp_path / "folder", OPENVLA, "language_model.model.norm.weight")
+    (folder / "action_head--150000_checkpoint.pt").write_bytes(POISON)
+    with pytest.raises(ValueError, match="holds OpenVLA-OFT, which is not supported yet"):
+        detection.read_checkpoint(folder)
+
+
+def test_pickled_weights_of_another_network(tmp_path: Path) -> None:
+    """That they are a pickle is not what keeps them from being read."""
+    folder = folder_with(tmp_path / "folder", OPENVLA)
+    (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
+    with pytest.raises(ValueError, match="holds OpenVLA, which is not supported yet"):
+        detection.read_checkpoint(folder)
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"), [("act", "act"), ("xvla", "X-VLA"), ("groot", "GR00T"), ("wall_x", "Wall-OSS")]
+)
+def test_lerobots_other_policies(tmp_path: Path, kind: str, name: str) -> None:
+    folder = lerobot(tmp_path / "folder", "pi0", type=kind)
+    with pytest.raises(ValueError) as caught:
+        attach(folder, "pi0")
+    assert f"holds policy '{kind}', not 'pi0', and {name} is not supported yet" in str(caught.value)
+    assert "set policy=" not in str(caught.value)
+
+
+def test_openpis_own_are_still_read(tmp_path: Path) -> None:
+    for converted in (False, True):
+        found = detection.read_checkpoint(openpi(tmp_path / str(converted), "pi05", converted=converted))
+        assert (found.format, found.policy) == ("openpi", "pi05")
