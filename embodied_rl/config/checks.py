@@ -20,6 +20,7 @@ from embodied_rl.config.schema import (
     TrainConfig,
 )
 from embodied_rl.interfaces.errors import UserError
+from embodied_rl.interfaces.names import check_folder_name
 from embodied_rl.interfaces.sim import SimulatorSpec
 
 LONGEST_DEADLINE = 86_400
@@ -42,7 +43,7 @@ def validate_config(config: Any) -> None:
         check_deadlines(plan)
     if isinstance(run := getattr(config, "run", None), RunConfig):
         check_writable(run.root, "run.root")
-        check_plain(run.experiment)
+        check_folder_name(run.experiment, "run.experiment")
     for key in ("out", "export"):
         if isinstance(target := getattr(config, key, None), str):
             check_writable(target if key == "out" else str(Path(target).absolute().parent), key)
@@ -152,12 +153,6 @@ def check_learner(plan: Plan | None, policy: PolicyNode) -> None:
     """Check that a sharded learner does not compile: it moves weights, and compiled graphs need fixed addresses."""
     if plan is not None and plan.learner == "sharded" and policy.compile:
         raise UserError("plan.learner=sharded gathers weights anew for each use; leave policy.compile=true out.")
-
-
-def check_plain(experiment: str) -> None:
-    """Check that the name of an experiment is a single folder name."""
-    if Path(experiment).name != experiment:
-        raise UserError(f"run.experiment must be a plain name without slashes, not {experiment!r}.")
 
 
 def check_writable(folder: str, where: str) -> None:

@@ -147,6 +147,7 @@ DRY = ("--dry-run",)
         (["algo.gamma=7"], "algo.gamma=7.0"),
         (["algo.epochs=0"], "algo.epochs"),
         (["run.experiment=a/b"], "run.experiment must be a plain name"),
+        (["run.experiment=.."], "run.experiment must be a plain name"),
     ],
 )
 def test_a_dry_run_finds_what_a_run_would(typed: Callable[..., Any], words: list[str], expected: str) -> None:
