@@ -54,7 +54,7 @@ def save_checkpoint(
     Later checkpoints, which a resumed run had to refuse, are deleted too: the run will write them again.
 
     Args:
-        folder: the run's `checkpoints/`; made where absent.
+        folder: the run's `checkpoints/`; made where absent, in a run folder that exists.
         step: iterations done.
         tensors: name → tensor or array of any shape and dtype that safetensors knows.
         metadata: anything JSON can hold.
@@ -70,7 +70,7 @@ def save_checkpoint(
     final = folder / f"{step:08d}"
     temporary = folder / f".tmp-{final.name}"
     with explain_errors(final):
-        folder.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(exist_ok=True)  # a run folder that was removed meanwhile is not made anew
         _sweep(folder)
         try:
             _write(temporary, step, tensors, metadata, files or {})

@@ -125,7 +125,7 @@ class RunFolder:
 
 
 def make_evaluation_folder(parent: Path, split: str, now: datetime | None = None) -> Path:
-    """Make a new folder `<parent>/<split>_<YYYYmmdd-HHMMSS>`, in UTC, and return its path; a taken name gets a suffix."""
+    """Make a new folder `<parent>/<split>_<time, UTC>` and return its path; a taken name gets a suffix."""
     with explain_errors(parent):
         parent.mkdir(parents=True, exist_ok=True)
         return _claim(parent / f"{split}_{_format_time(now)}")

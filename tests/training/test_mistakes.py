@@ -105,6 +105,20 @@ def test_so_it_is_where_another_rank_met_it(plugin_path: str, tmp_path: Path) ->
 
 
 @pytest.mark.process
+def test_a_run_folder_that_is_removed_is_named_at_the_next_write(plugin_path: str, tmp_path: Path) -> None:
+    """It is not made anew, and the run does not go on for nothing."""
+    arguments = ("train", *settings({"train.iterations": "100000", "sim.marks": ".", "sim.hold": "4"}))
+    with started(tmp_path, *arguments, PYTHONPATH=plugin_path) as process:
+        assert process.wait_until(lambda: process.iterations() >= 1), process.output()
+        (tmp_path / "runs").rename(tmp_path / "elsewhere")
+        (tmp_path / "go").touch()
+        code, output = process.finish()
+    assert code == 2 and "Traceback" not in output
+    assert "metrics.jsonl: it, or its folder, is gone." in output
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.process
 def test_a_simulator_that_never_comes_up_is_named_with_the_remedy(typed: Callable[..., Any]) -> None:
     """At its deadline, not after as many tries as there are; nothing of it is left running."""
     apart = {"plan": "split", "plan.ranks": "1", "plan.start_timeout": "5", "sim.gate": "never"}
