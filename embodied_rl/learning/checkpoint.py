@@ -27,7 +27,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from embodied_rl.interfaces.errors import UserError
-from embodied_rl.runs.atomic_write import explain_errors, sync_folder, write_text
+from embodied_rl.runs.atomic_write import explain_errors, set_usual_mode, sync_folder, write_text
 
 TENSORS, STATE, POLICY = "tensors.safetensors", "state.json", "policy.safetensors"
 _STEP = re.compile(r"\d{8,}$")
@@ -274,6 +274,7 @@ def separate_tensors(tensors: Mapping[str, Tensor | np.ndarray]) -> dict[str, Te
 
 
 def _sync(file: Path) -> None:
+    set_usual_mode(file)
     with file.open("rb") as opened:
         os.fsync(opened.fileno())
 

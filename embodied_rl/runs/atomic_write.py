@@ -2,6 +2,7 @@
 
 import errno
 import os
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -81,8 +82,20 @@ def replace_file(path: Path, key: str = "run.root") -> Iterator[Path]:
             temporary.unlink(missing_ok=True)
 
 
+def set_usual_mode(file: Path) -> None:
+    """Give a file the permissions of any new file in its folder, by the user's umask: safetensors writes for the owner
+    alone."""
+    probe = file.with_name(f"{TEMPORARY}mode-{file.name}-{os.getpid()}")
+    try:
+        probe.touch()
+        file.chmod(stat.S_IMODE(probe.stat().st_mode))
+    finally:
+        probe.unlink(missing_ok=True)
+
+
 def settle_file(temporary: Path, path: Path) -> None:
     """Sync a written file, rename it to `path` and sync the folder: content and name survive a power cut."""
+    set_usual_mode(temporary)
     with temporary.open("rb") as file:
         os.fsync(file.fileno())
     temporary.replace(path)
