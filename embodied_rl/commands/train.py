@@ -22,6 +22,7 @@ from embodied_rl.runs.lock import hold_run
 from embodied_rl.runtime import selection as runtimes
 from embodied_rl.simulators import python_environments, trust
 from embodied_rl.simulators.kind import SimulatorKind
+from embodied_rl.training import extension
 from embodied_rl.training.final_report import PAGE
 from embodied_rl.training.loop import train
 
@@ -151,29 +152,33 @@ def find_run_to_resume(config: TrainConfig) -> RunFolder:
 
 
 def lock_run_to_resume(config: TrainConfig, held: ExitStack) -> str:
-    """Lock the folder of the run that `resume` selects; return its path.
+    """Lock the folder of the run that `resume` selects, and extend the run if asked to; return its path.
 
     Raises:
         UserError: the run cannot be continued, or another process trains in it.
     """
-    _, folder = read_run_to_resume(config)
+    folder = read_run_to_resume(config)[1]
     held.enter_context(hold_run(folder.path))
+    longer = read_run_to_resume(config)[0]  # once more: it may have been changed until the lock was held
+    if (note := extension.extend_run(folder, longer.train.iterations)) is not None:
+        print(note)
     return str(folder.path)
 
 
 def read_run_to_resume(config: TrainConfig) -> tuple[TrainConfig, RunFolder]:
-    """Return the configuration and the folder of the run that `resume` selects.
+    """Return the configuration and the folder of the run that `resume` selects, with the iterations that were typed.
 
     Raises:
         UserError: the run does not exist or is finished, or its configuration is damaged or names code to run.
     """
     folder = find_run_to_resume(config)
     old = trust.repeat_trusted(configuration.load_config(TrainConfig, folder.config), config, folder.config)
+    old = extension.extend_config(old, config)
     done = max(checkpoint.list_steps(folder.checkpoints), default=0)
     if done >= old.train.iterations and (folder.path / PAGE).is_file():
         raise UserError(
-            f"{folder.path} is finished: {done} of {old.train.iterations} iterations are done. "
-            "Start a new run from it with policy.checkpoint=<that folder>."
+            f"{folder.path} is finished: {done} of {old.train.iterations} iterations are done. Extend it with "
+            f"train.iterations=<more than {done}>, or start a new run from it with policy.checkpoint=<that folder>."
         )
     return replace(old, resume=str(folder.path)), folder
 

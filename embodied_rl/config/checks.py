@@ -112,11 +112,12 @@ def check_deadlines(plan: Plan) -> None:
 
 
 def check_resume(overrides: Sequence[str]) -> None:
-    """Check that a resumed run changes no setting. Only `resume`, `run.root`, `cluster` and keys of `sim` may be typed;
-    `embodied_rl.simulators.trust` checks the last two."""
+    """Check that a resumed run changes no setting. Only `resume`, `run.root`, `train.iterations`, `cluster` and keys of
+    `sim` may be typed; `embodied_rl.simulators.trust` checks the last two, `embodied_rl.training.extension` the third.
+    """
     for override in overrides:
         key = override.lstrip("+~").partition("=")[0]
-        if key not in ("resume", "run.root", "cluster") and not key.startswith("sim."):
+        if key not in ("resume", "run.root", "train.iterations", "cluster") and not key.startswith("sim."):
             raise UserError(
                 f"{override}: resume continues a run exactly as it was configured, so {key} cannot be changed. "
                 "To start a new run from its weights: policy.checkpoint=<its folder>."

@@ -156,9 +156,10 @@ def _read_start(run: Path) -> datetime:
     """Return when a run was started: as its provenance says, otherwise as its name, which once was in local time."""
     file, match = run / provenance.FILE, _NAME.match(run.name)
     assert match is not None, "only run folders are compared"
-    if not file.is_file():
-        return datetime.strptime(match["time"], _TIME).replace(tzinfo=UTC)
     try:
-        return datetime.fromisoformat(json.loads(file.read_text(encoding="utf-8"))["started"])
-    except (ValueError, KeyError, TypeError) as error:
+        started = json.loads(file.read_text(encoding="utf-8")).get("started") if file.is_file() else None
+        if started is None:
+            return datetime.strptime(match["time"], _TIME).replace(tzinfo=UTC)
+        return datetime.fromisoformat(started)
+    except (ValueError, AttributeError, TypeError) as error:
         raise UserError(f"{file} is damaged: {error}. Give the run's folder instead of last.") from error

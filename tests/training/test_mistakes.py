@@ -62,6 +62,8 @@ def test_damaged_and_pickled_checkpoints(typed: Callable[..., Any], policy: str,
 @pytest.mark.process
 def test_a_finished_run_cannot_go_on(typed: Callable[..., Any], reference: Path) -> None:
     refused(typed("train", f"resume={reference}"), f"{reference} is finished: 6 of 6 iterations", "policy.checkpoint=")
+    refused(typed("train", f"resume={reference}", "train.iterations=6"), f"{reference} is finished", "<more than 6>")
+    refused(typed("train", f"resume={reference}", "train.iterations=5"), "train.iterations=5 is below the run's 6")
 
 
 def test_nothing_to_resume(typed: Callable[..., Any], tmp_path: Path) -> None:
