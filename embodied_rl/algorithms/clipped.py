@@ -72,8 +72,11 @@ class ClippedConfig:
         """Check the settings.
 
         Raises:
-            UserError: `micro_batch` is below 1, or `dual_clip` is not above 1.
+            UserError: `micro_batch` is below 1, a clip bound is not above 0, or `dual_clip` is not above 1.
         """
+        for name, bound in {"clip_low": self.clip_low, "clip_high": self.clip_high}.items():
+            if not bound > 0:
+                raise UserError(f"algo.{name}={bound} must be above 0: there is nothing to learn at a bound of 0.")
         if self.dual_clip is not None and not self.dual_clip > 1:
             raise UserError(f"algo.dual_clip={self.dual_clip} must be above 1, or null.")
         if isinstance(self.micro_batch, int) and self.micro_batch < 1:

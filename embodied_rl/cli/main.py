@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from importlib import import_module
 
 from embodied_rl import __version__
+from embodied_rl.cli.signals import announce_end
 from embodied_rl.cli.table import COMMANDS
 from embodied_rl.config.freeze import suggest_name
 from embodied_rl.interfaces.errors import UserError
@@ -36,7 +37,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _run(arguments: list[str]) -> int:
     try:
-        code = _dispatch(arguments)
+        with announce_end():
+            code = _dispatch(arguments)
         sys.stdout.flush()
         return code
     except BrokenPipeError:  # the reader, such as `head`, closed the pipe

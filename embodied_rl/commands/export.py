@@ -20,7 +20,7 @@ from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.foreign_checkpoint import ForeignCheckpoint
 from embodied_rl.interfaces.policy import FlowBackbone
 from embodied_rl.learning.checkpoint import explain_failed_writes
-from embodied_rl.runs.atomic_write import explain_errors
+from embodied_rl.runs.atomic_write import explain_errors, set_usual_mode
 
 FULL_PRECISION = {"dtype": "float32", "precision": "float32", "load_vlm_weights": False}
 """What keeps lerobot and openpi from rounding weights to bfloat16 as they load them."""
@@ -102,6 +102,7 @@ def write_checkpoint(
             save_file(tensors, partial, export_tensors.make_header(network, tensors, form))
         for name, content in contents.items():
             lerobot_files.make_folder_of(name, out).write_bytes(content)
+        set_usual_mode(partial)
         partial.replace(out / SINGLE)  # last: a folder with weights is complete
 
 

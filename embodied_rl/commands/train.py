@@ -1,6 +1,7 @@
 """`embodied-rl train`: start or resume a training run."""
 
 import hashlib
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,9 +18,11 @@ from embodied_rl.rollout.episode_sampler import EpisodeSampler
 from embodied_rl.runs import provenance
 from embodied_rl.runs.atomic_write import write_text
 from embodied_rl.runs.folder import PLAN, RunFolder
+from embodied_rl.runs.lock import hold_run
 from embodied_rl.runtime import selection as runtimes
 from embodied_rl.simulators import python_environments, trust
 from embodied_rl.simulators.kind import SimulatorKind
+from embodied_rl.training import extension
 from embodied_rl.training.final_report import PAGE
 from embodied_rl.training.loop import train
 
@@ -28,10 +31,16 @@ def run(config: TrainConfig) -> None:
     """Start a training run, or continue one.
 
     Raises:
-        UserError: the configuration is invalid, the run is already finished, or a value became NaN or infinite.
+        UserError: the configuration is invalid, the run is already finished, another process trains in its folder, or
+            a value became NaN or infinite.
         RunFailed: a required process was lost, and could not be replaced.
     """
-    config, folder = start_or_resume(config)
+    with ExitStack() as held:
+        train_run(*start_or_resume(config, held))
+
+
+def train_run(config: TrainConfig, folder: RunFolder) -> None:
+    """Train a run whose folder this process, or rank 0, has locked; see `run`."""
     if config.resume is not None and (note := stored.describe_move(folder.path / provenance.FILE)):
         print(note)
     try:
@@ -69,20 +78,25 @@ def check_start(config: TrainConfig) -> None:
         read_run_to_resume(config)
 
 
-def start_or_resume(config: TrainConfig) -> tuple[TrainConfig, RunFolder]:
+def start_or_resume(config: TrainConfig, held: ExitStack) -> tuple[TrainConfig, RunFolder]:
     """Create a run folder; or, with `resume`, find the old one and the configuration that it was started with.
 
     If torchrun started several processes, each composes the configuration from the command line, and rank 0 decides
     on the folder.
+
+    Args:
+        config: as composed.
+        held: holds the folder's lock from now on, on rank 0.
+
+    Raises:
+        UserError: the configuration is invalid, the run is finished, or another process trains in its folder.
     """
     if config.resume is not None:
-        return read_run_to_resume(
-            replace(config, resume=decide_on_rank_0(lambda: str(find_run_to_resume(config).path)))
-        )
+        return read_run_to_resume(replace(config, resume=decide_on_rank_0(lambda: lock_run_to_resume(config, held))))
     begun: dict[str, TrainConfig] = {}
 
     def begin() -> dict[str, str]:
-        begun["config"], folder = start_run(config)
+        begun["config"], folder = start_run(config, held)
         return {"folder": str(folder.path), "configuration": hash_config(begun["config"])}
 
     decision = decide_on_rank_0(begin)
@@ -90,12 +104,13 @@ def start_or_resume(config: TrainConfig) -> tuple[TrainConfig, RunFolder]:
     return own, join_run(own, decision)
 
 
-def start_run(config: TrainConfig) -> tuple[TrainConfig, RunFolder]:
-    """Create a run folder; return it, and the configuration with the resolved plan."""
+def start_run(config: TrainConfig, held: ExitStack) -> tuple[TrainConfig, RunFolder]:
+    """Create a run folder and lock it; return it, and the configuration with the resolved plan."""
     check_run(config)
     config, plan = auto.resolve_plan(config)
     config = count_workers(config)
     folder = RunFolder.create(config.run.root, config.run.experiment, config.seed)
+    held.enter_context(hold_run(folder.path))
     folder.write_config(configuration.to_yaml(config), config.run.overrides)
     provenance.write_provenance(folder.path)
     if plan is not None:
@@ -136,19 +151,34 @@ def find_run_to_resume(config: TrainConfig) -> RunFolder:
     return RunFolder.latest(config.run.root) if config.resume == "last" else RunFolder.open(str(config.resume))
 
 
+def lock_run_to_resume(config: TrainConfig, held: ExitStack) -> str:
+    """Lock the folder of the run that `resume` selects, and extend the run if asked to; return its path.
+
+    Raises:
+        UserError: the run cannot be continued, or another process trains in it.
+    """
+    folder = read_run_to_resume(config)[1]
+    held.enter_context(hold_run(folder.path))
+    longer = read_run_to_resume(config)[0]  # once more: it may have been changed until the lock was held
+    if (note := extension.extend_run(folder, longer.train.iterations)) is not None:
+        print(note)
+    return str(folder.path)
+
+
 def read_run_to_resume(config: TrainConfig) -> tuple[TrainConfig, RunFolder]:
-    """Return the configuration and the folder of the run that `resume` selects.
+    """Return the configuration and the folder of the run that `resume` selects, with the iterations that were typed.
 
     Raises:
         UserError: the run does not exist or is finished, or its configuration is damaged or names code to run.
     """
     folder = find_run_to_resume(config)
     old = trust.repeat_trusted(configuration.load_config(TrainConfig, folder.config), config, folder.config)
+    old = extension.extend_config(old, config)
     done = max(checkpoint.list_steps(folder.checkpoints), default=0)
     if done >= old.train.iterations and (folder.path / PAGE).is_file():
         raise UserError(
-            f"{folder.path} is finished: {done} of {old.train.iterations} iterations are done. "
-            "Start a new run from it with policy.checkpoint=<that folder>."
+            f"{folder.path} is finished: {done} of {old.train.iterations} iterations are done. Extend it with "
+            f"train.iterations=<more than {done}>, or start a new run from it with policy.checkpoint=<that folder>."
         )
     return replace(old, resume=str(folder.path)), folder
 

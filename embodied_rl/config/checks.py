@@ -20,6 +20,7 @@ from embodied_rl.config.schema import (
     TrainConfig,
 )
 from embodied_rl.interfaces.errors import UserError
+from embodied_rl.interfaces.names import check_folder_name
 from embodied_rl.interfaces.sim import SimulatorSpec
 
 LONGEST_DEADLINE = 86_400
@@ -42,7 +43,7 @@ def validate_config(config: Any) -> None:
         check_deadlines(plan)
     if isinstance(run := getattr(config, "run", None), RunConfig):
         check_writable(run.root, "run.root")
-        check_plain(run.experiment)
+        check_folder_name(run.experiment, "run.experiment")
     for key in ("out", "export"):
         if isinstance(target := getattr(config, key, None), str):
             check_writable(target if key == "out" else str(Path(target).absolute().parent), key)
@@ -111,11 +112,12 @@ def check_deadlines(plan: Plan) -> None:
 
 
 def check_resume(overrides: Sequence[str]) -> None:
-    """Check that a resumed run changes no setting. Only `resume`, `run.root`, `cluster` and keys of `sim` may be typed;
-    `embodied_rl.simulators.trust` checks the last two."""
+    """Check that a resumed run changes no setting. Only `resume`, `run.root`, `train.iterations`, `cluster` and keys of
+    `sim` may be typed; `embodied_rl.simulators.trust` checks the last two, `embodied_rl.training.extension` the third.
+    """
     for override in overrides:
         key = override.lstrip("+~").partition("=")[0]
-        if key not in ("resume", "run.root", "cluster") and not key.startswith("sim."):
+        if key not in ("resume", "run.root", "train.iterations", "cluster") and not key.startswith("sim."):
             raise UserError(
                 f"{override}: resume continues a run exactly as it was configured, so {key} cannot be changed. "
                 "To start a new run from its weights: policy.checkpoint=<its folder>."
@@ -152,12 +154,6 @@ def check_learner(plan: Plan | None, policy: PolicyNode) -> None:
     """Check that a sharded learner does not compile: it moves weights, and compiled graphs need fixed addresses."""
     if plan is not None and plan.learner == "sharded" and policy.compile:
         raise UserError("plan.learner=sharded gathers weights anew for each use; leave policy.compile=true out.")
-
-
-def check_plain(experiment: str) -> None:
-    """Check that the name of an experiment is a single folder name."""
-    if Path(experiment).name != experiment:
-        raise UserError(f"run.experiment must be a plain name without slashes, not {experiment!r}.")
 
 
 def check_writable(folder: str, where: str) -> None:

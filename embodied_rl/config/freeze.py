@@ -30,9 +30,9 @@ Config = TypeVar("Config", bound=DataclassInstance)
 _SCALARS = {bool: "true or false", int: "a whole number", float: "a number", str: "text", Path: "a path"}
 
 
-def at_least(minimum: float, default: Any = MISSING) -> Any:
-    """Make a dataclass field whose value, unless it is None, must be at least `minimum`."""
-    return field(default=default, metadata={"at_least": minimum})
+def at_least(minimum: float, default: Any = MISSING, *, at_most: float | None = None) -> Any:
+    """Make a dataclass field whose value, unless it is None, must be at least `minimum`, and at most `at_most`."""
+    return field(default=default, metadata={"at_least": minimum, "at_most": at_most})
 
 
 def take_other_keys() -> Any:
@@ -171,6 +171,9 @@ def _check_bounds(value: Any, item: Field[Any], where: str) -> None:
     minimum = item.metadata.get("at_least")
     if minimum is not None and value is not None and not value >= minimum:
         raise UserError(f"{where} must be at least {minimum}, not {value}.")
+    maximum = item.metadata.get("at_most")
+    if maximum is not None and value is not None and not value <= maximum:
+        raise UserError(f"{where} must be at most {maximum}, not {value}.")
 
 
 def _plain(value: Any) -> Any:

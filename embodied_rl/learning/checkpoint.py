@@ -27,7 +27,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from embodied_rl.interfaces.errors import UserError
-from embodied_rl.runs.atomic_write import explain_errors, sync_folder, write_text
+from embodied_rl.runs.atomic_write import explain_errors, set_usual_mode, sync_folder, write_text
 
 TENSORS, STATE, POLICY = "tensors.safetensors", "state.json", "policy.safetensors"
 _STEP = re.compile(r"\d{8,}$")
@@ -54,7 +54,7 @@ def save_checkpoint(
     Later checkpoints, which a resumed run had to refuse, are deleted too: the run will write them again.
 
     Args:
-        folder: the run's `checkpoints/`; made where absent.
+        folder: the run's `checkpoints/`; made where absent, in a run folder that exists.
         step: iterations done.
         tensors: name → tensor or array of any shape and dtype that safetensors knows.
         metadata: anything JSON can hold.
@@ -70,7 +70,7 @@ def save_checkpoint(
     final = folder / f"{step:08d}"
     temporary = folder / f".tmp-{final.name}"
     with explain_errors(final):
-        folder.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(exist_ok=True)  # a run folder that was removed meanwhile is not made anew
         _sweep(folder)
         try:
             _write(temporary, step, tensors, metadata, files or {})
@@ -274,6 +274,7 @@ def separate_tensors(tensors: Mapping[str, Tensor | np.ndarray]) -> dict[str, Te
 
 
 def _sync(file: Path) -> None:
+    set_usual_mode(file)
     with file.open("rb") as opened:
         os.fsync(opened.fileno())
 

@@ -18,7 +18,7 @@ from embodied_rl.processes.interpreter import Interpreter, make_own_command, mak
 from embodied_rl.processes.messages import receive, send
 
 LOG_LINES = 30
-STOP_SIGNALS = {signal.SIGINT, signal.SIGTERM}
+STOP_SIGNALS = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
 
 
 class ChildProcess:
@@ -148,7 +148,7 @@ class ChildProcess:
 
 @contextmanager
 def hold_signals() -> Iterator[None]:
-    """Block SIGINT and SIGTERM in the context, so that they cannot end a new child before it has set its handlers."""
+    """Block `STOP_SIGNALS` in the context, so that they cannot end a new child before it has set its handlers."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
     try:
         yield
@@ -158,17 +158,50 @@ def hold_signals() -> Iterator[None]:
 
 @contextmanager
 def handle_stop_signals(handler: Callable[..., object] | signal.Handlers) -> Iterator[Callable[[], None]]:
-    """Handle SIGINT and SIGTERM with `handler` in the context; yield a function that restores the old handlers."""
-    before = {number: signal.signal(number, handler) for number in STOP_SIGNALS}
+    """Handle SIGINT and SIGTERM with `handler` in the context; yield a function that restores the old handlers.
 
-    def restore() -> None:
+    SIGHUP, of a terminal that was closed, counts as SIGTERM. It may come twice, from the system and from the shell, and
+    nobody insists by the second: only the end of the context restores its handler. Under nohup it stays ignored.
+    """
+    ignored = {signal.SIGHUP} if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN else set[signal.Signals]()
+    handlers = dict.fromkeys(STOP_SIGNALS - ignored, handler)
+    if signal.SIGHUP in handlers and callable(handler):
+        handlers[signal.SIGHUP] = _make_hang_up_handler(handler)
+    before = {number: signal.signal(number, new) for number, new in handlers.items()}
+
+    def restore(kept: signal.Signals | None = signal.SIGHUP) -> None:
         for number, earlier in before.items():
-            signal.signal(number, earlier)
+            if number != kept:
+                signal.signal(number, earlier)
 
     try:
         yield restore
     finally:
-        restore()
+        restore(None)
+
+
+def _make_hang_up_handler(handler: Callable[..., object]) -> Callable[..., object]:
+    """Return a handler of SIGHUP that calls `handler` once, as for SIGTERM."""
+    heard: list[int] = []
+
+    def hang_up(number: int, frame: object) -> None:
+        drop_lost_output()
+        heard.append(number)
+        if len(heard) == 1:
+            handler(signal.SIGTERM, frame)
+
+    return hang_up
+
+
+def drop_lost_output() -> None:
+    """Send standard output and error to nowhere where they were a terminal that is gone: each write would fail."""
+    for descriptor in (1, 2):
+        try:
+            os.write(descriptor, b"")
+        except OSError:
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nowhere, descriptor)
+            os.close(nowhere)
 
 
 def make_anonymous_memory() -> int:

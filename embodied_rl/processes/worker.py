@@ -213,10 +213,11 @@ def exit_with_parent(descriptor: int) -> None:
 
 
 def leave_signals_to_parent() -> None:
-    """Ignore SIGINT and SIGTERM, which reach all processes; the parent decides and ends workers by closing the pipe."""
-    for number in (signal.SIGINT, signal.SIGTERM):
+    """Ignore signals that reach all processes; the parent decides and ends workers by closing the pipe."""
+    numbers = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
+    for number in numbers:
         signal.signal(number, signal.SIG_IGN)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT, signal.SIGTERM})
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, numbers)
 
 
 def serve_calls(connection: Connection, memory: int) -> None:

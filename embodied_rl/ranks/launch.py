@@ -119,9 +119,10 @@ def launch_ranks(
 
 @contextmanager
 def stop_on_signals(ranks: Ranks) -> Iterator[Callable[[], bool]]:
-    """Set a flag when SIGINT or SIGTERM reaches rank 0; yield a function that reads it. Other ranks ignore signals.
+    """Set a flag when SIGINT, SIGTERM or SIGHUP reaches rank 0; yield a function that reads it. Others ignore signals.
 
-    A second signal acts as usual, i.e. it ends the run at once. Ranks agree with `ranks.any_(stop_requested())`.
+    A second SIGINT or SIGTERM acts as usual, i.e. it ends the run at once. Ranks agree with
+    `ranks.any_(stop_requested())`.
     """
     if ranks.stops is not None:
         with ranks.stops.listen("flag"):
@@ -142,12 +143,12 @@ def stop_on_signals(ranks: Ranks) -> Iterator[Callable[[], bool]]:
 
 
 class Stopped(KeyboardInterrupt):
-    """SIGINT or SIGTERM arrived while everything is saved, so that the run can stop at once."""
+    """SIGINT, SIGTERM or SIGHUP arrived while everything is saved, so that the run can stop at once."""
 
 
 @contextmanager
 def raise_on_signals(ranks: Ranks) -> Iterator[None]:
-    """Raise `Stopped` on rank 0 at SIGINT or SIGTERM in the context; rank 0 then ends the others."""
+    """Raise `Stopped` on rank 0 at SIGINT, SIGTERM or SIGHUP in the context; rank 0 then ends the others."""
     if ranks.stops is not None:
         with ranks.stops.listen("raise"):
             yield

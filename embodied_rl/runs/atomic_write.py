@@ -2,6 +2,7 @@
 
 import errno
 import os
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,7 +13,8 @@ TEMPORARY = ".tmp-"
 """How names of files begin that are not finished."""
 
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
-_REFUSED = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST, errno.ENOENT}
+_GONE = {errno.ENOENT, errno.ESTALE}
+_REFUSED = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST}
 
 
 class StorageError(UserError):
@@ -21,16 +23,22 @@ class StorageError(UserError):
 
 @contextmanager
 def explain_errors(path: Path, key: str = "run.root") -> Iterator[None]:
-    """Turn a full disk or a refused write below `path` into an error that names path and key; a context manager.
+    """Turn a full disk, or a missing folder or refused write at `path`, into an error with path and key in a context.
 
     Raises:
-        StorageError: replaces the OSError for these two causes; any other OSError passes unchanged.
+        StorageError: replaces the OSError for these causes; any other OSError passes unchanged.
     """
     try:
         yield
     except OSError as error:
         if error.errno in _FULL:
             message = f"The disk is full: could not write {path}. Free some space, or set {key} to another disk."
+            raise StorageError(message) from error
+        if error.errno in _GONE:
+            message = (
+                f"Cannot write {path}: it, or its folder, is gone. Was it removed, moved or unmounted? Put it back and "
+                f"go on from there, or set {key} to a folder that stays."
+            )
             raise StorageError(message) from error
         if error.errno in _REFUSED:
             message = f"Cannot write {path} ({error.strerror}). Set {key} to a folder you may write to."
@@ -74,8 +82,20 @@ def replace_file(path: Path, key: str = "run.root") -> Iterator[Path]:
             temporary.unlink(missing_ok=True)
 
 
+def set_usual_mode(file: Path) -> None:
+    """Give a file the permissions of any new file in its folder, by the user's umask: safetensors writes for the owner
+    alone."""
+    probe = file.with_name(f"{TEMPORARY}mode-{file.name}-{os.getpid()}")
+    try:
+        probe.touch()
+        file.chmod(stat.S_IMODE(probe.stat().st_mode))
+    finally:
+        probe.unlink(missing_ok=True)
+
+
 def settle_file(temporary: Path, path: Path) -> None:
     """Sync a written file, rename it to `path` and sync the folder: content and name survive a power cut."""
+    set_usual_mode(temporary)
     with temporary.open("rb") as file:
         os.fsync(file.fileno())
     temporary.replace(path)

@@ -1,22 +1,26 @@
-"""The folder of one run: `<root>/<experiment>/<YYYYmmdd-HHMMSS>_s<seed>/`.
+"""The folder of one run: `<root>/<experiment>/<YYYYmmdd-HHMMSS, in UTC>_s<seed>/`.
 
 config.yaml  overrides.txt  provenance.json  git.diff  metrics.jsonl  checkpoints/  videos/  eval/
 """
 
+import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from itertools import count
 from pathlib import Path
 
 from embodied_rl.interfaces.errors import UserError
+from embodied_rl.interfaces.names import check_folder_name
+from embodied_rl.runs import provenance
 from embodied_rl.runs.atomic_write import explain_errors, write_text
 
 PLAN = "plan.json"
 """In a run's folder: the choice of an allocation, what else there was, and the costs behind it."""
 _NAME = re.compile(r"(?P<time>\d{8}-\d{6})_s(?P<seed>\d+)(_\d+)?$")
 _TRAINS = re.compile(r"^train:", re.MULTILINE)
+_TIME = "%Y%m%d-%H%M%S"
 _STATE_FILES = "checkpoints/[0-9]*/state.json"
 
 
@@ -34,15 +38,14 @@ class RunFolder:
             root: the setting `run.root`.
             experiment: the setting `run.experiment`; it becomes one folder level.
             seed: the run's seed, shown in the name.
-            now: start of the run; the current time by default.
+            now: start of the run in UTC; the current time by default.
 
         Raises:
             StorageError: `root` cannot be written, or its disk is full.
             UserError: the experiment's name is not a single folder name.
         """
-        if Path(experiment).name != experiment:
-            raise UserError(f"run.experiment must be a plain name without slashes, not {experiment!r}.")
-        base = Path(root) / experiment / f"{(now or datetime.now()).strftime('%Y%m%d-%H%M%S')}_s{seed}"
+        check_folder_name(experiment, "run.experiment")
+        base = Path(root) / experiment / f"{_format_time(now)}_s{seed}"
         with explain_errors(base):
             base.parent.mkdir(parents=True, exist_ok=True)
             folder = cls(_claim(base))
@@ -122,10 +125,10 @@ class RunFolder:
 
 
 def make_evaluation_folder(parent: Path, split: str, now: datetime | None = None) -> Path:
-    """Make a new folder `<parent>/<split>_<YYYYmmdd-HHMMSS>` and return its path; a taken name gets a suffix."""
+    """Make a new folder `<parent>/<split>_<time, UTC>` and return its path; a taken name gets a suffix."""
     with explain_errors(parent):
         parent.mkdir(parents=True, exist_ok=True)
-        return _claim(parent / f"{split}_{(now or datetime.now()).strftime('%Y%m%d-%H%M%S')}")
+        return _claim(parent / f"{split}_{_format_time(now)}")
 
 
 def _claim(base: Path) -> Path:
@@ -139,8 +142,24 @@ def _claim(base: Path) -> Path:
     raise AssertionError("count() does not end")
 
 
-def _age(run: Path) -> tuple[str, int]:
-    match = _NAME.match(run.name)
-    assert match is not None, "only run folders are compared"
+def _format_time(now: datetime | None) -> str:
+    return (now or datetime.now(UTC)).strftime(_TIME)
+
+
+def _age(run: Path) -> tuple[datetime, int]:
+    """Return when a run was started, and when it was last saved."""
     saved = [*run.glob(_STATE_FILES)] or [run / "config.yaml"]
-    return match["time"], max(file.stat().st_mtime_ns for file in saved)
+    return _read_start(run), max(file.stat().st_mtime_ns for file in saved)
+
+
+def _read_start(run: Path) -> datetime:
+    """Return when a run was started: as its provenance says, otherwise as its name, which once was in local time."""
+    file, match = run / provenance.FILE, _NAME.match(run.name)
+    assert match is not None, "only run folders are compared"
+    try:
+        started = json.loads(file.read_text(encoding="utf-8")).get("started") if file.is_file() else None
+        if started is None:
+            return datetime.strptime(match["time"], _TIME).replace(tzinfo=UTC)
+        return datetime.fromisoformat(started)
+    except (ValueError, AttributeError, TypeError) as error:
+        raise UserError(f"{file} is damaged: {error}. Give the run's folder instead of last.") from error

@@ -45,10 +45,11 @@ class MetricsWriter:
         """Append one iteration. Values are numbers, zero-dimensional arrays or tensors, or short strings.
 
         Raises:
-            StorageError: the disk is full.
+            StorageError: the disk is full, or the file is gone.
         """
         row: dict[str, Value] = {"iteration": iteration, **{name: _plain(value) for name, value in values.items()}}
         with explain_errors(self._path):
+            self._path.stat()  # the system writes to a removed file without an error
             self._file.write(json.dumps(row, allow_nan=False) + "\n")
             self._file.flush()
         if self._board is not None:

@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
 
+from embodied_rl.interfaces.errors import UserError
 from embodied_rl.runs.atomic_write import write_text
 
 FILE = "provenance.json"
@@ -64,6 +65,23 @@ def write_provenance(folder: Path, source: Path = _PACKAGE) -> Provenance:
     if difference:
         write_text(folder / "git.diff", difference)
     return provenance
+
+
+def add_note(folder: Path, text: str) -> None:
+    """Add a note to a run folder's provenance, with the time, this command line and the commit, under "notes".
+
+    Raises:
+        UserError: the file is damaged.
+    """
+    file = folder / FILE
+    try:
+        said = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+        notes = [*said.get("notes", ())]
+    except (ValueError, AttributeError, TypeError) as error:
+        raise UserError(f"{file} is damaged: {error}. Remove it to go on.") from error
+    now, commit = datetime.now(UTC).isoformat(timespec="seconds"), read_git_state(_PACKAGE)[0]
+    notes.append({"time": now, "note": text, "command": shlex.join(sys.argv), "commit": commit})
+    write_text(file, json.dumps({**said, "notes": notes}, indent=2) + "\n")
 
 
 def read_git_state(source: Path) -> tuple[str | None, str]:

@@ -10,6 +10,7 @@ from embodied_rl.evaluate.page import format_percent, write_page
 from embodied_rl.evaluate.protocol import EpisodeResult
 from embodied_rl.evaluate.report import Report
 from embodied_rl.evaluate.video import film_episodes
+from embodied_rl.runs.atomic_write import explain_errors
 from embodied_rl.runs.log import RunLog
 from embodied_rl.runs.metrics_file import Value, find_first_reached, read_metrics
 from embodied_rl.training.trainer import Trainer
@@ -28,7 +29,8 @@ def write_report(trainer: Trainer, results: Sequence[EpisodeResult], name: str) 
     found = Report.from_results(results, trainer.spec, told)
     if trainer.ranks.rank == 0:
         folder = trainer.folder.evaluations / name
-        folder.mkdir(parents=True, exist_ok=True)
+        with explain_errors(folder):
+            folder.mkdir(exist_ok=True)
         found.write(folder)
     return found
 

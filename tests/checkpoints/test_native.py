@@ -53,6 +53,13 @@ def test_an_actor_comes_back_to_the_bit(tmp_path, make_actor, observe, keys, sma
     assert list(tmp_path.iterdir()) == [tmp_path / "actor.safetensors"]
 
 
+def test_a_policy_file_has_the_permissions_of_any_new_file(tmp_path, make_actor, small) -> None:
+    """It is written for others to use, too, as far as the umask lets them."""
+    (tmp_path / "other").touch()
+    save_actor(tmp_path / "actor.safetensors", make_actor(), "pocket", small)
+    assert (tmp_path / "actor.safetensors").stat().st_mode == (tmp_path / "other").stat().st_mode
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
 def test_the_network_can_be_built_from_the_file(tmp_path, make_actor, observe, embodiment, small, dtype) -> None:
     """float32 is exact; float16 halves the file, loads as float32 and stays within its own rounding."""

@@ -4,6 +4,7 @@ import errno
 import json
 import os
 import pickle
+import stat
 import warnings
 
 import numpy as np
@@ -90,6 +91,24 @@ def test_further_files_belong_to_the_checkpoint(tmp_path):
     (final / "policy.txt").unlink()
     with pytest.raises(CheckpointError, match=r"policy\.txt is missing"):
         checkpoint.load_checkpoint(final)
+
+
+@pytest.fixture(params=[0o022, 0o002, 0o077])
+def usual(request):
+    """The permissions of a new file under a umask of the user."""
+    before = os.umask(request.param)
+    yield 0o666 & ~request.param
+    os.umask(before)
+
+
+def test_files_may_be_read_by_whom_the_umask_lets(tmp_path, usual):
+    def write(path):
+        path.write_text("abc")
+        path.chmod(0o600)
+
+    final = checkpoint.save_checkpoint(tmp_path, 1, tensors(1), {}, files={"policy.txt": write})
+    modes = {file.name: stat.S_IMODE(file.stat().st_mode) for file in [*final.iterdir(), tmp_path / "last"]}
+    assert modes == dict.fromkeys(("tensors.safetensors", "policy.txt", "state.json", "last"), usual)
 
 
 def test_no_usable_one_says_why(folder):

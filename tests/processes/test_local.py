@@ -239,7 +239,7 @@ time.sleep(900)
 def test_workers_leave_signals_to_their_parent() -> None:
     with worker() as handle:
         handle.submit("reset", EPISODES[:3]).result()
-        for number in (signal.SIGINT, signal.SIGTERM):
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             os.kill(handle.pid, number)
         handle.submit("step", actions(0), NEXT[:3]).result()
         assert handle.alive

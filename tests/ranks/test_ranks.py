@@ -177,3 +177,52 @@ def test_a_second_signal_acts_as_usual(interruptible: None) -> None:
         assert stop_requested()
         os.kill(os.getpid(), signal.SIGINT)
         time.sleep(1)
+
+
+def test_a_hang_up_asks_to_stop_and_a_second_one_does_not_insist() -> None:
+    """The system and the shell each send one when a terminal is closed."""
+    arrived: list[int] = []
+    before = signal.signal(signal.SIGHUP, lambda number, _: arrived.append(number))
+    try:
+        with stop_on_signals(Ranks()) as stop_requested:
+            signal.raise_signal(signal.SIGHUP)
+            assert stop_requested()
+            signal.raise_signal(signal.SIGHUP)
+        assert not arrived
+        signal.raise_signal(signal.SIGHUP)
+        assert arrived == [signal.SIGHUP], "what was there before is there again"
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+def test_a_hang_up_that_nohup_ignores_stays_ignored() -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with stop_on_signals(Ranks()) as stop_requested:
+            signal.raise_signal(signal.SIGHUP)
+            assert not stop_requested()
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+TALKING = """
+import sys, time
+from pathlib import Path
+from embodied_rl.ranks.launch import Ranks, stop_on_signals
+with stop_on_signals(Ranks()) as stop_requested:
+    Path(sys.argv[1], "begun").touch()
+    while not stop_requested():
+        time.sleep(0.01)
+    print("what nobody reads", flush=True)
+    Path(sys.argv[1], "saved").touch()
+"""
+
+
+@pytest.mark.process
+def test_a_terminal_that_is_closed_costs_nothing(tmp_path: Path) -> None:
+    """Writes to it fail from then on; the run talks, and saves all the same."""
+    terminal = [sys.executable, "-c", "import pty, sys; pty.spawn(sys.argv[1:])"]
+    with subprocess.Popen([*terminal, sys.executable, "-c", TALKING, str(tmp_path)], stdin=subprocess.PIPE) as process:
+        wait_for((tmp_path / "begun").exists, 200)
+        process.kill()
+    wait_for((tmp_path / "saved").exists, 200)

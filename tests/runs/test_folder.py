@@ -1,8 +1,10 @@
 """Run folders never overwrite one another, and errors name the key that put them there."""
 
 import errno
+import json
 import os
-from datetime import datetime
+import time
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -63,13 +65,58 @@ def test_of_one_second_the_last_saved_is_the_latest(tmp_path):
     assert RunFolder.latest(tmp_path) == first
 
 
+@pytest.fixture
+def far_east(monkeypatch):
+    """A clock 14 hours ahead of UTC."""
+    monkeypatch.setenv("TZ", "XXX-14")
+    time.tzset()
+    yield
+    monkeypatch.undo()
+    time.tzset()
+
+
+@pytest.mark.usefixtures("far_east")
+def test_names_carry_utc_whatever_the_clock_on_the_wall_says(tmp_path):
+    before = datetime.now(UTC).replace(microsecond=0)
+    run = RunFolder.create(tmp_path, "demo", 0)
+    names = [run.path.name.removesuffix("_s0"), run.new_evaluation("eval").name.removeprefix("eval_")]
+    for name in names:
+        begun = datetime.strptime(name, "%Y%m%d-%H%M%S").replace(tzinfo=UTC)
+        assert timedelta() <= begun - before < timedelta(hours=1)
+
+
+def test_the_latest_was_started_last_though_its_clock_was_put_back(tmp_path):
+    """Two runs of a version that named folders by local time, in the hour that a clock shows twice; one has no
+    provenance, so that its name counts."""
+    started = {"20311026-025500_s0": "2031-10-26T00:55:00+00:00", "20311026-020500_s0": "2031-10-26T01:05:00+00:00"}
+    for name, when in started.items():
+        run = with_checkpoint(RunFolder.create(tmp_path, "demo", 0))
+        (run.path / "provenance.json").write_text(json.dumps({"started": when}))
+        run.path.rename(tmp_path / "demo" / name)
+    with_checkpoint(RunFolder.create(tmp_path, "demo", 0, datetime(2031, 10, 26, 1, 0, 0)))
+    assert RunFolder.latest(tmp_path).path.name == "20311026-020500_s0"
+
+
+def test_a_damaged_start_is_named(tmp_path):
+    run = with_checkpoint(RunFolder.create(tmp_path, "demo", 0))
+    (run.path / "provenance.json").write_text("{")
+    with pytest.raises(ValueError, match=r"provenance\.json is damaged.*folder instead of last"):
+        RunFolder.latest(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["..", ".", "", "../elsewhere", "a/b", "/tmp/x", "a\\b", "a\nb", "a\0b", "ü" * 101])
+def test_an_experiment_is_one_folder_inside_the_root(tmp_path, name):
+    root = tmp_path / "runs"
+    with pytest.raises(ValueError, match=r"run\.experiment must"):
+        RunFolder.create(root, name, 0)
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_nothing_to_resume_or_open_is_said(tmp_path):
     with pytest.raises(ValueError, match=r"run\.root"):
         RunFolder.latest(tmp_path)
     with pytest.raises(ValueError, match="No run in"):
         RunFolder.open(tmp_path)
-    with pytest.raises(ValueError, match=r"run\.experiment"):
-        RunFolder.create(tmp_path, "../elsewhere", 0)
 
 
 def test_a_root_that_cannot_be_written_names_path_and_key(tmp_path):

@@ -94,3 +94,16 @@ def test_when_a_share_of_success_was_first_seen():
     assert find_first_reached(rows, 0.7) == (3, 6.0)
     assert find_first_reached(rows, 0.9) == (6, 12.0)
     assert find_first_reached(rows, 0.91) is None and find_first_reached([], 0.1) is None
+
+
+@pytest.mark.parametrize("remove", ["root", "run", "file"])
+def test_a_file_that_is_gone_is_found_at_the_next_write(tmp_path, remove):
+    """The system would go on writing, to nowhere."""
+    run = tmp_path / "runs" / "demo"
+    run.mkdir(parents=True)
+    path = run / "metrics.jsonl"
+    with MetricsWriter(path) as writer:
+        writer.write(1, {})
+        {"root": run.parent, "run": run, "file": path}[remove].rename(tmp_path / "elsewhere")
+        with pytest.raises(StorageError, match=rf"{path}.* is gone.*run\.root"):
+            writer.write(2, {})

@@ -2,6 +2,7 @@
 
 import json
 import subprocess
+from dataclasses import asdict
 from importlib.metadata import version
 
 import pytest
@@ -59,3 +60,20 @@ def test_packages_hardware_and_command_are_noted(tmp_path):
     assert found.packages["numpy"] == version("numpy")
     assert int(found.hardware["cores"]) >= 1 and found.hardware["cpu"] and found.command
     assert not (tmp_path / "git.diff").exists()
+
+
+def test_notes_are_added_to_what_is_there(tmp_path):
+    began = asdict(provenance.write_provenance(tmp_path))
+    provenance.add_note(tmp_path, "first")
+    provenance.add_note(tmp_path, "second")
+    said = json.loads((tmp_path / "provenance.json").read_text())
+    notes = said.pop("notes")
+    assert said == began and [note["note"] for note in notes] == ["first", "second"]
+    assert {"time", "command", "commit"} <= notes[0].keys()
+
+
+def test_a_damaged_file_takes_no_note(tmp_path):
+    (tmp_path / "provenance.json").write_text("[")
+    with pytest.raises(ValueError, match=r"provenance\.json is damaged"):
+        provenance.add_note(tmp_path, "lost")
+    assert (tmp_path / "provenance.json").read_text() == "["

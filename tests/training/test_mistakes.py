@@ -62,6 +62,8 @@ def test_damaged_and_pickled_checkpoints(typed: Callable[..., Any], policy: str,
 @pytest.mark.process
 def test_a_finished_run_cannot_go_on(typed: Callable[..., Any], reference: Path) -> None:
     refused(typed("train", f"resume={reference}"), f"{reference} is finished: 6 of 6 iterations", "policy.checkpoint=")
+    refused(typed("train", f"resume={reference}", "train.iterations=6"), f"{reference} is finished", "<more than 6>")
+    refused(typed("train", f"resume={reference}", "train.iterations=5"), "train.iterations=5 is below the run's 6")
 
 
 def test_nothing_to_resume(typed: Callable[..., Any], tmp_path: Path) -> None:
@@ -102,6 +104,20 @@ def test_so_it_is_where_another_rank_met_it(plugin_path: str, tmp_path: Path) ->
     assert code == 2
     assert "embodied-rl: NaN or infinity in the simulator's state: environment 6, decision 1 of episode 6" in output
     assert "Traceback" not in output
+
+
+@pytest.mark.process
+def test_a_run_folder_that_is_removed_is_named_at_the_next_write(plugin_path: str, tmp_path: Path) -> None:
+    """It is not made anew, and the run does not go on for nothing."""
+    arguments = ("train", *settings({"train.iterations": "100000", "sim.marks": ".", "sim.hold": "4"}))
+    with started(tmp_path, *arguments, PYTHONPATH=plugin_path) as process:
+        assert process.wait_until(lambda: process.iterations() >= 1), process.output()
+        (tmp_path / "runs").rename(tmp_path / "elsewhere")
+        (tmp_path / "go").touch()
+        code, output = process.finish()
+    assert code == 2 and "Traceback" not in output
+    assert "metrics.jsonl: it, or its folder, is gone." in output
+    assert not (tmp_path / "runs").exists()
 
 
 @pytest.mark.process
@@ -146,7 +162,12 @@ DRY = ("--dry-run",)
         (["algo=sft"], "algo.name=sft does not learn from rollouts"),
         (["algo.gamma=7"], "algo.gamma=7.0"),
         (["algo.epochs=0"], "algo.epochs"),
+        (["algo.clip_low=0"], "algo.clip_low=0.0 must be above 0"),
+        (["algo.clip_high=0"], "algo.clip_high=0.0 must be above 0"),
+        (["algo.dual_clip=1"], "algo.dual_clip=1.0 must be above 1"),
+        (["seed=18446744073709551616"], "seed must be at most 18446744073709551615, not 18446744073709551616"),
         (["run.experiment=a/b"], "run.experiment must be a plain name"),
+        (["run.experiment=.."], "run.experiment must be a plain name"),
     ],
 )
 def test_a_dry_run_finds_what_a_run_would(typed: Callable[..., Any], words: list[str], expected: str) -> None:

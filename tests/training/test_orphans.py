@@ -63,6 +63,7 @@ SIGNALS: dict[str, Callable[[Process], None]] = {
     "Ctrl-C": lambda process: process.signal_everybody(signal.SIGINT),
     "SIGTERM to everybody": lambda process: process.signal_everybody(signal.SIGTERM),
     "SIGTERM to the driver": lambda process: os.kill(process.process.pid, signal.SIGTERM),
+    "a closed terminal": lambda process: process.signal_everybody(signal.SIGHUP),
 }
 
 
@@ -92,9 +93,12 @@ def test_after_the_driver_was_killed(plan: str, plugin_path: str, tmp_path: Path
         process.kill()
 
 
-def test_after_a_signal_while_it_starts(plugin_path: str, tmp_path: Path) -> None:
-    """Before anybody could arrange to be asked: the system ends the driver, and with it everybody."""
-    with started(tmp_path, *training("split"), PYTHONPATH=plugin_path) as process:
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_after_a_signal_while_it_starts(number: signal.Signals, plugin_path: str, tmp_path: Path) -> None:
+    """Before there is anything to save: the signal ends the driver, which says so, and with it everybody."""
+    with started(tmp_path, *training("split", sim__gate="never"), PYTHONPATH=plugin_path) as process:
         assert process.wait_until(lambda: len(process.children()) >= 1), process.output()
-        process.signal_everybody(signal.SIGTERM)
-        assert process.finish()[0] in (-signal.SIGTERM, 0)
+        process.signal_everybody(number)
+        code, output = process.finish()
+    assert code == -number
+    assert f"embodied-rl: ended by {number.name}; what was not saved by now is lost." in output

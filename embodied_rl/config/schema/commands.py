@@ -18,6 +18,9 @@ from embodied_rl.config.schema.nodes import (
     TrainLoop,
 )
 
+LAST_SEED = 2**64 - 1
+"""The largest seed that the sources of random numbers take."""
+
 
 @dataclass(frozen=True)
 class TrainConfig:
@@ -29,7 +32,7 @@ class TrainConfig:
     """The algorithm."""
     curriculum: CurriculumNode = field(default_factory=CurriculumNode)
     """Which tasks are drawn."""
-    seed: int = at_least(0, 0)
+    seed: int = at_least(0, 0, at_most=LAST_SEED)
     """Fixes every random choice of the run."""
     resume: str | None = None
     """Continue a run: "last", or its folder."""
@@ -88,7 +91,7 @@ class EvalConfig:
     """Exactly which tasks, initial states and seeds; `embodied-rl list benchmarks` shows them. Null draws episodes."""
     sim: SimChange = field(default_factory=SimChange)
     """What is other than in the checkpoint's simulator, or the benchmark's."""
-    seed: int = at_least(0, 0)
+    seed: int = at_least(0, 0, at_most=LAST_SEED)
     """Fixes the drawn episodes and the policy's noise."""
     episodes: int | None = at_least(1, None)
     """Episodes in all, spread evenly over families, then tasks; null takes 512, or the whole benchmark. Fewer than the
@@ -127,7 +130,7 @@ class SftConfig:
     """Folder of a LeRobotDataset v3.0 to clone; null records the simulator's operator."""
     task: str | None = None
     """Only this task, or this family, is demonstrated by the operator and evaluated; null for all."""
-    seed: int = at_least(0, 0)
+    seed: int = at_least(0, 0, at_most=LAST_SEED)
     """Fixes every random choice."""
     run: RunConfig = field(default_factory=RunConfig)
     """Where the run lives."""
@@ -173,7 +176,7 @@ class CollectConfig:
     """The simulator."""
     policy: str = "expert"
     """Who acts: expert, random, a run folder, a checkpoint file, or asset:<name>."""
-    seed: int = at_least(0, 0)
+    seed: int = at_least(0, 0, at_most=LAST_SEED)
     """Fixes the episodes and every random choice."""
     episodes: int = at_least(1, 100)
     """Episodes to collect."""
@@ -195,7 +198,7 @@ class PlayConfig:
     """The simulator."""
     policy: str = "expert"
     """Who acts: expert, random, a run folder, a checkpoint file, or asset:<name>."""
-    seed: int = at_least(0, 0)
+    seed: int = at_least(0, 0, at_most=LAST_SEED)
     """Fixes the episodes and every random choice."""
     split: str = "train"
     """Conditions the episodes are drawn from."""

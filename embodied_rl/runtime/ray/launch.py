@@ -83,9 +83,9 @@ def launch_ranks(
 ) -> Any:
     """Run `function(config, ranks)` on as many ranks as there are places, each in an actor; see `ranks.launch`.
 
-    Output of rank 0 is also written here. SIGINT and SIGTERM are passed on to rank 0; a second one acts as usual. Ranks
-    on one node connect over its loopback interface, otherwise at the nodes' addresses. A program that reaches these
-    ports can run code there, so the cluster's network must be trusted.
+    Output of rank 0 is also written here. SIGINT, SIGTERM and SIGHUP are passed on to rank 0; a second acts as
+    usual, but for SIGHUP. Ranks on one node connect over its loopback interface, otherwise at the nodes' addresses. A
+    program that reaches these ports can run code there, so the cluster's network must be trusted.
 
     Args:
         function: importable by name from its module, on every node.

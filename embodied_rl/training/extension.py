@@ -1,0 +1,65 @@
+"""Extend a run: continue it to more iterations than it was started with."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from embodied_rl.assembly import build
+from embodied_rl.config import freeze as configuration
+from embodied_rl.config.schema import TrainConfig
+from embodied_rl.interfaces.errors import UserError
+from embodied_rl.runs import provenance
+from embodied_rl.runs.folder import RunFolder
+from embodied_rl.training.final_report import PAGE
+
+KEY = "train.iterations"
+SCHEDULES = ("lr_final", "noise_final")
+"""Settings of the algorithms here that spread a change over the whole run, unless they are 1."""
+
+
+def extend_config(old: TrainConfig, typed: TrainConfig) -> TrainConfig:
+    """Return a run's configuration with the number of iterations typed beside `resume`; unchanged if none was.
+
+    Raises:
+        UserError: the number is below that of the run.
+    """
+    if not any(word.lstrip("+~").partition("=")[0] == KEY for word in typed.run.overrides):
+        return old
+    number, before = typed.train.iterations, old.train.iterations
+    if number < before:
+        raise UserError(f"{KEY}={number} is below the run's {before}: resume can extend a run, not shorten it.")
+    return replace(old, train=replace(old.train, iterations=number))
+
+
+def extend_run(folder: RunFolder, iterations: int) -> str | None:
+    """Write a run's new number of iterations to its folder; return what the user should know, or None if it is the old.
+
+    The report goes first, as it says that a run is finished. What else was typed beside `resume` is not written.
+    """
+    old = configuration.load_config(TrainConfig, folder.config)
+    if old.train.iterations == iterations:
+        return None
+    note = f"Extended from {old.train.iterations} to {iterations} iterations. {describe_exactness(old)}"
+    provenance.add_note(folder.path, note)
+    (folder.path / PAGE).unlink(missing_ok=True)
+    longer = replace(old, train=replace(old.train, iterations=iterations))
+    folder.write_config(configuration.to_yaml(longer), folder.overrides())
+    return note
+
+
+def describe_exactness(config: TrainConfig) -> str:
+    """Describe whether an extended run equals one that had all its iterations from its start."""
+    options = build.find_method(config.algo).options
+    known = {f"algo.{name}": getattr(options, name) for name in SCHEDULES if hasattr(options, name)}
+    if len(known) < len(SCHEDULES):
+        return f"Whether it equals a run of this length from its start is up to algo.name={config.algo.name}."
+    changing = [f"{name}={value:g}" for name, value in known.items() if value != 1]
+    if changing:
+        return _describe_difference(changing)
+    return "It equals a run of this length from its start, except for the evaluation at its first end."
+
+
+def _describe_difference(changing: Sequence[str]) -> str:
+    return (
+        f"It differs from a run of this length from its start: {' and '.join(changing)} spread over all iterations, so "
+        "that the iterations done so far were further along than they would have been."
+    )
