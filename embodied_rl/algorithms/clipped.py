@@ -4,7 +4,7 @@ Shapes: B rows, Hx executed actions, D' scored entries of an action.
 """
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal
 
 import torch
@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from embodied_rl.algorithms.batch import Batch, concatenate_batches
+from embodied_rl.algorithms.means import Counts, EpochSums, PendingGradient, count_entries, sum_counts
 from embodied_rl.algorithms.proximal import decouple_stale, find_stale_rows, make_level_mask
 from embodied_rl.config.freeze import at_least
 from embodied_rl.interfaces.errors import UserError
@@ -115,7 +116,8 @@ class ClippedUpdate:
         self.optimiser = Optimiser(learned, rates, config.grad_clip, sharded.find_sharding(actor))
         self.updates = 0
         self.rate = 1.0
-        self._pending: tuple[float, float] | None = None  # ratios and rows whose gradients wait for a step
+        self._ratios = "chunks" if config.level == Level.CHUNK else "actions"  # what has one ratio, as counts go
+        self._pending: PendingGradient | None = None
         self._at_once: int | None = config.micro_batch if isinstance(config.micro_batch, int) else None
         self._noise_level = actor.exploration().get("noise_level")
 
@@ -147,12 +149,12 @@ class ClippedUpdate:
         """Run all epochs: the first on each segment as it arrives, the others on all segments together.
 
         In the first epoch a segment makes as many minibatches as its number of rows allows. A segment with too few rows
-        adds its gradient to that of the next one, weighted by ratios as between ranks, also for a critic that learns
-        with the policy. A remainder at the end makes a step that is scaled by its share of a minibatch. A single
-        segment is the whole batch; without rows to learn from, nothing changes.
+        adds its gradient to that of the next one; as between ranks, each term of the loss is the mean over all entries
+        that it has in a step, such as ratios or rows. A remainder at the end makes a step that is scaled by its share
+        of a minibatch. A single segment is the whole batch; without rows to learn from, nothing changes.
 
         Returns:
-            All rows, and means of the last epoch over all ratios of all ranks.
+            All rows, and means of the last epoch over all ranks.
         """
         seen: list[Batch] = []
         totals = self._first(segments, seen, iteration, critic)
@@ -185,7 +187,7 @@ class ClippedUpdate:
             enough = carried >= self.config.minibatch - rows / 2  # one more would overshoot by more than is missing
             steps = max(1, round(carried / self.config.minibatch)) if enough else 0
             for rows in self.minibatches(segment.rows, max(1, steps), iteration, 0):
-                self._descend(segment.select(rows), totals, critic)
+                self._descend(segment.select(rows), totals, critic, several=not steps)
                 if steps:
                     self._step(totals, critic)
             carried = 0.0 if steps else carried
@@ -195,10 +197,7 @@ class ClippedUpdate:
 
     def _means(self, totals: "EpochSums", critic: Optimiser | None) -> dict[str, float]:
         """Compute the means of an epoch over all ranks."""
-        sums = torch.cat([totals.figures, torch.tensor([totals.ratios], dtype=torch.float64)])
-        self.ranks.sum_([sums])
-        means = [*(sums[:-1] / sums[-1].clamp_min(1)).tolist(), totals.norm / max(totals.steps, 1)]
-        figures: dict[str, float] = dict(zip(FIGURES, means, strict=True))
+        figures = totals.means(self.ranks, self._ratios)
         if critic is None:
             figures.pop("value_loss", None)
         return figures
@@ -220,41 +219,40 @@ class ClippedUpdate:
         order = rows[torch.randperm(len(rows), generator=generator)]
         yield from order.tensor_split(parts)
 
-    def _descend(self, batch: Batch, totals: "EpochSums", critic: Optimiser | None) -> None:
-        """Add a minibatch's gradient to the mean gradient of the next step, weighted by ratios."""
+    def _descend(self, batch: Batch, totals: EpochSums, critic: Optimiser | None, several: bool = False) -> None:
+        """Add a minibatch's gradient to that of the next step, before which `several` minibatches may follow."""
         self._measure(batch)
-        ratios = float(batch.mask.any(dim=1).sum() if self.config.level == Level.CHUNK else batch.mask.sum())
-        before, rows = self._pending or (0.0, 0.0)
-        share = ratios / (before + ratios) if before else 1.0
-        for optimiser in [self.optimiser] if critic is None else [self.optimiser, critic]:
-            if self._pending is None:
+        counts = count_entries(batch)
+        everywhere = sum_counts(counts, self.ranks)
+        if self._pending is None:
+            for optimiser in [self.optimiser] if critic is None else [self.optimiser, critic]:
                 optimiser.zero_grad()
-            else:
-                optimiser.fade(1 - share)
-        totals.figures += ratios * self._gradients(batch, share)
-        totals.ratios += ratios
-        self._pending = before + ratios, rows + len(batch.advantage)
+            self._pending = PendingGradient(self.actor.parameters(), everywhere, self.ranks.size, several)
+        self._pending.count(everywhere)
+        totals.add(self._gradients(batch, self._pending), counts)
 
-    def _step(self, totals: "EpochSums", critic: Optimiser | None, length: float = 1.0) -> None:
+    def _step(self, totals: EpochSums, critic: Optimiser | None, length: float = 1.0) -> None:
         """Take an optimiser step with the pending gradients; `length` scales the learning rates."""
         assert self._pending is not None, "a step follows a gradient"
-        (ratios, rows), self._pending = self._pending, None
+        self._pending.merge()
+        self._pending = None
         self.updates += 1
         rise = min(1.0, self.updates / max(self.config.warmup_updates, 1))
-        totals.norm += self.optimiser.step(self.ranks, self.rate * rise * length, ratios)
+        totals.norm += self.optimiser.step(self.ranks, self.rate * rise * length)
         totals.steps += 1
         if critic is not None:
-            critic.step(self.ranks, self.rate * length, rows)
+            critic.step(self.ranks, self.rate * length)
 
-    def _gradients(self, batch: Batch, share: float) -> Tensor:
-        """Add `share` of the gradient of a minibatch's loss, some rows at a time; return figures over all rows."""
+    def _gradients(self, batch: Batch, pending: PendingGradient) -> Tensor:
+        """Add the gradient of a minibatch's loss, some rows at a time; return figures, summed over all entries."""
         everything, found = torch.arange(len(batch.advantage)), []
         for rows in everything.split(self._at_once or max(len(everything), 1)):
             part = batch if len(rows) == len(everything) else batch.select(rows)
-            loss, figures = self._loss(part, self.actor.evaluate(part.trace), Shares.of_part(part, batch))
-            (loss * share).backward()
-            found.append(torch.stack(figures))
-        return torch.cat([torch.stack(found)[:, :-1].sum(dim=0), torch.stack(found)[:, -1:].amax(dim=0)])
+            terms, figures = self._loss(part, self.actor.evaluate(part.trace), pending.unit)
+            pending.add(terms)
+            found.append(torch.stack(figures).double())
+        worst = torch.stack(found)[:, -1:].amax(dim=0) * count_entries(batch)[self._ratios]
+        return torch.cat([torch.stack(found)[:, :-1].sum(dim=0), worst])
 
     def _measure(self, batch: Batch) -> None:
         """Measure how many rows to process at once, where `micro_batch` is "auto" and this is not known yet."""
@@ -266,7 +264,8 @@ class ClippedUpdate:
 
         def work(rows: int) -> None:
             part = batch.select(torch.arange(rows))
-            self._loss(part, self.actor.evaluate(part.trace), Shares.of_part(part, batch))[0].backward()
+            terms, _ = self._loss(part, self.actor.evaluate(part.trace), count_entries(part))
+            PendingGradient(self.actor.parameters(), count_entries(part)).add(terms)
 
         device = next(iter(self.optimiser.parameters)).device
         found = memory_budget.find_affordable_rows(
@@ -275,32 +274,38 @@ class ClippedUpdate:
         self.actor.zero_grad()
         return found
 
-    def _loss(self, batch: Batch, now: Evaluation, shares: "Shares") -> tuple[Tensor, list[Tensor]]:
-        """Compute a part's share of the loss and of the figures."""
-        config, level = self.config, Level(self.config.level)
-        log_ratio = reduce_log_prob(now.log_prob - batch.log_prob, batch.mask, level)
-        mask = make_level_mask(batch.mask, log_ratio)
-        ratios = shares.chunks if level == Level.CHUNK else shares.actions
+    def _loss(self, batch: Batch, now: Evaluation, unit: Counts) -> tuple[dict[str, Tensor], list[Tensor]]:
+        """Compute the terms of the loss, by what they are means over, as sums over `unit`; and sums of figures."""
+        config, counts = self.config, count_entries(batch)
+        shares = {name: count / max(unit[name], 1e-12) for name, count in counts.items()}
+        log_ratio = reduce_log_prob(now.log_prob - batch.log_prob, batch.mask, Level(config.level))
         policy = clipped_policy_loss(log_ratio, batch.advantage, config.clip_low, config.clip_high, config.dual_clip)
         policy = policy if batch.weight is None else batch.weight * policy
-        policy = masked_mean(policy, mask) * ratios
-        loss = policy
+        policy = masked_mean(policy, make_level_mask(batch.mask, log_ratio))
+        terms = {self._ratios: policy * shares[self._ratios]}
         if config.entropy:
-            loss = loss - config.entropy * masked_mean(now.entropy, batch.mask) * shares.actions
+            bonus = config.entropy * masked_mean(now.entropy, batch.mask) * shares["actions"]
+            terms["actions"] = terms.get("actions", 0.0) - bonus
+        rows = list[Tensor]()
         if config.auxiliary and now.auxiliary is not None and now.auxiliary_target is not None and len(now.value):
-            error = F.smooth_l1_loss(now.auxiliary, now.auxiliary_target, beta=0.1)
-            loss = loss + config.auxiliary * error * shares.rows
+            rows.append(config.auxiliary * F.smooth_l1_loss(now.auxiliary, now.auxiliary_target, beta=0.1))
         error = torch.zeros(())
         if self.value_loss is not None and batch.returns is not None:
-            error = self.value_loss(batch, now.value) * shares.rows
-            loss = loss + error
-        with torch.no_grad():
-            chunk = reduce_log_prob(now.log_prob - batch.log_prob, batch.mask, Level.CHUNK)
-            kl = approximate_kl(chunk, batch.mask.any(dim=1))[1] * shares.chunks
-            clipped = clip_fraction(log_ratio, config.clip_low, config.clip_high, mask) * ratios
-            entropy = masked_mean(now.entropy, batch.mask) * shares.actions
-            worst = (log_ratio.exp() - 1).abs().mul(mask).max() if mask.any() else torch.zeros(())
-        return loss, [policy.detach(), error.detach(), kl, clipped, entropy, worst]
+            rows.append(error := self.value_loss(batch, now.value))
+        if rows:
+            terms["rows"] = sum(rows, torch.zeros(())) * shares["rows"]
+        figures = [policy * counts[self._ratios], error * counts["rows"]]
+        return terms, [figure.detach() for figure in figures] + self._figures(batch, now, log_ratio, counts)
+
+    @torch.no_grad()
+    def _figures(self, batch: Batch, now: Evaluation, log_ratio: Tensor, counts: Counts) -> list[Tensor]:
+        """Compute sums of divergence, clipped share and entropy, and the largest distance of a ratio from 1."""
+        mask = make_level_mask(batch.mask, log_ratio)
+        chunk = reduce_log_prob(now.log_prob - batch.log_prob, batch.mask, Level.CHUNK)
+        kl = approximate_kl(chunk, batch.mask.any(dim=1))[1] * counts["chunks"]
+        clipped = clip_fraction(log_ratio, self.config.clip_low, self.config.clip_high, mask) * counts[self._ratios]
+        entropy = masked_mean(now.entropy, batch.mask) * counts["actions"]
+        return [kl, clipped, entropy, (log_ratio.exp() - 1).abs().mul(mask).max() if mask.any() else torch.zeros(())]
 
     def state(self) -> dict[str, Tensor]:
         """Return the tensors that an exact resume needs."""
@@ -310,43 +315,3 @@ class ClippedUpdate:
         """Restore a `state`."""
         self.updates = int(state["updates"])
         self.optimiser.load({name: value for name, value in state.items() if name != "updates"})
-
-
-@dataclass
-class EpochSums:
-    """The sums over one epoch.
-
-    Attributes:
-        figures: float64 [F], sums of all but the last of `FIGURES` over this rank's minibatches, weighted by `ratios`.
-        norm: sum of the gradient's norm over `steps` optimiser steps.
-    """
-
-    figures: Tensor = field(default_factory=lambda: torch.zeros(len(FIGURES) - 1, dtype=torch.float64))
-    ratios: float = 0.0
-    norm: float = 0.0
-    steps: int = 0
-
-
-@dataclass(frozen=True)
-class Shares:
-    """The share of a minibatch that some of its rows make up: in rows, in counted chunks, and in counted actions."""
-
-    rows: float
-    chunks: float
-    actions: float
-
-    @staticmethod
-    def of_part(part: Batch, whole: Batch) -> "Shares":
-        """Compute the shares of a part of a minibatch; each share of the whole minibatch is 1."""
-        return Shares(
-            _share(len(part.advantage), len(whole.advantage)),
-            _share(int(part.mask.any(dim=1).sum()), int(whole.mask.any(dim=1).sum())),
-            _share(int(part.mask.sum()), int(whole.mask.sum())),
-        )
-
-
-def _share(part: int, whole: int) -> float:
-    return part / whole if whole else 1.0
-
-
-FIGURES = ("policy_loss", "value_loss", "kl", "clip_share", "entropy", "worst_ratio", "grad_norm")

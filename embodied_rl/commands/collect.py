@@ -18,7 +18,7 @@ from embodied_rl.evaluate.protocol import enumerate_episodes
 from embodied_rl.interfaces.policy import DeployedPolicy
 from embodied_rl.interfaces.sim import Episode, Observation, Simulator, SimulatorSpec, StepResult
 from embodied_rl.processes.local import wrap_simulator
-from embodied_rl.rollout.episode_sampler import derive_episode_seed
+from embodied_rl.rollout.episode_sampler import derive_episode_seed, derive_noise_seed
 from embodied_rl.rollout.runner import EpisodeRunner, Observer, RunningEpisode, split_into_batches
 from embodied_rl.runs.atomic_write import explain_errors, make_folder
 from embodied_rl.simulators.kind import SimulatorKind
@@ -34,12 +34,13 @@ def run(config: CollectConfig) -> None:
     listed = enumerate_episodes(kind.spec, split, config.episodes, task=config.task, seed=config.seed)
     if config.split == "train":  # demonstrations may be learned from, so they must not share seeds with evaluations
         listed = [Episode(e.index, e.task, derive_episode_seed("train", "train", config.seed, e.index)) for e in listed]
+    noise = derive_noise_seed("train" if config.split == "train" else "report", config.seed)
     out, successes = make_folder(Path(config.out), "out"), 0
     with choose_writer(config, kind.spec) as write:  # report its errors before building the simulator
         simulator = kind.build(AT_ONCE)
         actor = choose_policy(config.policy, simulator, AT_ONCE)
         with explain_errors(out, "out"), (out / "index.jsonl").open("w", encoding="utf-8") as index:
-            for record in collect_episodes(actor, simulator, listed, config.seed):
+            for record in collect_episodes(actor, simulator, listed, noise):
                 place, task = write(record), kind.spec.tasks[record.episode.task].name
                 index.write(json.dumps(place | describe_record(record, task)) + "\n")
                 successes += any(record.success)

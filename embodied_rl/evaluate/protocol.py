@@ -13,7 +13,7 @@ from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.policy import DeployedPolicy
 from embodied_rl.interfaces.sim import Array, Episode, Observation, SimulatorSpec, StepResult
 from embodied_rl.processes.handle import Handle
-from embodied_rl.rollout.episode_sampler import Purpose, derive_episode_seed
+from embodied_rl.rollout.episode_sampler import Purpose, derive_episode_seed, derive_noise_seed
 from embodied_rl.rollout.runner import EpisodeRunner, Observer, RunningEpisode
 
 Ablation = Literal["none", "image", "instruction"]
@@ -83,6 +83,7 @@ def evaluate_policy(
     envs_per_handle: int,
     executed: int | None,
     ablate: Ablation = "none",
+    purpose: Purpose = "report",
 ) -> list[EpisodeResult]:
     """Run each episode once, without exploration, and return the results; see `EpisodeRunner`.
 
@@ -91,10 +92,11 @@ def evaluate_policy(
         handles: one per slice, each with `envs_per_handle` environments.
         spec: spec of the simulator.
         episodes: episodes with different indices.
-        seed: seed of the policy's noise, together with the episode's index and the decision's number.
+        seed: seed of the policy's noise, together with the purpose, the episode's index and the decision's number.
         executed: number of actions of a chunk to execute; None executes all that the actor returns.
         ablate: "image" blanks all images; "instruction" shows each row the instruction of an episode of another task,
             while the simulator keeps its own goal.
+        purpose: that of the episodes; no two purposes share noise.
 
     Returns:
         One result per episode, in the order of `episodes`.
@@ -110,7 +112,9 @@ def evaluate_policy(
         shown = ablation.exchange_instructions(episodes, own, seed)
         actor = ablation.AblatedPolicy(actor, partial(ablation.replace_instructions, shown))
     counter = _Counter()
-    EpisodeRunner(actor, spec, seed, executed).run(handles, envs_per_handle, episodes, counter)
+    EpisodeRunner(actor, spec, derive_noise_seed(purpose, seed), executed).run(
+        handles, envs_per_handle, episodes, counter
+    )
     return [counter.results[episode.index] for episode in episodes]
 
 

@@ -15,6 +15,7 @@ from embodied_rl.evaluate.protocol import EpisodeResult
 from embodied_rl.interfaces.policy import DeployedPolicy
 from embodied_rl.interfaces.sim import Array, Episode, Observation, Rendered, Simulator, SimulatorSpec, StepResult
 from embodied_rl.processes.local import wrap_simulator
+from embodied_rl.rollout.episode_sampler import derive_noise_seed
 from embodied_rl.rollout.runner import EpisodeRunner, Observer, RunningEpisode, split_into_batches
 from embodied_rl.runs.atomic_write import explain_errors
 
@@ -118,7 +119,7 @@ def record_episodes(
         WorkerDied: the simulator's worker died.
     """
     handle, camera = wrap_simulator(simulator), _Camera(simulator, (width, height))
-    runner = EpisodeRunner(actor, simulator.spec, seed, stepwise=True)
+    runner = EpisodeRunner(actor, simulator.spec, derive_noise_seed("report", seed), stepwise=True)
     for batch in split_into_batches(episodes, num_envs):
         runner.run([handle], num_envs, batch, camera)
     return [camera.recordings[episode.index] for episode in episodes]

@@ -57,14 +57,6 @@ class Optimiser:
         for adam in self._adams:
             adam.zero_grad()
 
-    def fade(self, share: float) -> None:
-        """Multiply the gradients that this rank has accumulated since `zero_grad` by `share`."""
-        if self._sharding is not None:
-            self._sharding.fade(share)
-        for parameter in self._whole:
-            if parameter.grad is not None:
-                parameter.grad.mul_(share)
-
     def step(self, ranks: Ranks, share: float = 1.0, weight: float = 1.0) -> float:
         """Average gradients over ranks, clip them, take a step, and return the gradient's norm.
 

@@ -36,6 +36,15 @@ def derive_episode_seed(purpose: Purpose, split: str, run_seed: int, index: int)
     return purposes.index(purpose) << _HASH_BITS | _hash(split, run_seed, index)
 
 
+def derive_noise_seed(purpose: Purpose, seed: int) -> int:
+    """Return the seed of a policy's noise where it runs enumerated episodes; purposes never share one.
+
+    Raises:
+        UserError: the purpose is unknown.
+    """
+    return derive_episode_seed(purpose, "noise", seed, 0)
+
+
 class EpisodeSampler:
     """Draws a task by the weights of a curriculum, and a seed for the scene.
 

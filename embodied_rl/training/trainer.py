@@ -133,7 +133,7 @@ class Trainer:
         mine = listed[self.ranks.rank :: self.ranks.size]
         evaluators, executed = self.parts.evaluators, self.actor.embodiment.executed
         envs = count_evaluation_envs(self.config, self.ranks) // len(evaluators)
-        results = evaluate_policy(self.actor, evaluators, self.spec, mine, 0, envs, executed)
+        results = evaluate_policy(self.actor, evaluators, self.spec, mine, 0, envs, executed, purpose=purpose)
         everything = [result for part in self.ranks.gather(results, EpisodeResult) for result in part]
         if purpose == "select":
             self.totals.seconds += time.perf_counter() - began

@@ -113,6 +113,7 @@ def test_impossible_embodiments_are_refused(embodiment, simulator_spec) -> None:
         ({"state": Normalisation.identity(1)}, "state must have 2"),
         ({"views": ("a", "b")}, "views must have 1"),
         ({"relative": (0,)}, "relative must have 3"),
+        ({"relative": (-1, 2, -1)}, "names state entry 2, and the state has 2"),
         ({"gripper": "odd"}, r"policy\.gripper='odd'"),
         ({"executed": 0}, r"policy\.executed=0"),
     ]:

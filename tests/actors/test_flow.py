@@ -91,6 +91,20 @@ def test_value_is_the_estimator_of_act(make_actor, observe, keys, critic) -> Non
     assert torch.equal(actor.value(observation, key), actor.act(observation, key, explore=True).value)
 
 
+def test_a_critic_on_the_expert_reads_the_start_of_the_chain(make_actor, observe, keys, embodiment) -> None:
+    """Its value is that of the features at t = 1 and the x_1 from which the actions are denoised; nothing else."""
+    actor, observation, key = make_actor("full", "expert"), observe(5), keys(5)
+    decision, start = actor.act(observation, key, explore=True), draw_normal(key, NoiseStream.INITIAL, (4, 4))
+    assert torch.equal(decision.trace["flow/x"][:, 0], start)
+    with torch.no_grad():
+        context = actor.backbone.encode(embodiment.inputs(observation, actor.backbone))
+        _, features = actor.backbone.velocity(start, torch.ones(5), context)
+        expected = actor.critic(None, None, features[:, :2])
+    assert torch.equal(decision.value, expected)
+    assert torch.equal(actor.value(observation, key), expected)
+    assert torch.equal(actor.evaluate(decision.trace).value, expected)
+
+
 @pytest.mark.parametrize("critic", ["prefix", "expert"])
 @pytest.mark.parametrize("detach", [True, False])
 def test_detached_critics_leave_the_backbone_alone(make_actor, observe, keys, critic, detach) -> None:
@@ -163,6 +177,16 @@ def test_auxiliary_targets_are_the_named_normalised_entries(make_actor, observe,
     assert evaluation.auxiliary.shape == (4, 2)
     frozen = make_actor(critic="prefix", freeze_perception=True)
     assert frozen.evaluate(frozen.act(observation, keys(4), True).trace).auxiliary is None
+
+
+def test_auxiliary_targets_are_found_by_name(make_actor, observe, keys, embodiment) -> None:
+    """A simulator lists the two entries that the policy predicts at the other end, and in the other order."""
+    actor, observation = make_actor(critic="prefix"), observe(4)
+    actor.privileged_names = ("mass", "clock", "cube_y", "cube_x")
+    actor.embodiment = replace(embodiment, privileged_mean=(1.0, 2.0, 0.0, 0.0), privileged_std=(2.0, 4.0, 1.0, 1.0))
+    evaluation = actor.evaluate(actor.act(observation, keys(4), True).trace)
+    expected = (observation.privileged[:, [3, 2]] - [1, 2]) / [2, 4]
+    assert torch.allclose(evaluation.auxiliary_target, torch.tensor(expected, dtype=torch.float32))
 
 
 def test_decisions_carry_the_version(make_actor, observe, keys) -> None:

@@ -24,3 +24,18 @@ def test_two_ranks_arrive_where_one_arrives(sampler: str, critic: str, stale: in
     found = launch_ranks(rank_learning.learn, config | {"micro_batch": micro_batch}, 2, timeout=200, threads=1)
     for name, value in expected.items():
         torch.testing.assert_close(found[name], value, rtol=0, atol=1e-5, msg=name)
+
+
+@pytest.mark.parametrize(("segments", "micro_batch"), [(1, None), (1, 5), (3, None)])
+def test_two_ranks_take_the_gradient_that_one_takes(segments: int, micro_batch: int | None) -> None:
+    """Of the policy, its entropy, an auxiliary loss and a critic on the network, from three rows on and from five.
+
+    Only a human acted in the three. The ratios are 1, so that no rounding decides what is clipped.
+    """
+    expected = rank_learning.take_gradient({"segments": 1, "micro_batch": None}, Ranks())
+    config = {"segments": segments, "micro_batch": micro_batch}
+    found = launch_ranks(rank_learning.take_gradient, config, 2, timeout=200, threads=1)
+    largest = max(float(gradient.abs().max()) for gradient in expected.values())
+    assert found.keys() == expected.keys()
+    for name, gradient in expected.items():
+        torch.testing.assert_close(found[name], gradient, rtol=1e-4, atol=1e-5 * largest, msg=name)

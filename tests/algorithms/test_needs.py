@@ -26,6 +26,14 @@ def test_a_configuration_names_them() -> None:
         build.find_method(AlgoNode("ppo", options={"dual_clip": 1}))
 
 
+@pytest.mark.parametrize(("key", "least"), [("epochs", 1), ("warmup_updates", 0), ("minibatch", 1)])
+def test_the_smallest_number_that_means_something_is_taken(key: str, least: int) -> None:
+    """One pass, no warm-up, a row at a time; one less is refused by its key."""
+    build.find_method(AlgoNode("ppo", options={key: least}))
+    with pytest.raises(UserError, match=rf"algo\.{key}"):
+        build.find_method(AlgoNode("ppo", options={key: least - 1}))
+
+
 def test_states_of_parts_come_apart_again() -> None:
     parts = {"a": {"x": 1, "b/y": 2}, "b": {"x": 3}}
     whole = join_states(parts)  # type: ignore[arg-type]  names alone matter here

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from embodied_rl.evaluate.protocol import enumerate_episodes, evaluate_policy, measure_smoothness
+from embodied_rl.evaluate.video import record_episodes
 from embodied_rl.interfaces.sim import Episode, NotFinite
 from embodied_rl.processes.handle import WorkerDied
 
@@ -170,6 +171,31 @@ def test_a_dead_worker_repeats_its_episodes_and_changes_nothing(spec, make_actor
     handles[1].result = result
     assert evaluate_policy(make_actor(), handles, spec, episodes, 3, 5, executed) == run(episodes)
     assert next(calls) > 7
+
+
+def test_noise_is_of_the_purpose_and_the_seed(spec, make_actor, make_handles, executed):
+    """What chooses a checkpoint is no draw that is reported later; a film repeats the noise of a report."""
+    episodes = enumerate_episodes(spec, "eval", 3)
+
+    def noise(run):
+        actor, seeds = make_actor(), set()
+        infer = actor.infer
+        actor.infer = lambda observation, keys: seeds.add(keys.seed) or infer(observation, keys)
+        run(actor)
+        (seed,) = seeds
+        return seed
+
+    def evaluated(seed, **purpose):
+        return noise(
+            lambda actor: evaluate_policy(actor, make_handles(1, 3), spec, episodes, seed, 3, executed, **purpose)
+        )
+
+    keys = [{"purpose": purpose} for purpose in ("train", "select", "report")]
+    assert len({evaluated(seed, **key) for seed in (0, 1) for key in keys}) == 6
+    assert evaluated(1) == evaluated(1, purpose="report")
+    simulator = make_handles(1, 3)[0].simulator
+    filmed = noise(lambda actor: record_episodes(actor, simulator, episodes, num_envs=3, seed=1))
+    assert filmed == evaluated(1)
 
 
 def test_indices_that_repeat_are_refused(run):

@@ -108,6 +108,14 @@ def test_nothing_leaks_back_from_the_next_episode():
     assert torch.equal(after[:6], before[:6])
 
 
+def test_a_single_decision_is_its_own_error():
+    """A rollout of one row: nothing follows, whatever λ; A = r + γ V' - V, and the return is A + V."""
+    reward, value, following = torch.tensor([[1.0, 2.0]]), torch.tensor([[3.0, 5.0]]), torch.tensor([[4.0, 8.0]])
+    continues = torch.tensor([[True, False]])
+    advantage, returns = compute_gae(reward, value, following, torch.tensor([[0.5, 0.25]]), continues, 0.9)
+    assert advantage.tolist() == [[0, -1]] and returns.tolist() == [[3, 4]]
+
+
 def test_stays_in_double_precision():
     """Masks must not lower the precision."""
     advantage, returns = estimate(random_rollout(), 0.9, 0.9)

@@ -13,7 +13,7 @@ from scipy.stats import chisquare
 from embodied_rl.curricula.uniform import Uniform, UniformConfig
 from embodied_rl.interfaces.curriculum import Curriculum, EpisodeRecord
 from embodied_rl.interfaces.sim import SimulatorSpec, Task
-from embodied_rl.rollout.episode_sampler import EpisodeSampler, derive_episode_seed, pick_position
+from embodied_rl.rollout.episode_sampler import EpisodeSampler, derive_episode_seed, derive_noise_seed, pick_position
 
 TASKS = tuple(
     Task(f"{family}{number}", family) for family, count in (("push", 1), ("lift", 3)) for number in range(count)
@@ -57,6 +57,14 @@ def test_purposes_never_share_a_seed(one: tuple, other: tuple) -> None:
     others = [derive_episode_seed(purpose, *other) for purpose in ("train", "select", "report")]
     assert [seed >> 61 for seed in seeds + others] == [0, 1, 2, 0, 1, 2]
     assert all(0 <= seed < 2**63 for seed in seeds)
+
+
+@given(st.integers(0, 2**63 - 1), st.integers(0, 2**63 - 1))
+def test_purposes_never_share_a_seed_of_noise(one: int, other: int) -> None:
+    purposes = ("train", "select", "report")
+    found = [derive_noise_seed(purpose, seed) for purpose in purposes for seed in (one, other)]
+    assert [seed >> 61 for seed in found] == [0, 0, 1, 1, 2, 2] and max(found) < 2**63
+    assert all((found[i] == found[i + 1]) == (one == other) for i in (0, 2, 4))
 
 
 def test_bad_arguments_are_named() -> None:

@@ -3,7 +3,8 @@
 import os
 import random
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -100,6 +101,23 @@ def test_nobody_starves() -> None:
         counts.append([part.decided for part in parts])
     assert all(max(count) - min(count) <= 1 for count in counts)
     assert counts[-1] == [6, 6, 6]
+
+
+def test_where_nobody_is_ready_all_chunks_under_way_are_waited_for() -> None:
+    """And none of a part that has made its decisions. The one whose chunk is done then is served, and it alone."""
+    parts = [HandlePart(handle=None, columns=None) for _ in range(4)]  # type: ignore[arg-type]
+    futures = [Delayed(SimpleNamespace(began=0.0, seconds=0.0), 100) for _ in parts]
+    for part, future in zip(parts, futures, strict=True):
+        part.future = future
+    parts[3].decided = 2
+    waited = list[list[Any]]()
+
+    def wait(chunks: Sequence[Any]) -> None:
+        waited.append([*chunks])
+        futures[1]._asked = 0
+
+    assert next(take_ready_first(parts, 2, 2, wait)) == [parts[1]]
+    assert waited == [futures[:3]]
 
 
 @pytest.mark.process

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from embodied_rl.algorithms.ppo import PPO, PPOConfig
+from embodied_rl.interfaces.sim import Source
 from embodied_rl.ranks.collective import Ranks
 from tests.support.experience import make_actor, make_rollout, split
 
@@ -36,3 +37,17 @@ def learn(config: dict[str, Any], ranks: Ranks) -> dict[str, Tensor]:
     for other in ranks.gather(found):
         assert all(torch.equal(other[name], value) for name, value in found.items())
     return found
+
+
+def take_gradient(config: dict[str, Any], ranks: Ranks) -> dict[str, Tensor]:
+    """Gradients of one step of PPO with perception and critic, from this rank's rows of the rollout's segments."""
+    torch.set_num_threads(1)
+    actor = make_actor("noise", "prefix", auxiliary=True, detach=False)
+    rollout = make_rollout(actor, decisions=6, num_envs=8)
+    rollout.source[:, :3], rollout.terminated[:] = int(Source.HUMAN), True
+    columns = [slice(0, 8)] if ranks.size == 1 else [slice(0, 3), slice(3, 8)]
+    options = {"critic_warmup": 0, "target_kl": None, "minibatch": 10**6, "epochs": 1, "normalise": False, "lr": 1e-9}
+    options |= {"auxiliary": 0.5, "entropy": 0.01, "grad_clip": 1e9, "micro_batch": config["micro_batch"]}
+    ppo = PPO(PPOConfig(**options), actor, ranks, 0, 10)
+    ppo.update(split(rollout, columns)[ranks.rank].segments(config["segments"]), 0)
+    return {name: parameter.grad for name, parameter in actor.named_parameters() if parameter.grad is not None}

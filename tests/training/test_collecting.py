@@ -79,3 +79,24 @@ def test_a_rollout_knows_how_far_its_episodes_are(tmp_path: Path) -> None:
     finally:
         parts.close()
     assert len(seen) > 8 and all(sorted(numbers) == list(range(len(numbers))) for numbers in seen.values())
+
+
+@pytest.mark.process
+def test_evaluations_that_choose_share_no_noise_with_those_that_are_reported(tmp_path: Path) -> None:
+    """Their episodes have equal indices; training with the seed 0 has them, too."""
+    torch.set_num_threads(1)
+    config = configured("plan.rollout_workers=0", "seed=0")
+    parts = assemble_parts(config, RunFolder.create(tmp_path / "runs", "test", 0), Ranks())
+    trainer, drawn = Trainer(parts), list[int]()
+    infer, act = trainer.actor.infer, trainer.actor.act
+    trainer.actor.infer = lambda observation, keys: drawn.append(keys.seed) or infer(observation, keys)
+    trainer.actor.act = lambda observation, keys, explore: drawn.append(keys.seed) or act(observation, keys, explore)
+    found = list[set[int]]()
+    try:
+        for run in (trainer.step, lambda: trainer.evaluate(2, "select"), lambda: trainer.evaluate(2, "report")):
+            run()
+            found.append(set(drawn))
+            drawn.clear()
+    finally:
+        parts.close()
+    assert [len(seeds) for seeds in found] == [1, 1, 1] and len(set.union(*found)) == 3

@@ -12,16 +12,9 @@ from embodied_rl_sims.gymnasium_env.observation_layout import lay_out_observatio
 from embodied_rl_sims.gymnasium_env.settings import GymnasiumConfig
 from embodied_rl_sims.pictures import resize_picture
 from embodied_rl_sims.rows import StepOutcome, View
+from embodied_rl_sims.seeds import fold_seed
 
-_SEED_BITS, _PURPOSE_BITS = 29, 61
-
-
-def fold_seed(seed: int) -> int:
-    """Fold an episode's 63-bit seed to 31 bits, which all environments accept. Small seeds stay unchanged.
-
-    The two highest bits state the purpose of an episode and remain the highest: training and evaluation share no scene.
-    """
-    return (seed >> _PURPOSE_BITS) << _SEED_BITS | seed & ((1 << _SEED_BITS) - 1)
+_SEED_BITS = 31  # which all environments accept
 
 
 class GymnasiumEnvironment:
@@ -46,7 +39,7 @@ class GymnasiumEnvironment:
 
     def begin(self, episode: Episode) -> None:
         """Reset with the episode's seed. The numbered initial state k is the state after `reset(seed=k)`."""
-        seed = fold_seed(episode.seed) if episode.initial_state is None else episode.initial_state
+        seed = fold_seed(episode.seed, _SEED_BITS) if episode.initial_state is None else episode.initial_state
         self.observation, _ = self._environment.reset(seed=seed)
         aim_camera(self._environment)
         self._steps, self._rewarded = 0, False

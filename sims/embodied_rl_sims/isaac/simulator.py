@@ -24,8 +24,9 @@ from embodied_rl_sims.isaac import app, diagnosis
 from embodied_rl_sims.isaac.settings import IsaacLabConfig
 from embodied_rl_sims.isaac.views import SeenViews, ViewReader
 from embodied_rl_sims.pictures import resize_picture
+from embodied_rl_sims.seeds import fold_seed
 
-_SEEDS = 1 << 31
+_SEED_BITS = 31
 
 
 def spec_of(config: IsaacLabConfig) -> SimulatorSpec:
@@ -69,7 +70,8 @@ class IsaacLab(NoSnapshots):
 
     def reset(self, episodes: Sequence[Episode | None]) -> Observation:
         first = next((episode for episode in episodes if episode is not None), None)
-        observation, _ = self._environment.reset(seed=None if first is None else first.seed % _SEEDS)
+        seed = None if first is None else fold_seed(first.seed, _SEED_BITS)
+        observation, _ = self._environment.reset(seed=seed)
         self._seen = self._eyes.see(observation)
         self._running = np.array([episode is not None for episode in episodes])
         return self._observe()

@@ -15,7 +15,7 @@ from embodied_rl_sims.chunks import NoSnapshots, find_final_pictures, make_empty
 from embodied_rl_sims.maniskill.instructions import make_instruction
 from embodied_rl_sims.maniskill.reading import Reader, join_columns
 from embodied_rl_sims.maniskill.settings import ManiSkillConfig
-from embodied_rl_sims.maniskill.single import fold_seed
+from embodied_rl_sims.maniskill.single import find_seed
 
 
 class BatchedSimulator(NoSnapshots):
@@ -86,7 +86,7 @@ class BatchedSimulator(NoSnapshots):
             episode = episodes[row]
             self._episode[row], self._clock[row] = episode, 0
             if episode is not None:
-                seeds = [fold_seed(episode)] * self.num_envs
+                seeds = [find_seed(episode)] * self.num_envs
                 self.env.reset(seed=seeds, options={"env_idx": torch.tensor([row], device=self.env.device)})
 
     def _control_step(self, result: StepResult, j: int, running: Array) -> Array:

@@ -8,7 +8,7 @@ import numpy as np
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.sim import Array, Episode, Unavailable
 from embodied_rl_sims.maniskill.physics import renew_scene
-from embodied_rl_sims.maniskill.single import fold_seed
+from embodied_rl_sims.maniskill.single import find_seed
 
 MODE = "pd_joint_pos"
 
@@ -35,7 +35,7 @@ class Planner:
     def plan(self, episode: Episode) -> Array:
         """Plan an episode: float32 [T, A]; T = 0 if the planner finds no path."""
         recorder = _ActionRecorder(self._env)
-        self._solve(recorder, seed=fold_seed(episode), debug=False, vis=False)
+        self._solve(recorder, seed=find_seed(episode), debug=False, vis=False)
         size = self._env.single_action_space.shape[0]
         return np.array(recorder.actions, np.float32).reshape(-1, size)
 

@@ -12,16 +12,19 @@ from embodied_rl_sims.maniskill.physics import renew_scene
 from embodied_rl_sims.maniskill.reading import Reader, join_columns
 from embodied_rl_sims.maniskill.settings import ManiSkillConfig
 from embodied_rl_sims.rows import StepOutcome, View
+from embodied_rl_sims.seeds import fold_seed
+
+_SEED_BITS = 32  # which the package takes
 
 
-def fold_seed(episode: Episode) -> int:
-    """Return the package's seed of an episode, below 2^32 as the package requires; smaller seeds stay unchanged.
+def find_seed(episode: Episode) -> int:
+    """Return the package's seed of an episode; seeds below 2^30 are those of the package, see `seeds.fold_seed`.
 
     A numbered initial state is directly the package's seed, because its benchmarks number their episodes this way.
     """
     if episode.initial_state is not None:
         return episode.initial_state
-    return (episode.seed ^ (episode.seed >> 32)) & 0xFFFFFFFF
+    return fold_seed(episode.seed, _SEED_BITS)
 
 
 class SingleEnvironment:
@@ -43,7 +46,7 @@ class SingleEnvironment:
     def begin(self, episode: Episode) -> None:
         if self._has_stepped and not self.env.reconfiguration_freq:
             renew_scene(self.env)
-        _, self._info = self.env.reset(seed=fold_seed(episode))
+        _, self._info = self.env.reset(seed=find_seed(episode))
         self._has_stepped = False
 
     def step(self, action: Array) -> StepOutcome:

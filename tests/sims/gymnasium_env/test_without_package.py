@@ -3,11 +3,10 @@
 import numpy as np
 import pytest
 
-from embodied_rl.rollout.episode_sampler import derive_episode_seed
 from embodied_rl.simulators.python_environments import read_recipe
 from embodied_rl_sims.gymnasium_env import GymnasiumConfig
 from embodied_rl_sims.gymnasium_env.diagnosis import PINS
-from embodied_rl_sims.gymnasium_env.environment import fold_seed, make_instruction
+from embodied_rl_sims.gymnasium_env.environment import make_instruction
 from embodied_rl_sims.pictures import resize_picture
 
 
@@ -46,18 +45,6 @@ def test_the_instruction_is_made_of_the_id(id, words) -> None:
 def test_the_recipe_installs_what_the_diagnosis_expects() -> None:
     steps = [requirement for step in read_recipe("gymnasium").steps for requirement in step]
     assert steps == [f"{name}=={version}" for name, version in PINS.items()]
-
-
-def test_folded_seeds_fit_31_bits_and_never_meet_across_purposes() -> None:
-    """The purposes' seeds lie in ranges that do not overlap, as they do before."""
-    seeds = {
-        purpose: [fold_seed(derive_episode_seed(purpose, "train", 0, index)) for index in range(2000)]
-        for purpose in ("train", "select", "report")
-    }
-    ends = [(min(found), max(found)) for found in seeds.values()]
-    assert ends[0][1] < ends[1][0] and ends[1][1] < ends[2][0] and ends[2][1] < 2**31
-    assert all(len(set(found)) > 1990 for found in seeds.values())
-    assert [fold_seed(seed) for seed in (0, 7, 123_456)] == [0, 7, 123_456]
 
 
 def test_a_smaller_picture_is_the_mean_of_what_it_covers() -> None:
