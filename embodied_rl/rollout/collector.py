@@ -169,7 +169,7 @@ class Collector:
 
     def _restored(self, part: HandlePart, future: Future) -> None:
         try:
-            part.observation = future.result()
+            part.restored(future.result())
         except WorkerDied as death:
             part.acting = np.flatnonzero(self._envs.active[part.columns])
             self._lose(part, -1, death)
