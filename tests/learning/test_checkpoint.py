@@ -85,9 +85,7 @@ def whole(tmp_path):
     for step in (10, 20):
         metadata = {"version": step, "totals": {"time": 0.1}}
         files = {checkpoint.POLICY: lambda path, step=step: path.write_text(f"policy {step}")}
-        checkpoint.save_checkpoint(
-            tmp_path, step, tensors(step), {"version": step, "totals": {"time": 0.1}}, files=files
-        )
+        checkpoint.save_checkpoint(tmp_path, step, tensors(step), metadata, files=files)
     return tmp_path
 
 
