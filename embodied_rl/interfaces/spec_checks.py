@@ -61,8 +61,8 @@ def _check_cameras(cameras: tuple["Camera", ...]) -> None:
 
 def _check_limits(spec: "SimulatorSpec") -> None:
     for field in ("action_low", "action_high"):
-        limits = getattr(spec, field)
-        fits = isinstance(limits, tuple | list) and len(limits) == len(spec.action_names)
+        limits: Any = getattr(spec, field)
+        fits = _is_listed(limits) and len(limits) == len(spec.action_names)
         _require(fits, field, f"one number for each of the {len(spec.action_names)} action_names", limits)
         _require(all(_is_finite(limit) for limit in limits), field, "finite", limits)
     ordered = all(low < high for low, high in zip(spec.action_low, spec.action_high, strict=True))
@@ -76,8 +76,12 @@ def _check_tasks(tasks: Any) -> None:
         _require(_counts(task.initial_states, 0), "tasks", "with initial_states of at least 0", task)
 
 
+def _is_listed(value: Any) -> bool:
+    return isinstance(value, tuple | list)
+
+
 def _counts(value: Any, least: int) -> bool:
-    return isinstance(value, Integral) and not isinstance(value, bool) and int(value) >= least
+    return not isinstance(value, bool) and isinstance(value, Integral) and int(value) >= least
 
 
 def _is_finite(value: Any) -> bool:
