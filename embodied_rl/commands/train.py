@@ -7,7 +7,7 @@ from pathlib import Path
 
 from embodied_rl.assembly import build
 from embodied_rl.config import freeze as configuration
-from embodied_rl.config.schema import Plan, TrainConfig
+from embodied_rl.config.schema import TrainConfig
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.learning import checkpoint
 from embodied_rl.planner import auto, choice, stored
@@ -20,11 +20,12 @@ from embodied_rl.runs.atomic_write import write_text
 from embodied_rl.runs.folder import PLAN, RunFolder
 from embodied_rl.runs.lock import hold_run
 from embodied_rl.runtime import selection as runtimes
-from embodied_rl.simulators import python_environments, trust
+from embodied_rl.simulators import trust
 from embodied_rl.simulators.kind import SimulatorKind
 from embodied_rl.training import extension
 from embodied_rl.training.final_report import PAGE
 from embodied_rl.training.loop import train
+from embodied_rl.training.patience import derive_patience
 
 
 def run(config: TrainConfig) -> None:
@@ -44,8 +45,7 @@ def train_run(config: TrainConfig, folder: RunFolder) -> None:
     if config.resume is not None and (note := stored.describe_move(folder.path / provenance.FILE)):
         print(note)
     try:
-        foreign = python_environments.find_interpreter(config.sim) is not None
-        runtimes.launch_ranks(config, train, (config, folder), derive_patience(config.plan, foreign))
+        runtimes.launch_ranks(config, train, (config, folder), derive_patience(config))
     except Stopped:
         print(f"Stopped; every iteration so far is saved. Continue with: embodied-rl train resume={folder.path}")
     except FloatingPointError as error:
@@ -53,17 +53,6 @@ def train_run(config: TrainConfig, folder: RunFolder) -> None:
     except RunFailed as error:
         remedy = f"Once the cause is gone, continue with: embodied-rl train resume={folder.path}"
         raise RunFailed(f"{str(error).rstrip()}\n{remedy}") from error
-
-
-def derive_patience(plan: Plan, foreign: bool = False) -> float:
-    """Return how many seconds ranks wait for each other: enough to detect a hanging simulator, and to replace it.
-
-    Args:
-        plan: plan of the run.
-        foreign: whether the simulator runs in another Python environment, and therefore in its own process.
-    """
-    hung = plan.start_timeout + 2 * plan.call_timeout if foreign or plan.allocation == "split" else 0.0
-    return max(300.0, hung)
 
 
 def check_start(config: TrainConfig) -> None:

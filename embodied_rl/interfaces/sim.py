@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embodied_rl.interfaces.robot import Body
+from embodied_rl.interfaces.spec_checks import check_spec
 
 Array = NDArray[Any]
 
@@ -113,6 +114,9 @@ class SimulatorSpec:
             episode: then the final observation is the one before that step, and a truncation bootstraps from it.
         seeded: whether the seed determines an episode. If not, groups of episodes cannot start alike, and an evaluation
             draws its episodes instead of enumerating them.
+
+    Raises:
+        UserError: a field is wrong; the message names it and its value.
     """
 
     cameras: tuple[Camera, ...]
@@ -131,6 +135,9 @@ class SimulatorSpec:
     can_snapshot: bool = False
     final_observation: Literal["exact", "previous"] = "exact"
     seeded: bool = True
+
+    def __post_init__(self) -> None:
+        check_spec(self)
 
     @property
     def body(self) -> Body:

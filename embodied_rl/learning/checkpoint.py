@@ -2,7 +2,7 @@
 
     <folder>/00000120/tensors.safetensors    every tensor of the run
     <folder>/00000120/policy.safetensors     the policy alone, as it is deployed, where the writer adds it
-    <folder>/00000120/state.json             metadata, and the checksums of the other files
+    <folder>/00000120/state.json             metadata, the checksums of the other files, and its own
     <folder>/last, <folder>/best             one line each: the name of such a folder
 
 A checkpoint is written under a temporary name, flushed to the disk, and then renamed, so that a kill at any moment
@@ -31,6 +31,9 @@ from embodied_rl.runs.atomic_write import explain_errors, set_usual_mode, sync_f
 
 TENSORS, STATE, POLICY = "tensors.safetensors", "state.json", "policy.safetensors"
 _STEP = re.compile(r"\d{8,}$")
+_DIGEST = "digest"
+"""Key of the SHA-256 of everything else in `state.json`; checkpoints of earlier versions lack it."""
+_KEYS = {"step", "sha256", "metadata"}
 _PICKLE_STARTS = (b"PK\x03\x04", b"\x80")
 
 
@@ -100,16 +103,13 @@ def load_checkpoint(path: Path) -> Loaded:
         CheckpointError: a file is missing, cut short, altered, or not safetensors; the message names it.
     """
     folder = resolve_checkpoint(path)
-    file, state = folder / TENSORS, read_state(folder)
-    for name, expected in state["sha256"].items():
-        part = folder / name
-        if not part.is_file():
-            raise CheckpointError(f"{part} is missing.")
-        if (found := _sha256(part)) != expected:
-            raise CheckpointError(
-                f"{part} is damaged: its SHA-256 is {found[:12]}…, but {STATE} says {expected[:12]}…."
-            )
-    return int(state["step"]), read_tensors(file), state["metadata"]
+    try:
+        state = read_state(folder)
+        for name, expected in state["sha256"].items():
+            _verify(folder / name, expected)
+        return state["step"], read_tensors(folder / TENSORS), state["metadata"]
+    except OSError as error:
+        raise CheckpointError(f"{error.filename or folder} cannot be read: {error.strerror or error}.") from error
 
 
 def load_latest_checkpoint(folder: Path) -> Loaded:
@@ -187,21 +187,19 @@ def read_state(folder: Path) -> dict[str, Any]:
     """Read `state.json` of a checkpoint folder: step, sha256 by file, metadata.
 
     Raises:
-        CheckpointError: the file is missing, cut short, or incomplete.
+        CheckpointError: the file is missing, cut short, altered or incomplete, or is of another checkpoint.
     """
     file = folder / STATE
     try:
         state = json.loads(file.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
         raise CheckpointError(f"{file} is missing.") from error
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+    except (json.JSONDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise CheckpointError(f"{file} is damaged: {error}.") from error
-    if (
-        not isinstance(state, dict)
-        or not {"step", "sha256", "metadata"} <= state.keys()
-        or not isinstance(state["sha256"], dict)
-    ):
-        raise CheckpointError(f"{file} is damaged: it lacks step, sha256 or metadata.")
+    if (problem := _find_problem(state)) is not None:
+        raise CheckpointError(f"{file} is damaged: {problem}.")
+    if _STEP.match(folder.name) and state["step"] != int(folder.name):
+        raise CheckpointError(f"{file} is of another checkpoint: it says step {state['step']}.")
     return state
 
 
@@ -257,7 +255,7 @@ def _write(
         _sync(folder / name)
     sums = {name: _sha256(folder / name) for name in (TENSORS, *files)}
     state = {"step": step, "sha256": sums, "metadata": dict(metadata)}
-    write_text(folder / STATE, json.dumps(state, indent=1) + "\n")
+    write_text(folder / STATE, json.dumps(state | {_DIGEST: _digest(state)}, indent=1) + "\n")
 
 
 def separate_tensors(tensors: Mapping[str, Tensor | np.ndarray]) -> dict[str, Tensor]:
@@ -284,8 +282,37 @@ def _sha256(file: Path) -> str:
         return hashlib.file_digest(opened, "sha256").hexdigest()
 
 
+def _verify(part: Path, expected: str) -> None:
+    if not part.is_file():
+        raise CheckpointError(f"{part} is missing.")
+    if (found := _sha256(part)) != expected:
+        raise CheckpointError(f"{part} is damaged: its SHA-256 is {found[:12]}…, but {STATE} says {expected[:12]}….")
+
+
+def _digest(state: Mapping[str, Any]) -> str:
+    """Return the SHA-256 of a state as JSON gives it back, whatever the order and the spaces of its text."""
+    plain = json.loads(json.dumps(state))
+    return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()
+
+
+def _find_problem(state: Any) -> str | None:
+    """Return what is wrong with the content of a `state.json`, or None."""
+    if not isinstance(state, dict) or not state.keys() >= _KEYS:
+        return "it lacks step, sha256 or metadata"
+    if unknown := sorted(state.keys() - _KEYS - {_DIGEST}):
+        return f"nothing is known of {', '.join(unknown)}"
+    if _DIGEST in state and state[_DIGEST] != _digest({key: state[key] for key in _KEYS}):
+        return f"it was changed, for its content has another {_DIGEST}"
+    if type(state["step"]) is not int or not isinstance(state["metadata"], dict):
+        return "its step is no whole number, or its metadata no object"
+    sums = state["sha256"]
+    if not isinstance(sums, dict) or TENSORS not in sums or not all(isinstance(each, str) for each in sums.values()):
+        return f"it holds no SHA-256 of {TENSORS}"
+    return None
+
+
 def _pointed(pointer: Path) -> str:
-    name = pointer.read_text(encoding="utf-8").strip()
+    name = pointer.read_text(encoding="utf-8", errors="replace").strip()
     if not _STEP.match(name):
         raise CheckpointError(f"{pointer} is damaged: it should hold the name of a checkpoint folder, not {name!r}.")
     return name

@@ -33,7 +33,7 @@ def _expanded(override: str) -> list[str]:
         content = json.loads(path.read_text(encoding="utf-8"))
         words = format_overrides(content["chosen"]["allocation"])
         check_machine(content, words, path)
-    except (KeyError, TypeError, AttributeError, json.JSONDecodeError) as error:
+    except (KeyError, TypeError, AttributeError, UnicodeDecodeError, json.JSONDecodeError) as error:
         raise UserError(f"plan={path} is not a plan ({type(error).__name__}: {error}).") from None
     return words
 
@@ -52,7 +52,7 @@ def describe_move(provenance_file: Path) -> str | None:
     """Return a note for the user if a run continues on another machine than it was planned for, else None."""
     try:
         theirs = json.loads(provenance_file.read_text(encoding="utf-8"))["hardware"]
-    except (OSError, KeyError, TypeError, json.JSONDecodeError):
+    except (OSError, KeyError, TypeError, UnicodeDecodeError, json.JSONDecodeError):
         return None  # a run may continue although its provenance file is missing or damaged
     if not (different := list_differences(theirs)):
         return None

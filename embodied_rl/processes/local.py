@@ -15,6 +15,7 @@ from embodied_rl.processes.interpreter import Interpreter
 from embodied_rl.processes.messages import PROTOCOL, ShortenedLists, receive_greeting
 from embodied_rl.processes.process import ChildProcess, make_anonymous_memory
 from embodied_rl.processes.remote_handle import CALL_REMEDY, START_REMEDY, RemoteCall, RemoteHandle
+from embodied_rl.processes.simulator_answers import check_answer
 from embodied_rl.processes.worker import CallFailure, ImageSlots, move_to_host
 
 
@@ -40,8 +41,9 @@ class InlineHandle:
         return self._simulator is not None
 
     def submit(self, method: str, *args: Any) -> "FinishedCall":
-        began = time.monotonic()
-        value = move_to_host(getattr(self._open(), method)(*args))
+        began, simulator = time.monotonic(), self._open()
+        value = move_to_host(getattr(simulator, method)(*args))
+        check_answer(simulator.spec, method, args, value)
         return FinishedCall(value, began, time.monotonic() - began)
 
     def restart(self) -> None:

@@ -59,8 +59,7 @@ class Collector:
         order: "exact" infers the slices in turn; "ready" infers the handles whose chunk is done, at most one slice's
             worth, so that a slow simulator, or one whose worker is being replaced, does not delay the others. Then
             timing decides which rows make a batch, and so it changes the last bits of a network's output.
-        writers: further writers that receive the same data as the rollout, such as a replay storage, with a column
-            for each environment.
+        writers: further writers of the same data, such as a replay storage, with a column for each environment.
 
     Attributes:
         timeline: of the last `collect`.
@@ -105,12 +104,10 @@ class Collector:
         self._slices = [self._parts[first : first + size] for first in range(0, len(handles), size)]
         self._finals: list[FinalObservation] = []
         self._finished: list[tuple[int, int, EpisodeRecord]] = []
-        self._begun = False
-        self.timeline = Timeline()
+        self._begun, self.timeline = False, Timeline()
         self.memory: tuple[int, tuple[int, ...]] = (0, ())
         self.restarts = self.lost_episodes = 0
 
-    @torch.no_grad()
     def collect(self, policy: Policy) -> Rollout:
         """Fill the rollout with T exploring decisions of each environment, and return it.
 
@@ -119,17 +116,24 @@ class Collector:
             WorkerDied: a worker died more often than its budget of restarts allows.
             WorkerError: a simulator raised an exception.
         """
+        for _ in self.collect_in_turns(policy):
+            pass
+        return self.rollout
+
+    @torch.no_grad()
+    def collect_in_turns(self, policy: Policy) -> Iterator[None]:
+        """Collect as `collect` does, and yield after each turn of a slice; the rollout is complete at the end."""
         self._begin()
         for parts in self._turns():
             self._receive(parts, wait=self._order == "exact")
             if ready := [part for part in parts if part.future is None]:
                 self._decide(policy, ready)
+            yield
         self._receive(self._parts)
         self._evaluate_ends(policy)
         self.rollout.finished = [record for _, _, record in sorted(self._finished, key=lambda item: item[:2])]
         self.timeline.finish()
         self.memory = read_resident_bytes(os.getpid()), tuple(part.handle.memory() for part in self._parts)
-        return self.rollout
 
     def state(self) -> dict[str, Array]:
         """Return the arrays that `load` needs to continue bit for bit; call it between two calls of `collect`.
@@ -158,8 +162,7 @@ class Collector:
         if len(saved) not in (0, len(self._parts)):
             raise UserError(f"the saved collector has {len(saved)} simulators, this one {len(self._parts)}")
         if saved:
-            pairs = zip(self._parts, saved, strict=True)
-            futures = [part.handle.submit("restore", snapshot) for part, snapshot in pairs]
+            futures = [part.handle.submit("restore", each) for part, each in zip(self._parts, saved, strict=True)]
             for part, future in zip(self._parts, futures, strict=True):
                 self._restored(part, future)
         else:
@@ -169,7 +172,7 @@ class Collector:
 
     def _restored(self, part: HandlePart, future: Future) -> None:
         try:
-            part.observation = future.result()
+            part.restored(future.result())
         except WorkerDied as death:
             part.acting = np.flatnonzero(self._envs.active[part.columns])
             self._lose(part, -1, death)

@@ -45,6 +45,17 @@ class HandlePart:
         self.observation = revival.result()
         return revival.restarts
 
+    def restored(self, observation: Observation) -> None:
+        """Go on from the observation of a restored snapshot, which alone does not say how many rows it should have.
+
+        Raises:
+            UserError: it has another number of rows.
+        """
+        found, expected = len(observation), len(self.columns)
+        if found != expected:
+            raise UserError(f"{self.handle.name}: a restored snapshot gives {found} environments, not {expected}")
+        self.observation = observation
+
     def acting_observation(self) -> Observation:
         """Return the acting rows of the observation; without a copy where all rows act."""
         assert self.observation is not None

@@ -23,7 +23,7 @@ def read_timelines(folder: Path, iteration: int | None) -> tuple[int, list[Timel
     """Read the timelines of an iteration (by default the newest one); return the iteration and the timelines.
 
     Raises:
-        UserError: no timeline of the iteration was kept.
+        UserError: no timeline of the iteration was kept, or its file is damaged.
     """
     kept = sorted(int(file.stem) for file in (folder / FOLDER).glob("*.json"))
     if not kept:
@@ -31,5 +31,9 @@ def read_timelines(folder: Path, iteration: int | None) -> tuple[int, list[Timel
     wanted = kept[-1] if iteration is None else iteration
     if wanted not in kept:
         raise UserError(f"iteration={wanted}: {folder} has kept {', '.join(map(str, kept))}.")
-    content = json.loads((folder / FOLDER / f"{wanted:08d}.json").read_text(encoding="utf-8"))
-    return wanted, [Timeline([Span(*span) for span in t["spans"]], t["began"], t["total"]) for t in content]
+    file = folder / FOLDER / f"{wanted:08d}.json"
+    try:
+        content = json.loads(file.read_text(encoding="utf-8"))
+        return wanted, [Timeline([Span(*span) for span in t["spans"]], t["began"], t["total"]) for t in content]
+    except (KeyError, TypeError, UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise UserError(f"{file} is damaged ({type(error).__name__}: {error}); iteration=… reads another.") from None

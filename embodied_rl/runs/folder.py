@@ -21,6 +21,9 @@ PLAN = "plan.json"
 _NAME = re.compile(r"(?P<time>\d{8}-\d{6})_s(?P<seed>\d+)(_\d+)?$")
 _TRAINS = re.compile(r"^train:", re.MULTILINE)
 _TIME = "%Y%m%d-%H%M%S"
+_CLONES = re.compile(r"^eval_episodes:", re.MULTILINE)
+"""A key that `sft` has and `train` has not; these two commands make run folders."""
+_UNCLEAR = "Restore the file or remove that folder; or name the run with resume=<its folder>."
 _STATE_FILES = "checkpoints/[0-9]*/state.json"
 
 
@@ -71,13 +74,14 @@ class RunFolder:
         """Return the newest training run below `root`, as for `resume=last`; it may have no checkpoint yet.
 
         Raises:
-            UserError: there is no training run below `root`.
+            UserError: there is no training run below `root`, or a newer configuration is damaged, so that nobody knows
+                whether it is of a training run.
         """
-        configs = [file for file in Path(root).glob("*/*/config.yaml") if _NAME.match(file.parent.name)]
-        found = [file.parent for file in configs if _TRAINS.search(file.read_text(encoding="utf-8"))]
-        if not found:
-            raise UserError(f"No training run below {root} (run.root): nothing to resume. Start a run first.")
-        return cls(max(found, key=_age))
+        runs = [file.parent for file in Path(root).glob("*/*/config.yaml") if _NAME.match(file.parent.name)]
+        for run in sorted(runs, key=_age, reverse=True):
+            if _trains(run / "config.yaml"):
+                return cls(run)
+        raise UserError(f"No training run below {root} (run.root): nothing to resume. Start a run first.")
 
     @property
     def config(self) -> Path:
@@ -110,9 +114,16 @@ class RunFolder:
         return int(match["seed"]) if match else None
 
     def overrides(self) -> tuple[str, ...]:
-        """Return the overrides that the user typed after the command."""
+        """Return the overrides that the user typed after the command.
+
+        Raises:
+            UserError: their file is not text in UTF-8.
+        """
         file = self.path / "overrides.txt"
-        return tuple(file.read_text(encoding="utf-8").splitlines()) if file.is_file() else ()
+        try:
+            return tuple(file.read_text(encoding="utf-8").splitlines()) if file.is_file() else ()
+        except UnicodeDecodeError as error:
+            raise UserError(f"{file} is damaged: {error}.") from None
 
     def write_config(self, config_yaml: str, overrides: Sequence[str]) -> None:
         """Write the composed configuration and the overrides it was composed from."""
@@ -140,6 +151,17 @@ def _claim(base: Path) -> Path:
             continue
         return path
     raise AssertionError("count() does not end")
+
+
+def _trains(config: Path) -> bool:
+    """Return whether a run's configuration is of a training run; raise `UserError` if it does not say."""
+    try:
+        text = config.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise UserError(f"{config} is damaged: {error}. {_UNCLEAR}") from None
+    if not (_TRAINS.search(text) or _CLONES.search(text)):
+        raise UserError(f"{config} is damaged: it ends before it says what was run. {_UNCLEAR}")
+    return _TRAINS.search(text) is not None
 
 
 def _format_time(now: datetime | None) -> str:

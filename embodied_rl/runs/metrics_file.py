@@ -10,6 +10,7 @@ runs with the same seed. Names that reports and the live table use:
 
 import json
 import math
+import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
@@ -71,16 +72,18 @@ class MetricsWriter:
 
 
 def read_metrics(path: Path) -> list[dict[str, Value]]:
-    """Return all complete lines of a metrics file; none if the file is missing. An incomplete last line is left out."""
+    """Return all complete lines of a metrics file; none if the file is missing.
+
+    An incomplete last line, which a kill leaves, is left out; so is a damaged line, with a warning that names it.
+    """
     if not path.is_file():
         return []
-    rows: list[dict[str, Value]] = []
-    for line in path.read_text(encoding="utf-8").splitlines():
-        try:
-            rows.append(json.loads(line))
-        except json.JSONDecodeError:
-            break
-    return rows
+    *lines, last = path.read_bytes().split(b"\n")
+    rows = [_read_row(line) for line in lines]
+    if damaged := [number for number, row in enumerate(rows, start=1) if row is None]:
+        listed = ", ".join(map(str, damaged))
+        warnings.warn(f"{path} is damaged: left out line {listed}.", RuntimeWarning, stacklevel=2)
+    return [row for row in (*rows, _read_row(last)) if row is not None]
 
 
 def find_first_reached(rows: Sequence[Mapping[str, Value]], success: float) -> tuple[int, float] | None:
@@ -90,6 +93,15 @@ def find_first_reached(rows: Sequence[Mapping[str, Value]], success: float) -> t
         if isinstance(found, float) and isinstance(iteration, int) and isinstance(seconds, float) and found >= success:
             return iteration, seconds
     return None
+
+
+def _read_row(line: bytes) -> dict[str, Value] | None:
+    """Return a line's row, or None if it is none."""
+    try:
+        row = json.loads(line.decode("utf-8"))
+    except (UnicodeDecodeError, json.JSONDecodeError):
+        return None
+    return row if isinstance(row, dict) else None
 
 
 def _truncate(path: Path, last: int) -> None:

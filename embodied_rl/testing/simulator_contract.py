@@ -3,13 +3,15 @@
 Shapes: n environments, H executed actions of a chunk, A action dimensions, S state and P privileged dimensions.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 
 from embodied_rl.interfaces.sim import Array, Episode, Observation, Simulator, SimulatorSpec, Source, StepResult
+from embodied_rl.processes import simulator_answers
 from embodied_rl.processes.local import InlineHandle
 from embodied_rl.rollout.buffer import Rollout
 from embodied_rl.rollout.collector import Collector
@@ -243,33 +245,17 @@ class Check:
 
 
 def check_spec(spec: SimulatorSpec) -> None:
-    """Check that the spec is consistent and plausible."""
-    sizes = {len(spec.action_names), len(spec.action_low), len(spec.action_high)}
-    assert len(sizes) == 1, "action_names, action_low and action_high differ in length"
-    finite = np.isfinite([*spec.action_low, *spec.action_high]).all()
-    assert finite and np.less(spec.action_low, spec.action_high).all(), "action limits must be finite, low < high"
-    assert spec.tasks, "there is no task"
-    assert spec.horizon > 0 and spec.control_hz > 0, "horizon and control_hz must be positive"
-    assert "train" not in spec.splits, "'train' is not a held-out split"
-    for names in (spec.state_names, spec.action_names, spec.privileged_names, spec.words, spec.splits):
-        assert len(set(names)) == len(names), f"names occur twice: {names}"
-    cameras = [camera.name for camera in spec.cameras]
-    assert len(set(cameras)) == len(cameras), f"cameras share a name: {cameras}"
-    roles = {camera.role for camera in spec.cameras}
-    assert roles <= {"policy", "score", "video"}, f"unknown roles of cameras: {roles}"
+    """Check that the spec is a `SimulatorSpec`, whose fields were checked when it was made."""
+    assert isinstance(spec, SimulatorSpec), f"spec must be a SimulatorSpec, got {type(spec).__name__}"
 
 
 def check_observation(spec: SimulatorSpec, observation: Observation, rows: int) -> None:
-    """Check that shapes, dtypes and words are those of the spec."""
-    assert set(observation.images) == {camera.name for camera in spec.cameras}, "images are not those of the cameras"
-    for camera in spec.cameras:
-        shape = (rows, camera.height, camera.width, 3)
-        _check_array(f"camera '{camera.name}'", observation.images[camera.name], shape, np.uint8)
-    _check_array("state", observation.state, (rows, len(spec.state_names)), np.float32)
-    assert (observation.privileged is None) == (not spec.privileged_names), "privileged state and its names disagree"
+    """Check that shapes, dtypes and words are those of the spec, and that numbers are finite."""
+    with _asserting():
+        simulator_answers.check_observation(spec, observation, rows)
+    _check_finite("state", observation.state)
     if observation.privileged is not None:
-        _check_array("privileged", observation.privileged, (rows, len(spec.privileged_names)), np.float32)
-    assert len(observation.instruction) == rows, f"{len(observation.instruction)} instructions for {rows} rows"
+        _check_finite("privileged", observation.privileged)
     for text in observation.instruction:
         unknown = set(text.split()) - set(spec.words)
         assert not spec.words or not unknown, f"'{text}' has words that spec.words lacks: {sorted(unknown)}"
@@ -277,15 +263,10 @@ def check_observation(spec: SimulatorSpec, observation: Observation, rows: int) 
 
 def check_result(spec: SimulatorSpec, result: StepResult, rows: int, executed: int) -> None:
     """Check shapes, dtypes and flags of a chunk in which no environment was parked."""
-    per_step = (rows, executed)
-    _check_array("reward", result.reward, per_step, np.float32)
-    _check_array("success", result.success, per_step, np.bool_)
-    _check_array("steps", result.steps, (rows,), np.int64)
-    _check_array("executed", result.executed, (*per_step, spec.action_dim), np.float32, used=_used(result))
-    _check_array("source", result.source, per_step, np.uint8)
-    _check_array("terminated", result.terminated, (rows,), np.bool_)
-    _check_array("truncated", result.truncated, (rows,), np.bool_)
-    _check_array("ended", result.ended, result.ended.shape, np.int64)
+    with _asserting():
+        simulator_answers.check_result(spec, result, rows, executed)
+    _check_finite("reward", result.reward)
+    _check_finite("executed", result.executed[_used(result)])
     check_observation(spec, result.observation, rows)
     over = result.terminated | result.truncated
     assert not (result.terminated & result.truncated).any(), "terminated and truncated at once: termination wins"
@@ -296,7 +277,6 @@ def check_result(spec: SimulatorSpec, result: StepResult, rows: int, executed: i
     assert not result.reward[unused].any(), "reward at j ≥ steps must be zero"
     assert not result.success[unused].any(), "success at j ≥ steps must be False"
     assert (result.source[unused] == Source.HOLD).all(), "source at j ≥ steps must be HOLD"
-    assert (result.final_observation is None) == (len(result.ended) == 0), "final_observation is None iff none ended"
     if result.final_observation is not None:
         check_observation(spec, result.final_observation, len(result.ended))
 
@@ -331,9 +311,14 @@ def _used(result: StepResult) -> Array:
     return np.arange(result.reward.shape[1]) < result.steps[:, None]
 
 
-def _check_array(name: str, array: Array, shape: tuple[int, ...], dtype: type, used: Array | None = None) -> None:
-    assert isinstance(array, np.ndarray), f"{name} must be a NumPy array, got {type(array).__name__}"
-    assert array.dtype == dtype, f"{name} must be {np.dtype(dtype)}, got {array.dtype}"
-    assert array.shape == shape, f"{name} must have shape {shape}, got {array.shape}"
-    if array.dtype.kind == "f":
-        assert np.isfinite(array if used is None else array[used]).all(), f"{name} is not finite"
+@contextmanager
+def _asserting() -> Iterator[None]:
+    """Turn an `AnswerError` in the `with` block into an `AssertionError`."""
+    try:
+        yield
+    except simulator_answers.AnswerError as error:
+        raise AssertionError(str(error)) from None
+
+
+def _check_finite(name: str, array: Array) -> None:
+    assert np.isfinite(array).all(), f"{name} is not finite"

@@ -104,12 +104,22 @@ class Dispatcher:
             GaveUp: a worker died more often than its restart budget allows.
             WorkerError: a worker raised an exception.
         """
+        while not self.wait(number, POLL):
+            pass
         with self._changed:
-            while any(number not in worker.made for worker in self._workers):
-                if self._failure is not None:
-                    raise self._failure
-                self._changed.wait(POLL)
             return [worker.made.pop(number) for worker in self._workers]
+
+    def wait(self, number: int, seconds: float) -> bool:
+        """Wait at most `seconds` until a rollout is complete, and return whether it is. Raises as `take` does."""
+
+        def complete() -> bool:
+            return all(number in worker.made for worker in self._workers)
+
+        with self._changed:
+            self._changed.wait_for(lambda: complete() or self._failure is not None, seconds)
+            if self._failure is not None and not complete():
+                raise self._failure
+            return complete()
 
     def close(self) -> None:
         """End the thread and the workers."""
@@ -153,11 +163,14 @@ class Dispatcher:
                 continue
             future, worker.future = worker.future, None
             try:
-                made: CollectedRollout = future.result()
+                made: CollectedRollout | None = future.result()
             except WorkerDied as death:
                 self._replace(worker, death)
             else:
-                self._put(worker, made)
+                if made is None:
+                    worker.future = worker.handle.submit("proceed")
+                else:
+                    self._put(worker, made)
 
     def _put(self, worker: _Worker, made: CollectedRollout) -> None:
         with self._changed:

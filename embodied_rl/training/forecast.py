@@ -6,6 +6,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from embodied_rl.interfaces.errors import UserError
 from embodied_rl.runs.folder import PLAN
 
 TOLERANCE = 0.15
@@ -32,12 +33,21 @@ class Forecast:
 
     @staticmethod
     def read(folder: Path, skip: int = 0) -> "Forecast":
-        """Read the forecast of a run's folder; return an empty forecast if the run was started without a prediction."""
+        """Read the forecast of a run's folder; return an empty forecast if the run was started without a prediction.
+
+        Raises:
+            UserError: the file is damaged.
+        """
         try:
             prediction = json.loads((folder / PLAN).read_text(encoding="utf-8"))["chosen"]["prediction"]
             return Forecast(float(prediction["seconds"]), float(prediction["bubble"]), skip)
         except FileNotFoundError:
             return Forecast()
+        except (KeyError, TypeError, UnicodeDecodeError, json.JSONDecodeError) as error:
+            raise UserError(
+                f"{folder / PLAN} is damaged ({type(error).__name__}: {error}). Restore it, or remove it: the run "
+                "continues without its prediction."
+            ) from None
 
     def figures(self) -> dict[str, float]:
         """Return the predicted figures, to be logged beside `time/iteration` and `time/bubble`."""

@@ -4,6 +4,7 @@ Messages to and from it hold plain arrays; `embodied_rl.training.worker_pool` bu
 """
 
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -18,6 +19,7 @@ from embodied_rl.rollout.collector import Collector
 from embodied_rl.rollout.episode_sampler import EpisodeSampler
 from embodied_rl.rollout.policy_worker import PolicyWorker
 from embodied_rl.training.metrics import CollectorReport
+from embodied_rl.training.patience import REPORT
 from embodied_rl.training.shares import to_arrays
 
 PATIENCE = 60.0
@@ -128,7 +130,7 @@ class FollowingPolicy:
 
 
 class RolloutWorker:
-    """Collects one part of a rollout at each call.
+    """Collects one part of a rollout after another, each in one call of `collect` and as many of `proceed` as it takes.
 
     Args:
         policy: the policy, with the network that infers.
@@ -148,15 +150,28 @@ class RolloutWorker:
     ) -> None:
         self._policy = FollowingPolicy(policy, board)
         self._board, self._collector, self._sampler, self._handles = board, collector, sampler, handles
+        self._turns: Iterator[None] = iter(())
 
-    def collect(self, order: CollectOrder) -> CollectedRollout:
-        """Collect the ordered part of a rollout and return it."""
+    def collect(self, order: CollectOrder) -> CollectedRollout | None:
+        """Begin with the ordered part of a rollout, and `proceed`."""
         if order.beginning is not None:
             self._begin(order.beginning)
         if order.finished:
             self._sampler.update(order.finished)
         self._policy.wait_for(order.least)
-        rollout = self._collector.collect(self._policy)
+        self._turns = self._collector.collect_in_turns(self._policy)
+        return self.proceed()
+
+    def proceed(self) -> CollectedRollout | None:
+        """Collect for `REPORT` seconds at most; return the part once it is complete, and None as long as it is not.
+
+        So whoever ordered it learns that this worker does not hang, however long a whole part takes.
+        """
+        until = time.monotonic() + REPORT
+        for _ in self._turns:
+            if time.monotonic() >= until:
+                return None
+        rollout = self._collector.rollout
         return CollectedRollout(
             to_arrays(rollout), CollectorReport.of_rollout(self._collector, rollout), self._collector.state()
         )

@@ -19,6 +19,7 @@ from embodied_rl.rollout.timeline import WAIT, Timeline
 from embodied_rl.training.collecting import Collecting
 from embodied_rl.training.dispatch import Dispatcher
 from embodied_rl.training.metrics import CollectorReport, join_reports
+from embodied_rl.training.patience import REPORT
 from embodied_rl.training.rollout_worker import CollectedRollout
 from embodied_rl.training.shares import divide_anew, fill_rollout
 from embodied_rl.training.worker_pool import RolloutWorkers
@@ -144,6 +145,7 @@ class SharedExperience:
             self.timeline, self._made = Timeline(), []
         rollout, parts = self._rollouts[self._segment], None
         with self.timeline.record(WAIT):
+            self._await_parts()
             if self._workers is not None:
                 parts = self._taken(self._workers.dispatcher)
             arrays, finished = self._ranks.scatter(parts, EpisodeRecord)
@@ -153,9 +155,22 @@ class SharedExperience:
         self._segment = (self._segment + 1) % len(self._rollouts)
         return rollout
 
+    @property
+    def _number(self) -> int:
+        return self._actor.version * len(self._rollouts) + self._segment
+
+    def _await_parts(self) -> None:
+        """Wait until the workers have made the next rollout. Rank 0 tells the others again and again that it waits, so
+        that they need no deadline for a whole rollout, and take no long one for a lost rank.
+        """
+        complete = False
+        while not complete:
+            mine = self._workers is None or self._workers.dispatcher.wait(self._number, REPORT)
+            complete = self._ranks.gather(mine)[0]
+
     def _taken(self, dispatcher: Dispatcher) -> list[tuple[dict[str, Array], tuple[EpisodeRecord, ...]]]:
         """Take the next segment from the dispatcher and return each rank's arrays and ended episodes."""
-        made = dispatcher.take(self._actor.version * len(self._rollouts) + self._segment)
+        made = dispatcher.take(self._number)
         self._made.append(made)
         shares = divide_anew([part.arrays for part in made], self._ranks.size)
         ended = [part.share.finished for part in made] if self._ranks.size == len(made) else None

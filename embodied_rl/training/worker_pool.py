@@ -20,6 +20,7 @@ from embodied_rl.runtime import selection as runtimes
 from embodied_rl.simulators.kind import SimulatorKind
 from embodied_rl.training.collecting import WriterFactory, make_collector
 from embodied_rl.training.dispatch import Dispatcher
+from embodied_rl.training.patience import derive_worker_deadline
 from embodied_rl.training.rollout_worker import PublishedWeights, RolloutWorker, WorkerStart
 
 
@@ -51,14 +52,13 @@ class RolloutWorkers:
             work: the work of each worker.
         """
         board = runtime.board()
-        patience = work.decisions * config.plan.call_timeout + config.plan.start_timeout
         given = {"config": config, "blueprint": blueprint, "work": work, "board": board.reader()}
         handles = [
             runtime.worker(
                 f"{__name__}:{make_rollout_worker.__name__}",
                 given | {"number": number},
                 name=f"rollout worker {number}",
-                deadlines=Deadlines(config.plan.start_timeout, patience),
+                deadlines=Deadlines(config.plan.start_timeout, derive_worker_deadline(config.plan)),
                 share=NodeShare(gpus=float(config.policy.device != "cpu")),
             )
             for number in range(int(config.plan.rollout_workers or 0))

@@ -80,6 +80,113 @@ def test_a_damaged_state_file_is_refused_by_name(folder, text):
         assert checkpoint.load_latest_checkpoint(folder)[0] == 10
 
 
+@pytest.fixture
+def whole(tmp_path):
+    """Checkpoints 10 and 20 of three files each."""
+    for step in (10, 20):
+        metadata = {"version": step, "totals": {"time": 0.1}}
+        files = {checkpoint.POLICY: lambda path, step=step: path.write_text(f"policy {step}")}
+        checkpoint.save_checkpoint(tmp_path, step, tensors(step), metadata, files=files)
+    return tmp_path
+
+
+def without_digest(folder):
+    """What earlier versions wrote."""
+    for file in folder.glob(f"*/{checkpoint.STATE}"):
+        state = json.loads(file.read_text())
+        state.pop("digest", None)
+        file.write_text(json.dumps(state, indent=1) + "\n")
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ('"step": 20', '"step": 10'),
+        ('"version": 20', '"version": 21'),
+        ('"time": 0.1', '"time": 0.2'),
+        ('"version"', '"versiom"'),
+        ('"metadata"', '"metadatb"'),
+        ('"policy.safetensors"', '"policy.safetensort"'),
+        ('"digest"', '"digesu"'),
+    ],
+)
+def test_a_changed_state_file_is_refused_by_name_and_the_one_before_used(whole, old, new):
+    file = whole / "00000020" / checkpoint.STATE
+    text = file.read_text()
+    assert text.count(old) == 1
+    file.write_text(text.replace(old, new))
+    with pytest.warns(RuntimeWarning, match=rf"{file}.*Using step 10"):
+        assert checkpoint.load_latest_checkpoint(whole)[0] == 10
+
+
+@pytest.mark.parametrize("name", [checkpoint.TENSORS, checkpoint.POLICY, checkpoint.STATE])
+@pytest.mark.parametrize("share", [0.0, 0.2, 0.4, 0.6, 0.8, 0.95])
+def test_a_changed_letter_or_digit_anywhere_falls_back(whole, name, share):
+    """Spaces of JSON alone may change: they mean nothing."""
+    file = whole / "00000020" / name
+    content = bytearray(file.read_bytes())
+    place = next(at for at in range(int(share * len(content)), len(content)) if chr(content[at]).isalnum())
+    content[place] ^= 1
+    file.write_bytes(content)
+    with pytest.warns(RuntimeWarning, match=r"00000020.*Using step 10"):
+        assert checkpoint.load_latest_checkpoint(whole)[0] == 10
+
+
+@pytest.mark.parametrize("name", [checkpoint.TENSORS, checkpoint.POLICY, checkpoint.STATE])
+@pytest.mark.parametrize("damage", ["gone", "folder", "loop"])
+def test_a_file_that_cannot_be_read_falls_back(whole, name, damage):
+    file = whole / "00000020" / name
+    file.unlink()
+    if damage == "folder":
+        file.mkdir()
+    if damage == "loop":
+        file.symlink_to(file)
+    with pytest.warns(RuntimeWarning, match=rf"{file}.*Using step 10"):
+        assert checkpoint.load_latest_checkpoint(whole)[0] == 10
+
+
+def test_checkpoints_of_earlier_versions_are_read_and_their_step_must_be_their_folders(whole):
+    without_digest(whole)
+    step, found, metadata = checkpoint.load_latest_checkpoint(whole)
+    assert (step, metadata["version"]) == (20, 20)
+    assert_equal(found, 20)
+    file = whole / "00000020" / checkpoint.STATE
+    file.write_text(file.read_text().replace('"step": 20', '"step": 10'))
+    with pytest.warns(RuntimeWarning, match=rf"{file} is of another checkpoint: it says step 10.*Using step 10"):
+        assert checkpoint.load_latest_checkpoint(whole)[1]["count"][0] == 10
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"step": "20"},
+        {"step": True},
+        {"metadata": []},
+        {"sha256": {}},
+        {"sha256": {checkpoint.TENSORS: None}},
+        {"sha256": []},
+    ],
+)
+def test_an_earlier_one_that_makes_no_sense_falls_back(whole, change):
+    without_digest(whole)
+    file = whole / "00000020" / checkpoint.STATE
+    file.write_text(json.dumps(json.loads(file.read_text()) | change))
+    with pytest.warns(RuntimeWarning, match=rf"{file} is damaged.*Using step 10"):
+        assert checkpoint.load_latest_checkpoint(whole)[0] == 10
+
+
+@pytest.mark.parametrize("metadata", [{"b": (1, 2), "a": {3: None}}, {"x": 0.1 + 0.2, "ü": "é"}, {"nan": float("nan")}])
+def test_metadata_of_any_kind_keeps_its_digest(tmp_path, metadata):
+    checkpoint.save_checkpoint(tmp_path, 1, tensors(1), metadata)
+    assert checkpoint.load_checkpoint(tmp_path / "00000001")[2].keys() == metadata.keys()
+
+
+def test_a_pointer_that_is_no_text_is_refused_by_name(folder):
+    (folder / "best").write_bytes(b"\xff\xfe00")
+    with pytest.raises(CheckpointError, match="best is damaged"):
+        checkpoint.resolve_checkpoint(folder)
+
+
 def test_further_files_belong_to_the_checkpoint(tmp_path):
     final = checkpoint.save_checkpoint(
         tmp_path, 1, tensors(1), {}, files={"policy.txt": lambda path: path.write_text("abc")}

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.sim import Episode
 from embodied_rl.processes.handle import GaveUp, Handle, WorkerDied, WorkerError, revive
 from embodied_rl.processes.local import InlineHandle, ProcessHandle
@@ -247,12 +248,12 @@ def test_workers_leave_signals_to_their_parent() -> None:
 
 @pytest.mark.parametrize(
     ("simulator", "message"),
-    [("WrongImage", r"camera 'top': uint8 \(2, 4, 4, 3\), the spec says uint8 \(2, 8, 8, 3\)"), ("NoImage", "cameras")],
+    [("WrongImage", r"camera 'top' must have shape \(2, 8, 8, 3\), got \(2, 4, 4, 3\)"), ("NoImage", "cameras")],
 )
 def test_images_that_do_not_fit_the_spec_are_refused(simulator: str, message: str) -> None:
     with (
         ProcessHandle(f"tests.support.faulty_simulator:{simulator}", {"num_envs": 2}) as handle,
-        pytest.raises(WorkerError, match=message),
+        pytest.raises(UserError, match=message),
     ):
         handle.submit("reset", EPISODES[:2]).result()
 

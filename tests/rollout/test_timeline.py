@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
+from embodied_rl.interfaces.errors import UserError
 from embodied_rl.rollout.timeline import (
     INFER,
     LEARN,
@@ -15,6 +16,7 @@ from embodied_rl.rollout.timeline import (
     Timeline,
     summarise_utilisation,
 )
+from embodied_rl.rollout.timeline_file import keep_timelines, read_timelines
 from tests.support.collecting import T, make, workers
 
 
@@ -96,3 +98,12 @@ def test_ready_order_s_waits_are_counted(closing: Callable) -> None:
         collector.collect(actor)
         shares.append(collector.timeline.waiting / collector.timeline.total)
     assert max(shares) > 0.3
+
+
+@pytest.mark.parametrize("content", [b"\xff", b"", b"[{}]", b"3"])
+def test_a_damaged_timeline_is_refused_by_name(tmp_path, content: bytes) -> None:
+    keep_timelines(tmp_path, 3, [Timeline()])
+    file = tmp_path / "timelines" / "00000003.json"
+    file.write_bytes(content)
+    with pytest.raises(UserError, match=rf"{file} is damaged"):
+        read_timelines(tmp_path, None)

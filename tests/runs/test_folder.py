@@ -3,12 +3,14 @@
 import errno
 import json
 import os
+import shutil
 import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 
+from embodied_rl.interfaces.errors import UserError
 from embodied_rl.runs.atomic_write import StorageError, explain_errors, write_text
 from embodied_rl.runs.folder import RunFolder
 
@@ -50,12 +52,33 @@ def test_latest_is_the_newest_training_run(tmp_path):
 
     newest = with_checkpoint(create("demo", 2032))
     with_checkpoint(create("tabletop", 2031))
-    with_checkpoint(create("cloned", 2033)).write_config("algo:\n  train: 3\n", [])
+    with_checkpoint(create("cloned", 2033)).write_config("algo:\n  train: 3\neval_episodes: 5\n", [])
     create("tabletop", 2034)
     assert RunFolder.latest(tmp_path) == newest
     begun = create("tabletop", 2033)
     begun.write_config("train:\n  iterations: 3\n", [])
     assert RunFolder.latest(tmp_path) == begun
+
+
+@pytest.mark.parametrize("content", [b"", b"sim:\n  name: tablet", b"sim:\n  name: \xff\xfe\ntrain:\n"])
+def test_a_damaged_configuration_is_named_and_no_older_run_taken_for_the_latest(tmp_path, content):
+    older = with_checkpoint(RunFolder.create(tmp_path, "demo", 0, datetime(2031, 1, 1)))
+    damaged = with_checkpoint(RunFolder.create(tmp_path, "demo", 0, datetime(2032, 1, 1)))
+    damaged.config.write_bytes(content)
+    with pytest.raises(UserError, match=rf"{damaged.config} is damaged.*resume="):
+        RunFolder.latest(tmp_path)
+    newer = with_checkpoint(RunFolder.create(tmp_path, "demo", 0, datetime(2033, 1, 1)))
+    assert RunFolder.latest(tmp_path) == newer
+    shutil.rmtree(newer.path)
+    shutil.rmtree(damaged.path)
+    assert RunFolder.latest(tmp_path) == older
+
+
+def test_overrides_that_are_no_text_are_refused_by_name(tmp_path):
+    folder = RunFolder.create(tmp_path, "demo", 0, NOW)
+    (folder.path / "overrides.txt").write_bytes(b"seed=\xff\n")
+    with pytest.raises(UserError, match=r"overrides\.txt is damaged"):
+        folder.overrides()
 
 
 def test_of_one_second_the_last_saved_is_the_latest(tmp_path):

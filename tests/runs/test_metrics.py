@@ -2,6 +2,7 @@
 
 import errno
 import json
+import warnings
 
 import numpy as np
 import pytest
@@ -49,6 +50,30 @@ def test_resuming_gives_the_file_of_an_uninterrupted_run(tmp_path):
     write(tmp_path / "resumed", range(1, 5))
     write(tmp_path / "resumed", range(3, 6), resumed=2)
     assert (tmp_path / "resumed").read_bytes() == (tmp_path / "whole").read_bytes()
+
+
+@pytest.mark.parametrize("damage", [b'{"iteration": 3, "roll', b"\xff\xfe\x80", b"", b"[3]", b'{"iteration": 3} 4'])
+def test_a_damaged_line_is_named_and_costs_no_other(tmp_path, damage):
+    path = tmp_path / "metrics.jsonl"
+    write(path, range(1, 7))
+    lines = path.read_bytes().split(b"\n")
+    path.write_bytes(b"\n".join([*lines[:2], damage, *lines[3:]]))
+    with pytest.warns(RuntimeWarning, match=rf"{path} is damaged: left out line 3\."):
+        assert [row["iteration"] for row in read_metrics(path)] == [1, 2, 4, 5, 6]
+    with pytest.warns(RuntimeWarning, match="line 3"):
+        write(path, [6], resumed=5)
+    assert [row["iteration"] for row in read_metrics(path)] == [1, 2, 4, 5, 6]
+
+
+@pytest.mark.parametrize("part", [b'{"iteration": 7, "ro', b'{"name": "\xc3', b""])
+def test_what_a_kill_leaves_of_the_last_line_is_no_damage(tmp_path, part):
+    path = tmp_path / "metrics.jsonl"
+    write(path, range(1, 7))
+    with path.open("ab") as file:
+        file.write(part)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert [row["iteration"] for row in read_metrics(path)] == list(range(1, 7))
 
 
 def test_no_file_has_no_rows(tmp_path):

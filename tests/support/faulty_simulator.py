@@ -5,10 +5,11 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from embodied_rl.interfaces.sim import Episode, Observation
+from embodied_rl.interfaces.sim import Array, Episode, Observation, StepResult
 from embodied_rl.testing.fake_simulator import FakeSimulator
 
 
@@ -49,3 +50,40 @@ class WaitForFile(FakeSimulator):
         while not gate.exists():
             time.sleep(0.01)
         super().__init__(num_envs)
+
+
+CHANGES: dict[str, Any] = {
+    "none": lambda _: None,
+    "column": lambda array: np.ravel(array)[: len(array), None],
+    "double": lambda array: array.astype(np.float64),
+    "objects": lambda array: array.astype(object),
+    "fewer": lambda rows: rows[:-1],
+    "more": lambda observation: observation and observation.select([0, *range(len(observation))]),
+}
+
+
+class Changed(FakeSimulator):
+    """Changes one part of what one of its methods returns, as `CHANGES` says."""
+
+    def __init__(self, num_envs: int, method: str, part: str, change: str, config: Any = None):
+        super().__init__(num_envs, config)
+        self._method, self._part, self._change = method, part, CHANGES[change]
+
+    def reset(self, episodes: Sequence[Episode | None]) -> Observation:
+        return self._changed("reset", super().reset(episodes))
+
+    def step(self, actions: Array, next_episodes: Sequence[Episode | None]) -> StepResult:
+        return self._changed("step", super().step(actions, next_episodes))
+
+    def restore(self, state: dict[str, Array]) -> Observation:
+        return self._changed("restore", super().restore(state))
+
+    def snapshot(self) -> dict[str, Array]:
+        return self._changed("snapshot", super().snapshot())
+
+    def _changed(self, method: str, answer: Any) -> Any:
+        if method != self._method:
+            return answer
+        if isinstance(answer, dict):
+            return answer | {self._part: self._change(answer[self._part])}
+        return replace(answer, **{self._part: self._change(getattr(answer, self._part))})

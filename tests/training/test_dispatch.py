@@ -28,19 +28,35 @@ class Counting:
         gate: what it waits for before it answers.
         deaths: numbers of rollouts in which it dies, once each.
         failures: numbers of rollouts in which it raises.
+        words: how often each worker says that it goes on, before it is done.
     """
 
     def __init__(
-        self, worker: int, seen: list[CollectOrder], gate: threading.Event, deaths: set[int], failures: set[int]
+        self,
+        worker: int,
+        seen: list[CollectOrder],
+        gate: threading.Event,
+        deaths: set[int],
+        failures: set[int],
+        words: list[int],
     ) -> None:
         self.worker, self.seen, self.gate, self.deaths, self.failures = worker, seen, gate, deaths, failures
+        self.words = words
         self.total: int | None = None
 
-    def collect(self, order: CollectOrder) -> CollectedRollout:
+    def collect(self, order: CollectOrder) -> CollectedRollout | None:
+        self.order = order
         self.seen.append(order)
         if order.beginning is not None:
             state = order.beginning.state
             self.total = 0 if state is None else int(state["total"])
+        return self.proceed()
+
+    def proceed(self) -> CollectedRollout | None:
+        if self.words[self.worker]:
+            self.words[self.worker] -= 1
+            return None
+        order = self.order
         assert self.total is not None, "it was never told where to begin"
         assert self.gate.wait(200.0)
         if order.number in self.deaths:
@@ -80,13 +96,15 @@ class Crew:
         self.gates = [threading.Event(), threading.Event()]
         self.deaths: list[set[int]] = [set(), set()]
         self.failures: list[set[int]] = [set(), set()]
+        self.words = [0, 0]
         for gate in self.gates:
             gate.set()
         handles = [Mortal(lambda n=n: self.make(n), f"rollout worker {n}") for n in range(2)]
         self.dispatcher = Dispatcher(handles, staleness, segments)
 
     def make(self, worker: int) -> Counting:
-        return Counting(worker, self.seen[worker], self.gates[worker], self.deaths[worker], self.failures[worker])
+        deaths, failures = self.deaths[worker], self.failures[worker]
+        return Counting(worker, self.seen[worker], self.gates[worker], deaths, failures, self.words)
 
     def offer(self, version: int) -> None:
         self.dispatcher.offer(version, WorkerStart(WEIGHTS, PublishedWeights(WEIGHTS, {"noise_level": float(version)})))
@@ -184,6 +202,39 @@ def test_who_dies_is_replaced_and_goes_on_where_it_stood(crew: Crew) -> None:
     told = [record for order in crew.seen[0] for record in order.finished]
     assert told == [ended], "once"
     assert [order.finished for order in again] == [(ended,), (ended,)], "who takes over has not heard of it"
+
+
+@pytest.mark.parametrize("crew", [0], indirect=True)
+def test_who_says_that_it_goes_on_is_not_late(crew: Crew) -> None:
+    """However often: a deadline holds for each word, not for a whole part."""
+    crew.words[1] = 3
+    crew.offer(0)
+    parts = crew.dispatcher.take(0)
+    assert [int(part.arrays["made by"]) for part in parts] == [0, 1]
+    assert crew.words[1] == 0 and crew.numbers(1) == [0] and crew.dispatcher.restarts == 0
+
+
+@pytest.mark.parametrize("crew", [0], indirect=True)
+def test_who_falls_silent_in_mid_part_is_replaced_and_makes_the_part_again(crew: Crew) -> None:
+    crew.words[1] = 2
+    crew.deaths[1].add(0)
+    crew.offer(0)
+    assert [int(part.state["total"]) for part in crew.dispatcher.take(0)] == [0, 0]
+    assert crew.numbers(1) == [0, 0] and crew.dispatcher.restarts == 1
+
+
+@pytest.mark.parametrize("crew", [0], indirect=True)
+def test_a_wait_ends_with_its_time_with_the_rollout_or_with_a_failure(crew: Crew) -> None:
+    crew.gates[1].clear()
+    crew.failures[1].add(1)
+    crew.offer(0)
+    assert not crew.dispatcher.wait(0, 0.01)
+    crew.gates[1].set()
+    assert crew.dispatcher.wait(0, 200.0) and crew.dispatcher.wait(0, 0.0)
+    crew.dispatcher.take(0)
+    crew.offer(1)
+    with pytest.raises(WorkerError, match="rollout worker 1"):
+        crew.dispatcher.wait(1, 200.0)
 
 
 def test_a_death_in_the_first_part_starts_anew(crew: Crew) -> None:

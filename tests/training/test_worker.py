@@ -9,11 +9,19 @@ import torch
 from embodied_rl.interfaces.policy import NoiseKeys
 from embodied_rl.learning.weights import publish_weights
 from embodied_rl.processes.board import SharedBoard
+from embodied_rl.rollout.episode_sampler import EpisodeSampler
 from embodied_rl.rollout.policy_worker import PolicyWorker
 from embodied_rl.testing.fake_actor import RowwiseFakeActor
 from embodied_rl.testing.fake_simulator import FakeSimulator
 from embodied_rl.training import rollout_worker
-from embodied_rl.training.rollout_worker import FollowingPolicy, PublishedWeights
+from embodied_rl.training.rollout_worker import (
+    CollectOrder,
+    FollowingPolicy,
+    PublishedWeights,
+    RolloutWorker,
+    WorkerStart,
+)
+from tests.support.collecting import T, inline, make
 
 SPEC = FakeSimulator.spec_of(FakeSimulator.Config())
 
@@ -66,3 +74,39 @@ def test_promised_weights_that_do_not_come_are_missed(monkeypatch: pytest.Monkey
     learner.policy.wait_for(2)
     with pytest.raises(TimeoutError, match=r"version 3 were not published within 0\.1 s"):
         learner.policy.wait_for(3)
+
+
+class Told:
+    """The board of a run whose weights never change."""
+
+    def newest(self, above: int = -1) -> None:
+        return None
+
+    def close(self) -> None:
+        """Nothing to release."""
+
+
+def one_worker() -> tuple[RolloutWorker, CollectOrder]:
+    """A rollout worker with the simulators and the actor of `tests.support.collecting`, and its first order."""
+    collector, actor = make(inline(2))
+    worker = RolloutWorker(PolicyWorker(actor), Told(), collector, EpisodeSampler(SPEC, 0), [])
+    everything = PublishedWeights(publish_weights(actor, 0, everything=True), {})
+    beginning = WorkerStart(everything.weights, PublishedWeights(publish_weights(actor, 0), {}))
+    return worker, CollectOrder(0, 0, beginning=beginning)
+
+
+def test_a_worker_that_tells_of_itself_after_every_turn_collects_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    worker, order = one_worker()
+    monkeypatch.setattr(rollout_worker, "REPORT", 1e9)
+    whole = worker.collect(order)
+    monkeypatch.setattr(rollout_worker, "REPORT", 0.0)
+    worker, order = one_worker()
+    answers = [worker.collect(order)]
+    while answers[-1] is None:
+        answers.append(worker.proceed())
+    assert len(answers) == 2 * T + 1, "after each turn of two slices"
+    parted = answers[-1]
+    assert whole is not None and parted is not None and whole.arrays.keys() == parted.arrays.keys()
+    for name, array in whole.arrays.items():
+        np.testing.assert_array_equal(array, parted.arrays[name])
+    assert whole.share.finished == parted.share.finished and torch.is_grad_enabled()

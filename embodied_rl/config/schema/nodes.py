@@ -210,7 +210,8 @@ class Plan:
     start_timeout: float = at_least(1.0, 300.0)
     """Seconds in which a simulator process must have started; then it counts as hung."""
     call_timeout: float = at_least(1.0, 120.0)
-    """Seconds in which a simulator process must have executed a chunk; then it counts as hung and is replaced."""
+    """Seconds in which a simulator process must have executed a chunk; then it counts as hung and is replaced. A
+    rollout worker counts as hung once it is silent for start_timeout, twice call_timeout, and ten seconds."""
 
     @property
     def collectors(self) -> int:

@@ -15,7 +15,7 @@ from embodied_rl.processes.interpreter import Interpreter
 from embodied_rl.processes.local import ProcessHandle
 from embodied_rl.processes.messages import PROTOCOL
 from embodied_rl.processes.process import read_resident_bytes
-from embodied_rl.processes.worker import CallFailure, HostedRole, attempt_call, build_role, move_to_host
+from embodied_rl.processes.worker import CallFailure, HostedRole, attempt_call, build_role
 from embodied_rl.runtime.ray import cluster
 
 PLACE: list[cluster.BundlePlace] = []
@@ -85,7 +85,7 @@ class Host:
 
     def _call(self, method: str, args: tuple[Any, ...]) -> Any:
         assert self._hosted is not None, "called before it was built"
-        return move_to_host(self._hosted.call(method, args))
+        return self._hosted.call(method, args)
 
 
 class SeparateSimulator:

@@ -1,0 +1,77 @@
+"""Every deadline follows from the plan, and no rank is lost because a sound rollout takes long."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from embodied_rl.config.schema import Plan
+from embodied_rl.ranks.collective import Ranks
+from embodied_rl.training import patience
+from embodied_rl.training.sources import SharedExperience
+
+
+class Listening(Ranks):
+    """Rank 1 of two: what rank 0 tells is given."""
+
+    rank, size = 1, 2
+
+    def __init__(self, words: list[Any]) -> None:
+        self.words = words
+
+    def gather(self, value: Any, *kinds: type[Any]) -> list[Any]:
+        return [self.words.pop(0), value]
+
+
+class Telling(Ranks):
+    """Rank 0 of two: what it tells is noted."""
+
+    rank, size = 0, 2
+
+    def __init__(self) -> None:
+        self.told: list[Any] = []
+
+    def gather(self, value: Any, *kinds: type[Any]) -> list[Any]:
+        self.told.append(value)
+        return [value, True]
+
+
+class Slow:
+    """A dispatcher whose rollout is complete at the third look."""
+
+    def __init__(self) -> None:
+        self.looks: list[tuple[int, float]] = []
+
+    def wait(self, number: int, seconds: float) -> bool:
+        self.looks.append((number, seconds))
+        return len(self.looks) == 3
+
+
+def experience(ranks: Ranks, workers: Any) -> SharedExperience:
+    """Of version 5, which learns from two segments."""
+    rollouts, actor, sampler = [None, None], SimpleNamespace(version=5), None
+    return SharedExperience(actor, ranks, rollouts, sampler, workers)  # type: ignore[arg-type]
+
+
+def test_rank_0_tells_again_and_again_that_it_still_waits() -> None:
+    ranks, slow = Telling(), Slow()
+    experience(ranks, SimpleNamespace(dispatcher=slow))._await_parts()
+    assert ranks.told == [False, False, True]
+    assert slow.looks == [(10, patience.REPORT)] * 3
+
+
+def test_other_ranks_listen_until_the_rollout_is_there() -> None:
+    ranks = Listening([False, False, False, True, "not reached"])
+    experience(ranks, None)._await_parts()
+    assert ranks.words == ["not reached"]
+
+
+@pytest.mark.parametrize(("start", "call"), [(300.0, 120.0), (1.0, 1.0), (86400.0, 86400.0)])
+def test_a_worker_s_deadline_holds_a_replaced_simulator_and_no_whole_rollout(start: float, call: float) -> None:
+    """Noticed after one call, started anew, one call more; and what passes until the next word."""
+    plan = Plan(start_timeout=start, call_timeout=call)
+    assert patience.derive_worker_deadline(plan) == call + start + call + patience.REPORT
+
+
+def test_ranks_wait_longer_than_rank_0_is_silent() -> None:
+    assert 10 * patience.REPORT < patience._LEAST
