@@ -3,12 +3,16 @@
 As there: the episode that ends is reset within the step, what is returned is the next one's beginning, buffers are
 overwritten by the next step, and a camera shows the episode before until something is drawn again.
 
+As in Isaac Lab's pip package, `isaaclab` is a folder without the library, whose import puts two entries in
+`sys.modules`: the module "isaaclab.app", which is empty, and "isaaclab.app.AppLauncher", which is the class.
+
 A point on a line; its action moves it. It fails below -1, and succeeds above 1. `x` is the position, `clock` the
 control steps of the episode, `start` where it began: drawn from the one stream of random numbers that all share.
 """
 
 import sys
 from types import ModuleType, SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -161,10 +165,10 @@ def parse_env_cfg(id, device, num_envs):
 
 def install(monkeypatch: pytest.MonkeyPatch) -> type[Launcher]:
     """Put it where `import` finds it."""
-    made = {name: ModuleType(name) for name in ("isaaclab", "isaaclab.app", "isaaclab_tasks", "isaaclab_tasks.utils")}
-    made["gymnasium"] = ModuleType("gymnasium")
+    names = ("isaaclab", "isaaclab.app", "isaaclab_tasks", "isaaclab_tasks.utils", "gymnasium")
+    made: dict[str, Any] = {name: ModuleType(name) for name in names}
     made["isaaclab"].__spec__ = SimpleNamespace(name="isaaclab")
-    made["isaaclab.app"].AppLauncher = Launcher
+    made["isaaclab.app.AppLauncher"] = Launcher
     made["isaaclab_tasks.utils"].parse_env_cfg = parse_env_cfg
     made["gymnasium"].registry = KINDS
     made["gymnasium"].make = lambda id, cfg: SimpleNamespace(unwrapped=KINDS[id](cfg))
