@@ -123,6 +123,48 @@ class Concatenated(ManagerBased):
     concatenated = True
 
 
+class Ring:
+    """A history [length, N, d] in a ring whose pointer all environments share; the first entry fills it."""
+
+    def __init__(self, length, num_envs):
+        self._buffer, self._num_pushes, self._pointer = torch.zeros(length, num_envs, 1), torch.zeros(num_envs), -1
+
+    @property
+    def oldest_first(self):
+        return self._buffer.roll(len(self._buffer) - 1 - self._pointer, dims=0)[..., 0].T
+
+    def append(self, values):
+        self._pointer = (self._pointer + 1) % len(self._buffer)
+        self._buffer[self._pointer] = values[:, None]
+        fresh = self._num_pushes == 0
+        self._buffer[:, fresh] = values[fresh][:, None]
+        self._num_pushes += 1
+
+    def reset(self, rows):
+        self._num_pushes[rows] = 0
+        self._buffer[:, rows] = 0
+
+
+class Remembering(ManagerBased):
+    """Its group "policy" is the clock of the last three observations, the oldest first."""
+
+    def __init__(self, cfg):
+        super().__init__(cfg)
+        self.ring = Ring(3, self.num_envs)
+        terms, sizes, rings = {"policy": ["clock"]}, {"policy": [(3,)]}, {"policy": {"clock": self.ring}}
+        self.observation_manager = SimpleNamespace(
+            active_terms=terms, group_obs_term_dim=sizes, _group_obs_term_history_buffer=rings
+        )
+
+    def _reset_idx(self, rows):
+        super()._reset_idx(rows)
+        self.ring.reset(rows)
+
+    def _get_observations(self):
+        self.ring.append(self.episode_length_buf.float())
+        return {"policy": self.ring.oldest_first}
+
+
 class Direct(Environment):
     """Success is an entry of `extras`, and ends no episode; `reset` resets all."""
 
@@ -140,6 +182,7 @@ class Direct(Environment):
 
 
 KINDS = {"Isaac-Point-v0": ManagerBased, "Isaac-Point-Flat-v0": Concatenated, "Isaac-Point-Direct-v0": Direct}
+KINDS["Isaac-Point-History-v0"] = Remembering
 
 
 class Launcher:
