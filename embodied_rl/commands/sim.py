@@ -1,15 +1,20 @@
 """`embodied-rl sim install <simulator>`: make a pinned Python environment for a simulator that cannot share ours."""
 
+import fcntl
 import hashlib
 import json
+import os
 import platform
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 from packaging.specifiers import SpecifierSet
 
@@ -21,7 +26,10 @@ from embodied_rl.interfaces.errors import UserError
 from embodied_rl.simulators.python_environments import (
     MARK,
     Recipe,
+    explain_unusable,
     find_environment_folder,
+    find_environments_folder,
+    find_installed,
     find_recipe_file,
     read_recipe,
 )
@@ -41,15 +49,42 @@ def run(config: EnvironmentConfig) -> int:
     if config.keep and is_current(name):
         print(f"Kept: {find_environment_folder(name)}")
         return 0
-    place, python = find_environment_folder(name), config.python or sys.executable
-    steps = list_steps(found, place, python, config.pip)
+    place, beside, python = *find_places(name), config.python or sys.executable
+    steps = list_steps(found, beside, python, config.pip)
     print_steps(name, found, place, steps)
     if found.licence and not config.accept_licence:
         raise UserError(f"{name} asks you to accept a licence: {found.licence} Add accept_licence=true if you do.")
-    make_environment(place, steps)
-    write_mark(place, name)
+    with lock_environment(name):
+        make_environment(name, steps)
     print(f"Made: {place}\nTry it: embodied-rl doctor sim={name}")
     return 0
+
+
+def find_places(name: str) -> tuple[Path, Path]:
+    """Return the folder of a simulator's environment, and the folder beside it that a new one is made in."""
+    place = find_environment_folder(name)
+    return place, place.with_name(f".{name}.new")
+
+
+@contextmanager
+def lock_environment(name: str) -> Iterator[None]:
+    """Keep others from making this environment at the same time; the lock ends with the process.
+
+    Raises:
+        UserError: another process is making it, or the folder of environments cannot be written.
+    """
+    folder = find_environments_folder()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        file = (folder / f".{name}.lock").open("w")
+    except OSError as error:
+        raise explain_unusable(folder, error) from None
+    with file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise UserError(f"another `embodied-rl sim install {name}` is at work in {folder}: wait for it.") from None
+        yield
 
 
 def check_recipe(config: EnvironmentConfig) -> tuple[str, Recipe]:
@@ -63,6 +98,7 @@ def check_recipe(config: EnvironmentConfig) -> tuple[str, Recipe]:
         raise UserError(f"type: embodied-rl sim install <simulator>; there are {', '.join(having)}.")
     name = find_full_name(config.words[1], having)
     found = read_recipe(name)
+    find_installed(name)  # refuses a folder that cannot be read
     if (find_environment_folder(name) / MARK).exists() and not (config.replace or config.keep):
         raise UserError(f"{find_environment_folder(name)} is there already. To make it anew: replace=true")
     if is_foreign(find_environment_folder(name)):
@@ -114,41 +150,94 @@ def print_steps(name: str, found: Recipe, place: Path, steps: Sequence[Sequence[
     sys.stdout.flush()
 
 
-def make_environment(place: Path, steps: Sequence[Sequence[str]]) -> None:
-    """Execute the steps; if one fails, remove the environment.
+def make_environment(name: str, steps: Sequence[Sequence[str]]) -> None:
+    """Execute the steps beside the environment, and put the result in its place; if one fails, leave what was there.
 
     Raises:
         UserError: a step failed; the message holds its last output.
     """
-    place.parent.mkdir(parents=True, exist_ok=True)
+    place, beside = find_places(name)
+    clear_remains(place, beside)
     try:
         for step in steps:
             execute_step(step)
-    except BaseException:
-        shutil.rmtree(place, ignore_errors=True)
-        raise
+        write_mark(beside, name)
+        rename_within(beside / "bin", beside, place)
+        swap_folders(beside, place)
+    finally:
+        clear_remains(place, beside)
+
+
+def rename_within(folder: Path, old: Path, new: Path) -> None:
+    """Write another path into the scripts of a folder: those that pip makes name their interpreter."""
+    for file in folder.iterdir():
+        if file.is_symlink() or not file.is_file():
+            continue
+        content = file.read_bytes()
+        if bytes(old) in content:
+            file.write_bytes(content.replace(bytes(old), bytes(new)))
+
+
+def swap_folders(new: Path, place: Path) -> None:
+    """Put a folder in the place of another, which may be missing, and erase the other."""
+    old = name_old(new)
+    if place.exists():
+        place.rename(old)
+    new.rename(place)
+    shutil.rmtree(old, ignore_errors=True)
+
+
+def clear_remains(place: Path, beside: Path) -> None:
+    """Erase what a process that was killed has left; what it had moved away from its place is put back."""
+    old = name_old(beside)
+    if old.exists() and not place.exists():
+        old.rename(place)
+    for each in (beside, old):
+        shutil.rmtree(each, ignore_errors=True)
+
+
+def name_old(beside: Path) -> Path:
+    return beside.with_suffix(".old")
+
+
+_WATCH = """
+import os, signal, subprocess, sys, threading
+
+def end_with_parent():
+    os.read(0, 1)
+    os.killpg(0, signal.SIGKILL)
+
+threading.Thread(target=end_with_parent, daemon=True).start()
+code = subprocess.call(sys.argv[1:], stdin=subprocess.DEVNULL)
+sys.stdout.flush()
+os._exit(code if code >= 0 else 128 - code)
+"""
+"""Run a command in a process group that ends when standard input does, that is, when the process that holds it ends."""
 
 
 def execute_step(step: Sequence[str]) -> None:
-    """Execute one step, without standard input.
+    """Execute one step, without standard input. All its processes end with this one, even if it is killed.
 
     Raises:
         UserError: the step failed, or took longer than `STEP_DEADLINE`.
     """
+    theirs, ours = os.pipe()
+    command = [sys.executable, "-I", "-c", _WATCH, *step]
+    keys: dict[str, Any] = {"text": True, "errors": "replace", "start_new_session": True}
     try:
-        done = subprocess.run(
-            step,
-            stdin=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            text=True,
-            errors="replace",
-            timeout=STEP_DEADLINE,
-            check=False,
-        )
+        with subprocess.Popen(command, stdin=theirs, stderr=subprocess.PIPE, **keys) as done:
+            try:
+                _, errors = done.communicate(timeout=STEP_DEADLINE)
+            except BaseException:
+                os.killpg(done.pid, signal.SIGKILL)
+                raise
     except subprocess.TimeoutExpired:
         raise UserError(f"no end after {STEP_DEADLINE:g} s: {shlex.join(step)}") from None
+    finally:
+        os.close(theirs)
+        os.close(ours)
     if done.returncode:
-        said = "\n".join(done.stderr.strip().splitlines()[-15:])
+        said = "\n".join(errors.strip().splitlines()[-15:])
         raise UserError(f"exit code {done.returncode} of: {shlex.join(step)}\n{said}")
 
 

@@ -8,8 +8,8 @@ from typing import Any
 
 from embodied_rl.config.freeze import freeze_config, suggest_name, thaw_config
 from embodied_rl.config.schema import BenchmarkNode, BenchmarkPart, EvalConfig, SimChange, SimNode
-from embodied_rl.evaluate.pairing import MACHINE
 from embodied_rl.evaluate.protocol import EpisodeResult, enumerate_episodes
+from embodied_rl.evaluate.report import MACHINE
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.sim import Episode, SimulatorSpec, Task
 from embodied_rl.simulators.kind import SimulatorKind
@@ -60,14 +60,15 @@ def make_parts(config: EvalConfig, own: SimNode | None) -> list[EvaluationPart]:
     with ThreadPoolExecutor() as pool:  # each spec may come from another Python environment
         specs = list(pool.map(lambda kind: kind.spec, kinds))
     described = list(zip(config.benchmark.parts, specs, strict=True))
-    found = [_listed(part, spec, config.task) for part, spec in described]
+    seeding = config.benchmark.seeding
+    found = [_listed(part, spec, config.task, seeding) for part, spec in described]
     if not any(found):
         known = [name for spec in specs for name in (*spec.families, *(task.name for task in spec.tasks))]
         raise UserError(f"task: unknown task '{config.task}'.{suggest_name(str(config.task), known)}")
     limits = divide_episodes([len(each) for each in found], config.episodes)
     starts = accumulate(limits, initial=0)
     parts = [
-        EvaluationPart(kind, spec, _numbered(episodes[:limit], start), len(_listed(part, spec, None)))
+        EvaluationPart(kind, spec, _numbered(episodes[:limit], start), len(_listed(part, spec, None, seeding)))
         for kind, (part, spec), episodes, limit, start in zip(kinds, described, found, limits, starts, strict=False)
     ]
     return [part for part in parts if part.episodes]
@@ -141,6 +142,7 @@ def describe_benchmark(config: EvalConfig, parts: Sequence[EvaluationPart]) -> d
     return {
         "benchmark": config.benchmark.name,
         "protocol": config.benchmark.protocol,
+        "seeding": config.benchmark.seeding,
         "complete": run == whole and len(parts) == len(config.benchmark.parts),
         "changed": {key: value for key, value in config.sim.options.items() if key not in MACHINE},
         "seeds": sorted({episode.seed for part in parts for episode in part.episodes}),
@@ -154,7 +156,7 @@ def describe_simulator(kind: SimulatorKind, spec: SimulatorSpec) -> dict[str, An
     return {"name": kind.node.name, **thaw_config(kind.options), "seeded": spec.seeded, "depends_on": depends}
 
 
-def _listed(part: BenchmarkPart, spec: SimulatorSpec, only: str | None) -> list[Episode]:
+def _listed(part: BenchmarkPart, spec: SimulatorSpec, only: str | None, seeding: str) -> list[Episode]:
     """List a part's episodes in an order that spreads any first episodes evenly over tasks."""
     chosen = _tasks(part, spec, only)
     short = [spec.tasks[task] for task in chosen if spec.tasks[task].initial_states < (part.initial_states or 0)]
@@ -164,7 +166,12 @@ def _listed(part: BenchmarkPart, spec: SimulatorSpec, only: str | None) -> list[
     if part.split not in ("train", *spec.splits):
         raise UserError(f"benchmark: unknown split '{part.split}'.{suggest_name(part.split, list(spec.splits))}")
     states = [None] if part.initial_states is None else range(part.initial_states)
-    drawn = [(state, seed, task) for state in states for seed in range(part.seeds) for task in chosen]
+    drawn = [
+        (state, seed if state is None or seeding == "shared" else seed * len(states) + state, task)
+        for state in states
+        for seed in range(part.seeds)
+        for task in chosen
+    ]
     return [Episode(index, task, seed, state, split=part.split) for index, (state, seed, task) in enumerate(drawn)]
 
 

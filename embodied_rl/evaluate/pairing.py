@@ -9,13 +9,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from embodied_rl.evaluate.report import Report
+from embodied_rl.evaluate.report import Report, select_settings
 from embodied_rl.evaluate.statistics import PairedTest, mcnemar_test
 from embodied_rl.interfaces.errors import UserError
 
-MACHINE = ("num_envs", "python", "pythonpath")
-"""Settings of a simulator that are about this machine, and change no episode."""
-_VERSIONS = ("depends_on", "seeded", *MACHINE)
 Key = tuple[str, str, int | None, int, str]
 """Simulator, task, initial state, seed and split of an episode."""
 
@@ -86,7 +83,7 @@ def list_simulators(report: Report) -> list[dict[str, Any]]:
     for each in listed:
         if each.get("seeded") is False:
             raise UserError(f"simulator '{each.get('name')}' does not take seeds, so its episodes are never the same")
-    return [{key: value for key, value in each.items() if key not in _VERSIONS} for each in listed]
+    return select_settings(listed)
 
 
 def name_tasks(report: Report) -> dict[int, str]:

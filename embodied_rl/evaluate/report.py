@@ -24,6 +24,10 @@ from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.sim import SimulatorSpec
 from embodied_rl.runs.atomic_write import write_text
 
+MACHINE = ("num_envs", "python", "pythonpath")
+"""Settings of a simulator that are about this machine, and change no episode."""
+_VERSIONS = ("depends_on", "seeded", *MACHINE)
+
 
 @dataclass(frozen=True)
 class Rate:
@@ -85,16 +89,17 @@ class Report:
         Args:
             results: at least one result.
             spec: spec of the simulator.
-            metadata: for example checkpoint, split, seed, commit and packages; the hash of the episodes is added.
+            metadata: for example checkpoint, split, seed, simulators and packages; the hash of the episodes is added.
         """
         assert results, "an evaluation has episodes"
+        simulators = metadata.get("simulators", ())
         tasks = {item.name: [r for r in results if r.task == number] for number, item in enumerate(spec.tasks)}
         families = {name: [r for r in results if spec.tasks[r.task].family == name] for name in spec.families}
         return Report(
             overall=Summary.from_results(results),
             families={name: Summary.from_results(found) for name, found in families.items() if found},
             tasks={name: Summary.from_results(found) for name, found in tasks.items() if found},
-            metadata={**metadata, "episodes_sha256": hash_episodes(results, spec)},
+            metadata={**metadata, "episodes_sha256": hash_episodes(results, spec, simulators)},
             episodes=tuple(results),
         )
 
@@ -142,13 +147,30 @@ class Report:
             raise UserError(f"{path} is not a report of `embodied-rl eval` ({error}).") from error
 
 
-def hash_episodes(results: Sequence[EpisodeResult], spec: SimulatorSpec) -> str:
-    """Hash the tasks, seeds, numbered initial states and splits of all episodes; two reports have the same hash exactly
-    if all of these are the same."""
+def hash_episodes(
+    results: Sequence[EpisodeResult], spec: SimulatorSpec, simulators: Sequence[Mapping[str, Any]]
+) -> str:
+    """Hash the tasks, seeds, numbered initial states, splits and simulators' settings of all episodes.
+
+    Two reports have the same hash exactly if all of these are the same.
+
+    Args:
+        results: results of the episodes.
+        spec: spec of the simulator.
+        simulators: settings of each, as reports name them; empty if they are not known.
+    """
+    settings = [json.dumps(each, sort_keys=True) for each in select_settings(simulators)] or [""]
     numbered = [() if result.initial_state is None else (result.initial_state,) for result in results]
     tasks = [(spec.tasks[result.task].family, spec.tasks[result.task].name) for result in results]
-    listed = sorted((r.split, *t, r.seed, *state) for r, t, state in zip(results, tasks, numbered, strict=True))
+    where = [settings[(result.simulator or 0) if len(settings) > 1 else 0] for result in results]
+    rows = zip(results, tasks, numbered, where, strict=True)
+    listed = sorted((r.split, *task, simulator, r.seed, *state) for r, task, state, simulator in rows)
     return hashlib.sha256(json.dumps(listed).encode()).hexdigest()[:16]
+
+
+def select_settings(simulators: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return those settings of simulators that decide what an episode is, without versions of packages."""
+    return [{key: value for key, value in each.items() if key not in _VERSIONS} for each in simulators]
 
 
 def _summary(content: Mapping[str, Any]) -> Summary:

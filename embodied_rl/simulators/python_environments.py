@@ -57,9 +57,24 @@ def find_environment_folder(name: str) -> Path:
 
 
 def find_installed(name: str) -> Path | None:
-    """Return the interpreter of a simulator's environment; None if the environment is missing or incomplete."""
+    """Return the interpreter of a simulator's environment; None if the environment is missing or incomplete.
+
+    Raises:
+        UserError: the folder of environments cannot be read.
+    """
     python = find_environment_folder(name) / "bin" / "python"
-    return python if python.exists() and (find_environment_folder(name) / MARK).exists() else None
+    try:
+        return python if python.exists() and (find_environment_folder(name) / MARK).exists() else None
+    except OSError as error:
+        raise explain_unusable(find_environments_folder(), error) from None
+
+
+def explain_unusable(folder: Path, error: OSError) -> UserError:
+    """Build the error for a user whose folder of environments cannot be read or written."""
+    return UserError(
+        f"{folder} cannot hold the Python environments of simulators ({error.strerror}: {error.filename}). Choose "
+        "another folder: EMBODIED_RL_ENVIRONMENTS=<folder>"
+    )
 
 
 MARK = "embodied-rl.json"

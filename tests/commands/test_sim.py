@@ -1,6 +1,7 @@
 """Environments of simulators, made from wheels that lie in a folder."""
 
 import json
+import os
 import subprocess
 import sys
 import zipfile
@@ -110,7 +111,7 @@ def test_what_a_failed_step_leaves_is_removed(recipe: Path, monkeypatch: pytest.
     done: list[list[str]] = []
 
     def execute(step: list[str]) -> None:
-        python_environments.find_environment_folder("tabletop").mkdir(parents=True, exist_ok=True)
+        Path(step[-1]).mkdir(parents=True) if "venv" in step else None
         done.append(step)
         if "install" in step:
             raise UserError("pip is out of order")
@@ -119,7 +120,80 @@ def test_what_a_failed_step_leaves_is_removed(recipe: Path, monkeypatch: pytest.
     with pytest.raises(ValueError, match="out of order"):
         install.run(config())
     assert [step[2] for step in done] == ["venv", "pip"] and "toysim==1.0" in done[1]
-    assert not python_environments.find_environment_folder("tabletop").exists()
+    assert list_made() == []
+
+
+def list_made() -> list[str]:
+    """The environments that are there, whole or in part."""
+    places = python_environments.find_environments_folder().iterdir()
+    return sorted(place.name for place in places if place.name != ".tabletop.lock")
+
+
+@pytest.mark.process
+def test_what_works_stays_until_another_that_works_takes_its_place(recipe: Path) -> None:
+    install.run(config())
+    place = python_environments.find_environment_folder("tabletop")
+    (place / "kept").touch()
+    text = recipe.read_text()
+    recipe.write_text(text.replace("imports: [toysim]", "imports: [nothing_of_the_kind]"))
+    with pytest.raises(ValueError, match="nothing_of_the_kind"):
+        install.run(config(replace=True))
+    assert (place / "kept").exists() and python_environments.find_installed("tabletop") and list_made() == ["tabletop"]
+    recipe.write_text(text)
+    install.run(config(replace=True))
+    assert not (place / "kept").exists() and list_made() == ["tabletop"]
+    said = subprocess.run([place / "bin" / "pip", "list"], capture_output=True, text=True, check=True).stdout
+    assert "toysim" in said, "a script looks for its interpreter where the environment was made"
+
+
+def test_what_a_killed_one_had_moved_away_is_put_back(recipe: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was killed between the two renames; a later one fails."""
+    place, beside = install.find_places("tabletop")
+    (old := install.name_old(beside)).mkdir(parents=True)
+    (old / "kept").touch()
+    beside.mkdir()
+    monkeypatch.setattr(install, "execute_step", lambda step: step[1])
+    with pytest.raises(IndexError):
+        install.make_environment("tabletop", [["venv"]])
+    assert (place / "kept").exists() and list_made() == ["tabletop"]
+
+
+def test_two_at_once_do_not_meet(recipe: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(install, "execute_step", lambda _: pytest.fail("it was begun"))
+    with (
+        install.lock_environment("tabletop"),
+        pytest.raises(ValueError, match="`embodied-rl sim install tabletop` is at"),
+    ):
+        install.run(config())
+    with install.lock_environment("tabletop"), install.lock_environment("libero"):
+        pass
+
+
+@pytest.mark.process
+def test_a_step_ends_with_who_began_it(tmp_path: Path) -> None:
+    """Even with one that is killed: its children's children, too."""
+    told = tmp_path / "told"
+    os.mkfifo(told)
+    inner = f"import os, time; file = open({str(told)!r}, 'w'); file.write('x'); file.flush(); time.sleep(600)"
+    outer = f"import subprocess, sys; subprocess.call([sys.executable, '-c', {inner!r}])"
+    code = f"import sys; from embodied_rl.commands import sim; sim.execute_step([sys.executable, '-c', {outer!r}])"
+    parent = subprocess.Popen([sys.executable, "-c", code])
+    with told.open() as file:
+        assert file.read(1) == "x"
+        parent.kill()
+        parent.wait()
+        assert file.read() == "", "what the step's own child holds open ends with it"
+
+
+@pytest.mark.parametrize("words", [{}, {"keep": True}, {"replace": True}], ids=str)
+def test_a_folder_that_cannot_hold_environments_is_named(words, recipe: Path, tmp_path: Path, monkeypatch) -> None:
+    (tmp_path / "file").touch()
+    for folder in (tmp_path / "file", tmp_path / "file" / "within", tmp_path / ("x" * 300)):
+        monkeypatch.setenv("EMBODIED_RL_ENVIRONMENTS", str(folder))
+        with pytest.raises(ValueError, match=r"cannot hold the Python environments.*EMBODIED_RL_ENVIRONMENTS=<folder>"):
+            install.run(config(**words))
+    with pytest.raises(ValueError, match="cannot hold the Python environments"):
+        python_environments.find_installed("tabletop")
 
 
 def test_an_environment_without_its_mark_is_not_used(recipe: Path) -> None:

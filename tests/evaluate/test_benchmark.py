@@ -63,9 +63,32 @@ def test_every_task_initial_state_and_seed_runs_once(nodes) -> None:
     assert [e.index for part in (desk, kitchen) for e in part.episodes] == list(range(18))
     found = benchmark.describe_benchmark(config(DESK, KITCHEN), [desk, kitchen])
     assert found == {
-        "benchmark": "home", "protocol": "a book", "complete": True, "changed": {},
+        "benchmark": "home", "protocol": "a book", "seeding": "shared", "complete": True, "changed": {},
         "seeds": [0, 1, 2], "initial_states": [0, 1, 2],
     }  # fmt: skip
+
+
+@pytest.mark.parametrize(("seeding", "seeds"), [("shared", 2), ("per_state", 6)])
+def test_initial_states_share_seeds_or_have_their_own(seeding: str, seeds: int, nodes) -> None:
+    """Each number and seed is the same episode whatever else the benchmark runs."""
+    asked = replace(config(DESK, KITCHEN), benchmark=BenchmarkNode("home", "a book", (DESK, KITCHEN), seeding))
+    desk, kitchen = benchmark.make_parts(asked, None)
+    assert {e.seed for e in desk.episodes} == {0, 1, 2}, "without numbered states, nothing is other"
+    by_state = [{e.seed for e in kitchen.episodes if e.initial_state == state} for state in range(3)]
+    assert [len(each) for each in by_state] == [2] * 3 and len(set.union(*by_state)) == seeds
+    assert [min(each) for each in by_state] == ([0] * 3 if seeding == "shared" else [0, 1, 2])
+    assert benchmark.describe_benchmark(asked, [desk, kitchen])["seeding"] == seeding
+
+
+@pytest.mark.parametrize("suite", ["spatial", "object", "goal", "10"])
+def test_libero_draws_its_fixtures_for_each_state_unless_it_is_told_otherwise(suite: str) -> None:
+    def read(*typed: str) -> BenchmarkNode:
+        words = [f"benchmark=libero_{suite}", "policy=random", *typed]
+        found = freeze_config(EvalConfig, composition.compose_config("eval", words, ("episodes", "policy"))).benchmark
+        assert found is not None
+        return found
+
+    assert read().seeding == "per_state" and read("benchmark.seeding=shared").seeding == "shared"
 
 
 @pytest.mark.parametrize("episodes", [1, 5, 6, 17])

@@ -85,7 +85,7 @@ def test_suites_of_one_benchmark_are_told_apart() -> None:
         (report(states(0), {**SUITE, "seeded": False}), "'libero' does not take seeds"),
         (report(states(0), SUITE, SUITE), "does not say which episode ran in which"),
         (Report.from_results(states(0), SPEC, {}), "does not say which simulator"),
-        (Report.from_results(states(0), SPEC, {"simulators": "libero"}), "does not say which simulator"),
+        (replace(report(states(0)), metadata={"simulators": "libero"}), "does not say which simulator"),
     ],
 )
 def test_what_does_not_tell_its_episodes_apart_is_refused(found: Report, said: str) -> None:

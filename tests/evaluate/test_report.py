@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
 
 import pytest
@@ -64,6 +65,20 @@ def test_the_hash_of_episodes_tells_lists_apart_whatever_their_order(results, sp
     assert hashed(results) == hashed(results[::-1])
     assert hashed(results) != hashed(results[:-1])
     assert hashed(results) != hashed([*results[:-1], result(4, 2, False, seed=7)])
+
+
+def test_the_hash_of_episodes_tells_simulators_settings_apart_but_not_machines(results, spec):
+    def hashed(listed, *simulators):
+        return Report.from_results(listed, spec, {"simulators": list(simulators)}).metadata["episodes_sha256"]
+
+    desk = {"name": "desk", "horizon": 50, "settle": 10, "num_envs": 4, "seeded": True, "depends_on": {"mujoco": "3.3"}}
+    others = ({"horizon": 60}, {"settle": 5}, {"rendering": "light"}, {"name": "kitchen"})
+    assert len({hashed(results, desk), *(hashed(results, desk | change) for change in others)}) == 5
+    for change in ({"num_envs": 8}, {"python": "/there/python"}, {"depends_on": {"mujoco": "3.4"}}):
+        assert hashed(results, desk | change) == hashed(results, desk)
+    kitchen = desk | {"name": "kitchen"}
+    first, second = ([replace(each, simulator=number) for each in results] for number in (0, 1))
+    assert hashed(first, desk, kitchen) == hashed(second, kitchen, desk) != hashed(first, kitchen, desk)
 
 
 class Page(HTMLParser):

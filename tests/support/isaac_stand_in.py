@@ -3,12 +3,16 @@
 As there: the episode that ends is reset within the step, what is returned is the next one's beginning, buffers are
 overwritten by the next step, and a camera shows the episode before until something is drawn again.
 
+As in Isaac Lab's pip package, `isaaclab` is a folder without the library, whose import puts two entries in
+`sys.modules`: the module "isaaclab.app", which is empty, and "isaaclab.app.AppLauncher", which is the class.
+
 A point on a line; its action moves it. It fails below -1, and succeeds above 1. `x` is the position, `clock` the
 control steps of the episode, `start` where it began: drawn from the one stream of random numbers that all share.
 """
 
 import sys
 from types import ModuleType, SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -119,6 +123,48 @@ class Concatenated(ManagerBased):
     concatenated = True
 
 
+class Ring:
+    """A history [length, N, d] in a ring whose pointer all environments share; the first entry fills it."""
+
+    def __init__(self, length, num_envs):
+        self._buffer, self._num_pushes, self._pointer = torch.zeros(length, num_envs, 1), torch.zeros(num_envs), -1
+
+    @property
+    def oldest_first(self):
+        return self._buffer.roll(len(self._buffer) - 1 - self._pointer, dims=0)[..., 0].T
+
+    def append(self, values):
+        self._pointer = (self._pointer + 1) % len(self._buffer)
+        self._buffer[self._pointer] = values[:, None]
+        fresh = self._num_pushes == 0
+        self._buffer[:, fresh] = values[fresh][:, None]
+        self._num_pushes += 1
+
+    def reset(self, rows):
+        self._num_pushes[rows] = 0
+        self._buffer[:, rows] = 0
+
+
+class Remembering(ManagerBased):
+    """Its group "policy" is the clock of the last three observations, the oldest first."""
+
+    def __init__(self, cfg):
+        super().__init__(cfg)
+        self.ring = Ring(3, self.num_envs)
+        terms, sizes, rings = {"policy": ["clock"]}, {"policy": [(3,)]}, {"policy": {"clock": self.ring}}
+        self.observation_manager = SimpleNamespace(
+            active_terms=terms, group_obs_term_dim=sizes, _group_obs_term_history_buffer=rings
+        )
+
+    def _reset_idx(self, rows):
+        super()._reset_idx(rows)
+        self.ring.reset(rows)
+
+    def _get_observations(self):
+        self.ring.append(self.episode_length_buf.float())
+        return {"policy": self.ring.oldest_first}
+
+
 class Direct(Environment):
     """Success is an entry of `extras`, and ends no episode; `reset` resets all."""
 
@@ -136,6 +182,7 @@ class Direct(Environment):
 
 
 KINDS = {"Isaac-Point-v0": ManagerBased, "Isaac-Point-Flat-v0": Concatenated, "Isaac-Point-Direct-v0": Direct}
+KINDS["Isaac-Point-History-v0"] = Remembering
 
 
 class Launcher:
@@ -161,10 +208,10 @@ def parse_env_cfg(id, device, num_envs):
 
 def install(monkeypatch: pytest.MonkeyPatch) -> type[Launcher]:
     """Put it where `import` finds it."""
-    made = {name: ModuleType(name) for name in ("isaaclab", "isaaclab.app", "isaaclab_tasks", "isaaclab_tasks.utils")}
-    made["gymnasium"] = ModuleType("gymnasium")
+    names = ("isaaclab", "isaaclab.app", "isaaclab_tasks", "isaaclab_tasks.utils", "gymnasium")
+    made: dict[str, Any] = {name: ModuleType(name) for name in names}
     made["isaaclab"].__spec__ = SimpleNamespace(name="isaaclab")
-    made["isaaclab.app"].AppLauncher = Launcher
+    made["isaaclab.app.AppLauncher"] = Launcher
     made["isaaclab_tasks.utils"].parse_env_cfg = parse_env_cfg
     made["gymnasium"].registry = KINDS
     made["gymnasium"].make = lambda id, cfg: SimpleNamespace(unwrapped=KINDS[id](cfg))

@@ -63,6 +63,10 @@ class BenchmarkNode:
     """Where its rules come from."""
     parts: tuple[BenchmarkPart, ...]
     """What it runs, one simulator after another."""
+    seeding: Literal["shared", "per_state"] = "shared"
+    """Seeds of numbered initial states. "shared": all have the same, so whatever a simulator draws beside them (LIBERO:
+    where fixtures stand) is drawn alike. "per_state": each has its own, so it is drawn anew, as in a script that seeds
+    once and draws at each reset."""
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,9 @@
 """Convert an environment's spaces to the names and limits of a specification."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import reduce
+from operator import getitem
 from typing import Any
 
 import numpy as np
@@ -19,12 +21,12 @@ class ObservationLayout:
     """The meaning of the numbers of an observation.
 
     Attributes:
-        keys: the entries of a dict observation, in the space's order; empty if the observation is one array.
-        names: names of all numbers, key by key: the privileged state.
+        paths: keys that lead to each array of numbers, in the space's order; one empty path if the observation is one.
+        names: names of all numbers, array by array: the privileged state.
         chosen: int64 [S], positions of the state's entries in `names`.
     """
 
-    keys: tuple[str, ...]
+    paths: tuple[tuple[str, ...], ...]
     names: tuple[str, ...]
     chosen: Array
 
@@ -34,26 +36,31 @@ class ObservationLayout:
 
     def flat(self, observation: Any) -> Array:
         """Return all numbers of an observation, float32 [P]."""
-        parts = [observation[key] for key in self.keys] if self.keys else [observation]
+        parts = [reduce(getitem, path, observation) for path in self.paths]
         return np.concatenate([np.ravel(part) for part in parts]).astype(np.float32)
 
 
 def lay_out_observation(config: GymnasiumConfig, space: Any) -> ObservationLayout:
     """Determine the layout of the observations of `space` (a `gymnasium.spaces.Space`).
 
+    A dict within a dict is flattened: its entries are called "outer.inner". What holds no numbers is left out where it
+    is not chosen.
+
     Raises:
-        UserError: `sim.state_keys` or `sim.state_entries` do not fit this space, or it holds no numbers.
+        UserError: `sim.state_keys` or `sim.state_entries` do not fit this space, or what they choose holds no numbers.
     """
-    keys: tuple[str, ...] = tuple(getattr(space, "spaces", ()))
-    shapes = {key: _shape(config, space[key], key) for key in keys} if keys else {"": _shape(config, space, "")}
+    leaves = {".".join(path): (path, leaf) for path, leaf in _leaves(space)}
+    chosen = _keys(config, list(leaves))
+    for key in chosen:
+        _check_numbers(config, leaves[key][1], key)
+    leaves = {key: (path, leaf) for key, (path, leaf) in leaves.items() if _is_numbers(leaf)}
     names, place = [], {}
-    for key, shape in shapes.items():
-        count = int(np.prod(shape))
+    for key, (_, leaf) in leaves.items():
+        count = int(np.prod(leaf.shape))
         place[key] = np.arange(len(names), len(names) + count)
         names += fetch.name_entries(config.id, key, count) or [f"{key or 'state'}_{number}" for number in range(count)]
-    return ObservationLayout(
-        keys, tuple(names), _entries(config, np.concatenate([place[key] for key in _keys(config, shapes)]))
-    )
+    positions = np.concatenate([place[key] for key in chosen])
+    return ObservationLayout(tuple(path for path, _ in leaves.values()), tuple(names), _entries(config, positions))
 
 
 def find_action_limits(config: GymnasiumConfig, space: Any) -> tuple[tuple[float, ...], tuple[float, ...]]:
@@ -76,24 +83,45 @@ def find_action_limits(config: GymnasiumConfig, space: Any) -> tuple[tuple[float
     return tuple(low.tolist()), tuple(high.tolist())
 
 
-def _shape(config: GymnasiumConfig, space: Any, key: str) -> tuple[int, ...]:
+def _leaves(space: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """Yield the spaces that are no dicts, with the keys that lead to them."""
+    parts = getattr(space, "spaces", None)
+    if not isinstance(parts, Mapping):
+        yield path, space
+        return
+    for key, part in parts.items():
+        yield from _leaves(part, (*path, key))
+
+
+def _is_numbers(space: Any) -> bool:
     shape = getattr(space, "shape", None)
-    if not shape or len(shape) > 2 or np.dtype(space.dtype).kind not in "fiub":
+    return bool(shape) and len(shape) <= 2 and np.dtype(space.dtype).kind in "fiub"
+
+
+def _check_numbers(config: GymnasiumConfig, space: Any, key: str) -> None:
+    if not _is_numbers(space):
         raise UserError(
             f"sim.id={config.id}: its observation{f' {key!r}' if key else ''} is {space}, which is no list of numbers. "
             "Arrays of one or two dimensions, and dicts of them, can make a state; pictures are drawn by `render`."
+            + (" Choose others: sim.state_keys=[…]" if key else "")
         )
-    return shape
 
 
-def _keys(config: GymnasiumConfig, shapes: dict[str, Any]) -> Sequence[str]:
+def _keys(config: GymnasiumConfig, known: Sequence[str]) -> list[str]:
+    """Return the names of the arrays that make the state."""
     if config.state_keys is None:
-        alone = config.observations == "rgb" and "observation" in shapes
-        return ["observation"] if alone else [key for key in shapes if key != _ACHIEVED]
-    if unknown := [key for key in config.state_keys if key not in shapes]:
-        known = ", ".join(shapes) if "" not in shapes else "none: its observation is one array"
-        raise UserError(f"sim.state_keys={unknown}: the observation of {config.id} has {known}.")
-    return config.state_keys
+        alone = config.observations == "rgb" and "observation" in known
+        return ["observation"] if alone else [key for key in known if key.partition(".")[0] != _ACHIEVED]
+    found = {
+        asked: [key for key in known if key == asked or key.startswith(f"{asked}.")] for asked in config.state_keys
+    }
+    if unknown := [asked for asked, keys in found.items() if not keys or asked == ""]:
+        has = "none: its observation is one array" if list(known) == [""] else ", ".join(known)
+        raise UserError(f"sim.state_keys={unknown}: the observation of {config.id} has {has}.")
+    chosen = [key for keys in found.values() for key in keys]
+    if twice := [key for key in dict.fromkeys(chosen) if chosen.count(key) > 1]:
+        raise UserError(f"sim.state_keys={list(config.state_keys)}: {', '.join(twice)} would be there twice.")
+    return chosen
 
 
 def _entries(config: GymnasiumConfig, positions: Array) -> Array:

@@ -40,7 +40,8 @@ class GymnasiumConfig:
     """"environment": its own; "success": 1 on the first step on which the goal holds."""
     state_keys: tuple[str, ...] | None = None
     """which entries of a dict observation make the state; null for all but `achieved_goal` when observations=state, and
-    for `observation` alone when observations=rgb."""
+    for `observation` alone when observations=rgb. An entry of a dict within is called "desired_goal.microwave";
+    "desired_goal" takes all of it."""
     state_entries: tuple[int, ...] | None = None
     """which numbers of that state a policy sees, for instance [0, 1, 2]; null for all of them, or, where a Fetch
     environment is seen by pictures, for those that its robot can measure."""

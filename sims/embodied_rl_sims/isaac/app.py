@@ -38,11 +38,20 @@ def launch_app(config: IsaacLabConfig) -> None:
             f"{_EULA}=YES if you do."
         )
     print(EXPERIMENTAL, file=sys.stderr, flush=True)
-    launcher = import_module("isaaclab.app").AppLauncher(
-        headless=True, enable_cameras=bool(config.cameras), device=config.device
-    )
+    launcher = import_launcher()(headless=True, enable_cameras=bool(config.cameras), device=config.device)
     _apps.append(launcher.app)
     atexit.register(launcher.app.close)
+
+
+def import_launcher() -> Any:
+    """Return Isaac Lab's class that starts the application.
+
+    It is imported by name, as Isaac Lab documents. In its pip package the module `isaaclab.app` has no such attribute;
+    the class is only in `sys.modules`, as "isaaclab.app.AppLauncher", where the statement looks too.
+    """
+    from isaaclab.app import AppLauncher  # pyright: ignore[reportMissingImports]
+
+    return AppLauncher
 
 
 def is_licence_accepted() -> bool:

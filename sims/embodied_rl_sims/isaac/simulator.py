@@ -21,6 +21,7 @@ from embodied_rl.interfaces.sim import (
 )
 from embodied_rl_sims.chunks import NoSnapshots, make_empty_result
 from embodied_rl_sims.isaac import app, diagnosis
+from embodied_rl_sims.isaac.histories import keep_histories
 from embodied_rl_sims.isaac.settings import IsaacLabConfig
 from embodied_rl_sims.isaac.views import SeenViews, ViewReader
 from embodied_rl_sims.pictures import resize_picture
@@ -161,20 +162,26 @@ class IsaacLab(NoSnapshots):
         )
 
     def _begin(self, rows: Array) -> None:
-        """Reset some environments, and read the observations of all."""
+        """Reset some environments, and read their observations; the others keep what they have seen."""
         if not len(rows):
             return
+        running = self._torch.ones(self.num_envs, dtype=self._torch.bool, device=self._environment.device)
+        running[rows] = False
+        with keep_histories(getattr(self._environment, "observation_manager", None), running):
+            observation = self._reset(rows)
+        self._seen = self._eyes.see(observation).keep(self._seen, running)
+
+    def _reset(self, rows: Array) -> Any:
         environment, numbers = self._environment, self._torch.from_numpy(rows).to(self._environment.device)
         if hasattr(environment, "observation_manager"):
-            observation, _ = environment.reset(env_ids=numbers)
-        else:  # a direct environment can only reset all in public; these are the steps of its `reset`
-            environment._reset_idx(numbers)
-            environment.scene.write_data_to_sim()
-            environment.sim.forward()
-            for _ in range(environment.cfg.num_rerenders_on_reset if self.config.cameras else 0):
-                environment.sim.render()
-            observation = environment._get_observations()
-        self._seen = self._eyes.see(observation)
+            return environment.reset(env_ids=numbers)[0]
+        # a direct environment can only reset all in public; these are the steps of its `reset`
+        environment._reset_idx(numbers)
+        environment.scene.write_data_to_sim()
+        environment.sim.forward()
+        for _ in range(environment.cfg.num_rerenders_on_reset if self.config.cameras else 0):
+            environment.sim.render()
+        return environment._get_observations()
 
     def _finals(self, finals: dict[int, SeenViews], ended: Array) -> Observation:
         return Observation.concatenate([finals[row].observation([row], self._instruction) for row in ended.tolist()])

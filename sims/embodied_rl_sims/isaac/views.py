@@ -36,6 +36,14 @@ class SeenViews:
         words = (instruction,) * len(listed)
         return Observation(images, _host(self.state[listed]), words, _host(self.privileged[listed]))
 
+    def keep(self, before: "SeenViews", kept: Any) -> "SeenViews":
+        """Return these views with those of `before` for the environments in `kept`, bool tensor [N]."""
+        pairs = [(self.state, before.state), (self.privileged, before.privileged)]
+        pairs += [(image, before.images[name]) for name, image in self.images.items()]
+        for now, then in pairs:
+            now[kept] = then[kept]
+        return self
+
 
 class ViewReader:
     """A reader of one environment's observations.

@@ -28,6 +28,9 @@ class BatchedSimulator(NoSnapshots):
     """
 
     def __init__(self, config: ManiSkillConfig, spec: SimulatorSpec, env: Any) -> None:
+        from embodied_rl_sims.maniskill.starting import RowStarter  # imports torch
+
+        self._starter = RowStarter(env)
         self.config, self.spec, self.env, self.num_envs = config, spec, env, int(env.num_envs)
         self._reader, self._instruction = Reader(env, config.observations), make_instruction(config.task)
         self._episode: list[Episode | None] = [None] * self.num_envs
@@ -79,15 +82,11 @@ class BatchedSimulator(NoSnapshots):
         return np.array([episode is not None for episode in self._episode])
 
     def _begin(self, rows: Sequence[int] | Array, episodes: Sequence[Episode | None]) -> None:
-        """Reset rows one by one: the package seeds a whole batch by its first seed, which would make rows dependent."""
-        import torch
-
+        """Reset rows together, each from its own seed."""
         for row in map(int, rows):
-            episode = episodes[row]
-            self._episode[row], self._clock[row] = episode, 0
-            if episode is not None:
-                seeds = [find_seed(episode)] * self.num_envs
-                self.env.reset(seed=seeds, options={"env_idx": torch.tensor([row], device=self.env.device)})
+            self._episode[row], self._clock[row] = episodes[row], 0
+        begun = {int(row): episode for row in rows if (episode := episodes[row]) is not None}
+        self._starter.begin(list(begun), [find_seed(episode) for episode in begun.values()])
 
     def _control_step(self, result: StepResult, j: int, running: Array) -> Array:
         """Step all rows, record the running ones; return the rows whose episode ended, int64 [m]."""

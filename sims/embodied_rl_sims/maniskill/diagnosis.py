@@ -1,17 +1,19 @@
 """Diagnosis of ManiSkill on this machine for `embodied-rl doctor`, and provenance of its results."""
 
 import hashlib
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from importlib import metadata
+from importlib import import_module, metadata
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from embodied_rl.interfaces.sim import Diagnosis, Unavailable
 from embodied_rl_sims.maniskill.assets import explain_missing, list_missing_assets
-from embodied_rl_sims.maniskill.package import find_entry, make_environment
+from embodied_rl_sims.maniskill.package import check_device, find_entry, make_environment
 from embodied_rl_sims.maniskill.reading import Reader
 from embodied_rl_sims.maniskill.settings import ManiSkillConfig
 from embodied_rl_sims.packages import find_version, find_versions
@@ -23,12 +25,17 @@ _FRAMES = 20
 
 
 def diagnose(config: ManiSkillConfig) -> list[Diagnosis]:
-    """Check versions, assets, the Vulkan driver, the renderer's frame rate, and the motion planner. Never raises."""
-    checks: tuple[tuple[str, Callable[[ManiSkillConfig], Diagnosis]], ...] = (
+    """Check versions, assets, the Vulkan driver, the renderer's frame rate, and the motion planner. Never raises.
+
+    With `sim.backend=gpu`, check the CUDA device and PhysX's library for it, too.
+    """
+    checks: list[tuple[str, Callable[[ManiSkillConfig], Diagnosis]]] = [
         ("assets", _assets),
         ("renderer", _renderer),
         ("motion planner", _planner),
-    )
+    ]
+    if config.backend == "gpu":
+        checks += [("CUDA device", _device), ("PhysX on CUDA", _physx)]
     lines = [_version(name, tried) for name, tried in TRIED.items()]
     for name, check in checks:
         try:
@@ -93,6 +100,23 @@ def _planner(_: ManiSkillConfig) -> Diagnosis:
         found = f"mplib {version} with NumPy {np.__version__}, which ends the process"
         return Diagnosis("motion planner", "warn", found, "pip install 'numpy<2'")
     return Diagnosis("motion planner", "ok", f"mplib {version}")
+
+
+def _device(config: ManiSkillConfig) -> Diagnosis:
+    check_device(config)
+    import torch
+
+    return Diagnosis("CUDA device", "ok", torch.cuda.get_device_name())
+
+
+def _physx(_: ManiSkillConfig) -> Diagnosis:
+    """Look for the library that SAPIEN downloads when it first simulates on a GPU."""
+    folder = Path.home() / ".sapien" / "physx" / import_module("sapien.physx").version()
+    if any(folder.glob("*PhysXGpu_64.*")):
+        return Diagnosis("PhysX on CUDA", "ok", str(folder))
+    command = f"{sys.executable} -c 'import sapien.physx; sapien.physx.enable_gpu()'"
+    advice = f"the first episode downloads it from GitHub, which takes minutes; to do it now: {command}"
+    return Diagnosis("PhysX on CUDA", "warn", f"no library in {folder}", advice)
 
 
 def _files_hash() -> str:

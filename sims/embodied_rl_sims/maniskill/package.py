@@ -1,6 +1,7 @@
 """Build ManiSkill's environments; if parts are missing, name them and the command that installs them."""
 
 import difflib
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import import_module
@@ -26,8 +27,9 @@ def make_environment(config: ManiSkillConfig, num_envs: int = 1) -> Any:
 
     Raises:
         UserError: the package has no such task, or the task has no such control mode, robot or reward.
-        Unavailable: an asset or a Vulkan driver is missing.
+        Unavailable: an asset, a Vulkan driver or a CUDA device is missing.
     """
+    check_device(config)
     missing = list_missing_assets(find_entry(config))
     if missing:
         raise explain_missing(config.task, missing)
@@ -48,6 +50,21 @@ def make_environment(config: ManiSkillConfig, num_envs: int = 1) -> Any:
             **keywords,
         )
     return made.unwrapped
+
+
+def check_device(config: ManiSkillConfig) -> None:
+    """Check that there is a CUDA device if the settings need one.
+
+    Raises:
+        Unavailable: there is none.
+    """
+    import torch
+
+    if config.backend == "gpu" and not torch.cuda.is_available():
+        raise Unavailable(
+            f"sim.backend=gpu needs an NVIDIA GPU, and PyTorch {torch.__version__} of {sys.executable} finds none. "
+            "Take sim.backend=cpu; or install the GPU's driver, and a PyTorch for CUDA in this environment."
+        )
 
 
 def find_entry(config: ManiSkillConfig) -> Any:

@@ -16,7 +16,7 @@ class ManiSkillConfig:
     """the package's id of a task, as "PickCube-v1"."""
     backend: Literal["cpu", "gpu"] = "cpu"
     """"cpu" runs single environments in turn, to the bit reproducible; "gpu" runs all of them in one batch on a CUDA
-    device, and observations stay there."""
+    device; observations are tensors there, of which rollouts keep copies on the host."""
     observations: Literal["rgb", "state"] = "rgb"
     """"rgb" gives the cameras' pictures, the package's proprioception as the state and the simulator's truth as the
     privileged state; "state" gives the benchmark's flat state and no picture."""

@@ -74,6 +74,17 @@ def test_an_episode_that_ends_within_a_chunk_is_followed_by_a_fresh_one(make, id
     assert 0 <= result.observation.state[0, 0] < 0.1
 
 
+def test_a_reset_of_others_adds_nothing_to_a_history(make) -> None:
+    """What an environment that runs on remembers is its last three control steps, whenever others begin anew."""
+    simulator = make(id="Isaac-Point-History-v0")
+    assert simulator.reset(episodes(0, 1)).state.tolist() == [[0, 0, 0], [0, 0, 0]]
+    result = simulator.step(chunk([-1] * 8, [0] * 8), episodes(2, 3))
+    assert result.terminated.tolist() == [True, False]
+    assert result.observation.state.tolist() == [[0, 0, 0], [6, 7, 8]]
+    result = simulator.step(chunk([0], [0]), episodes(4, 5))
+    assert result.observation.state.tolist() == [[0, 0, 1], [7, 8, 9]]
+
+
 def test_an_episode_that_ends_with_its_chunk_is_reset_once(make) -> None:
     simulator = make()
     simulator.reset(episodes(0, 1))

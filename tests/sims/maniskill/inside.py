@@ -5,8 +5,9 @@ import json
 import sys
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
+from unittest.mock import patch
 
 import gymnasium
 import numpy as np
@@ -14,7 +15,7 @@ import torch
 
 from embodied_rl.interfaces.sim import Episode, Unavailable
 from embodied_rl.testing.simulator_contract import check_simulator
-from embodied_rl_sims.maniskill import ManiSkill, ManiSkillConfig, batched, package, physics, simulator
+from embodied_rl_sims.maniskill import ManiSkill, ManiSkillConfig, batched, package, physics, simulator, starting
 
 CHECKS: dict[str, Callable[[], None]] = {}
 _SIZE = 32
@@ -217,6 +218,68 @@ def a_batch_of_one_is_a_row() -> None:
 
 def both(left: Any, right: Any) -> list[tuple[Any, Any]]:
     return [(image, right.images[name]) for name, image in left.images.items()]
+
+
+@check
+def rows_that_begin_together_begin_as_the_packages_loop_does() -> None:
+    """What tasks set of bodies and joints: one has a sampler that rejects, one draws in a way of its own."""
+    for task in ("PushCube-v1", "PickCube-v1", "PushT-v1", "PullCubeTool-v1", "StackCube-v1", "PlugCharger-v1"):
+        env = package.make_environment(ManiSkillConfig(task=task, control_mode="pd_joint_delta_pos", image_size=_SIZE))
+        with recorded() as told:
+            alone = []
+            for seed in range(20):
+                told.clear()
+                env.reset(seed=seed)
+                alone.append(told[:])
+            env.num_envs, rngs = 23, [np.random.RandomState() for _ in range(23)]  # as in a batch on a device
+            env._batched_episode_rng = type(env._batched_episode_rng)(rngs)
+            env._episode_seed = np.arange(23)
+            starter = starting.RowStarter(env)
+            starter._initialize(torch.arange(20), {})  # may find that it cannot be done together
+            told.clear()
+            starter._initialize(torch.arange(20), {})
+            compare_beginnings(task, alone, told, starter._together)
+        assert starter._together == (task not in ("StackCube-v1", "PlugCharger-v1")), task
+        env.num_envs = 1
+        env.close()
+
+
+def compare_beginnings(task: str, alone: list[Any], told: list[Any], together: bool) -> None:
+    per_row = len(told) if together else len(told) // 20
+    for seed, wanted in enumerate(alone):
+        mine = told if together else told[seed * per_row :][:per_row]
+        assert per_row > 1, f"{task} sets nothing"
+        for (name, given), (other, value) in zip(wanted[-per_row:], mine, strict=True):
+            value = value[seed % len(value)] if together else value
+            assert name == other, f"{task} sets {other} in place of {name}"
+            assert np.array_equal(given.ravel(), value.ravel()), f"{task}, seed {seed}: {name} begins elsewhere"
+
+
+@contextmanager
+def recorded() -> Iterator[list[tuple[str, Any]]]:
+    """What is set of bodies and joints, in place of setting it."""
+    from mani_skill.agents.base_agent import BaseAgent
+    from mani_skill.utils.structs import Actor, Articulation
+
+    told: list[tuple[str, Any]] = []
+
+    def telling(kind: str) -> Callable[..., None]:
+        def tell(self: Any, value: Any = None, *_: Any) -> None:
+            if value is not None:  # a pose of the package is an array of rows; one of the engine is the same for all
+                raw = value.raw_pose if hasattr(value, "raw_pose") else getattr(value, "p", value)
+                told.append((f"{kind} of {getattr(self, 'name', 'the robot')}", np.atleast_2d(np.asarray(raw))))
+
+        return tell
+
+    with ExitStack() as stack:
+        for owner, name in (
+            (Actor, "set_pose"),
+            (Articulation, "set_pose"),
+            (Articulation, "set_qpos"),
+            (BaseAgent, "reset"),
+        ):
+            stack.enter_context(patch.object(owner, name, telling(name)))
+        yield told
 
 
 @check

@@ -1,6 +1,7 @@
 """The batch on one device, against a package's environment small enough to know by heart."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -21,12 +22,15 @@ class Counter:
         self.total, self.started, self.stepped = torch.zeros(ROWS), [], []
         self.picture = torch.zeros((ROWS, 2, 2, 3), dtype=torch.uint8)
         self.drawn = 0
+        self.scene, self.reconfiguration_freq, self._episode_seed = SimpleNamespace(), 0, np.zeros(ROWS, np.int64)
+        self._batched_episode_rng = SimpleNamespace(rngs=[np.random.RandomState() for _ in range(ROWS)])
 
-    def reset(self, seed: list[int], options: dict[str, Any]) -> None:
-        rows = options["env_idx"].tolist()
-        assert len(seed) == ROWS and len(rows) == 1
-        self.total[rows] = float(seed[rows[0]])
-        self.started.append((rows[0], seed[0]))
+    def reset(self, options: dict[str, Any]) -> None:
+        self._initialize_episode(options["env_idx"], options)
+
+    def _initialize_episode(self, rows: torch.Tensor, _: dict[str, Any]) -> None:
+        self.total[rows] = torch.from_numpy(self._episode_seed[rows.numpy()]).float()
+        self.started += zip(rows.tolist(), self._episode_seed[rows.numpy()].tolist(), strict=True)
 
     def step(self, action: torch.Tensor) -> tuple[Any, ...]:
         self.stepped.append(action.clone())
