@@ -65,9 +65,14 @@ class Holder:
             return None
         try:
             said = json.loads(text)
-            return cls(int(said["pid"]), str(said["machine"]), str(said["boot"]), str(said["since"]))
+            return cls(int(said["pid"]), *(_show(said[key]) for key in ("machine", "boot", "since")))
         except (ValueError, KeyError, TypeError):
             return cls(0, "an unknown machine", "", "an unknown time")
+
+
+def _show(text: object) -> str:
+    """Return a text of a lock file, which may be a stranger's, without what a terminal would act on."""
+    return "".join(letter if letter.isprintable() else "?" for letter in str(text)[:80])
 
 
 @contextmanager

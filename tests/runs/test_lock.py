@@ -149,3 +149,11 @@ def test_a_folder_that_is_gone_or_refuses_is_named(tmp_path):
         pass
     with hold_run(tmp_path, never):
         (tmp_path / FILE).unlink()
+
+
+def test_a_strangers_lock_file_writes_nothing_to_the_terminal(tmp_path: Path) -> None:
+    said = {"pid": 1, "machine": "a\x1b[2Jb\n" + "c" * 999, "boot": "elsewhere", "since": "\x07now"}
+    (tmp_path / FILE).write_text(json.dumps(said))
+    holder = Holder.read(tmp_path / FILE)
+    assert holder is not None and holder.machine.startswith("a?[2Jb?c") and len(holder.machine) == 80
+    assert holder.since == "?now"
