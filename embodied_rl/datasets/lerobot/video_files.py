@@ -5,7 +5,7 @@ after a seek in at most two steps.
 """
 
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
@@ -19,6 +19,7 @@ from av.video.reformatter import VideoReformatter
 from embodied_rl.datasets.lerobot.dataset_files import remove_beyond, settle_file
 from embodied_rl.datasets.lerobot.info import DatasetError, Feature, FilePlace, Info
 from embodied_rl.datasets.lerobot.tables import MEGABYTE
+from embodied_rl.datasets.lerobot.thread_priority import keep_priority
 from embodied_rl.interfaces.sim import Array
 
 CODECS: dict[str, dict[str, str]] = {
@@ -53,7 +54,9 @@ class Encoder:
         colours = av.VideoFrame.from_ndarray(np.ascontiguousarray(picture), format="rgb24")
         frame = self._converter.reformat(colours, format="yuv420p", threads=1)  # starting threads takes longer
         frame.pts, frame.time_base = self.frames, 1 / self._rate
-        self._output.mux(self._stream.encode(frame))
+        with keep_priority() if self.frames == 0 else nullcontext():  # the first frame opens the encoder
+            packets = self._stream.encode(frame)
+        self._output.mux(packets)
         self.frames += 1
 
     def close(self) -> None:
