@@ -197,6 +197,7 @@ def test_a_revival_goes_on_while_it_is_asked_and_raises_at_the_end_alone(caplog:
 @pytest.mark.process
 def test_nobody_waits_for_a_worker_that_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is submitted meanwhile is handed over when it is up; a file says when that is."""
+    monkeypatch.delitem(sys.modules, "tests.support.faulty_simulator", raising=False)  # of another test's
     gate = tmp_path / "gate"
     with ProcessHandle(
         "tests.support.faulty_simulator:WaitForFile", {"num_envs": 2, "gate": gate}, start_timeout=60
