@@ -1,5 +1,6 @@
 """The choice of a policy by a word on the command line: `expert`, `random`, or a checkpoint."""
 
+from collections.abc import Callable
 from difflib import get_close_matches
 from itertools import count
 from pathlib import Path
@@ -14,7 +15,6 @@ from embodied_rl.interfaces.policy import Actor, DeployedPolicy
 from embodied_rl.interfaces.sim import Array, Operated, Simulator
 from embodied_rl.processes.handle import GaveUp
 from embodied_rl.processes.local import InlineHandle
-from embodied_rl.simulators.kind import SimulatorKind
 
 WORDS = ("expert", "random")
 RESTARTS = 3
@@ -49,8 +49,12 @@ def find_policy_file(text: str) -> Path:
     return build.resolve_policy_file(text)
 
 
-def open_expert(kind: SimulatorKind, name: str) -> tuple[OperatorPolicy, InlineHandle]:
+def open_expert(make: Callable[[int], Simulator], name: str) -> tuple[OperatorPolicy, InlineHandle]:
     """Return a simulator of one environment and its operator as a policy; both are replaced if their process dies.
+
+    Args:
+        make: builds a simulator of so many environments.
+        name: for messages.
 
     Raises:
         UserError: the simulator has no operator.
@@ -61,7 +65,7 @@ def open_expert(kind: SimulatorKind, name: str) -> tuple[OperatorPolicy, InlineH
     def build() -> Simulator:
         if next(builds) > RESTARTS:
             raise GaveUp(f"{name}: its process died more than {RESTARTS} times; see above for the first cause")
-        simulator = kind.build(1)
+        simulator = make(1)
         policy.operator = _find_operator(simulator)
         return simulator
 

@@ -110,7 +110,7 @@ def run_part(part: EvaluationPart, actor: Actor | None, who: str, config: EvalCo
     """Run the episodes of a part: the operator in one environment, any other policy in several simulators."""
     if who != "expert":
         return evaluate_parallel(actor or RandomPolicy(part.spec), part, config)
-    policy, handle = open_expert(part.kind, "evaluation simulator")
+    policy, handle = open_expert(part.kind.build, "evaluation simulator")
     with closing(handle):
         return evaluate_policy(policy, [handle], part.spec, part.episodes, config.seed, 1, None, config.ablate)
 

@@ -2,15 +2,14 @@
 
 import reprlib
 from numbers import Integral, Real
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from embodied_rl.interfaces.errors import UserError
 
-if TYPE_CHECKING:
-    from embodied_rl.interfaces.sim import Camera, SimulatorSpec
-
+Spec = Any
+"""A `SimulatorSpec`, or a camera of it: their module imports this one."""
 _NAMES = ("state_names", "action_names", "privileged_names", "words", "splits")
 _ROLES = ("policy", "score", "video")
 _FINALS = ("exact", "previous")
@@ -18,7 +17,7 @@ _SHOW = reprlib.Repr()
 _SHOW.maxother = 100
 
 
-def check_spec(spec: "SimulatorSpec") -> None:
+def check_spec(spec: Spec) -> None:
     """Check that the fields of a spec are plausible and agree with each other.
 
     Raises:
@@ -51,7 +50,7 @@ def _check_named(field: str, items: Any) -> None:
     _check_names(field, [item.name for item in items])
 
 
-def _check_cameras(cameras: tuple["Camera", ...]) -> None:
+def _check_cameras(cameras: tuple[Spec, ...]) -> None:
     _check_named("cameras", cameras)
     for camera in cameras:
         sized = _counts(camera.height, 1) and _counts(camera.width, 1)
@@ -59,7 +58,7 @@ def _check_cameras(cameras: tuple["Camera", ...]) -> None:
         _require(camera.role in _ROLES, "cameras", f"in one of the roles {_ROLES}", camera)
 
 
-def _check_limits(spec: "SimulatorSpec") -> None:
+def _check_limits(spec: Spec) -> None:
     for field in ("action_low", "action_high"):
         limits: Any = getattr(spec, field)
         fits = _is_listed(limits) and len(limits) == len(spec.action_names)

@@ -1,7 +1,6 @@
 """A scripted operator and its simulator are replaced together when their process dies."""
 
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
@@ -9,7 +8,6 @@ from embodied_rl.assembly.acting import RESTARTS, open_expert
 from embodied_rl.evaluate.protocol import EpisodeResult, enumerate_episodes, evaluate_policy
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.processes.handle import GaveUp, WorkerDied
-from embodied_rl.simulators.kind import SimulatorKind
 from embodied_rl.testing.fake_simulator import FakeSimulator
 from embodied_rl_sims.tabletop import Tabletop
 
@@ -45,7 +43,7 @@ class Fragile(Tabletop):
 def run_expert(dies: str, at: list[int]) -> list[EpisodeResult]:
     """Three episodes; the simulators that are built one after another die at these calls, the ones after them never."""
     build = lambda num_envs: Fragile(num_envs, dies, at.pop(0) if at else 10**9)  # noqa: E731
-    policy, handle = open_expert(cast("SimulatorKind", SimpleNamespace(build=build)), "the simulator")
+    policy, handle = open_expert(build, "the simulator")
     spec = Tabletop.spec_of(CONFIG)
     return evaluate_policy(policy, [handle], spec, enumerate_episodes(spec, "eval", 3), 0, 1, None)
 
@@ -63,6 +61,5 @@ def test_one_that_dies_again_and_again_is_given_up() -> None:
 
 
 def test_a_simulator_without_an_operator_is_refused() -> None:
-    kind = SimpleNamespace(build=FakeSimulator)
     with pytest.raises(UserError, match="no scripted operator"):
-        open_expert(cast("SimulatorKind", kind), "the simulator")
+        open_expert(FakeSimulator, "the simulator")
