@@ -26,7 +26,7 @@ def run(config: TraceConfig) -> None:
     iteration, timelines = read_timelines(folder.path, config.iteration)
     file = Path(config.file) if config.file else folder.path / f"trace_{iteration:08d}.json"
     with explain_errors(file, "file"):
-        write_text(file, json.dumps(list_events(timelines)) + "\n")
+        write_text(file, json.dumps(list_events(timelines)) + "\n", "file")
     Console().print(make_trace_table(iteration, timelines))
     print(f"Written: {file}. Open it at https://ui.perfetto.dev or chrome://tracing.")
 

@@ -102,11 +102,11 @@ def settle_file(temporary: Path, path: Path) -> None:
     sync_folder(path.parent)
 
 
-def write_text(path: Path, text: str) -> None:
+def write_text(path: Path, text: str, key: str = "run.root") -> None:
     """Write `text` to `path` atomically: a reader, or a resuming run, sees the old text or the new one, never a part.
 
     Raises:
-        StorageError: the disk is full or the folder refuses the write.
+        StorageError: the disk is full or the folder refuses the write; the message names the key that chose the path.
     """
-    with replace_file(path) as temporary:
+    with replace_file(path, key) as temporary:
         temporary.write_text(text, encoding="utf-8")

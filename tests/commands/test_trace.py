@@ -50,7 +50,7 @@ def test_another_iteration_and_file(run: Path) -> None:
     [
         (["iteration=15"], "has kept 10, 20"),
         (["iteration=0"], "iteration"),
-        (["file=/proc/nowhere/x.json"], "file"),
+        (["file=/proc/nowhere/x.json"], "or set file to a folder"),
     ],
 )
 def test_mistakes(run: Path, capsys, words: list[str], message: str) -> None:
