@@ -14,7 +14,6 @@ KINDS = ("identity", "mean_std", "quantiles", "min_max", "limits")
 SMALLEST_STD = 1e-4
 LARGEST_PAD = 1e-5
 """Largest centre and scale of what only fills a vector up: openpi adds 1e-6 to a spread of nothing."""
-Bounds = Sequence[float] | NDArray[Any]
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,8 @@ from embodied_rl.runs.atomic_write import write_text
 
 MACHINE = ("num_envs", "python", "pythonpath")
 """Settings of a simulator that are about this machine, and change no episode."""
-_VERSIONS = ("depends_on", "seeded", *MACHINE)
+_VERSIONS = ("depends_on", "seeded", "assets", *MACHINE)
+"""What decides no episode by itself; of an assets folder, `depends_on` has the hash of its content."""
 
 
 @dataclass(frozen=True)

@@ -102,6 +102,8 @@ def test_other_seeds_splits_and_versions_are_said() -> None:
         pair_reports(first, report([replace(each, seed=1) for each in states(0)]))
     with pytest.raises(UserError, match="their splits differ: train and vision"):
         pair_reports(first, report([replace(each, split="vision") for each in states(0)]))
+    moved = {**SUITE, "assets": "/another/place"}
+    assert pair_reports(first, report(states(0), moved)).test.episodes == 150, "the same files in another folder"
     newer = {**SUITE, "depends_on": {"libero": "0.2"}}
     assert pair_reports(first, report(states(0), newer)).remark == "libero 0.1 and 0.2"
 
