@@ -22,7 +22,7 @@ def read_log_probabilities(entries: Any) -> list[tuple[str, float]]:
     for entry in entries:
         token, value = (entry.get("token"), entry.get("logprob")) if isinstance(entry, dict) else (None, None)
         if not isinstance(token, str) or not isinstance(value, int | float) or isinstance(value, bool):
-            raise ValueError("an entry of top_logprobs has no token, or no log-probability")
+            raise ValueError("top_logprobs holds an entry without token or number")  # noqa: TRY004 - as above
         if math.isnan(value) or value > _ROUNDING:
             raise ValueError(f"top_logprobs holds {value}, which is no log-probability")
         found.append((token, float(value)))

@@ -106,7 +106,7 @@ def _make_prompt(file: PromptFile, path: Path) -> Prompt:
     if len(file.labels) > MOST_LABELS:
         raise UserError(f"reward.prompt: {path} has {len(file.labels)} labels; servers tell {MOST_LABELS} at most.")
     labels = {label.casefold(): value for label, value in file.labels.items()}
-    parts = tuple(_make_part(part, path) for part in file.user)
+    parts: tuple[PromptText | Part, ...] = tuple(_make_part(part, path) for part in file.user)
     if "frame" not in parts:
         raise UserError(f"reward.prompt: {path} shows no picture of the present: 'frame' is missing in user.")
     return Prompt(
