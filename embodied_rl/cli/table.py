@@ -23,6 +23,7 @@ class Command:
         body: "module:function", imported when called, with the frozen configuration as the only argument.
         examples: typical arguments after the name.
         check: "module:function" that finds what would make the command fail, for `--dry-run`; the body checks itself.
+            It returns rows of text that a dry run prints, or None.
         config: the YAML to start from; None if the dataclass alone defines everything.
         values: keys that hold a plain value although a folder of YAML has the same name.
         words: the meaning of plain words; None if the command takes none.
@@ -101,7 +102,7 @@ _ALL = (
         "embodied_rl.commands.sft:run",
         ("experiment=tabletop_sft", "experiment=tabletop_sft algo.steps=500 seed=1"),
         config="sft",
-        check="embodied_rl.commands.sft:check_cloning",
+        check="embodied_rl.training.cloning_checks:check_cloning",
     ),
     Command(
         "import",
@@ -166,7 +167,7 @@ _ALL = (
         "embodied_rl.commands.sim:run",
         ("install maniskill", "install libero replace=true"),
         words=Words("words", "word", many=True),
-        check="embodied_rl.commands.sim:check_recipe",
+        check="embodied_rl.commands.sim:plan_installation",
     ),
     Command(
         "bench",

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from embodied_rl.actors.embodiment import Embodiment
 from embodied_rl.actors.kinds import deploy_actor
-from embodied_rl.actors.placement import check_placement, place_network
+from embodied_rl.actors.placement import place_network
 from embodied_rl.assembly import build
 from embodied_rl.checkpoints.policy_file import save_backbone
 from embodied_rl.config import freeze as configuration
@@ -28,7 +28,6 @@ from embodied_rl.evaluate.report import Report
 from embodied_rl.imitation import dataset as lessons
 from embodied_rl.imitation.cloning import SFT, SFTConfig
 from embodied_rl.imitation.demonstrations import Demonstrations, Disturbance, record_demonstrations
-from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.policy import FlowBackbone
 from embodied_rl.interfaces.sim import Episode, Operated, SimulatorSpec
 from embodied_rl.learning import trainable
@@ -37,6 +36,7 @@ from embodied_rl.rollout.episode_sampler import EpisodeSampler
 from embodied_rl.runs import provenance
 from embodied_rl.runs.folder import RunFolder
 from embodied_rl.simulators.kind import SimulatorKind
+from embodied_rl.training.cloning_checks import check_cloning
 
 WANDERING = Disturbance(noise=0.4, drift=0.7, slip=0.03)
 """How frames for perception are disturbed, so that they show more than an operator's path."""
@@ -65,29 +65,8 @@ def run(config: SftConfig) -> None:
 
 def _operated(config: SftConfig, kind: SimulatorKind) -> tuple[FlowBackbone, Embodiment]:
     with closing(kind.build(config.sim.num_envs)) as simulator:
-        if not isinstance(simulator, Operated):
-            raise UserError(
-                f"sim.name={config.sim.name} has no scripted operator to learn from; `expert` is missing. "
-                "Give dataset=<LeRobotDataset folder>, or another simulator."
-            )
+        assert isinstance(simulator, Operated), "checked before"
         return fit_network(config, simulator)
-
-
-def check_cloning(config: SftConfig) -> None:
-    """Check the configuration, before the run's folder is made.
-
-    Raises:
-        UserError: the algorithm learns from rollouts, the device is missing, the precision is too low to learn, or the
-            dataset cannot be cloned.
-    """
-    method = build.find_method(config.algo)
-    if method.needs.learns_from != "demonstrations":
-        name = config.algo.name
-        raise UserError(f"algo.name={name} learns from rollouts; `embodied-rl train` is the command for it.")
-    build.find_sizes(config.policy)
-    check_placement(config.policy)
-    if config.dataset is not None:
-        lessons.check_dataset(config, method.options)
 
 
 def fit_network(config: SftConfig, simulator: Operated) -> tuple[FlowBackbone, Embodiment]:
@@ -169,9 +148,7 @@ def make_network(
 
 
 def _targets(frames: Demonstrations, options: SFTConfig, spec: SimulatorSpec) -> Tensor:
-    missing = [name for name in options.auxiliary_names if name not in spec.privileged_names]
-    if missing or frames.observation.privileged is None:
-        raise UserError(f"algo.auxiliary_names: the simulator's privileged state has no {', '.join(missing)}.")
+    assert frames.observation.privileged is not None, "a simulator that names privileged entries gives them"
     columns = [spec.privileged_names.index(name) for name in options.auxiliary_names]
     return torch.from_numpy(frames.observation.privileged[:, columns]).float()
 
