@@ -1,7 +1,7 @@
 """`embodied-rl train`: start or resume a training run."""
 
 import hashlib
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -43,7 +43,8 @@ def train_run(config: TrainConfig, folder: RunFolder) -> None:
     if config.resume is not None and (note := stored.describe_move(folder.path / provenance.FILE)):
         print(note)
     try:
-        runtimes.launch_ranks(config, train, (config, folder), derive_patience(config))
+        with nullcontext() if config.resume is not None else folder.removed_if_bare():
+            runtimes.launch_ranks(config, train, (config, folder), derive_patience(config))
     except Stopped:
         print(f"Stopped; every iteration so far is saved. Continue with: embodied-rl train resume={folder.path}")
     except FloatingPointError as error:

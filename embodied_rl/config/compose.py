@@ -87,6 +87,15 @@ def list_options(group: str, config_dir: Path | None = None) -> list[GroupOption
     return [_option(path) for _, path in sorted(found.items())]
 
 
+def find_option_file(group: str, name: str, config_dir: Path | None = None) -> Path:
+    """Return the file of an option that `list_options` returned."""
+    return next(
+        path
+        for folder in reversed(list_config_folders(config_dir))
+        if (path := folder / group / f"{name}.yaml").is_file()
+    )
+
+
 def _option(path: Path) -> GroupOption:
     lines = path.read_text(encoding="utf-8").splitlines()
     plugin = next((line.partition(":")[2].strip() for line in lines if line.startswith("name:")), "")

@@ -166,7 +166,7 @@ class SFT:
                 predicted = self.backbone.predict_auxiliary(features)
             loss = F.smooth_l1_loss(predicted.float(), targets[rows].to(self._device), beta=0.1)
             _descend(optimiser, parameters, loss)
-            if (step + 1) % REPORT_EVERY == 0:
+            if _is_told(step, config.localise_steps):
                 self._report("localise", step + 1, {"loss": loss.item()})
 
     def clone(self, inputs: PolicyInput, actions: Tensor) -> None:
@@ -207,7 +207,7 @@ class SFT:
                 )
             _descend(optimiser, parameters, loss)
             losses.append(loss.item())
-            if (step + 1) % REPORT_EVERY == 0:
+            if _is_told(step, steps):
                 self._report("clone", step + 1, {"loss": fmean(losses)})
 
 
@@ -246,6 +246,11 @@ def _shaken(inputs: PolicyInput, scale: float, generator: torch.Generator) -> Po
         name: value + scale * torch.randn(value.shape, generator=generator) for name, value in inputs.features.items()
     }
     return PolicyInput(inputs.images, inputs.state, inputs.tokens, noisy)
+
+
+def _is_told(step: int, steps: int) -> bool:
+    """Return whether a step, counted from 0, is reported: one in so many, and the last."""
+    return (step + 1) % REPORT_EVERY == 0 or step + 1 == steps
 
 
 def _schedule(optimiser: torch.optim.Optimizer, peak: float, step: int, steps: int) -> None:

@@ -152,7 +152,7 @@ def test_a_policy_without_a_perception_apart_is_named_with_the_key_that_was_type
     network.perception_parameters = list  # type: ignore[assignment]
     method = build.find_method(AlgoNode("sft", options={"frames": 0, "steps": 300}))
     config: Any = type("Config", (), {"policy": PolicyNode("plain")})
-    with pytest.raises(UserError, match=r"algo\.steps=300 needs a policy .* plain has none apart.*finetune_steps=300"):
+    with pytest.raises(UserError, match=r"algo\.steps=300 needs a policy .*plain has none apart.*finetune_steps=300"):
         cloning_checks.check_perception(config, method.options, network, spec)  # type: ignore[arg-type]
 
 
