@@ -108,6 +108,13 @@ def _experiment(option: "GroupOption") -> Experiment:
     return Experiment(option.name, command, summary) if colon else Experiment(option.name, "train", option.summary)
 
 
+def list_default_choices(name: str) -> dict[str, str]:
+    """Return the choices that `configs/<name>.yaml` starts from: group → name of a file, or null."""
+    lines = (find_config_folder() / f"{name}.yaml").read_text(encoding="utf-8").splitlines()
+    pairs = (line.strip().removeprefix("- ").partition(": ") for line in lines if line.strip().startswith("- "))
+    return {group: choice for group, colon, choice in pairs if colon}
+
+
 def list_groups(config_dir: Path | None = None) -> set[str]:
     """Return the names of all groups: folders of YAML that an override such as `sim=tabletop` chooses a file from."""
     return {
