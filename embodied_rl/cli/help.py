@@ -19,7 +19,7 @@ _OPTIONS = [
     ("--config-dir DIR", "also choose from YAML in DIR (sim/, policy/, algo/, experiment/ …)"),
     ("-m", "sweep: run every combination of comma-separated values, such as seed=0,1,2"),
 ]
-_KINDS = {"sim": "sims", "policy": "policies", "algo": "algorithms", "curriculum": "curricula"}
+_KINDS = {"sim": "sims", "policy": "policies", "algo": "algorithms", "curriculum": "curricula", "reward": "scorers"}
 """Node of the configuration → kind of the plug-in that it names."""
 
 
@@ -116,7 +116,7 @@ def compose_values(command: Command, typed: Sequence[str]) -> dict[str, Any]:
 def find_chosen(typed: Sequence[str], values: Mapping[str, Any]) -> dict[str, str]:
     """Return node → plug-in for the nodes that a typed word chooses or sets a key of."""
     nodes = [text.lstrip("+").partition("=")[0].partition(".")[0] for text in typed if "=" in text]
-    return {node: str(values[f"{node}.name"]) for node in _KINDS if node in nodes and f"{node}.name" in values}
+    return {node: str(values[f"{node}.name"]) for node in _KINDS if node in nodes and values.get(f"{node}.name")}
 
 
 def _flatten(mapping: Mapping[str, Any], where: str) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from embodied_rl.rollout.episode_sampler import EpisodeSampler
 from embodied_rl.runtime import selection as runtimes
 from embodied_rl.simulators.kind import SimulatorKind
 from embodied_rl.training.run_size import RunSize, measure_run
+from embodied_rl.training.scoring import check_reward
 
 
 def check_run(config: TrainConfig) -> RunSize:
@@ -32,6 +33,7 @@ def check_run(config: TrainConfig) -> RunSize:
     runtimes.check_runtime(config)
     spec = SimulatorKind.find(config.sim).spec
     EpisodeSampler(spec, config.seed, curriculum=build.build_curriculum(config.curriculum, spec))
+    check_reward(config, spec, needs)
     size = measure_run(config, needs, spec)
     check_minibatch(config, needs, size.rows)
     check_memory(config, needs, size)
