@@ -112,7 +112,7 @@ def list_default_choices(name: str) -> dict[str, str]:
     """Return the choices that `configs/<name>.yaml` starts from: group → name of a file, or null."""
     lines = (find_config_folder() / f"{name}.yaml").read_text(encoding="utf-8").splitlines()
     pairs = (line.strip().removeprefix("- ").partition(": ") for line in lines if line.strip().startswith("- "))
-    return {group: choice for group, colon, choice in pairs if colon}
+    return {group: choice.strip("'\"") for group, colon, choice in pairs if colon}
 
 
 def list_groups(config_dir: Path | None = None) -> set[str]:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from embodied_rl.actors.embodiment import Embodiment
 from embodied_rl.actors.kinds import deploy_actor
+from embodied_rl.config.next_command import make_next_command
 from embodied_rl.config.schema import SftConfig
 from embodied_rl.evaluate.benchmark import describe_simulator
 from embodied_rl.evaluate.page import format_percent, write_page
@@ -17,7 +18,6 @@ from embodied_rl.runs.folder import RunFolder
 from embodied_rl.runs.metrics_file import MetricsWriter
 from embodied_rl.simulators.kind import SimulatorKind
 from embodied_rl.training.final_report import PAGE
-from embodied_rl.training.next_command import make_next_command
 
 AT_ONCE = 64
 """Environments of the evaluation, at most."""

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from embodied_rl.commands import train as train_command
+from embodied_rl.config import next_command
 from embodied_rl.config.compose import compose_config
 from embodied_rl.config.freeze import freeze_config
 from embodied_rl.config.schema import PolicyNode, SimNode
@@ -16,7 +17,6 @@ from embodied_rl.imitation.demonstrations import record_demonstrations
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.runs.folder import RunFolder
 from embodied_rl.runs.metrics_file import read_metrics
-from embodied_rl.training import next_command
 from tests.support.running import POLICY, REACHING, SMALL, TABLETOP
 
 CLONE = (
