@@ -80,6 +80,7 @@ def check_division(sim: SimNode, plan: Plan) -> None:
 def check_training(config: TrainConfig) -> None:
     """Check that the plan fits the training mode: stream and async need rollout workers besides the learner ranks."""
     plan = config.plan
+    check_unread(config)
     if plan.allocation == "auto":
         check_open(config.run.overrides)
     if config.mode != "sync" and plan.rollout_workers == 0 and plan.allocation != "auto":
@@ -91,6 +92,18 @@ def check_training(config: TrainConfig) -> None:
         raise UserError(
             "plan.policy=process has no meaning beside plan.rollout_workers, which infer themselves: drop one of them."
         )
+
+
+def check_unread(config: TrainConfig) -> None:
+    """Check that no key was typed that the other keys leave without a meaning."""
+    lora = config.policy.train == "lora"
+    unread = {} if config.mode == "stream" else {"segments": "mode=stream"}
+    unread |= {} if config.mode == "async" else {"staleness": "mode=async"}
+    unread |= {} if lora else {"policy.lora.rank": "policy.train=lora", "policy.lora.alpha": "policy.train=lora"}
+    for override in config.run.overrides:
+        key = override.lstrip("+~").partition("=")[0]
+        if key in unread:
+            raise UserError(f"{override} has a meaning with {unread[key]} alone: add that, or leave it out.")
 
 
 def check_open(overrides: Sequence[str]) -> None:

@@ -5,6 +5,7 @@ from typing import Literal
 
 from embodied_rl.config.freeze import at_least
 from embodied_rl.config.schema.nodes import (
+    MOST_EPISODES,
     AlgoNode,
     BenchmarkNode,
     CheckpointConfig,
@@ -96,7 +97,7 @@ class EvalConfig:
     """What is other than in the checkpoint's simulator, or the benchmark's."""
     seed: int = at_least(0, 0, at_most=LAST_SEED)
     """Fixes the drawn episodes and the policy's noise."""
-    episodes: int | None = at_least(1, None)
+    episodes: int | None = at_least(1, None, at_most=MOST_EPISODES)
     """Episodes in all, spread evenly over families, then tasks; null takes 512, or the whole benchmark. Fewer than the
     whole are no longer that benchmark, and the report says so."""
     split: str = "eval"
@@ -137,7 +138,7 @@ class SftConfig:
     """Fixes every random choice."""
     run: RunConfig = field(default_factory=RunConfig)
     """Where the run lives."""
-    eval_episodes: int = at_least(1, 512)
+    eval_episodes: int = at_least(1, 512, at_most=MOST_EPISODES)
     """Episodes of the evaluation at the end."""
     export: str | None = None
     """File that also receives the weights in half precision; null writes none."""
@@ -181,7 +182,7 @@ class CollectConfig:
     """Who acts: expert, random, a run folder, a checkpoint file, or asset:<name>."""
     seed: int = at_least(0, 0, at_most=LAST_SEED)
     """Fixes the episodes and every random choice."""
-    episodes: int = at_least(1, 100)
+    episodes: int = at_least(1, 100, at_most=MOST_EPISODES)
     """Episodes to collect."""
     split: str = "train"
     """Conditions the episodes are drawn from."""
