@@ -10,7 +10,7 @@ from safetensors.torch import save_file
 
 from embodied_rl.actors.embodiment import Embodiment
 from embodied_rl.assembly import build
-from embodied_rl.checkpoints import detection, export_tensors, lerobot, lerobot_files, openpi_files
+from embodied_rl.checkpoints import detection, export_tensors, lerobot, lerobot_files, lerobot_tokenizer, openpi_files
 from embodied_rl.checkpoints.policy_file import read_metadata
 from embodied_rl.checkpoints.tensor_files import SINGLE
 from embodied_rl.checkpoints.weight_names import CheckpointSource
@@ -45,6 +45,8 @@ def run(config: ExportConfig) -> None:
     print(f"{config.format} checkpoint of {metadata.policy} in {out}")
     for note in list_untold(robot, config.format):
         print(f"Not in it, for the format has no place for it: {note}")
+    for note in lerobot_tokenizer.describe_versions(out):
+        print(note)
 
 
 def widen_source(source: CheckpointSource) -> None:
