@@ -4,6 +4,7 @@
     python lerobot_pi.py keys pi0 golden/keys_pi0_lerobot.json       # what its full-size checkpoints hold
     python lerobot_pi.py checkpoint pi0 FOLDER                       # a small checkpoint, written by lerobot
     python lerobot_pi.py load pi0 FOLDER                             # does lerobot take a checkpoint of ours?
+    python lerobot_pi.py adapter pi0 FOLDER MERGED                   # adapters of ours on their base, and merged by us
     python lerobot_pi.py time pi0                                    # seconds of its sampling loop, one thread
 
 PYTHONPATH names the checkout: weights and inputs come from `recipe`, `pi_sizes` and `pi_inputs` of `support`.
@@ -33,8 +34,10 @@ from unittest.mock import patch
 
 import torch
 from lerobot.configs import FeatureType, PolicyFeature
+from lerobot.configs.policies import PreTrainedConfig
 from lerobot.policies.factory import make_pre_post_processors
 from lerobot.processor import tokenizer_processor
+from peft import PeftConfig, PeftModel
 from safetensors.torch import save_file
 from torch import Tensor
 from transformers import PreTrainedTokenizerFast
@@ -269,6 +272,22 @@ def _recorder(found: dict[str, Any]) -> Callable[..., Any]:
     return recorded
 
 
+def adapter(family: str, folder: str, merged: str) -> None:
+    """Difference of lerobot's actions between `export format=peft`, loaded as its factory does, and `format=lerobot`."""
+    config = PreTrainedConfig.from_pretrained(folder)
+    assert config.use_peft, "lerobot takes the folder for a whole checkpoint"
+    settings = PeftConfig.from_pretrained(folder)
+    with small(family), torch.no_grad():
+        base = policy_class(family).from_pretrained(settings.base_model_name_or_path, config=config)
+        whole = policy_class(family).from_pretrained(merged).eval()
+        pipelines = processors(whole.config, folder)
+        plain = answers(base.eval(), *pipelines)["actions"]
+        on_base = PeftModel.from_pretrained(base, folder, config=settings).eval()
+        found, expected = (answers(policy, *pipelines)["actions"] for policy in (on_base, whole))
+    gaps = {"to_merged": found - expected, "to_base": found - plain, "largest": found}
+    print(json.dumps({name: float(gap.abs().max()) for name, gap in gaps.items()} | made_by()))
+
+
 def measure(family: str) -> None:
     """Seconds of lerobot's own `sample_actions`, network and inputs as in `golden`, one thread: medians of 20 calls."""
     torch.set_num_threads(1)
@@ -290,7 +309,14 @@ def _seconds(work: Callable[[], object]) -> tuple[float, float]:
     return time.perf_counter() - wall, time.process_time() - cpu
 
 
-COMMANDS = {"golden": golden, "keys": write_keys, "checkpoint": checkpoint, "load": load, "time": measure}
+COMMANDS = {
+    "golden": golden,
+    "keys": write_keys,
+    "checkpoint": checkpoint,
+    "load": load,
+    "adapter": adapter,
+    "time": measure,
+}
 
 if __name__ == "__main__":
     COMMANDS[sys.argv[1]](*sys.argv[2:])
