@@ -273,7 +273,7 @@ def _recorder(found: dict[str, Any]) -> Callable[..., Any]:
 
 
 def adapter(family: str, folder: str, merged: str) -> None:
-    """Difference of lerobot's actions between `export format=peft`, loaded as its factory does, and `format=lerobot`."""
+    """How lerobot's actions with our adapters, loaded as its factory does, differ from ours merged, and from the base."""
     config = PreTrainedConfig.from_pretrained(folder)
     assert config.use_peft, "lerobot takes the folder for a whole checkpoint"
     settings = PeftConfig.from_pretrained(folder)
