@@ -273,7 +273,7 @@ def _recorder(found: dict[str, Any]) -> Callable[..., Any]:
 
 
 def adapter(family: str, folder: str, merged: str) -> None:
-    """Differences of lerobot's actions with our adapters, loaded as its factory does, to ours merged, and to the base."""
+    """Differences of lerobot's actions with our adapters, loaded as its factory does, to ours merged, and the base."""
     config = PreTrainedConfig.from_pretrained(folder)
     assert config.use_peft, "lerobot takes the folder for a whole checkpoint"
     settings = PeftConfig.from_pretrained(folder)
