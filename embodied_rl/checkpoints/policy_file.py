@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from embodied_rl.actors.embodiment import Embodiment
 from embodied_rl.checkpoints.weight_names import CheckpointSource, build_empty
+from embodied_rl.config import plugins
 from embodied_rl.config.schema import LoraNode
 from embodied_rl.interfaces.policy import Actor, FlowBackbone
 from embodied_rl.learning import sharded
@@ -173,7 +174,9 @@ def check_config(path: Path, metadata: PolicyMetadata, policy: str, given: Mappi
         CheckpointError: the policy or a value differs; the message names the key.
     """
     if metadata.policy != policy:
-        raise CheckpointError(f"{path} holds policy {metadata.policy!r}, not {policy!r}: set policy={metadata.policy}.")
+        installed = metadata.policy in plugins.list_names("policies")
+        remedy = f"set policy={metadata.policy}" if installed else "install the package that brings that policy"
+        raise CheckpointError(f"{path} holds policy {metadata.policy!r}, not {policy!r}: {remedy}.")
     plain = json.loads(json.dumps(dict(given)))
     for key, value in plain.items():
         if key in metadata.config and metadata.config[key] != value:

@@ -11,7 +11,9 @@ from embodied_rl.config.freeze import suggest_name
 from embodied_rl.config.schema import (
     AlgoNode,
     BenchConfig,
+    CollectConfig,
     EvalConfig,
+    ImportConfig,
     Plan,
     PolicyNode,
     RunConfig,
@@ -46,7 +48,8 @@ def validate_config(config: Any) -> None:
         check_folder_name(run.experiment, "run.experiment")
     for key in ("out", "export"):
         if isinstance(target := getattr(config, key, None), str):
-            check_writable(target if key == "out" else str(Path(target).absolute().parent), key)
+            names_folder = key == "out" and not isinstance(config, ImportConfig)
+            check_writable(target if names_folder else str(Path(target).absolute().parent), key)
     if isinstance(policy := getattr(config, "policy", None), PolicyNode):
         check_checkpoint(policy)
         check_learner(plan, policy)
@@ -54,8 +57,15 @@ def validate_config(config: Any) -> None:
         check_sampler(algo.sampler)
     if getattr(config, "resume", None) is not None:
         check_resume(config.run.overrides)
+    check_one_command(config)
+
+
+def check_one_command(config: Any) -> None:
+    """Check keys that one command has alone."""
     if isinstance(config, EvalConfig):
         check_actor(config)
+    if isinstance(config, CollectConfig) and config.format != "lerobot" and config.images != "video":
+        raise UserError(f"images={config.images} is for format=lerobot; npz files hold pictures as they are.")
 
 
 def check_actor(config: EvalConfig) -> None:

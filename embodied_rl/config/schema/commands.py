@@ -160,8 +160,10 @@ class ImportConfig:
 class ExportConfig:
     checkpoint: str
     """What to export: a run folder, or a policy file."""
-    format: Literal["lerobot", "openpi"] = "lerobot"
-    """Whose checkpoint it becomes."""
+    format: Literal["lerobot", "openpi", "peft"] = "lerobot"
+    """Whose checkpoint it becomes; peft: the adapters of policy.train=lora alone, for the checkpoint `base`."""
+    base: str | None = None
+    """For format=peft, what the adapters were trained on: a folder of lerobot's, or its name on the hub."""
     dtype: Literal["source", "float32"] = "source"
     """Type of the tensors: as in the checkpoint the policy came from, which rounds what was learned; or float32."""
     out: str | None = None
@@ -192,6 +194,9 @@ class CollectConfig:
     """Folder the episodes are written to."""
     format: Literal["npz", "lerobot"] = "npz"
     """npz: one file an episode; lerobot: a LeRobotDataset v3.0, which needs the extra embodied-rl[lerobot]."""
+    images: Literal["video", "png"] = "video"
+    """Pictures of format=lerobot: video loses detail and colour; png loses nothing and takes more space. npz files hold
+    pictures as they are."""
     plan: Plan = field(default_factory=Plan)
     """Which process does what."""
 
