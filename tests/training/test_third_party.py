@@ -45,6 +45,22 @@ def test_they_are_listed(example: None, typed: Callable[..., Any], group: str) -
     assert code == 0 and CHOSEN[group] in out
 
 
+def test_a_simulator_says_what_can_be_set(example: None, typed: Callable[..., Any]) -> None:
+    code, out, _ = typed("list", "sims", "reacher")
+    assert code == 0 and "height and width of the picture in pixels." in out
+
+
+def test_a_dry_run_builds_them(example: None, typed: Callable[..., Any]) -> None:
+    code, out, err = typed("train", "sim=reacher", "policy=small_flow", "--dry-run")
+    assert code == 0, out + err
+
+
+def test_an_operator_that_it_has_not_is_refused_by_the_key(example: None, typed: Callable[..., Any]) -> None:
+    """`sft` asks for the faulty one unless it is told otherwise."""
+    code, _, err = typed("sft", "experiment=reacher_sft", "algo.operator=faulty", "sim.num_envs=2")
+    assert code == 2 and "algo.operator=faulty: the reacher's operator has no faults; give careful." in err
+
+
 def test_their_experiments_are_listed(example: None, typed: Callable[..., Any]) -> None:
     code, out, _ = typed("list", "experiments")
     assert code == 0 and "reacher_sft" in out

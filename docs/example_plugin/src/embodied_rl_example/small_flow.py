@@ -1,4 +1,4 @@
-"""A policy: where a camera sees what the words name, and from there a small flow network. 20,000 parameters.
+"""A policy: where a camera sees what the words name, and from there a small flow network.
 
 Shapes: n rows, H actions of a chunk, D action dimensions, L words, W width, J keypoints.
 """
