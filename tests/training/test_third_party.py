@@ -28,7 +28,7 @@ def trained(typed: Callable[..., Any], folder: Path, *settings: str) -> Path:
 
 
 def test_they_train_save_and_continue(example: None, typed: Callable[..., Any], tmp_path: Path) -> None:
-    run = trained(typed, tmp_path)
+    run = trained(typed, tmp_path, "train.decisions=3")
     rows = read_metrics(run / "metrics.jsonl")
     assert [row["rollout/episodes"] for row in rows] == [4, 4], "an episode of each environment, whole"
     assert {"update/loss", "update/grad_norm"} <= rows[0].keys()
