@@ -91,7 +91,7 @@ policies("policy: plug-in", lambda header: header.update(policy="evil:Evil"))
 policies("policy: auto_map", lambda header: header["config"].update(EXTENSION))
 policies("policy: sim", lambda header: header["extra"].update(sim={"name": "evil:S"}))
 policies("policy: adapters", lambda header: header.update(adapters={"rank": "evil"}), outcome=REFUSED)
-policies("policy: embodiment", lambda header: header["embodiment"].update(state=3), outcome=REFUSED)
+policies("policy: embodiment", lambda header: header["embodiment"].update(cameras=3), outcome=REFUSED)
 policies("policy: lists", lambda header: header.update(config=[], extra="evil"), outcome=REFUSED)
 
 
