@@ -65,11 +65,12 @@ def _loaded(found: FoundCheckpoint, build: Callable[[], FlowBackbone]) -> FlowBa
 
 def _embodiment(found: FoundCheckpoint, node: PolicyNode, spec: SimulatorSpec, options: Any) -> Embodiment:
     _check_dimensions(spec, options)
+    tokenizer_text = _tokenizer(found, node)
     seen = fitting.match_views(found, spec, node.cameras)
     known = fitting.choose_statistics(found, spec, None if find_asset(node) else node.statistics)
     attached = fitting.make_embodiment(
         found, spec, seen, known,
-        horizon=options.horizon, token_length=options.token_length, tokenizer=_tokenizer(found, node),
+        horizon=options.horizon, token_length=options.token_length, tokenizer=tokenizer_text,
     )  # fmt: skip
     _check_tokenizer(attached, options)
     relative = attached.relative if node.relative is None else fitting.find_relative(spec, node.relative)

@@ -149,9 +149,8 @@ class Report:
         Raises:
             UserError: the file is not a report.
         """
-        content = read_json(path)
         try:
-            return Report.from_dict(content)
+            return Report.from_dict(read_json(path))
         except (UserError, KeyError, TypeError, ValueError, AttributeError) as error:
             raise UserError(f"{path} is not a report of `embodied-rl eval` ({shorten(error)}).") from error
 

@@ -127,7 +127,10 @@ class CostFile:
         if not path.exists():
             remedy = "`embodied-rl plan` measures costs and writes such a file"
             raise UserError(f"costs={path}: there is no such file; {remedy}.")
-        content = read_json(path)
+        try:
+            content = read_json(path)
+        except UserError as error:
+            raise UserError(f"costs={path} is not a file of stage costs ({error})") from None
         try:
             costs = _costs(content["costs"], path)
             about, spread = dict(content.get("about", {})), dict(content.get("spread", {}))

@@ -32,7 +32,10 @@ def _expanded(override: str) -> list[str]:
     path = Path(value)
     if not path.is_file():
         raise UserError(f"plan={path}: there is no such file; `embodied-rl plan` and every planned run write a {PLAN}.")
-    content = read_json(path)
+    try:
+        content = read_json(path)
+    except UserError as error:
+        raise UserError(f"plan={path} is not a plan ({error})") from None
     try:
         words = format_overrides(_read_allocation(content["chosen"]["allocation"]))
         check_machine(content, words, path)

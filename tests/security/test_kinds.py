@@ -284,6 +284,10 @@ def datasets(name: str, make: Kind, outcome: str = REFUSED) -> None:
     kind(f"dataset: {name}", ("dataset",), outcome)(make)
 
 
+def set_dtype(info: Json) -> None:
+    info["features"]["action"]["dtype"] = "i4,(evil)"
+
+
 PARQUET, FILM = "chunk-000/file-000.parquet", "videos/observation.images.front/chunk-000/file-000.mp4"
 infos("path upwards", lambda info: info.update(data_path=f"../../outside/data/{info['data_path']}"))
 infos("video upwards", lambda info: info.update(video_path=f"../../outside/data/{info['video_path']}"))
@@ -298,9 +302,10 @@ infos("other field", lambda info: info.update(data_path="{evil}"))
 infos("no pattern", lambda info: info.update(data_path="{chunk_index"))
 infos("number for a path", lambda info: info.update(data_path=3))
 infos("feature's name", lambda info: info["features"].update({"../../../outside": info["features"]["action"]}))
-infos("feature's type", lambda info: info["features"]["action"].update(dtype="i4,(evil)"))
+infos("feature's shape", lambda info: info["features"]["action"].update(shape=["evil"]))
 infos("types", lambda info: info.update(fps="evil", total_frames=None))
 kind("dataset: deep info", DATASET)(lambda plant: replaced(strangers.dataset(plant), "meta/info.json", DEEP))
+datasets("feature's type", lambda p: strangers.dataset(p, set_dtype), ANYTHING)
 datasets("deep statistics", lambda plant: replaced(strangers.dataset(plant), "meta/stats.json", DEEP))
 datasets("link of a table", lambda plant: strangers.linked(plant, f"data/{PARQUET}"))
 datasets("link of a list", lambda plant: strangers.linked(plant, f"meta/episodes/{PARQUET}"))

@@ -185,7 +185,7 @@ class Info:
         Raises:
             DatasetError: the text does not describe a LeRobotDataset, is damaged, or is of another version.
         """
-        found = parse_json(text, where, DatasetError)
+        found = parse_json(text, f"{where} does not describe a LeRobotDataset: it", DatasetError)
         if not isinstance(found, dict) or "codebase_version" not in found:
             raise DatasetError(f"{where} does not describe a LeRobotDataset: it has no 'codebase_version'.")
         _check_version(str(found.pop("codebase_version")), where)
