@@ -37,13 +37,13 @@ def execute_command(command: Command, mapping: dict[str, Any], options: Options)
     config, found = prepare_config(config)
     if options.dry_run:
         if command.check is not None:
-            _function(command.check)(config)
+            find_function(command.check)(config)
         print_config(command, config, found)
         return 0
-    return _function(command.body)(config) or 0
+    return find_function(command.body)(config) or 0
 
 
-def _function(path: str) -> Callable[[Any], Any]:
+def find_function(path: str) -> Callable[..., Any]:
     """Import and return the function of a path "module:function"."""
     module, _, name = path.partition(":")
     return getattr(import_module(module), name)

@@ -26,6 +26,8 @@ class Command:
         config: the YAML to start from; None if the dataclass alone defines everything.
         values: keys that hold a plain value although a folder of YAML has the same name.
         words: the meaning of plain words; None if the command takes none.
+        compare: "module:function" that compares what the runs of a sweep reported, called with the folders that they
+            made and the sweep's folder; None if they report nothing.
     """
 
     name: str
@@ -37,8 +39,10 @@ class Command:
     config: str | None = None
     values: tuple[str, ...] = ()
     words: Words | None = None
+    compare: str | None = None
 
 
+_COMPARE_SWEEP = "embodied_rl.commands.compare:compare_sweep"
 _ALL = (
     Command(
         "train",
@@ -53,6 +57,7 @@ _ALL = (
         ),
         config="train",
         check="embodied_rl.commands.train:check_start",
+        compare=_COMPARE_SWEEP,
     ),
     Command(
         "plan",
@@ -84,6 +89,7 @@ _ALL = (
         values=("policy",),
         words=Words("policy", "policy"),
         check="embodied_rl.commands.eval:check_evaluation",
+        compare=_COMPARE_SWEEP,
     ),
     Command(
         "compare",
@@ -102,6 +108,7 @@ _ALL = (
         ("experiment=tabletop_sft", "experiment=tabletop_sft algo.steps=500 seed=1"),
         config="sft",
         check="embodied_rl.commands.sft:check_cloning",
+        compare=_COMPARE_SWEEP,
     ),
     Command(
         "import",

@@ -25,6 +25,7 @@ from embodied_rl.evaluate.benchmark import describe_simulator
 from embodied_rl.evaluate.page import format_percent
 from embodied_rl.evaluate.protocol import choose_tasks, enumerate_episodes, evaluate_policy
 from embodied_rl.evaluate.report import Report
+from embodied_rl.evaluate.report_page import write_page
 from embodied_rl.imitation import dataset as lessons
 from embodied_rl.imitation.cloning import SFT, SFTConfig
 from embodied_rl.imitation.demonstrations import Demonstrations, Disturbance, record_demonstrations
@@ -144,12 +145,31 @@ def report_success(
     envs = min(config.sim.num_envs, 64)
     with closing(kind.inline(envs, "evaluation")) as handle:
         results = evaluate_policy(actor, [handle], spec, episodes, 0, envs, embodiment.executed)
-    told = {"run": str(folder.path), "split": "eval", "simulators": [describe_simulator(kind, spec)]}
+    told = describe_cloning(config, folder) | {"simulators": [describe_simulator(kind, spec)]}
     found = Report.from_results(results, spec, told)
     found.write(folder.path)
+    settings = folder.config.read_text(encoding="utf-8")
+    write_page(folder.path / "report.html", found, configuration=settings)
     for name, summary in {"all families": found.overall, **found.families}.items():
         print(f"  {name:14s} {format_percent(summary.success)}")
     return found
+
+
+def describe_cloning(config: SftConfig, folder: RunFolder) -> dict[str, Any]:
+    """Return a report's metadata: what was cloned from what, from which source, on which machine."""
+    return {
+        "kind": "cloning",
+        "run": str(folder.path),
+        "policy": config.policy.name,
+        "source": config.dataset or "the scripted operator",
+        "simulator": config.sim.name,
+        "split": "eval",
+        "task": config.task,
+        "seed": config.seed,
+        **provenance.select_for_report(provenance.read_provenance(folder.path)),
+        "finished": provenance.tell_time(),
+        "load_at_end": provenance.measure_load(),
+    }
 
 
 def make_network(
