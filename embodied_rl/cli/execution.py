@@ -36,13 +36,13 @@ def execute_command(command: Command, mapping: dict[str, Any], options: Options)
         return 0
     config, found = prepare_config(config)
     if options.dry_run:
-        more = () if command.check is None else _function(command.check)(config) or ()
+        more = () if command.check is None else find_function(command.check)(config) or ()
         print_config(command, config, found, more)
         return 0
-    return _function(command.body)(config) or 0
+    return find_function(command.body)(config) or 0
 
 
-def _function(path: str) -> Callable[[Any], Any]:
+def find_function(path: str) -> Callable[..., Any]:
     """Import and return the function of a path "module:function"."""
     module, _, name = path.partition(":")
     return getattr(import_module(module), name)

@@ -4,6 +4,7 @@ import os
 import sys
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import hydra
@@ -15,6 +16,7 @@ from embodied_rl.cli import execution
 from embodied_rl.cli.options import Options
 from embodied_rl.cli.table import Command
 from embodied_rl.config import compose as composition
+from embodied_rl.runs.folder import note_new_folders
 
 # Runs make their own folders: Hydra makes only the folder of the sweep's record, and configures no logging.
 _QUIET = (
@@ -28,7 +30,8 @@ _RECORD = "hydra.sweep.dir=${oc.select:run.root,runs}/sweeps/${now:%Y-%m-%d_%H-%
 
 
 def run_sweep(command: Command, options: Options) -> int:
-    """Check all combinations of a sweep, then run them one after another; or handle one of Hydra's own options.
+    """Check all combinations of a sweep, run them one after another, and compare what they reported; or handle one of
+    Hydra's own options.
 
     Raises:
         UserError: the arguments are wrong; a sweep raises it before its first run starts.
@@ -49,17 +52,23 @@ def run_sweep(command: Command, options: Options) -> int:
         if options.dry_run or options.show:
             _hydra(command, options, ["--multirun", f"hydra.sweep.dir={nowhere}"], start)
             return 0
-    _hydra(command, options, ["--multirun", _RECORD], start)
+    with note_new_folders() as folders:
+        record = _hydra(command, options, ["--multirun", _RECORD], start)
+    if command.compare is not None:
+        execution.find_function(command.compare)(folders, record)
     return 0
 
 
 def _hydra(
     command: Command, options: Options, flags: list[str], job: Callable[[dict[str, object], list[str]], None]
-) -> None:
-    """Let Hydra expand the overrides and call `job` with each composed configuration."""
+) -> Path:
+    """Let Hydra expand the overrides and call `job` with each composed configuration; return the sweep's folder."""
+    words, folders = sys.argv, [Path()]
 
     def task(composed: DictConfig) -> None:
+        sys.argv = words  # as typed, for the run's provenance
         chosen = HydraConfig.get()
+        folders[:] = [Path(chosen.sweep.dir)]
         typed = [text.removeprefix("++").removeprefix(composition.VALUE_OF) for text in chosen.overrides.task]
         job(composition.make_plain(composed, chosen.runtime.choices.get("experiment")), typed)
 
@@ -70,7 +79,10 @@ def _hydra(
     sys.argv = ["embodied-rl", *folder, *flags, *quiet, *told]
     os.environ["HYDRA_FULL_ERROR"] = "1"
     Plugins.instance().register(composition.ConfigPackages)
-    with composition.explain_errors():
-        hydra.main(version_base="1.3", config_path=str(composition.find_config_folder()), config_name=command.config)(
-            task
-        )()
+    main = hydra.main(version_base="1.3", config_path=str(composition.find_config_folder()), config_name=command.config)
+    try:
+        with composition.explain_errors():
+            main(task)()
+    finally:
+        sys.argv = words
+    return folders[0]

@@ -28,6 +28,8 @@ class Command:
         values: keys that hold a plain value although a folder of YAML has the same name.
         words: the meaning of plain words; None if the command takes none.
         common: the keys that `--help` shows; empty for all, which `--help-all` shows.
+        compare: "module:function" that compares what the runs of a sweep reported, called with the folders that they
+            made and the sweep's folder; None if they report nothing.
     """
 
     name: str
@@ -40,6 +42,7 @@ class Command:
     values: tuple[str, ...] = ()
     words: Words | None = None
     common: tuple[str, ...] = ()
+    compare: str | None = None
 
 
 _TRAINING = (
@@ -48,6 +51,8 @@ _TRAINING = (
 )  # fmt: skip
 _RUN = ("seed", "run.root", "run.experiment")
 _PLACE = ("plan.allocation", "plan.ranks")
+
+_COMPARE_SWEEP = "embodied_rl.commands.compare:compare_sweep"
 
 _ALL = (
     Command(
@@ -64,6 +69,7 @@ _ALL = (
         config="train",
         check="embodied_rl.commands.train:check_start",
         common=("resume", *_TRAINING, *_RUN, *_PLACE),
+        compare=_COMPARE_SWEEP,
     ),
     Command(
         "plan",
@@ -110,6 +116,7 @@ _ALL = (
             "video.best",
             "video.worst",
         ),
+        compare=_COMPARE_SWEEP,
     ),
     Command(
         "compare",
@@ -139,6 +146,7 @@ _ALL = (
             *_RUN,
         ),
         check="embodied_rl.training.cloning_checks:check_cloning",
+        compare=_COMPARE_SWEEP,
     ),
     Command(
         "import",

@@ -21,6 +21,7 @@ from embodied_rl.runs.folder import RunFolder
 from embodied_rl.runs.metrics_file import Value, read_metrics
 from embodied_rl.runs.untrusted_files import make_printable
 
+REPORT = "report.json"
 PairedRow = tuple[str, str, Pairing, float]
 """Labels of two reports, their pairing, and the p-value adjusted for all pairs."""
 RefusedRow = tuple[str, str]
@@ -56,14 +57,33 @@ def run(config: CompareConfig) -> int:
     """
     if len(config.runs) < 2:
         raise UserError("Nothing to compare: give two runs or more, as in `embodied-rl compare <run> <run>`.")
-    entries = number_labels(shorten_labels([read_entry(Path(text)) for text in config.runs]))
+    compare_reports([Path(text) for text in config.runs], make_folder(Path(config.out), "out"))
+    return 0
+
+
+def compare_sweep(folders: Sequence[Path], out: Path) -> None:
+    """Compare what the runs of a sweep reported, as `run` does; a run that stopped before its report is named.
+
+    Args:
+        folders: of runs and evaluations.
+        out: the sweep's folder.
+    """
+    reported = [folder for folder in dict.fromkeys(folders) if (folder / REPORT).is_file()]
+    for folder in folders:
+        if folder not in reported:
+            print(f"{folder} has no report and is not compared.")
+    if len(reported) > 1:
+        compare_reports(reported, out)
+
+
+def compare_reports(paths: Sequence[Path], out: Path) -> None:
+    """Print the comparison of these reports as Markdown, and write `compare.md` and `compare.html` to a folder."""
+    entries = number_labels(shorten_labels([read_entry(path) for path in paths]))
     markdown = to_markdown(entries)
-    out = make_folder(Path(config.out), "out")
     write_text(out / "compare.md", markdown)
     write_comparison(out / "compare.html", entries)
     print(make_printable(markdown))
     Console(stderr=True).print(f"Written: {out / 'compare.md'}, {out / 'compare.html'}", markup=False, soft_wrap=True)
-    return 0
 
 
 def check_reports(config: CompareConfig) -> None:
@@ -259,7 +279,7 @@ def _report_file(path: Path) -> Path:
     """Return the report file: `path` itself, or the newest in the folder, preferably of a usual evaluation."""
     if path.is_file():
         return path
-    files = sorted([*path.glob("report.json"), *path.glob("eval/*/report.json")], key=lambda f: f.stat().st_mtime_ns)
+    files = sorted([*path.glob(REPORT), *path.glob(f"eval/*/{REPORT}")], key=lambda f: f.stat().st_mtime_ns)
     if not files:
         raise UserError(f"{path} holds no evaluation. Make one: embodied-rl eval checkpoint={path}")
     usual = [file for file in files if _is_usual(Report.read(file).metadata)]

@@ -1,8 +1,10 @@
 """`embodied-rl eval`: measure a checkpoint's success on fixed episodes, and write a report and videos."""
 
 import os
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import closing
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -25,9 +27,9 @@ from embodied_rl.evaluate.benchmark import (
     describe_simulator,
     make_parts,
 )
-from embodied_rl.evaluate.page import write_page
 from embodied_rl.evaluate.protocol import EpisodeResult, evaluate_policy
 from embodied_rl.evaluate.report import Rate, Report, Summary
+from embodied_rl.evaluate.report_page import write_page
 from embodied_rl.evaluate.video import film_episodes
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.policy import Actor, DeployedPolicy
@@ -35,11 +37,9 @@ from embodied_rl.learning.memory_budget import format_bytes
 from embodied_rl.processes.handle import Handle
 from embodied_rl.runs import provenance
 from embodied_rl.runs.atomic_write import make_folder
-from embodied_rl.runs.folder import RunFolder, make_evaluation_folder
+from embodied_rl.runs.folder import RunFolder, make_evaluation_folder, note_folder
 from embodied_rl.simulators.trust import check_settings
 from embodied_rl.training.run_checks import check_environments
-
-_NOTED_PACKAGES = ("embodied-rl", "torch", "numpy", "mujoco", "safetensors")
 
 
 def run(config: EvalConfig) -> int:
@@ -56,12 +56,14 @@ def run(config: EvalConfig) -> int:
         check_policy_fits(actor.embodiment, parts)
     told = make_metadata(config, who, file, parts)  # fail here, not after hours of episodes
     out = choose_output_folder(config, folder)
+    began = time.perf_counter()
     played = [run_part(part, actor, who, config) for part in parts]
     results, spec = combine_results(parts, played)
-    found = Report.from_results(results, spec, told)
+    found = Report.from_results(results, spec, told | measure_end(began))
     found.write(out)
     videos = film_as_configured(parts, played, actor, out, config)
-    write_page(out / "report.html", found, metrics=folder.metrics if folder else None, videos=videos)
+    metrics, settings = folder.metrics if folder else None, configuration.to_yaml(config)
+    write_page(out / "report.html", found, metrics=metrics, videos=videos, configuration=settings)
     console = Console(highlight=False)
     console.print(make_summary_table(found))
     for path in (out / "report.html", *videos):
@@ -182,6 +184,7 @@ def make_metadata(config: EvalConfig, who: str, file: Path | None, parts: Sequen
     """Return the report's metadata: configuration, code version and hardware of the evaluation."""
     source, _ = provenance.gather_provenance()
     return {
+        "kind": "evaluation",
         "checkpoint": who,
         "file": None if file is None else str(file),
         "simulator": parts[0].kind.node.name,
@@ -191,13 +194,14 @@ def make_metadata(config: EvalConfig, who: str, file: Path | None, parts: Sequen
         "task": config.task,
         "ablate": config.ablate,
         "seed": config.seed,
-        "commit": source.commit,
-        "dirty": source.dirty,
-        "packages": {name: source.packages[name] for name in _NOTED_PACKAGES if name in source.packages},
-        "hardware": source.hardware,
-        "command": source.command,
-        "started": source.started,
+        **provenance.select_for_report(asdict(source)),
     }
+
+
+def measure_end(began: float) -> dict[str, Any]:
+    """Return the metadata that are known once all episodes are done, which began at `time.perf_counter()`."""
+    seconds = round(time.perf_counter() - began, 3)
+    return {"finished": provenance.tell_time(), "load_at_end": provenance.measure_load(), "seconds": seconds}
 
 
 def choose_output_folder(config: EvalConfig, folder: RunFolder | None) -> Path:
@@ -205,7 +209,7 @@ def choose_output_folder(config: EvalConfig, folder: RunFolder | None) -> Path:
     what = config.split if config.benchmark is None else config.benchmark.name
     name = what if config.ablate == "none" else f"{what}_without_{config.ablate}"
     if config.out is not None:
-        return make_folder(Path(config.out), "out")
+        return note_folder(make_folder(Path(config.out), "out"))
     return make_evaluation_folder(Path("eval"), name) if folder is None else folder.new_evaluation(name)
 
 
@@ -222,7 +226,7 @@ def film_as_configured(
     if config.ablate != "none" or actor is None:
         return []
     video, films = config.video, list[Path]()
-    counts = {"episodes": video.episodes, "best": video.best, "worst": video.worst}
+    counts: dict[str, Any] = {"episodes": video.episodes, "best": video.best, "worst": video.worst}
     for number, (part, results) in enumerate(zip(parts, played, strict=True)):
         place = out if len(parts) == 1 else out / f"part_{number}"
         films += film_episodes(actor, part.kind.build, part.spec, results, place, **counts, seed=config.seed)

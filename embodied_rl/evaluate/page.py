@@ -1,24 +1,22 @@
-"""Write self-contained HTML pages: images and videos embedded, no script, nothing to load."""
+"""Write self-contained HTML pages: no script, nothing to load, readable on a phone and on paper."""
 
-import base64
+import re
 from collections.abc import Mapping, Sequence
 from html import escape
 from pathlib import Path
 
-from embodied_rl.evaluate.chart import Series, draw_line_chart
-from embodied_rl.evaluate.report import Rate, Report, Summary
+from embodied_rl.evaluate.report import Rate
 from embodied_rl.runs.atomic_write import write_text
-from embodied_rl.runs.metrics_file import Value, read_metrics
 
 _STYLE = """
 :root { color-scheme: light; --ink: #1e293b; --soft: #64748b; --line: #e2e8f0; --accent: #2563eb; }
 * { box-sizing: border-box; }
 body { margin: 0 auto; max-width: 1080px; padding: 40px 24px 80px; background: #fff; color: var(--ink);
   font: 15px/1.55 system-ui, -apple-system, "Segoe UI", Roboto, "Helvetica Neue", Arial, sans-serif; }
-h1 { font-size: 26px; margin: 0 0 4px; letter-spacing: -.01em; }
+h1 { font-size: 26px; line-height: 1.25; margin: 0 0 6px; letter-spacing: -.01em; overflow-wrap: anywhere; }
 h2 { font-size: 18px; margin: 44px 0 14px; }
 p.lead { color: var(--soft); margin: 0 0 28px; overflow-wrap: anywhere; }
-.cards { display: grid; grid-template-columns: repeat(auto-fit, minmax(200px, 1fr)); gap: 14px; }
+.cards { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(220px, 100%), 1fr)); gap: 14px; }
 .card { border: 1px solid var(--line); border-radius: 12px; padding: 16px 18px; background: #f8fafc; }
 .card b { display: block; font-size: 30px; line-height: 1.2; font-variant-numeric: tabular-nums; }
 .card span { color: var(--soft); font-size: 13px; }
@@ -26,12 +24,13 @@ p.lead { color: var(--soft); margin: 0 0 28px; overflow-wrap: anywhere; }
 table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums; }
 th { text-align: right; font-weight: 600; color: var(--soft); font-size: 13px; border-bottom: 2px solid var(--line); }
 td { text-align: right; border-bottom: 1px solid var(--line); }
-th, td { padding: 7px 10px; white-space: nowrap; }
-th:first-child, td:first-child { text-align: left; padding-left: 0; }
-.bar { display: inline-block; position: relative; width: 150px; height: 10px; border-radius: 5px; background: #e2e8f0; }
+th, td { padding: 7px 9px; overflow-wrap: break-word; } td span { white-space: nowrap; }
+th:first-child, td:first-child { text-align: left; padding-left: 0; min-width: 112px; }
+td.long { text-align: left; min-width: 320px; overflow-wrap: anywhere; }
+.bar { display: inline-block; position: relative; width: 120px; height: 10px; border-radius: 5px; background: #e2e8f0; }
 .bar i { position: absolute; inset: 0 auto 0 0; border-radius: 5px; background: var(--accent); }
 .bar u { position: absolute; top: 3px; height: 4px; background: #0f172a; opacity: .55; border-radius: 2px; }
-.charts { display: grid; grid-template-columns: repeat(auto-fit, minmax(340px, 1fr)); gap: 20px; }
+.charts { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(340px, 100%), 1fr)); gap: 20px; }
 figure { margin: 0; }
 figure.chart { border: 1px solid var(--line); border-radius: 12px; padding: 14px 14px 10px; }
 figcaption { font-weight: 600; font-size: 14px; margin-bottom: 6px; }
@@ -40,55 +39,37 @@ svg text { font-size: 11px; fill: var(--soft); }
 svg .grid { stroke: #eef2f7; } svg .axis { stroke: #94a3b8; }
 .legend { display: flex; flex-wrap: wrap; gap: 4px 16px; font-size: 12px; color: var(--soft); min-height: 18px; }
 .key i { display: inline-block; width: 12px; height: 3px; margin-right: 6px; vertical-align: middle; }
-.videos { display: grid; grid-template-columns: repeat(auto-fit, minmax(300px, 1fr)); gap: 20px; }
+.videos { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(300px, 100%), 1fr)); gap: 20px; }
+.pairs { grid-template-columns: repeat(auto-fit, minmax(min(400px, 100%), 1fr)); }
 .videos .wide { grid-column: 1 / -1; }
 video { width: 100%; border-radius: 12px; background: #0f172a; display: block; }
 dl { display: grid; grid-template-columns: max-content 1fr; gap: 4px 18px; margin: 0; font-size: 13px; }
 dt { color: var(--soft); } dd { margin: 0; overflow-wrap: anywhere; }
+code, pre { font: 12.5px/1.5 ui-monospace, SFMono-Regular, Menlo, Consolas, monospace; overflow-wrap: anywhere; }
+pre { white-space: pre-wrap; margin: 8px 0 0; padding: 12px 14px; border-radius: 8px; background: #f8fafc; }
+details { margin-top: 12px; font-size: 13px; } summary { cursor: pointer; color: var(--accent); }
+p.note { color: var(--soft); font-size: 13px; margin: 10px 0 0; }
+@media (max-width: 640px) {
+  body { padding: 24px 16px 56px; }
+  h1 { font-size: 22px; } h2 { margin-top: 34px; }
+  thead { display: none; }
+  table, tbody, tr, td { display: block; }
+  tr { border: 1px solid var(--line); border-radius: 10px; padding: 8px 12px; margin-bottom: 10px; }
+  td, td:first-child { display: flex; justify-content: space-between; align-items: center; gap: 16px; border: 0;
+    padding: 3px 0; white-space: normal; overflow-wrap: anywhere; }
+  td:first-child { font-weight: 600; }
+  td::before { content: attr(data-label); color: var(--soft); font-size: 13px; font-weight: 400; text-align: left; }
+  td:first-child::before, td[data-label=""]::before { content: none; }
+  td.long { display: block; min-width: 0; } td.long::before { display: block; }
+  td[data-label=""] div, td .bar { width: 100%; } td:first-child { min-width: 0; }
+  dl { grid-template-columns: 1fr; gap: 0; } dd { margin-bottom: 10px; }
+}
 """
 
-_CURVES = (
-    ("Return of training episodes", "rollout/return"),
-    ("KL divergence per update", "update/kl"),
-    ("Share of clipped ratios", "update/clip_share"),
-    ("Entropy", "update/entropy"),
-    ("Loss of localisation", "localise/loss"),
-    ("Loss of cloning", "clone/loss"),
-)
-"""Learning curves after that of success: title, metric."""
-
-_CAPTIONS = {"grid": "Side by side", "best": "The quickest successes", "worst": "Failures"}
-
-
-def write_page(
-    path: Path,
-    report: Report,
-    *,
-    before: Report | None = None,
-    metrics: Path | None = None,
-    videos: Sequence[Path] = (),
-) -> None:
-    """Write `report.html`.
-
-    Args:
-        path: the file.
-        report: the results.
-        before: results on the same episodes before training, shown for comparison.
-        metrics: the run's metrics.jsonl, for the learning curves.
-        videos: MP4 files to embed; the first is shown in full width.
-    """
-    metadata = report.metadata
-    where = [str(metadata[name]) for name in ("checkpoint", "run") if name in metadata]
-    lead = " · ".join([*where, f"split {metadata.get('split', '–')}", f"{report.success.episodes} episodes"])
-    sections = [
-        _cards(report.overall, before.overall if before else None),
-        make_section("By family", _table("family", report.families, before.families if before else None)),
-        make_section("By task", _table("task", report.tasks, before.tasks if before else None)),
-        make_section("Learning curves", draw_learning_curves(read_metrics(metrics) if metrics else ())),
-        make_section("Videos", _videos(videos)),
-        make_section("Where these numbers come from", _details(metadata)),
-    ]
-    write_html(path, "Evaluation", lead, sections)
+_LONG = 60
+"""Characters of a table's cell that is set as a paragraph."""
+_WHOLE = re.compile(r"[\d.]+ %|\[[^\]]*\]")
+"""Parts of a cell that no line break divides: a percentage, an interval."""
 
 
 def write_html(path: Path, title: str, lead: str, sections: Sequence[str]) -> None:
@@ -107,10 +88,16 @@ def make_section(title: str, content: str) -> str:
 
 def format_percent(rate: Rate) -> str:
     """Format a rate with its interval, such as 83.2 % [78.1, 87.3]."""
-    return f"{100 * rate.rate:.1f} % [{100 * rate.low:.1f}, {100 * rate.high:.1f}]"
+    return f"{format_share(rate.rate)} {format_interval(rate)}"
 
 
-def _share(value: float) -> str:
+def format_interval(rate: Rate) -> str:
+    """Format the interval of a rate in percent, such as [78.1, 87.3]."""
+    return f"[{100 * rate.low:.1f}, {100 * rate.high:.1f}]"
+
+
+def format_share(value: float) -> str:
+    """Format a number of [0, 1], such as 83.2 %."""
     return f"{100 * value:.1f} %"
 
 
@@ -122,95 +109,32 @@ def make_bar(rate: Rate) -> str:
 
 
 def make_html_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Make an HTML table; cells must already be HTML; empty if there are no rows."""
+    """Make an HTML table; cells must already be HTML; empty if there are no rows.
+
+    On a narrow screen each row becomes a block, whose cells stand below each other beside their headings.
+    """
+    if not rows:
+        return ""
     head = "".join(f"<th>{escape(heading)}</th>" for heading in headings)
-    body = "".join(f"<tr>{''.join(f'<td>{cell}</td>' for cell in row)}</tr>" for row in rows)
-    return (
-        f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>' if rows else ""
-    )
+    body = "".join(_make_row(headings, row) for row in rows)
+    return f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
 
 
-def draw_learning_curves(metrics: Sequence[Mapping[str, Value]]) -> str:
-    """Draw success in training and in evaluations (with intervals), then the other curves that have values."""
-    iterations = [_number(row.get("iteration")) or 0.0 for row in metrics]
-
-    def column(name: str) -> list[float | None]:
-        return [_number(row.get(name)) for row in metrics]
-
-    evaluations = Series(
-        "evaluation, without noise",
-        iterations,
-        column("eval/success"),
-        column("eval/low"),
-        column("eval/high"),
-        dots=True,
-    )
-    training = Series("training, with exploration", iterations, column("rollout/success"))
-    charts = [draw_line_chart("Success", [training, evaluations], x_label="iteration", percent=True)]
-    for title, name in _CURVES:
-        values = column(name)
-        if any(values):  # with fixed noise the entropy is always 0
-            charts.append(draw_line_chart(title, [Series("", iterations, values)], x_label="iteration"))
-    drawn = "".join(charts)
-    return f'<div class="charts">{drawn}</div>' if drawn else ""
-
-
-def _cards(overall: Summary, before: Summary | None) -> str:
-    def card(value: str, label: str) -> str:
-        return f'<div class="card"><b>{value}</b><span>{label}</span></div>'
-
-    success, at_end = overall.success, overall.success_at_end
-    gained = "" if before is None else f"<br>before training {format_percent(before.success)}"
-    cards = (
-        card(_share(success.rate), f"success, 95 % interval {_share(success.low)} to {_share(success.high)}{gained}"),
-        card(_share(at_end.rate), f"success at the end, {_share(at_end.low)} to {_share(at_end.high)}"),
-        card(f"{overall.steps:.1f}", "control steps per episode"),
-        card(f"{overall.smoothness:.4f}", "roughness of actions (mean squared second difference)"),
-    )
-    return f'<div class="cards">{"".join(cards)}</div>'
-
-
-def _table(kind: str, summaries: Mapping[str, Summary], before: Mapping[str, Summary] | None) -> str:
-    headings = [kind, "", "success [95 %]", "at the end", "episodes", "steps", "roughness"]
-    rows: list[list[str]] = []
-    for name, summary in summaries.items():
-        figures = [f"{summary.success.episodes}", f"{summary.steps:.1f}", f"{summary.smoothness:.4f}"]
-        row = [
-            escape(name),
-            make_bar(summary.success),
-            format_percent(summary.success),
-            _share(summary.success_at_end.rate),
-        ]
-        rows.append([*row, *figures])
-        if before is not None:
-            rows[-1].insert(2, format_percent(before[name].success) if name in before else "–")
-    if before is not None:
-        headings.insert(2, "before")
-    return make_html_table(headings, rows)
-
-
-def _videos(videos: Sequence[Path]) -> str:
-    figures: list[str] = []
-    for number, path in enumerate(videos):
-        data = base64.b64encode(path.read_bytes()).decode()
-        player = (
-            f'<video controls loop muted playsinline preload="metadata" src="data:video/mp4;base64,{data}"></video>'
-        )
-        caption = _CAPTIONS.get(path.stem, path.stem.replace("_", " "))
-        wide = ' class="wide"' if number == 0 else ""
-        figures.append(f"<figure{wide}><figcaption>{escape(caption)}</figcaption>{player}</figure>")
-    return f'<div class="videos">{"".join(figures)}</div>' if figures else ""
-
-
-def _details(metadata: Mapping[str, object]) -> str:
-    def text(value: object) -> str:
-        if isinstance(value, Mapping):
-            return ", ".join(f"{name} {entry}" for name, entry in value.items())
-        return "–" if value is None else str(value)
-
-    rows = "".join(f"<dt>{escape(name)}</dt><dd>{escape(text(value))}</dd>" for name, value in metadata.items())
+def make_definitions(entries: Mapping[str, str]) -> str:
+    """Make an HTML list of names and values; the values must already be HTML; empty if there are none."""
+    rows = "".join(f"<dt>{escape(name)}</dt><dd>{value}</dd>" for name, value in entries.items())
     return f"<dl>{rows}</dl>" if rows else ""
 
 
-def _number(value: Value) -> float | None:
-    return float(value) if isinstance(value, int | float) else None
+def fold(summary: str, content: str) -> str:
+    """Fold HTML content below a line that unfolds it; empty if there is no content."""
+    return f"<details><summary>{escape(summary)}</summary>{content}</details>" if content else ""
+
+
+def _make_row(headings: Sequence[str], row: Sequence[str]) -> str:
+    cells: list[str] = []
+    for heading, cell in zip(headings, row, strict=True):
+        size = ' class="long"' if len(cell) > _LONG and "<" not in cell else ""
+        text = cell if "<" in cell else _WHOLE.sub(r"<span>\g<0></span>", cell)
+        cells.append(f'<td data-label="{escape(heading)}"{size}><div>{text}</div></td>')
+    return f"<tr>{''.join(cells)}</tr>"

@@ -19,6 +19,8 @@ from embodied_rl.rollout.runner import EpisodeRunner, Observer, RunningEpisode
 Ablation = Literal["none", "image", "instruction"]
 IN_DISTRIBUTION = "eval"
 """The split with the conditions of training, on seeds that training never sees."""
+TIME_LIMIT = "time limit"
+"""The kind of a failure of which only this is known."""
 
 
 @dataclass(frozen=True)
@@ -26,12 +28,14 @@ class EpisodeResult:
     """The result of one episode.
 
     Attributes:
+        split: the simulator's conditions, as `Episode.split`; those of an evaluation's split "eval" are "train".
         success: whether the goal held after any control step; success_at_end: after the last control step.
         steps: number of control steps.
         reward: undiscounted sum of rewards.
         smoothness: mean square of the second difference of the executed actions, in the simulator's units; 0 is smooth.
         initial_state: the numbered one that it began from, where the benchmark has such.
         simulator: the number of its simulator in the report's `simulators`; None in reports of older versions.
+        failure: kind of failure, "" after a success; None where the simulator does not tell why it ended the episode.
     """
 
     index: int
@@ -45,6 +49,7 @@ class EpisodeResult:
     smoothness: float
     initial_state: int | None = None
     simulator: int | None = None
+    failure: str | None = None
 
 
 def enumerate_episodes(
@@ -144,6 +149,7 @@ class _Tally:
     def __init__(self) -> None:
         self._reward, self._success, self._success_at_end = 0.0, False, False
         self._executed: list[Array] = []
+        self._failure: str | None = None
 
     def add(self, result: StepResult, row: int) -> None:
         """Add the executed steps of one chunk."""
@@ -153,6 +159,8 @@ class _Tally:
             self._success |= bool(result.success[row, :valid].any())
             self._success_at_end = bool(result.success[row, valid - 1])
         self._executed.append(np.array(result.executed[row, :valid], np.float64))
+        if result.terminated[row] or result.truncated[row]:
+            self._failure = name_failure(result, row)
 
     def finish(self, ended: RunningEpisode) -> EpisodeResult:
         return EpisodeResult(
@@ -166,7 +174,14 @@ class _Tally:
             reward=self._reward,
             smoothness=measure_smoothness(np.concatenate(self._executed)),
             initial_state=ended.episode.initial_state,
+            failure="" if self._success else self._failure,
         )
+
+
+def name_failure(result: StepResult, row: int) -> str | None:
+    """Return the simulator's text on why the episode that ended in `row` failed; else "time limit"; None if unknown."""
+    told = "" if result.failures is None else result.failures[int(np.flatnonzero(result.ended == row)[0])]
+    return told or (None if result.terminated[row] else TIME_LIMIT)
 
 
 def measure_smoothness(actions: Array) -> float:

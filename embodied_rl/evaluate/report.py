@@ -7,7 +7,10 @@
     steps, reward, smoothness                 means over episodes
     families: {name: as above}, tasks: {name: as above}
     metadata: {checkpoint, split, seed, commit, packages, episodes_sha256, …}
-    episodes: [{index, task, seed, split, success, …}]
+    episodes: [{index, task, seed, split, conditions, success, failure, …}]
+
+`split` is what was evaluated, "eval" or a held-out split; `conditions` is the simulator's name for it: those of "eval"
+are the conditions of training, "train", on seeds that training never sees.
 """
 
 import hashlib
@@ -43,8 +46,12 @@ class Rate:
 
     @staticmethod
     def from_outcomes(outcomes: Sequence[bool]) -> "Rate":
-        low, high = wilson_interval(sum(outcomes), len(outcomes))
-        return Rate(sum(outcomes) / max(1, len(outcomes)), low, high, len(outcomes))
+        return Rate.from_count(sum(outcomes), len(outcomes))
+
+    @staticmethod
+    def from_count(count: int, episodes: int) -> "Rate":
+        low, high = wilson_interval(count, episodes)
+        return Rate(count / max(1, episodes), low, high, episodes)
 
 
 @dataclass(frozen=True)
@@ -117,8 +124,12 @@ class Report:
             "families": {name: asdict(summary) for name, summary in self.families.items()},
             "tasks": {name: asdict(summary) for name, summary in self.tasks.items()},
             "metadata": self.metadata,
-            "episodes": [asdict(result) for result in self.episodes],
+            "episodes": [self._episode_to_dict(result) for result in self.episodes],
         }
+
+    def _episode_to_dict(self, result: EpisodeResult) -> dict[str, Any]:
+        split = self.metadata.get("split", result.split)
+        return asdict(result) | {"split": split, "conditions": result.split}
 
     @staticmethod
     def from_dict(content: Mapping[str, Any]) -> "Report":
@@ -133,7 +144,7 @@ class Report:
             families={str(name): _summary(entry) for name, entry in content["families"].items()},
             tasks={str(name): _summary(entry) for name, entry in content["tasks"].items()},
             metadata=dict(content["metadata"]),
-            episodes=tuple(freeze_config(EpisodeResult, {**entry}, "episodes") for entry in content["episodes"]),
+            episodes=tuple(_episode(entry) for entry in content["episodes"]),
         )
 
     def write(self, folder: Path) -> Path:
@@ -179,6 +190,12 @@ def hash_episodes(
 def select_settings(simulators: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Return those settings of simulators that decide what an episode is, without versions of packages."""
     return [{key: value for key, value in each.items() if key not in _VERSIONS} for each in simulators]
+
+
+def _episode(content: Mapping[str, Any]) -> EpisodeResult:
+    fields = {name: value for name, value in content.items() if name != "conditions"}
+    fields["split"] = content.get("conditions", content["split"])  # older reports have one name for both
+    return freeze_config(EpisodeResult, fields, "episodes")
 
 
 def _summary(content: Mapping[str, Any]) -> Summary:

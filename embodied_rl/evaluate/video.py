@@ -2,9 +2,9 @@
 
 import math
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import imageio_ffmpeg
@@ -54,8 +54,12 @@ def film_episodes(
     best: int = 2,
     worst: int = 2,
     seed: int = 0,
+    before: Mapping[int, Recording] | None = None,
 ) -> list[Path]:
-    """Repeat episodes of an evaluation and film them: `grid.mp4` (all tasks side by side), `best.mp4`, `worst.mp4`.
+    """Repeat episodes of an evaluation and film them.
+
+    The films are `grid.mp4` (all tasks side by side), `best.mp4`, `worst.mp4`, and `pair_<index>.mp4` for each episode
+    in `before`, with what happened then at its left.
 
     Args:
         actor: the policy that was evaluated.
@@ -66,29 +70,40 @@ def film_episodes(
         episodes: number of episodes in the grid; an evaluation begins with all families and tasks in turn.
         best, worst: number of best and of worst episodes.
         seed: seed of the policy's noise in the evaluation.
+        before: episode index → what another policy did in this episode, from `read_films`.
 
     Returns:
         Paths of the written videos; a video without episodes is left out.
     """
     failures, successes = choose_worst_and_best(results, worst, best)
+    before = before or {}
     shown = {"grid": list(results[:episodes]), "best": successes, "worst": failures}
-    wanted = {result.index: result for part in shown.values() for result in part}
-    if not wanted:
-        return []
-    envs = min(len(wanted), AT_ONCE)
-    with closing(build(envs)) as simulator:
-        listed = [Episode(r.index, r.task, r.seed, r.initial_state, split=r.split) for r in wanted.values()]
-        filmed = {r.episode.index: r for r in record_episodes(actor, simulator, listed, num_envs=envs, seed=seed)}
+    paired = [result for result in results if result.index in before]
+    filmed = record_results(actor, build, [*(result for part in shown.values() for result in part), *paired], seed=seed)
+    films = {name: [filmed[result.index] for result in part] for name, part in shown.items()}
+    films |= {f"pair_{r.index}": label_pair(before[r.index], filmed[r.index]) for r in paired}
     with explain_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
     paths: list[Path] = []
-    for name, part in shown.items():
+    for name, part in films.items():
         if part:
             paths.append(folder / f"{name}.mp4")
-            write_mp4(
-                paths[-1], tile_recordings([filmed[result.index] for result in part], spec.control_hz), spec.control_hz
-            )
+            write_mp4(paths[-1], tile_recordings(part, spec.control_hz), spec.control_hz)
     return paths
+
+
+def record_results(
+    actor: DeployedPolicy, build: Callable[[int], Simulator], results: Sequence[EpisodeResult], *, seed: int
+) -> dict[int, Recording]:
+    """Repeat the episodes of these results, each once, and return episode index → its recording."""
+    wanted = {result.index: result for result in results}
+    if not wanted:
+        return {}
+    envs = min(len(wanted), AT_ONCE)
+    with closing(build(envs)) as simulator:
+        listed = [Episode(r.index, r.task, r.seed, r.initial_state, split=r.split) for r in wanted.values()]
+        recorded = record_episodes(actor, simulator, listed, num_envs=envs, seed=seed)
+    return {recording.episode.index: recording for recording in recorded}
 
 
 def record_episodes(
@@ -154,6 +169,11 @@ class _Camera(Observer):
             return np.asarray(self._renderer.render(row, *self._size), np.uint8)
         image = np.asarray(next(iter(observation.images.values()))[place], np.uint8)
         return np.asarray(Image.fromarray(image).resize(self._size, Image.Resampling.NEAREST))
+
+
+def label_pair(before: Recording, after: Recording) -> list[Recording]:
+    """Return two recordings of one episode, with "before" and "after" in place of the instruction."""
+    return [replace(before, instruction="before"), replace(after, instruction="after")]
 
 
 def choose_worst_and_best(

@@ -263,6 +263,9 @@ class StepResult:
         final_observation: m rows, the last observation of the episodes that ended, or None when m = 0; see
             `SimulatorSpec.final_observation`. Images of terminated episodes are meaningless, unless the episode
             requested them (`Episode.final_picture`).
+        failures: m short texts, why each of the episodes in `ended` failed, such as "wrong object lifted", or "" if it
+            did not. Reports count equal texts, so a kind of failure has one text, without numbers. None if the
+            simulator cannot tell.
     """
 
     reward: Array
@@ -275,6 +278,7 @@ class StepResult:
     observation: Observation
     ended: Array = field(default_factory=lambda: np.zeros(0, np.int64))
     final_observation: Observation | None = None
+    failures: tuple[str, ...] | None = None
 
 
 @runtime_checkable

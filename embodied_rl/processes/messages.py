@@ -16,7 +16,7 @@ import numpy as np
 
 from embodied_rl.interfaces.sim import Array
 
-PROTOCOL = 3
+PROTOCOL = 4
 """Of the messages below and of the classes in `embodied_rl.interfaces.sim` that they hold; raised with each change."""
 
 

@@ -13,6 +13,8 @@ import numpy as np
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.sim import Observation, SimulatorSpec, StepResult
 
+LONGEST_FAILURE = 80
+"""Characters of a text in `StepResult.failures`."""
 _REMEDY = "embodied_rl.testing.contract.check_simulator tells what else is wrong with a simulator"
 
 
@@ -66,6 +68,8 @@ def check_result(spec: SimulatorSpec, result: Any, rows: int, executed: int) -> 
     _require((final is None) == (ended == 0), f"final_observation is None iff none ended; {ended} rows ended")
     if final is not None:
         check_observation(spec, final, ended)
+    if result.failures is not None:
+        _check_failures(result.failures, ended)
 
 
 def check_observation(spec: SimulatorSpec, observation: Any, rows: int | None) -> None:
@@ -111,6 +115,14 @@ def _check_instructions(texts: Any, rows: int | None) -> None:
     listed = isinstance(texts, tuple | list) and all(isinstance(text, str) for text in texts)
     _require(listed, "instruction must be a tuple of texts, one for each environment")
     _require(rows in (None, len(texts)), f"{len(texts)} instructions for {rows} rows")
+
+
+def _check_failures(texts: Any, ended: int) -> None:
+    listed = isinstance(texts, tuple) and all(isinstance(text, str) for text in texts)
+    _require(listed, "failures must be a tuple of texts, one for each row in `ended`, or None")
+    _require(len(texts) == ended, f"{len(texts)} failures for {ended} rows in `ended`")
+    longest = max(map(len, texts), default=0)
+    _require(longest <= LONGEST_FAILURE, f"a failure of {longest} characters; at most {LONGEST_FAILURE} name its kind")
 
 
 def _check_array(name: str, array: Any, shape: tuple[int, ...], dtype: Any) -> None:

@@ -7,6 +7,7 @@ import re
 import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import count
@@ -27,6 +28,8 @@ _TIME = "%Y%m%d-%H%M%S"
 _CLONES = re.compile(r"^eval_episodes:", re.MULTILINE)
 """A key that `sft` has and `train` has not; these two commands make run folders."""
 _WRITTEN_BEFORE = ("config.yaml", "overrides.txt", "git.diff", provenance.FILE, PLAN, lock.FILE)
+_MADE: ContextVar[list[Path] | None] = ContextVar("made", default=None)
+"""The list of `note_new_folders`, while one is kept."""
 _UNCLEAR = "Restore the file or remove that folder; or name the run with resume=<its folder>."
 _STATE_FILES = "checkpoints/[0-9]*/state.json"
 
@@ -162,6 +165,25 @@ def make_evaluation_folder(parent: Path, split: str, now: datetime | None = None
         return _claim(parent / f"{split}_{_format_time(now)}")
 
 
+@contextmanager
+def note_new_folders() -> Iterator[list[Path]]:
+    """Yield a list that gets each folder of a run or an evaluation that this process makes; a context manager."""
+    made: list[Path] = []
+    token = _MADE.set(made)
+    try:
+        yield made
+    finally:
+        _MADE.reset(token)
+
+
+def note_folder(path: Path) -> Path:
+    """Add a folder of a run or an evaluation to the list of `note_new_folders`, if one is kept; return the folder."""
+    made = _MADE.get()
+    if made is not None:
+        made.append(path)
+    return path
+
+
 def _claim(base: Path) -> Path:
     for number in count(1):
         path = base if number == 1 else base.with_name(f"{base.name}_{number}")
@@ -169,7 +191,7 @@ def _claim(base: Path) -> Path:
             path.mkdir()
         except FileExistsError:
             continue
-        return path
+        return note_folder(path)
     raise AssertionError("count() does not end")
 
 

@@ -6,11 +6,13 @@ import platform
 import shlex
 import subprocess
 import sys
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from functools import cache
 from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.runs.atomic_write import write_text
@@ -18,6 +20,8 @@ from embodied_rl.runs.atomic_write import write_text
 FILE = "provenance.json"
 """In a run's folder."""
 
+NOTED_PACKAGES = ("embodied-rl", "torch", "numpy", "mujoco", "safetensors", "transformers")
+"""Those whose versions a report names; a run's own file has all."""
 _GIT_SECONDS = 10
 _PACKAGE = Path(__file__).resolve().parents[1]
 
@@ -31,8 +35,10 @@ class Provenance:
         dirty: whether tracked files differed from that commit; the difference is in `git.diff`.
         packages: distribution → version of all installed distributions.
         hardware: cores, cpu, memory in GiB, operating system, and accelerators if any.
-        command: the command line, quoted for a shell.
+        command: the command line as typed, quoted for a shell.
         started: UTC, ISO 8601.
+        load: of the machine when the process began: processes that wanted a core, means over 1, 5 and 15 minutes; None
+            where the system does not say.
     """
 
     commit: str | None
@@ -42,6 +48,7 @@ class Provenance:
     hardware: dict[str, str | int | float]
     command: str
     started: str
+    load: list[float] | None = None
 
 
 def gather_provenance(source: Path = _PACKAGE) -> tuple[Provenance, str]:
@@ -53,8 +60,9 @@ def gather_provenance(source: Path = _PACKAGE) -> tuple[Provenance, str]:
         python=platform.python_version(),
         packages=list_package_versions(),
         hardware=describe_hardware(),
-        command=shlex.join(sys.argv),
-        started=datetime.now(UTC).isoformat(timespec="seconds"),
+        command=describe_command(),
+        started=tell_time(),
+        load=measure_load(),
     )
     return provenance, difference
 
@@ -68,8 +76,8 @@ def write_provenance(folder: Path, source: Path = _PACKAGE) -> Provenance:
     return provenance
 
 
-def add_note(folder: Path, text: str) -> None:
-    """Add a note to a run folder's provenance, with the time, this command line and the commit, under "notes".
+def read_provenance(folder: Path) -> dict[str, Any]:
+    """Read a run folder's provenance; empty if there is none.
 
     Raises:
         UserError: the file is damaged.
@@ -77,11 +85,56 @@ def add_note(folder: Path, text: str) -> None:
     file = folder / FILE
     try:
         said = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
-        notes = [*said.get("notes", ())]
-    except (ValueError, AttributeError, TypeError) as error:
+        if not isinstance(said, dict):
+            raise TypeError(f"a {type(said).__name__} stands where names should")
+    except (ValueError, TypeError) as error:
         raise UserError(f"{file} is damaged: {error}. Remove it to go on.") from error
-    now, commit = datetime.now(UTC).isoformat(timespec="seconds"), read_git_state(_PACKAGE)[0]
-    notes.append({"time": now, "note": text, "command": shlex.join(sys.argv), "commit": commit})
+    return said
+
+
+def select_for_report(said: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the entries of a provenance that reports publish: of all packages only `NOTED_PACKAGES`."""
+    names = ("commit", "dirty", "python", "hardware", "command", "started", "load", "notes")
+    packages = said.get("packages") or {}
+    noted = {name: packages[name] for name in NOTED_PACKAGES if name in packages}
+    return {name: said[name] for name in names if name in said} | {"packages": noted}
+
+
+def describe_command() -> str:
+    """Return this process's command line as it was typed, quoted for a shell."""
+    program, *words = sys.argv
+    path = Path(program)
+    name = f"python -m {path.parent.name}" if path.name == "__main__.py" else path.name
+    return " ".join([name, *map(shlex.quote, words)])
+
+
+def tell_time() -> str:
+    """Return the present time in UTC, ISO 8601, to the second."""
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def measure_load() -> list[float] | None:
+    """Return the machine's load, means over 1, 5 and 15 minutes; None where the system does not say."""
+    try:
+        return [round(value, 2) for value in os.getloadavg()]
+    except (OSError, AttributeError):  # Windows has no such function
+        return None
+
+
+def add_note(folder: Path, text: str) -> None:
+    """Add a note to a run folder's provenance, with the time, this command line and the commit, under "notes".
+
+    Raises:
+        UserError: the file is damaged.
+    """
+    file = folder / FILE
+    said = read_provenance(folder)
+    try:
+        notes = [*said.get("notes", ())]
+    except TypeError as error:
+        raise UserError(f"{file} is damaged: {error}. Remove it to go on.") from error
+    commit = read_git_state(_PACKAGE)[0]
+    notes.append({"time": tell_time(), "note": text, "command": describe_command(), "commit": commit})
     write_text(file, json.dumps({**said, "notes": notes}, indent=2) + "\n")
 
 

@@ -3,17 +3,20 @@
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 from embodied_rl.actors.embodiment import Embodiment
 from embodied_rl.actors.kinds import deploy_actor
 from embodied_rl.config.next_command import make_next_command
 from embodied_rl.config.schema import SftConfig
 from embodied_rl.evaluate.benchmark import describe_simulator
-from embodied_rl.evaluate.page import format_percent, write_page
+from embodied_rl.evaluate.page import format_percent
 from embodied_rl.evaluate.protocol import EpisodeResult, enumerate_episodes, evaluate_policy
 from embodied_rl.evaluate.report import Report
+from embodied_rl.evaluate.report_page import write_page
 from embodied_rl.evaluate.video import film_episodes
 from embodied_rl.interfaces.policy import Actor, FlowBackbone
+from embodied_rl.runs import provenance
 from embodied_rl.runs.folder import RunFolder
 from embodied_rl.runs.metrics_file import MetricsWriter
 from embodied_rl.simulators.kind import SimulatorKind
@@ -54,10 +57,27 @@ def evaluate_clone(
     envs = min(config.sim.num_envs, AT_ONCE)
     with closing(kind.inline(envs, "evaluation")) as handle:
         results = evaluate_policy(actor, [handle], kind.spec, episodes, 0, envs, embodiment.executed)
-    told = {"run": str(folder.path), "split": "eval", "simulators": [describe_simulator(kind, kind.spec)]}
+    told = describe_cloning(config, folder) | {"simulators": [describe_simulator(kind, kind.spec)]}
     found = Report.from_results(results, kind.spec, told)
     found.write(folder.path)
     return actor, results, found
+
+
+def describe_cloning(config: SftConfig, folder: RunFolder) -> dict[str, Any]:
+    """Return a report's metadata: what was cloned from what, from which source, on which machine."""
+    return {
+        "kind": "cloning",
+        "run": str(folder.path),
+        "policy": config.policy.name,
+        "source": config.dataset or "the scripted operator",
+        "simulator": config.sim.name,
+        "split": "eval",
+        "task": config.task,
+        "seed": config.seed,
+        **provenance.select_for_report(provenance.read_provenance(folder.path)),
+        "finished": provenance.tell_time(),
+        "load_at_end": provenance.measure_load(),
+    }
 
 
 def finish_cloning(
@@ -73,7 +93,8 @@ def finish_cloning(
     if kind.spec.cameras or hasattr(kind.simulator, "render"):
         print("Filming", flush=True)
         videos = film_episodes(actor, kind.build, kind.spec, results, folder.videos)
-    write_page(folder.path / PAGE, found, metrics=folder.metrics, videos=videos)
+    settings = folder.config.read_text(encoding="utf-8")
+    write_page(folder.path / PAGE, found, metrics=folder.metrics, videos=videos, configuration=settings)
     rows = {"all families": found.overall, **found.families}
     return [
         "",

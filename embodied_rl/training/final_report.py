@@ -3,13 +3,17 @@
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 from embodied_rl.assembly.build import POLICY
 from embodied_rl.evaluate.benchmark import describe_simulator
-from embodied_rl.evaluate.page import format_percent, write_page
+from embodied_rl.evaluate.kept_films import KEPT, keep_film, read_films
+from embodied_rl.evaluate.page import format_percent
 from embodied_rl.evaluate.protocol import EpisodeResult
 from embodied_rl.evaluate.report import Report
-from embodied_rl.evaluate.video import film_episodes
+from embodied_rl.evaluate.report_page import write_page
+from embodied_rl.evaluate.video import film_episodes, record_results
+from embodied_rl.runs import provenance
 from embodied_rl.runs.atomic_write import explain_errors
 from embodied_rl.runs.log import RunLog
 from embodied_rl.runs.metrics_file import Value, find_first_reached, read_metrics
@@ -17,6 +21,8 @@ from embodied_rl.training.trainer import Trainer
 
 PAGE = "report.html"
 """The last thing that a run writes: where it stands, nothing is left to do."""
+BEFORE = "before"
+"""Folder of the films of before training, in the run's folder of videos."""
 MILESTONES = (0.7, 0.9, 0.95)
 _BUSY = ("busy/simulators", "busy/policy", "busy/learner")
 _PACE = ("iteration", "iteration_predicted", *_BUSY)
@@ -24,8 +30,7 @@ _PACE = ("iteration", "iteration_predicted", *_BUSY)
 
 def write_report(trainer: Trainer, results: Sequence[EpisodeResult], name: str) -> Report:
     """Return the report of a run's evaluation, and write it to `eval/<name>/report.json` on the first rank."""
-    described = [describe_simulator(trainer.kind, trainer.spec)] if trainer.ranks.rank == 0 else []
-    told = {"run": str(trainer.folder.path), "when": name, "split": "eval", "simulators": described}
+    told = describe_training(trainer, name) if trainer.ranks.rank == 0 else {}
     found = Report.from_results(results, trainer.spec, told)
     if trainer.ranks.rank == 0:
         folder = trainer.folder.evaluations / name
@@ -33,6 +38,34 @@ def write_report(trainer: Trainer, results: Sequence[EpisodeResult], name: str) 
             folder.mkdir(exist_ok=True)
         found.write(folder)
     return found
+
+
+def describe_training(trainer: Trainer, when: str) -> dict[str, Any]:
+    """Return a report's metadata: what was trained, in what, from which source, on which machine."""
+    config = trainer.config
+    said = provenance.select_for_report(provenance.read_provenance(trainer.folder.path))
+    return {
+        "kind": "training",
+        "run": str(trainer.folder.path),
+        "when": when,
+        "policy": config.policy.name,
+        "algorithm": config.algo.name,
+        "simulator": config.sim.name,
+        "split": "eval",
+        "seed": config.seed,
+        **said,
+        "finished": provenance.tell_time(),
+        "load_at_end": provenance.measure_load(),
+        "seconds": trainer.totals.seconds,
+        "simulators": [describe_simulator(trainer.kind, trainer.spec)],
+    }
+
+
+def film_before(trainer: Trainer, results: Sequence[EpisodeResult]) -> None:
+    """Film some episodes of the evaluation before training; each rank films its share of them."""
+    mine = results[:KEPT][trainer.ranks.rank :: trainer.ranks.size]
+    for recording in record_results(trainer.actor, trainer.kind.build, mine, seed=0).values():
+        keep_film(trainer.folder.videos / BEFORE, recording, trainer.spec.control_hz)
 
 
 def finish_run(trainer: Trainer, log: RunLog) -> list[str]:
@@ -48,8 +81,13 @@ def finish_run(trainer: Trainer, log: RunLog) -> list[str]:
     folder = trainer.folder.path
     after.write(folder)
     log.begin_phase("filming", announce=True)
-    videos = film_episodes(trainer.actor, trainer.kind.build, trainer.spec, results, folder / "videos")
-    write_page(folder / PAGE, after, before=before, metrics=trainer.folder.metrics, videos=videos)
+    kept = read_films(trainer.folder.videos / BEFORE, before.episodes)
+    place = trainer.folder.videos
+    videos = film_episodes(trainer.actor, trainer.kind.build, trainer.spec, results, place, before=kept)
+    settings = trainer.folder.config.read_text(encoding="utf-8")
+    write_page(
+        folder / PAGE, after, before=before, metrics=trainer.folder.metrics, videos=videos, configuration=settings
+    )
     return summarise_run(before, after, folder, videos, read_metrics(trainer.folder.metrics))
 
 

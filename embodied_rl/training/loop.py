@@ -9,7 +9,7 @@ from embodied_rl.ranks.collective import Ranks
 from embodied_rl.ranks.launch import Stopped, raise_on_signals, stop_on_signals
 from embodied_rl.runs.folder import RunFolder
 from embodied_rl.runs.log import RunLog, open_log
-from embodied_rl.training.final_report import finish_run, write_report
+from embodied_rl.training.final_report import film_before, finish_run, write_report
 from embodied_rl.training.forecast import Forecast
 from embodied_rl.training.parts import Parts, assemble_parts
 from embodied_rl.training.trainer import Trainer
@@ -66,11 +66,14 @@ def learn(parts: Parts, stop_requested: Callable[[], bool]) -> None:
 
 
 def evaluate_before(trainer: Trainer, log: RunLog) -> float:
-    """Evaluate a new run before it trains, and write the report. Return the seconds it took."""
+    """Evaluate a new run before it trains, write the report, and film. Return the seconds it took."""
     began = time.perf_counter()
     log.begin_phase("evaluating before training", announce=True)
     with raise_on_signals(trainer.ranks):
-        write_report(trainer, trainer.evaluate(trainer.config.train.final_episodes, "report"), "before")
+        results = trainer.evaluate(trainer.config.train.final_episodes, "report")
+        write_report(trainer, results, "before")
+        log.begin_phase("filming before training", announce=True)
+        film_before(trainer, results)
     return time.perf_counter() - began
 
 

@@ -12,6 +12,8 @@ from omegaconf import OmegaConf
 from embodied_rl.cli import table
 from embodied_rl.config import schema
 from embodied_rl.config.freeze import freeze_config
+from embodied_rl.runs.folder import RunFolder
+from embodied_rl.runs.provenance import describe_command
 
 
 @pytest.fixture
@@ -116,6 +118,37 @@ def test_a_sweep_runs_every_combination(run, received, tmp_path) -> None:
     assert received[0].run.experiment == "toy_run"
     assert received[3].run.overrides == ("experiment=toy_run", "seed=1", "algo.lr=0.2")
     assert len(list((tmp_path / "runs" / "sweeps").rglob("multirun.yaml"))) == 1
+
+
+def test_a_sweep_ends_with_a_comparison_of_its_runs(run, monkeypatch, tmp_path) -> None:
+    """The comparison gets the folders that these runs made and no others, and the sweep's own."""
+    compared: list = []
+
+    def body(config) -> None:
+        RunFolder.create(config.run.root, config.run.experiment, config.seed)
+
+    recorder = SimpleNamespace(run=body, compare=lambda *told: compared.append(told))
+    monkeypatch.setitem(sys.modules, "recorder", recorder)
+    command = replace(table.COMMANDS["train"], body="recorder:run", compare="recorder:compare")
+    monkeypatch.setitem(table.COMMANDS, "train", command)
+    run("train", "experiment=toy_run", "seed=7")
+    assert compared == [], "one run is no sweep"
+    assert run("train", "experiment=toy_run", "seed=0,1", "-m")[0] == 0
+    ((folders, record),) = compared
+    assert [RunFolder(folder).seed for folder in folders] == [0, 1]
+    assert record.resolve().parent == (tmp_path / "runs" / "sweeps").resolve() and (record / "multirun.yaml").is_file()
+
+
+def test_a_run_of_a_sweep_knows_what_was_typed(run, monkeypatch) -> None:
+    """Hydra reads the process's arguments, and is given others than the user typed."""
+    seen: list = []
+    monkeypatch.setitem(sys.modules, "recorder", SimpleNamespace(run=lambda config: seen.append(describe_command())))
+    command = replace(table.COMMANDS["train"], body="recorder:run", compare=None)
+    monkeypatch.setitem(table.COMMANDS, "train", command)
+    monkeypatch.setattr(sys, "argv", ["/opt/bin/embodied-rl", "train", "experiment=toy_run", "seed=0,1", "-m"])
+    run("train", "experiment=toy_run", "seed=0,1", "-m")
+    assert seen == ["embodied-rl train experiment=toy_run seed=0,1 -m"] * 2
+    assert sys.argv[0] == "/opt/bin/embodied-rl"
 
 
 def test_a_sweep_over_words(run, received) -> None:

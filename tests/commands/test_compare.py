@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from embodied_rl.commands.compare import average_curve, average_seeds, read_entry, run
+from embodied_rl.commands.compare import average_curve, average_seeds, compare_sweep, read_entry, run
 from embodied_rl.config.schema import CompareConfig
 from embodied_rl.evaluate.protocol import EpisodeResult
 from embodied_rl.evaluate.report import Report
@@ -152,3 +152,38 @@ def test_labels_name_what_differs_and_the_rest_once(make_run, tmp_path, capsys):
     assert [next(i for i, line in enumerate(lines) if line.startswith(f"| {label} |")) for label in labels]
     assert any(line.startswith("| algo.epochs=2 | 2 |") for line in lines), "the group, over seeds"
     assert f"| algo.epochs=2 seed 1 | demo {' '.join(shared)} algo.epochs=2 |" in lines
+
+
+@pytest.fixture
+def make_reported(make_run, tmp_path):
+    """A run folder with a report of its own, as a finished run has it."""
+    for name in ("sweep", "alone"):
+        (tmp_path / name).mkdir()
+
+    def make(seed, outcomes, overrides=()):
+        path = make_run("demo", seed, outcomes, overrides)
+        next(path.glob("eval/*/report.json")).rename(path / "report.json")
+        return path
+
+    return make
+
+
+def test_a_sweep_is_compared_in_its_own_folder_over_seeds_too(make_reported, tmp_path, capsys):
+    rates = ([1, 1, 1, 0], [1, 1, 0, 0], [1, 0, 0, 0])
+    compare_sweep([make_reported(seed, outcomes) for seed, outcomes in enumerate(rates)], tmp_path / "sweep")
+    printed = capsys.readouterr().out
+    assert (tmp_path / "sweep" / "compare.md").read_text() in printed
+    assert "| demo | 3 | 50.0 % [0.0, 100.0] |" in printed, "50 % ± 62: Student's interval of three seeds, clipped"
+    html = (tmp_path / "sweep" / "compare.html").read_text()
+    assert "demo seed 2" in html and "mean success" in html
+
+
+def test_a_run_of_a_sweep_without_a_report_is_named(make_reported, make_run, tmp_path, capsys):
+    stopped = make_run("demo", 7, [1, 1])
+    reported = [make_reported(seed, [1, 0], [f"algo.epochs={seed + 1}"]) for seed in (0, 1)]
+    compare_sweep([*reported, stopped, reported[0]], tmp_path / "sweep")
+    printed = capsys.readouterr().out
+    assert f"{stopped} has no report and is not compared." in printed
+    assert printed.count("| algo.epochs=1 seed 0 |") >= 1 and "(1)" not in printed and "seed 7" not in printed
+    compare_sweep([reported[0], stopped], tmp_path / "alone")
+    assert not [*(tmp_path / "alone").iterdir()]

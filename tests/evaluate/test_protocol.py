@@ -5,9 +5,9 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from embodied_rl.evaluate.protocol import enumerate_episodes, evaluate_policy, measure_smoothness
+from embodied_rl.evaluate.protocol import enumerate_episodes, evaluate_policy, measure_smoothness, name_failure
 from embodied_rl.evaluate.video import record_episodes
-from embodied_rl.interfaces.sim import Episode, NotFinite
+from embodied_rl.interfaces.sim import Episode, NotFinite, StepResult
 from embodied_rl.processes.handle import WorkerDied
 
 ARRANGEMENTS = [(1, 1), (1, 7), (2, 3), (3, 16), (4, 64)]
@@ -217,3 +217,34 @@ def test_smoothness_of_an_episode_is_that_of_its_executed_steps(spec, make_actor
     actions = np.concatenate(chunks)[: result.steps].astype(np.float64)
     second = actions[2:] - 2 * actions[1:-1] + actions[:-2]
     assert result.smoothness == pytest.approx((second**2).mean())
+
+
+@pytest.mark.parametrize("tells", [None, "wrong colour", ""])
+def test_failures_have_the_simulators_words_or_the_time_limit(spec, make_actor, make_handles, executed, tells):
+    """Every episode of this simulator that fails does so at its time limit."""
+
+    class Telling(type(make_handles(1, 1)[0].simulator)):
+        def step(self, actions, next_episodes):
+            result = super().step(actions, next_episodes)
+            texts = tuple("" if result.terminated[row] else f"{tells} {row}" for row in result.ended)
+            result.failures = None if tells is None else texts if tells else ("",) * len(texts)
+            return result
+
+    handle = make_handles(1, 1)[0]
+    handle.simulator = Telling(3)
+    results = evaluate_policy(make_actor(), [handle], spec, enumerate_episodes(spec, "eval", 24), 3, 3, executed)
+    assert {result.failure for result in results if result.success} == {""}
+    found = {result.failure for result in results if not result.success}
+    assert found == ({f"wrong colour {row}" for row in range(3)} if tells else {"time limit"})
+
+
+def test_an_episode_that_its_simulator_ends_without_a_word_is_not_explained():
+    def ended(terminated, failures):
+        empty = dict.fromkeys(("reward", "success", "steps", "executed", "source", "observation"), np.zeros(0))
+        flags = np.array([False, terminated]), np.array([False, not terminated])
+        return StepResult(**empty, terminated=flags[0], truncated=flags[1], ended=np.array([1]), failures=failures)
+
+    assert name_failure(ended(True, None), 1) is None
+    assert name_failure(ended(True, ("",)), 1) is None
+    assert name_failure(ended(True, ("fell over",)), 1) == "fell over"
+    assert name_failure(ended(False, None), 1) == "time limit"

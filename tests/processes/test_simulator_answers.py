@@ -88,6 +88,32 @@ def test_an_ended_episode_without_its_last_observation_is_refused(change: str) -
             handle.submit("step", ACTIONS, EPISODES).result()
 
 
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ("texts", "4 failures for 0 rows"),
+        ("list", "failures must be a tuple of texts"),
+        ("numbers", "failures must be a tuple of texts"),
+    ],
+)
+def test_failures_are_texts_one_for_each_episode_that_ended(change: str, message: str) -> None:
+    with pytest.raises(UserError, match=f"the simulator's step: {message}"):
+        call(InlineHandle(partial(Changed, 3, "step", "failures", change)), "step")
+
+
+def test_a_failure_is_a_kind_and_no_story() -> None:
+    class Chatty(FakeSimulator):
+        def step(self, actions, next_episodes):
+            result = super().step(actions, next_episodes)
+            return replace(result, failures=("x" * 81,) * len(result.ended))
+
+    handle = InlineHandle(lambda: Chatty(3))
+    handle.submit("reset", EPISODES).result()
+    with pytest.raises(UserError, match="a failure of 81 characters; at most 80"):
+        for _ in range(20):
+            handle.submit("step", ACTIONS, EPISODES).result()
+
+
 @pytest.mark.parametrize("part", ["reward", "privileged"])
 def test_nothing_is_spread_over_a_rollout(part: str) -> None:
     """A column of rewards, or of privileged state, would fill every entry of its row."""

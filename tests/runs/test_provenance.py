@@ -62,6 +62,25 @@ def test_packages_hardware_and_command_are_noted(tmp_path):
     assert not (tmp_path / "git.diff").exists()
 
 
+@pytest.mark.parametrize(
+    ("program", "expected"),
+    [("/opt/bin/embodied-rl", "embodied-rl"), ("/opt/lib/embodied_rl/__main__.py", "python -m embodied_rl")],
+)
+def test_the_command_is_told_as_it_was_typed(monkeypatch, program, expected):
+    monkeypatch.setattr("sys.argv", [program, "train", "task=put it", "seed=0,1", "-m"])
+    assert provenance.describe_command() == f"{expected} train 'task=put it' seed=0,1 -m"
+
+
+def test_a_report_names_the_packages_that_matter(tmp_path):
+    began = asdict(provenance.write_provenance(tmp_path, tmp_path))
+    said = provenance.select_for_report(provenance.read_provenance(tmp_path))
+    assert said["packages"]["numpy"] == version("numpy") and len(said["packages"]) < len(began["packages"])
+    assert {name: said[name] for name in ("commit", "command", "started", "load", "hardware")} == {
+        name: began[name] for name in ("commit", "command", "started", "load", "hardware")
+    }
+    assert provenance.read_provenance(tmp_path / "elsewhere") == {}
+
+
 def test_notes_are_added_to_what_is_there(tmp_path):
     began = asdict(provenance.write_provenance(tmp_path))
     provenance.add_note(tmp_path, "first")
@@ -72,8 +91,9 @@ def test_notes_are_added_to_what_is_there(tmp_path):
     assert {"time", "command", "commit"} <= notes[0].keys()
 
 
-def test_a_damaged_file_takes_no_note(tmp_path):
-    (tmp_path / "provenance.json").write_text("[")
+@pytest.mark.parametrize("content", ["[", "[]"])
+def test_a_damaged_file_takes_no_note(tmp_path, content):
+    (tmp_path / "provenance.json").write_text(content)
     with pytest.raises(ValueError, match=r"provenance\.json is damaged"):
         provenance.add_note(tmp_path, "lost")
-    assert (tmp_path / "provenance.json").read_text() == "["
+    assert (tmp_path / "provenance.json").read_text() == content

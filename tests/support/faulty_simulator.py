@@ -58,6 +58,9 @@ CHANGES: dict[str, Any] = {
     "double": lambda array: array.astype(np.float64),
     "objects": lambda array: array.astype(object),
     "fewer": lambda rows: rows[:-1],
+    "texts": lambda _: ("", "", "", ""),
+    "list": lambda _: ["dropped"],
+    "numbers": lambda _: (0, 1, 2),
     "more": lambda observation: observation and observation.select([0, *range(len(observation))]),
 }
 

@@ -9,9 +9,12 @@ LIFTED = 0.08  # metres, height of a picked object's centre
 IN_ZONE = 0.045  # metres from the zone's centre, on each axis
 ON_PLATE, IN_BOWL = 0.045, 0.042  # metres from the centre
 ON_TABLE, RELEASED = 0.03, 0.055  # height of a centre; opening of the gripper
+RAISED = 0.045  # height of a centre that no object has while it lies or leans
 PRESSED, CAP_TOP = -0.007, 0.035  # metres, travel of a cap, and the height of its top at rest
 
 _KINDS = ("pick", "zone", "plate", "bowl", "press")
+_WRONG = ("wrong object lifted", *["wrong object placed"] * 3, "wrong button pressed")
+"""Failures that end an episode, in the order of `_KINDS`."""
 
 
 class Goals:
@@ -19,6 +22,7 @@ class Goals:
 
     Attributes:
         position: [n, 2] metres, centre of the goal's fixture. rewarded: [n], whether success was already rewarded.
+        raised: bool [n], whether the target was ever in the air.
         displaced_at: [n], control step at which the target jumps, -1 for never.
     """
 
@@ -27,7 +31,7 @@ class Goals:
         self._target = np.zeros(num_envs, np.int64)
         self._goal = np.zeros(num_envs, np.int64)
         self.position = np.zeros((num_envs, 2))
-        self.rewarded = np.zeros(num_envs, bool)
+        self.rewarded, self.raised = np.zeros(num_envs, bool), np.zeros(num_envs, bool)
         self.displaced_at = np.full(num_envs, -1)
         self._rows = np.arange(num_envs)
 
@@ -35,7 +39,7 @@ class Goals:
         """Set a row's goal to that of an episode; fixtures [6, 2] metres."""
         name = layout.family if layout.family in ("pick", "press") else FIXTURES[layout.goal]
         self._kind[row], self._target[row], self._goal[row] = _KINDS.index(name), layout.target, layout.goal
-        self.rewarded[row] = False
+        self.rewarded[row] = self.raised[row] = False
         self.displaced_at[row] = -1 if layout.displacement is None else layout.displacement[0]
         self.move(row, fixtures)
 
@@ -69,6 +73,7 @@ class Goals:
         Args:
             objects: [n, 3, 3] metres, centres. caps: [n, 2] metres, travel. width: [n] metres, of the gripper.
         """
+        self.raised |= objects[self._rows, self._target, 2] > RAISED
         offset = objects[:, :, :2] - self.position[:, None]
         distance = np.hypot(offset[..., 0], offset[..., 1])
         down = objects[:, :, 2] < ON_TABLE
@@ -83,3 +88,30 @@ class Goals:
         done = by_kind[self._kind, self._rows]
         success = done[self._rows, self._target]
         return success, (done.sum(axis=1) - success) > 0
+
+    def explain_failure(self, row: int, place: Array, terminated: bool) -> str:
+        """Say why the episode of a row failed; "" if it reached its goal.
+
+        Args:
+            row: of the environment.
+            place: [3] metres, centre of the object to be moved.
+            terminated: whether the episode failed before its time limit.
+        """
+        if self.rewarded[row]:
+            return ""
+        if terminated:
+            return _WRONG[self._kind[row]]
+        return f"time limit: {self._explain_lateness(row, place)}"
+
+    def _explain_lateness(self, row: int, place: Array) -> str:
+        kind = _KINDS[self._kind[row]]
+        if kind == "press":
+            return "button not pressed"
+        if not self.raised[row]:
+            return "object never lifted"
+        if place[2] >= ON_TABLE:
+            return "object not lifted high enough" if kind == "pick" else "object not put down"
+        near = kind != "pick" and np.hypot(*(place[:2] - self.position[row])) < (
+            IN_BOWL if kind == "bowl" else ON_PLATE
+        )
+        return "object not released" if near else "object dropped"

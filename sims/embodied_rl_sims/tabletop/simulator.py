@@ -76,6 +76,7 @@ class Tabletop:
         if len(result.ended):
             wanted = result.truncated | find_final_pictures(self._episode)
             result.final_observation = self._observe(result.ended, wanted)
+            result.failures = self._explain_failures(result)
             for row in result.ended:
                 self._begin(int(row), next_episodes[row])
         result.observation = self._observe()
@@ -89,6 +90,7 @@ class Tabletop:
             "clock": self._clock.copy(),
             "episode": np.array([_pack(episode) for episode in self._episode]),
             "rewarded": self._goals.rewarded.copy(),
+            "raised": self._goals.raised.copy(),
         }
 
     def restore(self, state: dict[str, Array]) -> Observation:
@@ -99,6 +101,7 @@ class Tabletop:
             self._goals.move(row, self._bodies.fixtures(row))
         self._command[:], self._clock[:] = state["command"], state["clock"]
         self._goals.rewarded[:] = state["rewarded"]
+        self._goals.raised[:] = state.get("raised", False)  # snapshots of earlier versions lack it
         if self._progress is not None:
             self._progress.restore(state["progress"])
         return self._observe()
@@ -234,6 +237,12 @@ class Tabletop:
         result.steps += running
         result.terminated |= over & running
         result.truncated |= late
+
+    def _explain_failures(self, result: StepResult) -> tuple[str, ...]:
+        objects, caps = self._bodies.objects, self._bodies.caps
+        places = self._goals.targets(objects, caps)
+        explain = self._goals.explain_failure
+        return tuple(explain(row, places[row], bool(result.terminated[row])) for row in result.ended.tolist())
 
     # -- observations ---------------------------------------------------------------------------------------------
 

@@ -68,6 +68,73 @@ def test_the_wrong_object_is_a_failure(task, other) -> None:
     assert judged(task, far, OPEN) == (False, False)
 
 
+def explained(task: str, target: tuple, *, raised: bool, terminated: bool = False) -> str:
+    """Why an episode failed that ends with its target at `target`, metres from the goal."""
+    layout = draw_layout(Episode(0, TASK[task], 3))
+    goals = Goals(1)
+    goals.begin(0, layout, layout.fixtures)
+    goals.raised[0] = raised
+    origin = np.zeros(3) if layout.goal < 0 else np.array([*layout.fixtures[layout.goal], 0.0])
+    return goals.explain_failure(0, origin + target, terminated)
+
+
+ASIDE, HIGH = (0.2, 0.0, 0.019), (0.2, 0.0, 0.07)
+
+
+@pytest.mark.parametrize(
+    ("task", "target", "raised", "expected"),
+    [
+        ("push_cube", ASIDE, False, "time limit: object never lifted"),
+        ("pick_cube", ASIDE, True, "time limit: object dropped"),
+        ("pick_cube", HIGH, True, "time limit: object not lifted high enough"),
+        ("put_on_plate", HIGH, True, "time limit: object not put down"),
+        ("put_on_plate", ASIDE, True, "time limit: object dropped"),
+        ("put_on_plate", (0.04, 0.0, 0.021), True, "time limit: object not released"),
+        ("put_in_bowl", (0.0, 0.043, 0.021), True, "time limit: object dropped"),
+        ("press_button", ASIDE, False, "time limit: button not pressed"),
+    ],
+)
+def test_a_late_episode_says_what_was_missing(task, target, raised, expected) -> None:
+    assert explained(task, target, raised=raised) == expected
+
+
+@pytest.mark.parametrize(
+    ("task", "expected"),
+    [
+        ("push_cube", "wrong object placed"),
+        ("pick_cylinder", "wrong object lifted"),
+        ("put_in_bowl", "wrong object placed"),
+        ("press_button", "wrong button pressed"),
+    ],
+)
+def test_an_episode_that_fails_early_says_what_went_wrong(task, expected) -> None:
+    assert explained(task, ASIDE, raised=False, terminated=True) == expected
+
+
+def test_what_was_once_in_the_air_is_known_until_the_next_episode() -> None:
+    layout = draw_layout(Episode(0, TASK["pick_cube"], 3))
+    goals, objects = Goals(1), np.array([[AWAY] * 3])
+    goals.begin(0, layout, layout.fixtures)
+    for height, raised in ((0.044, False), (0.046, True), (0.019, True)):
+        objects[0, layout.target, 2] = height
+        goals.judge(objects, np.zeros((1, 2)), np.array([OPEN]))
+        assert goals.raised[0] == raised
+    goals.begin(0, layout, layout.fixtures)
+    assert not goals.raised[0]
+
+
+def test_a_drop_is_told_after_a_snapshot_too(make, put, still) -> None:
+    """Lifted, dropped, saved, restored elsewhere: the time limit then says that the object was dropped."""
+    episode, simulators = Episode(0, TASK["push_cube"], 5), [make(horizon=3), make(horizon=3)]
+    simulators[0].reset([episode])
+    for height in (0.12, 0.019):
+        put(simulators[0], 0, draw_layout(episode).target, [0.3, 0.25, height])
+        simulators[0].step(still, [None])
+    simulators[1].restore(simulators[0].snapshot())
+    for simulator in simulators:
+        assert simulator.step(still, [None]).failures == ("time limit: object dropped",)
+
+
 def test_buttons() -> None:
     assert judged("press_button", (), caps=(-0.008, 0.0)) == (True, False)
     assert judged("press_button", (), caps=(-0.006, 0.0)) == (False, False)
@@ -88,6 +155,7 @@ def test_a_hand_ends_an_episode_in_success(make, put, still, task) -> None:
     np.testing.assert_array_equal(result.reward, [[1, 0, 0]])
     np.testing.assert_array_equal(result.success, [[True, False, False]])
     assert result.steps[0] == 1
+    assert before.failures is None and result.failures == ("",)
 
 
 def test_a_lifted_object_is_picked(make, put, still) -> None:
@@ -110,6 +178,7 @@ def test_the_wrong_object_ends_an_episode_without_success(make, put, still, task
     result = simulator.step(np.repeat(still, 2, axis=1), [None])
     assert result.terminated[0] and not result.truncated[0]
     assert not result.success.any() and not result.reward.any()
+    assert result.failures == ("wrong object lifted" if layout.goal < 0 else "wrong object placed",)
 
 
 def test_success_is_paid_once_where_it_does_not_end_the_episode(make, put, still) -> None:
@@ -126,6 +195,7 @@ def test_success_is_paid_once_where_it_does_not_end_the_episode(make, put, still
         seen.append((float(result.reward[0, 0]), bool(result.success[0, 0])))
     assert seen == [(1, True), (0, True), (0, False), (0, True)]
     result = simulator.step(np.repeat(still, 4, axis=1), [None])
+    assert result.failures == ("",), "the goal was reached once"
     assert result.truncated[0] and not result.terminated[0] and result.steps[0] == 2
     np.testing.assert_array_equal(result.success[0], [True, True, False, False])
 

@@ -1,0 +1,52 @@
+"""Films of a policy's episodes that are kept, plain, until the same episodes are filmed with a later policy."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import imageio_ffmpeg
+import numpy as np
+
+from embodied_rl.evaluate.protocol import EpisodeResult
+from embodied_rl.evaluate.video import Recording, write_mp4
+from embodied_rl.interfaces.errors import UserError
+from embodied_rl.interfaces.sim import Array, Episode
+from embodied_rl.runs.atomic_write import TEMPORARY, explain_errors
+
+KEPT = 4
+"""Episodes that are filmed before and after training: the first of the evaluation, whatever came of them."""
+
+
+def keep_film(folder: Path, recording: Recording, fps: float) -> Path:
+    """Write the frames of a recording to `<folder>/episode_<index>.mp4`, whole or not at all; return its path."""
+    path = folder / f"episode_{recording.episode.index}.mp4"
+    unfinished = path.with_name(f"{TEMPORARY}{path.name}")
+    with explain_errors(path):
+        folder.mkdir(exist_ok=True)
+        write_mp4(unfinished, recording.frames, fps)
+        unfinished.replace(path)
+    return path
+
+
+def read_films(folder: Path, results: Sequence[EpisodeResult]) -> dict[int, Recording]:
+    """Return episode index → its recording, of those of these episodes whose film was kept.
+
+    Raises:
+        UserError: a film is damaged.
+    """
+    files = {result.index: folder / f"episode_{result.index}.mp4" for result in results}
+    return {r.index: _read_recording(files[r.index], r) for r in results if files[r.index].is_file()}
+
+
+def _read_recording(path: Path, result: EpisodeResult) -> Recording:
+    episode = Episode(result.index, result.task, result.seed, result.initial_state, split=result.split)
+    try:
+        return Recording(episode, "", _read_frames(path), result.success)
+    except (OSError, RuntimeError, ValueError) as error:
+        why = str(error).partition("\n")[0]  # all that ffmpeg says follows
+        raise UserError(f"{path} is no film that can be read ({why}). Remove it to go on without it.") from error
+
+
+def _read_frames(path: Path) -> list[Array]:
+    frames = imageio_ffmpeg.read_frames(str(path))
+    width, height = next(frames)["size"]
+    return [np.frombuffer(frame, np.uint8).reshape(height, width, 3) for frame in frames]

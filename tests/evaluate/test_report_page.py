@@ -1,0 +1,254 @@
+"""What people see in report.html."""
+
+import base64
+import json
+import re
+from dataclasses import replace
+from html.parser import HTMLParser
+
+import pytest
+
+from embodied_rl.evaluate.failures import count_failures
+from embodied_rl.evaluate.origin import format_duration
+from embodied_rl.evaluate.protocol import EpisodeResult
+from embodied_rl.evaluate.report import Report
+from embodied_rl.evaluate.report_page import make_lead, make_title, write_page
+from embodied_rl.interfaces.sim import Task
+
+TRAINED = {
+    "kind": "training", "policy": "pocket", "algorithm": "ppo", "simulator": "desk", "split": "eval", "seed": 3,
+    "simulators": [{"name": "desk", "depends_on": {"mujoco": "3.3"}}], "run": "runs/<demo>", "commit": None,
+    "command": "embodied-rl train task='<b>'", "packages": {"torch": "2.13"}, "python": "3.11.7", "load": [2.25, 1, 1],
+    "hardware": {"cores": 2, "cpu": "EPYC", "memory_gib": 23.5}, "load_at_end": [3.5, 1, 1], "seconds": 200.4,
+}  # fmt: skip
+DROPPED = "dropped <b>"
+
+
+def make_report(spec, outcomes, failure=DROPPED, metadata=TRAINED, **changes):
+    """Episodes of tasks 0, 1 and 2 in turn; of two families."""
+    results = [
+        EpisodeResult(
+            i, i % 3, 100 + i, "train", bool(good), bool(good), 10 + i, float(good), 0.5, None, None,
+            "" if good else failure,
+        )
+        for i, good in enumerate(outcomes)
+    ]  # fmt: skip
+    return Report.from_results([replace(result, **changes) for result in results], spec, metadata)
+
+
+@pytest.fixture
+def before(spec):
+    return make_report(spec, [1, 0, 0, 0, 0, 0, 0, 0, 0, 1], failure="time limit")
+
+
+@pytest.fixture
+def after(spec):
+    return make_report(spec, [1, 1, 1, 1, 1, 1, 1, 1, 0, 0])
+
+
+class Page(HTMLParser):
+    """Collects text, tags and attributes, and complains about what is not closed."""
+
+    VOID = frozenset({"meta", "br", "line", "polyline", "polygon", "circle", "path"})
+
+    def __init__(self, text):
+        super().__init__()
+        self.open, self.tags, self.attributes, self.words = [], [], [], ""
+        self.feed(text)
+        assert not self.open, f"not closed: {self.open}"
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append(tag)
+        self.attributes += attrs
+        if tag not in self.VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attrs):
+        self.tags.append(tag)
+        self.attributes += attrs
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        self.words += data
+
+
+@pytest.fixture
+def page(after, before, tmp_path):
+    rows = [
+        {"iteration": i, "rollout/success": i / 10, "update/kl": 0.01 * i, "update/entropy": 0.0} for i in range(1, 8)
+    ]
+    rows[3] |= {"eval/success": 0.5, "eval/low": 0.4, "eval/high": 0.6}
+    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    files = {name: tmp_path / f"{name}.mp4" for name in ("grid", "worst", "pair_0", "pair_1")}
+    for name, file in files.items():
+        file.write_bytes(name.encode())
+    told = {"metrics": tmp_path / "metrics.jsonl", "videos": [*files.values()], "configuration": "seed: 3  # <b>"}
+    write_page(tmp_path / "report.html", after, before=before, **told)
+    return (tmp_path / "report.html").read_text()
+
+
+def words(page):
+    """The text of a page, without breaks between its parts."""
+    return re.sub(r"\s+", " ", Page(page).words)
+
+
+def shown(tmp_path, report, **told):
+    write_page(tmp_path / "report.html", report, **told)
+    return words((tmp_path / "report.html").read_text())
+
+
+def test_the_page_loads_nothing_and_runs_nothing(page):
+    assert not re.search(r"https?:|//[a-z]|@import|url\(", re.sub(r"base64,[\w+/=]+", "", page))
+    parsed = Page(page)
+    assert not {"script", "link", "img", "iframe", "object", "b>"} & set(parsed.tags)
+    assert all(value.startswith("data:") for name, value in parsed.attributes if name in ("src", "href"))
+    assert not [name for name, _ in parsed.attributes if name.startswith("on")]
+
+
+@pytest.mark.parametrize("text", ["runs/<demo>", "task='<b>'", "dropped <b>", "seed: 3 # <b>"])
+def test_text_from_outside_is_escaped(page, text):
+    assert text in words(page)
+
+
+def test_names_of_tasks_are_escaped(spec, tmp_path):
+    named = replace(spec, tasks=(Task("pick <i>", "family <i>"), *spec.tasks[1:]))
+    write_page(tmp_path / "report.html", make_report(named, [1, 0, 1]))
+    page = (tmp_path / "report.html").read_text()
+    assert "<i>" not in page.replace("<i></i>", "") and page.count("family &lt;i&gt;") == 1
+    assert "pick &lt;i&gt;" in page
+
+
+def test_the_gain_stands_first_with_intervals_and_the_paired_test(page):
+    """8 of 10 after 2 of 10, Wilson's intervals; 7 gained and 1 lost: p = 2 (1 + 8) / 2^8."""
+    text = words(page)
+    assert "20.0 → 80.0 %" in text and "+60.0 points, 95 % intervals [5.7, 51.0] and [49.0, 94.3] %" in text
+    assert "p = 0.07exact McNemar test on 10 equal episodes: 7 solved only after training, 1 only before" in text
+    assert text.index("20.0 → 80.0 %") < text.index("By family")
+
+
+def test_episodes_that_are_not_the_same_are_not_tested(before, spec, tmp_path):
+    others = make_report(spec, [1] * 10, metadata=TRAINED | {"simulators": [{"name": "kitchen"}]})
+    text = shown(tmp_path, others, before=before)
+    assert "not pairedtheir simulators differ" in text and "McNemar" not in text
+
+
+def test_films_of_the_same_episodes_say_how_each_ended(page):
+    text = words(page)
+    assert "pick red: success → success" in text and "pick blue: failure (time limit) → success" in text
+    sources = [value for name, value in Page(page).attributes if name == "src"]
+    contents = [base64.b64decode(source.removeprefix("data:video/mp4;base64,")) for source in sources]
+    assert contents == [b"pair_0", b"pair_1", b"grid", b"worst"]
+
+
+def test_a_run_that_was_not_filmed_before_says_so(after, before, tmp_path):
+    assert "No episode was filmed before training." in shown(tmp_path, after, before=before)
+    assert "filmed before" not in shown(tmp_path, after)
+
+
+def test_tables_have_the_values_before_the_gain_and_now(page):
+    """pick: tasks 0 and 1, seven episodes; of the first three tasks' ten episodes 0, 3, 6, 9 are "pick red"."""
+    cells = re.findall(r"<tr>(<td .*?</td>)</tr>", page)
+    rows = {row[0]: row for row in ([Page(cell).words for cell in re.findall(r"<td .*?</td>", r)] for r in cells)}
+    assert rows["pick red"][2:] == ["50.0 % [15.0, 85.0]", "+25.0", "75.0 % [30.1, 95.4]", "4", "14.5"]
+    assert rows["push red"][2:] == ["0.0 % [0.0, 56.1]", "+66.7", "66.7 % [20.8, 93.9]", "3", "15.0"]
+    assert rows[DROPPED][2:4] == ["0 of 10", "2 of 10"] and rows["time limit"][2:4] == ["8 of 10", "0 of 10"]
+
+
+def test_each_cell_names_its_column_so_that_rows_can_be_stacked(page):
+    headings = [re.findall(r"<th>(.*?)</th>", head) for head in re.findall(r"<thead>.*?</thead>", page)]
+    bodies = re.findall(r"<tbody>.*?</tbody>", page)
+    assert len(headings) == len(bodies) == 3
+    for names, body in zip(headings, bodies, strict=True):
+        for row in re.findall(r"<tr>.*?</tr>", body):
+            assert re.findall(r'data-label="(.*?)"', row) == names
+    assert "@media (max-width: 640px)" in page and "content: attr(data-label)" in page
+
+
+def test_what_means_nothing_to_a_reader_is_left_out(after, tmp_path, spec):
+    """Roughness; and success at the end, where no episode lost what it had reached."""
+    text = shown(tmp_path, after)
+    assert "oughness" not in text and "the end" not in text.partition("Why")[0] and text.count("80.0 %") == 1
+    text = shown(tmp_path, make_report(spec, [1] * 10, success_at_end=False))
+    assert "0.0 %success that lasts to the end, [0.0, 27.8] %" in text and "at the end" in text
+
+
+def test_the_origin_says_what_was_typed_where_and_how_long(page):
+    text = words(page)
+    for part in ("commitunknown", "seed3", "Python 3.11.7, torch 2.13", "desk (mujoco 3.3)", "3 min 20 s of training"):
+        assert part in text
+    assert "EPYC, 2 cores, no GPU, 23.5 GiB of memory" in text and "2.2 at the start, 3.5 at the end" in text
+    assert "<details><summary>Whole configuration</summary><pre>seed: 3" in page
+
+
+def test_a_report_without_an_origin_says_that_it_is_unknown(spec, tmp_path):
+    text = shown(tmp_path, make_report(spec, [1, 0], metadata={}))
+    assert "Evaluation of a policy" in text and "commandunknown" in text and "machineunknown" in text
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "failure", "expected"),
+    [
+        ([1, 1], "", "No episode failed."),
+        ([1, 0], None, "1 of 2 episodes failed. Why is not told: the simulator does not say."),
+    ],
+)
+def test_failures_that_are_not_told_are_not_made_up(spec, tmp_path, outcomes, failure, expected):
+    assert expected in shown(tmp_path, make_report(spec, outcomes, failure))
+
+
+def test_failures_are_counted_by_kind_the_most_frequent_first(spec):
+    texts = ("late", None, "fell", "late", "fell", "late")
+    results = [replace(make_report(spec, [0]).episodes[0], failure=text) for text in texts]
+    assert list(count_failures(results).items()) == [("late", 3), ("fell", 2), ("not told", 1)]
+    assert count_failures(make_report(spec, [1, 1]).episodes) == {}
+
+
+@pytest.mark.parametrize(
+    ("metadata", "expected"),
+    [
+        (TRAINED, "Training of pocket by ppo in desk"),
+        (
+            {"kind": "cloning", "policy": "act", "source": "data/demos", "simulator": "desk"},
+            "Cloning of data/demos by act in desk",
+        ),
+        (
+            {"kind": "evaluation", "checkpoint": "runs/a", "simulator": "desk", "split": "vision"},
+            "Evaluation of runs/a in desk",
+        ),
+        (
+            {"kind": "evaluation", "checkpoint": "expert", "simulator": "desk", "benchmark": "libero"},
+            "Evaluation of expert in benchmark libero",
+        ),
+        ({"run": "runs/old", "split": "eval"}, "Evaluation of runs/old"),
+    ],
+)
+def test_the_title_says_what_the_report_is_of(metadata, expected):
+    assert make_title(metadata) == expected
+
+
+def test_the_line_below_says_which_episodes(spec, after):
+    assert make_lead(after) == "10 episodes · never trained on · split eval"
+    told = {"kind": "evaluation", "split": "vision", "task": "pick red", "ablate": "image"}
+    assert make_lead(make_report(spec, [1], metadata=told)) == "1 episodes · split vision · pick red · without image"
+    part = {"benchmark": "libero", "complete": False, "split": "eval"}
+    assert make_lead(make_report(spec, [1, 1], metadata=part)) == "2 episodes · not all of the benchmark"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "expected"),
+    [(4.24, "4.2 s"), (59.94, "59.9 s"), (200.4, "3 min 20 s"), (3599.7, "1 h 00 min"), (7380, "2 h 03 min")],
+)
+def test_durations_are_told_in_round_numbers(seconds, expected):
+    assert format_duration(seconds) == expected
+
+
+def test_curves_are_drawn_where_there_are_values(page, after, tmp_path):
+    parsed = Page(page)
+    assert parsed.tags.count("svg") == 2, (
+        "success and KL have values, the entropy is 0 throughout, the others have none"
+    )
+    assert parsed.tags.count("circle") == 1, "one evaluation"
+    text = shown(tmp_path, after)
+    assert "Learning curves" not in text and "Videos" not in text

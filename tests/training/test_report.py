@@ -1,0 +1,36 @@
+"""What a finished run reports: the gain on the same episodes, films of both, and where all of it comes from."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from embodied_rl.training.final_report import BEFORE, PAGE
+
+pytestmark = pytest.mark.process
+
+
+def test_a_run_on_two_ranks_films_the_same_episodes_before_and_after(reference: Path) -> None:
+    """Each rank films its share of the episodes before; all of the evaluation's four are there."""
+    names = sorted(file.name for file in (reference / "videos" / BEFORE).iterdir())
+    assert names == [f"episode_{index}.mp4" for index in range(4)]
+    assert all((reference / "videos" / f"pair_{index}.mp4").is_file() for index in range(4))
+
+
+def test_reports_before_and_after_say_what_was_trained_and_why_episodes_failed(reference: Path) -> None:
+    for name in ("before", "after"):
+        report = json.loads((reference / "eval" / name / "report.json").read_text())
+        said, provenance = report["metadata"], json.loads((reference / "provenance.json").read_text())
+        assert (said["kind"], said["when"], said["simulator"], said["seed"]) == ("training", name, "tabletop", 0)
+        assert said["command"] == provenance["command"] and "train" in said["command"].split()
+        assert {episode["split"] for episode in report["episodes"]} == {"eval"}
+        assert {episode["conditions"] for episode in report["episodes"]} == {"train"}
+        failures = {episode["failure"] for episode in report["episodes"] if not episode["success"]}
+        assert all(text.startswith(("time limit: ", "wrong ")) for text in failures)
+
+
+def test_the_page_shows_both_and_the_whole_configuration(reference: Path) -> None:
+    page = (reference / PAGE).read_text()
+    assert "<h1>Training of pocket by ppo in tabletop</h1>" in page and "exact McNemar test on 4 equal episodes" in page
+    assert page.count("<video") == 4 + len([*(reference / "videos").glob("[gbw]*.mp4")])
+    assert "final_episodes: 4" in page
