@@ -34,6 +34,20 @@ def test_the_smallest_number_that_means_something_is_taken(key: str, least: int)
         build.find_method(AlgoNode("ppo", options={key: least - 1}))
 
 
+@pytest.mark.parametrize(("key", "value"), [("gamma", 1.01), ("lam", 1.01), ("gamma", 2.0), ("lam", 2.0)])
+def test_a_discount_or_lambda_above_1_is_refused(key: str, value: float) -> None:
+    build.find_method(AlgoNode("ppo", options={key: 1.0}))
+    with pytest.raises(UserError, match=rf"algo\.{key}={value}.* may not exceed 1"):
+        build.find_method(AlgoNode("ppo", options={key: value}))
+
+
+@pytest.mark.parametrize("name", ["ppo", "grpo"])
+@pytest.mark.parametrize("bound", ["clip_low", "clip_high"])
+def test_a_clip_bound_of_0_is_refused_by_every_method(name: str, bound: str) -> None:
+    with pytest.raises(UserError, match=rf"algo\.{bound}=0.* must be above 0"):
+        build.find_method(AlgoNode(name, options={bound: 0.0}))
+
+
 def test_states_of_parts_come_apart_again() -> None:
     parts = {"a": {"x": 1, "b/y": 2}, "b": {"x": 3}}
     whole = join_states(parts)  # type: ignore[arg-type]  names alone matter here

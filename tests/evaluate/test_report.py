@@ -7,7 +7,7 @@ from html.parser import HTMLParser
 
 import pytest
 
-from embodied_rl.evaluate.page import write_page
+from embodied_rl.evaluate.page import draw_learning_curves, write_page
 from embodied_rl.evaluate.protocol import EpisodeResult
 from embodied_rl.evaluate.report import Report
 from embodied_rl.evaluate.statistics import wilson_interval
@@ -144,6 +144,20 @@ def test_the_page_holds_figures_videos_and_curves(page):
     )
     assert parsed.tags.count("circle") == 1, "one evaluation"
     assert "runs/<demo>" in parsed.words, "text from outside is escaped"
+
+
+def test_the_page_begins_with_checkpoint_split_and_size(report, tmp_path):
+    write_page(tmp_path / "report.html", report)
+    assert "runs/<demo> · split eval · 5 episodes" in Page((tmp_path / "report.html").read_text()).words
+    write_page(tmp_path / "report.html", replace(report, metadata={"run": "a run"}))
+    assert "a run · split – · 5 episodes" in Page((tmp_path / "report.html").read_text()).words
+
+
+def test_figures_of_no_iteration_are_drawn_at_0():
+    """As those of an evaluation before training may be."""
+    rows = [{"rollout/success": 0.2}, {"iteration": 0, "rollout/success": 0.2}, {"iteration": 5, "rollout/success": 1}]
+    line = re.search(r'<polyline points="([^"]*)"', draw_learning_curves(rows)).group(1).split()
+    assert line[0] == line[1] != line[2]
 
 
 def test_a_page_without_curves_and_videos_leaves_their_sections_out(report, tmp_path):
