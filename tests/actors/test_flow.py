@@ -240,3 +240,15 @@ def test_only_a_perception_that_is_there_can_be_frozen(make_actor, embodiment, m
     type(actor)(actor.backbone, actor.sampler, None, embodiment)
     with pytest.raises(ValueError, match=r"policy\.freeze_perception=true, but this policy has no perception"):
         type(actor)(actor.backbone, actor.sampler, None, embodiment, freeze_perception=True)
+
+
+@pytest.mark.parametrize("critic", CRITICS)
+@pytest.mark.parametrize("sampler", SAMPLERS)
+def test_an_update_makes_its_tensors_where_the_trace_is(make_actor, observe, keys, sampler, critic) -> None:
+    """Wherever torch would make them by default, so that a network may be on another device than the host."""
+    actor = make_actor(sampler, critic)
+    trace = actor.act(observe(3), keys(3), explore=True).trace
+    expected = actor.evaluate(trace)
+    with torch.device("meta"):
+        found = actor.evaluate(trace)
+    assert torch.equal(found.log_prob, expected.log_prob) and torch.equal(found.value, expected.value)
