@@ -32,7 +32,7 @@ def make_command_help(command: Command) -> None:
     print("\nkeys")
     print_columns([(key.name, key.default, key.doc) for key in list_schema_keys(command.schema)])
     if command.config in ("train", "sft"):
-        kinds, groups = ("|curricula", "curriculum=, ") if command.config == "train" else ("", "")
+        kinds, groups = ("|curricula|rewards", "curriculum=, reward=, ") if command.config == "train" else ("", "")
         print(f"\nPlug-ins have keys of their own: embodied-rl list sims|policies|algos{kinds} <name>.")
         print(f"sim=, policy=, algo=, {groups}plan= and experiment= choose a file: embodied-rl list.")
     print("\noptions")

@@ -18,6 +18,7 @@ _KINDS = {
     "policies": ("policies", "policy"),
     "algos": ("algorithms", "algo"),
     "curricula": ("curricula", "curriculum"),
+    "rewards": ("scorers", "reward"),
 }
 SECTIONS = (*_KINDS, "plans", "benchmarks", "experiments", "tasks")
 

@@ -180,4 +180,6 @@ _ALL = (
 )
 
 COMMANDS = {command.name: command for command in _ALL}
-LIST_SUMMARY = "Show what can be chosen: sims, policies, algos, curricula, plans, benchmarks, experiments, tasks."
+LIST_SUMMARY = (
+    "Show what can be chosen: sims, policies, algos, curricula, rewards, plans, benchmarks, experiments, tasks."
+)

@@ -26,6 +26,7 @@ from embodied_rl.training import extension
 from embodied_rl.training.final_report import PAGE
 from embodied_rl.training.loop import train
 from embodied_rl.training.patience import derive_patience
+from embodied_rl.training.scoring import check_reward
 
 
 def run(config: TrainConfig) -> None:
@@ -189,6 +190,7 @@ def check_run(config: TrainConfig) -> None:
     runtimes.check_runtime(config)
     spec = SimulatorKind.find(config.sim).spec
     EpisodeSampler(spec, config.seed, curriculum=build.build_curriculum(config.curriculum, spec))
+    check_reward(config, spec, needs)
     build.build_actor(config.policy, config.algo.sampler, spec, needs.critic)
 
 

@@ -1,4 +1,4 @@
-"""Find the classes of simulators, policies, algorithms and curricula by name, through entry points.
+"""Find the classes of simulators, policies, algorithms, curricula and scorers by name, through entry points.
 
 A distribution offers plug-ins with an entry point in one of `GROUPS` that names a table, such as
 `builtin = "embodied_rl_sims:SIMS"`. The table maps a name to "module:Class" and imports nothing, so that names can be
@@ -19,9 +19,16 @@ GROUPS = {
     "policies": "embodied_rl.policies",
     "algorithms": "embodied_rl.algorithms",
     "curricula": "embodied_rl.curricula",
+    "scorers": "embodied_rl.scorers",
 }
 _OLD_GROUPS = {"curricula": "embodied_rl.episodes"}
-_SINGULAR = {"sims": "simulator", "policies": "policy", "algorithms": "algorithm", "curricula": "curriculum"}
+_SINGULAR = {
+    "sims": "simulator",
+    "policies": "policy",
+    "algorithms": "algorithm",
+    "curricula": "curriculum",
+    "scorers": "scorer",
+}
 
 
 @cache
@@ -87,7 +94,7 @@ def configure_plugin(kind: str, node: DataclassInstance, where: str) -> tuple[ty
 
     Args:
         kind: one of `GROUPS`.
-        node: a `SimNode`, `PolicyNode`, `AlgoNode` or `CurriculumNode`.
+        node: a `SimNode`, `PolicyNode`, `AlgoNode`, `CurriculumNode` or `RewardNode`.
         where: full name of the node, for messages.
 
     Returns:

@@ -19,6 +19,7 @@ from embodied_rl.runs.folder import RunFolder
 from embodied_rl.runtime import selection as runtimes
 from embodied_rl.simulators.kind import SimulatorKind, make_handles
 from embodied_rl.training.collecting import WriterFactory, make_collector, make_sampler
+from embodied_rl.training.scoring import make_scoring
 from embodied_rl.training.sources import Experience, OwnExperience, SharedExperience
 from embodied_rl.training.worker_pool import RolloutWork, RolloutWorkers
 
@@ -92,7 +93,9 @@ def assemble_parts(
     sharding = sharded.shard_network(actor.network, config.plan.learner, ranks)
     algorithm = method.build(actor, ranks, config.seed, config.train.iterations)
     segments = config.segments if config.mode == "stream" else 1
-    work = RolloutWork(method.needs, count_decisions(config, method.needs, kind, actor), segments, tuple(writers))
+    decisions = count_decisions(config, method.needs, kind, actor)
+    scoring = make_scoring(config, kind.spec, method.needs, decisions, folder)
+    work = RolloutWork(method.needs, decisions, segments, (*scoring, *writers))
     envs = config.sim.num_envs // ranks.size
     kept = actor.keep_within(work.decisions * envs * segments, config.policy.cache_gigabytes * 1e9)
     evaluators = make_evaluators(config, kind, runtime, ranks)

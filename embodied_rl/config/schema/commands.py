@@ -12,6 +12,7 @@ from embodied_rl.config.schema.nodes import (
     Logger,
     Plan,
     PolicyNode,
+    RewardNode,
     RunConfig,
     SimChange,
     SimNode,
@@ -32,6 +33,8 @@ class TrainConfig:
     """The algorithm."""
     curriculum: CurriculumNode = field(default_factory=CurriculumNode)
     """Which tasks are drawn."""
+    reward: RewardNode = field(default_factory=RewardNode)
+    """Who judges progress, beside the simulator's reward."""
     seed: int = at_least(0, 0, at_most=LAST_SEED)
     """Fixes every random choice of the run."""
     resume: str | None = None

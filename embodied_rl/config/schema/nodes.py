@@ -167,6 +167,35 @@ class CurriculumNode:
 
 
 @dataclass(frozen=True)
+class RewardNode:
+    kind: ClassVar[str] = "scorers"
+    name: str | None = None
+    """Scorer that judges progress beside the simulator's reward; `embodied-rl list rewards` shows them. Null: none."""
+    mode: Literal["audit", "late", "sync"] = "late"
+    """audit: scores are logged and change nothing. late: they are asked for while simulators run, and what came in time
+    shapes the reward when advantages are computed. sync: wait for them after each decision, to compare."""
+    weight: float = at_least(0.0, 0.5)
+    """The potential is so many times the score; shaping by a potential does not change which policy is optimal."""
+    every: int = at_least(1, 1)
+    """Ask at each so many decisions of an episode; between them the last score is held."""
+    confidence: float = at_least(0.0, 0.0, at_most=1.0)
+    """Scores of less confidence count as missing."""
+    deadline: float = at_least(0.0, 2.0)
+    """Seconds to wait for scores at the end of a rollout, at most."""
+    wait_share: float | None = at_least(0.0, 0.02)
+    """This share of the time that a rollout took to wait at its end, at most; null waits for all scores, until the
+    deadline."""
+    timeout: float = at_least(0.01, 10.0)
+    """Seconds in which the scorer must answer a request."""
+    in_flight: int = at_least(1, 32)
+    """Requests at once, over all processes of the run."""
+    on_down: Literal["continue", "abort"] = "continue"
+    """When the scorer cannot be reached: continue without it, and say so; or end the run."""
+    options: dict[str, Any] = take_other_keys()
+    """The scorer's own keys."""
+
+
+@dataclass(frozen=True)
 class TrainLoop:
     iterations: int = at_least(1, 100)
     """Rollouts, each followed by one update."""
