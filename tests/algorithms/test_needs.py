@@ -41,6 +41,13 @@ def test_a_discount_or_lambda_above_1_is_refused(key: str, value: float) -> None
         build.find_method(AlgoNode("ppo", options={key: value}))
 
 
+def test_noise_that_would_grow_is_refused() -> None:
+    """It only falls: above 1 the setting would have no effect."""
+    build.find_method(AlgoNode("ppo", options={"noise_final": 1.0}))
+    with pytest.raises(UserError, match=r"algo\.noise_final must be at most 1, not 1\.5"):
+        build.find_method(AlgoNode("ppo", options={"noise_final": 1.5}))
+
+
 @pytest.mark.parametrize("name", ["ppo", "grpo"])
 @pytest.mark.parametrize("bound", ["clip_low", "clip_high"])
 def test_a_clip_bound_of_0_is_refused_by_every_method(name: str, bound: str) -> None:
