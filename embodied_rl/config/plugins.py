@@ -103,6 +103,16 @@ def configure_plugin(kind: str, node: DataclassInstance, where: str) -> tuple[ty
     Raises:
         UserError: an unknown plug-in, or options that its `Config` does not take.
     """
+    found = find_plugin_with_keys(kind, node, where)
+    return found, freeze_config(found.Config, getattr(node, "options"), where)  # noqa: B009 - as below
+
+
+def find_plugin_with_keys(kind: str, node: DataclassInstance, where: str) -> type[Any]:
+    """Return the class of `configure_plugin`, which has all the keys that are given; their values may not fit yet.
+
+    Raises:
+        UserError: an unknown plug-in, or a key that its `Config` does not have.
+    """
     options: dict[str, Any] = getattr(node, "options")  # noqa: B009 - nodes share this field, not a base class
     found = find_plugin(kind, getattr(node, "name"))  # noqa: B009
     own = list_key_paths(found.Config)
@@ -110,4 +120,4 @@ def configure_plugin(kind: str, node: DataclassInstance, where: str) -> tuple[ty
         if key not in own:
             known = [join_key(where, item) for item in (*own, *list_key_paths(type(node)))]
             raise UserError(f"unknown key '{join_key(where, key)}'.{suggest_name(join_key(where, key), known)}")
-    return found, freeze_config(found.Config, options, where)
+    return found

@@ -129,7 +129,8 @@ class ScorerTraits:
 class Scorer(Protocol):
     """Answers requests. `Config` is a frozen dataclass of the settings, the keys `reward.<key>`.
 
-    The constructor raises `UserError` for settings that do not fit the simulator. It connects to nothing: `open` does.
+    The constructor raises `UserError` for settings that do not fit the simulator. Neither it nor `open` connects to a
+    server, so that a run goes on, or continues, while a server is down; `check` does.
     All methods but the constructor run in an event loop of their own thread; long computations belong in
     `asyncio.to_thread`.
     """
@@ -140,7 +141,14 @@ class Scorer(Protocol):
     def __init__(self, config: Any, spec: SimulatorSpec) -> None: ...
 
     async def open(self) -> None:
-        """Connect, or load weights."""
+        """Prepare to answer, such as by loading weights."""
+
+    async def check(self) -> None:
+        """Check, once before a run starts and after `open`, that the scorer can answer.
+
+        Raises:
+            UserError: it cannot; the message says what to do.
+        """
 
     async def score(self, requests: Sequence[ScoreRequest]) -> Sequence[Score]:
         """Answer at most `traits.batch` requests, in their order.

@@ -327,8 +327,13 @@ class Operated(Simulator, Protocol):
     def expert(self, faulty: bool = False) -> Callable[[], Array]:
         """Return an operator for all environments: a function that gives one control step's actions, float32 [n, A].
 
+        The operator reads the simulator itself, not an observation. Rows of parked environments are meaningless.
+
         Args:
-            faulty: whether to return an operator with systematic faults, if the simulator has one.
+            faulty: whether to return an operator with systematic faults.
+
+        Raises:
+            UserError: the simulator's settings have no operator, or none with faults.
         """
         ...
 

@@ -1,9 +1,12 @@
 """The scorers of a run: what is checked before it starts, and which writer each collector gets."""
 
+import asyncio
+
 from embodied_rl.config import plugins
 from embodied_rl.config.schema import TrainConfig
 from embodied_rl.interfaces.algorithm import Needs
 from embodied_rl.interfaces.errors import UserError
+from embodied_rl.interfaces.scorer import Scorer
 from embodied_rl.interfaces.sim import SimulatorSpec
 from embodied_rl.reward import scoring_writer
 from embodied_rl.runs.folder import RunFolder
@@ -11,11 +14,11 @@ from embodied_rl.training.collecting import WriterFactory
 
 
 def check_reward(config: TrainConfig, spec: SimulatorSpec, needs: Needs) -> None:
-    """Check that the run's scorer fits simulator and algorithm, without connecting to anything.
+    """Check that the run's scorer fits simulator and algorithm, and that it answers.
 
     Raises:
-        UserError: the scorer or a key is unknown or does not fit the simulator, or shaping has no effect on the
-            algorithm.
+        UserError: the scorer or a key is unknown or does not fit the simulator, shaping has no effect on the
+            algorithm, or the scorer's server cannot be used.
     """
     reward = config.reward
     if reward.name is None:
@@ -34,6 +37,22 @@ def check_reward(config: TrainConfig, spec: SimulatorSpec, needs: Needs) -> None
     if "absolute" not in scorer.traits.kinds:
         known = ", ".join(scorer.traits.kinds)
         raise UserError(f"reward.name={reward.name} does not judge single observations, but only: {known}.")
+    asyncio.run(check_scorer(scorer, reward.timeout))
+
+
+async def check_scorer(scorer: Scorer, timeout: float) -> None:
+    """Check that a scorer answers within `timeout` seconds.
+
+    Raises:
+        UserError: it does not.
+    """
+    await scorer.open()
+    try:
+        await asyncio.wait_for(scorer.check(), timeout)
+    except TimeoutError:
+        raise UserError(f"the scorer did not answer within reward.timeout={timeout:g} s.") from None
+    finally:
+        await scorer.close()
 
 
 def make_scoring(

@@ -95,6 +95,9 @@ def test_a_scorer_of_another_distribution_is_asked(outside: None, typed: Callabl
         ((*ORACLE, "reward.mode=lat"), "reward.mode.*late"),
         ((*ORACLE, "reward.noise=-1"), "reward.noise"),
         (("reward=replay",), "reward.log is missing"),
+        (("reward=vlm",), "reward.url is missing"),
+        (("reward=vlm", "reward.url=http://127.0.0.1:9/v1"), "reward.url=http://127.0.0.1:9/v1.*cannot be reached"),
+        (("reward=vlm", "reward.url=http://127.0.0.1:9/v1", "reward.prompt=nope"), "reward.prompt.*nope"),
         (("reward=replay", "reward.log=/nowhere"), "/nowhere holds no scores"),
     ],
 )

@@ -6,6 +6,9 @@ from typing import Any, ClassVar, Literal
 from embodied_rl.config.freeze import at_least, take_other_keys
 from embodied_rl.interfaces.sim import trusted_setting
 
+MOST_EPISODES = 1_000_000
+"""Episodes of one command at most: more would take longer than any run, and tell nothing more."""
+
 
 @dataclass(frozen=True)
 class RunConfig:
@@ -132,7 +135,7 @@ class PolicyNode:
 class SamplerNode:
     name: Literal["flow_sde", "flow_noise"] = "flow_sde"
     """Where exploration comes from: a stochastic differential equation, or a learned noise head."""
-    denoise_steps: int = at_least(1, 4)
+    denoise_steps: int = at_least(1, 4, at_most=1000)
     """K, steps that integrate the flow."""
     noise_level: float = at_least(0.0, 0.8)
     """Flow-SDE: a, strength of the injected noise."""
@@ -206,9 +209,9 @@ class TrainLoop:
     part of the task and the critic sees a clock."""
     eval_every: int = at_least(0, 25)
     """Iterations between evaluations while training; 0 evaluates only at the end."""
-    eval_episodes: int = at_least(1, 256)
+    eval_episodes: int = at_least(1, 256, at_most=MOST_EPISODES)
     """Episodes of an evaluation while training."""
-    final_episodes: int = at_least(1, 512)
+    final_episodes: int = at_least(1, 512, at_most=MOST_EPISODES)
     """Episodes of the evaluation before and after training, on seeds of their own."""
 
 
