@@ -12,10 +12,11 @@ from embodied_rl.interfaces.errors import UserError
 
 
 def test_they_follow_from_the_settings() -> None:
-    config = PPOConfig(gamma=0.9, discount="decision", epochs=5, critic_warmup=3)
-    assert PPO.needs(config) == Needs(critic=True, epochs=5, warmup=3, discount=Discount(0.9, "decision"))
-    grouped = GRPO.needs(GRPOConfig(group_size=4, epochs=2))
-    assert grouped == Needs(group_size=4, fresh_episodes=True, epochs=2)
+    config = PPOConfig(gamma=0.9, discount="decision", epochs=5, critic_warmup=3, minibatch=64)
+    discount = Discount(0.9, "decision")
+    assert PPO.needs(config) == Needs(critic=True, epochs=5, warmup=3, discount=discount, minibatch=64)
+    grouped = GRPO.needs(GRPOConfig(group_size=4, epochs=2, minibatch=32))
+    assert grouped == Needs(group_size=4, fresh_episodes=True, epochs=2, minibatch=32)
     assert SFT.needs(SFTConfig()).learns_from == "demonstrations"
 
 
