@@ -12,6 +12,7 @@ from torch.nn.functional import pad
 
 from embodied_rl.actors import tokenizer
 from embodied_rl.actors.normalisation import Normalisation
+from embodied_rl.config.freeze import freeze_config
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.policy import FlowBackbone, PolicyInput
 from embodied_rl.interfaces.robot import Body
@@ -267,17 +268,13 @@ class Embodiment:
         """Create an embodiment from a result of `to_dict`, also after JSON: the inverse of `to_dict`.
 
         Raises:
-            UserError: entries are missing or unknown; the message names them.
+            UserError: entries are missing or unknown, or of another type; the message names them.
         """
         names = {field.name for field in fields(Embodiment)}
         data = _upgraded(data)
         if wrong := sorted(names ^ set(data)):
             raise UserError(f"The stored embodiment does not fit this version: entries {', '.join(wrong)}.")
-        plain: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in data.items()}
-        for name in ("state", "action"):
-            kept = plain[name]
-            plain[name] = Normalisation(kept["kind"], tuple(kept["center"]), tuple(kept["scale"]))
-        return Embodiment(**plain)
+        return freeze_config(Embodiment, data, "embodiment")
 
 
 def _upgraded(data: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embodied_rl.interfaces.errors import UserError
+from embodied_rl.runs.untrusted_files import shorten
 
 Ids = NDArray[np.int64]
 
@@ -73,7 +74,7 @@ def load_tokenizer(tokenizer: str) -> Any:
     try:
         loaded = Tokenizer.from_str(tokenizer)
     except Exception as error:  # noqa: BLE001 - the library raises plain exceptions
-        raise UserError(f"The tokenizer is damaged, or no tokenizer.json: {error}") from None
+        raise UserError(f"The tokenizer is damaged, or no tokenizer.json: {shorten(error)}.") from None
     loaded.no_padding()
     loaded.no_truncation()
     return loaded

@@ -32,9 +32,9 @@ def load_deployed(text: str) -> Actor:
 
 
 def check_acting(config: CollectConfig | PlayConfig) -> None:
-    """Check that the policy of `config` exists. Raises `UserError`: it is neither expert, random, nor a checkpoint."""
+    """Check that the policy of `config` exists and can be read; raise `UserError` if not."""
     if config.policy not in WORDS:
-        find_policy_file(config.policy)
+        read_metadata(find_policy_file(config.policy))
 
 
 def find_policy_file(text: str) -> Path:

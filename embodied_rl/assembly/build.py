@@ -8,7 +8,7 @@ from typing import Any
 from embodied_rl.actors import tokenizer
 from embodied_rl.actors.embodiment import Embodiment
 from embodied_rl.actors.kinds import ActorSettings, make_actor
-from embodied_rl.checkpoints import attach, detection
+from embodied_rl.checkpoints import attach, detection, other_files
 from embodied_rl.checkpoints.policy_file import PolicyMetadata, check_config, load_network, read_metadata
 from embodied_rl.config import assets, plugins
 from embodied_rl.config.freeze import freeze_config
@@ -22,6 +22,7 @@ from embodied_rl.learning import checkpoint, trainable
 from embodied_rl.learning.checkpoint import CheckpointError
 from embodied_rl.processes.base import Deadlines, NodeShare, Runtime
 from embodied_rl.rollout.policy_worker import PolicyWorker, RemotePolicy
+from embodied_rl.runs.untrusted_files import name_file
 
 POLICY = "policy.safetensors"
 """The deployable policy inside a checkpoint or a run folder."""
@@ -157,7 +158,8 @@ def find_sizes(node: PolicyNode) -> Any:
         return attach.find_network_sizes(detection.read_checkpoint(path, attach.find_asset(node)), cls, node.options)
     metadata = read_metadata(resolve_policy_file(node.checkpoint))
     check_config(path, metadata, node.name, node.options)
-    return freeze_config(cls.Config, metadata.config, "policy")
+    with name_file(path):
+        return freeze_config(cls.Config, metadata.config, "policy")
 
 
 def load_backbone(
@@ -175,8 +177,9 @@ def load_backbone(
     def make(metadata: PolicyMetadata) -> FlowBackbone:
         if node is not None:
             check_config(path, metadata, node.name, node.options)
-        cls = plugins.find_plugin("policies", metadata.policy)
-        options = freeze_config(cls.Config, metadata.config, "policy")
+        with name_file(path):
+            cls = plugins.find_plugin("policies", metadata.policy)
+            options = freeze_config(cls.Config, metadata.config, "policy")
         return choose_backbone_maker(cls, options)(metadata.embodiment, metadata.auxiliary_names)
 
     return load_network(path, make, merged=merged and (node is None or node.train != "lora"))
@@ -224,7 +227,12 @@ def resolve_policy_file(text: str) -> Path:
             f"{path} is a checkpoint of {form}, attached to no simulator yet. This does it: embodied-rl import "
             f"policy=<pi0|pi05|smolvla> policy.checkpoint={path} sim=<simulator> out=<file>"
         )
-    return path if path.suffix == ".safetensors" else checkpoint.resolve_checkpoint(path) / POLICY
+    if path.suffix == ".safetensors" and not path.is_dir():
+        return path
+    try:
+        return checkpoint.resolve_checkpoint(path) / POLICY
+    except CheckpointError as error:
+        raise CheckpointError(other_files.explain_path(path) or str(error)) from None
 
 
 def choose_backbone_maker(cls: type[Any], options: Any) -> Callable[[Embodiment, tuple[str, ...]], FlowBackbone]:

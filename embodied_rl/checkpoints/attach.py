@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from embodied_rl.actors import tokenizer
 from embodied_rl.actors.embodiment import Embodiment
 from embodied_rl.checkpoints import detection, fitting, tensor_files, unsupported, weight_names
 from embodied_rl.checkpoints.foreign import FoundCheckpoint
@@ -17,6 +18,7 @@ from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.policy import FlowBackbone
 from embodied_rl.interfaces.sim import SimulatorSpec
 from embodied_rl.learning.checkpoint import CheckpointError
+from embodied_rl.runs.untrusted_files import name_file
 
 Make = Callable[[type[Any], Any], Callable[[Embodiment, tuple[str, ...]], FlowBackbone]]
 """A policy's class and configuration → what makes its network (`embodied_rl.assembly.build.choose_backbone_maker`)."""
@@ -87,11 +89,12 @@ def _loaded(found: FoundCheckpoint, build: Callable[[], FlowBackbone]) -> FlowBa
 
 def _embodiment(found: FoundCheckpoint, node: PolicyNode, spec: SimulatorSpec, options: Any) -> Embodiment:
     _check_dimensions(spec, options)
+    tokenizer_text = _tokenizer(found, node)
     seen = fitting.match_views(found, spec, node.cameras)
     known = fitting.choose_statistics(found, spec, None if find_asset(node) else node.statistics)
     attached = fitting.make_embodiment(
         found, spec, seen, known,
-        horizon=options.horizon, token_length=options.token_length, tokenizer=_tokenizer(found, node),
+        horizon=options.horizon, token_length=options.token_length, tokenizer=tokenizer_text,
     )  # fmt: skip
     _check_tokenizer(attached, options)
     relative = attached.relative if node.relative is None else fitting.find_relative(spec, node.relative)
@@ -126,14 +129,21 @@ def find_asset(node: PolicyNode) -> str | None:
 
 def _tokenizer(found: FoundCheckpoint, node: PolicyNode) -> str:
     if node.tokenizer is None:
+        if found.tokenizer:
+            with name_file(found.folder):
+                tokenizer.load_tokenizer(found.tokenizer)
         return found.tokenizer
     path = Path(node.tokenizer)
     file = path / "tokenizer.json" if path.is_dir() else path
     if not file.is_file():
         raise UserError(f"policy.tokenizer={node.tokenizer}: there is no {file}.")
-    return tensor_files.read_text(file)
+    text = tensor_files.read_text(file)
+    with name_file(file):
+        tokenizer.load_tokenizer(text)
+    return text
 
 
 def find_network_sizes(found: FoundCheckpoint, cls: type[Any], given: Mapping[str, object]) -> Any:
     """Return the configuration of the network that a checkpoint holds."""
-    return freeze_config(cls.Config, weight_names.find_sizes(cls, found, given), "policy")
+    with name_file(found.folder):
+        return freeze_config(cls.Config, weight_names.find_sizes(cls, found, given), "policy")

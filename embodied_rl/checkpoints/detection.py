@@ -2,8 +2,9 @@
 
 from pathlib import Path
 
-from embodied_rl.checkpoints import lerobot, openpi
+from embodied_rl.checkpoints import lerobot, openpi, other_files
 from embodied_rl.checkpoints.foreign import FoundCheckpoint
+from embodied_rl.learning.checkpoint import CheckpointError
 
 READERS = {"lerobot": lerobot, "openpi": openpi}
 """In the order they are asked: what has lerobot's configuration is lerobot's."""
@@ -28,4 +29,6 @@ def read_checkpoint(path: Path, asset: str | None = None) -> FoundCheckpoint:
     """
     name = detect_format(path)
     assert name is not None, "ask `detect_format` first"
+    if (adapters := other_files.name_adapters(path)) is not None:
+        raise CheckpointError(adapters)
     return READERS[name].read_folder(path, asset)

@@ -15,6 +15,7 @@ from embodied_rl.config.freeze import suggest_name
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.sim import SimulatorSpec
 from embodied_rl.learning.checkpoint import CheckpointError
+from embodied_rl.runs.untrusted_files import shorten
 
 KINDS = {"STATE": lerobot.STATE, "ACTION": lerobot.ACTION}
 
@@ -145,12 +146,17 @@ def _of_file(path: Path, found: FoundCheckpoint) -> FoundStatistics:
         )
     if "norm_stats" in parse_json(file):
         return openpi.read_statistics(file, kind)
-    values = {
-        f"{feature}.{name}": torch.tensor(value, dtype=torch.float64)
-        for feature, entries in parse_json(file).items()
-        if feature in KINDS.values()
-        for name, value in entries.items()
-    }
+    try:
+        values = {
+            f"{feature}.{name}": torch.tensor(value, dtype=torch.float64)
+            for feature, entries in parse_json(file).items()
+            if feature in KINDS.values()
+            for name, value in entries.items()
+        }
+    except (AttributeError, TypeError, ValueError, RuntimeError) as error:
+        if isinstance(error, UserError):
+            raise
+        raise CheckpointError(f"{file} is damaged: {shorten(error)}.") from error
     both = (lerobot.read_normalisation(values, name, _mode(found, key), 1e-8, file) for key, name in KINDS.items())
     return FoundStatistics(*both, where=str(file))
 

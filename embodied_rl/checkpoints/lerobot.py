@@ -19,6 +19,7 @@ from embodied_rl.checkpoints import lerobot_processors, lerobot_settings, tensor
 from embodied_rl.checkpoints.foreign import FoundCheckpoint, FoundStatistics
 from embodied_rl.checkpoints.lerobot_processors import NORMALISER, TOKENIZER
 from embodied_rl.learning.checkpoint import CheckpointError
+from embodied_rl.runs.untrusted_files import shorten
 
 CONFIG, BEFORE, AFTER = "config.json", "policy_preprocessor.json", "policy_postprocessor.json"
 STATE, ACTION, IMAGES = lerobot_processors.STATE, "action", lerobot_settings.IMAGES
@@ -48,7 +49,7 @@ def read_folder(folder: Path, asset: str | None = None) -> FoundCheckpoint:
     lerobot_settings.check_settings(config, folder / CONFIG)
     policy = str(config["type"]) if "type" in config else None
     before, after = lerobot_processors.read_processors(folder / BEFORE, folder / AFTER, policy)
-    relative = before.get(lerobot_processors.RELATIVE, {}).get("config", {})
+    relative = _settings(before, lerobot_processors.RELATIVE)
     names = tuple(relative.get("action_names") or ())
     return FoundCheckpoint(
         format="lerobot",
@@ -76,7 +77,7 @@ def _statistics(
     folder: Path, config: Mapping[str, Any], before: lerobot_processors.Steps, after: lerobot_processors.Steps
 ) -> FoundStatistics:
     step = before.get(NORMALISER, {})
-    _modes(step.get("config", {}), config, folder / (BEFORE if step else CONFIG))
+    _modes(step.get("config") or {}, config, folder / (BEFORE if step else CONFIG))
     if "state_file" not in step:
         return FoundStatistics(None, None, str(folder / BEFORE))
     state, action = (_normalisation(folder, config, step, BEFORE, key) for key in ("STATE", "ACTION"))
@@ -90,7 +91,7 @@ def _normalisation(
     folder: Path, config: Mapping[str, Any], step: Mapping[str, Any], named_in: str, key: str
 ) -> Normalisation | None:
     """Return the normalisation of state or action that a step does; `named_in`: the file of the step."""
-    file, told = folder / Path(step["state_file"]).name, step.get("config", {})
+    file, told = folder / Path(step["state_file"]).name, step.get("config") or {}
     if not file.is_file():
         raise CheckpointError(f"{folder / named_in} names {file.name}, which is missing.")
     name, mode = {"STATE": STATE, "ACTION": ACTION}[key], _modes(told, config, folder / named_in).get(key, "IDENTITY")
@@ -118,12 +119,17 @@ def _tensors(file: Path) -> dict[str, torch.Tensor]:
     try:
         return load_file(file)
     except SafetensorError as error:
-        raise CheckpointError(f"{file} is damaged, or no safetensors file: {error}.") from error
+        raise CheckpointError(f"{file} is damaged, or no safetensors file: {shorten(error)}.") from error
+
+
+def _settings(steps: lerobot_processors.Steps, name: str) -> Mapping[str, Any]:
+    """Return the settings of a step; none without the step."""
+    return steps.get(name, {}).get("config") or {}
 
 
 def _said_by_steps(before: lerobot_processors.Steps) -> dict[str, Any]:
     """Return the entries of the configuration that lerobot takes from the steps: prompt length and normalisation."""
-    words, scale = (before.get(name, {}).get("config", {}) for name in (TOKENIZER, NORMALISER))
+    words, scale = (_settings(before, name) for name in (TOKENIZER, NORMALISER))
     length = {"tokenizer_max_length": words["max_length"]} if "max_length" in words else {}
     return length | ({"normalization_mapping": scale["norm_map"]} if "norm_map" in scale else {})
 

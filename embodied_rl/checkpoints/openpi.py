@@ -14,6 +14,7 @@ from embodied_rl.actors.normalisation import Normalisation
 from embodied_rl.checkpoints import tensor_files, unsupported
 from embodied_rl.checkpoints.foreign import FoundCheckpoint, FoundStatistics
 from embodied_rl.learning.checkpoint import CheckpointError
+from embodied_rl.runs.untrusted_files import shorten
 
 CAMERAS = ("base_0_rgb", "left_wrist_0_rgb", "right_wrist_0_rgb")
 EPSILON = 1e-6
@@ -90,13 +91,13 @@ def _normalisation(entry: dict[str, Any], name: str, kind: str, file: Path) -> N
     first, second = ("mean", "std") if kind == "mean_std" else ("q01", "q99")
     if missing := [key for key in (first, second) if entry.get(key) is None]:
         raise CheckpointError(f"{file} has no {missing[0]!r} of {name}, which this policy is normalised with.")
-    a, b = np.asarray(entry[first], np.float64), np.asarray(entry[second], np.float64)
     try:
+        a, b = np.asarray(entry[first], np.float64), np.asarray(entry[second], np.float64)
         if kind == "mean_std":
             return Normalisation(kind, tuple(a.tolist()), tuple((b + EPSILON).tolist()))
         return Normalisation.from_bounds(kind, a, b + EPSILON)
-    except ValueError as error:
-        raise CheckpointError(f"{file}, {name}: {error}") from error
+    except (ValueError, TypeError) as error:
+        raise CheckpointError(f"{file}, {name}: {shorten(error)}.") from error
 
 
 def make_norm_stats(state: Normalisation, action: Normalisation) -> str:

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from embodied_rl.actors.embodiment import Embodiment
 from embodied_rl.checkpoints.weight_names import CheckpointSource, build_empty
 from embodied_rl.config import plugins
+from embodied_rl.config.freeze import freeze_config
 from embodied_rl.config.schema import LoraNode
 from embodied_rl.interfaces.policy import Actor, FlowBackbone
 from embodied_rl.learning import sharded
@@ -28,6 +29,7 @@ from embodied_rl.learning.checkpoint import CheckpointError, explain_failed_writ
 from embodied_rl.learning.trainable import add_adapters, merge_adapters, read_adapter_settings
 from embodied_rl.learning.weights import adopt_whole, gather_whole
 from embodied_rl.runs.atomic_write import make_folder, replace_file
+from embodied_rl.runs.untrusted_files import check_name, name_file, parse_json, shorten
 
 FORMATS = (1, 2)
 """Those that are read; the last one is written."""
@@ -134,7 +136,8 @@ def load_network(
     metadata, tensors = _read(path)
     backbone = build_empty(lambda: make(metadata))
     if metadata.adapters is not None:
-        add_adapters(backbone, metadata.adapters)
+        with name_file(path):
+            add_adapters(backbone, metadata.adapters)
     own = {name.removeprefix(BACKBONE): value for name, value in tensors.items() if name.startswith(BACKBONE)}
     _load(path, backbone, own, BACKBONE)
     backbone.restore_buffers()
@@ -246,14 +249,22 @@ def _read(path: Path, weights: bool = True) -> tuple[PolicyMetadata, dict[str, T
         raise CheckpointError(f"{path} is damaged, or no safetensors file: {error}.") from error
     metadata = _parsed(path, header)
     if TOKENIZER in tensors:
-        text = _as_bytes(tensors.pop(TOKENIZER)).decode()
-        metadata = replace(metadata, embodiment=replace(metadata.embodiment, tokenizer=text))
+        metadata = replace(metadata, embodiment=_with_tokenizer(path, metadata.embodiment, tensors.pop(TOKENIZER)))
     if metadata.source is not None:
         carried = [name for name in tensors if name.startswith(CARRIED)]
         metadata.source.carried |= {name.removeprefix(CARRIED): tensors.pop(name) for name in carried}
         files = [name for name in tensors if name.startswith(FILE)]
+        for name in files:  # an export writes them
+            check_name(name.removeprefix(FILE), path, CheckpointError)
         metadata.source.files |= {name.removeprefix(FILE): _as_bytes(tensors.pop(name)) for name in files}
     return metadata, tensors
+
+
+def _with_tokenizer(path: Path, embodiment: Embodiment, stored: Tensor) -> Embodiment:
+    try:
+        return replace(embodiment, tokenizer=_as_bytes(stored).decode())
+    except UnicodeDecodeError as error:
+        raise CheckpointError(f"{path} is damaged: its tokenizer is no text: {error}.") from error
 
 
 def _as_tensor(content: bytes) -> Tensor:
@@ -269,22 +280,28 @@ def _parsed(path: Path, header: str | None) -> PolicyMetadata:
         raise CheckpointError(
             f"{path} is a safetensors file, but no policy of this library: it has no {HEADER} header."
         )
+    data = parse_json(header, f"{path}, in its {HEADER} header,", CheckpointError)
     try:
-        data = json.loads(header)
         if data["format"] not in FORMATS:
             known = ", ".join(map(str, FORMATS))
             raise CheckpointError(f"{path} has format {data['format']}; this version reads formats {known}.")
         return PolicyMetadata(
-            policy=data["policy"],
-            config=data["config"],
+            policy=str(data["policy"]),
+            config=dict(data["config"]),
             embodiment=Embodiment.from_dict(data["embodiment"]),
-            auxiliary_names=tuple(data["auxiliary_names"]),
-            extra=data["extra"],
-            adapters=LoraNode(**data["adapters"]) if data.get("adapters") else None,
+            auxiliary_names=tuple(map(str, data["auxiliary_names"])),
+            extra=dict(data["extra"]),
+            adapters=freeze_config(LoraNode, data["adapters"], "adapters") if data.get("adapters") else None,
             source=CheckpointSource.from_dict(data["source"]) if data.get("source") else None,
         )
-    except (json.JSONDecodeError, KeyError, TypeError) as error:
-        raise CheckpointError(f"{path} has a damaged {HEADER} header: {error}.") from error
+    except CheckpointError as error:
+        raise error if str(path) in str(error) else _damaged(path, error) from None
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise _damaged(path, error) from error
+
+
+def _damaged(path: Path, error: Exception) -> CheckpointError:
+    return CheckpointError(f"{path} has a damaged {HEADER} header: {shorten(error)}.")
 
 
 def count_weights(path: Path) -> int:

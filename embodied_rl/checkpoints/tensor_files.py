@@ -11,7 +11,9 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
+from embodied_rl.interfaces.errors import UserError
 from embodied_rl.learning.checkpoint import CheckpointError
+from embodied_rl.runs.untrusted_files import check_inside, read_json, shorten
 
 SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 DTYPES = {
@@ -70,8 +72,14 @@ class TensorFiles(Mapping[str, TensorEntry]):
 
 
 def read_contents(folder: Path, files: Iterable[Path]) -> dict[str, bytes]:
-    """Read small files; return their contents by path relative to `folder`. Skip an index of weight shards."""
+    """Read small files; return their contents by path relative to `folder`. Skip an index of weight shards.
+
+    Raises:
+        CheckpointError: a file is a link that leads out of the folder; its content would go into policy files.
+    """
     kept = sorted(file for file in files if file.is_file() and file.name != INDEX)
+    for file in kept:
+        check_inside(folder, file, CheckpointError)
     return {file.relative_to(folder).as_posix(): file.read_bytes() for file in kept}
 
 
@@ -93,10 +101,7 @@ def parse_json(file: Path) -> dict[str, Any]:
     Raises:
         CheckpointError: the file is damaged, or holds no mapping.
     """
-    try:
-        data = json.loads(read_text(file))
-    except json.JSONDecodeError as error:
-        raise CheckpointError(f"{file} is damaged: {error}.") from error
+    data = read_json(file, CheckpointError)
     if not isinstance(data, dict):
         raise CheckpointError(f"{file} is damaged: it should hold a mapping.")
     return data
@@ -144,10 +149,24 @@ def _header(file: Path) -> tuple[dict[str, TensorEntry], dict[str, str]]:
                 raise CheckpointError(f"{file} is no safetensors file, or damaged: its header is too long.")
             header = json.loads(opened.read(length))
         metadata = header.pop("__metadata__", {})
-        found = {name: TensorEntry(file, DTYPES[said["dtype"]], tuple(said["shape"])) for name, said in header.items()}
-    except (struct.error, UnicodeDecodeError, json.JSONDecodeError, KeyError, TypeError, AttributeError) as error:
-        raise CheckpointError(f"{file} is no safetensors file, or damaged: {error}.") from error
+        found = {name: _entry(file, said) for name, said in header.items()}
+    except (struct.error, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        if isinstance(error, UserError):
+            raise
+        raise CheckpointError(f"{file} is no safetensors file, or damaged: {shorten(error)}.") from error
     return found, metadata
+
+
+def _entry(file: Path, said: Mapping[str, Any]) -> TensorEntry:
+    if str(said["dtype"]).startswith("F8_"):
+        raise CheckpointError(
+            f"{file} holds weights in float8 ({said['dtype']}), which is not supported: with other scales they are "
+            "other weights. Take the checkpoint in bfloat16 or float32 that they were made from."
+        )
+    shape = tuple(said["shape"])
+    if not all(type(size) is int and size >= 0 for size in shape):
+        raise ValueError(f"the shape {shape} is none")
+    return TensorEntry(file, DTYPES[said["dtype"]], shape)
 
 
 def _product(shape: tuple[int, ...]) -> int:

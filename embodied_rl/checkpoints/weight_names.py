@@ -19,6 +19,7 @@ from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.foreign_checkpoint import ForeignCheckpoint
 from embodied_rl.interfaces.policy import FlowBackbone
 from embodied_rl.learning.checkpoint import CheckpointError
+from embodied_rl.runs.untrusted_files import check_name
 
 PREFIX = "model."
 BEFORE_PROCESSORS = ("normalize_inputs.", "normalize_targets.", "unnormalize_outputs.")
@@ -68,16 +69,37 @@ class CheckpointSource:
 
     @staticmethod
     def from_dict(data: Mapping[str, Any]) -> "CheckpointSource":
-        """Restore a source from the values of `to_dict`."""
+        """Restore a source from the values of `to_dict`, which may come from a stranger.
+
+        Raises:
+            KeyError, TypeError, AttributeError: an entry is missing, or of another type.
+            UserError: a dtype is none, or `where` leads out of a folder.
+        """
+        where = str(data["where"])
+        if where:
+            check_name(where, "source.where", CheckpointError)
         return CheckpointSource(
-            format=data["format"],
-            names=data["names"],
-            dtypes={name: getattr(torch, dtype) for name, dtype in data["dtypes"].items()},
-            header=data["header"],
+            format=str(data["format"]),
+            names=_texts(data["names"]),
+            dtypes={name: _dtype(dtype) for name, dtype in _texts(data["dtypes"]).items()},
+            header=_texts(data["header"]),
             state=_statistics(data["state"]),
             action=_statistics(data["action"]),
-            where=data["where"],
+            where=where,
         )
+
+
+def _texts(data: Mapping[str, Any]) -> dict[str, str]:
+    if not all(isinstance(text, str) for text in data.values()):
+        raise TypeError("texts are expected")
+    return dict(data)
+
+
+def _dtype(name: str) -> torch.dtype:
+    found = getattr(torch, name, None)
+    if not isinstance(found, torch.dtype):
+        raise CheckpointError(f"source.dtypes: {name!r:.80} is no dtype.")
+    return found
 
 
 def _statistics(data: Mapping[str, Any] | None) -> Normalisation | None:

@@ -11,6 +11,7 @@ from embodied_rl.cli.table import COMMANDS
 from embodied_rl.config.freeze import suggest_name
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.ranks.torchrun_place import FAILED, TorchrunPlace
+from embodied_rl.runs.untrusted_files import make_printable
 
 USER_ERROR = 2
 INTERRUPTED = 130
@@ -52,7 +53,7 @@ def _run(arguments: list[str]) -> int:
         print("embodied-rl: interrupted", file=sys.stderr)
         return INTERRUPTED
     except UserError as error:
-        print(f"embodied-rl: {error}", file=sys.stderr)
+        print(f"embodied-rl: {make_printable(str(error))}", file=sys.stderr)
         return USER_ERROR
     except RuntimeError as error:
         from embodied_rl.interfaces.sim import Unavailable
@@ -60,7 +61,7 @@ def _run(arguments: list[str]) -> int:
 
         if not isinstance(error, RunFailed | Unavailable):
             raise
-        print(f"embodied-rl: {error}", file=sys.stderr)
+        print(f"embodied-rl: {make_printable(str(error))}", file=sys.stderr)
         return FAILED
 
 

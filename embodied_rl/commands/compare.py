@@ -19,6 +19,7 @@ from embodied_rl.interfaces.errors import UserError
 from embodied_rl.runs.atomic_write import make_folder, write_text
 from embodied_rl.runs.folder import RunFolder
 from embodied_rl.runs.metrics_file import Value, read_metrics
+from embodied_rl.runs.untrusted_files import make_printable
 
 PairedRow = tuple[str, str, Pairing, float]
 """Labels of two reports, their pairing, and the p-value adjusted for all pairs."""
@@ -60,7 +61,7 @@ def run(config: CompareConfig) -> int:
     out = make_folder(Path(config.out), "out")
     write_text(out / "compare.md", markdown)
     write_comparison(out / "compare.html", entries)
-    print(markdown)
+    print(make_printable(markdown))
     Console(stderr=True).print(f"Written: {out / 'compare.md'}, {out / 'compare.html'}", markup=False, soft_wrap=True)
     return 0
 

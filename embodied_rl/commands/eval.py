@@ -15,6 +15,7 @@ from embodied_rl.actors.scripted import RandomPolicy
 from embodied_rl.assembly.acting import WORDS, find_policy_file, load_deployed, open_expert
 from embodied_rl.checkpoints.policy_file import count_weights, read_metadata
 from embodied_rl.config import freeze as configuration
+from embodied_rl.config import plugins
 from embodied_rl.config.freeze import freeze_config
 from embodied_rl.config.schema import EvalConfig, SimChange, SimNode
 from embodied_rl.evaluate.benchmark import (
@@ -149,7 +150,12 @@ def find_simulator(file: Path, folder: RunFolder | None, change: SimChange) -> S
     if change.name not in (None, said.get("name")):
         return None
     check_settings(said, change.options, str(file if folder is None else folder.config))
-    return freeze_config(SimNode, {str(key): value for key, value in said.items()}, "sim")
+    try:
+        node = freeze_config(SimNode, {str(key): value for key, value in said.items()}, "sim")
+        plugins.configure_plugin("sims", node, "sim")
+    except UserError as error:
+        raise UserError(f"{file if folder is None else folder.config}: {error}") from None
+    return node
 
 
 def evaluate_parallel(actor: DeployedPolicy, part: EvaluationPart, config: EvalConfig) -> list[EpisodeResult]:

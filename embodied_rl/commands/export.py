@@ -30,6 +30,7 @@ from embodied_rl.interfaces.foreign_checkpoint import ForeignCheckpoint
 from embodied_rl.interfaces.policy import FlowBackbone
 from embodied_rl.learning.checkpoint import explain_failed_writes
 from embodied_rl.runs.atomic_write import explain_errors, set_usual_mode
+from embodied_rl.runs.untrusted_files import name_file
 
 FULL_PRECISION = {"dtype": "float32", "precision": "float32", "load_vlm_weights": False}
 """What keeps lerobot and openpi from rounding weights to bfloat16 as they load them."""
@@ -96,7 +97,9 @@ def check_export(config: ExportConfig) -> tuple[Path, Path]:
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise UserError(f"out={out} is there already and not empty; give another folder.")
     metadata = read_metadata(file)
-    if not issubclass(plugins.find_plugin("policies", metadata.policy), ForeignCheckpoint):
+    with name_file(file):
+        cls = plugins.find_plugin("policies", metadata.policy)
+    if not issubclass(cls, ForeignCheckpoint):
         raise UserError(
             f"{file} holds policy {metadata.policy!r}, which {config.format} does not know; it goes on with "
             "embodied-rl alone."

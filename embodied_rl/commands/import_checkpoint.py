@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from embodied_rl.assembly import build
-from embodied_rl.checkpoints import detection
+from embodied_rl.checkpoints import detection, other_files
 from embodied_rl.checkpoints.policy_file import save_backbone
 from embodied_rl.config import assets
 from embodied_rl.config.schema import ImportConfig
@@ -46,7 +46,8 @@ def check_import(config: ImportConfig) -> tuple[Path, Path]:
         raise UserError("policy.checkpoint is missing. Add policy.checkpoint=<folder of lerobot's or openpi's>.")
     path = assets.resolve_path(config.policy.checkpoint)
     if detection.detect_format(path) is None:
-        raise UserError(f"policy.checkpoint={path} is no checkpoint folder of {' or '.join(detection.READERS)}.")
+        known = f"policy.checkpoint={path} is no checkpoint folder of {' or '.join(detection.READERS)}."
+        raise UserError(other_files.explain_path(path) or known)
     return path, _check_out(config)
 
 

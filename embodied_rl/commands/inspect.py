@@ -16,6 +16,7 @@ from embodied_rl.checkpoints.policy_file import PolicyMetadata, read_metadata
 from embodied_rl.config import assets, plugins
 from embodied_rl.config.freeze import thaw_config
 from embodied_rl.config.schema import InspectConfig
+from embodied_rl.runs.untrusted_files import make_printable
 
 Row = tuple[str, str]
 
@@ -33,8 +34,10 @@ def run(config: InspectConfig) -> None:
         return
     found = detection.read_checkpoint(path)
     print_rows(describe_checkpoint(found))
-    for problem in list_missing(found):
-        print(f"missing: {problem}")
+    for problem in list_missing(found, config.tensors):
+        print(f"missing: {make_printable(problem)}")
+    if not config.tensors:
+        print("The tensors were not compared with the network; tensors=true does that, and takes longer.")
 
 
 def describe_policy_file(said: PolicyMetadata) -> Iterator[Row]:
@@ -76,8 +79,13 @@ def describe_checkpoint(found: FoundCheckpoint) -> Iterator[Row]:
     yield "tokenizer", "inside" if found.tokenizer else "not inside"
 
 
-def list_missing(found: FoundCheckpoint) -> Iterator[str]:
-    """Yield the obstacles to training the checkpoint, each with the key or file that removes it."""
+def list_missing(found: FoundCheckpoint, tensors: bool) -> Iterator[str]:
+    """Yield the obstacles to training the checkpoint, each with the key or file that removes it.
+
+    Args:
+        found: the checkpoint.
+        tensors: whether to build the network, and compare all its tensors with those of the checkpoint.
+    """
     if found.statistics.problem:
         yield found.statistics.problem
     for name in ("state", "action"):
@@ -88,6 +96,8 @@ def list_missing(found: FoundCheckpoint) -> Iterator[str]:
     try:
         cls = plugins.find_plugin("policies", str(found.policy))
         options = attach.find_network_sizes(found, cls, {})
+        if not tensors:
+            return
         dimensions = {"action_dim": options.action_dim, "state_dim": options.state_dim}
         network = weight_names.build_empty(
             lambda: cls(options, **dimensions, cameras=("any",), image_size=(64, 64), vocabulary_size=1,
@@ -105,7 +115,7 @@ def print_rows(rows: Iterator[Row]) -> None:
     table.add_column()
     for name, value in rows:
         if value:
-            table.add_row(name, escape(value))
+            table.add_row(name, escape(make_printable(value)))
     Console().print(table)
 
 

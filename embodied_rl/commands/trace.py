@@ -7,6 +7,7 @@ from typing import Any
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from embodied_rl.config.schema import TraceConfig
@@ -14,6 +15,7 @@ from embodied_rl.rollout.timeline import RANK, Timeline
 from embodied_rl.rollout.timeline_file import read_timelines
 from embodied_rl.runs.atomic_write import explain_errors, write_text
 from embodied_rl.runs.folder import RunFolder
+from embodied_rl.runs.untrusted_files import make_printable
 
 
 def run(config: TraceConfig) -> None:
@@ -72,7 +74,7 @@ def make_trace_table(iteration: int, timelines: Sequence[Timeline]) -> Table:
                 seconds = sorted(s.seconds for s in timeline.spans if (s.who, s.what) == (who, what))
                 middle, longest = seconds[len(seconds) // 2], seconds[-1]
                 cells = [str(len(seconds)), f"{sum(seconds):.3f}", f"{middle:.4f}", f"{longest:.4f}"]
-                found.add_row(str(rank), who, what, *cells)
+                found.add_row(str(rank), escape(make_printable(who)), escape(make_printable(what)), *cells)
     return found
 
 

@@ -128,8 +128,9 @@ def read_config(path: Path) -> dict[str, Any]:
         raise UserError(f"{path} is not there: is this the folder of a run?")
     try:
         mapping = cast("Any", OmegaConf.to_container(OmegaConf.load(path), resolve=False))
-    except (YAMLError, UnicodeDecodeError, OmegaConfBaseException, OSError) as error:
-        raise UserError(f"{path} is damaged: {error}") from None
+    except (YAMLError, ValueError, OmegaConfBaseException, OSError, RecursionError) as error:
+        problem = " ".join(str(error).split())
+        raise UserError(f"{path} is damaged: {problem:.300}") from None
     if not isinstance(mapping, dict):
         raise UserError(f"{path} is damaged: it holds no keys.")
     return {str(key): value for key, value in cast("dict[Any, Any]", mapping).items()}

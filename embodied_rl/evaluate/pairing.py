@@ -102,6 +102,8 @@ def _read_simulators(report: Report) -> list[Mapping[str, Any]]:
     listed = report.metadata.get("simulators")
     if not isinstance(listed, list) or not listed or not all(isinstance(each, dict) for each in listed):
         raise UserError("it does not say which simulator it ran: evaluate again with `embodied-rl eval`")
+    if not all(isinstance(each.get("depends_on") or {}, dict) for each in listed):
+        raise UserError("it is damaged: depends_on of a simulator should map packages to versions")
     return listed
 
 

@@ -18,11 +18,13 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from embodied_rl.config.freeze import freeze_config
 from embodied_rl.evaluate.protocol import EpisodeResult
 from embodied_rl.evaluate.statistics import wilson_interval
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.sim import SimulatorSpec
 from embodied_rl.runs.atomic_write import write_text
+from embodied_rl.runs.untrusted_files import read_json, shorten
 
 MACHINE = ("num_envs", "python", "pythonpath")
 """Settings of a simulator that are about this machine, and change no episode."""
@@ -120,13 +122,18 @@ class Report:
 
     @staticmethod
     def from_dict(content: Mapping[str, Any]) -> "Report":
-        """Make a report from a result of `to_dict`."""
+        """Make a report from a result of `to_dict`, which may come from a stranger.
+
+        Raises:
+            KeyError, TypeError, AttributeError: an entry is missing, or of another type.
+            UserError: a number or a text is of another type.
+        """
         return Report(
             overall=_summary(content),
-            families={name: _summary(entry) for name, entry in content["families"].items()},
-            tasks={name: _summary(entry) for name, entry in content["tasks"].items()},
-            metadata=content["metadata"],
-            episodes=tuple(EpisodeResult(**entry) for entry in content["episodes"]),
+            families={str(name): _summary(entry) for name, entry in content["families"].items()},
+            tasks={str(name): _summary(entry) for name, entry in content["tasks"].items()},
+            metadata=dict(content["metadata"]),
+            episodes=tuple(freeze_config(EpisodeResult, {**entry}, "episodes") for entry in content["episodes"]),
         )
 
     def write(self, folder: Path) -> Path:
@@ -143,9 +150,9 @@ class Report:
             UserError: the file is not a report.
         """
         try:
-            return Report.from_dict(json.loads(path.read_text(encoding="utf-8")))
-        except (UnicodeDecodeError, json.JSONDecodeError, KeyError, TypeError, AttributeError) as error:
-            raise UserError(f"{path} is not a report of `embodied-rl eval` ({error}).") from error
+            return Report.from_dict(read_json(path))
+        except (UserError, KeyError, TypeError, ValueError, AttributeError) as error:
+            raise UserError(f"{path} is not a report of `embodied-rl eval` ({shorten(error)}).") from error
 
 
 def hash_episodes(
@@ -176,9 +183,16 @@ def select_settings(simulators: Sequence[Mapping[str, Any]]) -> list[dict[str, A
 
 def _summary(content: Mapping[str, Any]) -> Summary:
     return Summary(
-        success=Rate(**content["success"]),
-        success_at_end=Rate(**content["success_at_end"]),
-        steps=content["steps"],
-        reward=content["reward"],
-        smoothness=content["smoothness"],
+        success=_rate(content["success"], "success"),
+        success_at_end=_rate(content["success_at_end"], "success_at_end"),
+        steps=float(content["steps"]),
+        reward=float(content["reward"]),
+        smoothness=float(content["smoothness"]),
     )
+
+
+def _rate(content: Mapping[str, Any], where: str) -> Rate:
+    found = freeze_config(Rate, {**content}, where)
+    if not all(0 <= share <= 1 for share in (found.rate, found.low, found.high)):
+        raise UserError(f"{where}: a rate and its interval are from 0 to 1, not {found.rate}")
+    return found

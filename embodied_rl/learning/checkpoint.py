@@ -28,6 +28,7 @@ from torch import Tensor
 
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.runs.atomic_write import explain_errors, set_usual_mode, sync_folder, write_text
+from embodied_rl.runs.untrusted_files import check_name, read_json
 
 TENSORS, STATE, POLICY = "tensors.safetensors", "state.json", "policy.safetensors"
 _STEP = re.compile(r"\d{8,}$")
@@ -190,16 +191,15 @@ def read_state(folder: Path) -> dict[str, Any]:
         CheckpointError: the file is missing, cut short, altered or incomplete, or is of another checkpoint.
     """
     file = folder / STATE
-    try:
-        state = json.loads(file.read_text(encoding="utf-8"))
-    except FileNotFoundError as error:
-        raise CheckpointError(f"{file} is missing.") from error
-    except (json.JSONDecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise CheckpointError(f"{file} is damaged: {error}.") from error
+    if not file.is_file():
+        raise CheckpointError(f"{file} is missing.")
+    state = read_json(file, CheckpointError)
     if (problem := _find_problem(state)) is not None:
         raise CheckpointError(f"{file} is damaged: {problem}.")
     if _STEP.match(folder.name) and state["step"] != int(folder.name):
         raise CheckpointError(f"{file} is of another checkpoint: it says step {state['step']}.")
+    for name in state["sha256"]:
+        check_name(name, file, CheckpointError)
     return state
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
@@ -23,6 +23,7 @@ from embodied_rl.learning.checkpoint import CheckpointError, explain_failed_writ
 from embodied_rl.learning.sharded import Moments, Sharding
 from embodied_rl.ranks.collective import Ranks
 from embodied_rl.runs.atomic_write import explain_errors
+from embodied_rl.runs.untrusted_files import shorten
 
 FOLDER = "shards"
 _PLACES = "DCP_SHARDING_INFO"
@@ -73,7 +74,7 @@ def read_shards(checkpoint: Path, sharding: Sharding | None, optimisers: Sequenc
     if not optimisers or not (checkpoint / FOLDER).is_dir():
         return
     with ExitStack() as stack:
-        files = [stack.enter_context(safe_open(file, "pt")) for file in sorted((checkpoint / FOLDER).iterdir())]
+        files = [_open(file, stack) for file in sorted((checkpoint / FOLDER).iterdir())]
         stored = {name for file in files for name in file.keys()}  # noqa: SIM118  it is no mapping
         for number, optimiser in enumerate(optimisers):
             own = sorted(name.partition("/")[2] for name in stored if name.startswith(f"{number}/"))
@@ -83,6 +84,19 @@ def read_shards(checkpoint: Path, sharding: Sharding | None, optimisers: Sequenc
         for name, value in _moments(optimisers, everything=True).items():
             if name in stored:
                 _fill(value, name, files, sharding, checkpoint / FOLDER)
+
+
+def _open(file: Path, stack: ExitStack) -> Any:
+    """Open a shard until the stack ends; raise `CheckpointError` if it is none."""
+    try:
+        opened = stack.enter_context(safe_open(file, "pt"))
+        places = json.loads((opened.metadata() or {})[_PLACES])
+        if not all(type(places[name]["saved_offsets"][0]) is int for name in opened.keys()):  # noqa: SIM118
+            raise TypeError("a first row is no whole number")
+    except (SafetensorError, OSError, ValueError, KeyError, TypeError, IndexError, RecursionError) as error:
+        said = f"{type(error).__name__}: {shorten(error)}"
+        raise CheckpointError(f"{file} is damaged, or no shard of a checkpoint: {said}.") from error
+    return opened
 
 
 def _write(file: Path, moments: Mapping[str, Tensor], sharding: Sharding) -> None:

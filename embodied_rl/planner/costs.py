@@ -13,6 +13,7 @@ import numpy as np
 
 from embodied_rl.config.freeze import suggest_name
 from embodied_rl.interfaces.errors import UserError
+from embodied_rl.runs.untrusted_files import read_json, shorten
 
 
 @dataclass(frozen=True)
@@ -123,14 +124,29 @@ class CostFile:
         Raises:
             UserError: the file is missing, is not JSON, or does not hold costs.
         """
-        try:
-            content = json.loads(path.read_text(encoding="utf-8"))
-            return CostFile(_costs(content["costs"], path), content.get("about", {}), content.get("spread", {}))
-        except FileNotFoundError:
+        if not path.exists():
             remedy = "`embodied-rl plan` measures costs and writes such a file"
-            raise UserError(f"costs={path}: there is no such file; {remedy}.") from None
-        except (OSError, KeyError, TypeError, AttributeError, UnicodeDecodeError, json.JSONDecodeError) as error:
-            raise UserError(f"costs={path} is not a file of stage costs ({type(error).__name__}: {error})") from None
+            raise UserError(f"costs={path}: there is no such file; {remedy}.")
+        try:
+            content = read_json(path)
+        except UserError as error:
+            raise UserError(f"costs={path} is not a file of stage costs ({error})") from None
+        try:
+            costs = _costs(content["costs"], path)
+            about, spread = dict(content.get("about", {})), dict(content.get("spread", {}))
+        except (KeyError, TypeError, AttributeError, ValueError) as error:
+            if isinstance(error, UserError):
+                raise
+            said = f"{type(error).__name__}: {shorten(error)}"
+            raise UserError(f"costs={path} is not a file of stage costs ({said})") from None
+        return CostFile(costs, about, spread)
+
+
+def _line(value: Mapping[str, Any], name: str, path: Path) -> LinearCost:
+    for part, number in value.items():
+        if not isinstance(number, int | float) or not 0 <= number < float("inf"):
+            raise UserError(f"costs={path}: {name}.{part} should be a finite number from 0, not {number!r:.80}.")
+    return LinearCost(**value)
 
 
 def _costs(content: Mapping[str, Any], path: Path) -> Costs:
@@ -139,7 +155,16 @@ def _costs(content: Mapping[str, Any], path: Path) -> Costs:
     for name, value in content.items():
         if name not in known:
             raise UserError(f"costs={path}: unknown cost '{name}'.{suggest_name(name, list(known))}")
-        values[name] = LinearCost(**value) if isinstance(value, Mapping) else value
+        if isinstance(value, Mapping):
+            values[name] = _line(value, name, path)
+        elif name == "step_on" or (name == "inference_memory" and value is None):
+            values[name] = value
+        elif name in ("switch", "synchronise", "jitter"):
+            values[name] = _line({"fixed": value}, name, path).fixed
+        else:
+            raise UserError(f'costs={path}: {name} must be given as {{"fixed": seconds, "per_item": seconds}}')
+    if values.get("step_on", "core") not in ("core", "device"):
+        raise UserError(f"costs={path}: step_on should be core or device.")
     missing = [name for name in ("step", "inference", "update") if not isinstance(values.get(name), LinearCost)]
     if missing:
         raise UserError(f'costs={path}: {missing[0]} must be given as {{"fixed": seconds, "per_item": seconds}}')

@@ -1,13 +1,16 @@
 """Read plans from files: expand `plan=<file>.json` on the command line."""
 
-import json
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from embodied_rl.config.freeze import freeze_config
 from embodied_rl.interfaces.errors import UserError
+from embodied_rl.planner.allocation import Allocation
 from embodied_rl.runs import provenance
 from embodied_rl.runs.folder import PLAN
+from embodied_rl.runs.untrusted_files import read_json, shorten
 
 _TELLING = ("cores", "cpu")
 """What makes two machines different, as far as plans go."""
@@ -30,12 +33,22 @@ def _expanded(override: str) -> list[str]:
     if not path.is_file():
         raise UserError(f"plan={path}: there is no such file; `embodied-rl plan` and every planned run write a {PLAN}.")
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-        words = format_overrides(content["chosen"]["allocation"])
+        content = read_json(path)
+    except UserError as error:
+        raise UserError(f"plan={path} is not a plan ({error})") from None
+    try:
+        words = format_overrides(_read_allocation(content["chosen"]["allocation"]))
         check_machine(content, words, path)
-    except (KeyError, TypeError, AttributeError, UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise UserError(f"plan={path} is not a plan ({type(error).__name__}: {error}).") from None
+    except UserError as error:
+        raise error if str(path) in str(error) else UserError(f"plan={path} is not a plan ({error}).") from None
+    except (KeyError, TypeError, AttributeError) as error:
+        raise UserError(f"plan={path} is not a plan ({type(error).__name__}: {shorten(error)}).") from None
     return words
+
+
+def _read_allocation(said: Mapping[str, Any]) -> dict[str, Any]:
+    """Return an allocation of a file, of known words and whole numbers alone: it becomes a part of the command line."""
+    return asdict(freeze_config(Allocation, said, "chosen.allocation"))
 
 
 def format_overrides(allocation: Mapping[str, Any]) -> list[str]:
@@ -51,8 +64,8 @@ def format_overrides(allocation: Mapping[str, Any]) -> list[str]:
 def describe_move(provenance_file: Path) -> str | None:
     """Return a note for the user if a run continues on another machine than it was planned for, else None."""
     try:
-        theirs = json.loads(provenance_file.read_text(encoding="utf-8"))["hardware"]
-    except (OSError, KeyError, TypeError, UnicodeDecodeError, json.JSONDecodeError):
+        theirs = dict(read_json(provenance_file)["hardware"])
+    except (UserError, KeyError, TypeError, ValueError):
         return None  # a run may continue although its provenance file is missing or damaged
     if not (different := list_differences(theirs)):
         return None

@@ -11,8 +11,10 @@ from typing import Any
 
 import numpy as np
 
+from embodied_rl.config.freeze import freeze_config
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.sim import Array, SimulatorSpec
+from embodied_rl.runs.untrusted_files import parse_json
 
 NAME, VERSION = "embodied-rl replay", 1
 
@@ -181,10 +183,10 @@ class ReplayFormat:
     @staticmethod
     def from_json(text: str, where: str) -> "ReplayFormat":
         """Read a result of `to_json`; raise `ReplayError` where it is something else, or of another version."""
+        found = parse_json(text, where, ReplayError)
         try:
-            found = json.loads(text)
             name, version = found.pop("format"), found.pop("version")
-        except (ValueError, KeyError, AttributeError, TypeError) as error:
+        except (KeyError, AttributeError, TypeError) as error:
             raise ReplayError(f"{where} does not describe a replay storage ({error!r}). {REMEDY}") from error
         if (name, version) != (NAME, VERSION):
             raise ReplayError(
@@ -193,7 +195,7 @@ class ReplayFormat:
             )
         try:
             return _restored(found)
-        except (TypeError, KeyError, AttributeError) as error:
+        except (TypeError, KeyError, AttributeError, ValueError) as error:
             raise ReplayError(f"{where} is damaged ({error!r}). {REMEDY}") from error
 
 
@@ -237,9 +239,12 @@ def _checked(extra: Mapping[str, ReplayField]) -> dict[str, ReplayField]:
 
 
 def _restored(found: dict[str, Any]) -> ReplayFormat:
-    fields = {name: ReplayField(tuple(f["shape"]), f["dtype"]) for name, f in found.pop("fields").items()}
-    plain: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in found.items()}
-    return ReplayFormat(**plain, fields=fields)
+    layout = freeze_config(ReplayFormat, found)
+    if absent := sorted(
+        (_bookkeeping().keys() | _played(1, 1).keys() | {"state", "instruction"}) - layout.fields.keys()
+    ):
+        raise KeyError(f"fields.{absent[0]}")
+    return layout
 
 
 def allocate_arrays(layout: ReplayFormat) -> dict[str, Array]:

@@ -73,7 +73,7 @@ class Texts:
         try:
             whole = path.read_bytes().rpartition(b"\n")  # the rest is a line that a process did not finish
             texts = [json.loads(line) for line in whole[0].splitlines()]
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, RecursionError) as error:
             self.close()
             raise ReplayError(f"{path} is missing or damaged ({error}). {REMEDY}") from error
         if self._file is not None:

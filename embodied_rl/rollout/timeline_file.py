@@ -1,13 +1,15 @@
 """Timeline files of a run, one with each checkpoint: `<run>/timelines/<iteration>.json`."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import astuple
 from pathlib import Path
+from typing import Any
 
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.rollout.timeline import Span, Timeline
 from embodied_rl.runs.atomic_write import write_text
+from embodied_rl.runs.untrusted_files import read_json, shorten
 
 FOLDER = "timelines"
 
@@ -25,15 +27,25 @@ def read_timelines(folder: Path, iteration: int | None) -> tuple[int, list[Timel
     Raises:
         UserError: no timeline of the iteration was kept, or its file is damaged.
     """
-    kept = sorted(int(file.stem) for file in (folder / FOLDER).glob("*.json"))
+    kept = sorted(int(file.stem) for file in (folder / FOLDER).glob("*.json") if file.stem.isdecimal())
     if not kept:
         raise UserError(f"{folder} has no timeline yet: one is kept with each checkpoint (checkpoint.every).")
     wanted = kept[-1] if iteration is None else iteration
     if wanted not in kept:
         raise UserError(f"iteration={wanted}: {folder} has kept {', '.join(map(str, kept))}.")
     file = folder / FOLDER / f"{wanted:08d}.json"
+    content = read_json(file)
     try:
-        content = json.loads(file.read_text(encoding="utf-8"))
-        return wanted, [Timeline([Span(*span) for span in t["spans"]], t["began"], t["total"]) for t in content]
-    except (KeyError, TypeError, UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise UserError(f"{file} is damaged ({type(error).__name__}: {error}); iteration=… reads another.") from None
+        found = [_timeline(entry) for entry in content]
+    except (KeyError, TypeError, ValueError) as error:
+        said = f"{type(error).__name__}: {shorten(error)}"
+        raise UserError(f"{file} is damaged ({said}); iteration=… reads another.") from None
+    if not found:
+        raise UserError(f"{file} is damaged: it holds no rank; iteration=… reads another.")
+    return wanted, found
+
+
+def _timeline(entry: Mapping[str, Any]) -> Timeline:
+    spans = [Span(str(who), str(what), float(began), float(seconds), int(size)) for who, what, began, seconds, size
+             in entry["spans"]]  # fmt: skip
+    return Timeline(spans, float(entry["began"]), float(entry["total"]))

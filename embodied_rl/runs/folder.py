@@ -3,7 +3,6 @@
 config.yaml  overrides.txt  provenance.json  git.diff  metrics.jsonl  checkpoints/  videos/  eval/
 """
 
-import json
 import re
 import shutil
 from collections.abc import Iterator, Sequence
@@ -18,6 +17,7 @@ from embodied_rl.interfaces.names import check_folder_name
 from embodied_rl.interfaces.sim import Unavailable
 from embodied_rl.runs import lock, provenance
 from embodied_rl.runs.atomic_write import explain_errors, write_text
+from embodied_rl.runs.untrusted_files import check_inside, read_json
 
 PLAN = "plan.json"
 """In a run's folder: the choice of an allocation, what else there was, and the costs behind it."""
@@ -121,9 +121,10 @@ class RunFolder:
         """Return the overrides that the user typed after the command.
 
         Raises:
-            UserError: their file is not text in UTF-8.
+            UserError: their file is not text in UTF-8, or a link that leads out of the folder.
         """
         file = self.path / "overrides.txt"
+        check_inside(self.path, file)
         try:
             return tuple(file.read_text(encoding="utf-8").splitlines()) if file.is_file() else ()
         except UnicodeDecodeError as error:
@@ -198,7 +199,7 @@ def _read_start(run: Path) -> datetime:
     file, match = run / provenance.FILE, _NAME.match(run.name)
     assert match is not None, "only run folders are compared"
     try:
-        started = json.loads(file.read_text(encoding="utf-8")).get("started") if file.is_file() else None
+        started = read_json(file).get("started") if file.is_file() else None
         if started is None:
             return datetime.strptime(match["time"], _TIME).replace(tzinfo=UTC)
         return datetime.fromisoformat(started)

@@ -23,6 +23,7 @@ from typing import IO
 
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.runs.atomic_write import explain_errors
+from embodied_rl.runs.untrusted_files import check_inside
 
 FILE = "run.lock"
 """In a run's folder; empty while no process holds the lock."""
@@ -66,7 +67,7 @@ class Holder:
         try:
             said = json.loads(text)
             return cls(int(said["pid"]), *(_show(said[key]) for key in ("machine", "boot", "since")))
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, RecursionError):
             return cls(0, "an unknown machine", "", "an unknown time")
 
 
@@ -89,8 +90,10 @@ def hold_run(
     Raises:
         RunInUseError: another process holds the lock; the message names the process and what to do.
         StorageError: the folder cannot be written.
+        UserError: the lock is a link that leads out of the folder.
     """
     path, own = folder / FILE, Holder.describe_this_process()
+    check_inside(folder, path)
     with explain_errors(path):
         file = path.open("a+", encoding="utf-8")
     with file:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from embodied_rl.runs.atomic_write import explain_errors, write_text
+from embodied_rl.runs.untrusted_files import check_inside
 
 Value = float | int | str | bool | None
 
@@ -37,6 +38,7 @@ class MetricsWriter:
 
     def __init__(self, path: Path, resumed: int | None = None, tensorboard: Path | None = None) -> None:
         self._path = path
+        check_inside(path.parent, path)  # of a run that somebody sent, it could be a link to any file
         _truncate(path, -1 if resumed is None else resumed)
         with explain_errors(path):
             self._file = path.open("a", encoding="utf-8")
@@ -74,10 +76,14 @@ class MetricsWriter:
 def read_metrics(path: Path) -> list[dict[str, Value]]:
     """Return all complete lines of a metrics file; none if the file is missing.
 
+    Raises:
+        UserError: the file is a link that leads out of its folder.
+
     An incomplete last line, which a kill leaves, is left out; so is a damaged line, with a warning that names it.
     """
     if not path.is_file():
         return []
+    check_inside(path.parent, path)
     *lines, last = path.read_bytes().split(b"\n")
     rows = [_read_row(line) for line in lines]
     if damaged := [number for number, row in enumerate(rows, start=1) if row is None]:
@@ -98,10 +104,14 @@ def find_first_reached(rows: Sequence[Mapping[str, Value]], success: float) -> t
 def _read_row(line: bytes) -> dict[str, Value] | None:
     """Return a line's row, or None if it is none."""
     try:
-        row = json.loads(line.decode("utf-8"))
-    except (UnicodeDecodeError, json.JSONDecodeError):
+        row = json.loads(line)
+    except (ValueError, RecursionError):
         return None
-    return row if isinstance(row, dict) else None
+    return row if isinstance(row, dict) and all(_is_value(value) for value in row.values()) else None
+
+
+def _is_value(value: object) -> bool:
+    return value is None or isinstance(value, str | bool | int) or (isinstance(value, float) and math.isfinite(value))
 
 
 def _truncate(path: Path, last: int) -> None:

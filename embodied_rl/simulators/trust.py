@@ -17,6 +17,7 @@ from embodied_rl.config.freeze import freeze_config, thaw_config
 from embodied_rl.config.schema import SimNode, TrainConfig
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.sim import list_trusted_defaults
+from embodied_rl.runs.untrusted_files import name_file
 
 CLUSTERS = ("auto", "local")
 """Those that a run folder may name: this machine's own. Who connects to another one runs what it sends."""
@@ -33,7 +34,10 @@ def check_settings(said: Mapping[str, Any], typed: Collection[str], source: str)
     Raises:
         UserError: the file names code to run (the message gives the text to type instead), or an unknown simulator.
     """
-    trusted = list_trusted_settings(str(said.get("name")))
+    try:
+        trusted = list_trusted_settings(str(said.get("name")))
+    except UserError as error:
+        raise UserError(f"{source}: {error}") from None
     given = {key: said[key] for key in trusted if key in said and key not in typed}
     refused = {key: value for key, value in given.items() if value != _plain(trusted[key]) and not is_harmless(value)}
     if refused:
@@ -66,20 +70,21 @@ def repeat_trusted(stored: TrainConfig, typed: TrainConfig, file: Path) -> Train
         UserError: the folder sets trusted settings or a cluster that the user did not type, or other keys were typed.
     """
     keys, said, given = list_typed_settings(typed.run.overrides), thaw_config(stored.sim), thaw_config(typed.sim)
+    check_settings(said, keys, str(file))
     if other := keys - list_trusted_settings(stored.sim.name).keys():
         raise UserError(
             f"sim.{min(other)}: resume continues a run exactly as it was configured, so sim.{min(other)} cannot be "
             "changed. To start a new run from its weights: policy.checkpoint=<its folder>."
         )
-    check_settings(said, keys, str(file))
     if stored.runtime == "ray" and stored.cluster not in CLUSTERS and not _is_typed("cluster", typed.run.overrides):
         remedy = format_override("cluster", stored.cluster)
         raise UserError(
             f"{file} names a cluster, which is never taken from a file. If you trust it, type it yourself: {remedy}"
         )
     cluster = typed.cluster if _is_typed("cluster", typed.run.overrides) else stored.cluster
-    sim = freeze_config(SimNode, said | {key: given[key] for key in keys if key in given}, "sim")
-    plugins.configure_plugin("sims", sim, "sim")  # before ranks start
+    with name_file(file):
+        sim = freeze_config(SimNode, said | {key: given[key] for key in keys if key in given}, "sim")
+        plugins.configure_plugin("sims", sim, "sim")  # before ranks start
     return replace(stored, sim=sim, cluster=cluster)
 
 

@@ -174,6 +174,8 @@ class ExportConfig:
 class InspectConfig:
     checkpoint: str
     """What to look at, given as a plain word: a run folder, a policy file, or a folder of lerobot's or openpi's."""
+    tensors: bool = False
+    """Whether to build the network of another project's checkpoint, too, and compare all tensors with it."""
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from embodied_rl.datasets.lerobot.bounded_cache import BoundedCache
 from embodied_rl.datasets.lerobot.decoder import Decoder
 from embodied_rl.datasets.lerobot.episode_files import RecordedEpisode, read_episodes, read_statistics, read_tasks
 from embodied_rl.datasets.lerobot.feature_statistics import Summary
+from embodied_rl.datasets.lerobot.file_patterns import find_file
 from embodied_rl.datasets.lerobot.info import (
     ACTION,
     BOOKKEEPING,
@@ -161,7 +162,7 @@ class LeRobotDataset:
 
     def _array(self, place: FilePlace, name: str) -> Array:
         def read() -> Array:
-            path = self.folder / self.info.data_file(place)
+            path = find_file(self.folder, self.info.data_file(place))
             if name != "index" and self._array(place, "index").ravel()[0] != self._first[place]:
                 raise DatasetError(f"{path} is damaged: it does not begin with frame {self._first[place]}")
             array = read_numbers(read_file(path, [name])[name], self.info.features[name], str(path))
@@ -181,7 +182,7 @@ class LeRobotDataset:
         places = np.array([self.episodes[episode].videos[key].place for episode in episodes.tolist()]).reshape(-1, 2)
         for chunk, file in np.unique(places, axis=0).tolist():
             where = np.flatnonzero((places == (chunk, file)).all(axis=1))
-            path = self.folder / self.info.video_file(key, FilePlace(chunk, file))
+            path = find_file(self.folder, self.info.video_file(key, FilePlace(chunk, file)))
             decoder = self._decoders.get(path, lambda path=path: Decoder(path))
             frames = decoder.frames(seconds[where], 0.5 / self.info.fps)
             if frames.shape[1:] != feature.held:
@@ -192,7 +193,7 @@ class LeRobotDataset:
     def _pictured(self, key: str, rows: Array) -> Array:
         found = np.empty((len(rows), *self.info.features[key].held), np.uint8)
         for place, where in self._by_file(rows).items():
-            path = self.folder / self.info.data_file(place)
+            path = find_file(self.folder, self.info.data_file(place))
             table = self._tables.get(path, lambda path=path: open_file(path))
             sizes = [table.metadata.row_group(group).num_rows for group in range(table.num_row_groups)]
             stops = np.cumsum(sizes)
@@ -210,7 +211,7 @@ class LeRobotDataset:
         """Check that every file exists, that tables have their columns, and that videos are long enough."""
         columns = {name for name, feature in self.info.features.items() if feature.dtype != "video"}
         for place in dict.fromkeys(episode.data for episode in self.episodes):
-            path = self.folder / self.info.data_file(place)
+            path = find_file(self.folder, self.info.data_file(place))
             with open_file(path) as file:
                 if missing := columns - set(file.schema_arrow.names):
                     raise DatasetError(f"{path} has no column '{min(missing)}', of which meta/info.json speaks")
@@ -223,7 +224,7 @@ class LeRobotDataset:
             clip = episode.videos[key]
             longest[clip.place] = max(longest.get(clip.place, 0.0), clip.start + len(episode) / self.info.fps)
         for place, needed in longest.items():
-            path = self.folder / self.info.video_file(key, place)
+            path = find_file(self.folder, self.info.video_file(key, place))
             found = probe_video(path).seconds
             if found < needed - 0.5 / self.info.fps:
                 raise DatasetError(
@@ -232,9 +233,9 @@ class LeRobotDataset:
                 )
 
     def _read_statistics(self) -> dict[str, Summary]:
-        path = self.folder / STATISTICS
+        path = find_file(self.folder, STATISTICS)
         if path.exists():
-            return feature_statistics.from_json(path.read_text("utf-8"), str(path))
+            return feature_statistics.from_json(path.read_bytes(), str(path))
         return feature_statistics.combine_features(read_statistics(self.folder, len(self.episodes)))
 
 

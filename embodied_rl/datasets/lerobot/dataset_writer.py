@@ -21,6 +21,7 @@ from embodied_rl.datasets.lerobot.episode_files import (
     write_tasks,
 )
 from embodied_rl.datasets.lerobot.feature_statistics import Summary
+from embodied_rl.datasets.lerobot.file_patterns import find_file
 from embodied_rl.datasets.lerobot.info import (
     BOOKKEEPING,
     INFO,
@@ -227,7 +228,7 @@ class DatasetWriter:
     def _all(self, key: str) -> Iterable[Array]:
         """Yield the values of a feature, file by file."""
         for place in self._data_files:
-            path = self.folder / self.info.data_file(place)
+            path = find_file(self.folder, self.info.data_file(place))
             yield read_numbers(read_file(path, [key])[key], self.info.features[key], str(path))
 
     def _own_features(self) -> dict[str, Feature]:

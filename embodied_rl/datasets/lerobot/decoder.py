@@ -4,12 +4,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import av
 import numpy as np
 from av.error import FFmpegError
 from av.video.reformatter import VideoReformatter
 
 from embodied_rl.datasets.lerobot.info import DatasetError
+from embodied_rl.datasets.lerobot.video_files import open_video
 from embodied_rl.interfaces.sim import Array
 
 
@@ -26,7 +26,7 @@ class Decoder:
     def __init__(self, path: Path):
         self._path = path
         try:
-            self._container = av.open(str(path))
+            self._container = open_video(path)
             self._stream: Any = self._container.streams.video[0]
             packets = [p for p in self._container.demux(self._stream) if p.size and p.pts is not None]
         except (OSError, IndexError, FFmpegError) as error:

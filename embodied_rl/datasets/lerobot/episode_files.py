@@ -11,8 +11,10 @@ import pyarrow.compute as pc
 
 from embodied_rl.datasets.lerobot.dataset_files import remove_beyond
 from embodied_rl.datasets.lerobot.feature_statistics import Summary, from_lists
+from embodied_rl.datasets.lerobot.file_patterns import find_file
 from embodied_rl.datasets.lerobot.info import EPISODES, TASKS, DatasetError, FilePlace, Info
 from embodied_rl.datasets.lerobot.tables import read_file, write_table
+from embodied_rl.runs.untrusted_files import shorten
 
 AT_MOST = 500
 """Episodes in one file of the list, which is written anew with each of them."""
@@ -96,13 +98,13 @@ def read_episodes(folder: Path, info: Info) -> list[RecordedEpisode]:
     paths = sorted((folder / "meta/episodes").glob("chunk-*/file-*.parquet"))
     rows: list[dict[str, Any]] = []
     for path in paths:
-        table = read_file(path)
+        table = read_file(find_file(folder, str(path.relative_to(folder))))
         names = [name for name in table.column_names if not name.startswith("stats/")]
         rows += table.select(names).to_pylist()
     try:
         episodes = sorted((RecordedEpisode.of_row(row, info.videos) for row in rows), key=lambda episode: episode.index)
-    except (KeyError, TypeError) as error:
-        raise DatasetError(f"{folder}/meta/episodes is damaged: missing {error}") from error
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
+        raise DatasetError(f"{folder}/meta/episodes is damaged: {type(error).__name__}: {shorten(error)}") from error
     episodes = episodes[: info.total_episodes]
     _check(episodes, folder, info)
     return episodes
@@ -125,7 +127,7 @@ def read_statistics(folder: Path, episodes: int) -> list[dict[str, Summary]]:
     """Read the statistics of each of the first `episodes` episodes, by feature."""
     found: dict[int, dict[str, Summary]] = {}
     for path in sorted((folder / "meta/episodes").glob("chunk-*/file-*.parquet")):
-        table = read_file(path)
+        table = read_file(find_file(folder, str(path.relative_to(folder))))
         names = [name for name in table.column_names if name.startswith("stats/")]
         for row in table.select(["episode_index", *names]).to_pylist():
             nested: dict[str, dict[str, Any]] = {}
@@ -145,7 +147,7 @@ def read_tasks(folder: Path, info: Info) -> tuple[str, ...]:
     """
     if not info.total_tasks:
         return ()
-    table = read_file(folder / TASKS, None)
+    table = read_file(find_file(folder, TASKS), None)
     texts = [name for name in table.column_names if name != "task_index"]
     if "task_index" not in table.column_names or len(texts) != 1:
         raise DatasetError(f"{folder / TASKS} is damaged: its columns are {', '.join(table.column_names)}")

@@ -12,6 +12,7 @@ import numpy as np
 
 from embodied_rl.datasets.lerobot.info import DatasetError
 from embodied_rl.interfaces.sim import Array
+from embodied_rl.runs.untrusted_files import parse_json, shorten
 
 QUANTILES = {"q01": 0.01, "q10": 0.1, "q50": 0.5, "q90": 0.9, "q99": 0.99}
 BINS = 5000
@@ -129,12 +130,13 @@ def to_json(statistics: Mapping[str, Summary]) -> str:
     return json.dumps(lists, indent=4)
 
 
-def from_json(text: str, where: str) -> dict[str, Summary]:
+def from_json(text: str | bytes, where: str) -> dict[str, Summary]:
     """Parse the text of meta/stats.json; raise `DatasetError` if it is damaged."""
+    found = parse_json(text, where, DatasetError)
     try:
-        return {key: from_lists(entries) for key, entries in json.loads(text).items()}
+        return {key: from_lists(entries) for key, entries in found.items()}
     except (ValueError, TypeError, AttributeError) as error:
-        raise DatasetError(f"{where} is damaged ({error!r})") from error
+        raise DatasetError(f"{where} is damaged ({shorten(error)})") from error
 
 
 def from_lists(entries: Mapping[str, Any]) -> Summary:

@@ -9,8 +9,10 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from embodied_rl.interfaces.errors import UserError
+from embodied_rl.datasets.lerobot.errors import DatasetError
+from embodied_rl.datasets.lerobot.file_patterns import check_feature_name, check_pattern
 from embodied_rl.interfaces.sim import SimulatorSpec
+from embodied_rl.runs.untrusted_files import parse_json, shorten
 
 VERSION = "v3.0"
 INFO, STATISTICS, TASKS = "meta/info.json", "meta/stats.json", "meta/tasks.parquet"
@@ -20,10 +22,6 @@ VIDEO = "videos/{video_key}/chunk-{chunk_index:03d}/file-{file_index:03d}.mp4"
 
 STATE, ACTION, IMAGES = "observation.state", "action", "observation.images."
 REWARD, SUCCESS, DONE, SOURCE = "next.reward", "next.success", "next.done", "source"
-
-
-class DatasetError(UserError):
-    """Raised if a dataset cannot be used as asked; the message names the dataset, the reason and the remedy."""
 
 
 class FilePlace(NamedTuple):
@@ -71,8 +69,10 @@ class Feature:
     @staticmethod
     def from_json(entry: Mapping[str, Any]) -> "Feature":
         """Parse an entry of `features`; raise KeyError or TypeError if it is invalid."""
-        info = entry.get("info") or entry.get("video_info")
-        return Feature(entry["dtype"], tuple(map(int, entry["shape"])), entry.get("names"), info)
+        info, dtype = entry.get("info") or entry.get("video_info"), entry["dtype"]
+        if not isinstance(dtype, str) or not isinstance(info, dict | None):
+            raise TypeError(f"dtype {dtype!r:.80} should be text, and info a mapping")
+        return Feature(dtype, tuple(map(int, entry["shape"])), entry.get("names"), info)
 
     def to_json(self) -> dict[str, Any]:
         """Return the entry of `features` in meta/info.json."""
@@ -185,19 +185,19 @@ class Info:
         Raises:
             DatasetError: the text does not describe a LeRobotDataset, is damaged, or is of another version.
         """
-        try:
-            found = json.loads(text)
-            version = found.pop("codebase_version")
-        except (ValueError, KeyError, AttributeError) as error:
-            raise DatasetError(f"{where} does not describe a LeRobotDataset ({error!r}).") from error
-        _check_version(str(version), where)
+        found = parse_json(text, f"{where} does not describe a LeRobotDataset: it", DatasetError)
+        if not isinstance(found, dict) or "codebase_version" not in found:
+            raise DatasetError(f"{where} does not describe a LeRobotDataset: it has no 'codebase_version'.")
+        _check_version(str(found.pop("codebase_version")), where)
         try:
             found["features"] = {name: Feature.from_json(entry) for name, entry in found["features"].items()}
             names = {f.name for f in fields(Info)} - {"other"}
             known = {name: found.pop(name) for name in names & set(found)}
-            return Info(**known, other=found)
+            info = Info(**known, other=found)
         except (TypeError, KeyError, ValueError, AttributeError) as error:
-            raise DatasetError(f"{where} is damaged ({error!r}).") from error
+            raise DatasetError(f"{where} is damaged: {type(error).__name__}: {shorten(error)}.") from error
+        _check_entries(info, where)
+        return info
 
 
 def read_info(folder: Path) -> Info:
@@ -244,6 +244,26 @@ def make_info(
     )
 
 
+def _check_entries(info: Info, where: str) -> None:
+    """Check what a file says, which may come from a stranger: kinds of values, names and patterns of files."""
+    for key in ("fps", "data_files_size_in_mb", "video_files_size_in_mb"):
+        if not _is_positive(getattr(info, key)):
+            raise DatasetError(f"{where} is damaged: {key} should be a positive number.")
+    for key in ("total_episodes", "total_frames", "total_tasks", "chunks_size"):
+        value = getattr(info, key)
+        if type(value) is not int or value < 0:
+            raise DatasetError(f"{where} is damaged: {key} should be a whole number from 0.")
+    for name in info.features:
+        check_feature_name(name, where)
+    check_pattern(info.data_path, ("chunk_index", "file_index"), f"{where}: data_path")
+    if info.video_path is not None:
+        check_pattern(info.video_path, ("video_key", "chunk_index", "file_index"), f"{where}: video_path")
+
+
+def _is_positive(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < float("inf")
+
+
 def _check_version(version: str, where: str) -> None:
     if version == VERSION:
         return
@@ -277,7 +297,7 @@ def _check_feature(name: str, feature: Feature) -> None:
 def _is_number(dtype: str) -> bool:
     try:
         return np.dtype(dtype).kind in "biuf"
-    except TypeError:
+    except (TypeError, ValueError, SyntaxError):  # a comma makes NumPy parse the text
         return False
 
 

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from embodied_rl.datasets.lerobot.dataset_files import remove_beyond, replace_file
+from embodied_rl.datasets.lerobot.file_patterns import find_file
 from embodied_rl.datasets.lerobot.info import DatasetError, Feature, FilePlace, Info
 from embodied_rl.interfaces.sim import Array
 
@@ -104,7 +105,7 @@ class DataFiles:
         self._table, self._size = None, 0
         remove_beyond(folder / "data", last, ".parquet")
         if last is not None:
-            self._reopen(folder / info.data_file(last), rows)
+            self._reopen(find_file(folder, info.data_file(last)), rows)
 
     def append(self, table: pa.Table) -> FilePlace:
         """Write the frames of one episode; return the place of their file."""
@@ -113,7 +114,7 @@ class DataFiles:
         elif self._table is None or self._size + table.nbytes >= self._info.data_files_size_in_mb * MEGABYTE:
             self._place, self._table = self._place.following(self._info.chunks_size), None
         self._table = table if self._table is None else pa.concat_tables([self._table, table])
-        path = self._folder / self._info.data_file(self._place)
+        path = find_file(self._folder, self._info.data_file(self._place))
         write_table(self._table, path)
         self._size = path.stat().st_size
         return self._place

@@ -17,6 +17,7 @@ from av.error import FFmpegError
 from av.video.reformatter import VideoReformatter
 
 from embodied_rl.datasets.lerobot.dataset_files import remove_beyond, settle_file
+from embodied_rl.datasets.lerobot.file_patterns import find_file
 from embodied_rl.datasets.lerobot.info import DatasetError, Feature, FilePlace, Info
 from embodied_rl.datasets.lerobot.tables import MEGABYTE
 from embodied_rl.datasets.lerobot.thread_priority import keep_priority
@@ -27,6 +28,15 @@ CODECS: dict[str, dict[str, str]] = {
     "libsvtav1": {"g": "2", "crf": "30", "preset": "12"},
 }
 """Options by encoder."""
+
+
+def open_video(path: Path) -> Any:
+    """Open an MP4 file for reading. Lists of other files, such as playlists, are no video here, and nothing is fetched.
+
+    Raises:
+        FFmpegError, OSError: the file is missing or damaged.
+    """
+    return av.open(str(path.absolute()), format="mp4", options={"protocol_whitelist": "file"})
 
 
 class Encoder:
@@ -86,7 +96,7 @@ def probe_video(path: Path) -> OpenedVideo:
         DatasetError: the file is missing or damaged.
     """
     try:
-        with av.open(str(path)) as container:
+        with open_video(path) as container:
             stream = container.streams.video[0]
             seconds = float((stream.duration or 0) * (stream.time_base or 0))
             return OpenedVideo(seconds, bytes(stream.codec_context.extradata or b""))
@@ -102,7 +112,7 @@ def join_videos(first: Path, frames: int, second: Path, out: Path, rate: Fractio
     """
     if probe_video(first).setup != probe_video(second).setup:
         return False
-    with av.open(str(second)) as source, av.open(str(out), "w", format="mp4") as output:
+    with open_video(second) as source, av.open(str(out), "w", format="mp4") as output:
         stream = output.add_stream_from_template(source.streams.video[0], opaque=True)
         stream.time_base = unit = 1 / rate
         count = 0
@@ -120,7 +130,7 @@ def join_videos(first: Path, frames: int, second: Path, out: Path, rate: Fractio
 
 def _in_order(path: Path, rate: Fraction, most: int | None) -> Iterator[Any]:
     """Yield up to `most` packets, and stop at the first packet that does not hold the frame of its position."""
-    source: Any = av.open(str(path))
+    source = open_video(path)
     with source:
         stream = source.streams.video[0]
         step = 1 / (rate * stream.time_base)
@@ -158,7 +168,7 @@ class VideoFiles:
 
     def _path(self) -> Path:
         assert self._place is not None
-        return self._folder / self._info.video_file(self._key, self._place)
+        return find_file(self._folder, self._info.video_file(self._key, self._place))
 
     def _join(self, episode: Path, frames: int) -> int | None:
         path, start = self._path(), self._frames

@@ -4,15 +4,21 @@ From a `GemmaModel` we use the token embedding, which scales by √width, and pa
 attention projections, and the feed-forward network. We do not use its forward pass, caches and masks.
 """
 
-from transformers import GemmaConfig, GemmaModel, SiglipVisionConfig, SiglipVisionModel
+from typing import TYPE_CHECKING
+
+from embodied_rl_policies.loading import import_transformers
+
+if TYPE_CHECKING:
+    from transformers import GemmaModel, SiglipVisionModel
 
 __all__ = ["make_gemma", "make_vision_tower"]
 
 
-def make_gemma(*, width: int, layers: int, hidden: int, heads: int, head_dim: int, vocabulary: int) -> GemmaModel:
+def make_gemma(*, width: int, layers: int, hidden: int, heads: int, head_dim: int, vocabulary: int) -> "GemmaModel":
     """Build a Gemma decoder with one key-value head, like every Gemma variant of openpi."""
-    return GemmaModel(
-        GemmaConfig(
+    transformers = import_transformers("π0")
+    return transformers.GemmaModel(
+        transformers.GemmaConfig(
             hidden_size=width,
             num_hidden_layers=layers,
             intermediate_size=hidden,
@@ -30,10 +36,11 @@ def make_gemma(*, width: int, layers: int, hidden: int, heads: int, head_dim: in
 
 def make_vision_tower(
     *, width: int, layers: int, hidden: int, heads: int, patch: int, image_size: int
-) -> SiglipVisionModel:
+) -> "SiglipVisionModel":
     """Build a SigLIP vision transformer without its pooling head."""
-    return SiglipVisionModel(
-        SiglipVisionConfig(
+    transformers = import_transformers("π0")
+    return transformers.SiglipVisionModel(
+        transformers.SiglipVisionConfig(
             hidden_size=width,
             num_hidden_layers=layers,
             intermediate_size=hidden,

@@ -11,21 +11,18 @@ from typing import Any
 
 from torch import nn
 
-try:
-    from transformers import LlamaConfig, SmolVLMConfig
-    from transformers.models.llama.modeling_llama import LlamaDecoderLayer, LlamaRMSNorm
-    from transformers.models.smolvlm.configuration_smolvlm import SmolVLMVisionConfig
-    from transformers.models.smolvlm.modeling_smolvlm import SmolVLMConnector, SmolVLMVisionTransformer
-except ImportError as error:
-    raise ImportError(f"SmolVLA needs transformers 5.23 ({error}): pip install 'transformers>=5.23,<5.24'") from error
+from embodied_rl_policies.loading import import_transformers
+
+LLAMA, SMOLVLM = "models.llama.modeling_llama", "models.smolvlm.modeling_smolvlm"
 
 RMS_EPSILON = 1e-5
 
 
 def make_vision_tower(*, width: int, layers: int, hidden: int, heads: int, patch: int, resolution: int) -> Any:
     """Build SmolVLM2's SigLIP vision tower, with all patches of a square image."""
-    return SmolVLMVisionTransformer(
-        SmolVLMVisionConfig(
+    smolvlm = import_transformers("SmolVLA", SMOLVLM)
+    return smolvlm.SmolVLMVisionTransformer(
+        smolvlm.SmolVLMVisionConfig(
             hidden_size=width,
             num_hidden_layers=layers,
             intermediate_size=hidden,
@@ -40,12 +37,16 @@ def make_connector(*, vision_width: int, width: int, pixel_shuffle: int) -> nn.M
     """Build the connector: patches [m, P, vision width] → image tokens [m, P / pixel_shuffle², width]."""
     text = {"model_type": "llama", "hidden_size": width, "num_attention_heads": 1}
     vision = {"hidden_size": vision_width, "num_attention_heads": 1}
-    return SmolVLMConnector(SmolVLMConfig(text_config=text, vision_config=vision, scale_factor=pixel_shuffle))
+    smolvlm = import_transformers("SmolVLA", SMOLVLM)
+    return smolvlm.SmolVLMConnector(
+        smolvlm.SmolVLMConfig(text_config=text, vision_config=vision, scale_factor=pixel_shuffle)
+    )
 
 
 def make_decoder_layer(*, width: int, hidden: int, heads: int, key_value_heads: int, head_dim: int) -> Any:
     """Build a Llama layer whose attention may be wider than its tokens, as in the expert."""
-    config = LlamaConfig(
+    llama = import_transformers("SmolVLA", LLAMA)
+    config = llama.LlamaConfig(
         hidden_size=width,
         intermediate_size=hidden,
         num_attention_heads=heads,
@@ -53,9 +54,9 @@ def make_decoder_layer(*, width: int, hidden: int, heads: int, key_value_heads: 
         head_dim=head_dim,
         rms_norm_eps=RMS_EPSILON,
     )
-    return LlamaDecoderLayer(config, layer_idx=0)
+    return llama.LlamaDecoderLayer(config, layer_idx=0)
 
 
 def make_rms_norm(width: int) -> nn.Module:
     """Build Llama's RMS norm over the last dimension."""
-    return LlamaRMSNorm(width, eps=RMS_EPSILON)
+    return import_transformers("SmolVLA", LLAMA).LlamaRMSNorm(width, eps=RMS_EPSILON)
