@@ -64,8 +64,8 @@ class ClippedConfig:
     """weight of the backbone's auxiliary loss, such as localisation."""
     grad_clip: float = at_least(0, 1.0)
     """largest gradient norm."""
-    noise_final: float = at_least(0, 1.0)
-    """share of the sampler's noise level that is left at the end."""
+    noise_final: float = at_least(0, 1.0, at_most=1)
+    """share of the sampler's noise level that is left at the end; 1 keeps it."""
     noise_decay_from: float = at_least(0, 0.5)
     """share of the run after which the noise level falls, linearly."""
 

@@ -75,7 +75,7 @@ class _Frame:
     x_high: float
     y_low: float
     y_high: float
-    counts: bool = False
+    counts: bool
     """Whether x is counted, so that no tick lies between whole numbers."""
 
     @staticmethod

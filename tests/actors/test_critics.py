@@ -3,7 +3,15 @@
 import pytest
 import torch
 
-from embodied_rl.actors.critics import CriticNeed, PrivilegedCritic, make_critic, make_value_head
+from embodied_rl.actors.critics import (
+    Critic,
+    CriticNeed,
+    ExpertCritic,
+    PrefixCritic,
+    PrivilegedCritic,
+    make_critic,
+    make_value_head,
+)
 
 SIZES = {"privileged_dim": 3, "context_dim": 8, "feature_dim": 6}
 
@@ -24,6 +32,26 @@ def test_each_critic_reads_its_own_input_alone(kind) -> None:
     for name in CriticNeed:
         other = critic(*(inputs | {name: torch.randn_like(inputs[name])}).values())
         assert torch.equal(other, value) == (name != kind)
+
+
+@pytest.mark.parametrize(
+    "critic",
+    [
+        PrefixCritic(6),
+        ExpertCritic(6),
+        *(make_critic(kind, **SIZES | {"context_dim": 6}) for kind in ("prefix", "expert")),
+    ],
+)
+def test_unless_told_otherwise_a_critic_leaves_the_backbone_alone(critic: Critic) -> None:
+    """Its own weights learn from the value, what it reads does not; with `detach` off, both do."""
+    pooled, features = torch.randn(5, 6, requires_grad=True), torch.randn(5, 2, 6, requires_grad=True)
+    critic(None, pooled, features).sum().backward()
+    assert pooled.grad is None and features.grad is None
+    assert all(parameter.grad is not None for parameter in critic.parameters())
+    critic.detach = False
+    critic(None, pooled, features).sum().backward()
+    read = pooled if critic.needs == CriticNeed.PREFIX else features
+    assert read.grad is not None and read.grad.abs().sum() > 0
 
 
 def test_values_start_near_zero() -> None:

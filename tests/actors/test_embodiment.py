@@ -36,6 +36,15 @@ def test_nan_is_passed_on(embodiment) -> None:
     assert np.isnan(embodiment.actions(torch.full((1, 4, 4), torch.nan), np.zeros((1, 2)))).all()
 
 
+def test_actions_are_numbers_also_of_tensors_with_a_gradient(embodiment) -> None:
+    """Chosen with gradients on, or as an offset of a state with a gradient: the simulator gets the same actions."""
+    x, state = torch.full((2, 4, 4), 0.25), torch.full((2, 2), 0.1)
+    fitted = replace(embodiment, action=Normalisation("mean_std", (0.0,) * 3, (1.0,) * 3), relative=(0, -1, -1))
+    for each in (embodiment, fitted):
+        plain = each.actions(x, state)
+        assert np.array_equal(each.actions(x.clone().requires_grad_(), state.clone().requires_grad_()), plain)
+
+
 def test_state_is_normalised_by_recorded_statistics(embodiment, observe) -> None:
     """Mean 0 and deviation 1 over the recording; a constant entry stays finite; unknown privileged names keep units."""
     random = np.random.default_rng(0)
@@ -48,6 +57,16 @@ def test_state_is_normalised_by_recorded_statistics(embodiment, observe) -> None
     assert torch.allclose(
         fitted.normalise_privileged(truth, ("clock", "unheard")), torch.tensor([[0.0, -4.0]]), atol=0.2
     )
+
+
+def test_privileged_state_is_normalised_by_recorded_statistics(embodiment) -> None:
+    """Column by column to mean 0 and deviation 1, however far apart their units are."""
+    random = np.random.default_rng(1)
+    truth = random.normal([-4.0, 0.0, 70.0, 0.5], [2.0, 1e-2, 30.0, 5.0], (400, 4))
+    fitted = embodiment.with_statistics(random.normal(size=(400, 2)), privileged=truth)
+    normal = fitted.normalise_privileged(truth, embodiment.privileged_names)
+    assert torch.allclose(normal.mean(dim=0), torch.zeros(4), atol=1e-5)
+    assert torch.allclose(normal.std(dim=0, correction=0), torch.ones(4), atol=1e-5)
 
 
 def test_words_become_ids_and_pads(embodiment) -> None:

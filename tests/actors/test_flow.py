@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from embodied_rl.actors.normalisation import Normalisation
 from embodied_rl.flow.noise import NoiseStream, draw_normal
 from embodied_rl.flow.sampler import ode_sample
 from embodied_rl.interfaces.policy import NoiseKeys
@@ -207,3 +208,47 @@ def test_parts_that_do_not_fit_are_refused(make_actor, embodiment) -> None:
     ]:
         with pytest.raises(ValueError, match=message):
             type(actor)(actor.backbone, actor.sampler, None, replace(embodiment, **changed))
+
+
+def test_a_robot_that_is_larger_than_the_network_is_refused(make_actor, embodiment) -> None:
+    """As many entries as the network has pass, one more does not."""
+    actor = make_actor()
+    spec = actor.backbone.spec
+
+    def build(states: int, actions: int) -> None:
+        limits = {"action_low": (-1.0,) * actions, "action_high": (1.0,) * actions}
+        robot = replace(
+            embodiment,
+            state_names=tuple(map(str, range(states))),
+            state=Normalisation.identity(states),
+            action_names=tuple(map(str, range(actions))),
+            action=Normalisation.identity(actions),
+            **limits,
+        )
+        type(actor)(actor.backbone, actor.sampler, None, robot)
+
+    build(spec.state_dim, spec.action_dim)
+    with pytest.raises(ValueError, match=f"has {spec.state_dim} state entries, the robot {spec.state_dim + 1}"):
+        build(spec.state_dim + 1, spec.action_dim)
+    with pytest.raises(ValueError, match=f"has {spec.action_dim} action dimensions, the robot {spec.action_dim + 1}"):
+        build(spec.state_dim, spec.action_dim + 1)
+
+
+def test_only_a_perception_that_is_there_can_be_frozen(make_actor, embodiment, monkeypatch) -> None:
+    actor = make_actor()
+    monkeypatch.setattr(actor.backbone, "perception_parameters", list)
+    type(actor)(actor.backbone, actor.sampler, None, embodiment)
+    with pytest.raises(ValueError, match=r"policy\.freeze_perception=true, but this policy has no perception"):
+        type(actor)(actor.backbone, actor.sampler, None, embodiment, freeze_perception=True)
+
+
+@pytest.mark.parametrize("critic", CRITICS)
+@pytest.mark.parametrize("sampler", SAMPLERS)
+def test_an_update_makes_its_tensors_where_the_trace_is(make_actor, observe, keys, sampler, critic) -> None:
+    """Wherever torch would make them by default, so that a network may be on another device than the host."""
+    actor = make_actor(sampler, critic)
+    trace = actor.act(observe(3), keys(3), explore=True).trace
+    expected = actor.evaluate(trace)
+    with torch.device("meta"):
+        found = actor.evaluate(trace)
+    assert torch.equal(found.log_prob, expected.log_prob) and torch.equal(found.value, expected.value)

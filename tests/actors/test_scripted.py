@@ -1,6 +1,7 @@
 """Policies without a network: the operator's moves go to the right rows, random ones to the right keys."""
 
 import numpy as np
+import pytest
 
 from embodied_rl.actors.scripted import OperatorPolicy, RandomPolicy
 from embodied_rl.interfaces.policy import NoiseKeys
@@ -35,3 +36,9 @@ def test_random_actions_are_keyed_by_seed_episode_and_decision() -> None:
     np.testing.assert_array_equal(first[::-1], actor.infer(OBSERVATION, keys([5, 3])))
     for other in (keys([4, 6]), keys([3, 5], decision=1), keys([3, 5], seed=1)):
         assert not np.array_equal(first, actor.infer(OBSERVATION, other))
+
+
+def test_keys_that_are_not_one_for_each_row_are_refused() -> None:
+    """Else rows without a decision would be left out, and the others moved up."""
+    with pytest.raises(ValueError, match="shorter"):
+        RandomPolicy(SIMULATOR.spec).infer(OBSERVATION, NoiseKeys(0, np.array([3, 5]), np.array([0])))

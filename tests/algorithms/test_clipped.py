@@ -7,7 +7,9 @@ import pytest
 import torch
 
 from embodied_rl.algorithms.batch import as_batch
+from embodied_rl.algorithms.clipped import ClippedConfig, ClippedUpdate
 from embodied_rl.algorithms.means import FIGURES, PendingGradient, count_entries
+from embodied_rl.ranks.collective import Ranks
 from tests.support.experience import (
     Table,
     changed,
@@ -184,6 +186,15 @@ def test_the_noise_level_falls_late_whatever_came_before(sampler: str) -> None:
         assert actor.sampler.noise_level == pytest.approx(start * share)
 
 
+def test_the_noise_level_stays_unless_told_otherwise() -> None:
+    actor = make_actor("hybrid")
+    start = actor.sampler.noise_level
+    update = ClippedUpdate(ClippedConfig(), actor, Ranks(), 0, 100)
+    for iteration in (0, 51, 99):
+        update.anneal(iteration)
+        assert actor.sampler.noise_level == start
+
+
 @pytest.mark.parametrize("sampler", ["hybrid", "full", "noise"])
 def test_the_first_minibatch_has_ratio_one(sampler: str) -> None:
     """To the bit on the batch that acted, also through the buffer and at an annealed noise level."""
@@ -217,6 +228,14 @@ def test_the_auxiliary_loss_reaches_perception_alone() -> None:
     assert moved and moved <= {name for name, parameter in actor.named_parameters() if id(parameter) in perception}
     before = weights(actor)
     make_update(actor, auxiliary=0.0).run([as_batch(rollout, torch.zeros(4, 5))], 0)
+    assert changed(actor, before) == set()
+
+
+def test_by_default_advantages_alone_teach() -> None:
+    """No bonus for entropy and no auxiliary loss: where every advantage is 0, nothing moves."""
+    actor = make_actor("noise", auxiliary=True)
+    rollout, before = make_rollout(actor), weights(actor)
+    make_update(actor).run([as_batch(rollout, torch.zeros(4, 5))], 0)
     assert changed(actor, before) == set()
 
 

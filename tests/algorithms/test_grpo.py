@@ -114,6 +114,22 @@ def test_two_ranks_learn_what_one_process_learns_from_all_their_episodes() -> No
         torch.testing.assert_close(found, expected)
 
 
+def test_state_and_load_continue_to_the_bit() -> None:
+    """The optimiser's moments and its warm-up go on where they were."""
+    straight, resumed = make_actor("noise", "none"), make_actor("noise", "none")
+    rollouts = [make_rollout(straight, group_size=5, seed=seed) for seed in range(2)]
+    for rollout in rollouts:
+        rollout.terminated[-1] = True
+    settings = {"group_size": 5, "success_low": -9.0, "success_high": 9.0, "lr": 0.01, "warmup_updates": 3}
+    first, second = make_grpo(straight, **settings), make_grpo(resumed, **settings)
+    first.update([rollouts[0]], 0)
+    resumed.load_state_dict(straight.state_dict())
+    second.load({name: value.clone() for name, value in first.state().items()})
+    before = weights(straight)
+    assert first.update([rollouts[1]], 1) == second.update([rollouts[1]], 1)
+    assert changed(straight, before) and changed(resumed, weights(straight)) == set()
+
+
 def test_there_is_no_critic() -> None:
     """Values are no part of it, and a rollout of a real actor without one moves every part of the network."""
     assert not GRPO.needs(GRPOConfig()).critic

@@ -186,6 +186,40 @@ def test_a_privileged_critic_learns_from_the_last_rollouts() -> None:
     assert len(ppo._replay) == 2
 
 
+def known_errors(critic: str, reward: Tensor, **settings: Any) -> tuple[float, Tensor]:
+    """The loss that a critic of zeros reports while it warms up, standing still, and its error for each row.
+
+    Each decision is an episode of one step, so that its return is its `reward` [T, N].
+    """
+    actor = make_actor(critic=critic)
+    rollout = make_rollout(actor, *reward.shape)
+    rollout.terminated[:], rollout.steps[:], rollout.value[:] = True, 1, 0
+    rollout.reward[..., 0] = reward
+    with torch.no_grad():
+        for parameter in actor.critic.head.parameters():
+            parameter.zero_()
+    ppo = make_ppo(actor, critic_lr=0.0, critic_warmup=1, **settings)
+    return ppo.update([rollout], 0)["value_loss"], 0.5 * reward[rollout.valid] ** 2
+
+
+@pytest.mark.parametrize("epochs", [1, 3])
+def test_the_loss_of_a_critic_that_warms_up_is_the_mean_over_rows(epochs: int) -> None:
+    loss, errors = known_errors("prefix", torch.randn(4, 5), epochs=epochs, minibatch=10**6)
+    assert loss == pytest.approx(float(errors.mean()), rel=1e-5)
+
+
+@pytest.mark.parametrize("minibatch", [1, 2, 8])
+def test_the_loss_of_a_privileged_critic_is_the_mean_over_what_it_drew(minibatch: int) -> None:
+    loss, _ = known_errors("privileged", torch.full((4, 5), 3.0), minibatch=minibatch)
+    assert loss == pytest.approx(4.5)
+
+
+def test_a_privileged_critic_draws_from_all_rows_alike() -> None:
+    """Sixteen thousand draws: the mean over all rows, within five standard errors."""
+    loss, errors = known_errors("privileged", torch.arange(20.0).view(4, 5), minibatch=4096, critic_steps=1)
+    assert loss == pytest.approx(float(errors.mean()), abs=5 * float(errors.std()) / 128)
+
+
 @pytest.mark.parametrize("critic", ["privileged", "prefix"])
 def test_value_clip_and_huber_act_on_every_critic(critic: str) -> None:
     """A tight clip around the recorded values keeps the critic near them; Huber's loss grows with the error, once."""

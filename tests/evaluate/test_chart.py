@@ -22,6 +22,25 @@ def test_a_line_is_a_linear_map_of_its_points():
     assert 0 < x0 < x2 < WIDTH and 0 < y2 < y0 < HEIGHT
 
 
+def heights(y, *, percent):
+    """Pixels from the first point up to the others, by the largest of them."""
+    (_, start), *others = points(draw_line_chart("t", [Series("", range(len(y)), y)], x_label="", percent=percent))
+    return [start - height for _, height in others]
+
+
+@pytest.mark.parametrize(("low", "high"), [(0.4, 0.6), (0.0, 1.0)])
+def test_percent_is_drawn_from_0_to_100_whatever_the_values(low, high):
+    whole = heights([0.0, 1.0], percent=True)[0]
+    assert heights([low, high], percent=True)[0] == pytest.approx((high - low) * whole, abs=0.11)
+
+
+@pytest.mark.parametrize(("low", "high"), [(0.4, 0.6), (200.0, 300.0), (-7.0, -6.0)])
+def test_other_values_fill_the_chart_but_a_margin_of_5_percent(low, high):
+    """Their range is 1 / 1.1 of what is drawn; 0 to 100 % is all of it."""
+    whole = heights([0.0, 1.0], percent=True)[0]
+    assert heights([low, high], percent=False)[0] == pytest.approx(whole / 1.1, abs=0.11)
+
+
 def test_a_band_encloses_its_line():
     svg = draw_line_chart("t", [Series("", [0, 1], [0.5, 0.6], [0.4, 0.5], [0.6, 0.7])], x_label="", percent=True)
     line, band = points(svg), points(svg, "polygon")
@@ -45,6 +64,15 @@ def test_ticks_are_round_and_inside(low, high):
     assert 3 <= len(found) <= 8 and low - 1e-9 <= found[0] and found[-1] <= high + 1e-9
     assert all(step == pytest.approx(steps[0]) for step in steps)
     assert float(f"{steps[0]:.0e}") == pytest.approx(steps[0]) and f"{steps[0]:.0e}"[0] in "125"
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "expected"),
+    [(0, 1, [0, 0.2, 0.4, 0.6, 0.8, 1]), (-3, 3, [-2, 0, 2]), (0, 100, [0, 20, 40, 60, 80, 100]), (1, 9, [2, 4, 6, 8])],
+)
+def test_ticks_by_hand(low, high, expected):
+    """Both ends have one where they are round."""
+    assert choose_ticks(low, high) == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("last", [1, 3, 7, 8, 40])

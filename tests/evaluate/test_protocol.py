@@ -208,6 +208,8 @@ def test_smoothness_of_known_curves():
     assert measure_smoothness(np.stack([3 * time, -time], axis=1)) == 0
     assert measure_smoothness(np.stack([time**2, 0 * time], axis=1)) == pytest.approx(2.0)  # (2² + 0²) / 2
     assert measure_smoothness(np.ones((2, 3))) == 0
+    assert measure_smoothness(np.array([[0.0], [0.0], [3.0]])) == 9  # three steps are enough
+    assert measure_smoothness(np.array([[0.0], [3.0]])) == 0
 
 
 def test_smoothness_of_an_episode_is_that_of_its_executed_steps(spec, make_actor, make_handles, executed):

@@ -12,7 +12,7 @@ from embodied_rl.evaluate.failures import count_failures
 from embodied_rl.evaluate.origin import format_duration
 from embodied_rl.evaluate.protocol import EpisodeResult
 from embodied_rl.evaluate.report import Report
-from embodied_rl.evaluate.report_page import make_lead, make_title, write_page
+from embodied_rl.evaluate.report_page import draw_learning_curves, make_lead, make_title, write_page
 from embodied_rl.interfaces.sim import Task
 
 TRAINED = {
@@ -252,3 +252,10 @@ def test_curves_are_drawn_where_there_are_values(page, after, tmp_path):
     assert parsed.tags.count("circle") == 1, "one evaluation"
     text = shown(tmp_path, after)
     assert "Learning curves" not in text and "Videos" not in text
+
+
+def test_figures_of_no_iteration_are_drawn_at_0():
+    """As those of an evaluation before training may be."""
+    rows = [{"rollout/success": 0.2}, {"iteration": 0, "rollout/success": 0.2}, {"iteration": 5, "rollout/success": 1}]
+    line = re.search(r'<polyline points="([^"]*)"', draw_learning_curves(rows)).group(1).split()
+    assert line[0] == line[1] != line[2]

@@ -4,6 +4,7 @@ import imageio_ffmpeg
 import numpy as np
 import pytest
 
+from embodied_rl.evaluate import video
 from embodied_rl.evaluate.protocol import EpisodeResult, enumerate_episodes, evaluate_policy
 from embodied_rl.evaluate.video import (
     Recording,
@@ -114,3 +115,17 @@ def test_film_writes_grid_best_and_worst(tmp_path, spec, make_actor, make_simula
     assert [video.stem for video in videos] == ["grid", "best", "worst"]
     assert all(read_mp4(video) for video in videos)
     assert film_episodes(make_actor(), make_simulator, spec, results, tmp_path, episodes=0, best=0, worst=0) == []
+
+
+def test_a_film_shows_sixteen_episodes_and_two_of_the_best_and_worst(
+    tmp_path, monkeypatch, spec, make_actor, make_simulator, make_handles, executed
+):
+    """Unless other numbers are asked for: the first sixteen, in a square."""
+    listed = enumerate_episodes(spec, "eval", 20)
+    results = evaluate_policy(make_actor(), make_handles(1, 4), spec, listed, 0, 4, executed)
+    tiled = {}
+    monkeypatch.setattr(video, "tile_recordings", lambda recordings, fps: [r.episode.index for r in recordings])
+    monkeypatch.setattr(video, "write_mp4", lambda path, frames, fps: tiled.update({path.stem: frames}))
+    film_episodes(make_actor(), make_simulator, spec, results, tmp_path)
+    assert tiled["grid"] == list(range(16))
+    assert len(tiled["best"]) == len(tiled["worst"]) == 2

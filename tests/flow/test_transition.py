@@ -107,6 +107,14 @@ def test_low_precision_inputs_are_computed_in_float32(denoise_steps, dtype):
         assert float(step.std) > 0
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_the_entropy_of_a_low_precision_spread_is_computed_in_float32(dtype):
+    """Against torch.distributions; bfloat16 has eight bits, and would miss it by 1e-2."""
+    std = torch.tensor([0.03, 0.3, 3.0]).to(dtype)
+    assert entropy(std).dtype == torch.float32
+    torch.testing.assert_close(entropy(std), Normal(0.0, std.float()).entropy())
+
+
 def test_each_row_has_its_own_time_and_level():
     """A batch of mixed steps equals its rows one by one; level 0 is the Euler step, bit for bit."""
     x, v = random_states(4, 5, 3)

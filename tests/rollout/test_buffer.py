@@ -28,6 +28,20 @@ def result(rows: int) -> StepResult:
     )
 
 
+def test_columns_have_the_types_of_the_contract() -> None:
+    """Numbers of episodes beyond 2**24, which float32 cannot hold, come back as they were."""
+    rollout = Rollout.allocate(ACTOR, 2, 4)
+    kinds = {
+        torch.int64: ("version", "decision", "steps", "episode", "group", "task"),
+        torch.bool: ("success", "terminated", "truncated", "valid"),
+        torch.uint8: ("source",),
+        torch.float32: ("log_prob", "value", "reward", "shaping", "bonus", "final_value", "last_value"),
+    }
+    expected = {name: kind for kind, names in kinds.items() for name in names}
+    assert {name: x.dtype for name, x in rollout.tensors().items() if not name.startswith("trace/")} == expected
+    assert {name: x.dtype for name, x in rollout.trace.items()} == {n: k for n, (_, k) in ACTOR.trace_spec().items()}
+
+
 def test_nothing_after_the_end_of_an_episode_is_kept_and_termination_wins() -> None:
     rollout = Rollout.allocate(ACTOR, 2, 4)
     rollout.clear()

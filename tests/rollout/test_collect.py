@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
+import psutil
 import pytest
 import torch
 
@@ -208,6 +209,19 @@ def test_fresh_rollouts_hold_whole_episodes_and_park_what_has_ended(parts: int) 
     resumed.load(state)
     for expected in results[1:]:
         assert_equal(copied(resumed.collect(actor)), expected)
+
+
+def test_a_collection_says_how_much_memory_its_processes_hold(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its own as the system counts it, and what each handle says of its own process."""
+    handles = inline(2)
+    for number, handle in enumerate(handles):
+        monkeypatch.setattr(handle, "memory", lambda number=number: 100 + number)
+    collector, actor = make(handles)
+    assert collector.memory == (0, ())
+    collector.collect(actor)
+    own, others = collector.memory
+    assert others == (100, 101)
+    assert own == pytest.approx(psutil.Process().memory_info().rss, rel=0.5)
 
 
 def test_sizes_that_do_not_fit_are_refused() -> None:

@@ -1,5 +1,6 @@
 """Who runs what: functions of seed, index and weights, groups that start alike, purposes that never share a seed."""
 
+import hashlib
 from collections import Counter
 from collections.abc import Sequence
 from fractions import Fraction
@@ -65,6 +66,12 @@ def test_purposes_never_share_a_seed_of_noise(one: int, other: int) -> None:
     found = [derive_noise_seed(purpose, seed) for purpose in purposes for seed in (one, other)]
     assert [seed >> 61 for seed in found] == [0, 0, 1, 1, 2, 2] and max(found) < 2**63
     assert all((found[i] == found[i + 1]) == (one == other) for i in (0, 2, 4))
+
+
+def test_a_seed_is_the_hash_of_split_run_and_index_below_the_purpose() -> None:
+    """Computed apart: reports of other machines and versions are paired by these seeds, so they never change."""
+    digest = hashlib.blake2b(b"('vision', 3, 70)", digest_size=8).digest()
+    assert derive_episode_seed("select", "vision", 3, 70) == (1 << 61) + (int.from_bytes(digest, "little") // 8)
 
 
 def test_bad_arguments_are_named() -> None:

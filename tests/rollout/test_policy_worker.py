@@ -5,6 +5,8 @@ import signal
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,14 +16,14 @@ from embodied_rl.actors.flow import FlowActor
 from embodied_rl.assembly import build
 from embodied_rl.config.schema import Plan, PolicyNode, SamplerNode, SimNode
 from embodied_rl.learning.weights import Weights, WeightsDamaged, load_weights, publish_weights
-from embodied_rl.processes.handle import GaveUp, NoAnswer, WorkerError
+from embodied_rl.processes.handle import GaveUp, NoAnswer, WorkerDied, WorkerError
 from embodied_rl.processes.local import ProcessHandle
 from embodied_rl.processes.this_machine import ThisMachine
 from embodied_rl.processes.thread import ThreadHandle
 from embodied_rl.rollout.buffer import Rollout
 from embodied_rl.rollout.collector import Collector
 from embodied_rl.rollout.episode_sampler import EpisodeSampler
-from embodied_rl.rollout.policy_worker import RemotePolicy
+from embodied_rl.rollout.policy_worker import PolicyWorker, RemotePolicy
 from embodied_rl.simulators.kind import SimulatorKind
 
 NODE = PolicyNode(
@@ -95,6 +97,37 @@ def test_another_process_infers_the_same_bits_with_the_newest_weights(remote: Re
     assert_equal(apart, shared)
     assert shared[0]["version"].unique().tolist() == [0] and shared[1]["version"].unique().tolist() == [1]
     assert remote.restarts == 0
+
+
+class DyingHandle:
+    """A policy worker in this process that dies at given calls; each new one begins with weights of its own."""
+
+    def __init__(self, *deaths: int) -> None:
+        self.deaths, self.calls, self.begun = deaths, 0, 0
+        self.restart()
+
+    def restart(self) -> None:
+        self.begun += 1
+        self.worker = PolicyWorker(learner(seed=self.begun))
+
+    def submit(self, method: str, *args: Any) -> Any:
+        self.calls += 1
+        return SimpleNamespace(result=partial(self._answer, self.calls, method, *args))
+
+    def _answer(self, call: int, method: str, *args: Any) -> Any:
+        if call in self.deaths:
+            raise WorkerDied("it died")
+        return getattr(self.worker, method)(*args)
+
+
+@pytest.mark.parametrize("deaths", [(), (1,), (3,), (4, 5), (2, 3, 9, 14, 15)])
+def test_a_worker_that_dies_is_given_all_weights_anew(deaths: tuple[int, ...]) -> None:
+    """While it loads, acts or values, and right after: the rollouts are those of the shared module."""
+    actor = learner()
+    shared = two_rollouts(actor, actor, lambda: None)
+    policy = RemotePolicy(DyingHandle(*deaths), learner())  # type: ignore[arg-type]
+    assert_equal(two_rollouts(policy, policy.actor, policy.refresh), shared)
+    assert policy.restarts == len(deaths)
 
 
 @pytest.mark.process

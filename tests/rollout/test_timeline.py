@@ -1,10 +1,12 @@
 """Time as spans: figures against timelines whose answers are known."""
 
 from collections.abc import Callable
+from types import SimpleNamespace
 
 import pytest
 
 from embodied_rl.interfaces.errors import UserError
+from embodied_rl.rollout import timeline
 from embodied_rl.rollout.timeline import (
     INFER,
     LEARN,
@@ -38,6 +40,20 @@ def lockstep(rounds: int = 4, simulate: float = 3.0, workers: int = 2) -> Timeli
 def test_sums() -> None:
     line = lockstep()
     assert (line.inference, line.ends, line.waiting, line.simulating, line.total) == (5, 1, 12, 24, 17)
+
+
+def test_spans_and_the_whole_are_measured_on_one_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also of work that fails."""
+    ticks = iter([103.0, 107.5, 110.0, 111.0, 120.0])
+    monkeypatch.setattr(timeline, "time", SimpleNamespace(monotonic=lambda: next(ticks)))
+    line = Timeline(began=100.0)
+    with line.record(INFER, 8):
+        pass
+    with pytest.raises(ZeroDivisionError), line.record(WAIT):
+        _ = 1 / 0
+    line.finish()
+    assert line.spans == [Span(RANK, INFER, 103.0, 4.5, 8), Span(RANK, WAIT, 110.0, 1.0, 0)]
+    assert (line.began, line.total) == (100.0, 20.0)
 
 
 def test_shares_and_bubble_of_lockstep() -> None:
