@@ -76,14 +76,10 @@ def read_metrics(path: Path) -> list[dict[str, Value]]:
 
     An incomplete last line, which a kill leaves, is left out; so is a damaged line, with a warning that names it.
     """
-    if not path.is_file():
-        return []
-    *lines, last = path.read_bytes().split(b"\n")
-    rows = [_read_row(line) for line in lines]
-    if damaged := [number for number, row in enumerate(rows, start=1) if row is None]:
-        listed = ", ".join(map(str, damaged))
-        warnings.warn(f"{path} is damaged: left out line {listed}.", RuntimeWarning, stacklevel=2)
-    return [row for row in (*rows, _read_row(last)) if row is not None]
+    rows, damaged = _parse(path)
+    if damaged:
+        _warn(f"{path} is damaged: left out line {', '.join(map(str, damaged))}.")
+    return rows
 
 
 def find_first_reached(rows: Sequence[Mapping[str, Value]], success: float) -> tuple[int, float] | None:
@@ -93,6 +89,20 @@ def find_first_reached(rows: Sequence[Mapping[str, Value]], success: float) -> t
         if isinstance(found, float) and isinstance(iteration, int) and isinstance(seconds, float) and found >= success:
             return iteration, seconds
     return None
+
+
+def _warn(text: str) -> None:
+    warnings.warn(text, RuntimeWarning, stacklevel=3)
+
+
+def _parse(path: Path) -> tuple[list[dict[str, Value]], list[int]]:
+    """Return the complete rows of a metrics file, and the numbers of its damaged lines."""
+    if not path.is_file():
+        return [], []
+    *lines, last = path.read_bytes().split(b"\n")
+    rows = [_read_row(line) for line in lines]
+    damaged = [number for number, row in enumerate(rows, start=1) if row is None]
+    return [row for row in (*rows, _read_row(last)) if row is not None], damaged
 
 
 def _read_row(line: bytes) -> dict[str, Value] | None:
@@ -105,11 +115,20 @@ def _read_row(line: bytes) -> dict[str, Value] | None:
 
 
 def _truncate(path: Path, last: int) -> None:
-    """Remove lines after iteration `last`; a new run (last = -1) starts with an empty file."""
-    if not path.is_file():
-        return
-    kept = [row for row in read_metrics(path) if isinstance(step := row.get("iteration"), int) and step <= last]
-    write_text(path, "".join(json.dumps(row) + "\n" for row in kept))
+    """Remove lines after iteration `last`; a new run (last = -1) starts with an empty file.
+
+    Checkpoints hold no metrics, so that a line that is lost stays lost: a warning says which, and how to get it back.
+    """
+    rows, damaged = _parse(path)
+    kept = {step: row for row in rows if isinstance(step := row.get("iteration"), int) and step <= last}
+    if lost := sorted(set(range(1, last + 1)) - kept.keys()):
+        where = f"is damaged: left out line {', '.join(map(str, damaged))}. It" if damaged else "was cut or removed: it"
+        _warn(
+            f"{path} {where} lacks {len(lost)} of {last} iterations, from {lost[0]} to {lost[-1]}. The run goes on, "
+            "its curves go without them: restore these lines from a copy of the file when it has ended."
+        )
+    if path.is_file():
+        write_text(path, "".join(json.dumps(row) + "\n" for row in kept.values()))
 
 
 def _plain(value: Any) -> Value:

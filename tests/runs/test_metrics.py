@@ -65,6 +65,24 @@ def test_a_damaged_line_is_named_and_costs_no_other(tmp_path, damage):
     assert [row["iteration"] for row in read_metrics(path)] == [1, 2, 4, 5, 6]
 
 
+@pytest.mark.parametrize(
+    ("kept", "expected"),
+    [
+        (None, r"was cut or removed: it lacks 5 of 5 iterations, from 1 to 5\."),
+        ([], r"lacks 5 of 5 iterations"),
+        ([1, 2, 3], r"lacks 2 of 5 iterations, from 4 to 5\."),
+    ],
+)
+def test_iterations_that_a_resumed_run_lacks_are_named_with_the_remedy(tmp_path, kept, expected):
+    """They are whole lines, so that nothing else shows."""
+    path = tmp_path / "metrics.jsonl"
+    if kept is not None:
+        write(path, kept)
+    with pytest.warns(RuntimeWarning, match=rf"{path} .*{expected}.*restore these lines from a copy"):
+        write(path, [6, 7], resumed=5)
+    assert [row["iteration"] for row in read_metrics(path)] == [*(kept or []), 6, 7]
+
+
 @pytest.mark.parametrize("part", [b'{"iteration": 7, "ro', b'{"name": "\xc3', b""])
 def test_what_a_kill_leaves_of_the_last_line_is_no_damage(tmp_path, part):
     path = tmp_path / "metrics.jsonl"
