@@ -46,6 +46,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--skips-allowed", metavar="FILE", type=Path, help="fail when more tests are skipped than FILE allows"
     )
     parser.addoption("--backwards", action="store_true", help="the last test first")
+    parser.addoption("--fault-cases", metavar="COUNT", type=int, default=4, help="so many runs under faults")
+    parser.addoption("--fault-seed", metavar="SEED", type=int, default=140, help="the first of their seeds, one a run")
 
 
 @pytest.hookimpl(tryfirst=True)
