@@ -2,11 +2,13 @@
 
 import os
 import re
+import resource
 import secrets
 import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 import pytest
@@ -39,6 +41,22 @@ def closing() -> Iterator[Callable[[list[Handle]], list[Handle]]]:
     yield lambda handles: opened.extend(handles) or handles
     for handle in opened:
         handle.close()
+
+
+@pytest.fixture
+def files_up_to() -> Callable[[int], AbstractContextManager[None]]:
+    """In its context files may not grow beyond so many bytes, which the system reports as it does a full disk."""
+
+    @contextmanager
+    def limit(size: int) -> Iterator[None]:
+        soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+        try:
+            yield
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+    return limit
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -13,17 +13,12 @@ import math
 import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from embodied_rl.runs.atomic_write import explain_errors, write_text
+from embodied_rl.runs.event_file import EventFile
 
 Value = float | int | str | bool | None
-
-
-class _Board(Protocol):
-    def add_scalar(self, tag: str, scalar_value: float, global_step: int) -> object: ...
-    def flush(self) -> object: ...
-    def close(self) -> object: ...
 
 
 class MetricsWriter:
@@ -40,7 +35,7 @@ class MetricsWriter:
         _truncate(path, -1 if resumed is None else resumed)
         with explain_errors(path):
             self._file = path.open("a", encoding="utf-8")
-        self._board = None if tensorboard is None else _board(tensorboard, resumed)
+        self._board = None if tensorboard is None else EventFile(tensorboard, resumed)
 
     def write(self, iteration: int, values: Mapping[str, Any]) -> None:
         """Append one iteration. Values are numbers, zero-dimensional arrays or tensors, or short strings.
@@ -54,13 +49,13 @@ class MetricsWriter:
             self._file.write(json.dumps(row, allow_nan=False) + "\n")
             self._file.flush()
         if self._board is not None:
-            for name, value in row.items():
-                if isinstance(value, int | float) and name != "iteration":
-                    self._board.add_scalar(name, float(value), iteration)
-            self._board.flush()
+            shown = {name: value for name, value in row.items() if isinstance(value, int | float)}
+            self._board.write(iteration, {name: float(value) for name, value in shown.items() if name != "iteration"})
 
     def close(self) -> None:
-        self._file.close()
+        """Close the files. Raises as `write` does: what could not be written is tried once more."""
+        with explain_errors(self._path):
+            self._file.close()
         if self._board is not None:
             self._board.close()
 
@@ -139,9 +134,3 @@ def _plain(value: Any) -> Value:
     if isinstance(number, bool | int):
         return number
     return float(number) if math.isfinite(number) else None
-
-
-def _board(folder: Path, resumed: int | None) -> _Board:
-    from torch.utils.tensorboard import SummaryWriter  # heavy to import, so only on demand
-
-    return SummaryWriter(str(folder), purge_step=None if resumed is None else resumed + 1)

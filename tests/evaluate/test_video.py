@@ -1,9 +1,5 @@
 """Films show the episodes that were evaluated, one frame per control step."""
 
-import resource
-from collections.abc import Iterator
-from contextlib import contextmanager
-
 import imageio_ffmpeg
 import numpy as np
 import pytest
@@ -95,23 +91,12 @@ def test_an_mp4_holds_every_frame_in_even_sizes(tmp_path):
     assert [frame.mean() for frame in found] == pytest.approx([12 * k for k in range(12)], abs=6)
 
 
-@contextmanager
-def files_up_to(size: int) -> Iterator[None]:
-    """Files may not grow further, which the system reports as it does a full disk."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-
-
 def noise(frames: int) -> list[np.ndarray]:
     """Frames that no codec makes small."""
     return [np.random.default_rng(k).integers(0, 255, (64, 64, 3), np.uint8) for k in range(frames)]
 
 
-def test_a_film_that_does_not_fit_on_the_disk_is_none(tmp_path):
+def test_a_film_that_does_not_fit_on_the_disk_is_none(tmp_path, files_up_to):
     film = tmp_path / "film.mp4"
     write_mp4(film, noise(10), fps=10)
     with files_up_to(film.stat().st_size // 2), pytest.raises(StorageError, match=r"disk is full: .*film\.mp4"):
