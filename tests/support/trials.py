@@ -16,7 +16,7 @@ from tests.support.running import DEADLINE, Process, assert_learned_alike, asser
 
 PATIENCE = 2 * DEADLINE
 REMEDY = re.compile(
-    r"[Cc]ontinue with|Free some space|[Rr]estore|[Rr]emove|[Ss]tart (a|the) (new )?run|Wait for it to end"
+    r"[Cc]ontinue with|Give the run|Free some space|[Rr]estore|[Rr]emove|[Ss]tart (a|the) (new )?run|Wait for it to end"
 )
 """What a message says that names a remedy."""
 
