@@ -13,7 +13,7 @@ from rich.table import Table
 from embodied_rl.actors.embodiment import Embodiment
 from embodied_rl.actors.scripted import RandomPolicy
 from embodied_rl.assembly.acting import WORDS, find_policy_file, load_deployed, open_expert
-from embodied_rl.checkpoints.policy_file import read_metadata
+from embodied_rl.checkpoints.policy_file import count_weights, read_metadata
 from embodied_rl.config import freeze as configuration
 from embodied_rl.config.freeze import freeze_config
 from embodied_rl.config.schema import EvalConfig, SimChange, SimNode
@@ -30,11 +30,13 @@ from embodied_rl.evaluate.report import Rate, Report, Summary
 from embodied_rl.evaluate.video import film_episodes
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.policy import Actor, DeployedPolicy
+from embodied_rl.learning.memory_budget import format_bytes
 from embodied_rl.processes.handle import Handle
 from embodied_rl.runs import provenance
 from embodied_rl.runs.atomic_write import make_folder
 from embodied_rl.runs.folder import RunFolder, make_evaluation_folder
 from embodied_rl.simulators.trust import check_settings
+from embodied_rl.training.run_checks import check_environments
 
 _NOTED_PACKAGES = ("embodied-rl", "torch", "numpy", "mujoco", "safetensors")
 
@@ -66,16 +68,23 @@ def run(config: EvalConfig) -> int:
     return 0
 
 
-def check_evaluation(config: EvalConfig) -> None:
-    """Check an evaluation's configuration, before the policy's weights are loaded.
+def check_evaluation(config: EvalConfig) -> list[tuple[str, str]]:
+    """Check an evaluation's configuration without loading weights; return what it takes, as rows of text.
 
     Raises:
-        UserError: the policy, simulator, split, task or initial state is unknown.
+        UserError: the policy, simulator, split, task or initial state is unknown, the policy is for another robot, or
+            so many environments do not fit into this machine's memory.
     """
     _, file = find_policy(config)
-    if file is not None:
-        read_metadata(file)
-    make_parts(config, None if file is None else find_simulator(file, find_run(file), config.sim))
+    parts = make_parts(config, None if file is None else find_simulator(file, find_run(file), config.sim))
+    for part in parts:
+        check_environments(min(part.kind.node.num_envs, len(part.episodes)), part.spec)
+    episodes = ("episodes", f"{sum(len(part.episodes) for part in parts):,}")
+    if file is None:
+        return [episodes]
+    check_policy_fits(read_metadata(file).embodiment, parts)
+    size = format_bytes(count_weights(file))
+    return [episodes, ("memory", f"parameters {size}. Simulators and activations come on top")]
 
 
 def check_policy_fits(embodiment: Embodiment, parts: Sequence[EvaluationPart]) -> None:
