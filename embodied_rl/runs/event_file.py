@@ -28,8 +28,9 @@ class EventFile:
         from tensorboard.compat.proto import event_pb2, summary_pb2  # heavy to import, so only on demand
         from tensorboard.summary.writer.record_writer import RecordWriter
 
-        self._event: Any = event_pb2.Event
-        self._summary: Any = summary_pb2.Summary
+        events: Any = event_pb2  # protobuf makes its classes when it is imported
+        summaries: Any = summary_pb2
+        self._event, self._summary = events.Event, summaries.Summary
         self._path = folder / f"events.out.tfevents.{int(time.time()):010d}.{socket.gethostname()}.{os.getpid()}"
         with explain_errors(self._path):
             folder.mkdir(exist_ok=True)
@@ -37,8 +38,8 @@ class EventFile:
         self._records = RecordWriter(self._file)
         self._add(file_version="brain.Event:2")
         if resumed is not None:
-            start: Any = event_pb2.SessionLog  # pyright: ignore[reportAttributeAccessIssue] - made by protobuf
-            self._add(step=resumed + 1, session_log=start(status=start.START))
+            start = events.SessionLog(status=events.SessionLog.START)
+            self._add(step=resumed + 1, session_log=start)
 
     def write(self, step: int, scalars: Mapping[str, float]) -> None:
         """Append the scalars of one step; they are in the file when this returns.
