@@ -2,11 +2,13 @@
 
 import os
 import re
+import resource
 import secrets
 import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 import pytest
@@ -41,11 +43,29 @@ def closing() -> Iterator[Callable[[list[Handle]], list[Handle]]]:
         handle.close()
 
 
+@pytest.fixture
+def files_up_to() -> Callable[[int], AbstractContextManager[None]]:
+    """In its context files may not grow beyond so many bytes, which the system reports as it does a full disk."""
+
+    @contextmanager
+    def limit(size: int) -> Iterator[None]:
+        soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+        try:
+            yield
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+    return limit
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--skips-allowed", metavar="FILE", type=Path, help="fail when more tests are skipped than FILE allows"
     )
     parser.addoption("--backwards", action="store_true", help="the last test first")
+    parser.addoption("--fault-cases", metavar="COUNT", type=int, default=4, help="so many runs under faults")
+    parser.addoption("--fault-seed", metavar="SEED", type=int, default=140, help="the first of their seeds, one a run")
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -27,6 +27,7 @@ class DataclassInstance(Protocol):
 
 
 Config = TypeVar("Config", bound=DataclassInstance)
+_RESTORE = "Restore it from a copy; or start a new run from this one's weights: policy.checkpoint={}."
 _SCALARS = {bool: "true or false", int: "a whole number", float: "a number", str: "text", Path: "a path"}
 
 
@@ -106,12 +107,17 @@ def save_config(config: DataclassInstance, path: Path) -> None:
 
 
 def load_config(kind: type[Config], path: Path) -> Config:
-    """Read a configuration that `save_config` wrote.
+    """Read a configuration of a run's folder, which holds every key of `kind`.
 
     Raises:
-        UserError: the file is missing, or does not fit `kind`.
+        UserError: the file is missing or ends early, or does not fit `kind`; the message names the remedy.
     """
-    mapping = read_config(path)
+    try:
+        mapping = read_config(path)
+    except UserError as error:
+        raise UserError(f"{str(error).rstrip()} {_RESTORE.format(path.parent)}") from None
+    if (last := fields(kind)[-1].name) not in mapping:  # else defaults would silently stand for what was cut off
+        raise UserError(f"{path} is damaged: it ends before {last}. {_RESTORE.format(path.parent)}")
     try:
         return freeze_config(kind, mapping)
     except ValueError as error:

@@ -1,10 +1,15 @@
 """Record videos of episodes: one frame per control step, tiled, with a green or red border for success or failure."""
 
+import errno
 import math
+import os
+import signal
+import subprocess
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass, field, replace
+from fractions import Fraction
 from pathlib import Path
 
 import imageio_ffmpeg
@@ -14,7 +19,9 @@ from PIL import Image, ImageDraw, ImageFont
 from embodied_rl.evaluate.protocol import EpisodeResult
 from embodied_rl.interfaces.policy import DeployedPolicy
 from embodied_rl.interfaces.sim import Array, Episode, Observation, Rendered, Simulator, SimulatorSpec, StepResult
+from embodied_rl.processes.handle import RunFailed
 from embodied_rl.processes.local import wrap_simulator
+from embodied_rl.processes.process import describe_exit
 from embodied_rl.rollout.episode_sampler import derive_noise_seed
 from embodied_rl.rollout.runner import EpisodeRunner, Observer, RunningEpisode, split_into_batches
 from embodied_rl.runs.atomic_write import explain_errors
@@ -22,6 +29,8 @@ from embodied_rl.runs.atomic_write import explain_errors
 _RUNNING, _SUCCESS, _FAILURE = (148, 163, 184), (22, 163, 74), (220, 38, 38)
 _BORDER, _CAPTION = 4, 26
 _HOLD_SECONDS = 1.5
+PATIENCE = 600.0
+"""Seconds that ffmpeg may take after the last frame."""
 AT_ONCE = 8
 """Episodes filmed side by side; some simulators take hundreds of megabytes for each."""
 SIZE = 224
@@ -230,27 +239,46 @@ def write_mp4(path: Path, frames: Sequence[Array], fps: float) -> None:
 
     Raises:
         StorageError: the disk is full or refuses the write.
+        RunFailed: ffmpeg was killed, or failed otherwise.
     """
     assert frames, "a video needs frames"
     padding = ((0, frames[0].shape[0] % 2), (0, frames[0].shape[1] % 2), (0, 0))
     even = [np.ascontiguousarray(np.pad(frame, padding, mode="edge")) for frame in frames]
     height, width = even[0].shape[:2]
-    options = ["-movflags", "+faststart", "-preset", "fast", "-crf", "23"]
+    shape = ["-f", "rawvideo", "-pix_fmt", "rgb24", "-s", f"{width}x{height}"]
+    pace = ["-r", str(Fraction(fps).limit_denominator())]
+    coding = ["-an", "-vcodec", "libx264", "-pix_fmt", "yuv420p", "-preset", "fast", "-crf", "23"]
     with explain_errors(path):
-        writer = imageio_ffmpeg.write_frames(
-            str(path),
-            (width, height),
-            fps=fps,  # pyright: ignore[reportArgumentType] - any number is fine
-            macro_block_size=2,
-            quality=None,  # pyright: ignore[reportArgumentType] - None leaves it to -crf
-            output_params=options,
-        )
-        writer.send(None)
-        try:
-            for frame in even:
-                writer.send(frame)
-        finally:
-            writer.close()
+        _encode([*shape, *pace, "-i", "-", *coding, "-movflags", "+faststart"], even, path)
+
+
+def _encode(options: Sequence[str], frames: Sequence[Array], path: Path) -> None:
+    """Send frames to ffmpeg. Its own exit code is checked: a film that ends early is no film.
+
+    Raises:
+        OSError: ffmpeg found the disk full.
+        RunFailed: it was killed, or failed for another reason, which the message gives.
+    """
+    command = [imageio_ffmpeg.get_ffmpeg_exe(), "-y", "-v", "error", *options, str(path)]
+    process = subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, process_group=0
+    )  # a group of its own: Ctrl-C is for this process
+    try:
+        assert process.stdin is not None, "it is a pipe"
+        with suppress(BrokenPipeError):  # it has ended, and says below why
+            for frame in frames:
+                process.stdin.write(frame.data)
+        said = process.communicate(timeout=PATIENCE)[1].decode(errors="replace").strip()
+    finally:
+        process.kill()
+        process.wait()
+    if process.returncode == 0:
+        return
+    path.unlink(missing_ok=True)
+    for number in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+        if os.strerror(number) in said or process.returncode == -signal.SIGXFSZ:
+            raise OSError(number, os.strerror(number), str(path))
+    raise RunFailed(f"ffmpeg, which writes {path}, {describe_exit(process.returncode)}. {said}".rstrip())
 
 
 def _tile(recording: Recording, caption: Array, time: int) -> Array:

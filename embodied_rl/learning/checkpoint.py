@@ -130,7 +130,8 @@ def load_latest_checkpoint(folder: Path) -> Loaded:
             warnings.warn(f"Checkpoint refused: {reason} Using step {step} instead.", RuntimeWarning, stacklevel=2)
         return loaded
     reasons = "".join(f"\n  {reason}" for reason in refused)
-    raise CheckpointError(f"No usable checkpoint in {folder}.{reasons}")
+    remedy = "" if not refused else f"\nRestore one of them from a copy; or remove {folder}, and resume begins anew."
+    raise CheckpointError(f"No usable checkpoint in {folder}.{reasons}{remedy}")
 
 
 def list_steps(folder: Path) -> list[int]:

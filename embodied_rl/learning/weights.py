@@ -34,7 +34,7 @@ def publish_weights(network: nn.Module, version: int, everything: bool = False) 
     """Copy the trainable parameters and all buffers; with `everything`, the frozen parameters, too."""
     frozen = {name for name, parameter in network.named_parameters() if not parameter.requires_grad}
     state = {name: tensor for name, tensor in gather_whole(network).items() if everything or name not in frozen}
-    tensors = {name: _bytes(tensor).copy() for name, tensor in state.items()}
+    tensors = {name: _copy_bytes(tensor) for name, tensor in state.items()}
     return Weights(version, tensors, _checksum(tensors))
 
 
@@ -76,9 +76,13 @@ def adopt_whole(network: nn.Module) -> None:
         sharding.adopt()
 
 
-def _bytes(tensor: torch.Tensor) -> np.ndarray:
-    """Return the bytes, uint8 [bytes], of a tensor of any dtype, bfloat16 included."""
-    return tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy()
+def _copy_bytes(tensor: torch.Tensor) -> np.ndarray:
+    """Return a copy of the bytes, uint8 [bytes], of a tensor of any dtype, bfloat16 included.
+
+    NumPy never sees the tensor's own memory: torch would not let it be freed any more, as a sharded learner does.
+    """
+    copy = torch.empty(tensor.nbytes, dtype=torch.uint8)
+    return copy.copy_(tensor.detach().contiguous().flatten().view(torch.uint8)).numpy()
 
 
 def _checksum(tensors: dict[str, np.ndarray]) -> str:

@@ -132,7 +132,7 @@ class ChildProcess:
         how = late
         if not late:
             try:
-                how = _exit_in_words(self._process.wait(1.0))
+                how = describe_exit(self._process.wait(1.0))
             except subprocess.TimeoutExpired:
                 how = "stopped talking and was killed"
         self._process.kill()
@@ -227,7 +227,8 @@ def _set_deadline(end: socket.socket, seconds: float) -> None:
     end.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, value)
 
 
-def _exit_in_words(code: int) -> str:
+def describe_exit(code: int) -> str:
+    """Describe how a process ended, as the predicate of a sentence, from its exit code; negative ones are signals."""
     if code >= 0:
         return f"exited with code {code}"
     hint = " (by hand, or because memory ran out)" if -code == signal.SIGKILL else ""

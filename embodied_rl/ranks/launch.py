@@ -18,7 +18,7 @@ import torch
 
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.sim import Unavailable
-from embodied_rl.processes.handle import RunFailed, WorkerDied
+from embodied_rl.processes.handle import NoAnswer, RunFailed, WorkerDied
 from embodied_rl.processes.messages import receive, send
 from embodied_rl.processes.process import ChildProcess, handle_stop_signals
 from embodied_rl.processes.worker import prepare_child
@@ -42,7 +42,7 @@ class RankFailure:
     """The failure of a rank: `time` is on the monotonic clock of all processes; `cascade`: another rank caused it.
 
     `error` is the raised exception, if its message is complete without a traceback: a non-finite number, or one of our
-    own errors for the user.
+    own errors for the user. `silent`: the rank said nothing until it was killed; perhaps it waited for another one.
     """
 
     rank: int
@@ -50,6 +50,7 @@ class RankFailure:
     cascade: bool
     message: str
     error: Exception | None = None
+    silent: bool = False
 
 
 @dataclass(frozen=True)
@@ -208,6 +209,9 @@ def lead_ranks(
             raise
         if first.error is not None:
             raise first.error from None
+        if first.silent:
+            told = f"rank {first.rank} failed first, or waited for rank 0:\n{first.message}\n{mine.message}"
+            raise RankFailed(told) from None
         raise RankFailed(f"rank {first.rank} failed first:\n{first.message}") from None
     for rank, child in enumerate(children, start=1):
         failure = _outcome(rank, child, place.timeout)
@@ -221,7 +225,7 @@ def _outcome(rank: int, child: ChildProcess, seconds: float) -> RankFailure | No
     try:
         return child.receive(seconds, "training")
     except WorkerDied as death:
-        return RankFailure(rank, time.monotonic(), False, str(death))
+        return RankFailure(rank, time.monotonic(), False, str(death), silent=isinstance(death, NoAnswer))
 
 
 def describe_failure(rank: int, error: Exception) -> RankFailure:

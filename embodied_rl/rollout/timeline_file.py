@@ -8,7 +8,7 @@ from typing import Any
 
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.rollout.timeline import Span, Timeline
-from embodied_rl.runs.atomic_write import write_text
+from embodied_rl.runs.atomic_write import explain_errors, write_text
 from embodied_rl.runs.untrusted_files import read_json, shorten
 
 FOLDER = "timelines"
@@ -16,7 +16,8 @@ FOLDER = "timelines"
 
 def keep_timelines(folder: Path, iteration: int, timelines: Sequence[Timeline]) -> None:
     """Write the timelines of all ranks to a run's folder."""
-    (folder / FOLDER).mkdir(exist_ok=True)
+    with explain_errors(folder / FOLDER):
+        (folder / FOLDER).mkdir(exist_ok=True)
     content = [{"began": t.began, "total": t.total, "spans": [astuple(span) for span in t.spans]} for t in timelines]
     write_text(folder / FOLDER / f"{iteration:08d}.json", json.dumps(content) + "\n")
 

@@ -13,18 +13,13 @@ import math
 import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from embodied_rl.runs.atomic_write import explain_errors, write_text
+from embodied_rl.runs.event_file import EventFile
 from embodied_rl.runs.untrusted_files import check_inside
 
 Value = float | int | str | bool | None
-
-
-class _Board(Protocol):
-    def add_scalar(self, tag: str, scalar_value: float, global_step: int) -> object: ...
-    def flush(self) -> object: ...
-    def close(self) -> object: ...
 
 
 class MetricsWriter:
@@ -42,7 +37,7 @@ class MetricsWriter:
         _truncate(path, -1 if resumed is None else resumed)
         with explain_errors(path):
             self._file = path.open("a", encoding="utf-8")
-        self._board = None if tensorboard is None else _board(tensorboard, resumed)
+        self._board = None if tensorboard is None else EventFile(tensorboard, resumed)
 
     def write(self, iteration: int, values: Mapping[str, Any]) -> None:
         """Append one iteration. Values are numbers, zero-dimensional arrays or tensors, or short strings.
@@ -56,13 +51,13 @@ class MetricsWriter:
             self._file.write(json.dumps(row, allow_nan=False) + "\n")
             self._file.flush()
         if self._board is not None:
-            for name, value in row.items():
-                if isinstance(value, int | float) and name != "iteration":
-                    self._board.add_scalar(name, float(value), iteration)
-            self._board.flush()
+            shown = {name: value for name, value in row.items() if isinstance(value, int | float)}
+            self._board.write(iteration, {name: float(value) for name, value in shown.items() if name != "iteration"})
 
     def close(self) -> None:
-        self._file.close()
+        """Close the files. Raises as `write` does: what could not be written is tried once more."""
+        with explain_errors(self._path):
+            self._file.close()
         if self._board is not None:
             self._board.close()
 
@@ -81,15 +76,10 @@ def read_metrics(path: Path) -> list[dict[str, Value]]:
 
     An incomplete last line, which a kill leaves, is left out; so is a damaged line, with a warning that names it.
     """
-    if not path.is_file():
-        return []
-    check_inside(path.parent, path)
-    *lines, last = path.read_bytes().split(b"\n")
-    rows = [_read_row(line) for line in lines]
-    if damaged := [number for number, row in enumerate(rows, start=1) if row is None]:
-        listed = ", ".join(map(str, damaged))
-        warnings.warn(f"{path} is damaged: left out line {listed}.", RuntimeWarning, stacklevel=2)
-    return [row for row in (*rows, _read_row(last)) if row is not None]
+    rows, damaged = _parse(path)
+    if damaged:
+        _warn(f"{path} is damaged: left out line {', '.join(map(str, damaged))}.")
+    return rows
 
 
 def find_first_reached(rows: Sequence[Mapping[str, Value]], success: float) -> tuple[int, float] | None:
@@ -99,6 +89,21 @@ def find_first_reached(rows: Sequence[Mapping[str, Value]], success: float) -> t
         if isinstance(found, float) and isinstance(iteration, int) and isinstance(seconds, float) and found >= success:
             return iteration, seconds
     return None
+
+
+def _warn(text: str) -> None:
+    warnings.warn(text, RuntimeWarning, stacklevel=3)
+
+
+def _parse(path: Path) -> tuple[list[dict[str, Value]], list[int]]:
+    """Return the complete rows of a metrics file, and the numbers of its damaged lines."""
+    if not path.is_file():
+        return [], []
+    check_inside(path.parent, path)
+    *lines, last = path.read_bytes().split(b"\n")
+    rows = [_read_row(line) for line in lines]
+    damaged = [number for number, row in enumerate(rows, start=1) if row is None]
+    return [row for row in (*rows, _read_row(last)) if row is not None], damaged
 
 
 def _read_row(line: bytes) -> dict[str, Value] | None:
@@ -115,11 +120,20 @@ def _is_value(value: object) -> bool:
 
 
 def _truncate(path: Path, last: int) -> None:
-    """Remove lines after iteration `last`; a new run (last = -1) starts with an empty file."""
-    if not path.is_file():
-        return
-    kept = [row for row in read_metrics(path) if isinstance(step := row.get("iteration"), int) and step <= last]
-    write_text(path, "".join(json.dumps(row) + "\n" for row in kept))
+    """Remove lines after iteration `last`; a new run (last = -1) starts with an empty file.
+
+    Checkpoints hold no metrics, so that a line that is lost stays lost: a warning says which, and how to get it back.
+    """
+    rows, damaged = _parse(path)
+    kept = {step: row for row in rows if isinstance(step := row.get("iteration"), int) and step <= last}
+    if lost := sorted(set(range(1, last + 1)) - kept.keys()):
+        where = f"is damaged: left out line {', '.join(map(str, damaged))}. It" if damaged else "was cut or removed: it"
+        _warn(
+            f"{path} {where} lacks {len(lost)} of {last} iterations, from {lost[0]} to {lost[-1]}. The run goes on, "
+            "its curves go without them: restore these lines from a copy of the file when it has ended."
+        )
+    if path.is_file():
+        write_text(path, "".join(json.dumps(row) + "\n" for row in kept.values()))
 
 
 def _plain(value: Any) -> Value:
@@ -130,9 +144,3 @@ def _plain(value: Any) -> Value:
     if isinstance(number, bool | int):
         return number
     return float(number) if math.isfinite(number) else None
-
-
-def _board(folder: Path, resumed: int | None) -> _Board:
-    from torch.utils.tensorboard import SummaryWriter  # heavy to import, so only on demand
-
-    return SummaryWriter(str(folder), purge_step=None if resumed is None else resumed + 1)

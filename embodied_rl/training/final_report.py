@@ -13,6 +13,7 @@ from embodied_rl.evaluate.protocol import EpisodeResult
 from embodied_rl.evaluate.report import Report
 from embodied_rl.evaluate.report_page import write_page
 from embodied_rl.evaluate.video import film_episodes, record_results
+from embodied_rl.interfaces.errors import UserError
 from embodied_rl.runs import provenance
 from embodied_rl.runs.atomic_write import explain_errors
 from embodied_rl.runs.log import RunLog
@@ -77,7 +78,7 @@ def finish_run(trainer: Trainer, log: RunLog) -> list[str]:
     if trainer.ranks.rank:
         return []
     trainer.export(trainer.folder.path / POLICY)
-    before = Report.read(trainer.folder.evaluations / "before" / "report.json")
+    before = read_before(trainer, log)
     folder = trainer.folder.path
     after.write(folder)
     log.begin_phase("filming", announce=True)
@@ -91,14 +92,33 @@ def finish_run(trainer: Trainer, log: RunLog) -> list[str]:
     return summarise_run(before, after, folder, videos, read_metrics(trainer.folder.metrics))
 
 
+def read_before(trainer: Trainer, log: RunLog) -> Report | None:
+    """Read the report of the evaluation before training. Return None, and say so, if it is gone or damaged.
+
+    It was written when the run began, perhaps days ago: what was learned since is worth a report without it.
+    """
+    file = trainer.folder.evaluations / "before" / "report.json"
+    try:
+        return Report.read(file)
+    except (OSError, UserError) as error:
+        problem = f"{file} cannot be read: {error.strerror}." if isinstance(error, OSError) else str(error)
+        again = f"restore that file, remove {trainer.folder.path / PAGE} and resume"
+        log.note(f"{problem} The report goes without the success before training. To have it: {again}.")
+        return None
+
+
 def summarise_run(
-    before: Report, after: Report, folder: Path, videos: Sequence[Path], metrics: Sequence[Mapping[str, Value]]
+    before: Report | None, after: Report, folder: Path, videos: Sequence[Path], metrics: Sequence[Mapping[str, Value]]
 ) -> list[str]:
     """Return the lines of the summary that the user reads at the end of a run."""
-    rows = [("all families", before.overall.success, after.overall.success)]
-    rows += [(name, before.families[name].success, found.success) for name, found in after.families.items()]
-    lines = [f"  {name:14s} {format_percent(old)}  →  {format_percent(new)}" for name, old, new in rows]
-    title = f"Success on {after.success.episodes} episodes never trained on, before and after (95 % intervals):"
+    rows = [("all families", before and before.overall, after.overall)]
+    rows += [(name, before and before.families[name], found) for name, found in after.families.items()]
+    lines = [
+        f"  {name:14s} {f'{format_percent(old.success)}  →  ' if old else ''}{format_percent(new.success)}"
+        for name, old, new in rows
+    ]
+    when = "before and after" if before else "after training"
+    title = f"Success on {after.success.episodes} episodes never trained on, {when} (95 % intervals):"
     lines += [*find_milestones(metrics), *summarise_pace(metrics)]
     return ["", title, *lines, f"Report: {folder / PAGE}", *(f"Video:  {video}" for video in videos)]
 

@@ -1,6 +1,6 @@
 """From mappings to frozen dataclasses and back."""
 
-from dataclasses import FrozenInstanceError, dataclass, field
+from dataclasses import FrozenInstanceError, dataclass, field, replace
 from enum import Enum
 from pathlib import Path
 from typing import Any, Literal
@@ -19,6 +19,7 @@ from embodied_rl.config.freeze import (
     to_yaml,
 )
 from embodied_rl.config.schema import TrainConfig
+from embodied_rl.interfaces.errors import UserError
 
 
 class Mode(Enum):
@@ -142,6 +143,28 @@ def test_a_saved_configuration_is_read_as_it_was(tmp_path_factory, seed, noise, 
     path = tmp_path_factory.mktemp("run") / "config.yaml"
     save_config(config, path)
     assert load_config(TrainConfig, path) == config
+
+
+@pytest.mark.parametrize("logger", [{}, {"tensorboard": False, "live": False}])
+def test_a_configuration_that_was_cut_off_is_refused_with_the_remedy(tmp_path, logger) -> None:
+    """After any line and in it: defaults do not stand for what is gone, except for what is shown."""
+    named = {"sim": {"name": "s"}, "policy": {"name": "p"}, "algo": {"name": "a"}, "train": {"decisions": 7}}
+    config = freeze_config(TrainConfig, named | {"logger": logger})
+    path = tmp_path / "config.yaml"
+    save_config(config, path)
+    whole = path.read_text()
+    ends = [end for end, letter in enumerate(whole) if letter == "\n"]
+    for end in [*ends[:-1], *range(0, len(whole) - 2, 7)]:
+        path.write_text(whole[:end])
+        try:
+            assert replace(load_config(TrainConfig, path), logger=config.logger) == config, whole[:end]
+        except UserError as error:
+            assert str(path) in str(error), error
+            if "damaged" in str(error):
+                assert (
+                    f"Restore it from a copy; or start a new run from this one's weights: policy.checkpoint={tmp_path}"
+                    in str(error)
+                )
 
 
 def test_a_configuration_that_does_not_fit_is_named(tmp_path) -> None:

@@ -15,6 +15,8 @@ from embodied_rl.evaluate.video import (
     write_mp4,
 )
 from embodied_rl.interfaces.sim import Episode
+from embodied_rl.processes.handle import RunFailed
+from embodied_rl.runs.atomic_write import StorageError
 
 
 def read_mp4(path):
@@ -88,6 +90,28 @@ def test_an_mp4_holds_every_frame_in_even_sizes(tmp_path):
     found = read_mp4(tmp_path / "film.mp4")
     assert len(found) == 12 and found[0].shape == (34, 48, 3)
     assert [frame.mean() for frame in found] == pytest.approx([12 * k for k in range(12)], abs=6)
+
+
+def noise(frames: int) -> list[np.ndarray]:
+    """Frames that no codec makes small."""
+    return [np.random.default_rng(k).integers(0, 255, (64, 64, 3), np.uint8) for k in range(frames)]
+
+
+def test_a_film_that_does_not_fit_on_the_disk_is_none(tmp_path, files_up_to):
+    film = tmp_path / "film.mp4"
+    write_mp4(film, noise(10), fps=10)
+    with files_up_to(film.stat().st_size // 2), pytest.raises(StorageError, match=r"disk is full: .*film\.mp4"):
+        write_mp4(film, noise(10), fps=10)
+    assert not film.exists()
+
+
+def test_a_killed_encoder_is_named(tmp_path, monkeypatch):
+    encoder = tmp_path / "ffmpeg"
+    encoder.write_text("#!/bin/sh\nkill -9 $$\n")
+    encoder.chmod(0o700)
+    monkeypatch.setattr(imageio_ffmpeg, "get_ffmpeg_exe", lambda: str(encoder))
+    with pytest.raises(RunFailed, match=r"ffmpeg, which writes .*film\.mp4, was killed by SIGKILL"):
+        write_mp4(tmp_path / "film.mp4", noise(10), fps=10)
 
 
 def test_worst_and_best_cover_different_tasks_first():

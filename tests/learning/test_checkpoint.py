@@ -221,8 +221,9 @@ def test_files_may_be_read_by_whom_the_umask_lets(tmp_path, usual):
 def test_no_usable_one_says_why(folder):
     for step in ("00000010", "00000020"):
         (folder / step / checkpoint.TENSORS).unlink()
-    with pytest.raises(CheckpointError, match=r"No usable checkpoint[\s\S]*00000020[\s\S]*00000010"):
+    with pytest.raises(CheckpointError, match=r"No usable checkpoint[\s\S]*00000020[\s\S]*00000010") as error:
         checkpoint.load_latest_checkpoint(folder)
+    assert f"Restore one of them from a copy; or remove {folder}" in str(error.value), "what to do"
 
 
 @pytest.mark.parametrize("moment", ["tensors", "state", "rename"])

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from embodied_rl.learning import checkpoint, sharded
 from embodied_rl.learning.checkpoint import CheckpointError
+from embodied_rl.learning.weights import publish_weights
 from embodied_rl.ranks.collective import GlooRanks
 from embodied_rl.ranks.launch import RankFailed, Ranks, launch_ranks
 from tests.support import spreading
@@ -48,6 +49,13 @@ def test_sharded_is_replicated_and_one_process_with_all_rows() -> None:
                               grad_clip=0.05)  # fmt: skip
     assert largest_difference(result["spread"], alone["weights"]) < 1e-5
     assert largest_difference(alone["weights"], spreading.copied(spreading.make())) > 5e-5, "nothing was learned"
+
+
+def test_publishing_leaves_memory_that_a_sharded_learner_can_free() -> None:
+    """PyTorch does not resize the storage of a tensor that NumPy has seen."""
+    network = torch.nn.Linear(3, 2)
+    publish_weights(network, 0, everything=True)
+    assert all(parameter.untyped_storage().resizable() for parameter in network.parameters())
 
 
 @pytest.mark.process

@@ -87,6 +87,15 @@ def test_a_stalled_rank_ends_the_wait_at_the_deadline(monkeypatch) -> None:
 
 
 @pytest.mark.process
+def test_what_rank_0_met_is_said_beside_a_rank_that_is_silent(monkeypatch) -> None:
+    """Who is silent may wait for rank 0."""
+    monkeypatch.setattr("embodied_rl.ranks.launch.GRACE", 0.2)
+    said = r"rank 1 failed first, or waited for rank 0:\nrank 1 .*no answer(.|\n)*its storage cannot be resized"
+    with pytest.raises(RankFailed, match=said):
+        launch_ranks(rank_functions.fail_like_a_lost_peer, None, 2, timeout=200)
+
+
+@pytest.mark.process
 def test_rank_0_may_take_its_time_when_the_others_are_done() -> None:
     """As when it films: the deadline is for those who wait for each other."""
     assert launch_ranks(rank_functions.finish_late, 6.0, 2, timeout=4) == "filmed"

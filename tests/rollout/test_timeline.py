@@ -19,6 +19,7 @@ from embodied_rl.rollout.timeline import (
     summarise_utilisation,
 )
 from embodied_rl.rollout.timeline_file import keep_timelines, read_timelines
+from embodied_rl.runs.atomic_write import StorageError
 from tests.support.collecting import T, make, workers
 
 
@@ -114,6 +115,12 @@ def test_ready_order_s_waits_are_counted(closing: Callable) -> None:
         collector.collect(actor)
         shares.append(collector.timeline.waiting / collector.timeline.total)
     assert max(shares) > 0.3
+
+
+def test_a_folder_of_timelines_that_cannot_be_made_is_named(tmp_path) -> None:
+    (tmp_path / "timelines").write_text("no folder")
+    with pytest.raises(StorageError, match=r"Cannot write .*timelines.*run\.root"):
+        keep_timelines(tmp_path, 3, [Timeline()])
 
 
 @pytest.mark.parametrize("content", [b"\xff", b"", b"[{}]", b"3"])

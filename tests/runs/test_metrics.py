@@ -65,6 +65,24 @@ def test_a_damaged_line_is_named_and_costs_no_other(tmp_path, damage):
     assert [row["iteration"] for row in read_metrics(path)] == [1, 2, 4, 5, 6]
 
 
+@pytest.mark.parametrize(
+    ("kept", "expected"),
+    [
+        (None, r"was cut or removed: it lacks 5 of 5 iterations, from 1 to 5\."),
+        ([], r"lacks 5 of 5 iterations"),
+        ([1, 2, 3], r"lacks 2 of 5 iterations, from 4 to 5\."),
+    ],
+)
+def test_iterations_that_a_resumed_run_lacks_are_named_with_the_remedy(tmp_path, kept, expected):
+    """They are whole lines, so that nothing else shows."""
+    path = tmp_path / "metrics.jsonl"
+    if kept is not None:
+        write(path, kept)
+    with pytest.warns(RuntimeWarning, match=rf"{path} .*{expected}.*restore these lines from a copy"):
+        write(path, [6, 7], resumed=5)
+    assert [row["iteration"] for row in read_metrics(path)] == [*(kept or []), 6, 7]
+
+
 @pytest.mark.parametrize("part", [b'{"iteration": 7, "ro', b'{"name": "\xc3', b""])
 def test_what_a_kill_leaves_of_the_last_line_is_no_damage(tmp_path, part):
     path = tmp_path / "metrics.jsonl"
@@ -108,6 +126,37 @@ def test_tensorboard_gets_the_numbers(tmp_path):
     events.Reload()
     assert events.Tags()["scalars"] == ["rollout/success"]
     assert [(e.step, e.value) for e in events.Scalars("rollout/success")] == [(1, 0.25), (2, 0.5)]
+
+
+def test_a_disk_that_stays_full_is_named_at_the_end_too(tmp_path, files_up_to):
+    """Closing a file writes what is left in its buffer."""
+    path = tmp_path / "metrics.jsonl"
+    refused = pytest.raises(StorageError, match=r"disk is full.*metrics\.jsonl.*run\.root")
+    with files_up_to(100), refused, MetricsWriter(path) as writer:
+        for iteration in range(1, 4):
+            writer.write(iteration, {"rollout/success": 0.123456789})
+
+
+def test_tensorboard_hides_what_a_resumed_run_does_again(tmp_path):
+    event_file = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    for resumed, iterations, value in ((None, range(1, 6), 0.0), (3, range(4, 8), 1.0)):
+        with MetricsWriter(tmp_path / "metrics.jsonl", resumed, tmp_path / "tensorboard") as writer:
+            for iteration in iterations:
+                writer.write(iteration, {"a": value})
+        if resumed is None:  # another process wrote it, earlier
+            (file,) = (tmp_path / "tensorboard").iterdir()
+            file.rename(file.with_name("events.out.tfevents.0000000001.machine.1"))
+    events = event_file.EventAccumulator(str(tmp_path / "tensorboard"))
+    events.Reload()
+    assert [(e.step, e.value) for e in events.Scalars("a")] == [(k, float(k > 3)) for k in range(1, 8)]
+
+
+def test_events_that_do_not_fit_on_the_disk_are_named(tmp_path, files_up_to):
+    with MetricsWriter(tmp_path / "metrics.jsonl", tensorboard=tmp_path / "tensorboard") as writer:
+        writer.write(1, {"a": 1.0})
+        with files_up_to(200), pytest.raises(StorageError, match=r"disk is full.*events\.out\.tfevents.*run\.root"):
+            for iteration in range(2, 20):
+                writer.write(iteration, {"a": 1.0})
 
 
 def test_when_a_share_of_success_was_first_seen():

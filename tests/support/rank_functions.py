@@ -9,7 +9,7 @@ import torch
 
 from embodied_rl.processes.base import BoardReader
 from embodied_rl.processes.interpreter import find_folder_of
-from embodied_rl.ranks.launch import Ranks, raise_on_signals, stop_on_signals
+from embodied_rl.ranks.launch import PeerLost, Ranks, raise_on_signals, stop_on_signals
 
 
 def average(config: dict, ranks: Ranks) -> list[torch.Tensor | None]:
@@ -75,6 +75,13 @@ def stall(config: object, ranks: Ranks) -> None:
     if ranks.rank == 1:
         time.sleep(900)
     ranks.barrier()
+
+
+def fail_like_a_lost_peer(config: object, ranks: Ranks) -> None:
+    """Rank 0 takes a failure of its own for that of another rank, which is busy."""
+    if ranks.rank == 1:
+        time.sleep(900)
+    raise PeerLost("rank 0 lost the others: its storage cannot be resized")
 
 
 def report_and_wait(config: str, ranks: Ranks) -> None:

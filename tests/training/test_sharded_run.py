@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from safetensors.torch import load_file
 
-from tests.support.running import SMALL, TABLETOP, assert_same, complete, figures, started
+from tests.support.running import SMALL, TABLETOP, assert_learned_alike, assert_same, complete, figures, started
 
 pytestmark = pytest.mark.process
 
@@ -34,6 +34,12 @@ def test_a_sharded_run_is_a_replicated_one(sharded: Path, tmp_path: Path) -> Non
     )
     assert found.keys() == wanted.keys() and not any(name.startswith("_") for name in found)
     assert {name: value.shape for name, value in found.items()} == {n: value.shape for n, value in wanted.items()}
+
+
+def test_a_sharded_run_learns_the_same_from_a_rollout_worker(sharded: Path, tmp_path: Path) -> None:
+    """Rank 0 publishes its weights, and frees them afterwards."""
+    apart = ("plan.learner=sharded", "plan=colocated", "plan.rollout_workers=1")
+    assert_learned_alike(complete(tmp_path, "train", *SHORT, *apart), sharded)
 
 
 def test_a_sharded_run_continues_to_the_bit(sharded: Path, tmp_path: Path) -> None:

@@ -1,0 +1,38 @@
+"""The end of a run: a report also where the one from its beginning is lost."""
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from embodied_rl.evaluate.protocol import EpisodeResult
+from embodied_rl.evaluate.report import Report
+from embodied_rl.testing.fake_simulator import FakeSimulator
+from embodied_rl.training.final_report import read_before, summarise_run
+
+RESULT = EpisodeResult(0, 0, 7, "eval", True, True, 3, 1.0, 0.5)
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [(None, "cannot be read: No such file"), ("{", "is not a report"), ("[]", "is not a report")],
+)
+def test_a_lost_report_from_before_training_costs_no_other(content: str | None, problem: str, tmp_path: Path) -> None:
+    said: list[str] = []
+    folder = SimpleNamespace(path=tmp_path, evaluations=tmp_path / "eval")
+    trainer, log = SimpleNamespace(folder=folder), SimpleNamespace(note=said.append)
+    file = tmp_path / "eval" / "before" / "report.json"
+    file.parent.mkdir(parents=True)
+    if content is not None:
+        file.write_text(content)
+    assert read_before(trainer, log) is None  # pyright: ignore[reportArgumentType] - all it needs of them
+    assert len(said) == 1 and f"{file} {problem}" in said[0]
+    assert f"restore that file, remove {tmp_path / 'report.html'} and resume" in said[0]
+
+
+def test_a_summary_without_the_success_before(tmp_path: Path) -> None:
+    after = Report.from_results([RESULT], FakeSimulator.spec_of(FakeSimulator.Config()), {})
+    for before, arrow in ((after, True), (None, False)):
+        lines = summarise_run(before, after, tmp_path, (), ())
+        assert "100.0 %" in lines[2] and ("→" in lines[2]) == arrow
+        assert ("before and after" in lines[1]) == arrow
