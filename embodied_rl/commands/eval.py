@@ -26,7 +26,7 @@ from embodied_rl.evaluate.benchmark import (
 )
 from embodied_rl.evaluate.page import write_page
 from embodied_rl.evaluate.protocol import EpisodeResult, evaluate_policy
-from embodied_rl.evaluate.report import Rate, Report, Summary
+from embodied_rl.evaluate.report import BENCHMARK, Rate, Report, Summary
 from embodied_rl.evaluate.video import film_episodes
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.policy import Actor, DeployedPolicy
@@ -112,7 +112,9 @@ def run_part(part: EvaluationPart, actor: Actor | None, who: str, config: EvalCo
         return evaluate_parallel(actor or RandomPolicy(part.spec), part, config)
     policy, handle = open_expert(part.kind.build, "evaluation simulator")
     with closing(handle):
-        return evaluate_policy(policy, [handle], part.spec, part.episodes, config.seed, 1, None, config.ablate)
+        return evaluate_policy(
+            policy, [handle], part.spec, part.episodes, config.seed, 1, None, config.ablate, config.episodes_for
+        )
 
 
 def find_run(file: Path) -> RunFolder | None:
@@ -157,7 +159,9 @@ def evaluate_parallel(actor: DeployedPolicy, part: EvaluationPart, config: EvalC
         names = [f"evaluation simulator {number}" for number in range(processes)]
         make = kind.worker if apart else kind.inline
         handles += [make(envs, name, config.plan) for name in names]
-        return evaluate_policy(actor, handles, spec, episodes, config.seed, envs, None, config.ablate)
+        return evaluate_policy(
+            actor, handles, spec, episodes, config.seed, envs, None, config.ablate, config.episodes_for
+        )
     finally:
         for handle in handles:
             handle.close()
@@ -174,6 +178,7 @@ def make_metadata(config: EvalConfig, who: str, file: Path | None, parts: Sequen
         "simulators": [describe_simulator(part.kind, part.spec) for part in parts],
         "split": config.split,
         "task": config.task,
+        "episodes_for": config.episodes_for if config.benchmark is None else BENCHMARK,
         "ablate": config.ablate,
         "seed": config.seed,
         "commit": source.commit,
@@ -188,7 +193,8 @@ def make_metadata(config: EvalConfig, who: str, file: Path | None, parts: Sequen
 def choose_output_folder(config: EvalConfig, folder: RunFolder | None) -> Path:
     """Return `out` if given; else a new folder in the run's `eval/`, or in `./eval/` for a file outside a run."""
     what = config.split if config.benchmark is None else config.benchmark.name
-    name = what if config.ablate == "none" else f"{what}_without_{config.ablate}"
+    use = "" if config.episodes_for == "report" else f"_{config.episodes_for}"
+    name = what + use + ("" if config.ablate == "none" else f"_without_{config.ablate}")
     if config.out is not None:
         return make_folder(Path(config.out), "out")
     return make_evaluation_folder(Path("eval"), name) if folder is None else folder.new_evaluation(name)
@@ -210,7 +216,16 @@ def film_as_configured(
     counts = {"episodes": video.episodes, "best": video.best, "worst": video.worst}
     for number, (part, results) in enumerate(zip(parts, played, strict=True)):
         place = out if len(parts) == 1 else out / f"part_{number}"
-        films += film_episodes(actor, part.kind.build, part.spec, results, place, **counts, seed=config.seed)
+        films += film_episodes(
+            actor,
+            part.kind.build,
+            part.spec,
+            results,
+            place,
+            **counts,
+            seed=config.seed,
+            purpose=config.episodes_for,
+        )
     return films
 
 
@@ -218,6 +233,8 @@ def make_summary_table(report: Report) -> Table:
     """Make a table of success by task, by family, and overall."""
     said = report.metadata
     where = f"split {said.get('split', '')}"
+    if said.get("episodes_for") == "publish":
+        where += ", episodes to publish"
     if "benchmark" in said:
         changes = "".join(f", sim.{key}={value}" for key, value in said["changed"].items())
         where = f"{said['benchmark']}{'' if said['complete'] else ', not all of it'}{changes}"

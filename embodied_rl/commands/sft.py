@@ -144,7 +144,8 @@ def report_success(
     envs = min(config.sim.num_envs, 64)
     with closing(kind.inline(envs, "evaluation")) as handle:
         results = evaluate_policy(actor, [handle], spec, episodes, 0, envs, embodiment.executed)
-    told = {"run": str(folder.path), "split": "eval", "simulators": [describe_simulator(kind, spec)]}
+    where = {"run": str(folder.path), "split": "eval", "episodes_for": "report"}
+    told = {**where, "simulators": [describe_simulator(kind, spec)]}
     found = Report.from_results(results, spec, told)
     found.write(folder.path)
     for name, summary in {"all families": found.overall, **found.families}.items():

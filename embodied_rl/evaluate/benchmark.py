@@ -49,10 +49,15 @@ def make_parts(config: EvalConfig, own: SimNode | None) -> list[EvaluationPart]:
     if config.benchmark is None:
         kind = SimulatorKind.find(change_simulator({} if own is None else to_mapping(own), config.sim))
         count = config.episodes or DRAWN
-        listed = enumerate_episodes(kind.spec, config.split, count, config.task, seed=config.seed)
+        listed = enumerate_episodes(
+            kind.spec, config.split, count, config.task, purpose=config.episodes_for, seed=config.seed
+        )
         return [EvaluationPart(kind, kind.spec, tuple(listed), count)]
     if config.split != "eval":
         raise UserError("split: a benchmark has conditions of its own. Leave out split=…, or benchmark=….")
+    if config.episodes_for != "report":
+        message = "a benchmark's episodes are the same for all. Leave it out."
+        raise UserError(f"episodes_for={config.episodes_for}: {message}")
     check_change(config.benchmark, config.sim)
     for part in config.benchmark.parts:
         check_settings(part.sim, config.sim.options, f"benchmark={config.benchmark.name}")

@@ -57,7 +57,8 @@ def enumerate_episodes(
         split: "eval", or a held-out split of the simulator.
         episodes: number of episodes; a shorter list is the beginning of a longer one.
         task: only this task, or this family.
-        purpose: "select" during training, to choose a checkpoint; "report" for results. They never share a seed.
+        purpose: "select" during training, to choose a checkpoint; "report" for reports; "publish" for figures that are
+            published. They never share a seed.
         seed: equal seeds give equal episodes.
 
     Raises:

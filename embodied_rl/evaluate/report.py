@@ -6,7 +6,7 @@
     success_at_end: {rate, low, high, episodes}
     steps, reward, smoothness                 means over episodes
     families: {name: as above}, tasks: {name: as above}
-    metadata: {checkpoint, split, seed, commit, packages, episodes_sha256, …}
+    metadata: {checkpoint, split, episodes_for, seed, commit, packages, episodes_sha256, …}
     episodes: [{index, task, seed, split, success, …}]
 """
 
@@ -26,6 +26,8 @@ from embodied_rl.runs.atomic_write import write_text
 
 MACHINE = ("num_envs", "python", "pythonpath")
 """Settings of a simulator that are about this machine, and change no episode."""
+BENCHMARK = "benchmark"
+"""What a report says in place of a purpose where a benchmark prescribes the episodes."""
 _VERSIONS = ("depends_on", "seeded", "assets", *MACHINE)
 """What decides no episode by itself; of an assets folder, `depends_on` has the hash of its content."""
 
@@ -172,6 +174,15 @@ def hash_episodes(
 def select_settings(simulators: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Return those settings of simulators that decide what an episode is, without versions of packages."""
     return [{key: value for key, value in each.items() if key not in _VERSIONS} for each in simulators]
+
+
+def read_purpose(metadata: Mapping[str, Any]) -> str:
+    """Return what a report's episodes are for: "report", "publish" or "benchmark".
+
+    Reports of earlier versions do not say; they had no episodes to publish.
+    """
+    usual = BENCHMARK if BENCHMARK in metadata else "report"
+    return str(metadata.get("episodes_for", usual))
 
 
 def _summary(content: Mapping[str, Any]) -> Summary:

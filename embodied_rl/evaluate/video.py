@@ -15,7 +15,7 @@ from embodied_rl.evaluate.protocol import EpisodeResult
 from embodied_rl.interfaces.policy import DeployedPolicy
 from embodied_rl.interfaces.sim import Array, Episode, Observation, Rendered, Simulator, SimulatorSpec, StepResult
 from embodied_rl.processes.local import wrap_simulator
-from embodied_rl.rollout.episode_sampler import derive_noise_seed
+from embodied_rl.rollout.episode_sampler import Purpose, derive_noise_seed
 from embodied_rl.rollout.runner import EpisodeRunner, Observer, RunningEpisode, split_into_batches
 from embodied_rl.runs.atomic_write import explain_errors
 
@@ -54,6 +54,7 @@ def film_episodes(
     best: int = 2,
     worst: int = 2,
     seed: int = 0,
+    purpose: Purpose = "report",
 ) -> list[Path]:
     """Repeat episodes of an evaluation and film them: `grid.mp4` (all tasks side by side), `best.mp4`, `worst.mp4`.
 
@@ -66,6 +67,7 @@ def film_episodes(
         episodes: number of episodes in the grid; an evaluation begins with all families and tasks in turn.
         best, worst: number of best and of worst episodes.
         seed: seed of the policy's noise in the evaluation.
+        purpose: that of the evaluation's episodes.
 
     Returns:
         Paths of the written videos; a video without episodes is left out.
@@ -78,7 +80,8 @@ def film_episodes(
     envs = min(len(wanted), AT_ONCE)
     with closing(build(envs)) as simulator:
         listed = [Episode(r.index, r.task, r.seed, r.initial_state, split=r.split) for r in wanted.values()]
-        filmed = {r.episode.index: r for r in record_episodes(actor, simulator, listed, num_envs=envs, seed=seed)}
+        recorded = record_episodes(actor, simulator, listed, num_envs=envs, seed=seed, purpose=purpose)
+        filmed = {recording.episode.index: recording for recording in recorded}
     with explain_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
     paths: list[Path] = []
@@ -98,6 +101,7 @@ def record_episodes(
     *,
     num_envs: int,
     seed: int,
+    purpose: Purpose = "report",
     width: int = SIZE,
     height: int = SIZE,
 ) -> list[Recording]:
@@ -112,6 +116,7 @@ def record_episodes(
         episodes: episodes to film, in batches of `num_envs`.
         num_envs: number of environments of the simulator.
         seed: seed of the policy's noise; take that of `evaluate_policy` to repeat its episodes.
+        purpose: that of the episodes; take that of `evaluate_policy`.
         width, height: size of a frame in pixels.
 
     Raises:
@@ -119,7 +124,7 @@ def record_episodes(
         WorkerDied: the simulator's worker died.
     """
     handle, camera = wrap_simulator(simulator), _Camera(simulator, (width, height))
-    runner = EpisodeRunner(actor, simulator.spec, derive_noise_seed("report", seed), stepwise=True)
+    runner = EpisodeRunner(actor, simulator.spec, derive_noise_seed(purpose, seed), stepwise=True)
     for batch in split_into_batches(episodes, num_envs):
         runner.run([handle], num_envs, batch, camera)
     return [camera.recordings[episode.index] for episode in episodes]

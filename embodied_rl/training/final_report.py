@@ -25,7 +25,8 @@ _PACE = ("iteration", "iteration_predicted", *_BUSY)
 def write_report(trainer: Trainer, results: Sequence[EpisodeResult], name: str) -> Report:
     """Return the report of a run's evaluation, and write it to `eval/<name>/report.json` on the first rank."""
     described = [describe_simulator(trainer.kind, trainer.spec)] if trainer.ranks.rank == 0 else []
-    told = {"run": str(trainer.folder.path), "when": name, "split": "eval", "simulators": described}
+    where = {"run": str(trainer.folder.path), "when": name}
+    told = {**where, "split": "eval", "episodes_for": "report", "simulators": described}
     found = Report.from_results(results, trainer.spec, told)
     if trainer.ranks.rank == 0:
         folder = trainer.folder.evaluations / name

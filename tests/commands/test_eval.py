@@ -106,6 +106,27 @@ def test_equal_seeds_give_equal_reports_whatever_the_plan(kind, tmp_path):
     assert episodes[0] == episodes[1] != episodes[2]
 
 
+def test_episodes_to_publish_are_others_with_other_noise_and_said(kind, tmp_path, monkeypatch, capsys):
+    from embodied_rl.commands.compare import run as compare
+
+    filmed, noise = [], []
+    monkeypatch.setattr(command, "film_episodes", lambda *given, purpose, **counts: filmed.append(purpose) or [])
+    play = command.evaluate_policy
+    monkeypatch.setattr(command, "evaluate_policy", lambda *given: noise.append(given[-1]) or play(*given))
+    for purpose in ("report", "publish"):
+        run(episodes_for=purpose, out=str(tmp_path / purpose))
+        printed = capsys.readouterr().out
+        assert ("episodes to publish" in printed) == (purpose == "publish")
+    found = [json.loads((tmp_path / purpose / "report.json").read_text()) for purpose in ("report", "publish")]
+    seeds = [{episode["seed"] for episode in each["episodes"]} for each in found]
+    assert [{seed >> 61 for seed in each} for each in seeds] == [{2}, {3}] and len(seeds[1]) == 20
+    assert [each["metadata"]["episodes_for"] for each in found] == ["report", "publish"] == filmed == noise
+    compare(CompareConfig(runs=(str(tmp_path / "report"), str(tmp_path / "publish")), out=str(tmp_path / "out")))
+    assert "episodes_for is report and publish" in capsys.readouterr().out
+    run(episodes_for="publish")
+    assert next((tmp_path / "eval").iterdir()).name.startswith("eval_publish_")
+
+
 def test_an_ablation_is_named_and_not_filmed(kind, tmp_path):
     run(ablate="image")
     (folder,) = (tmp_path / "eval").iterdir()

@@ -154,6 +154,7 @@ def test_without_a_benchmark_the_policys_own_simulator_is_changed(change: SimCha
     [
         ((DESK,), {"task": "pick gren"}, "unknown task 'pick gren'.*pick green|unknown task 'pick gren'.*pick red"),
         ((DESK,), {"split": "vision"}, "a benchmark has conditions of its own"),
+        ((DESK,), {"episodes_for": "publish"}, "episodes_for=publish: a benchmark's episodes are the same for all"),
         ((replace(DESK, tasks=("opne",)),), {}, "unknown task 'opne'.*'open'"),
         ((replace(DESK, split="visoin"),), {}, "unknown split 'visoin'.*'vision'"),
         ((replace(DESK, initial_states=2),), {}, "2 initial states of each task, but 'pick red' has 0"),

@@ -100,6 +100,9 @@ class EvalConfig:
     """eval (training conditions, other seeds), or one of the simulator's held-out splits; not for a benchmark."""
     task: str | None = None
     """Only this task, or this family; null for all."""
+    episodes_for: Literal["report", "publish"] = "report"
+    """report: the episodes of every report, by which settings are compared; publish: others, which no run and no report
+    ever shows. Look at these once, for the figures you publish. Not for a benchmark, which has episodes of its own."""
     ablate: Literal["none", "image", "instruction"] = "none"
     """Show blank images, or the instruction of another episode, to see whether the policy needs them."""
     out: str | None = None
