@@ -52,10 +52,10 @@ def validate_config(config: Any) -> None:
         check_learner(plan, policy)
     if isinstance(algo := getattr(config, "algo", None), AlgoNode):
         check_sampler(algo.sampler)
-    if getattr(config, "resume", None) is not None:
-        check_resume(config.run.overrides)
     if isinstance(config, EvalConfig):
-        check_actor(config)
+        check_evaluation(config)
+    elif getattr(config, "resume", None) is not None:
+        check_resume(config.run.overrides)
 
 
 def check_actor(config: EvalConfig) -> None:
@@ -121,6 +121,23 @@ def check_resume(overrides: Sequence[str]) -> None:
             raise UserError(
                 f"{override}: resume continues a run exactly as it was configured, so {key} cannot be changed. "
                 "To start a new run from its weights: policy.checkpoint=<its folder>."
+            )
+
+
+def check_evaluation(config: EvalConfig) -> None:
+    """Check that an evaluation has a policy; or, if it is continued, that nothing is changed.
+
+    Beside `resume`, the place of the same policy and keys of `sim` may be typed; the command checks the one, and
+    `embodied_rl.simulators.trust` the other.
+    """
+    if config.resume is None:
+        return check_actor(config)
+    for override in config.overrides:
+        key = override.lstrip("+~").partition("=")[0]
+        if key not in ("resume", "policy", "checkpoint") and not key.startswith("sim."):
+            raise UserError(
+                f"{override}: resume continues an evaluation exactly as it was begun, so {key} cannot be changed. "
+                "Evaluate anew, without resume."
             )
 
 

@@ -47,6 +47,22 @@ class EpisodeResult:
     simulator: int | None = None
 
 
+class Results:
+    """The results of an evaluation by the episode's index, as they come.
+
+    Attributes:
+        found: what is known; its episodes do not run again.
+    """
+
+    def __init__(self) -> None:
+        self.found: dict[int, EpisodeResult] = {}
+
+    def add(self, result: EpisodeResult) -> None:
+        """Keep the result of one more episode."""
+        assert result.index not in self.found, f"episode {result.index} was counted twice"
+        self.found[result.index] = result
+
+
 def enumerate_episodes(
     spec: SimulatorSpec, split: str, episodes: int, task: str | None = None, purpose: Purpose = "report", seed: int = 0
 ) -> list[Episode]:
@@ -85,6 +101,8 @@ def evaluate_policy(
     executed: int | None,
     ablate: Ablation = "none",
     purpose: Purpose = "report",
+    kept: Results | None = None,
+    batch: int | None = None,
 ) -> list[EpisodeResult]:
     """Run each episode once, without exploration, and return the results; see `EpisodeRunner`.
 
@@ -98,6 +116,8 @@ def evaluate_policy(
         ablate: "image" blanks all images; "instruction" shows each row the instruction of an episode of another task,
             while the simulator keeps its own goal.
         purpose: that of the episodes; no two purposes share noise.
+        kept: receives each result when its episode ends; episodes whose results it has do not run.
+        batch: see `EpisodeRunner.batch`.
 
     Returns:
         One result per episode, in the order of `episodes`.
@@ -112,18 +132,18 @@ def evaluate_policy(
         own = ablation.read_instructions(handles[0], episodes, envs_per_handle)
         shown = ablation.exchange_instructions(episodes, own, seed)
         actor = ablation.AblatedPolicy(actor, partial(ablation.replace_instructions, shown))
-    counter = _Counter()
-    EpisodeRunner(actor, spec, derive_noise_seed(purpose, seed), executed).run(
-        handles, envs_per_handle, episodes, counter
-    )
-    return [counter.results[episode.index] for episode in episodes]
+    kept = kept or Results()
+    missing = [episode for episode in episodes if episode.index not in kept.found]
+    runner = EpisodeRunner(actor, spec, derive_noise_seed(purpose, seed), executed, batch=batch)
+    runner.run(handles, envs_per_handle, missing, _Counter(kept))
+    return [kept.found[episode.index] for episode in episodes]
 
 
 class _Counter(Observer):
-    """An observer that collects the results of episodes, by index."""
+    """An observer that makes the results of episodes."""
 
-    def __init__(self) -> None:
-        self.results: dict[int, EpisodeResult] = {}
+    def __init__(self, kept: Results) -> None:
+        self._kept = kept
         self._tallies: dict[int, _Tally] = {}
 
     def on_start(self, started: Sequence[RunningEpisode], observation: Observation) -> None:
@@ -134,9 +154,8 @@ class _Counter(Observer):
             self._tallies[each.episode.index].add(result, each.row)
 
     def on_end(self, ended: Sequence[RunningEpisode]) -> None:
-        for index, each in ((each.episode.index, each) for each in ended):
-            assert index not in self.results, f"episode {index} was counted twice"
-            self.results[index] = self._tallies.pop(index).finish(each)
+        for each in ended:
+            self._kept.add(self._tallies.pop(each.episode.index).finish(each))
 
 
 class _Tally:

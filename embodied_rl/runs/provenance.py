@@ -1,14 +1,17 @@
 """Record the provenance of a run: source, packages, hardware and command line."""
 
+import hashlib
 import json
 import os
 import platform
 import shlex
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from importlib import metadata
+from importlib.util import find_spec
 from pathlib import Path
 
 from embodied_rl.interfaces.errors import UserError
@@ -97,6 +100,22 @@ def list_package_versions() -> dict[str, str]:
     """Return distribution → version of all installed distributions, sorted by name."""
     found = {str(item.metadata["Name"]): item.version for item in metadata.distributions() if item.metadata["Name"]}
     return dict(sorted(found.items(), key=lambda entry: entry[0].lower()))
+
+
+def hash_sources(packages: Sequence[str]) -> dict[str, str]:
+    """Return package → a hash of its Python files, by their names and content; packages that are none are left out."""
+    found = {name: find_spec(name) for name in sorted(set(packages))}
+    folders = {name: spec.submodule_search_locations or () for name, spec in found.items() if spec is not None}
+    return {name: _hash_files([Path(folder) for folder in listed]) for name, listed in folders.items()}
+
+
+def _hash_files(folders: Sequence[Path]) -> str:
+    digest = hashlib.sha256()
+    for folder in folders:
+        for file in sorted(folder.rglob("*.py")):
+            name, content = file.relative_to(folder).as_posix().encode(), file.read_bytes()
+            digest.update(b"%d %s %d " % (len(name), name, len(content)) + content)
+    return digest.hexdigest()[:16]
 
 
 def describe_hardware() -> dict[str, str | int | float]:

@@ -2,63 +2,14 @@
 
 import json
 import re
-from dataclasses import dataclass, field
 from types import SimpleNamespace
 
 import pytest
-import torch
 
 from embodied_rl.commands import eval as command
 from embodied_rl.config.freeze import to_yaml
 from embodied_rl.config.schema import CompareConfig, EvalConfig, Plan, SimNode, Video
-from embodied_rl.evaluate import benchmark
 from embodied_rl.runs.folder import RunFolder
-
-
-@dataclass
-class Kind:
-    """A configured simulator that counts what is built and closed."""
-
-    node: SimNode
-    simulator: type
-    make_handle: type
-    built: list
-    options: Video = field(default_factory=Video)
-
-    @property
-    def spec(self):
-        return self.simulator.spec
-
-    def build(self, num_envs):
-        return self.simulator(num_envs)
-
-    def worker(self, num_envs, name, plan=None):
-        handle = self.make_handle(1, num_envs)[0]
-        handle.close = lambda: self.built.remove(handle)
-        self.built.append(handle)
-        assert sum(handle.simulator.num_envs for handle in self.built) <= self.node.num_envs
-        return handle
-
-    inline = worker
-
-
-@pytest.fixture
-def kind(monkeypatch, tmp_path, make_actor, make_simulator, make_handles):
-    """The command with fakes in place of the policy's file and the simulator's plug-in."""
-    threads = torch.get_num_threads()
-    made = Kind(SimNode("clock", num_envs=6), make_simulator, make_handles, [])
-    monkeypatch.setattr(command, "check_settings", lambda *said: None)
-    monkeypatch.setattr(command, "load_deployed", lambda text: make_actor())
-    monkeypatch.setattr(benchmark, "check_settings", lambda *said: None)
-    monkeypatch.setattr(
-        benchmark, "SimulatorKind", SimpleNamespace(find=lambda node: made if node.name == "clock" else None)
-    )
-    monkeypatch.setattr(command, "read_metadata", lambda file: SimpleNamespace(extra={"sim": {"name": "clock"}}))
-    monkeypatch.setattr(command, "find_policy_file", lambda text: tmp_path / text)
-    monkeypatch.chdir(tmp_path)
-    yield made
-    torch.set_num_threads(threads)
-    assert made.built == [], "every simulator is closed"
 
 
 def run(**changes):
@@ -71,6 +22,8 @@ def test_a_bare_file_is_reported_here(kind, tmp_path, capsys):
     (folder,) = (tmp_path / "eval").iterdir()
     assert re.fullmatch(r"eval_\d{8}-\d{6}", folder.name)
     assert {path.name for path in folder.iterdir()} == {
+        "evaluation.json",
+        "episodes.jsonl",
         "report.json",
         "report.html",
         "grid.mp4",
@@ -112,7 +65,9 @@ def test_episodes_to_publish_are_others_with_other_noise_and_said(kind, tmp_path
     filmed, noise = [], []
     monkeypatch.setattr(command, "film_episodes", lambda *given, purpose, **counts: filmed.append(purpose) or [])
     play = command.evaluate_policy
-    monkeypatch.setattr(command, "evaluate_policy", lambda *given: noise.append(given[-1]) or play(*given))
+    monkeypatch.setattr(
+        command, "evaluate_policy", lambda *given, **batch: noise.append(given[8]) or play(*given, **batch)
+    )
     for purpose in ("report", "publish"):
         run(episodes_for=purpose, out=str(tmp_path / purpose))
         printed = capsys.readouterr().out

@@ -105,12 +105,16 @@ class EvalConfig:
     ever shows. Look at these once, for the figures you publish. Not for a benchmark, which has episodes of its own."""
     ablate: Literal["none", "image", "instruction"] = "none"
     """Show blank images, or the instruction of another episode, to see whether the policy needs them."""
+    resume: str | None = None
+    """Continue an evaluation that ended early: its folder. Only what is missing runs."""
     out: str | None = None
     """Folder of the report; null puts it beside the run, or into eval/ here."""
     video: Video = field(default_factory=Video)
     """What is filmed."""
     plan: Plan = field(default_factory=Plan)
     """Which process does what."""
+    overrides: tuple[str, ...] = ()
+    """What was typed; the command line fills it in."""
 
 
 @dataclass(frozen=True)

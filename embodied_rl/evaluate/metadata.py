@@ -1,0 +1,58 @@
+"""What a report says of its evaluation: policy, simulators, code, packages, hardware, and how it was asked for."""
+
+import hashlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from embodied_rl.config.plugins import list_plugins
+from embodied_rl.config.schema import EvalConfig
+from embodied_rl.evaluate.benchmark import EvaluationPart, describe_benchmark, describe_simulator
+from embodied_rl.evaluate.report import BENCHMARK
+from embodied_rl.runs import provenance
+
+_NOTED_PACKAGES = ("embodied-rl", "torch", "numpy", "mujoco", "safetensors")
+
+
+def make_metadata(config: EvalConfig, who: str, file: Path | None, parts: Sequence[EvaluationPart]) -> dict[str, Any]:
+    """Return the report's metadata: configuration, code version and hardware of the evaluation."""
+    source, _ = provenance.gather_provenance()
+    return {
+        "checkpoint": who,
+        "file": None if file is None else str(file),
+        "policies": [describe_policy(who, file)],
+        "simulator": parts[0].kind.node.name,
+        **describe_benchmark(config, parts),
+        "simulators": [describe_simulator(part.kind, part.spec) for part in parts],
+        "split": config.split,
+        "task": config.task,
+        "episodes_for": config.episodes_for if config.benchmark is None else BENCHMARK,
+        "ablate": config.ablate,
+        "seed": config.seed,
+        "commit": source.commit,
+        "dirty": source.dirty,
+        "packages": {name: source.packages[name] for name in _NOTED_PACKAGES if name in source.packages},
+        "source_sha256": provenance.hash_sources(list_packages()),
+        "hardware": source.hardware,
+        "command": source.command,
+        "started": source.started,
+    }
+
+
+def list_packages() -> list[str]:
+    """Return the Python packages whose code makes results: ours, and those of simulators and policies."""
+    paths = [path for kind in ("sims", "policies") for path in list_plugins(kind).values()]
+    return ["embodied_rl", *(path.partition(":")[0].partition(".")[0] for path in paths)]
+
+
+def describe_policy(who: str, file: Path | None) -> dict[str, str | None]:
+    """Return what a report says of a policy: its name or checkpoint, its file, and the hash of that."""
+    if file is None:
+        return {"policy": who, "file": None, "sha256": None}
+    return {"policy": who, "file": str(file), "sha256": hash_file(file)}
+
+
+def hash_file(file: Path) -> str:
+    """Return the SHA-256 hash of a policy file."""
+    with file.open("rb") as content:
+        return hashlib.file_digest(content, "sha256").hexdigest()
