@@ -46,24 +46,41 @@ from embodied_rl.simulators.trust import check_settings, repeat_trusted_change
 
 
 @dataclass(frozen=True)
+class Player:
+    """A policy that is evaluated.
+
+    Attributes:
+        who: its name or checkpoint.
+        file: its file; actor: the policy. None for the operator, and for random actions.
+        folder: the run that made it, if any.
+    """
+
+    who: str
+    file: Path | None
+    actor: Actor | None
+    folder: RunFolder | None
+
+
+@dataclass(frozen=True)
 class Evaluation:
     """What is evaluated.
 
     Attributes:
         config: its configuration.
-        who: the policy's name or checkpoint; file: its file; actor: the policy. None for the operator, random actions.
-        folder: the run that made the policy, if any.
-        parts: its episodes, by simulator.
+        players: who runs the parts, one for each.
+        parts: the episodes, by simulator and policy.
         told: metadata of the report.
     """
 
     config: EvalConfig
-    who: str
-    file: Path | None
-    actor: Actor | None
-    folder: RunFolder | None
+    players: tuple[Player, ...]
     parts: tuple[EvaluationPart, ...]
     told: dict[str, Any]
+
+    @property
+    def folder(self) -> RunFolder | None:
+        """Return the run of the only policy, if there is one."""
+        return self.players[0].folder if len({player.who for player in self.players}) == 1 else None
 
 
 def run(config: EvalConfig) -> int:
@@ -77,9 +94,19 @@ def run(config: EvalConfig) -> int:
         return continue_evaluation(config)
     evaluation = open_evaluation(config)
     out = choose_output_folder(config, evaluation.folder)
-    place = evaluation.who if evaluation.file is None else str(evaluation.file.resolve())
-    begin_evaluation(out, replace(config, policy=place, checkpoint=None), evaluation.told)
+    begin_evaluation(out, place_policies(config), evaluation.told)
     return finish_evaluation(evaluation, out)
+
+
+def place_policies(config: EvalConfig) -> EvalConfig:
+    """Return the configuration with the policies' files, wherever it is read."""
+
+    def place(text: str) -> str:
+        return text if text in WORDS else str(find_policy_file(text).resolve())
+
+    if config.policies:
+        return replace(config, policies={task: place(text) for task, text in config.policies.items()})
+    return replace(config, policy=place(find_policy(config)[0]), checkpoint=None)
 
 
 def continue_evaluation(config: EvalConfig) -> int:
@@ -107,9 +134,11 @@ def read_resumed(config: EvalConfig, folder: Path) -> tuple[EvalConfig, dict[str
         UserError: the folder holds none, or names code to run that the user did not type.
     """
     stored, before = read_evaluation(folder)
+    if stored.policies and (config.policy or config.checkpoint):
+        raise UserError(f"policy: {folder} has policies of its own for its tasks. Leave it out.")
     if config.policy is not None or config.checkpoint is not None:
         stored = replace(stored, policy=config.policy or config.checkpoint, checkpoint=None)
-    check_same_policies(folder, before, [describe_policy(*find_policy(stored))])
+    check_same_policies(folder, before, [describe_policy(*each) for each in find_policies(stored).items()])
     change = repeat_trusted_change(stored.sim, _name_simulators(stored), config.sim, folder / EVALUATION)
     return replace(stored, sim=change, resume=None), before
 
@@ -131,13 +160,23 @@ def open_evaluation(config: EvalConfig) -> Evaluation:
     Raises:
         UserError: see `run`.
     """
-    who, file = find_policy(config)
-    folder = None if file is None else find_run(file)
-    parts = make_parts(config, None if file is None else find_simulator(file, folder, config.sim))
-    actor = None if file is None else load_deployed(who)
-    if actor is not None:
-        check_policy_fits(actor.embodiment, parts)
-    return Evaluation(config, who, file, actor, folder, tuple(parts), make_metadata(config, who, file, parts))
+    files = find_policies(config)
+    folders = {who: None if file is None else find_run(file) for who, file in files.items()}
+    parts = _make_parts(config, files)
+    played = {who: file for who, file in files.items() if any(part.policy in (None, who) for part in parts)}
+    told = make_metadata(config, played, parts)
+    players = {w: Player(w, f, None if f is None else load_deployed(w), folders[w]) for w, f in played.items()}
+    listed = tuple(players[part.policy or next(iter(players))] for part in parts)
+    for player in players.values():
+        if player.actor is not None:
+            own = [part for part, each in zip(parts, listed, strict=True) if each is player]
+            check_policy_fits(player.actor.embodiment, own)
+    return Evaluation(config, listed, tuple(parts), told)
+
+
+def _make_parts(config: EvalConfig, files: Mapping[str, Path | None]) -> list[EvaluationPart]:
+    owns = {w: None if f is None else find_simulator(f, find_run(f), config.sim) for w, f in files.items()}
+    return make_parts(config, None if config.policies else next(iter(owns.values())), owns)
 
 
 def finish_evaluation(evaluation: Evaluation, out: Path) -> int:
@@ -150,7 +189,8 @@ def finish_evaluation(evaluation: Evaluation, out: Path) -> int:
     try:
         with ResultFile(out / RESULTS, [each for part in evaluation.parts for each in part.episodes]) as kept:
             describe_kept(kept, sum(len(part.episodes) for part in evaluation.parts))
-            played = [run_part(part, evaluation, kept) for part in evaluation.parts]
+            pairs = zip(evaluation.parts, evaluation.players, strict=True)
+            played = [run_part(part, player, evaluation.config, kept) for part, player in pairs]
         report_results(evaluation, played, out)
     except KeyboardInterrupt:
         print(f"Stopped; every finished episode is saved. Continue with: {command}", file=sys.stderr)
@@ -173,7 +213,7 @@ def report_results(evaluation: Evaluation, played: Sequence[list[EpisodeResult]]
     results, spec = combine_results(evaluation.parts, played)
     found = Report.from_results(results, spec, evaluation.told)
     found.write(out)
-    videos = film_as_configured(evaluation.parts, played, evaluation.actor, out, evaluation.config)
+    videos = film_as_configured(evaluation, played, out)
     metrics = None if evaluation.folder is None else evaluation.folder.metrics
     write_page(out / LAST, found, metrics=metrics, videos=videos)
     console = Console(highlight=False)
@@ -193,10 +233,11 @@ def check_evaluation(config: EvalConfig) -> None:
         config, before = read_resumed(config, folder)
         check_same(folder, before, open_evaluation(config).told)
         return
-    _, file = find_policy(config)
-    if file is not None:
-        read_metadata(file)
-    make_parts(config, None if file is None else find_simulator(file, find_run(file), config.sim))
+    files = find_policies(config)
+    for file in files.values():
+        if file is not None:
+            read_metadata(file)
+    _make_parts(config, files)
 
 
 def check_policy_fits(embodiment: Embodiment, parts: Sequence[EvaluationPart]) -> None:
@@ -227,15 +268,21 @@ def find_policy(config: EvalConfig) -> tuple[str, Path | None]:
     return who, None if who in WORDS else find_policy_file(who)
 
 
-def run_part(part: EvaluationPart, evaluation: Evaluation, kept: Results) -> list[EpisodeResult]:
+def find_policies(config: EvalConfig) -> dict[str, Path | None]:
+    """Return the policies of an evaluation and their files; see `find_policy`."""
+    if not config.policies:
+        return dict([find_policy(config)])
+    return {who: None if who in WORDS else find_policy_file(who) for who in config.policies.values()}
+
+
+def run_part(part: EvaluationPart, player: Player, config: EvalConfig, kept: Results) -> list[EpisodeResult]:
     """Return the results of a part's episodes, and run those that are not kept: the operator in one environment, any
     other policy in several simulators.
     """
-    config = evaluation.config
     if all(episode.index in kept.found for episode in part.episodes):
         return [kept.found[episode.index] for episode in part.episodes]
-    if evaluation.who != "expert":
-        return evaluate_parallel(evaluation.actor or RandomPolicy(part.spec), part, config, kept)
+    if player.who != "expert":
+        return evaluate_parallel(player.actor or RandomPolicy(part.spec), part, config, kept)
     policy, handle = open_expert(part.kind.build, "evaluation simulator")
     with closing(handle):
         return evaluate_policy(
@@ -326,30 +373,17 @@ def choose_output_folder(config: EvalConfig, folder: RunFolder | None) -> Path:
     return make_evaluation_folder(Path("eval"), name) if folder is None else folder.new_evaluation(name)
 
 
-def film_as_configured(
-    parts: Sequence[EvaluationPart],
-    played: Sequence[list[EpisodeResult]],
-    actor: Actor | None,
-    out: Path,
-    config: EvalConfig,
-) -> list[Path]:
+def film_as_configured(evaluation: Evaluation, played: Sequence[list[EpisodeResult]], out: Path) -> list[Path]:
     """Record the configured videos, and return their paths; several parts have separate folders. Record none for an
     ablation, the operator or random actions.
     """
-    if config.ablate != "none" or actor is None:
+    config, video, films = evaluation.config, evaluation.config.video, list[Path]()
+    if config.ablate != "none":
         return []
-    video, films = config.video, list[Path]()
     counts = {"episodes": video.episodes, "best": video.best, "worst": video.worst}
-    for number, (part, results) in enumerate(zip(parts, played, strict=True)):
-        place = out if len(parts) == 1 else out / f"part_{number}"
-        films += film_episodes(
-            actor,
-            part.kind.build,
-            part.spec,
-            results,
-            place,
-            **counts,
-            seed=config.seed,
-            purpose=config.episodes_for,
-        )
+    for number, (part, player, results) in enumerate(zip(evaluation.parts, evaluation.players, played, strict=True)):
+        if player.actor is not None:
+            place = out if len(played) == 1 else out / f"part_{number}"
+            given = (player.actor, part.kind.build, part.spec, results, place)
+            films += film_episodes(*given, **counts, seed=config.seed, purpose=config.episodes_for)
     return films

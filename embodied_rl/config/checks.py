@@ -59,8 +59,10 @@ def validate_config(config: Any) -> None:
 
 
 def check_actor(config: EvalConfig) -> None:
-    """Check that exactly one policy to evaluate is given."""
-    if (config.policy is None) == (config.checkpoint is None):
+    """Check that exactly one policy to evaluate is given, or one for each task of a benchmark."""
+    if config.policies and config.benchmark is None:
+        raise UserError("policies: tasks have policies of their own only in a benchmark. Add benchmark=…, or task=….")
+    if (config.policy is not None) + (config.checkpoint is not None) + bool(config.policies) != 1:
         raise UserError("Who acts? Give policy=<a run folder, a file, asset:<name>, expert or random>, once.")
 
 

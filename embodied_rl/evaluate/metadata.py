@@ -1,7 +1,7 @@
 """What a report says of its evaluation: policy, simulators, code, packages, hardware, and how it was asked for."""
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +14,23 @@ from embodied_rl.runs import provenance
 _NOTED_PACKAGES = ("embodied-rl", "torch", "numpy", "mujoco", "safetensors")
 
 
-def make_metadata(config: EvalConfig, who: str, file: Path | None, parts: Sequence[EvaluationPart]) -> dict[str, Any]:
-    """Return the report's metadata: configuration, code version and hardware of the evaluation."""
+def make_metadata(
+    config: EvalConfig, players: Mapping[str, Path | None], parts: Sequence[EvaluationPart]
+) -> dict[str, Any]:
+    """Return the report's metadata: configuration, code version and hardware of the evaluation.
+
+    Args:
+        config: of the evaluation.
+        players: policies, and their files.
+        parts: what they run.
+    """
+    who = next(iter(players)) if len(players) == 1 else f"{len(players)} policies"
+    file = next(iter(players.values())) if len(players) == 1 else None
     source, _ = provenance.gather_provenance()
     return {
         "checkpoint": who,
         "file": None if file is None else str(file),
-        "policies": [describe_policy(who, file)],
+        "policies": [{**describe_policy(*each), **_name_tasks(each[0], parts)} for each in players.items()],
         "simulator": parts[0].kind.node.name,
         **describe_benchmark(config, parts),
         "simulators": [describe_simulator(part.kind, part.spec) for part in parts],
@@ -43,6 +53,13 @@ def list_packages() -> list[str]:
     """Return the Python packages whose code makes results: ours, and those of simulators and policies."""
     paths = [path for kind in ("sims", "policies") for path in list_plugins(kind).values()]
     return ["embodied_rl", *(path.partition(":")[0].partition(".")[0] for path in paths)]
+
+
+def _name_tasks(policy: str, parts: Sequence[EvaluationPart]) -> dict[str, list[str]]:
+    """Return which tasks a policy runs, where tasks have policies of their own."""
+    own = [part for part in parts if part.policy == policy]
+    tasks = [part.spec.tasks[number].name for part in own for number in sorted({e.task for e in part.episodes})]
+    return {"tasks": tasks} if own else {}
 
 
 def describe_policy(who: str, file: Path | None) -> dict[str, str | None]:

@@ -20,6 +20,8 @@ def make_summary_table(report: Report) -> Table:
         table.add_column(heading, justify="right", no_wrap=True)
     for name, summary in report.tasks.items():
         table.add_row(f"  {name}", *_cells(summary))
+    for name in said.get("not_run", ()):
+        table.add_row(f"  {name}", "not run")
     table.add_section()
     for name, summary in report.families.items():
         table.add_row(name, *_cells(summary))

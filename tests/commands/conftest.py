@@ -22,6 +22,7 @@ class Kind:
     simulator: type
     make_handle: type
     built: list
+    make_actor: type
     options: Video = field(default_factory=Video)
 
     @property
@@ -51,7 +52,7 @@ def make_file(path):
 def kind(monkeypatch, tmp_path, make_actor, make_simulator, make_handles):
     """The command with fakes in place of the policy's file and the simulator's plug-in."""
     threads = torch.get_num_threads()
-    made = Kind(SimNode("clock", num_envs=6), make_simulator, make_handles, [])
+    made = Kind(SimNode("clock", num_envs=6), make_simulator, make_handles, [], make_actor)
     monkeypatch.setattr(command, "check_settings", lambda *said: None)
     monkeypatch.setattr(command, "repeat_trusted_change", lambda stored, names, typed, file: stored)
     monkeypatch.setattr(command, "load_deployed", lambda text: make_actor())

@@ -8,7 +8,7 @@ import pytest
 
 from embodied_rl.commands import eval as command
 from embodied_rl.config.freeze import to_yaml
-from embodied_rl.config.schema import CompareConfig, EvalConfig, Plan, SimNode, Video
+from embodied_rl.config.schema import BenchmarkNode, BenchmarkPart, CompareConfig, EvalConfig, Plan, SimNode, Video
 from embodied_rl.runs.folder import RunFolder
 
 
@@ -107,3 +107,23 @@ def test_what_eval_writes_compare_reads(kind, tmp_path, capsys):
         run(out=str(tmp_path / name), video=Video(0, 0, 0), **changes)
     compare(CompareConfig(runs=(str(tmp_path / "a"), str(tmp_path / "b")), out=str(tmp_path / "out")))
     assert re.search(r"\| 20 \| \d+ \| \d+ \|", capsys.readouterr().out)
+
+
+def test_a_report_says_which_policy_ran_which_task(kind, tmp_path, monkeypatch, capsys):
+    """And each part is run by its own policy alone."""
+    ran = []
+    monkeypatch.setattr(command, "load_deployed", lambda text: ran.append(text) or kind.make_actor())
+    node = BenchmarkNode("home", "a book", (BenchmarkPart({"name": "clock"}, seeds=3),))
+    policies = {"pick": "a.safetensors", "open": "b.safetensors", "pick blue": "random"}
+    run(checkpoint=None, policies=policies, benchmark=node, episodes=None, out=str(tmp_path / "out"))
+    found = json.loads((tmp_path / "out" / "report.json").read_text())["metadata"]
+    assert [(each["policy"], each["tasks"]) for each in found["policies"]] == [
+        ("a.safetensors", ["pick red"]), ("b.safetensors", ["open"]), ("random", ["pick blue"]),
+    ]  # fmt: skip
+    tasks = json.loads((tmp_path / "out" / "report.json").read_text())["tasks"]
+    assert {name: each["success"]["episodes"] for name, each in tasks.items()} == {
+        "pick red": 3, "open": 3, "pick blue": 3,
+    }  # fmt: skip
+    assert found["not_run"] == ["push red"] and found["complete"] is False and ran == ["a.safetensors", "b.safetensors"]
+    printed = capsys.readouterr().out
+    assert re.search(r"push red .* not run", printed) and "not all of it" in printed

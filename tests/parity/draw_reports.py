@@ -3,8 +3,8 @@
     PYTHONPATH=. python draw_reports.py 500 > drawn.json         # so many pairs of reports
     <python with statsmodels> statsmodels_reports.py drawn.json
 
-Reports are drawn in families of two to five, whose p-values `compare` adjusts together: several suites, numbered initial
-states or none, several seeds, any part of the episodes missing, in any order.
+Reports are drawn in families of two to five, whose p-values `compare` adjusts together: several suites, numbered
+initial states or none, several seeds, any part of the episodes missing, in any order.
 """
 
 import json

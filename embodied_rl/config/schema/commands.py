@@ -87,6 +87,9 @@ class EvalConfig:
     """Who acts: a run folder, a checkpoint file, asset:<name>, expert or random."""
     checkpoint: str | None = None
     """Another name for `policy`."""
+    policies: dict[str, str] = field(default_factory=dict)
+    """For a benchmark whose tasks no single policy can run: task or family → its policy. Tasks without one do not run,
+    and the report says so."""
     benchmark: BenchmarkNode | None = None
     """Exactly which tasks, initial states and seeds; `embodied-rl list benchmarks` shows them. Null draws episodes."""
     sim: SimChange = field(default_factory=SimChange)
