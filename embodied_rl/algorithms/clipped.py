@@ -73,7 +73,8 @@ class ClippedConfig:
         """Check the settings.
 
         Raises:
-            UserError: `micro_batch` is below 1, a clip bound is not above 0, or `dual_clip` is not above 1.
+            UserError: `micro_batch` is below 1 or above `minibatch`, a clip bound is not above 0, or `dual_clip` is not
+                above 1.
         """
         for name, bound in {"clip_low": self.clip_low, "clip_high": self.clip_high}.items():
             if not bound > 0:
@@ -82,6 +83,11 @@ class ClippedConfig:
             raise UserError(f"algo.dual_clip={self.dual_clip} must be above 1, or null.")
         if isinstance(self.micro_batch, int) and self.micro_batch < 1:
             raise UserError(f"algo.micro_batch={self.micro_batch} must be at least 1, auto, or null.")
+        if isinstance(self.micro_batch, int) and self.micro_batch > self.minibatch:
+            raise UserError(
+                f"algo.micro_batch={self.micro_batch} is more than algo.minibatch={self.minibatch}; "
+                "algo.micro_batch=null computes all its rows at once."
+            )
 
 
 ValueLoss = Callable[[Batch, Tensor], Tensor]

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from embodied_rl.algorithms.batch import Batch, as_batch
 from embodied_rl.algorithms.clipped import ClippedConfig, ClippedUpdate
+from embodied_rl.config.freeze import at_least
 from embodied_rl.interfaces.algorithm import Needs
 from embodied_rl.interfaces.policy import Actor
 from embodied_rl.objectives.group import group_advantage
@@ -32,7 +33,7 @@ from embodied_rl.rollout.rewards import compose_reward
 class GRPOConfig(ClippedConfig):
     """Settings of GRPO, beyond those of the clipped update."""
 
-    group_size: int = 8
+    group_size: int = at_least(2, 8)
     """episodes that start alike; it divides the environments of every rank."""
     success_low: float = 0.1
     """groups whose mean return is below are left out."""
@@ -48,7 +49,9 @@ class GRPO:
     @staticmethod
     def needs(config: GRPOConfig) -> Needs:
         """Return what the algorithm needs of a run; see `embodied_rl.interfaces.algorithm.AlgorithmKind`."""
-        return Needs(group_size=config.group_size, fresh_episodes=True, epochs=config.epochs)
+        return Needs(
+            group_size=config.group_size, fresh_episodes=True, epochs=config.epochs, minibatch=config.minibatch
+        )
 
     def __init__(self, config: GRPOConfig, actor: Actor, ranks: Ranks, seed: int, iterations: int) -> None:
         self.config, self.ranks = config, ranks

@@ -75,7 +75,13 @@ class PPO:
     def needs(config: PPOConfig) -> Needs:
         """Return what the algorithm needs of a run; see `embodied_rl.interfaces.algorithm.AlgorithmKind`."""
         discount = Discount(config.gamma, config.discount)
-        return Needs(critic=True, epochs=config.epochs, warmup=config.critic_warmup, discount=discount)
+        return Needs(
+            critic=True,
+            epochs=config.epochs,
+            warmup=config.critic_warmup,
+            discount=discount,
+            minibatch=config.minibatch,
+        )
 
     def __init__(self, config: PPOConfig, actor: Actor, ranks: Ranks, seed: int, iterations: int) -> None:
         self.config, self.actor, self.ranks, self.seed = config, actor, ranks, seed

@@ -129,10 +129,11 @@ def build_backbone(node: PolicyNode, spec: SimulatorSpec) -> tuple[FlowBackbone,
     Raises:
         UserError: the checkpoint is damaged, or of another network.
     """
-    cls, options = plugins.configure_plugin("policies", node, "policy")
     if node.checkpoint is None:
+        cls, options = plugins.configure_plugin("policies", node, "policy")
         embodiment = build_embodiment(spec, options, node, cls)
         return choose_backbone_maker(cls, options)(embodiment, ()), embodiment
+    cls = plugins.find_plugin_with_keys("policies", node, "policy")  # its other sizes are the checkpoint's
     path = assets.resolve_path(node.checkpoint)
     if detection.detect_format(path) is not None:
         network, embodiment = attach.attach_network(path, node, cls, spec, choose_backbone_maker)
@@ -148,9 +149,9 @@ def find_sizes(node: PolicyNode) -> Any:
     Raises:
         UserError: there is no such policy, or the checkpoint is damaged or of another policy.
     """
-    cls, options = plugins.configure_plugin("policies", node, "policy")
     if node.checkpoint is None:
-        return options
+        return plugins.configure_plugin("policies", node, "policy")[1]
+    cls = plugins.find_plugin_with_keys("policies", node, "policy")
     path = assets.resolve_path(node.checkpoint)
     if detection.detect_format(path) is not None:
         return attach.find_network_sizes(detection.read_checkpoint(path, attach.find_asset(node)), cls, node.options)
@@ -159,8 +160,12 @@ def find_sizes(node: PolicyNode) -> Any:
     return freeze_config(cls.Config, metadata.config, "policy")
 
 
-def load_backbone(path: Path, node: PolicyNode | None = None) -> tuple[FlowBackbone, Embodiment]:
-    """Load the network and embodiment of a policy file, in the file's sizes; adapters stay where `node` trains them.
+def load_backbone(
+    path: Path, node: PolicyNode | None = None, *, merged: bool = True
+) -> tuple[FlowBackbone, Embodiment]:
+    """Load the network and embodiment of a policy file, in the file's sizes.
+
+    Adapters stay where `node` trains them, or where `merged` is False; else they become weights.
 
     Raises:
         CheckpointError: the file is damaged, of another policy, or of other sizes than `node` gives.
@@ -174,7 +179,7 @@ def load_backbone(path: Path, node: PolicyNode | None = None) -> tuple[FlowBackb
         options = freeze_config(cls.Config, metadata.config, "policy")
         return choose_backbone_maker(cls, options)(metadata.embodiment, metadata.auxiliary_names)
 
-    return load_network(path, make, merged=node is None or node.train != "lora")
+    return load_network(path, make, merged=merged and (node is None or node.train != "lora"))
 
 
 def check_fit(embodiment: Embodiment, spec: SimulatorSpec) -> None:

@@ -11,7 +11,7 @@ from embodied_rl.actors.flow import Keep
 from embodied_rl.benchmarks import limit, networks
 from embodied_rl.benchmarks.console_table import make_table
 from embodied_rl.benchmarks.networks import NetworkSize
-from embodied_rl.benchmarks.update_memory import UpdateMemory, count_row_bytes, count_update, without_memory
+from embodied_rl.learning.update_memory import UpdateMemory, count_row_bytes, count_update, without_memory
 
 MEMORIES = (24, 80, 141)
 """GB (10⁹ bytes) of an RTX 4090, an A100 or H100, and an H200."""

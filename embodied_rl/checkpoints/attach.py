@@ -5,6 +5,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from embodied_rl.actors.embodiment import Embodiment
 from embodied_rl.checkpoints import detection, fitting, tensor_files, unsupported, weight_names
 from embodied_rl.checkpoints.foreign import FoundCheckpoint
@@ -35,13 +37,35 @@ def attach_network(
     Raises:
         UserError: something does not fit, is missing, or must be chosen; the message names the key to set.
     """
+    found, build, attached = _describe(path, node, cls, spec, make)
+    return _loaded(found, build), attached
+
+
+def outline_network(
+    path: Path, node: PolicyNode, cls: type[Any], spec: SimulatorSpec, make: Make
+) -> tuple[FlowBackbone, Embodiment]:
+    """Build the network of a checkpoint folder on the meta device, without reading weights; see `attach_network`.
+
+    Raises:
+        UserError: see `attach_network`.
+    """
+    found, build, attached = _describe(path, node, cls, spec, make)
+    with torch.device("meta"):
+        network = build()
+    weight_names.match_tensors(type(weight_names.as_foreign(network)), found, network)
+    return network, attached
+
+
+def _describe(
+    path: Path, node: PolicyNode, cls: type[Any], spec: SimulatorSpec, make: Make
+) -> tuple[FoundCheckpoint, Callable[[], FlowBackbone], Embodiment]:
+    """Return a checkpoint, a function that builds its network with new weights, and the embodiment."""
     found = detection.read_checkpoint(path, find_asset(node))
     if found.policy not in (None, node.name):
         raise CheckpointError(f"{path} holds policy {found.policy!r}, not {node.name!r}{_advise(found.policy)}")
     options = find_network_sizes(found, cls, node.options)
     attached = _embodiment(found, node, spec, options)
-    built = _loaded(found, lambda: make(cls, options)(attached, ()))
-    return built, attached
+    return found, lambda: make(cls, options)(attached, ()), attached
 
 
 def _advise(policy: str) -> str:

@@ -1,7 +1,7 @@
 """Make the small files of a lerobot policy folder: configuration, processors, statistics and tokenizer.
 
-Names of steps and keys are lerobot's (0.6; older versions lack `artifacts` and the relative steps). Its loader refuses
-unknown configuration keys, so only keys that every version knows are written.
+Names of steps and keys are lerobot's (0.6; older versions lack the relative steps). Its loader refuses unknown
+configuration keys, so only keys that every version knows are written.
 """
 
 import json
@@ -17,7 +17,10 @@ from torch import Tensor
 
 from embodied_rl.actors.embodiment import Embodiment
 from embodied_rl.actors.normalisation import Normalisation
+from embodied_rl.checkpoints import lerobot_tokenizer
 from embodied_rl.checkpoints.lerobot import ACTION, AFTER, BEFORE, CONFIG, IMAGES, STATE
+from embodied_rl.checkpoints.lerobot_processors import TOKENIZER
+from embodied_rl.checkpoints.lerobot_tokenizer import FOLDER
 from embodied_rl.checkpoints.weight_names import CheckpointSource, as_foreign
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.policy import FlowBackbone
@@ -40,7 +43,7 @@ BEFORE_STATE, AFTER_STATE = (
 
 
 def make_files(network: FlowBackbone, robot: Embodiment, policy: str, steps: int) -> dict[str, bytes]:
-    """Make the files for a network that was not imported from this format.
+    """Make the files for a network that was not imported from this format, or whose files cannot be kept.
 
     Args:
         network: the network to export.
@@ -54,10 +57,11 @@ def make_files(network: FlowBackbone, robot: Embodiment, policy: str, steps: int
         CONFIG: config,
         BEFORE: _before(network, robot, config),
         AFTER: _after(robot, config),
-        "tokenizer/tokenizer_config.json": {"tokenizer_class": "PreTrainedTokenizerFast", "pad_token": _pad(robot)},
+        f"{FOLDER}/tokenizer_config.json": {"tokenizer_class": "PreTrainedTokenizerFast", "pad_token": _pad(robot)},
     }
     written = {name: json.dumps(content, indent=2).encode() for name, content in texts.items()}
-    return written | {"tokenizer/tokenizer.json": robot.tokenizer.encode(), BEFORE_STATE: known, AFTER_STATE: known}
+    stored = {f"{FOLDER}/tokenizer.json": robot.tokenizer.encode()}
+    return written | stored | {BEFORE_STATE: known, AFTER_STATE: known}
 
 
 def keep_files(
@@ -69,7 +73,7 @@ def keep_files(
     """
     files = source.files | _configuration(network, source, robot.executed, steps)
     if not any(name.endswith("tokenizer.json") for name in files):
-        files["tokenizer/tokenizer.json"] = robot.tokenizer.encode()
+        files[f"{FOLDER}/tokenizer.json"] = robot.tokenizer.encode()
     if source.holds(robot.state, robot.action):
         return files
     if (told := _in_words_of(source, robot)) is None:
@@ -142,7 +146,7 @@ def _entries(feature: str, known: Normalisation) -> dict[str, Tensor]:
 
 def _before(network: FlowBackbone, robot: Embodiment, config: Mapping[str, Any]) -> dict[str, Any]:
     length = {"max_length": network.spec.token_length, "task_key": "task", "padding_side": "right"}
-    told = {**length, "padding": "max_length", "truncation": True, "tokenizer_name": "tokenizer"}
+    told = {**length, "padding": "max_length", "truncation": True, **lerobot_tokenizer.make_setting(network, robot)}
     features = {**config["input_features"], **config["output_features"]}
     steps = [
         _step("rename_observations_processor", {"rename_map": {}}),
@@ -150,7 +154,7 @@ def _before(network: FlowBackbone, robot: Embodiment, config: Mapping[str, Any])
         _step("relative_actions_processor", _relative(robot)),
         _step("normalizer_processor", _normaliser(features, robot)) | {"state_file": BEFORE_STATE},
         _step(as_foreign(network).LEROBOT_PROMPT, {}),
-        _step("tokenizer_processor", told) | {"artifacts": {"tokenizer_name": "tokenizer"}},
+        _step(TOKENIZER, told) | {"artifacts": {"tokenizer_name": FOLDER}},
         _step("device_processor", {"device": "cpu", "float_dtype": None}),
     ]
     return {"name": "policy_preprocessor", "steps": steps}

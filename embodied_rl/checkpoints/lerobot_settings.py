@@ -82,6 +82,8 @@ def check_settings(config: Mapping[str, Any], file: Path) -> None:
     Raises:
         CheckpointError: a value is invalid or not supported, or a key is not understood; the message names it.
     """
+    if "type" in config and not isinstance(config["type"], str):
+        raise CheckpointError(f'{file}: type={_short(config["type"])} should be the name of a policy, such as "pi0".')
     _check_numbers(config, file)
     for key in ("input_features", "output_features"):
         _check_features(config.get(key, {}), f"{file}: {key}")

@@ -6,6 +6,7 @@ file is ever executed. The tokenizer and other files are long, so they are store
 """
 
 import json
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -19,6 +20,7 @@ from torch import Tensor, nn
 
 from embodied_rl.actors.embodiment import Embodiment
 from embodied_rl.checkpoints.weight_names import CheckpointSource, build_empty
+from embodied_rl.config import plugins
 from embodied_rl.config.schema import LoraNode
 from embodied_rl.interfaces.policy import Actor, FlowBackbone
 from embodied_rl.learning import sharded
@@ -142,6 +144,29 @@ def load_network(
     return backbone, metadata.embodiment
 
 
+def outline_network(
+    path: Path, make: Callable[[PolicyMetadata], FlowBackbone], *, merged: bool = True
+) -> tuple[FlowBackbone, Embodiment]:
+    """Build the network of a policy file on the meta device, without reading weights; see `load_network`.
+
+    Raises:
+        CheckpointError: the file is missing, damaged or a pickle, or its tensors belong to another network.
+    """
+    metadata, shapes = read_metadata(path), _read_shapes(path)
+
+    def build() -> FlowBackbone:
+        with torch.device("meta"):
+            return make(metadata)
+
+    backbone = build()
+    if metadata.adapters is not None:
+        add_adapters(backbone, metadata.adapters)
+    own = {name: tuple(value.shape) for name, value in backbone.state_dict().items()}
+    stored = {name.removeprefix(BACKBONE): shape for name, shape in shapes.items() if name.startswith(BACKBONE)}
+    _check_shapes(path, own, stored, BACKBONE)
+    return (build() if merged and metadata.adapters is not None else backbone), metadata.embodiment
+
+
 def check_config(path: Path, metadata: PolicyMetadata, policy: str, given: Mapping[str, Any]) -> None:
     """Check that a file holds the given policy, with the given configuration values.
 
@@ -149,7 +174,9 @@ def check_config(path: Path, metadata: PolicyMetadata, policy: str, given: Mappi
         CheckpointError: the policy or a value differs; the message names the key.
     """
     if metadata.policy != policy:
-        raise CheckpointError(f"{path} holds policy {metadata.policy!r}, not {policy!r}: set policy={metadata.policy}.")
+        installed = metadata.policy in plugins.list_names("policies")
+        remedy = f"set policy={metadata.policy}" if installed else "install the package that brings that policy"
+        raise CheckpointError(f"{path} holds policy {metadata.policy!r}, not {policy!r}: {remedy}.")
     plain = json.loads(json.dumps(dict(given)))
     for key, value in plain.items():
         if key in metadata.config and metadata.config[key] != value:
@@ -260,15 +287,27 @@ def _parsed(path: Path, header: str | None) -> PolicyMetadata:
         raise CheckpointError(f"{path} has a damaged {HEADER} header: {error}.") from error
 
 
-def _load(path: Path, module: nn.Module, tensors: Mapping[str, Tensor], prefix: str) -> None:
-    """Copy tensors into a module; if a name or shape differs, raise `CheckpointError` and change nothing."""
-    own = gather_whole(module)
-    differences = [f"{prefix}{name} is missing" for name in own.keys() - tensors.keys()]
-    differences += [f"{prefix}{name} has no place in this network" for name in tensors.keys() - own.keys()]
+def count_weights(path: Path) -> int:
+    """Return the bytes of a policy file's network once it is loaded, in float32, from the file's header alone."""
+    return sum(4 * math.prod(shape) for name, shape in _read_shapes(path).items() if name.startswith(BACKBONE))
+
+
+def _read_shapes(path: Path) -> dict[str, tuple[int, ...]]:
+    """Return the shapes of a policy file's tensors, from its header."""
+    with safe_open(path, "pt") as opened:
+        return {name: tuple(opened.get_slice(name).get_shape()) for name in opened.keys()}  # noqa: SIM118
+
+
+def _check_shapes(
+    path: Path, own: Mapping[str, tuple[int, ...]], stored: Mapping[str, tuple[int, ...]], prefix: str
+) -> None:
+    """Raise `CheckpointError` if a name or shape of a file's tensors differs from those of a network."""
+    differences = [f"{prefix}{name} is missing" for name in own.keys() - stored.keys()]
+    differences += [f"{prefix}{name} has no place in this network" for name in stored.keys() - own.keys()]
     differences += [
-        f"{prefix}{name} is {tuple(tensors[name].shape)}, expected {tuple(own[name].shape)}"
-        for name in own.keys() & tensors.keys()
-        if own[name].shape != tensors[name].shape
+        f"{prefix}{name} is {stored[name]}, expected {own[name]}"
+        for name in own.keys() & stored.keys()
+        if own[name] != stored[name]
     ]
     if differences:
         more = f" ({len(differences) - 3} more)" if len(differences) > 3 else ""
@@ -276,6 +315,13 @@ def _load(path: Path, module: nn.Module, tensors: Mapping[str, Tensor], prefix: 
         raise CheckpointError(
             f"{path} is a checkpoint of another network: {listed}{more}. Check policy.* and sim.name."
         )
+
+
+def _load(path: Path, module: nn.Module, tensors: Mapping[str, Tensor], prefix: str) -> None:
+    """Copy tensors into a module; if a name or shape differs, raise `CheckpointError` and change nothing."""
+    own = gather_whole(module)
+    shapes, stored = ({name: tuple(value.shape) for name, value in each.items()} for each in (own, tensors))
+    _check_shapes(path, shapes, stored, prefix)
     if sharded.find_sharding(module) is not None:
         for name, value in own.items():
             value.copy_(tensors[name])

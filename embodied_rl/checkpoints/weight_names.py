@@ -130,6 +130,31 @@ def fit_checkpoint(cls: type[ForeignCheckpoint], found: FoundCheckpoint, network
     """Match a checkpoint's tensors with a network's, and return the result as a `CheckpointSource`.
 
     Raises:
+        CheckpointError: see `match_tensors`.
+    """
+    names, carried = match_tensors(cls, found, network)
+    return CheckpointSource(
+        format=found.format,
+        names={name: "" if name in carried else mine for name, mine in names.items()},
+        dtypes={name: entry.dtype for name, entry in found.tensors.items()},
+        carried={name: found.tensors.load(name) for name in carried},
+        files=dict(found.files),
+        header=dict(found.tensors.metadata),
+        state=found.statistics.state,
+        action=found.statistics.action,
+        where=_place(found),
+    )
+
+
+def match_tensors(
+    cls: type[ForeignCheckpoint], found: FoundCheckpoint, network: FlowBackbone
+) -> tuple[dict[str, str], list[str]]:
+    """Match a checkpoint's tensors with a network's, by name and shape; no tensor is read.
+
+    Returns:
+        Their name → our name, and those of their names that the network does not have, but an export needs.
+
+    Raises:
         CheckpointError: tensors are missing, unknown, of another shape or no floating-point numbers; the message lists
             them, with nearest names.
     """
@@ -148,17 +173,7 @@ def fit_checkpoint(cls: type[ForeignCheckpoint], found: FoundCheckpoint, network
         if mine in own and not (dtype := found.tensors[name].dtype).is_floating_point:
             kind = str(dtype).removeprefix("torch.")
             raise CheckpointError(f"{found.tensors[name].file}: {name} is {kind}; weights are floating-point numbers.")
-    return CheckpointSource(
-        format=found.format,
-        names={name: "" if name in carried else mine for name, mine in names.items()},
-        dtypes={name: entry.dtype for name, entry in found.tensors.items()},
-        carried={name: found.tensors.load(name) for name in carried},
-        files=dict(found.files),
-        header=dict(found.tensors.metadata),
-        state=found.statistics.state,
-        action=found.statistics.action,
-        where=_place(found),
-    )
+    return names, carried
 
 
 def _place(found: FoundCheckpoint) -> str:

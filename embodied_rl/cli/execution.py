@@ -36,9 +36,8 @@ def execute_command(command: Command, mapping: dict[str, Any], options: Options)
         return 0
     config, found = prepare_config(config)
     if options.dry_run:
-        if command.check is not None:
-            _function(command.check)(config)
-        print_config(command, config, found)
+        more = () if command.check is None else _function(command.check)(config) or ()
+        print_config(command, config, found, more)
         return 0
     return _function(command.body)(config) or 0
 
@@ -94,8 +93,8 @@ def find_plugins(config: Any) -> tuple[Any, Plugins]:
     return config, found
 
 
-def print_config(command: Command, config: Any, found: Plugins) -> None:
-    """Print the command and the plug-ins, plan and run folder that it would use."""
+def print_config(command: Command, config: Any, found: Plugins, more: Sequence[tuple[str, str]] = ()) -> None:
+    """Print the command and the plug-ins, plan and run folder that it would use, then what its check told."""
     rows = [("command", f"{command.name} ({command.body})")]
     for where, plugin in found.items():
         rows.append((where, f"{getattr(config, where).name} ({plugin.__module__}:{plugin.__qualname__})"))
@@ -110,5 +109,5 @@ def print_config(command: Command, config: Any, found: Plugins) -> None:
         rows.append(("train", f"{size} = {total:,} decisions"))
     if isinstance(run_config := getattr(config, "run", None), RunConfig):
         rows.append(("run", f"{run_config.root}/{run_config.experiment}/<time>_s{getattr(config, 'seed', 0)}"))
-    print_columns(rows, indent=0)
+    print_columns([*rows, *more], indent=0)
     print("dry run: the configuration is sound, nothing was started")

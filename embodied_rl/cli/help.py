@@ -1,16 +1,26 @@
-"""Print the help texts of `--help`. Imports neither Hydra nor torch."""
+"""Print the help texts of `--help` and `--help-all`. Imports no torch, and no plug-in."""
 
-from embodied_rl.cli.documentation import list_schema_keys
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from embodied_rl.cli.documentation import Key, list_plugin_keys, list_schema_keys
+from embodied_rl.cli.options import parse_arguments
 from embodied_rl.cli.table import COMMANDS, LIST_SUMMARY, Command
-from embodied_rl.cli.text import print_columns
+from embodied_rl.cli.text import print_columns, print_hanging, print_keys
+from embodied_rl.config import plugins
 
+HELP, ALL = ("--help", "-h"), "--help-all"
 _OPTIONS = [
-    ("--help", "this text"),
+    ("--help", "this text; with sim=, policy= or algo= also the keys that the chosen one has of its own"),
+    (ALL, "the same with every key there is"),
     ("--cfg job", "print the whole configuration, defaults included, and stop"),
-    ("--dry-run", "compose, check, find the plug-ins, print what would run, and stop"),
+    ("--dry-run", "compose, check, find the plug-ins, print what would run and its memory, and stop"),
     ("--config-dir DIR", "also choose from YAML in DIR (sim/, policy/, algo/, experiment/ …)"),
     ("-m", "sweep: run every combination of comma-separated values, such as seed=0,1,2"),
 ]
+_KINDS = {"sim": "sims", "policy": "policies", "algo": "algorithms", "curriculum": "curricula", "reward": "scorers"}
+"""Node of the configuration → kind of the plug-in that it names."""
 
 
 def make_overview() -> None:
@@ -18,22 +28,118 @@ def make_overview() -> None:
     print("Online reinforcement learning for vision-language-action policies.\n")
     print("usage: embodied-rl <command> [key=value ...] [options]\n\ncommands")
     print_columns([*((name, command.summary) for name, command in COMMANDS.items()), ("list", LIST_SUMMARY)])
+    print("\noptions of every command")
+    print_columns(_OPTIONS)
+    print("\nA command's keys: embodied-rl <command> --help")
+    print("A first run:      embodied-rl train experiment=demo")
+
+
+def make_command_help(command: Command, arguments: Sequence[str] = ()) -> None:
+    """Print the help of `embodied-rl <command> [key=value ...] --help`, or `--help-all`.
+
+    Args:
+        command: the command.
+        arguments: everything that was typed after it; what is chosen there shows its keys and sets the values shown.
+
+    Raises:
+        UserError: an argument is wrong.
+    """
+    typed = [word for word in arguments if word not in (*HELP, ALL)]
+    values = compose_values(command, typed)
+    _print_usage(command)
+    _print_choices(command, values)
+    keys = [_with_value(key, values) for key in list_schema_keys(command.schema)]
+    common = [key for name in command.common for key in keys if key.name == name]
+    shown = keys if ALL in arguments or not common else common
+    print("\nkeys, with their values" if shown is keys else "\ncommon keys, with their values")
+    print_keys([(_as_typed(key), key.doc) for key in shown])
+    for node, plugin in find_chosen(typed, values).items():
+        path = plugins.find_path(_KINDS[node], plugin)
+        print(f"\nkeys of {node}.name={plugin}")
+        print_keys([(_as_typed(_with_value(key, values)), key.doc) for key in list_plugin_keys(path, node)])
+    if shown is not keys:
+        print()
+        print_hanging("", f"All {len(keys)} keys: embodied-rl {command.name} {ALL}", 0)
     print("\noptions")
     print_columns(_OPTIONS)
-    print("\nembodied-rl <command> --help shows its keys. A first run: embodied-rl train experiment=demo")
 
 
-def make_command_help(command: Command) -> None:
-    """Print the help of `embodied-rl <command> --help`."""
+def _print_usage(command: Command) -> None:
     words = f" <{command.words.called}>{' ...' if command.words.many else ''}" if command.words else ""
-    print(f"{command.summary}\n\nusage: embodied-rl {command.name}{words} [key=value ...] [options]\n\nexamples")
+    print_hanging("", command.summary, 0)
+    print(f"\nusage: embodied-rl {command.name}{words} [key=value ...] [options]\n\nexamples")
     for example in command.examples:
         print(f"  embodied-rl {command.name} {example}".rstrip())
-    print("\nkeys")
-    print_columns([(key.name, key.default, key.doc) for key in list_schema_keys(command.schema)])
-    if command.config in ("train", "sft"):
-        kinds, groups = ("|curricula", "curriculum=, ") if command.config == "train" else ("", "")
-        print(f"\nPlug-ins have keys of their own: embodied-rl list sims|policies|algos{kinds} <name>.")
-        print(f"sim=, policy=, algo=, {groups}plan= and experiment= choose a file: embodied-rl list.")
-    print("\noptions")
-    print_columns(_OPTIONS)
+
+
+def _print_choices(command: Command, values: Mapping[str, Any]) -> None:
+    """Print what can be chosen by name: a file of YAML each."""
+    if command.config is None:
+        return
+    from embodied_rl.config.compose import list_default_choices, list_experiments, list_options  # Hydra
+
+    rows = list[tuple[str, str]]()
+    for group, default in list_default_choices(command.config).items():
+        names = [option.name for option in list_options(group)]
+        if group == "experiment":
+            names = [each.name for each in list_experiments() if each.command in (command.name, command.config)]
+        if names:
+            rows.append((f"{group}={values.get(_chosen(group), default)}", ", ".join(names)))
+    if rows:
+        print("\nchoices, by name; `embodied-rl list` describes them")
+        print_keys(rows)
+
+
+def _chosen(group: str) -> str:
+    return f"choice of {group}"
+
+
+def compose_values(command: Command, typed: Sequence[str]) -> dict[str, Any]:
+    """Return the values that a command with these words would have, by full key, and the typed choices.
+
+    Empty for a sweep, whose values are several, and for a command that starts from no YAML.
+
+    Raises:
+        UserError: a word is wrong.
+    """
+    options = parse_arguments(command, typed)
+    if options.sweep or command.config is None:
+        return {}
+    from embodied_rl.config.compose import compose_config, list_groups
+
+    composed = compose_config(command.config, options.overrides, command.values, options.config_dir)
+    pairs = (text.lstrip("+").partition("=") for text in options.overrides)
+    chosen = {_chosen(key): value for key, _, value in pairs if key in list_groups(options.config_dir)}
+    return {**_flatten(composed, ""), **chosen}
+
+
+def find_chosen(typed: Sequence[str], values: Mapping[str, Any]) -> dict[str, str]:
+    """Return node → plug-in for the nodes that a typed word chooses or sets a key of."""
+    nodes = [text.lstrip("+").partition("=")[0].partition(".")[0] for text in typed if "=" in text]
+    return {node: str(values[f"{node}.name"]) for node in _KINDS if node in nodes and values.get(f"{node}.name")}
+
+
+def _flatten(mapping: Mapping[str, Any], where: str) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for key, value in mapping.items():
+        found[f"{where}{key}"] = value
+        if isinstance(value, Mapping):
+            found |= _flatten(value, f"{where}{key}.")
+    return found
+
+
+def _with_value(key: Key, values: Mapping[str, Any]) -> Key:
+    value = values.get(key.name, values)
+    return key if value is values or isinstance(value, Mapping) else replace(key, default=_format(value))
+
+
+def _format(value: object) -> str:
+    if isinstance(value, list | tuple):
+        return f"[{','.join(_format(item) for item in value)}]"
+    if value is None:
+        return "null"
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _as_typed(key: Key) -> str:
+    return f"{key.name} (required)" if key.default == "required" else f"{key.name}={key.default}"

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from embodied_rl.cli.documentation import list_plugin_keys, read_summary
 from embodied_rl.cli.options import make_option_parser, read_config_folder
-from embodied_rl.cli.text import print_columns
+from embodied_rl.cli.text import print_columns, print_hanging
 from embodied_rl.config import plugins
 from embodied_rl.config.freeze import suggest_name
 from embodied_rl.config.schema import SimNode
@@ -18,6 +18,7 @@ _KINDS = {
     "policies": ("policies", "policy"),
     "algos": ("algorithms", "algo"),
     "curricula": ("curricula", "curriculum"),
+    "rewards": ("scorers", "reward"),
 }
 SECTIONS = (*_KINDS, "plans", "benchmarks", "experiments", "tasks")
 
@@ -33,7 +34,8 @@ def list_choices(words: Sequence[str]) -> int:
         for section in SECTIONS[:-1]:
             print(section)
             print_columns(_rows(section, config_dir))
-        print(f"tasks\n  embodied-rl list tasks [{'|'.join(plugins.list_names('sims'))}]")
+        print("tasks")
+        print_hanging("  ", f"embodied-rl list tasks <sim>: {', '.join(plugins.list_names('sims'))}", 2)
         return 0
     section, *more = words
     if section not in SECTIONS:

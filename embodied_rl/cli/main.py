@@ -67,7 +67,7 @@ def _run(arguments: list[str]) -> int:
 def _dispatch(arguments: list[str]) -> int:
     from embodied_rl.cli import help as help_text
 
-    if not arguments or arguments[0] in ("--help", "-h", "help"):
+    if not arguments or arguments[0] in (*help_text.HELP, help_text.ALL, "help"):
         help_text.make_overview()
         return 0
     name, *rest = arguments
@@ -76,13 +76,13 @@ def _dispatch(arguments: list[str]) -> int:
         return 0
     if name not in (*COMMANDS, "list"):
         raise UserError(f"unknown command '{name}'.{suggest_name(name, [*COMMANDS, 'list'])}")
-    asks_for_help = any(word in ("--help", "-h") for word in rest)
+    asks_for_help = any(word in (*help_text.HELP, help_text.ALL) for word in rest)
     if name == "list":
         from embodied_rl.cli import listing
 
         return listing.list_choices([]) if asks_for_help else listing.list_choices(rest)
     if asks_for_help:
-        help_text.make_command_help(COMMANDS[name])
+        help_text.make_command_help(COMMANDS[name], rest)
         return 0
     from embodied_rl.cli import run_command
 

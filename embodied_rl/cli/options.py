@@ -10,7 +10,7 @@ from embodied_rl.cli.table import Command
 from embodied_rl.config.freeze import suggest_name
 from embodied_rl.interfaces.errors import UserError
 
-_SHOWN = ("--help", "--dry-run", "--cfg job", "--config-dir DIR", "-m")
+_SHOWN = ("--help", "--help-all", "--dry-run", "--cfg job", "--config-dir DIR", "-m")
 
 
 @dataclass(frozen=True)

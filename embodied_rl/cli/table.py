@@ -23,9 +23,11 @@ class Command:
         body: "module:function", imported when called, with the frozen configuration as the only argument.
         examples: typical arguments after the name.
         check: "module:function" that finds what would make the command fail, for `--dry-run`; the body checks itself.
+            It returns rows of text that a dry run prints, or None.
         config: the YAML to start from; None if the dataclass alone defines everything.
         values: keys that hold a plain value although a folder of YAML has the same name.
         words: the meaning of plain words; None if the command takes none.
+        common: the keys that `--help` shows; empty for all, which `--help-all` shows.
     """
 
     name: str
@@ -37,7 +39,15 @@ class Command:
     config: str | None = None
     values: tuple[str, ...] = ()
     words: Words | None = None
+    common: tuple[str, ...] = ()
 
+
+_TRAINING = (
+    "sim.num_envs", "policy.checkpoint", "policy.train", "policy.device", "policy.critic", "train.iterations",
+    "train.decisions", "train.eval_every", "train.eval_episodes", "train.final_episodes", "checkpoint.every",
+)  # fmt: skip
+_RUN = ("seed", "run.root", "run.experiment")
+_PLACE = ("plan.allocation", "plan.ranks")
 
 _ALL = (
     Command(
@@ -53,6 +63,7 @@ _ALL = (
         ),
         config="train",
         check="embodied_rl.commands.train:check_start",
+        common=("resume", *_TRAINING, *_RUN, *_PLACE),
     ),
     Command(
         "plan",
@@ -61,6 +72,7 @@ _ALL = (
         "embodied_rl.commands.plan:run",
         ("experiment=tabletop", "experiment=tabletop costs=plan/costs.json resources=8xcore"),
         config="train",
+        common=("costs", "resources", "out", "sim.num_envs", "policy.checkpoint", "policy.train", "train.decisions"),
     ),
     Command(
         "trace",
@@ -85,6 +97,20 @@ _ALL = (
         values=("policy",),
         words=Words("policy", "policy"),
         check="embodied_rl.commands.eval:check_evaluation",
+        common=(
+            "policy",
+            "benchmark",
+            "sim.name",
+            "episodes",
+            "split",
+            "task",
+            "seed",
+            "ablate",
+            "out",
+            "video.episodes",
+            "video.best",
+            "video.worst",
+        ),
     ),
     Command(
         "compare",
@@ -102,7 +128,18 @@ _ALL = (
         "embodied_rl.commands.sft:run",
         ("experiment=tabletop_sft", "experiment=tabletop_sft algo.steps=500 seed=1"),
         config="sft",
-        check="embodied_rl.commands.sft:check_cloning",
+        common=(
+            "dataset",
+            "task",
+            "eval_episodes",
+            "export",
+            "sim.num_envs",
+            "policy.checkpoint",
+            "policy.train",
+            "policy.device",
+            *_RUN,
+        ),
+        check="embodied_rl.training.cloning_checks:check_cloning",
     ),
     Command(
         "import",
@@ -111,6 +148,16 @@ _ALL = (
         "embodied_rl.commands.import_checkpoint:run",
         ("policy=pi05 policy.checkpoint=<folder> sim=libero out=pi05_libero.safetensors",),
         config="import",
+        common=(
+            "policy.checkpoint",
+            "policy.cameras",
+            "policy.statistics",
+            "policy.tokenizer",
+            "policy.gripper",
+            "policy.relative",
+            "policy.executed",
+            "out",
+        ),
         check="embodied_rl.commands.import_checkpoint:check_import",
     ),
     Command(
@@ -137,6 +184,7 @@ _ALL = (
         "embodied_rl.commands.collect:run",
         ("expert episodes=100", "runs/demo/<time>_s0 episodes=500 out=rollouts"),
         config="collect",
+        common=("policy", "episodes", "split", "task", "seed", "out", "format"),
         values=("policy",),
         words=Words("policy", "policy"),
         check="embodied_rl.assembly.acting:check_acting",
@@ -148,6 +196,7 @@ _ALL = (
         "embodied_rl.commands.play:run",
         ("expert", "asset:tabletop_base.safetensors"),
         config="play",
+        common=("policy", "split", "task", "seed", "out"),
         values=("policy",),
         words=Words("policy", "policy"),
         check="embodied_rl.assembly.acting:check_acting",
@@ -167,7 +216,7 @@ _ALL = (
         "embodied_rl.commands.sim:run",
         ("install maniskill", "install libero replace=true"),
         words=Words("words", "word", many=True),
-        check="embodied_rl.commands.sim:check_recipe",
+        check="embodied_rl.commands.sim:plan_installation",
     ),
     Command(
         "bench",
@@ -177,8 +226,11 @@ _ALL = (
         ("tabletop", "overlap experiment=tabletop", "pipeline experiment=tabletop", "policy", "memory", "ablations"),
         config="train",
         words=Words("what", "measurement"),
+        common=("what", "seconds", "device", "compiled", "out", "sim.num_envs", "seed"),
     ),
 )
 
 COMMANDS = {command.name: command for command in _ALL}
-LIST_SUMMARY = "Show what can be chosen: sims, policies, algos, curricula, plans, benchmarks, experiments, tasks."
+LIST_SUMMARY = (
+    "Show what can be chosen: sims, policies, algos, curricula, rewards, plans, benchmarks, experiments, tasks."
+)

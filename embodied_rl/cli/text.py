@@ -1,26 +1,65 @@
-"""Print aligned columns, wrapped to the width of the terminal."""
+"""Print aligned columns, wrapped once, to the width of the terminal."""
 
+import os
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
+from textwrap import wrap
 
 from rich.console import Console
-from rich.padding import Padding
-from rich.table import Table
-from rich.text import Text
+
+NARROWEST = 40
+NO_TERMINAL = 120
+"""Columns where nothing shows the output at once: a file, or another program."""
+LEFT = 34
+"""Columns that a left-hand text may take before what belongs to it moves to the next line."""
+
+
+def find_width() -> int:
+    """Return the columns to print: $COLUMNS, or those of the terminal, also behind a program such as less."""
+    with suppress(ValueError):
+        return max(NARROWEST, int(os.environ["COLUMNS"])) if os.environ.get("COLUMNS") else _ask_terminal()
+    return _ask_terminal()
+
+
+def _ask_terminal() -> int:
+    for stream in (sys.__stdout__, sys.__stderr__, sys.__stdin__):
+        with suppress(OSError, ValueError, AttributeError):
+            assert stream is not None
+            return max(NARROWEST, os.get_terminal_size(stream.fileno()).columns)
+    return NO_TERMINAL
 
 
 def make_console() -> Console:
-    """Return a console on standard output: as wide as the terminal, or 120 columns if there is no terminal."""
-    return Console(width=None if sys.stdout.isatty() else 120, highlight=False)
+    """Return a console on standard output, `find_width` columns wide."""
+    return Console(width=find_width(), highlight=False)
 
 
 def print_columns(rows: Sequence[Sequence[str]], *, indent: int = 2) -> None:
-    """Print rows with aligned columns; only the last column wraps."""
+    """Print rows with aligned columns; only the last column wraps, and begins a line of its own if it is too narrow."""
     if not rows:
         return
-    grid = Table.grid(padding=(0, 2, 0, 0))
-    for index in range(len(rows[0])):
-        grid.add_column(no_wrap=index < len(rows[0]) - 1)
-    for row in rows:
-        grid.add_row(*(Text(cell) for cell in row))
-    make_console().print(Padding(grid, (0, 0, 0, indent)))
+    widths = [max(len(row[index]) for row in rows) for index in range(len(rows[0]) - 1)]
+    start = indent + sum(widths) + 2 * len(widths)
+    for *cells, last in rows:
+        head = " " * indent + "".join(f"{cell:{width}}  " for cell, width in zip(cells, widths, strict=True))
+        print_hanging(head, last, start if start <= find_width() // 2 else indent + 4)
+
+
+def print_keys(pairs: Sequence[tuple[str, str]], *, indent: int = 2) -> None:
+    """Print pairs of a key and what it means. Meanings are aligned; that of a long key begins on the next line."""
+    longest = max((len(key) for key, _ in pairs), default=0)
+    start = indent + min(longest, LEFT - indent - 2) + 2
+    for key, meaning in pairs:
+        print_hanging(f"{' ' * indent}{key}  ", meaning, start)
+
+
+def print_hanging(head: str, text: str, start: int) -> None:
+    """Print `head`, then `text` from column `start` on, on the next line if `head` is longer. Words are never cut."""
+    lines = wrap(text, max(find_width() - start, 1), break_long_words=False, break_on_hyphens=False)
+    if len(head) > start or not lines:
+        print(head.rstrip())
+        head = ""
+    for line in lines:
+        print(f"{head:{start}}{line}".rstrip())
+        head = ""

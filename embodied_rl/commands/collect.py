@@ -60,7 +60,7 @@ def choose_writer(config: CollectConfig, spec: SimulatorSpec) -> Iterator[Callab
         return
     from embodied_rl.datasets.lerobot import collected  # needs the optional pyarrow and PyAV
 
-    with collected.make_dataset(Path(config.out), spec, config.sim.name) as writer:
+    with collected.make_dataset(Path(config.out), spec, config.sim.name, config.images) as writer:
         yield lambda record: {"episode": collected.write_episode(writer, record)}
 
 

@@ -14,7 +14,7 @@ from rich.console import Console
 from embodied_rl.actors.embodiment import Embodiment
 from embodied_rl.actors.scripted import RandomPolicy
 from embodied_rl.assembly.acting import WORDS, find_policy_file, load_deployed, open_expert
-from embodied_rl.checkpoints.policy_file import read_metadata
+from embodied_rl.checkpoints.policy_file import count_weights, read_metadata
 from embodied_rl.config import freeze as configuration
 from embodied_rl.config.freeze import freeze_config
 from embodied_rl.config.schema import EvalConfig, SimChange, SimNode
@@ -38,11 +38,13 @@ from embodied_rl.evaluate.table import make_summary_table
 from embodied_rl.evaluate.video import film_episodes
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.policy import Actor, DeployedPolicy
+from embodied_rl.learning.memory_budget import format_bytes
 from embodied_rl.processes.handle import Handle, RunFailed
 from embodied_rl.rollout.runner import choose_batch
 from embodied_rl.runs.atomic_write import make_folder
 from embodied_rl.runs.folder import RunFolder, make_evaluation_folder
 from embodied_rl.simulators.trust import check_settings, repeat_trusted_change
+from embodied_rl.training.run_checks import check_environments
 
 
 @dataclass(frozen=True)
@@ -222,22 +224,29 @@ def report_results(evaluation: Evaluation, played: Sequence[list[EpisodeResult]]
         console.print(f"Written: {path}", markup=False, soft_wrap=True)
 
 
-def check_evaluation(config: EvalConfig) -> None:
-    """Check an evaluation's configuration, before the policy's weights are loaded.
+def check_evaluation(config: EvalConfig) -> list[tuple[str, str]]:
+    """Check an evaluation's configuration without loading weights; return what it takes, as rows of text.
 
     Raises:
-        UserError: the policy, simulator, split, task or initial state is unknown.
+        UserError: the policy, simulator, split, task or initial state is unknown, the policy is for another robot, or
+            so many environments do not fit into this machine's memory.
     """
     if config.resume is not None:
         folder = Path(config.resume)
         config, before = read_resumed(config, folder)
         check_same(folder, before, open_evaluation(config).told)
-        return
     files = find_policies(config)
-    for file in files.values():
-        if file is not None:
-            read_metadata(file)
-    _make_parts(config, files)
+    parts = _make_parts(config, files)
+    for part in parts:
+        check_environments(min(part.kind.node.num_envs, len(part.episodes)), part.spec)
+    episodes = ("episodes", f"{sum(len(part.episodes) for part in parts):,}")
+    known = {who: file for who, file in files.items() if file is not None}
+    for who, file in known.items():
+        check_policy_fits(read_metadata(file).embodiment, [part for part in parts if part.policy in (None, who)])
+    if not known:
+        return [episodes]
+    size = format_bytes(sum(map(count_weights, known.values())))
+    return [episodes, ("memory", f"parameters {size}. Simulators and activations come on top")]
 
 
 def check_policy_fits(embodiment: Embodiment, parts: Sequence[EvaluationPart]) -> None:

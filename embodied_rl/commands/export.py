@@ -1,17 +1,26 @@
-"""`embodied-rl export`: write a policy of this library as a checkpoint of lerobot or openpi."""
+"""`embodied-rl export`: write a policy of this library as a checkpoint of lerobot or openpi, or its adapters."""
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import torch
 from safetensors.torch import save_file
+from torch import Tensor
 
 from embodied_rl.actors.embodiment import Embodiment
 from embodied_rl.assembly import build
-from embodied_rl.checkpoints import detection, export_tensors, lerobot, lerobot_files, openpi_files
-from embodied_rl.checkpoints.policy_file import read_metadata
+from embodied_rl.checkpoints import (
+    detection,
+    export_tensors,
+    lerobot,
+    lerobot_files,
+    lerobot_tokenizer,
+    openpi_files,
+    peft_files,
+)
+from embodied_rl.checkpoints.policy_file import PolicyMetadata, read_metadata
 from embodied_rl.checkpoints.tensor_files import SINGLE
 from embodied_rl.checkpoints.weight_names import CheckpointSource
 from embodied_rl.config import assets, plugins
@@ -30,21 +39,27 @@ DENOISE_STEPS = 10
 
 
 def run(config: ExportConfig) -> None:
-    """Export a policy file to a checkpoint folder; merge adapters into the weights.
+    """Export a policy file to a checkpoint folder; merge adapters into the weights, unless they are what is exported.
 
     Raises:
         UserError: the checkpoint does not exist, the format does not support the policy, or `out` is not empty.
     """
     file, out = check_export(config)
-    network, robot = build.load_backbone(file)
     metadata = read_metadata(file)
+    network, robot = build.load_backbone(file, merged=config.format != "peft")
     steps = int(metadata.extra.get("denoise_steps", DENOISE_STEPS))
     if config.dtype == "float32" and network.source is not None:
         widen_source(network.source)
-    write_checkpoint(out, network, robot, policy=metadata.policy, form=config.format, steps=steps)
+    if config.format == "peft":
+        assert config.base is not None, "check_export"
+        write_adapter(out, network, robot, policy=metadata.policy, base=config.base, steps=steps)
+    else:
+        write_checkpoint(out, network, robot, policy=metadata.policy, form=config.format, steps=steps)
     print(f"{config.format} checkpoint of {metadata.policy} in {out}")
     for note in list_untold(robot, config.format):
         print(f"Not in it, for the format has no place for it: {note}")
+    for note in lerobot_tokenizer.describe_versions(out):
+        print(note)
 
 
 def widen_source(source: CheckpointSource) -> None:
@@ -86,7 +101,24 @@ def check_export(config: ExportConfig) -> tuple[Path, Path]:
             f"{file} holds policy {metadata.policy!r}, which {config.format} does not know; it goes on with "
             "embodied-rl alone."
         )
+    _check_base(config, file, metadata)
     return file, out
+
+
+def _check_base(config: ExportConfig, file: Path, metadata: PolicyMetadata) -> None:
+    """Check that `base` is given for adapters, and for them alone, and that there are adapters."""
+    if config.format != "peft":
+        if config.base is not None:
+            raise UserError(f"base={config.base} is for format=peft: a checkpoint of {config.format} is whole.")
+        return
+    if metadata.adapters is None:
+        raise UserError(f"{file} has no adapters, which policy.train=lora makes: give format=lerobot.")
+    if config.base is None:
+        raise UserError(
+            "base is missing: format=peft needs base=<folder or hub name of lerobot's> of the checkpoint that the "
+            "adapters were trained on. One that is not lerobot's becomes so by `import`, then `export format=lerobot`."
+        )
+    peft_files.check_base_name(config.base, metadata.policy)
 
 
 def write_checkpoint(
@@ -94,16 +126,37 @@ def write_checkpoint(
 ) -> None:
     """Write a network and its embodiment as a checkpoint folder of the format `form`."""
     tensors = export_tensors.name_tensors(network, form)
-    contents = _files(network, robot, policy, form, steps)
+    header = export_tensors.make_header(network, tensors, form)
+    _write(out, _files(network, robot, policy, form, steps), tensors, header, SINGLE)
+
+
+def write_adapter(out: Path, network: FlowBackbone, robot: Embodiment, *, policy: str, base: str, steps: int) -> None:
+    """Write a network's adapters, with lerobot's small files, for the checkpoint `base`.
+
+    Raises:
+        UserError: `base` is a folder, and its weights are others than those that were adapted.
+    """
+    if Path(base).is_dir():
+        peft_files.check_base_weights(network, Path(base))
+    else:
+        print(f"Not checked, for it is not on this disk: that base={base} is what the adapters were trained on.")
+    contents = peft_files.make_files(network, base, _files(network, robot, policy, "lerobot", steps))
+    _write(out, contents, peft_files.make_tensors(network), {"format": "pt"}, peft_files.WEIGHTS)
+
+
+def _write(
+    out: Path, contents: Mapping[str, bytes], tensors: dict[str, Tensor], header: dict[str, str], name: str
+) -> None:
+    """Write small files and tensors into a folder, the tensors last: a folder that has them is complete."""
     with explain_errors(out, "out"):
         out.mkdir(parents=True, exist_ok=True)
-        partial = out / f".tmp-{SINGLE}-{os.getpid()}"
+        partial = out / f".tmp-{name}-{os.getpid()}"
         with explain_failed_writes(partial):
-            save_file(tensors, partial, export_tensors.make_header(network, tensors, form))
-        for name, content in contents.items():
-            lerobot_files.make_folder_of(name, out).write_bytes(content)
+            save_file(tensors, partial, header)
+        for file, content in contents.items():
+            lerobot_files.make_folder_of(file, out).write_bytes(content)
         set_usual_mode(partial)
-        partial.replace(out / SINGLE)  # last: a folder with weights is complete
+        partial.replace(out / name)
 
 
 def _files(network: FlowBackbone, robot: Embodiment, policy: str, form: str, steps: int) -> dict[str, bytes]:

@@ -23,7 +23,7 @@ def run(config: ImportConfig) -> None:
     Raises:
         UserError: the checkpoint does not exist, or does not fit the simulator; the message names the key to set.
     """
-    path, out = check_import(config), Path(config.out)
+    path, out = check_import(config)
     kind = SimulatorKind.find(config.sim)
     network, embodiment = build.build_backbone(config.policy, kind.spec)
     extra: dict[str, Any] = {"sim": {"name": config.sim.name, **config.sim.options}}
@@ -35,15 +35,27 @@ def run(config: ImportConfig) -> None:
     print(f"Evaluate it: embodied-rl eval policy={out}")
 
 
-def check_import(config: ImportConfig) -> Path:
-    """Check the configured checkpoint folder, and return its path.
+def check_import(config: ImportConfig) -> tuple[Path, Path]:
+    """Check the configured paths; return the checkpoint folder and the policy file to write.
 
     Raises:
-        UserError: no folder was given, or it is no checkpoint of another project.
+        UserError: no folder was given, it is no checkpoint of another project, or `out` is there already or no name of
+            a policy file.
     """
     if config.policy.checkpoint is None:
         raise UserError("policy.checkpoint is missing. Add policy.checkpoint=<folder of lerobot's or openpi's>.")
     path = assets.resolve_path(config.policy.checkpoint)
     if detection.detect_format(path) is None:
         raise UserError(f"policy.checkpoint={path} is no checkpoint folder of {' or '.join(detection.READERS)}.")
-    return path
+    return path, _check_out(config)
+
+
+def _check_out(config: ImportConfig) -> Path:
+    out = Path(config.out)
+    if out.suffix != ".safetensors":
+        raise UserError(f"out={out} should be the name of a policy file: its name ends in .safetensors.")
+    if out.exists():
+        other = out.with_name(f"{config.policy.name}_{config.sim.name}.safetensors")
+        remedy = f"such as out={other}" if not other.exists() else "or remove that one"
+        raise UserError(f"out={out} is there already; give another file, {remedy}.")
+    return out

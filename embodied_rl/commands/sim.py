@@ -139,12 +139,40 @@ def list_steps(found: Recipe, place: Path, python: str, options: Sequence[str]) 
     return [*steps, [inside, "-c", f"import {', '.join(('numpy', *found.imports))}"]]
 
 
-def print_steps(name: str, found: Recipe, place: Path, steps: Sequence[Sequence[str]]) -> None:
-    """Print the installation's properties and steps before they are executed."""
+def plan_installation(config: EnvironmentConfig) -> list[tuple[str, str]]:
+    """Check that a simulator can be installed, and return as rows of text what that would do; do nothing.
+
+    Raises:
+        UserError: see `run`; but a licence that is not accepted is among the rows.
+    """
+    name, found = check_recipe(config)
+    place, beside, python = *find_places(name), config.python or sys.executable
+    rows = describe_recipe(name, found, place)
+    if config.keep and is_current(name):
+        return [*rows, ("would", "keep it: it was made with today's pins")]
+    rows.append(("packages", " ".join(word for step in found.steps for word in step if not word.startswith("-"))))
+    if found.licence and not config.accept_licence:
+        rows.append(("would", "stop, until accept_licence=true says that you accept the licence"))
+        return rows
+    instead = ", in place of what is there" if place.exists() else ""
+    steps = [shlex.join(step) for step in list_steps(found, beside, python, config.pip)]
+    return [
+        *rows,
+        ("would", f"run these commands, then move the result to the folder{instead}"),
+        *(("", s) for s in steps),
+    ]
+
+
+def describe_recipe(name: str, found: Recipe, place: Path) -> list[tuple[str, str]]:
+    """Return an installation's properties as rows of text."""
     rows = [("simulator", f"{name}: {found.about}"), ("folder", str(place)), ("takes", found.size)]
     rows += [("system", found.system)] if found.system else []
-    rows += [("licence", found.licence)] if found.licence else []
-    print_columns(rows, indent=0)
+    return [*rows, ("licence", found.licence)] if found.licence else rows
+
+
+def print_steps(name: str, found: Recipe, place: Path, steps: Sequence[Sequence[str]]) -> None:
+    """Print the installation's properties and steps before they are executed."""
+    print_columns(describe_recipe(name, found, place), indent=0)
     for step in steps:
         print(f"  {shlex.join(step)}")
     sys.stdout.flush()

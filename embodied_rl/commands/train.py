@@ -1,11 +1,10 @@
 """`embodied-rl train`: start or resume a training run."""
 
 import hashlib
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from dataclasses import replace
 from pathlib import Path
 
-from embodied_rl.assembly import build
 from embodied_rl.config import freeze as configuration
 from embodied_rl.config.schema import TrainConfig
 from embodied_rl.interfaces.errors import UserError
@@ -14,18 +13,17 @@ from embodied_rl.planner import auto, choice, stored
 from embodied_rl.processes.handle import RunFailed
 from embodied_rl.ranks.launch import Stopped
 from embodied_rl.ranks.torchrun import decide_on_rank_0
-from embodied_rl.rollout.episode_sampler import EpisodeSampler
 from embodied_rl.runs import provenance
 from embodied_rl.runs.atomic_write import write_text
 from embodied_rl.runs.folder import PLAN, RunFolder
 from embodied_rl.runs.lock import hold_run
 from embodied_rl.runtime import selection as runtimes
 from embodied_rl.simulators import trust
-from embodied_rl.simulators.kind import SimulatorKind
 from embodied_rl.training import extension
 from embodied_rl.training.final_report import PAGE
 from embodied_rl.training.loop import train
 from embodied_rl.training.patience import derive_patience
+from embodied_rl.training.run_checks import check_run
 
 
 def run(config: TrainConfig) -> None:
@@ -45,7 +43,8 @@ def train_run(config: TrainConfig, folder: RunFolder) -> None:
     if config.resume is not None and (note := stored.describe_move(folder.path / provenance.FILE)):
         print(note)
     try:
-        runtimes.launch_ranks(config, train, (config, folder), derive_patience(config))
+        with nullcontext() if config.resume is not None else folder.removed_if_bare():
+            runtimes.launch_ranks(config, train, (config, folder), derive_patience(config))
     except Stopped:
         print(f"Stopped; every iteration so far is saved. Continue with: embodied-rl train resume={folder.path}")
     except FloatingPointError as error:
@@ -55,16 +54,17 @@ def train_run(config: TrainConfig, folder: RunFolder) -> None:
         raise RunFailed(f"{str(error).rstrip()}\n{remedy}") from error
 
 
-def check_start(config: TrainConfig) -> None:
-    """Check that a run can start or continue, without creating any file.
+def check_start(config: TrainConfig) -> list[tuple[str, str]]:
+    """Check that a run can start or continue, without creating any file; return what it would need, as rows of text.
 
     Raises:
         UserError: see `check_run` and `read_run_to_resume`.
     """
     if config.resume is None:
-        check_run(config)
-    else:
-        read_run_to_resume(config)
+        known = config if config.plan.allocation == "auto" else count_workers(config)
+        return check_run(known).describe()
+    read_run_to_resume(config)
+    return []
 
 
 def start_or_resume(config: TrainConfig, held: ExitStack) -> tuple[TrainConfig, RunFolder]:
@@ -170,53 +170,3 @@ def read_run_to_resume(config: TrainConfig) -> tuple[TrainConfig, RunFolder]:
             f"train.iterations=<more than {done}>, or start a new run from it with policy.checkpoint=<that folder>."
         )
     return replace(old, resume=str(folder.path)), folder
-
-
-def check_run(config: TrainConfig) -> None:
-    """Check a new run's configuration, before its folder is created and its ranks start.
-
-    Raises:
-        UserError: the algorithm does not learn from rollouts, ranks would have to share groups, segments would split a
-            decision, the simulator lacks a task, or the checkpoint is damaged or of another network.
-    """
-    needs = build.find_method(config.algo).needs
-    if needs.learns_from != "rollouts":
-        name = config.algo.name
-        raise UserError(f"algo.name={name} does not learn from rollouts; `embodied-rl {name}` is the command for it.")
-    check_groups(config, needs.group_size)
-    if not needs.fresh_episodes:
-        check_segments(config)
-    runtimes.check_runtime(config)
-    spec = SimulatorKind.find(config.sim).spec
-    EpisodeSampler(spec, config.seed, curriculum=build.build_curriculum(config.curriculum, spec))
-    build.build_actor(config.policy, config.algo.sampler, spec, needs.critic)
-
-
-def check_groups(config: TrainConfig, size: int) -> None:
-    """Check that environments divide into whole groups, as one process collects and one rank learns from a group.
-
-    Raises:
-        UserError: they do not.
-    """
-    plan = config.plan
-    counts = {"ranks": plan.ranks, "rollout workers": plan.rollout_workers or plan.ranks}
-    for name, count in counts.items() if plan.allocation != "auto" else [("ranks", 1)]:
-        if (each := config.sim.num_envs // count) % size:
-            raise UserError(
-                f"sim.num_envs={config.sim.num_envs} gives each of {count} {name} {each} environments, which are no "
-                f"whole groups of algo.group_size={size}. Try sim.num_envs={count * size}, or a multiple."
-            )
-
-
-def check_segments(config: TrainConfig) -> None:
-    """Check that a rollout divides into segments of whole decisions.
-
-    Raises:
-        UserError: it does not.
-    """
-    decisions, segments = config.train.decisions, config.segments
-    if config.mode == "stream" and decisions % segments:
-        raise UserError(
-            f"train.decisions={decisions} cannot be divided into segments={segments} equal parts. "
-            f"Try train.decisions={max(1, round(decisions / segments)) * segments}."
-        )

@@ -11,7 +11,9 @@ from embodied_rl.config.freeze import suggest_name
 from embodied_rl.config.schema import (
     AlgoNode,
     BenchConfig,
+    CollectConfig,
     EvalConfig,
+    ImportConfig,
     Plan,
     PolicyNode,
     RunConfig,
@@ -46,16 +48,24 @@ def validate_config(config: Any) -> None:
         check_folder_name(run.experiment, "run.experiment")
     for key in ("out", "export"):
         if isinstance(target := getattr(config, key, None), str):
-            check_writable(target if key == "out" else str(Path(target).absolute().parent), key)
+            names_folder = key == "out" and not isinstance(config, ImportConfig)
+            check_writable(target if names_folder else str(Path(target).absolute().parent), key)
     if isinstance(policy := getattr(config, "policy", None), PolicyNode):
         check_checkpoint(policy)
         check_learner(plan, policy)
     if isinstance(algo := getattr(config, "algo", None), AlgoNode):
         check_sampler(algo.sampler)
+    if isinstance(config, TrainConfig) and config.resume is not None:
+        check_resume(config.run.overrides)
+    check_one_command(config)
+
+
+def check_one_command(config: Any) -> None:
+    """Check keys that one command has alone."""
     if isinstance(config, EvalConfig):
         check_evaluation(config)
-    elif getattr(config, "resume", None) is not None:
-        check_resume(config.run.overrides)
+    if isinstance(config, CollectConfig) and config.format != "lerobot" and config.images != "video":
+        raise UserError(f"images={config.images} is for format=lerobot; npz files hold pictures as they are.")
 
 
 def check_actor(config: EvalConfig) -> None:
@@ -82,6 +92,7 @@ def check_division(sim: SimNode, plan: Plan) -> None:
 def check_training(config: TrainConfig) -> None:
     """Check that the plan fits the training mode: stream and async need rollout workers besides the learner ranks."""
     plan = config.plan
+    check_unread(config)
     if plan.allocation == "auto":
         check_open(config.run.overrides)
     if config.mode != "sync" and plan.rollout_workers == 0 and plan.allocation != "auto":
@@ -93,6 +104,18 @@ def check_training(config: TrainConfig) -> None:
         raise UserError(
             "plan.policy=process has no meaning beside plan.rollout_workers, which infer themselves: drop one of them."
         )
+
+
+def check_unread(config: TrainConfig) -> None:
+    """Check that no key was typed that the other keys leave without a meaning."""
+    lora = config.policy.train == "lora"
+    unread = {} if config.mode == "stream" else {"segments": "mode=stream"}
+    unread |= {} if config.mode == "async" else {"staleness": "mode=async"}
+    unread |= {} if lora else {"policy.lora.rank": "policy.train=lora", "policy.lora.alpha": "policy.train=lora"}
+    for override in config.run.overrides:
+        key = override.lstrip("+~").partition("=")[0]
+        if key in unread:
+            raise UserError(f"{override} has a meaning with {unread[key]} alone: add that, or leave it out.")
 
 
 def check_open(overrides: Sequence[str]) -> None:

@@ -87,6 +87,15 @@ def list_options(group: str, config_dir: Path | None = None) -> list[GroupOption
     return [_option(path) for _, path in sorted(found.items())]
 
 
+def find_option_file(group: str, name: str, config_dir: Path | None = None) -> Path:
+    """Return the file of an option that `list_options` returned."""
+    return next(
+        path
+        for folder in reversed(list_config_folders(config_dir))
+        if (path := folder / group / f"{name}.yaml").is_file()
+    )
+
+
 def _option(path: Path) -> GroupOption:
     lines = path.read_text(encoding="utf-8").splitlines()
     plugin = next((line.partition(":")[2].strip() for line in lines if line.startswith("name:")), "")
@@ -97,6 +106,13 @@ def _option(path: Path) -> GroupOption:
 def _experiment(option: "GroupOption") -> Experiment:
     command, colon, summary = option.summary.partition(": ")
     return Experiment(option.name, command, summary) if colon else Experiment(option.name, "train", option.summary)
+
+
+def list_default_choices(name: str) -> dict[str, str]:
+    """Return the choices that `configs/<name>.yaml` starts from: group → name of a file, or null."""
+    lines = (find_config_folder() / f"{name}.yaml").read_text(encoding="utf-8").splitlines()
+    pairs = (line.strip().removeprefix("- ").partition(": ") for line in lines if line.strip().startswith("- "))
+    return {group: choice.strip("'\"") for group, colon, choice in pairs if colon}
 
 
 def list_groups(config_dir: Path | None = None) -> set[str]:

@@ -1,4 +1,4 @@
-"""Find the classes of simulators, policies, algorithms and curricula by name, through entry points.
+"""Find the classes of simulators, policies, algorithms, curricula and scorers by name, through entry points.
 
 A distribution offers plug-ins with an entry point in one of `GROUPS` that names a table, such as
 `builtin = "embodied_rl_sims:SIMS"`. The table maps a name to "module:Class" and imports nothing, so that names can be
@@ -19,9 +19,16 @@ GROUPS = {
     "policies": "embodied_rl.policies",
     "algorithms": "embodied_rl.algorithms",
     "curricula": "embodied_rl.curricula",
+    "scorers": "embodied_rl.scorers",
 }
 _OLD_GROUPS = {"curricula": "embodied_rl.episodes"}
-_SINGULAR = {"sims": "simulator", "policies": "policy", "algorithms": "algorithm", "curricula": "curriculum"}
+_SINGULAR = {
+    "sims": "simulator",
+    "policies": "policy",
+    "algorithms": "algorithm",
+    "curricula": "curriculum",
+    "scorers": "scorer",
+}
 
 
 @cache
@@ -87,7 +94,7 @@ def configure_plugin(kind: str, node: DataclassInstance, where: str) -> tuple[ty
 
     Args:
         kind: one of `GROUPS`.
-        node: a `SimNode`, `PolicyNode`, `AlgoNode` or `CurriculumNode`.
+        node: a `SimNode`, `PolicyNode`, `AlgoNode`, `CurriculumNode` or `RewardNode`.
         where: full name of the node, for messages.
 
     Returns:
@@ -96,6 +103,16 @@ def configure_plugin(kind: str, node: DataclassInstance, where: str) -> tuple[ty
     Raises:
         UserError: an unknown plug-in, or options that its `Config` does not take.
     """
+    found = find_plugin_with_keys(kind, node, where)
+    return found, freeze_config(found.Config, getattr(node, "options"), where)  # noqa: B009 - as below
+
+
+def find_plugin_with_keys(kind: str, node: DataclassInstance, where: str) -> type[Any]:
+    """Return the class of `configure_plugin`, which has all the keys that are given; their values may not fit yet.
+
+    Raises:
+        UserError: an unknown plug-in, or a key that its `Config` does not have.
+    """
     options: dict[str, Any] = getattr(node, "options")  # noqa: B009 - nodes share this field, not a base class
     found = find_plugin(kind, getattr(node, "name"))  # noqa: B009
     own = list_key_paths(found.Config)
@@ -103,4 +120,4 @@ def configure_plugin(kind: str, node: DataclassInstance, where: str) -> tuple[ty
         if key not in own:
             known = [join_key(where, item) for item in (*own, *list_key_paths(type(node)))]
             raise UserError(f"unknown key '{join_key(where, key)}'.{suggest_name(join_key(where, key), known)}")
-    return found, freeze_config(found.Config, options, where)
+    return found

@@ -52,6 +52,8 @@ _CURVES = (
     ("KL divergence per update", "update/kl"),
     ("Share of clipped ratios", "update/clip_share"),
     ("Entropy", "update/entropy"),
+    ("Loss of localisation", "localise/loss"),
+    ("Loss of cloning", "clone/loss"),
 )
 """Learning curves after that of success: title, metric."""
 

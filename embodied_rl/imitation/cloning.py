@@ -34,45 +34,45 @@ class SFTConfig:
 
     auxiliary_names: tuple[str, ...] = ("target_x", "target_y", "goal_x", "goal_y")
     """privileged entries that perception learns to predict."""
-    frames: int = 6000
+    frames: int = at_least(0, 6000)
     """episodes whose frames teach perception; 0 leaves it as it is."""
-    localise_steps: int = 10_000
+    localise_steps: int = at_least(0, 10_000)
     """optimiser steps of the perception stage."""
-    localise_lr: float = 1e-3
+    localise_lr: float = at_least(0, 1e-3)
     """its peak learning rate."""
-    localise_batch: int = 128
+    localise_batch: int = at_least(1, 128)
     """its rows of a minibatch."""
-    demonstrations: int = 1500
+    demonstrations: int = at_least(0, 1500)
     """demonstrated episodes to clone."""
     operator: Literal["careful", "faulty"] = "faulty"
     """"careful", or "faulty" for the operator with systematic faults."""
-    noise: float = 0.1
+    noise: float = at_least(0, 0.1)
     """standard deviation of the noise on the operator's moves, so that it is seen to recover, as a share of an action's
     upper limit: see `embodied_rl.imitation.demonstrations.Disturbance`."""
-    drift: float = 0.0
+    drift: float = at_least(0, 0.0)
     """largest constant offset of these moves, as a share of the limit, redrawn every eight control steps. Rows
     whose chunk meets a drift are left out."""
     drift_share: float = 0.2
     """share of those stretches of eight control steps that drift at all."""
     slip: float = 0.0
     """chance of a control step that the gripper does the opposite. Rows whose chunk meets a slip are left out."""
-    longest: int = 30
+    longest: int = at_least(1, 30)
     """control steps after which a demonstration is cut."""
-    steps: int = 4000
+    steps: int = at_least(0, 4000)
     """optimiser steps of the cloning stage."""
-    lr: float = 1.5e-3
+    lr: float = at_least(0, 1.5e-3)
     """its peak learning rate."""
-    batch: int = 64
+    batch: int = at_least(1, 64)
     """its rows of a minibatch."""
     draws: int = at_least(1, 1)
     """of time and noise for each of these rows, which is encoded once for all of them."""
-    weight_decay: float = 1e-3
+    weight_decay: float = at_least(0, 1e-3)
     """of AdamW, in both stages."""
-    feature_noise: float = 0.003
+    feature_noise: float = at_least(0, 0.003)
     """standard deviation added to cached perception features while cloning."""
-    finetune_steps: int = 0
+    finetune_steps: int = at_least(0, 0)
     """further cloning steps with perception learning too; 0 for none."""
-    finetune_lr: float = 3e-4
+    finetune_lr: float = at_least(0, 3e-4)
     """their peak learning rate."""
 
 
@@ -166,7 +166,7 @@ class SFT:
                 predicted = self.backbone.predict_auxiliary(features)
             loss = F.smooth_l1_loss(predicted.float(), targets[rows].to(self._device), beta=0.1)
             _descend(optimiser, parameters, loss)
-            if (step + 1) % REPORT_EVERY == 0:
+            if _is_told(step, config.localise_steps):
                 self._report("localise", step + 1, {"loss": loss.item()})
 
     def clone(self, inputs: PolicyInput, actions: Tensor) -> None:
@@ -207,7 +207,7 @@ class SFT:
                 )
             _descend(optimiser, parameters, loss)
             losses.append(loss.item())
-            if (step + 1) % REPORT_EVERY == 0:
+            if _is_told(step, steps):
                 self._report("clone", step + 1, {"loss": fmean(losses)})
 
 
@@ -246,6 +246,11 @@ def _shaken(inputs: PolicyInput, scale: float, generator: torch.Generator) -> Po
         name: value + scale * torch.randn(value.shape, generator=generator) for name, value in inputs.features.items()
     }
     return PolicyInput(inputs.images, inputs.state, inputs.tokens, noisy)
+
+
+def _is_told(step: int, steps: int) -> bool:
+    """Return whether a step, counted from 0, is reported: one in so many, and the last."""
+    return (step + 1) % REPORT_EVERY == 0 or step + 1 == steps
 
 
 def _schedule(optimiser: torch.optim.Optimizer, peak: float, step: int, steps: int) -> None:

@@ -35,19 +35,34 @@ def open_dataset(folder: str) -> "closing[LeRobotDataset]":
     return closing(LeRobotDataset(folder))
 
 
-def check_dataset(config: SftConfig, options: SFTConfig) -> None:
-    """Check that a dataset can be cloned, before anything is created.
+def check_stages(config: SftConfig, options: SFTConfig) -> None:
+    """Check that no stage is configured that needs a simulator's operator.
 
     Raises:
-        UserError: a stage is configured that needs a simulator's operator. DatasetError: see `open_dataset`.
+        UserError: one is.
     """
     if options.frames or options.steps:
         raise UserError(
             f"dataset={config.dataset}: algo.frames={options.frames} and algo.steps={options.steps} belong to scripted "
             "operators; set both to 0 and algo.finetune_steps=<steps>, as algo=sft_vla does."
         )
-    with open_dataset(str(config.dataset)):
-        pass
+
+
+def match_dataset(dataset: "LeRobotDataset", embodiment: Embodiment) -> dict[str, str]:
+    """Return the dataset's camera for each camera of an embodiment, after checking state and actions, too.
+
+    Raises:
+        UserError: a camera, the state or the actions of the dataset do not fit.
+    """
+    robot = {"state": len(embodiment.state_names), "action": len(embodiment.action_names)}
+    for what, column in (("state", "observation.state"), ("action", "action")):
+        row = dataset.column(column, np.zeros(1, np.int64)).reshape(1, -1)
+        if row.shape[1] != robot[what]:
+            raise UserError(
+                f"dataset={dataset.folder} has {row.shape[1]} {what} entries, the simulator {robot[what]}: "
+                "choose the simulator (or the settings of it) that the dataset was recorded with."
+            )
+    return match_cameras(dataset.cameras, embodiment)
 
 
 def read_states(dataset: "LeRobotDataset") -> NDArray[np.float32]:
@@ -66,13 +81,8 @@ def stream_batches(
     """
     from embodied_rl.datasets.lerobot.stream import SampleStream, Shuffle
 
-    names = match_cameras(dataset.cameras, embodiment)
+    names = match_dataset(dataset, embodiment)
     for samples in SampleStream(dataset, batch, network.spec.horizon, Shuffle(seed=seed)):
-        if samples.actions.shape[-1] != (entries := len(embodiment.action_names)):
-            raise UserError(
-                f"dataset={dataset.folder} has {samples.actions.shape[-1]} action entries, the simulator {entries}: "
-                "choose the simulator (or the settings of it) that the dataset was recorded with."
-            )
         seen = _renamed(samples.observation, names)
         actions = embodiment.model_actions(samples.actions, seen.state, network.spec.action_dim)
         yield CloningBatch(embodiment.inputs(seen, network), actions, torch.from_numpy(samples.padding))

@@ -37,6 +37,8 @@ class Needs:
         epochs: passes over a rollout.
         warmup: iterations at the start whose update is shorter, because it does not train the policy.
         discount: discounting of rewards; None if returns are compared without it.
+        minibatch: rows of an optimiser step over all ranks, the setting `algo.minibatch`; None if a step has no such
+            size.
     """
 
     learns_from: Literal["rollouts", "replay", "demonstrations"] = "rollouts"
@@ -46,6 +48,7 @@ class Needs:
     epochs: int = 1
     warmup: int = 0
     discount: Discount | None = None
+    minibatch: int | None = None
 
 
 class Algorithm(Protocol):

@@ -13,12 +13,16 @@ class ForeignCheckpoint:
         CHECKPOINT_COPIES: their name of a second copy of a weight → their name of the first copy.
         CHECKPOINT_UNREAD: patterns of their names for tensors that this network never reads but keeps for export.
         LEROBOT_PROMPT: lerobot's name of the processor step that writes the prompts.
+        HUB_TOKENIZER: name of the published tokenizer on the hub; empty if it is not known by its tokens.
+        HUB_TOKENS: tokens of that tokenizer → their ids, by which it is recognised.
     """
 
     CHECKPOINT_NAMES: ClassVar[Mapping[str, tuple[str, ...]]] = {}
     CHECKPOINT_COPIES: ClassVar[Mapping[str, str]] = {}
     CHECKPOINT_UNREAD: ClassVar[tuple[str, ...]] = ()
     LEROBOT_PROMPT: ClassVar[str] = ""
+    HUB_TOKENIZER: ClassVar[str] = ""
+    HUB_TOKENS: ClassVar[Mapping[str, int]] = {}
 
     @classmethod
     def checkpoint_sizes(

@@ -112,6 +112,7 @@ class SimulatorSpec:
         can_snapshot: whether `snapshot` and `restore` work; exact resume needs them.
         final_observation: "exact", or "previous" if the simulator resets an environment within the step that ends its
             episode: then the final observation is the one before that step, and a truncation bootstraps from it.
+        reports_progress: whether observations hold `Observation.progress`.
         seeded: whether the seed determines an episode. If not, groups of episodes cannot start alike, and an evaluation
             draws its episodes instead of enumerating them.
 
@@ -135,6 +136,7 @@ class SimulatorSpec:
     can_snapshot: bool = False
     final_observation: Literal["exact", "previous"] = "exact"
     seeded: bool = True
+    reports_progress: bool = False
 
     def __post_init__(self) -> None:
         check_spec(self)
@@ -163,12 +165,15 @@ class Observation:
         state: float32 [n, S], proprioception only.
         instruction: n instructions in words.
         privileged: float32 [n, P] simulator state for critics and auxiliary losses; a policy never gets it.
+        progress: float32 [n], how far the task has come since the episode began, 0…1, 1 where its goal holds; for
+            experiments with rewards. None unless the spec says that the simulator reports it. A policy never gets it.
     """
 
     images: dict[str, Array]
     state: Array
     instruction: tuple[str, ...]
     privileged: Array | None = None
+    progress: Array | None = None
 
     def __len__(self) -> int:
         return len(self.instruction)
@@ -182,21 +187,24 @@ class Observation:
             state=self.state[chosen],
             instruction=tuple(self.instruction[row] for row in listed),
             privileged=None if self.privileged is None else self.privileged[chosen],
+            progress=None if self.progress is None else self.progress[chosen],
         )
 
     def without_privileged(self) -> "Observation":
-        """Return the observation without privileged state, as a deployed policy gets it."""
-        return replace(self, privileged=None)
+        """Return the observation without privileged state and progress, as a deployed policy gets it."""
+        return replace(self, privileged=None, progress=None)
 
     @staticmethod
     def concatenate(parts: Sequence["Observation"]) -> "Observation":
         """Concatenate observations, rows in order."""
         privileged = [part.privileged for part in parts if part.privileged is not None]
+        progress = [part.progress for part in parts if part.progress is not None]
         return Observation(
             images={name: np.concatenate([part.images[name] for part in parts]) for name in parts[0].images},
             state=np.concatenate([part.state for part in parts]),
             instruction=tuple(text for part in parts for text in part.instruction),
             privileged=np.concatenate(privileged) if len(privileged) == len(parts) else None,
+            progress=np.concatenate(progress) if len(progress) == len(parts) else None,
         )
 
 
@@ -319,8 +327,13 @@ class Operated(Simulator, Protocol):
     def expert(self, faulty: bool = False) -> Callable[[], Array]:
         """Return an operator for all environments: a function that gives one control step's actions, float32 [n, A].
 
+        The operator reads the simulator itself, not an observation. Rows of parked environments are meaningless.
+
         Args:
-            faulty: whether to return an operator with systematic faults, if the simulator has one.
+            faulty: whether to return an operator with systematic faults.
+
+        Raises:
+            UserError: the simulator's settings have no operator, or none with faults.
         """
         ...
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import psutil
@@ -11,6 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.weak import WeakIdKeyDictionary
 
+CGROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
 FEW = 8
 """Rows of the second measurement of `find_affordable_rows`."""
 
@@ -79,6 +81,21 @@ def find_free_bytes(device: torch.device, sharing: int = 1) -> float:
     """Return the bytes each of `sharing` processes may take on a device: its part of four fifths of the free memory."""
     unused = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else psutil.virtual_memory().available
     return 0.8 * unused / sharing
+
+
+def find_machine_bytes(limit: Path = CGROUP_LIMIT) -> int:
+    """Return the memory of this machine in bytes, or less where its control group has a limit (cgroup v2)."""
+    total = psutil.virtual_memory().total
+    text = limit.read_text(encoding="ascii").strip() if limit.is_file() else "max"
+    return total if text == "max" else min(total, int(text))
+
+
+def format_bytes(size: float) -> str:
+    """Format a number of bytes with three digits and a decimal unit, such as 12.5 GB."""
+    units = ("B", "kB", "MB", "GB", "TB", "PB")
+    power = next((power for power in range(len(units)) if size < 999.5 * 1000**power), len(units) - 1)
+    size, unit = size / 1000**power, units[power]
+    return f"{size:.3g} {unit}" if size < 999.5 else f"{size:,.0f} {unit}"
 
 
 def _tensors(tree: Any) -> list[Tensor]:

@@ -4,13 +4,39 @@ Where a network is sharded over ranks, one Adam updates its shards and another o
 learning rates and the gradient's norm.
 """
 
+import inspect
+import sys
 from collections.abc import Collection, Mapping
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from embodied_rl.learning.sharded import Sharding
 from embodied_rl.ranks.collective import Ranks
+
+
+class LightAdam(torch.optim.Adam):
+    """PyTorch's Adam, without `torch._dynamo`: importing that costs each process more than a second, and 100 MB.
+
+    PyTorch keeps an optimiser's methods from being compiled, by wrappers that import the compiler when they are first
+    called. Here nothing compiles an optimiser, so there is nothing to keep from it. The arithmetic is PyTorch's own.
+    """
+
+    _step = staticmethod(inspect.unwrap(torch.optim.Adam.step))
+
+    def __init__(self, groups: list[dict[str, Any]], betas: tuple[float, float], eps: float) -> None:
+        if "torch._dynamo" not in sys.modules:
+            for method in vars(torch.optim.Optimizer).values():
+                plain = getattr(method, "__wrapped__", None)
+                if plain is not None and not hasattr(plain, "__dynamo_disable"):
+                    setattr(plain, "__dynamo_disable", plain)
+        super().__init__(groups, betas=betas, eps=eps)
+
+    @torch.no_grad()
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
+        """Take a step."""
+        self._step(self, closure)
 
 
 class Optimiser:
@@ -49,7 +75,7 @@ class Optimiser:
             {"params": [p for p in group if id(p) in wanted], "name": name, "lr": self._rates[name]}
             for name, group in groups.items()
         ]
-        return torch.optim.Adam(described, betas=(0.9, 0.95), eps=1e-8)
+        return LightAdam(described, betas=(0.9, 0.95), eps=1e-8)
 
     def zero_grad(self) -> None:
         if self._sharding is not None:

@@ -89,6 +89,10 @@ def check_observation(spec: SimulatorSpec, observation: Any, rows: int | None) -
     _require(agree, "privileged state and its names disagree")
     if observation.privileged is not None:
         _check_array("privileged", observation.privileged, (n, len(spec.privileged_names)), np.float32)
+    told = (observation.progress is not None) == spec.reports_progress
+    _require(told, "progress is there if and only if the spec says reports_progress")
+    if observation.progress is not None:
+        _check_array("progress", observation.progress, (n,), np.float32)
 
 
 def check_snapshot(snapshot: Any) -> None:

@@ -134,7 +134,8 @@ def move_to_host(value: Any) -> Any:
     if isinstance(images, dict):
         images = {name: as_host_array(image) for name, image in images.items()}
     truth = None if value.privileged is None else as_host_array(value.privileged)
-    return replace(value, images=images, state=as_host_array(value.state), privileged=truth)
+    progress = None if value.progress is None else as_host_array(value.progress)
+    return replace(value, images=images, state=as_host_array(value.state), privileged=truth, progress=progress)
 
 
 def build_role(factory: str, kwargs: Mapping[str, Any]) -> Any:

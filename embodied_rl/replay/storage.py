@@ -18,12 +18,12 @@ from embodied_rl.replay.format import FieldKind, ReplayError, ReplayFormat, allo
 from embodied_rl.replay.replay_files import TEXTS, Texts, make_folder, open_arrays, read_format
 from embodied_rl.replay.ring import Ring, Values
 from embodied_rl.replay.transitions import PLAIN, Transitions
-from embodied_rl.rollout.writer import select_outcome
+from embodied_rl.rollout.writer import Writer, select_outcome
 
 _EPISODE = ("episode", "seed", "initial_state", "group", "task", "split")
 
 
-class ReplayStorage:
+class ReplayStorage(Writer):
     """A `Writer` that keeps the newest rows of each track.
 
     After construction, only the texts of new instructions are allocated. A complete row survives `kill -9`; after a

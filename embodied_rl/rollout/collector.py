@@ -26,6 +26,7 @@ from embodied_rl.rollout.handle_parts import (
     check_ended,
     check_sizes,
     join_finals,
+    select_part,
     split_snapshots,
     zero_unexecuted,
 )
@@ -63,6 +64,7 @@ class Collector:
 
     Attributes:
         timeline: of the last `collect`.
+        writers: the further writers.
         memory: resident bytes after the last `collect`, of this process and of each handle's (0 where it has none).
         restarts: workers replaced since the run began.
         lost_episodes: episodes that were lost with these workers.
@@ -95,6 +97,7 @@ class Collector:
         self.spec, self.rollout, self._fresh, self._order = spec, rollout, fresh, order
         for writer in writers:
             writer.check_sizes(spec, rollout.num_envs, rollout.executed)
+        self.writers = tuple(writers)
         self._writers = [rollout, *writers]
         pictured = any(writer.final_pictures for writer in self._writers)
         self._envs = Environments(sampler, env_offset + np.arange(rollout.num_envs), total, seed, pictured)
@@ -130,10 +133,25 @@ class Collector:
                 self._decide(policy, ready)
             yield
         self._receive(self._parts)
+        if self.writers:
+            self._write_last()
         self._evaluate_ends(policy)
         self.rollout.finished = [record for _, _, record in sorted(self._finished, key=lambda item: item[:2])]
+        self._finish_writers()
         self.timeline.finish()
         self.memory = read_resident_bytes(os.getpid()), tuple(part.handle.memory() for part in self._parts)
+
+    def _write_last(self) -> None:
+        for parts in self._slices:
+            observation, columns = self._in_hand(parts)
+            if observation is not None:
+                for writer in self.writers:
+                    writer.write_last(columns, observation, self._envs.keys(columns))
+
+    def _finish_writers(self) -> None:
+        for writer in self.writers:
+            with self.timeline.record(WAIT):
+                writer.finish_rollout(self.rollout)
 
     def state(self) -> dict[str, Array]:
         """Return the arrays that `load` needs to continue bit for bit; call it between two calls of `collect`.
@@ -145,7 +163,9 @@ class Collector:
             for number, part in enumerate(self._parts):  # first, because it may find a dead worker and count a loss
                 arrays |= {f"simulator/{number}/{name}": array for name, array in self._snapshot(part).items()}
         counters = {"begun": self._begun, "restarts": self.restarts, "lost_episodes": self.lost_episodes}
-        return arrays | self._envs.state() | {name: np.array(value, np.int64) for name, value in counters.items()}
+        written = {f"writer/{n}/{name}": x for n, each in enumerate(self.writers) for name, x in each.state().items()}
+        arrays |= self._envs.state() | written
+        return arrays | {name: np.array(value, np.int64) for name, value in counters.items()}
 
     def load(self, state: dict[str, Array]) -> None:
         """Restore a `state` of a collector with the same handles, sampler and sizes.
@@ -154,6 +174,8 @@ class Collector:
             UserError: the state has another number of environments or simulators.
         """
         self._envs.load(state)
+        for number, writer in enumerate(self.writers):
+            writer.load(select_part(state, f"writer/{number}/"))
         self._begun = bool(state["begun"])
         self.restarts, self.lost_episodes = int(state["restarts"]), int(state["lost_episodes"])
         if not self._begun or self._fresh:

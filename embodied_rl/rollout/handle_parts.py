@@ -3,6 +3,7 @@
 Shapes: n environments of one handle, Hx executed actions of a chunk.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -113,3 +114,8 @@ def split_snapshots(state: dict[str, Array]) -> list[dict[str, Array]]:
             _, number, name = key.split("/", 2)
             result.setdefault(int(number), {})[name] = array
     return [result[number] for number in sorted(result)]
+
+
+def select_part(state: Mapping[str, Array], prefix: str) -> dict[str, Array]:
+    """Return the arrays whose names begin with `prefix`, by the rest of their names."""
+    return {name.removeprefix(prefix): array for name, array in state.items() if name.startswith(prefix)}

@@ -3,7 +3,8 @@
 Shapes: n environments of one call, Hx executed actions of a chunk, A action dimensions.
 """
 
-from typing import Protocol
+from collections.abc import Mapping
+from typing import Any, Protocol
 
 import numpy as np
 from torch import Tensor
@@ -14,6 +15,8 @@ from embodied_rl.interfaces.sim import Array, Episode, Observation, SimulatorSpe
 
 class Writer(Protocol):
     """Stores decisions, then their results; `columns` (int64 [n]) are environments, `row` is a row of a rollout.
+
+    A writer derives from this class and inherits the methods below that it does not need.
 
     Attributes:
         final_pictures: whether the writer reads the last observation of episodes that terminated.
@@ -68,6 +71,36 @@ class Writer(Protocol):
             first_rows: int64 [n], the first row of the rollout that holds data of each episode.
         """
         ...
+
+    def write_last(self, columns: Array, observation: Observation, keys: NoiseKeys) -> None:
+        """Read the observations after the last row of a rollout, of the environments `columns` that are active.
+
+        Args:
+            columns: environments.
+            observation: n rows. Its images may be views that change later: copy them.
+            keys: n noise keys of the decisions that follow.
+        """
+
+    def finish_rollout(self, rollout: Any) -> None:
+        """Complete a rollout before it is handed over.
+
+        Args:
+            rollout: the `embodied_rl.rollout.buffer.Rollout` that was filled.
+        """
+
+    def figures(self) -> Mapping[str, float]:
+        """Return counts of the last rollout, for the log of the run; those of all collectors are added up."""
+        return {}
+
+    def state(self) -> dict[str, Array]:
+        """Return copies of the arrays that `load` needs to continue between two rollouts."""
+        return {}
+
+    def load(self, state: Mapping[str, Array]) -> None:
+        """Restore a state that `state` returned."""
+
+    def close(self) -> None:
+        """Release all resources."""
 
 
 def select_outcome(result: StepResult, rows: Array) -> dict[str, Array]:

@@ -5,7 +5,9 @@ config.yaml  overrides.txt  provenance.json  git.diff  metrics.jsonl  checkpoint
 
 import json
 import re
-from collections.abc import Sequence
+import shutil
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import count
@@ -13,7 +15,8 @@ from pathlib import Path
 
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.names import check_folder_name
-from embodied_rl.runs import provenance
+from embodied_rl.interfaces.sim import Unavailable
+from embodied_rl.runs import lock, provenance
 from embodied_rl.runs.atomic_write import explain_errors, write_text
 
 PLAN = "plan.json"
@@ -23,6 +26,7 @@ _TRAINS = re.compile(r"^train:", re.MULTILINE)
 _TIME = "%Y%m%d-%H%M%S"
 _CLONES = re.compile(r"^eval_episodes:", re.MULTILINE)
 """A key that `sft` has and `train` has not; these two commands make run folders."""
+_WRITTEN_BEFORE = ("config.yaml", "overrides.txt", "git.diff", provenance.FILE, PLAN, lock.FILE)
 _UNCLEAR = "Restore the file or remove that folder; or name the run with resume=<its folder>."
 _STATE_FILES = "checkpoints/[0-9]*/state.json"
 
@@ -129,6 +133,21 @@ class RunFolder:
         """Write the composed configuration and the overrides it was composed from."""
         write_text(self.config, config_yaml)
         write_text(self.path / "overrides.txt", "".join(f"{override}\n" for override in overrides))
+
+    @contextmanager
+    def removed_if_bare(self) -> Iterator[None]:
+        """Remove the folder where a mistake of the user ends the context before the run has made anything."""
+        try:
+            yield
+        except (UserError, Unavailable):
+            if self.is_bare():
+                shutil.rmtree(self.path)
+            raise
+
+    def is_bare(self) -> bool:
+        """Return whether the run has made nothing: what was written before it began says how it was configured."""
+        made = (file for file in self.path.rglob("*") if file.is_file() and "tensorboard" not in file.parts)
+        return not any(file.stat().st_size for file in made if file.name not in _WRITTEN_BEFORE)
 
     def new_evaluation(self, split: str, now: datetime | None = None) -> Path:
         """Make a new folder `eval/<split>_<time>` and return its path."""

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
+from functools import cache
 from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
@@ -98,8 +99,15 @@ def read_git_state(source: Path) -> tuple[str | None, str]:
 
 def list_package_versions() -> dict[str, str]:
     """Return distribution → version of all installed distributions, sorted by name."""
-    found = {str(item.metadata["Name"]): item.version for item in metadata.distributions() if item.metadata["Name"]}
-    return dict(sorted(found.items(), key=lambda entry: entry[0].lower()))
+    return dict(_read_package_versions())
+
+
+@cache
+def _read_package_versions() -> tuple[tuple[str, str], ...]:
+    """Read the metadata of each distribution, once in a process: it takes a millisecond or two for each of them."""
+    described = [item.metadata for item in metadata.distributions()]
+    found = {str(each["Name"]): str(each["Version"]) for each in described if each["Name"]}
+    return tuple(sorted(found.items(), key=lambda entry: entry[0].lower()))
 
 
 def hash_sources(packages: Sequence[str]) -> dict[str, str]:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from embodied_rl.actors.scripted import Operator
 from embodied_rl.interfaces.sim import Array, Episode, Observation, Simulator, SimulatorSpec, Source, StepResult
 from embodied_rl.processes import simulator_answers
 from embodied_rl.processes.local import InlineHandle
@@ -18,9 +19,13 @@ from embodied_rl.rollout.collector import Collector
 from embodied_rl.rollout.episode_sampler import EpisodeSampler
 from embodied_rl.testing.comparison import assert_same, copy_observation
 from embodied_rl.testing.fake_actor import RowwiseFakeActor
+from embodied_rl.testing.operator_contract import (
+    call_operator,
+    check_termination_beats_truncation,
+    find_operator,
+)
 
 Build = Callable[[int], Simulator]
-Expert = Callable[[Observation], Array]
 NUM_ENVS = 4
 
 
@@ -28,27 +33,27 @@ def check_simulator(
     build: Build,
     *,
     executed: int = 3,
-    expert: Expert | None = None,
     build_with_horizon: Callable[[int, int], Simulator] | None = None,
     exact: bool = True,
 ) -> None:
     """Check a simulator against `interfaces.sim`, with some tens of short chunks; use a small horizon if possible.
 
+    A simulator's own operator (`interfaces.sim.Operated`) acts in half of the environments. Without one, successes are
+    checked only where random actions happen to reach them.
+
     Args:
         build: number of environments → a new simulator.
         executed: H of the chunks.
-        expert: observation → action, float32 [n, A], that ends episodes in success; without one, successes are
-            checked only where random actions happen to reach them.
-        build_with_horizon: (number of environments, horizon) → a new simulator; with `expert`, it lets a success fall
-            on the very last step, where termination has to beat truncation.
+        build_with_horizon: (number of environments, horizon) → a new simulator, whose operator ends episodes in
+            success; a success on the very last step shows whether termination beats truncation.
         exact: whether equal seeds and actions must give equal bits; False for simulators on a GPU that cannot.
 
     Raises:
         AssertionError: the contract is broken; the message says how.
     """
-    Check(build, executed, expert, exact).run()
-    if expert is not None and build_with_horizon is not None:
-        check_termination_beats_truncation(build_with_horizon, expert)
+    Check(build, executed, exact).run()
+    if build_with_horizon is not None:
+        check_termination_beats_truncation(build_with_horizon)
 
 
 @dataclass
@@ -57,7 +62,6 @@ class Check:
 
     build: Build
     executed: int = 3
-    expert: Expert | None = None
     exact: bool = True
 
     def __post_init__(self) -> None:
@@ -81,11 +85,11 @@ class Check:
     def episodes_run_to_their_end(self) -> None:
         """Check shapes, dtypes and flags of every result, over as many chunks as two full episodes need."""
         simulator = self.build(NUM_ENVS)
-        observation = simulator.reset(self.episodes(0))
-        check_observation(self.spec, observation, NUM_ENVS)
+        operate = find_operator(simulator)
+        check_observation(self.spec, simulator.reset(self.episodes(0)), NUM_ENVS)
         taken, ended = np.zeros(NUM_ENVS, np.int64), np.zeros(NUM_ENVS, np.int64)
         for chunk in range(2 * self.chunks()):
-            result = simulator.step(self.actions(chunk, observation), self.episodes(1 + chunk))
+            result = simulator.step(self.actions(chunk, NUM_ENVS, operate), self.episodes(1 + chunk))
             check_result(self.spec, result, NUM_ENVS, self.executed)
             taken += result.steps
             over = result.terminated | result.truncated
@@ -95,7 +99,6 @@ class Check:
             assert not late.any(), f"an episode runs on after the horizon of {self.spec.horizon} steps"
             ended += over
             taken[over] = 0
-            observation = result.observation
         assert (ended >= 1).all(), f"in {2 * self.chunks()} chunks some environment ended no episode"
         simulator.close()
 
@@ -104,7 +107,7 @@ class Check:
         simulator = self.build(NUM_ENVS)
         first = simulator.reset(self.episodes(0))
         copy = copy_observation(first)
-        simulator.step(self.actions(0, first), self.episodes(1))
+        simulator.step(self.actions(0, NUM_ENVS), self.episodes(1))
         assert_same(first, copy, "a step overwrites the observation before it; return new arrays")
         simulator.close()
 
@@ -124,15 +127,13 @@ class Check:
     def parked_environments_do_nothing(self) -> None:
         """Check that a parked environment ends no episode, and can be started again."""
         simulator = self.build(2)
-        episodes = [self.episode(0), None]
-        observation = simulator.reset(episodes)
+        simulator.reset([self.episode(0), None])
         for chunk in range(self.chunks() + 1):
-            result = simulator.step(self.actions(chunk, observation)[:2], [None, None])
+            result = simulator.step(self.actions(chunk, 2), [None, None])
             flags = result.terminated[1] or result.truncated[1] or 1 in result.ended
             assert not flags, "a parked environment reports the end of an episode"
             if chunk == self.chunks():
                 assert len(result.ended) == 0, "an environment parked by next_episodes reports the end of an episode"
-            observation = result.observation
         check_observation(self.spec, simulator.reset(self.episodes(5)[:2]), 2)
         simulator.close()
 
@@ -156,7 +157,7 @@ class Check:
         for chunk in range(self.chunks()):
             message = f"an episode differs with its environment's position or neighbours, after {chunk} chunks"
             assert_same(left, right.select([2]), message)
-            actions = self.actions(chunk, left)[:1]
+            actions = self.actions(chunk, 1)
             left = alone.step(actions, [self.episode(9)]).observation
             others = np.zeros((2, *actions.shape[1:]), np.float32)
             following = [self.episode(10), self.episode(11), self.episode(9)]
@@ -173,23 +174,25 @@ class Check:
     def snapshots_continue_exactly(self) -> None:
         """Check that a snapshot continues bit for bit, in the same simulator and in another one."""
         simulator, other = self.build(NUM_ENVS), self.build(NUM_ENVS)
-        observation = simulator.reset([*self.episodes(0)[:-1], None])
-        observation = simulator.step(self.actions(0, observation), self.episodes(1)).observation
+        operate = find_operator(simulator)
+        simulator.reset([*self.episodes(0)[:-1], None])
+        observation = simulator.step(self.actions(0, NUM_ENVS, operate), self.episodes(1)).observation
         saved = simulator.snapshot()
         for name, array in saved.items():
             plain = isinstance(array, np.ndarray) and array.dtype != object
             assert plain, f"snapshot '{name}' is no array of plain numbers"
         kept, in_hand = {name: array.copy() for name, array in saved.items()}, copy_observation(observation)
-        expected = [copy_observation(observation) for observation in self._continue(simulator, observation)]
+        chosen, expected = self._go_on(simulator, operate)
         assert_same(saved, kept, "a snapshot changes as the simulator goes on; return copies")
         for restored, where in ((other, "another simulator"), (simulator, "the same simulator")):
             observation = restored.restore(kept)
             running = list(range(NUM_ENVS - 1))
             message = f"restore in {where} returns another observation than the one in hand"
             assert_same(observation.select(running), in_hand.select(running), message)
-            for chunk, continued in enumerate(self._continue(restored, observation)):
-                message = f"{chunk + 1} chunks after a restore in {where}, the observation"
-                assert_same(continued.select(running), expected[chunk].select(running), message)
+            for chunk, actions in enumerate(chosen, start=1):
+                continued = restored.step(actions, self.episodes(1 + chunk)).observation
+                message = f"{chunk} chunks after a restore in {where}, the observation"
+                assert_same(continued.select(running), expected[chunk - 1].select(running), message)
             restored.close()
 
     def episode(self, number: int) -> Episode:
@@ -202,35 +205,35 @@ class Check:
         """Return a number of chunks that ends any episode."""
         return -(-self.spec.horizon // self.executed)
 
-    def actions(self, chunk: int, observation: Observation) -> Array:
-        """Return random actions within the limits; in odd environments the expert's, repeated over the chunk."""
+    def actions(self, chunk: int, rows: int, operate: Operator | None = None) -> Array:
+        """Return random actions within the limits [rows, H, A]; in odd rows the operator's, repeated over the chunk."""
         low, high = np.array(self.spec.action_low, np.float32), np.array(self.spec.action_high, np.float32)
         random = np.random.default_rng(chunk)
-        shape = (max(NUM_ENVS, len(observation)), self.executed, len(low))
-        actions = random.uniform(low, high, shape).astype(np.float32)[: len(observation)]
-        if self.expert is not None and len(observation) == NUM_ENVS:
-            actions[1::2] = self.expert(observation)[1::2, None]
+        shape = (max(NUM_ENVS, rows), self.executed, len(low))
+        actions = random.uniform(low, high, shape).astype(np.float32)[:rows]
+        if operate is not None:
+            actions[1::2] = call_operator(operate, rows, len(low))[1::2, None]
         return actions
 
     def _until_ended(self, following: Episode | None) -> StepResult:
         simulator = self.build(1)
-        observation = simulator.reset([self.episode(0)])
+        simulator.reset([self.episode(0)])
         for chunk in range(self.chunks()):
-            result = simulator.step(self.actions(chunk, observation)[:1], [following])
+            result = simulator.step(self.actions(chunk, 1), [following])
             check_result(self.spec, result, 1, self.executed)  # one environment, so that some chunks end nothing
-            observation = result.observation
             if len(result.ended):
                 simulator.close()
                 return result
         raise AssertionError(f"an episode did not end within its horizon of {self.spec.horizon} steps")
 
-    def _continue(self, simulator: Simulator, observation: Observation) -> list[Observation]:
-        observations = []
+    def _go_on(self, simulator: Simulator, operate: Operator | None) -> tuple[list[Array], list[Observation]]:
+        """Run as many chunks as an episode needs; return their actions, and copies of the observations after them."""
+        chosen, seen = list[Array](), list[Observation]()
         for chunk in range(1, self.chunks() + 1):
+            chosen.append(self.actions(chunk, NUM_ENVS, operate))
             following: Sequence[Episode | None] = self.episodes(1 + chunk)
-            observations.append(simulator.step(self.actions(chunk, observation), following).observation)
-            observation = observations[-1]
-        return observations
+            seen.append(copy_observation(simulator.step(chosen[-1], following).observation))
+        return chosen, seen
 
     def _collect(self, parts: int) -> Rollout:
         actor = RowwiseFakeActor(self.spec, self.executed)
@@ -279,32 +282,6 @@ def check_result(spec: SimulatorSpec, result: StepResult, rows: int, executed: i
     assert (result.source[unused] == Source.HOLD).all(), "source at j ≥ steps must be HOLD"
     if result.final_observation is not None:
         check_observation(spec, result.final_observation, len(result.ended))
-
-
-def check_termination_beats_truncation(build: Callable[[int, int], Simulator], expert: Expert) -> None:
-    """Check that an episode that succeeds on the last step of the horizon counts as terminated, not truncated."""
-    long = build(1, 10_000)
-    episode = EpisodeSampler(long.spec, run_seed=1).episode(0)
-    needed = _steps_to_success(long, episode, expert)
-    simulator = build(1, needed)
-    observation = simulator.reset([episode])
-    for _ in range(needed):
-        result = simulator.step(expert(observation)[:, None], [None])
-        observation = result.observation
-    assert result.terminated[0], f"success on the last of {needed} steps is not reported as terminated"
-    assert not result.truncated[0], "terminated and truncated at once: termination wins"
-    for each in (long, simulator):
-        each.close()
-
-
-def _steps_to_success(simulator: Simulator, episode: Episode, expert: Expert, most: int = 500) -> int:
-    observation = simulator.reset([episode])
-    for step in range(1, most + 1):
-        result = simulator.step(expert(observation)[:, None], [None])
-        if result.terminated[0]:
-            return step
-        observation = result.observation
-    raise AssertionError(f"the expert did not end an episode within {most} steps")
 
 
 def _used(result: StepResult) -> Array:

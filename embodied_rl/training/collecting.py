@@ -52,9 +52,11 @@ class Collecting:
     writers: Sequence[Writer]
 
     def close(self) -> None:
-        """Close the simulators."""
+        """Close the simulators and the writers."""
         for handle in self.handles:
             handle.close()
+        for writer in self.writers:
+            writer.close()
 
 
 def make_sampler(config: TrainConfig, kind: SimulatorKind, needs: Needs) -> EpisodeSampler:

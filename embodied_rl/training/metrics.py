@@ -1,7 +1,7 @@
 """The metrics of a training iteration: those that the seed determines, and measured times under `time/`."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -40,6 +40,7 @@ class CollectorReport:
         restarts, lost_episodes: of its processes, since the run began.
         memory: resident bytes of its process, and of the largest process of its simulators.
         memory_total: resident bytes of all its processes.
+        scores: counts of its writers, such as that of scores.
     """
 
     control_steps: int
@@ -50,6 +51,7 @@ class CollectorReport:
     memory_total: int
     finished: tuple[EpisodeRecord, ...]
     timeline: Timeline
+    scores: Mapping[str, float] = field(default_factory=dict)
 
     @staticmethod
     def of_rollout(collector: Collector, rollout: Rollout, policy_restarts: int = 0) -> "CollectorReport":
@@ -64,6 +66,7 @@ class CollectorReport:
             memory_total=main + sum(workers),
             finished=tuple(rollout.finished),
             timeline=collector.timeline,
+            scores=add_counts([writer.figures() for writer in collector.writers]),
         )
 
 
@@ -83,7 +86,14 @@ def join_reports(shares: Sequence[CollectorReport]) -> CollectorReport:
         memory_total=max(share.memory_total for share in shares),
         finished=tuple(list_finished(shares)),
         timeline=timeline,
+        scores=add_counts([share.scores for share in shares]),
     )
+
+
+def add_counts(parts: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """Add up the counts of several collectors, or of several rollouts."""
+    names = dict.fromkeys(name for part in parts for name in part)
+    return {name: sum(part.get(name, 0.0) for part in parts) for name in names}
 
 
 def list_finished(shares: Sequence[CollectorReport]) -> list[EpisodeRecord]:
@@ -169,3 +179,23 @@ def summarise_evaluation(results: list[EpisodeResult], spec: SimulatorSpec) -> d
         if outcomes:
             figures[f"eval/success/{family}"] = sum(outcomes) / len(outcomes)
     return figures
+
+
+def summarise_scores(counts: Mapping[str, float]) -> dict[str, float]:
+    """Compute the figures of an iteration from the counts of its collectors; return none where nothing was asked.
+
+    `reward/valid` is the share of requests with a valid score in time, `reward/held` that of potentials for which an
+    earlier one was held, `reward/progress` the mean valid score, `reward/down` the share of collectors whose scorer was
+    down at the end.
+    """
+    if not counts.get("collectors"):
+        return {}
+    asked, valid = counts["asked"], counts["valid"]
+    return {
+        "reward/asked": asked,
+        "reward/valid": valid / max(asked, 1.0),
+        "reward/held": counts["held"] / max(counts["settled"], 1.0),
+        "reward/progress": counts["progress"] / max(valid, 1.0),
+        "reward/down": counts["down"] / counts["collectors"],
+        "time/reward_wait": counts["waited"] / counts["collectors"],
+    }

@@ -9,6 +9,7 @@ from embodied_rl.assembly import build
 from embodied_rl.config.schema import PolicyNode, TrainConfig
 from embodied_rl.interfaces.algorithm import Algorithm, Needs
 from embodied_rl.interfaces.policy import Actor
+from embodied_rl.interfaces.sim import SimulatorSpec
 from embodied_rl.learning import checkpoint, sharded
 from embodied_rl.processes.allocator import keep_freed_memory
 from embodied_rl.processes.base import NodeShare, Runtime
@@ -19,6 +20,7 @@ from embodied_rl.runs.folder import RunFolder
 from embodied_rl.runtime import selection as runtimes
 from embodied_rl.simulators.kind import SimulatorKind, make_handles
 from embodied_rl.training.collecting import WriterFactory, make_collector, make_sampler
+from embodied_rl.training.scoring import make_scoring
 from embodied_rl.training.sources import Experience, OwnExperience, SharedExperience
 from embodied_rl.training.worker_pool import RolloutWork, RolloutWorkers
 
@@ -92,7 +94,9 @@ def assemble_parts(
     sharding = sharded.shard_network(actor.network, config.plan.learner, ranks)
     algorithm = method.build(actor, ranks, config.seed, config.train.iterations)
     segments = config.segments if config.mode == "stream" else 1
-    work = RolloutWork(method.needs, count_decisions(config, method.needs, kind, actor), segments, tuple(writers))
+    decisions = count_decisions(config, method.needs, kind.spec, actor)
+    scoring = make_scoring(config, kind.spec, method.needs, decisions, folder)
+    work = RolloutWork(method.needs, decisions, segments, (*scoring, *writers))
     envs = config.sim.num_envs // ranks.size
     kept = actor.keep_within(work.decisions * envs * segments, config.policy.cache_gigabytes * 1e9)
     evaluators = make_evaluators(config, kind, runtime, ranks)
@@ -118,11 +122,17 @@ def find_policy_node(config: TrainConfig, folder: RunFolder, resumed: checkpoint
     return replace(config.policy, checkpoint=str(folder.checkpoints / f"{resumed[0]:08d}" / build.POLICY))
 
 
-def count_decisions(config: TrainConfig, needs: Needs, kind: SimulatorKind, actor: Actor) -> int:
+def count_decisions(config: TrainConfig, needs: Needs, spec: SimulatorSpec, actor: Actor) -> int:
     """Return T, the decisions of a segment: for a method that needs whole episodes, those of the longest episode."""
     if needs.fresh_episodes:
-        return -(-kind.spec.horizon // actor.embodiment.executed)
+        return -(-spec.horizon // actor.embodiment.executed)
     return config.train.decisions // (config.segments if config.mode == "stream" else 1)
+
+
+def count_rollout_decisions(config: TrainConfig, needs: Needs, spec: SimulatorSpec, actor: Actor) -> int:
+    """Return T of a whole rollout, over all its segments."""
+    segments = config.segments if config.mode == "stream" else 1
+    return count_decisions(config, needs, spec, actor) * segments
 
 
 def make_evaluators(config: TrainConfig, kind: SimulatorKind, runtime: Runtime, ranks: Ranks) -> list[Handle]:

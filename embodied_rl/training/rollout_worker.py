@@ -177,9 +177,11 @@ class RolloutWorker:
         )
 
     def close(self) -> None:
-        """Close the simulators and the board's reader."""
+        """Close the simulators, the collector's writers and the board's reader."""
         for handle in self._handles:
             handle.close()
+        for writer in self._collector.writers:
+            writer.close()
         self._board.close()
 
     def _begin(self, beginning: WorkerStart) -> None:

@@ -121,6 +121,7 @@ class Trainer:
             **figures.measure_times(shares, ranks, resident, seconds, self.totals, cores=self._cores, inline=inline),
             **drawn_by,
             **figures.summarise_outcomes(finished, self.spec),
+            **figures.summarise_scores(figures.add_counts([share.scores for share in shares])),
         }
 
     def evaluate(self, episodes: int, purpose: Purpose) -> list[EpisodeResult]:

@@ -24,6 +24,8 @@ from embodied_rl_policies.layers import ExpertLayer, LastPrefixLayer, PrefixLaye
 
 PIXELS_PER_CELL = 4
 PATCH_GRID = 4
+MOST_LAYERS = 1000
+"""Far beyond any network; a module each takes minutes to make."""
 
 
 @dataclass(frozen=True)
@@ -56,6 +58,8 @@ class PocketConfig:
         for name in ("width", "layers", "heads", "horizon", "keypoints", "keypoint_tokens", "stem_channels", "hidden"):
             if getattr(self, name) < 1:
                 raise UserError(f"policy.{name}={getattr(self, name)} must be at least 1.")
+        if self.layers > MOST_LAYERS:
+            raise UserError(f"policy.layers={self.layers} must be at most {MOST_LAYERS}.")
         if self.width % 8 or self.width % self.heads:
             raise UserError(f"policy.width={self.width} must be a multiple of 8 and of policy.heads={self.heads}.")
         if self.stem_channels % 8:

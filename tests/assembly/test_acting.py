@@ -30,8 +30,8 @@ class Fragile(Tabletop):
         self._count("a step")
         return super().step(*args)
 
-    def expert(self) -> Any:
-        operator = super().expert()
+    def expert(self, faulty: bool = False) -> Any:
+        operator = super().expert(faulty)
 
         def act() -> Any:
             self._count("an action")

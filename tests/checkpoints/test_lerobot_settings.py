@@ -11,6 +11,8 @@ import torch
 
 pytest.importorskip("transformers")
 
+from embodied_rl.checkpoints import detection
+from embodied_rl.learning.checkpoint import CheckpointError
 from tests.support import pi_sizes as sizes
 from tests.support.building_checkpoints import FAMILIES, configuration, lerobot
 from tests.support.using_checkpoints import Attached, attach, attach_any, smolvla_folder, there_and_back, velocity
@@ -184,3 +186,12 @@ def test_periods_go_with_the_policy_and_only_to_who_has_them(tmp_path: Path, fam
     assert (said["min_period"], said["max_period"]) == (0.01, 2.0)
     with pytest.raises(ValueError, match=r"openpi has the periods 0\.004 to 4\.0 alone: give format=lerobot"):
         there_and_back(tmp_path / "folder", "openpi", (network, robot), family)
+
+
+@pytest.mark.parametrize("kind", [5, None, ["act"], True])
+def test_a_type_that_is_no_name_is_said_to_be_none(tmp_path: Path, kind: object) -> None:
+    folder = lerobot(tmp_path / "folder", "pi0", type=kind)
+    with pytest.raises(CheckpointError) as caught:
+        detection.read_checkpoint(folder)
+    written = json.dumps(kind)
+    assert f"{folder / 'config.json'}: type={written} should be the name of a policy" in str(caught.value)

@@ -1,7 +1,12 @@
 """What `--help` and `list` say comes from the dataclasses and the tables themselves."""
 
+import re
+
+import pytest
+
 from embodied_rl.cli.documentation import list_plugin_keys, list_schema_keys
-from embodied_rl.cli.table import COMMANDS
+from embodied_rl.cli.table import COMMANDS, Command
+from embodied_rl.cli.text import print_keys
 from embodied_rl.config import schema
 from embodied_rl.config.freeze import list_key_paths
 
@@ -63,3 +68,57 @@ def test_version(run) -> None:
     from embodied_rl import __version__
 
     assert run("--version")[1] == f"embodied-rl {__version__}\n"
+
+
+@pytest.mark.parametrize("command", COMMANDS.values(), ids=COMMANDS)
+def test_common_keys_exist(command: Command) -> None:
+    assert set(command.common) <= {key.name for key in list_schema_keys(command.schema)}
+
+
+def test_common_keys_come_alone_and_all_keys_on_demand(run) -> None:
+    _, short, _ = run("train", "--help")
+    _, long, _ = run("train", "--help-all")
+    assert "train.iterations=100" in short and "plan.call_timeout" not in short and "--help-all" in short
+    listed = set(re.findall(r"^  ([a-z_.]+)(?==| \(required\))", long, re.MULTILINE))
+    assert {key.name for key in list_schema_keys("TrainConfig")} <= listed
+
+
+def test_what_is_chosen_shows_its_own_keys_and_the_values_it_would_have(run) -> None:
+    _, out, _ = run("train", "sim=toy", "algo=toy", "sim.num_envs=3", "--help")
+    assert "keys of sim.name=toy" in out and "keys of algo.name=toy" in out and "keys of policy" not in out
+    assert "sim.gravity=1.5 " in out, "of the file that was chosen, not of the class"
+    assert "sim.num_envs=3 " in out
+    assert "algo.lr=" in out and "Learning rate." in out and "sim=toy " in out and "toy_run" in out
+    assert "keys of" not in run("train", "--help")[1]
+
+
+def test_defaults_of_the_command_are_shown_not_those_of_the_schema(run) -> None:
+    _, out, _ = run("train", "--help")
+    assert "plan.allocation=auto" in out and "policy.checkpoint=asset:tabletop_base.safetensors" in out
+
+
+def test_help_names_a_mistake_in_what_was_chosen(run) -> None:
+    code, out, err = run("train", "algo=grp", "--help")
+    assert code == 2 and not out and "Did you mean 'grpo'?" in err
+
+
+@pytest.mark.parametrize("width", [80, 120])
+@pytest.mark.parametrize("words", [["--help"], ["list"], *([name, "--help-all"] for name in COMMANDS)], ids=" ".join)
+def test_help_is_wrapped_once_to_the_width(run, monkeypatch: pytest.MonkeyPatch, words: list[str], width: int) -> None:
+    monkeypatch.setenv("COLUMNS", str(width))
+    _, out, _ = run(*words)
+    lines = out.splitlines()
+    examples = [f"  embodied-rl {words[0]} {each}" for each in getattr(COMMANDS.get(words[0]), "examples", ())]
+    assert not [line for line in lines if len(line) > width and line not in examples]
+    assert not [line for line in lines if line != line.rstrip()]
+
+
+def test_a_long_key_has_its_meaning_below(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    print_keys([("a=1", "one two"), ("a.very.long.key.with.its=long_value", "three four five")])
+    assert capsys.readouterr().out.splitlines() == [
+        "  a=1" + " " * 29 + "one",
+        " " * 34 + "two",
+        "  a.very.long.key.with.its=long_value",
+        *(" " * 34 + word for word in ("three", "four", "five")),
+    ]

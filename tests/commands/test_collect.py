@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,9 +12,11 @@ import pytest
 from embodied_rl.actors.scripted import RandomPolicy
 from embodied_rl.commands import collect
 from embodied_rl.commands.collect import AT_ONCE, run
+from embodied_rl.config.checks import validate_config
 from embodied_rl.config.schema import CollectConfig, SimNode
 from embodied_rl.datasets.lerobot.dataset_reader import LeRobotDataset
 from embodied_rl.datasets.lerobot.info import DatasetError
+from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.policy import Decision, NoiseKeys
 from embodied_rl.interfaces.sim import Array, Episode, Observation
 from embodied_rl.rollout.episode_sampler import derive_episode_seed
@@ -77,6 +80,28 @@ def test_a_dataset_holds_what_the_files_hold(tmp_path, capsys) -> None:
         assert episode.tasks == (lines[episode.index]["instruction"],)
         error = samples.observation.images["front"].astype(int) - file["images/front"]
         assert abs(error).mean() < 12  # half the colours of an 8 x 8 picture are lost to any video
+
+
+def test_lossless_pictures_are_those_of_the_simulator(tmp_path) -> None:
+    """To the bit, where a video is not."""
+    pytest.importorskip("av")
+    _, files = collected(tmp_path / "npz", "random", episodes=2)
+    sim, settings = SimNode("tabletop", options=OPTIONS), {"policy": "random", "episodes": 2, "format": "lerobot"}
+    run(CollectConfig(sim, images="png", out=str(tmp_path / "png"), **settings))
+    dataset = LeRobotDataset(tmp_path / "png")
+    pictures = {name: kind for name, kind in dataset.info.features.items() if name.startswith("observation.images.")}
+    assert pictures and {kind.dtype for kind in pictures.values()} == {"image"}
+    assert not list((tmp_path / "png").rglob("*.mp4"))
+    for episode, file in zip(dataset.episodes, files, strict=True):
+        samples = dataset.read(range(episode.start, episode.stop))
+        np.testing.assert_array_equal(samples.observation.images["front"], file["images/front"])
+
+
+def test_pictures_of_files_have_no_encoding_to_choose() -> None:
+    config = CollectConfig(SimNode("tabletop", options=OPTIONS), images="png")
+    with pytest.raises(UserError, match="images=png is for format=lerobot; npz files hold pictures as they are"):
+        validate_config(config)
+    validate_config(replace(config, format="lerobot"))
 
 
 def test_a_dataset_is_not_collected_into_twice(tmp_path) -> None:

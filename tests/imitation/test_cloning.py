@@ -135,7 +135,7 @@ def test_localising_then_cloning() -> None:
     sft.clone(inputs, actions)
     assert not changed(backbone, before) & seeing
     assert cloning_error(backbone, inputs, actions) < min(0.2, 0.4 * error)
-    steps = [("localise", 200), *(("clone", step) for step in range(200, 1001, 200))]
+    steps = [("localise", 200), ("localise", 300), *(("clone", step) for step in range(200, 1001, 200))]
     assert [(stage, step) for stage, step, _ in reports] == steps
 
 

@@ -9,12 +9,12 @@ from torch import Tensor
 
 pytest.importorskip("transformers")
 
-from embodied_rl.benchmarks import networks, update_memory
+from embodied_rl.benchmarks import networks
 from embodied_rl.benchmarks.networks import TINY
-from embodied_rl.benchmarks.update_memory import UpdateMemory, count_update
-from embodied_rl.learning import memory_budget
+from embodied_rl.learning import memory_budget, update_memory
 from embodied_rl.learning.memory_budget import LiveBytes, measure_peak
 from embodied_rl.learning.optimiser import Optimiser
+from embodied_rl.learning.update_memory import UpdateMemory, count_update
 from embodied_rl.ranks.collective import Ranks
 
 ROWS = 24

@@ -4,10 +4,16 @@
     python lerobot_pi.py keys pi0 golden/keys_pi0_lerobot.json       # what its full-size checkpoints hold
     python lerobot_pi.py checkpoint pi0 FOLDER                       # a small checkpoint, written by lerobot
     python lerobot_pi.py load pi0 FOLDER                             # does lerobot take a checkpoint of ours?
+    python lerobot_pi.py adapter pi0 FOLDER MERGED                   # adapters of ours on their base, and merged by us
     python lerobot_pi.py time pi0                                    # seconds of its sampling loop, one thread
 
 PYTHONPATH names the checkout: weights and inputs come from `recipe`, `pi_sizes` and `pi_inputs` of `support`.
-Made with lerobot 0.6.2 (commit 7427f31) and transformers 5.5.4.
+Made with lerobot 0.6.2 (commit 7427f31) and transformers 5.5.4; `load` runs with 0.6.1, too, in an environment such as
+
+    python3.12 -m venv oracle && oracle/bin/pip install torch==2.13.0
+    oracle/bin/pip install --no-deps lerobot==0.6.1 torchvision==0.28.0 opencv-python-headless==4.12.0.88
+    oracle/bin/pip install torch==2.13.0 transformers==5.5.4 'numpy<2.3' 'draccus<0.12' 'huggingface-hub<2' \\
+        'gymnasium>=1.1.1' einops termcolor 'packaging<26' pillow tqdm requests safetensors peft==0.21.2
 """
 
 # pyright: reportMissingImports=false
@@ -21,14 +27,17 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from importlib.metadata import version
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 from unittest.mock import patch
 
 import torch
 from lerobot.configs import FeatureType, PolicyFeature
+from lerobot.configs.policies import PreTrainedConfig
 from lerobot.policies.factory import make_pre_post_processors
 from lerobot.processor import tokenizer_processor
+from peft import PeftConfig, PeftModel
 from safetensors.torch import save_file
 from torch import Tensor
 from transformers import PreTrainedTokenizerFast
@@ -39,6 +48,7 @@ from tests.support.pi_inputs import chunk, observation
 from tests.support.tiny_tokenizer import SPECIAL, tiny_tokenizer
 
 LAYER = 1
+HUB_NAME = "google/paligemma-3b-pt-224"
 
 
 # lerobot's classes
@@ -105,12 +115,27 @@ def filled(family: str, **changes: Any) -> Any:
 def processors(config: Any, folder: str | None = None) -> tuple[Any, Any]:
     """lerobot's pipelines before and after the policy: new ones with the recipe's statistics, or a checkpoint's."""
     if folder:
-        return make_pre_post_processors(config, pretrained_path=folder)
+        with patch.object(tokenizer_processor.AutoTokenizer, "from_pretrained", _without_hub(folder)):
+            return make_pre_post_processors(config, pretrained_path=folder, **_for_older_versions(folder))
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=tiny_tokenizer(), **SPECIAL)
     dims = {"observation.state": ("state", sizes.STATE_DIM), "action": ("action", sizes.ACTION_DIM)}
     stats = {key: sizes.statistics(*arguments) for key, arguments in dims.items()}
     with patch.object(tokenizer_processor.AutoTokenizer, "from_pretrained", lambda name: tokenizer):
         return make_pre_post_processors(config, dataset_stats=stats)
+
+
+def _without_hub(folder: str) -> Callable[[str], Any]:
+    """transformers' loader, where the hub's PaliGemma has the tokenizer in the folder."""
+    original = tokenizer_processor.AutoTokenizer.from_pretrained
+    return lambda name: original(f"{folder}/tokenizer" if name == HUB_NAME else name)
+
+
+def _for_older_versions(folder: str) -> dict[str, Any]:
+    """What `embodied-rl export` says to give lerobot before 0.6.2 where the folder names no tokenizer on the hub."""
+    step = tokenizer_processor.TokenizerProcessorStep
+    if hasattr(step, "save_artifacts") or HUB_NAME in Path(folder, "policy_preprocessor.json").read_text():
+        return {}
+    return {"preprocessor_overrides": {"tokenizer_processor": {"tokenizer_name": f"{folder}/tokenizer"}}}
 
 
 # What they compute
@@ -247,6 +272,22 @@ def _recorder(found: dict[str, Any]) -> Callable[..., Any]:
     return recorded
 
 
+def adapter(family: str, folder: str, merged: str) -> None:
+    """Differences of lerobot's actions with our adapters, loaded as its factory does, to ours merged, and the base."""
+    config = PreTrainedConfig.from_pretrained(folder)
+    assert config.use_peft, "lerobot takes the folder for a whole checkpoint"
+    settings = PeftConfig.from_pretrained(folder)
+    with small(family), torch.no_grad():
+        base = policy_class(family).from_pretrained(settings.base_model_name_or_path, config=config)
+        whole = policy_class(family).from_pretrained(merged).eval()
+        pipelines = processors(whole.config, folder)
+        plain = answers(base.eval(), *pipelines)["actions"]
+        on_base = PeftModel.from_pretrained(base, folder, config=settings).eval()
+        found, expected = (answers(policy, *pipelines)["actions"] for policy in (on_base, whole))
+    gaps = {"to_merged": found - expected, "to_base": found - plain, "largest": found}
+    print(json.dumps({name: float(gap.abs().max()) for name, gap in gaps.items()} | made_by()))
+
+
 def measure(family: str) -> None:
     """Seconds of lerobot's own `sample_actions`, network and inputs as in `golden`, one thread: medians of 20 calls."""
     torch.set_num_threads(1)
@@ -268,7 +309,14 @@ def _seconds(work: Callable[[], object]) -> tuple[float, float]:
     return time.perf_counter() - wall, time.process_time() - cpu
 
 
-COMMANDS = {"golden": golden, "keys": write_keys, "checkpoint": checkpoint, "load": load, "time": measure}
+COMMANDS = {
+    "golden": golden,
+    "keys": write_keys,
+    "checkpoint": checkpoint,
+    "load": load,
+    "adapter": adapter,
+    "time": measure,
+}
 
 if __name__ == "__main__":
     COMMANDS[sys.argv[1]](*sys.argv[2:])

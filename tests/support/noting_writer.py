@@ -9,9 +9,10 @@ from torch import Tensor
 
 from embodied_rl.interfaces.policy import Decision, NoiseKeys
 from embodied_rl.interfaces.sim import Array, Episode, Observation, SimulatorSpec, StepResult
+from embodied_rl.rollout.writer import Writer
 
 
-class NotingWriter:
+class NotingWriter(Writer):
     """One line a call, in `<folder>/<number of the collector>.jsonl`."""
 
     final_pictures = True

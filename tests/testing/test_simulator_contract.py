@@ -2,10 +2,12 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 
+from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.sim import Array, Observation, Source, StepResult
 from embodied_rl.testing.contract import check_simulator
 from embodied_rl.testing.fakes import FakeSimulator
@@ -13,14 +15,20 @@ from embodied_rl.testing.fakes import FakeSimulator
 CONFIG = FakeSimulator.Config(horizon=8)
 
 
-def expert(observation: Observation) -> Array:
-    return np.array([[1.0 if "right" in text else -1.0, 0.0] for text in observation.instruction], np.float32)
+def operated(kind: type[FakeSimulator]) -> type[FakeSimulator]:
+    """The same simulator with an operator that goes where the task says."""
+
+    class Operated(kind):
+        def expert(self, faulty: bool = False) -> Callable[[], Array]:
+            return lambda: np.column_stack([self._direction(), np.zeros(self.num_envs, np.float32)])
+
+    return Operated
 
 
 def check(kind: type[FakeSimulator]) -> None:
+    kind = kind if hasattr(kind, "expert") else operated(kind)
     check_simulator(
         lambda rows: kind(rows, CONFIG),
-        expert=expert,
         build_with_horizon=lambda rows, horizon: kind(rows, replace(CONFIG, horizon=horizon)),
     )
 
@@ -169,6 +177,18 @@ class Clipping(FakeSimulator):
         return super().step(actions, next_episodes)
 
 
+def operator_with(change: Callable[[Array], object]) -> type[FakeSimulator]:
+    """A simulator whose operator's actions are changed afterwards."""
+
+    class Broken(operated(FakeSimulator)):
+        def expert(self, faulty: bool = False) -> Callable[[], Any]:
+            operate: Any = super()
+            operate = operate.expert()
+            return lambda: change(operate())
+
+    return Broken
+
+
 BROKEN = [
     (spec_with(words=("go", "left")), r"'go right' has words that spec.words lacks: \['right'\]"),
     (spec_with(privileged_names=()), "privileged state and its names disagree"),
@@ -201,6 +221,11 @@ BROKEN = [
     (Unparkable, "parked"),
     (Unclipped, "exceed the limits"),
     (Clipping, "changes the actions it is given"),
+    (operator_with(lambda actions: actions.tolist()), "must return an array, got list"),
+    (operator_with(lambda actions: actions.astype(np.float64)), "must be float32, got float64"),
+    (operator_with(lambda actions: actions[:, None]), r"must have shape \(4, 2\), got \(4, 1, 2\)"),
+    (operator_with(lambda actions: actions * np.float32(np.nan)), "the operator's actions are not finite"),
+    (operator_with(lambda actions: actions * 0), "did not end an episode within 500 steps"),
 ]
 
 
@@ -208,6 +233,34 @@ BROKEN = [
 def test_broken_simulators_are_caught(kind: type[FakeSimulator], message: str) -> None:
     with pytest.raises(AssertionError, match=message):
         check(kind)
+
+
+def test_a_horizon_to_succeed_at_without_an_operator_is_refused() -> None:
+    """Nothing is left out silently."""
+    build = lambda rows, horizon: FakeSimulator(rows, replace(CONFIG, horizon=horizon))  # noqa: E731
+    with pytest.raises(AssertionError, match="`expert` is missing"):
+        check_simulator(lambda rows: FakeSimulator(rows, CONFIG), build_with_horizon=build)
+
+
+def test_settings_without_an_operator_pass() -> None:
+    """As of a package that knows an operator for some of its tasks alone."""
+
+    class Sometimes(FakeSimulator):
+        def expert(self, faulty: bool = False) -> Callable[[], Array]:
+            raise UserError("there is none for this task")
+
+    check_simulator(lambda rows: Sometimes(rows, CONFIG))
+
+
+def test_an_operator_may_remember_what_it_did() -> None:
+    """A restored simulator is given the same actions, not asked for new ones."""
+
+    class Planning(FakeSimulator):
+        def expert(self, faulty: bool = False) -> Callable[[], Array]:
+            plan = np.random.default_rng(0)
+            return lambda: plan.uniform(-1, 1, (self.num_envs, 2)).astype(np.float32)
+
+    check_simulator(lambda rows: Planning(rows, CONFIG))
 
 
 def test_rows_that_know_of_each_other_are_caught() -> None:

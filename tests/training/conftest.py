@@ -9,6 +9,7 @@ import torch
 
 from embodied_rl.cli.main import main
 from embodied_rl.config import plugins
+from tests.support.example import lay_out
 from tests.support.running import SMALL, TABLETOP, complete, with_plan
 
 PLUGIN = """
@@ -48,6 +49,16 @@ def plugin(plugin_path: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """The simulator "reaching", installed for this process and its children."""
     monkeypatch.setenv("PYTHONPATH", plugin_path)
     monkeypatch.syspath_prepend(plugin_path.split(os.pathsep)[0])
+    plugins.list_plugins.cache_clear()
+    yield
+    plugins.list_plugins.cache_clear()
+
+
+@pytest.fixture
+def example(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The example distribution of docs/, installed for this process."""
+    for folder in lay_out(tmp_path / "site"):
+        monkeypatch.syspath_prepend(folder)
     plugins.list_plugins.cache_clear()
     yield
     plugins.list_plugins.cache_clear()

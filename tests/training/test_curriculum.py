@@ -8,60 +8,7 @@ import numpy as np
 import pytest
 from safetensors.torch import load_file
 
-from embodied_rl.config import plugins
 from tests.support.running import REACHING, SMALL, complete, figures
-
-MODULE = '''
-"""A curriculum."""
-
-from dataclasses import dataclass
-
-import numpy as np
-
-from embodied_rl.interfaces.curriculum import Curriculum
-
-CURRICULA = {"hardest": "hardest:Hardest"}
-
-
-@dataclass(frozen=True)
-class HardestConfig:
-    start: float = 1.0
-    """Failures that are assumed at first."""
-
-
-class Hardest(Curriculum):
-    """Tasks by how often they failed."""
-
-    Config = HardestConfig
-
-    def __init__(self, config, spec):
-        self.failures = np.full(len(spec.tasks), config.start)
-
-    def weights(self):
-        return self.failures
-
-    def update(self, finished):
-        for record in finished:
-            self.failures[record.task] += not record.success_once
-
-    def state(self):
-        return {"failures": self.failures.copy()}
-
-    def load(self, state):
-        self.failures[:] = state["failures"]
-'''
-
-
-@pytest.fixture
-def hardest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An installed distribution that offers the curriculum "hardest"."""
-    info = tmp_path / "site" / "hardest-1.0.dist-info"
-    info.mkdir(parents=True)
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: hardest\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text("[embodied_rl.curricula]\nhardest = hardest:CURRICULA\n")
-    (tmp_path / "site" / "hardest.py").write_text(MODULE)
-    monkeypatch.syspath_prepend(str(tmp_path / "site"))
-    plugins.list_plugins.cache_clear()
 
 
 def saved(run: Path) -> dict[str, np.ndarray]:
@@ -70,9 +17,9 @@ def saved(run: Path) -> dict[str, np.ndarray]:
     return {name: tensor.numpy() for name, tensor in load_file(folder / "tensors.safetensors").items()}
 
 
-def test_another_packages_curriculum_is_one_file(typed: Callable[..., Any], hardest: None, tmp_path: Path) -> None:
+def test_another_packages_curriculum_is_one_file(example: None, typed: Callable[..., Any], tmp_path: Path) -> None:
     settings = (*SMALL, *REACHING, "plan.ranks=1", "curriculum.name=hardest")
-    assert "Failures that are assumed at first." in typed("list", "curricula", "hardest")[1]
+    assert "failures of each task that are assumed at first." in typed("list", "curricula", "hardest")[1]
     code, _, err = typed("train", *settings, "curriculum.strat=2", "--dry-run")
     assert code == 2 and "unknown key 'curriculum.strat'. Did you mean 'curriculum.start'?" in err
     code, _, err = typed("train", *settings, "curriculum.start=0", "--dry-run")

@@ -274,7 +274,10 @@ def test_what_a_worker_raises_is_raised_here(crew: Crew) -> None:
 
 def test_what_a_worker_raised_ahead_of_the_learner_is_raised_with_the_next_rollout(crew: Crew) -> None:
     crew.failures[1].add(1)
+    crew.gates[1].clear()
     crew.offer(0)
+    crew.settle(0, 2)  # the other part of rollout 0 is there, before anything fails
+    crew.gates[1].set()
     crew.dispatcher.take(0)
     crew.dispatcher._thread.join(10.0)
     crew.offer(1)

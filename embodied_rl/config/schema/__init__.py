@@ -1,7 +1,8 @@
 """The schema of the configuration: frozen dataclasses with defaults and one line of documentation per key.
 
-Simulators, policies, algorithms and curricula are plug-ins: their node holds a `name`, the keys that all plug-ins of
-the kind share, and, in `options`, the plug-in's own keys, which are checked against its `Config` when it is found.
+Simulators, policies, algorithms, curricula and scorers are plug-ins: their node holds a `name`, the keys that all
+plug-ins of the kind share, and, in `options`, the plug-in's own keys, which are checked against its `Config` when it
+is found.
 """
 
 from embodied_rl.config.schema.commands import (
@@ -31,6 +32,7 @@ from embodied_rl.config.schema.nodes import (
     LoraNode,
     Plan,
     PolicyNode,
+    RewardNode,
     RunConfig,
     SamplerNode,
     SimChange,

@@ -5,6 +5,7 @@ from typing import Literal
 
 from embodied_rl.config.freeze import at_least
 from embodied_rl.config.schema.nodes import (
+    MOST_EPISODES,
     AlgoNode,
     BenchmarkNode,
     CheckpointConfig,
@@ -12,6 +13,7 @@ from embodied_rl.config.schema.nodes import (
     Logger,
     Plan,
     PolicyNode,
+    RewardNode,
     RunConfig,
     SimChange,
     SimNode,
@@ -32,6 +34,8 @@ class TrainConfig:
     """The algorithm."""
     curriculum: CurriculumNode = field(default_factory=CurriculumNode)
     """Which tasks are drawn."""
+    reward: RewardNode = field(default_factory=RewardNode)
+    """Who judges progress, beside the simulator's reward."""
     seed: int = at_least(0, 0, at_most=LAST_SEED)
     """Fixes every random choice of the run."""
     resume: str | None = None
@@ -96,7 +100,7 @@ class EvalConfig:
     """What is other than in the checkpoint's simulator, or the benchmark's."""
     seed: int = at_least(0, 0, at_most=LAST_SEED)
     """Fixes the drawn episodes and the policy's noise."""
-    episodes: int | None = at_least(1, None)
+    episodes: int | None = at_least(1, None, at_most=MOST_EPISODES)
     """Episodes in all, spread evenly over families, then tasks; null takes 512, or the whole benchmark. Fewer than the
     whole are no longer that benchmark, and the report says so."""
     split: str = "eval"
@@ -144,7 +148,7 @@ class SftConfig:
     """Fixes every random choice."""
     run: RunConfig = field(default_factory=RunConfig)
     """Where the run lives."""
-    eval_episodes: int = at_least(1, 512)
+    eval_episodes: int = at_least(1, 512, at_most=MOST_EPISODES)
     """Episodes of the evaluation at the end."""
     export: str | None = None
     """File that also receives the weights in half precision; null writes none."""
@@ -166,8 +170,10 @@ class ImportConfig:
 class ExportConfig:
     checkpoint: str
     """What to export: a run folder, or a policy file."""
-    format: Literal["lerobot", "openpi"] = "lerobot"
-    """Whose checkpoint it becomes."""
+    format: Literal["lerobot", "openpi", "peft"] = "lerobot"
+    """Whose checkpoint it becomes; peft: the adapters of policy.train=lora alone, for the checkpoint `base`."""
+    base: str | None = None
+    """For format=peft, what the adapters were trained on: a folder of lerobot's, or its name on the hub."""
     dtype: Literal["source", "float32"] = "source"
     """Type of the tensors: as in the checkpoint the policy came from, which rounds what was learned; or float32."""
     out: str | None = None
@@ -188,7 +194,7 @@ class CollectConfig:
     """Who acts: expert, random, a run folder, a checkpoint file, or asset:<name>."""
     seed: int = at_least(0, 0, at_most=LAST_SEED)
     """Fixes the episodes and every random choice."""
-    episodes: int = at_least(1, 100)
+    episodes: int = at_least(1, 100, at_most=MOST_EPISODES)
     """Episodes to collect."""
     split: str = "train"
     """Conditions the episodes are drawn from."""
@@ -198,6 +204,9 @@ class CollectConfig:
     """Folder the episodes are written to."""
     format: Literal["npz", "lerobot"] = "npz"
     """npz: one file an episode; lerobot: a LeRobotDataset v3.0, which needs the extra embodied-rl[lerobot]."""
+    images: Literal["video", "png"] = "video"
+    """Pictures of format=lerobot: video loses detail and colour; png loses nothing and takes more space. npz files hold
+    pictures as they are."""
     plan: Plan = field(default_factory=Plan)
     """Which process does what."""
 

@@ -6,6 +6,9 @@ from typing import Any, ClassVar, Literal
 from embodied_rl.config.freeze import at_least, take_other_keys
 from embodied_rl.interfaces.sim import trusted_setting
 
+MOST_EPISODES = 1_000_000
+"""Episodes of one command at most: more would take longer than any run, and tell nothing more."""
+
 
 @dataclass(frozen=True)
 class RunConfig:
@@ -135,7 +138,7 @@ class PolicyNode:
 class SamplerNode:
     name: Literal["flow_sde", "flow_noise"] = "flow_sde"
     """Where exploration comes from: a stochastic differential equation, or a learned noise head."""
-    denoise_steps: int = at_least(1, 4)
+    denoise_steps: int = at_least(1, 4, at_most=1000)
     """K, steps that integrate the flow."""
     noise_level: float = at_least(0.0, 0.8)
     """Flow-SDE: a, strength of the injected noise."""
@@ -170,6 +173,35 @@ class CurriculumNode:
 
 
 @dataclass(frozen=True)
+class RewardNode:
+    kind: ClassVar[str] = "scorers"
+    name: str | None = None
+    """Scorer that judges progress beside the simulator's reward; `embodied-rl list rewards` shows them. Null: none."""
+    mode: Literal["audit", "late", "sync"] = "late"
+    """audit: scores are logged and change nothing. late: they are asked for while simulators run, and what came in time
+    shapes the reward when advantages are computed. sync: wait for them after each decision, to compare."""
+    weight: float = at_least(0.0, 0.5)
+    """The potential is so many times the score; shaping by a potential does not change which policy is optimal."""
+    every: int = at_least(1, 1)
+    """Ask at each so many decisions of an episode; between them the last score is held."""
+    confidence: float = at_least(0.0, 0.0, at_most=1.0)
+    """Scores of less confidence count as missing."""
+    deadline: float = at_least(0.0, 2.0)
+    """Seconds to wait for scores at the end of a rollout, at most."""
+    wait_share: float | None = at_least(0.0, 0.02)
+    """This share of the time that a rollout took to wait at its end, at most; null waits for all scores, until the
+    deadline."""
+    timeout: float = at_least(0.01, 10.0)
+    """Seconds in which the scorer must answer a request."""
+    in_flight: int = at_least(1, 32)
+    """Requests at once, over all processes of the run."""
+    on_down: Literal["continue", "abort"] = "continue"
+    """When the scorer cannot be reached: continue without it, and say so; or end the run."""
+    options: dict[str, Any] = take_other_keys()
+    """The scorer's own keys."""
+
+
+@dataclass(frozen=True)
 class TrainLoop:
     iterations: int = at_least(1, 100)
     """Rollouts, each followed by one update."""
@@ -180,9 +212,9 @@ class TrainLoop:
     part of the task and the critic sees a clock."""
     eval_every: int = at_least(0, 25)
     """Iterations between evaluations while training; 0 evaluates only at the end."""
-    eval_episodes: int = at_least(1, 256)
+    eval_episodes: int = at_least(1, 256, at_most=MOST_EPISODES)
     """Episodes of an evaluation while training."""
-    final_episodes: int = at_least(1, 512)
+    final_episodes: int = at_least(1, 512, at_most=MOST_EPISODES)
     """Episodes of the evaluation before and after training, on seeds of their own."""
 
 

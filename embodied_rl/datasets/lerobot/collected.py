@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from embodied_rl.datasets.lerobot.dataset_writer import DatasetWriter
 from embodied_rl.datasets.lerobot.info import (
@@ -21,15 +21,17 @@ from embodied_rl.datasets.record import Record
 from embodied_rl.interfaces.sim import SimulatorSpec
 
 
-def make_dataset(folder: Path, spec: SimulatorSpec, robot_type: str) -> DatasetWriter:
-    """Create a dataset for a simulator's episodes, with one frame per control step.
+def make_dataset(
+    folder: Path, spec: SimulatorSpec, robot_type: str, images: Literal["video", "png"] = "video"
+) -> DatasetWriter:
+    """Create a dataset for a simulator's episodes, with one frame per control step; `images`: see `info.make_features`.
 
     Raises:
         DatasetError: the folder already holds a dataset, so that episodes could be stored twice.
     """
     if (folder / INFO).exists():
         raise DatasetError(f"out: {folder} holds a dataset already. Set out to another folder.")
-    return DatasetWriter(folder, make_features(spec), spec.control_hz, robot_type)
+    return DatasetWriter(folder, make_features(spec, images), spec.control_hz, robot_type)
 
 
 def write_episode(writer: DatasetWriter, record: Record) -> int:

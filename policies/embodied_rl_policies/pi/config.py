@@ -7,6 +7,9 @@ from embodied_rl.interfaces.errors import UserError
 MIN_PERIOD, MAX_PERIOD = 4e-3, 4.0
 """Of the published checkpoints, and the only ones that openpi knows."""
 
+MOST_LAYERS = 1000
+"""Far beyond any network; a module each takes minutes to make."""
+
 
 @dataclass(frozen=True)
 class PiConfig:
@@ -65,6 +68,9 @@ class PiConfig:
             value = getattr(self, entry.name)
             if isinstance(value, int) and not isinstance(value, bool) and value < 1:
                 raise UserError(f"policy.{entry.name}={value} must be at least 1.")
+        for name, layers in {"layers": self.layers, "vision_layers": self.vision_layers}.items():
+            if layers > MOST_LAYERS:
+                raise UserError(f"policy.{name}={layers} must be at most {MOST_LAYERS}.")
         if self.head_dim % 2:
             raise UserError(f"policy.head_dim={self.head_dim} must be even: rotary positions turn pairs.")
         if self.expert_width % 2:

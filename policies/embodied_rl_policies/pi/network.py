@@ -39,6 +39,8 @@ class Pi(ForeignCheckpoint, FlowBackbone):
     """The prefix and the common part of the action expert; `Pi0` and `Pi05` define the expert's tokens."""
 
     CAN_BE_EMPTY = True
+    HUB_TOKENIZER = "google/paligemma-3b-pt-224"
+    HUB_TOKENS: ClassVar[Mapping[str, int]] = {"<pad>": 0, "<bos>": 2, "<loc0000>": 256_000, "<seg127>": 257_151}
     CHECKPOINT_NAMES: ClassVar[Mapping[str, tuple[str, ...]]] = {
         "vision.": (f"{PALIGEMMA}vision_tower.vision_model.", f"{PALIGEMMA}vision_tower."),
         "projector.": (f"{PALIGEMMA}multi_modal_projector.",),

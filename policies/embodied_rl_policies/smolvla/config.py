@@ -6,6 +6,9 @@ from embodied_rl.interfaces.errors import UserError
 
 MAY_BE_ZERO = ("self_attention_every", "fake_image_token", "global_image_token")
 
+MOST_LAYERS = 1000
+"""Far beyond any network; a module each takes minutes to make."""
+
 
 @dataclass(frozen=True)
 class SmolVLAConfig:
@@ -91,6 +94,9 @@ class SmolVLAConfig:
             raise UserError(
                 f"policy.heads={self.heads} must be a multiple of policy.key_value_heads={self.key_value_heads}."
             )
+        for name, layers in {"layers": self.layers, "vision_layers": self.vision_layers}.items():
+            if layers > MOST_LAYERS:
+                raise UserError(f"policy.{name}={layers} must be at most {MOST_LAYERS}.")
         if self.head_dim % 2:
             raise UserError(f"policy.head_dim={self.head_dim} must be even: rotary positions turn pairs.")
         if self.expert_width % 2:

@@ -35,6 +35,8 @@ class TabletopConfig:
     """standard deviation added to the state, in metres."""
     image_noise: float = 0.0
     """standard deviation added to pixels, in 0…255."""
+    progress: bool = False
+    """report how far each task has come, for experiments with rewards."""
 
     def __post_init__(self) -> None:
         least, most = self.inference_delay
@@ -63,5 +65,5 @@ def spec_of(config: TabletopConfig) -> SimulatorSpec:
             "to_target_x", "to_target_y", "to_target_z", "goal_x", "goal_y", "to_goal_x", "to_goal_y",
             *others, *(f"is_{family}" for family in FAMILIES), "clock",
         ),
-        can_snapshot=True,
+        can_snapshot=True, reports_progress=config.progress,
     )  # fmt: skip

@@ -14,6 +14,7 @@ from embodied_rl_sims.tabletop.goals import Goals
 from embodied_rl_sims.tabletop.layout import SPLITS, Layout, draw_layout
 from embodied_rl_sims.tabletop.observation import Privileged, Truth, add_noise
 from embodied_rl_sims.tabletop.opengl import OpenGL
+from embodied_rl_sims.tabletop.progress import Progress
 from embodied_rl_sims.tabletop.settings import LAG, WORKSPACE_HIGH, WORKSPACE_LOW, TabletopConfig, spec_of
 
 _CAMERA = "front"
@@ -37,6 +38,7 @@ class Tabletop:
         self.config, self.num_envs, self.spec = config, num_envs, spec_of(config)
         self._bodies = self._build_bodies()
         self._goals, self._privileged = Goals(num_envs), Privileged(num_envs)
+        self._progress = Progress(num_envs) if config.progress else None
         model = self._bodies.model
         self._camera = RayCamera(model, _CAMERA, config.image_size, config.image_size)
         self._colours = np.repeat((model.geom_rgba[None, :, :3] * 255).astype(np.float32), num_envs, axis=0)
@@ -80,7 +82,8 @@ class Tabletop:
         return result
 
     def snapshot(self) -> dict[str, Array]:
-        return {
+        progress = {} if self._progress is None else {"progress": self._progress.start.copy()}
+        return progress | {
             "physics": self._bodies.save(),
             "command": self._command.copy(),
             "clock": self._clock.copy(),
@@ -96,6 +99,8 @@ class Tabletop:
             self._goals.move(row, self._bodies.fixtures(row))
         self._command[:], self._clock[:] = state["command"], state["clock"]
         self._goals.rewarded[:] = state["rewarded"]
+        if self._progress is not None:
+            self._progress.restore(state["progress"])
         return self._observe()
 
     def close(self) -> None:
@@ -251,7 +256,13 @@ class Tabletop:
         self.render_seconds += time.perf_counter() - began
         self._add_noise(shown, drawn, state, pictures)
         instruction = tuple(layout.instruction if (layout := self._layout[row]) else "" for row in rows)
-        return Observation({_CAMERA: pictures[rows]}, state[rows], instruction, privileged[rows])
+        progress = None if self._progress is None else self._measure_progress(truth)[rows]
+        return Observation({_CAMERA: pictures[rows]}, state[rows], instruction, privileged[rows], progress)
+
+    def _measure_progress(self, truth: Truth) -> Array:
+        assert self._progress is not None
+        success, _ = self._goals.judge(self._bodies.objects, self._bodies.caps, self._bodies.width)
+        return self._progress.measure(truth, success).astype(np.float32)
 
     def _add_noise(self, rows: Iterable[int], drawn: Array | None, state: Array, pictures: Array) -> None:
         noise = self.config.state_noise, self.config.image_noise
@@ -277,6 +288,8 @@ class Tabletop:
         self._bodies.place(row, layout)
         self._goals.begin(row, layout, self._bodies.fixtures(row))
         self._privileged.begin(row, layout)
+        if self._progress is not None:
+            self._progress.begin(row, layout.family)
         self._command[row], self._clock[row] = layout.start, 0
         low, high = self.config.inference_delay
         self._delay[row] = np.random.default_rng([episode.seed, _DELAY_STREAM]).integers(low, high + 1)

@@ -5,9 +5,8 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from embodied_rl.interfaces.sim import Array, Observation, Simulator
+from embodied_rl.interfaces.sim import Simulator
 from embodied_rl.testing.contract import check_simulator
-from embodied_rl_sims.gymnasium_env import fetch
 from tests.support.environments import kind_of  # of tests/sims, which conftest.py puts on the path
 
 pytestmark = pytest.mark.sim
@@ -17,17 +16,11 @@ NO_OPENGL = {"__EGL_VENDOR_LIBRARY_DIRS": "/nonexistent", "MUJOCO_GL": "egl"}
 EGL = {"MUJOCO_GL": "egl"}  # which the adapter chooses by itself where there is no screen
 
 
-def expert(observation: Observation) -> Array:
-    """The operator of FetchReach, from the privileged state: goal reached [3], goal asked for [3], and the rest."""
-    parts = ({"desired_goal": row[3:6], "observation": row[6:]} for row in observation.privileged)
-    return np.stack([fetch.reach(part) for part in parts])
-
-
 def test_it_keeps_the_contract_in_its_own_environment() -> None:
     def build(horizon: int) -> Callable[[int], Simulator]:
         return kind_of("gymnasium", id="FetchReach-v4", image_size=8, horizon=horizon).build
 
-    check_simulator(build(6), expert=expert, build_with_horizon=lambda n, horizon: build(horizon)(n))
+    check_simulator(build(6), build_with_horizon=lambda n, horizon: build(horizon)(n))
 
 
 def test_operated_episodes_are_the_packages_own_to_the_bit(inside) -> None:

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from embodied_rl.interfaces.sim import Episode, NotFinite, Source, Unavailable
+from embodied_rl.interfaces.sim import Array, Episode, NotFinite, Source, Unavailable
 from embodied_rl.processes.local import InlineHandle
 from embodied_rl.rollout.buffer import Rollout
 from embodied_rl.rollout.collector import Collector
@@ -47,16 +47,15 @@ def chunk(*moves: list[float]):
 
 @pytest.mark.parametrize("id", KINDS)
 def test_it_keeps_the_contract(make, id) -> None:
-    def expert(observation):
-        return np.ones((len(observation), 1), np.float32)
+    class Operated(IsaacLab):
+        def expert(self, faulty: bool = False) -> Callable[[], Array]:
+            return lambda: np.ones((self.num_envs, 1), np.float32)
 
-    check_simulator(lambda rows: make(rows, id=id), expert=expert, exact=False)
-    check_simulator(
-        lambda rows: make(rows, id=id),
-        expert=expert,
-        exact=False,
-        build_with_horizon=lambda rows, horizon: make(rows, id=id, horizon=horizon),
-    )
+    def build(rows: int, **settings) -> Operated:
+        return Operated(IsaacLabConfig(**{**SETTINGS, "id": id, **settings}), rows)
+
+    check_simulator(build, exact=False)
+    check_simulator(build, exact=False, build_with_horizon=lambda rows, horizon: build(rows, horizon=horizon))
 
 
 @pytest.mark.parametrize("id", KINDS)

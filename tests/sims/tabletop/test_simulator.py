@@ -10,7 +10,7 @@ import pytest
 from embodied_rl.interfaces.sim import Array, Episode, NotFinite, Observation, StepResult
 from embodied_rl.testing.comparison import assert_same
 from embodied_rl.testing.contract import check_simulator
-from embodied_rl_sims.tabletop import Tabletop, bodies, operator, simulator
+from embodied_rl_sims.tabletop import Tabletop, bodies, simulator
 from embodied_rl_sims.tabletop.bare import bare_loop
 from embodied_rl_sims.tabletop.layout import FAMILIES, SPLITS, TASKS, Layout, draw_layout
 
@@ -18,32 +18,16 @@ TASK = {task.name: number for number, task in enumerate(TASKS)}
 ROUGH = {"inference_delay": (0, 3), "state_noise": 0.01, "image_noise": 8.0}
 
 
-def expert(observation: Observation) -> Array:
-    """The operator, from what an observation says alone: privileged state in its units, the command from the state."""
-    assert observation.privileged is not None
-    middle = np.array([0.48, 0.0, 0.05])
-    actions = np.zeros((len(observation), 4), np.float32)
-    for row, (state, truth) in enumerate(zip(observation.state, observation.privileged.astype(float), strict=True)):
-        if truth[18:22].any():
-            tool, target, goal = truth[:3] / 8 + middle, truth[4:7] / 8 + middle, truth[10:12] / 8 + middle[:2]
-            family = FAMILIES[int(np.argmax(truth[18:22]))]
-            actions[row] = operator.choose_action(
-                operator.OperatorView(family, tool, tool + state[4:7], float(state[3]), target, goal, 0.03)
-            )
-    return actions
-
-
 @pytest.mark.parametrize(
     "settings", [{}, ROUGH, {"terminate_on_success": False}], ids=["plain", "rough", "to the horizon"]
 )
 def test_it_keeps_the_contract(make, settings) -> None:
-    check_simulator(lambda rows: make(rows, horizon=15, **settings), expert=expert)
+    check_simulator(lambda rows: make(rows, horizon=15, **settings))
 
 
 def test_success_on_the_last_step_terminates(make) -> None:
     check_simulator(
         lambda rows: make(rows, horizon=3),
-        expert=expert,
         build_with_horizon=lambda rows, horizon: make(rows, horizon=horizon),
     )
 

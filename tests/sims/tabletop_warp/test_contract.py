@@ -5,39 +5,24 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from embodied_rl.interfaces.sim import Array, Episode, NotFinite, Observation, Unavailable
+from embodied_rl.interfaces.sim import Episode, NotFinite, Unavailable
 from embodied_rl.processes.handle import WorkerError
 from embodied_rl.processes.local import ProcessHandle
 from embodied_rl.simulators import python_environments
-from embodied_rl.testing.simulator_contract import check_simulator, check_termination_beats_truncation
-from embodied_rl_sims.tabletop import operator
-from embodied_rl_sims.tabletop.layout import FAMILIES
+from embodied_rl.testing.contract import check_simulator
+from embodied_rl.testing.operator_contract import check_termination_beats_truncation
 
 pytestmark = pytest.mark.sim
 ROUGH = {"inference_delay": (0, 3), "state_noise": 0.01, "image_noise": 8.0}
 
 
-def expert(observation: Observation) -> Array:
-    """The operator, from what an observation says alone: privileged state in its units, the command from the state."""
-    assert observation.privileged is not None
-    middle = np.array([0.48, 0.0, 0.05])
-    actions = np.zeros((len(observation), 4), np.float32)
-    for row, (state, truth) in enumerate(zip(observation.state, observation.privileged.astype(float), strict=True)):
-        if truth[18:22].any():
-            tool, target, goal = truth[:3] / 8 + middle, truth[4:7] / 8 + middle, truth[10:12] / 8 + middle[:2]
-            family = FAMILIES[int(np.argmax(truth[18:22]))]
-            scene = operator.OperatorView(family, tool, tool + state[4:7], float(state[3]), target, goal, 0.03)
-            actions[row] = operator.choose_action(scene)
-    return actions
-
-
 def test_it_keeps_the_contract(make) -> None:
     """To the bit, with all that makes worlds wait for each other: on the processor, none knows of another."""
-    check_simulator(lambda rows: make(rows, horizon=15, **ROUGH), expert=expert)
+    check_simulator(lambda rows: make(rows, horizon=15, **ROUGH))
 
 
 def test_success_on_the_last_step_terminates(make) -> None:
-    check_termination_beats_truncation(lambda rows, horizon: make(rows, horizon=horizon), expert)
+    check_termination_beats_truncation(lambda rows, horizon: make(rows, horizon=horizon))
 
 
 def test_physics_that_breaks_is_named(make) -> None:

@@ -4,11 +4,12 @@ All sizes are in bytes; a row is one decision of a micro-batch.
 """
 
 from bisect import bisect_right
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from itertools import pairwise
 
 import torch
+from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from embodied_rl.actors.flow import FlowActor
@@ -23,28 +24,37 @@ MOST = 10**6
 
 
 @dataclass(frozen=True)
-class UpdateMemory:
-    """The memory of a policy's update on the device where it learns, with gradients accumulated over micro-batches.
+class HeldMemory:
+    """The memory that a policy which learns always takes on its device.
 
     Attributes:
         weights: of the whole network. gradients: of the trainable part. moments: Adam's two moments of it, float32.
         step: temporary memory of Adam's step, when activations are freed: one more copy of the trainable part.
-        peaks: (rows, bytes) of micro-batches, ascending: activations kept for the backward pass, their gradients, and
-            copies of weights in another precision.
-        recorded: bytes of one row of the trace.
     """
 
     weights: int
     gradients: int
     moments: int
     step: int
-    peaks: tuple[tuple[int, int], ...]
-    recorded: int
 
     @property
     def held(self) -> int:
         """Return the bytes that are held all the time."""
         return self.weights + self.gradients + self.moments
+
+
+@dataclass(frozen=True)
+class UpdateMemory(HeldMemory):
+    """The memory of a policy's update on the device where it learns, with gradients accumulated over micro-batches.
+
+    Attributes:
+        peaks: (rows, bytes) of micro-batches, ascending: activations kept for the backward pass, their gradients, and
+            copies of weights in another precision.
+        recorded: bytes of one row of the trace.
+    """
+
+    peaks: tuple[tuple[int, int], ...]
+    recorded: int
 
     @property
     def row_bytes(self) -> float:
@@ -88,14 +98,18 @@ def count_update(actor: FlowActor, autocast: bool = False) -> UpdateMemory:
             (rows, measure_peak(partial(evaluate_and_differentiate, actor, make_blank_trace(spec, rows), autocast)))
             for rows in ROWS
         )
+    return UpdateMemory(**asdict(count_held(actor)), peaks=peaks, recorded=count_row_bytes(spec))
+
+
+def count_held(module: nn.Module) -> HeldMemory:
+    """Count what a module always takes while its trainable parameters learn by Adam; on the meta device, too."""
+    learning = [parameter for parameter in module.parameters() if parameter.requires_grad]
     count = sum(parameter.numel() for parameter in learning)
-    return UpdateMemory(
-        weights=sum(parameter.nbytes for parameter in actor.parameters()),
+    return HeldMemory(
+        weights=sum(parameter.nbytes for parameter in module.parameters()),
         gradients=sum(parameter.nbytes for parameter in learning),
         moments=2 * FLOAT32 * count,
         step=FLOAT32 * count,
-        peaks=peaks,
-        recorded=count_row_bytes(spec),
     )
 
 

@@ -1,0 +1,1 @@
+"""Configurations: one folder for each group of keys. This file makes the folder importable."""

@@ -1,0 +1,84 @@
+"""The actor of a configuration with its shapes and without its weights: what a dry run looks at.
+
+Networks are built on the meta device. Of a checkpoint the headers are read, and compared with the network by name and
+shape; what only its weights show, such as a number that is not finite, is found where they are loaded.
+"""
+
+from dataclasses import replace
+
+import torch
+
+from embodied_rl.actors.embodiment import Embodiment
+from embodied_rl.actors.kinds import ActorSettings, make_actor
+from embodied_rl.actors.placement import check_placement
+from embodied_rl.assembly.build import (
+    build_embodiment,
+    check_fit,
+    choose_backbone_maker,
+    configure_embodiment,
+    resolve_policy_file,
+)
+from embodied_rl.checkpoints import attach, detection
+from embodied_rl.checkpoints.policy_file import PolicyMetadata, check_config, outline_network
+from embodied_rl.config import assets, plugins
+from embodied_rl.config.freeze import freeze_config
+from embodied_rl.config.schema import PolicyNode, SamplerNode
+from embodied_rl.interfaces.policy import Actor, FlowBackbone
+from embodied_rl.interfaces.sim import SimulatorSpec
+from embodied_rl.learning import trainable
+
+
+def outline_actor(node: PolicyNode, sampling: SamplerNode, spec: SimulatorSpec, needs_critic: bool) -> Actor:
+    """Build the actor that `build.build_actor` would build, on the meta device.
+
+    Raises:
+        UserError: the checkpoint is missing, or of another network or robot; the device is missing; or settings do not
+            fit each other.
+    """
+    check_placement(node)
+    network, embodiment = outline_backbone(node, spec)
+    bare = replace(node, device="meta", compile=False)
+    return make_actor(network, embodiment, ActorSettings(bare, sampling, needs_critic, spec.privileged_names))
+
+
+def outline_backbone(
+    node: PolicyNode, spec: SimulatorSpec, auxiliary_names: tuple[str, ...] = ()
+) -> tuple[FlowBackbone, Embodiment]:
+    """Build the network that `build.build_backbone` would build, on the meta device, with what learns chosen.
+
+    Args:
+        node: the policy.
+        spec: of the simulator.
+        auxiliary_names: targets that a network with new weights predicts.
+
+    Raises:
+        UserError: see `outline_actor`.
+    """
+    network, embodiment = _outline(node, spec, auxiliary_names)
+    with torch.device("meta"):
+        trainable.choose_trainable(network, node.train, node.lora)
+    return network, embodiment
+
+
+def _outline(
+    node: PolicyNode, spec: SimulatorSpec, auxiliary_names: tuple[str, ...]
+) -> tuple[FlowBackbone, Embodiment]:
+    cls, options = plugins.configure_plugin("policies", node, "policy")
+    if node.checkpoint is None:
+        embodiment = build_embodiment(spec, options, node, cls)
+        with torch.device("meta"):
+            return choose_backbone_maker(cls, options)(embodiment, auxiliary_names), embodiment
+    path = assets.resolve_path(node.checkpoint)
+    if detection.detect_format(path) is not None:
+        network, embodiment = attach.outline_network(path, node, cls, spec, choose_backbone_maker)
+        return network, configure_embodiment(embodiment, node)
+    file = resolve_policy_file(node.checkpoint)
+
+    def make(metadata: PolicyMetadata) -> FlowBackbone:
+        check_config(file, metadata, node.name, node.options)
+        found = freeze_config(cls.Config, metadata.config, "policy")
+        return choose_backbone_maker(cls, found)(metadata.embodiment, metadata.auxiliary_names)
+
+    network, embodiment = outline_network(file, make, merged=node.train != "lora")
+    check_fit(embodiment, spec)
+    return network, configure_embodiment(embodiment, node)

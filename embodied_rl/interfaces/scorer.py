@@ -1,0 +1,162 @@
+"""The interface of scorers, which judge from pictures how far a task has come. NumPy and the standard library only.
+
+A scorer may be a vision-language model behind a network, a small network of our own, or a rule for experiments. Its
+answers arrive when they arrive: `embodied_rl.reward` asks without waiting, and turns what came in time into a reward.
+
+Shapes: f frames of a camera with h × w pixels, S state dimensions.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal, Protocol, get_args
+
+from embodied_rl.interfaces.sim import Array, SimulatorSpec
+
+ScoreKind = Literal["absolute", "pair", "done", "preference", "trajectory"]
+"""The question: how far the last frame is (0…1); how much nearer the last frame is than the one before (-1…1); whether
+the task is done (0…1); which of two frames is nearer (-1…1); how far each frame of a trajectory is (0…1)."""
+
+Reason = Literal[
+    "ok", "unreadable", "unsure", "range", "timeout", "refused", "busy", "failed", "dropped", "unavailable", "late"
+]
+"""Why a score counts or not: valid; an answer that could not be parsed; little probability on the allowed answers;
+outside of the question's range; no answer in time; the server refused the request; it had too much to do; it failed;
+the queue was full; the scorer is paused after failures; the answer came after the reward was settled."""
+
+RANGES: Mapping[ScoreKind, tuple[float, float]] = {
+    kind: (-1.0, 1.0) if kind in ("pair", "preference") else (0.0, 1.0) for kind in get_args(ScoreKind)
+}
+"""The range of a score's value, by kind."""
+
+
+@dataclass(frozen=True, eq=False)
+class ScoreRequest:
+    """A question about one observation of an episode.
+
+    Attributes:
+        episode: index of the episode in the run.
+        decision: number of decisions of the episode before this observation.
+        kind: the question.
+        instruction: the task in words.
+        frames: camera → uint8 [f, h, w, 3], oldest first; one frame for "absolute" and "done".
+        first: camera → uint8 [h, w, 3], the episode's first frame.
+        state: float32 [S], proprioception.
+        progress: the simulator's own judgement in 0…1, for scorers of experiments; None where it gives none.
+    """
+
+    episode: int
+    decision: int
+    kind: ScoreKind
+    instruction: str
+    frames: Mapping[str, Array]
+    first: Mapping[str, Array]
+    state: Array
+    progress: float | None = None
+
+
+@dataclass(frozen=True)
+class Score:
+    """An answer.
+
+    Attributes:
+        value: in the range of the question (`RANGES`); NaN unless `reason` is "ok".
+        done: probability that the task is done, where the scorer says so.
+        confidence: 0…1, how sure the scorer is.
+        reason: "ok", or why the value may not be used.
+        detail: one line about the reason, for logs.
+    """
+
+    value: float
+    done: float | None = None
+    confidence: float = 1.0
+    reason: Reason = "ok"
+    detail: str = ""
+
+    @property
+    def valid(self) -> bool:
+        """Return whether the value may be used."""
+        return self.reason == "ok"
+
+    @staticmethod
+    def invalid(reason: Reason, detail: str = "") -> "Score":
+        """Return a score that says nothing, and why."""
+        return Score(math.nan, None, 0.0, reason, detail)
+
+    def checked(self, kind: ScoreKind) -> "Score":
+        """Return this score; or, if its value lies outside of the range of `kind`, an invalid one that says so."""
+        low, high = RANGES[kind]
+        if not self.valid or low <= self.value <= high:
+            return self
+        return Score.invalid("range", f"{self.value} is not within {low:g} … {high:g}")
+
+
+class ScorerError(Exception):
+    """An error raised by a scorer for a request that it could not answer.
+
+    Args:
+        reason: why.
+        message: one line for the user; it never contains a key or a token.
+        permanent: whether asking again is in vain, such as for an unknown model; the scorer is paused for good.
+        retry_after: seconds after which to ask again, where the server said so.
+    """
+
+    def __init__(self, reason: Reason, message: str, permanent: bool = False, retry_after: float | None = None) -> None:
+        super().__init__(message)
+        self.reason: Reason = reason
+        self.permanent, self.retry_after = permanent, retry_after
+
+
+@dataclass(frozen=True)
+class ScorerTraits:
+    """The properties of a scorer that the service needs.
+
+    Attributes:
+        kinds: the questions that it answers.
+        identity: its model, prompt and calibration in one line, for the log and the cache.
+        batch: most requests of one call.
+        cacheable: whether equal pictures and words always get equal answers.
+        needs_progress: whether requests must hold the simulator's own judgement.
+    """
+
+    kinds: tuple[ScoreKind, ...]
+    identity: str
+    batch: int = 1
+    cacheable: bool = True
+    needs_progress: bool = False
+
+
+class Scorer(Protocol):
+    """Answers requests. `Config` is a frozen dataclass of the settings, the keys `reward.<key>`.
+
+    The constructor raises `UserError` for settings that do not fit the simulator. Neither it nor `open` connects to a
+    server, so that a run goes on, or continues, while a server is down; `check` does.
+    All methods but the constructor run in an event loop of their own thread; long computations belong in
+    `asyncio.to_thread`.
+    """
+
+    Config: ClassVar[Any]
+    traits: ScorerTraits
+
+    def __init__(self, config: Any, spec: SimulatorSpec) -> None: ...
+
+    async def open(self) -> None:
+        """Prepare to answer, such as by loading weights."""
+
+    async def check(self) -> None:
+        """Check, once before a run starts and after `open`, that the scorer can answer.
+
+        Raises:
+            UserError: it cannot; the message says what to do.
+        """
+
+    async def score(self, requests: Sequence[ScoreRequest]) -> Sequence[Score]:
+        """Answer at most `traits.batch` requests, in their order.
+
+        Raises:
+            ScorerError: no request could be answered.
+        """
+        ...
+
+    async def close(self) -> None:
+        """Release all resources."""

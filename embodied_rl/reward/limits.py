@@ -1,0 +1,96 @@
+"""How hard a scorer is asked: the number of requests in flight, and the breaker that pauses a scorer which fails."""
+
+from collections import deque
+from collections.abc import Callable
+
+Clock = Callable[[], float]
+
+GROW_AFTER = 50
+"""Requests answered in a row after which one more may be in flight."""
+TRIP_AFTER = 5
+"""Failures in a row that open the breaker."""
+WINDOW, TRIP_SHARE = 40, 0.5
+"""Of so many last requests, more than this share failed: the breaker opens, too."""
+FIRST_PAUSE, LONGEST_PAUSE = 5.0, 300.0
+"""Seconds; each pause is twice the one before."""
+
+
+class InFlightLimit:
+    """The number of requests that may be in flight: it grows by one, and is halved when the scorer has too much to do.
+
+    Args:
+        most: at most so many.
+
+    Attributes:
+        allowed: the present number.
+    """
+
+    def __init__(self, most: int) -> None:
+        self.allowed, self._most, self._answered = most, most, 0
+
+    def note_answer(self) -> None:
+        """Count a request that was answered."""
+        self._answered += 1
+        if self._answered >= GROW_AFTER:
+            self.allowed, self._answered = min(self._most, self.allowed + 1), 0
+
+    def note_overload(self) -> None:
+        """Halve the number: the scorer was too slow, or said that it has too much to do."""
+        self.allowed, self._answered = max(1, self.allowed // 2), 0
+
+
+class Breaker:
+    """Pauses a scorer after failures, so that nobody waits for one that is gone, and tries it again later.
+
+    While it is open, requests are not sent. After a pause one request is; its answer closes the breaker, its failure
+    doubles the pause.
+
+    Args:
+        clock: monotonic, in seconds.
+
+    Attributes:
+        cause: what was wrong when it opened; empty while it is closed.
+        permanent: whether asking again is in vain.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock, self._pause = clock, FIRST_PAUSE
+        self._recent: deque[bool] = deque(maxlen=WINDOW)
+        self._in_a_row, self._probing, self._until = 0, False, 0.0
+        self.cause, self.permanent = "", False
+
+    @property
+    def is_open(self) -> bool:
+        """Return whether requests are not sent."""
+        return bool(self.cause)
+
+    def allows(self) -> bool:
+        """Return whether a request may be sent now: always while closed, and one request after each pause."""
+        if not self.is_open:
+            return True
+        return not self.permanent and not self._probing and self._clock() >= self._until
+
+    def begin(self) -> None:
+        """Note that a request is sent."""
+        self._probing = self.is_open
+
+    def note_answer(self) -> None:
+        """Note that a request was answered."""
+        self._recent.append(True)
+        self._in_a_row, self._probing, self._pause, self.cause = 0, False, FIRST_PAUSE, ""
+
+    def note_failure(self, cause: str, permanent: bool = False) -> None:
+        """Note that a request failed, after all its attempts."""
+        self._recent.append(False)
+        self._in_a_row += 1
+        failed = self._recent.count(False)
+        mostly = len(self._recent) == WINDOW and failed > TRIP_SHARE * WINDOW
+        if self._probing:
+            self._pause = min(2 * self._pause, LONGEST_PAUSE)
+        if permanent or self._probing or self._in_a_row >= TRIP_AFTER or mostly:
+            self._open(cause, permanent)
+
+    def _open(self, cause: str, permanent: bool) -> None:
+        self.cause, self.permanent = cause, self.permanent or permanent
+        self._until, self._probing = self._clock() + self._pause, False
+        self._recent.clear()

@@ -1,0 +1,7 @@
+"""The built-in scorers, one per file. The entry point refers to `SCORERS`: name → class."""
+
+SCORERS = {
+    "vlm": "embodied_rl.scorers.vlm:VlmScorer",
+    "scripted": "embodied_rl.scorers.scripted:ScriptedScorer",
+    "replay": "embodied_rl.scorers.replay:ReplayScorer",
+}

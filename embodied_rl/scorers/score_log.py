@@ -1,0 +1,111 @@
+"""The log of scores: JSON lines, one for each request, from which a run's rewards can be made again bit for bit."""
+
+import json
+import math
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from queue import SimpleQueue
+from threading import Thread
+from typing import Any
+
+from embodied_rl.interfaces.errors import UserError
+from embodied_rl.interfaces.scorer import Score, ScoreKind
+
+FOLDER = "scores"
+"""Folder of the logs in a run folder: <number of the collector>.jsonl."""
+
+
+def describe_score(
+    episode: int, decision: int, kind: ScoreKind, instruction: str, score: Score, seconds: float, used: bool
+) -> dict[str, Any]:
+    """Return a line of the log.
+
+    Args:
+        episode, decision, kind, instruction: of the request.
+        score: the answer.
+        seconds: from the request to the answer.
+        used: whether the reward was made with it; a valid score that came too late was not used.
+    """
+    return {
+        "episode": episode, "decision": decision, "kind": kind, "instruction": instruction, "reason": score.reason,
+        "value": None if math.isnan(score.value) else score.value, "done": score.done, "confidence": score.confidence,
+        "detail": score.detail, "seconds": round(seconds, 4), "used": used,
+    }  # fmt: skip
+
+
+class ScoreLog:
+    """Appends lines to a file, on a thread of its own.
+
+    Args:
+        file: of the log; its folder is created.
+        identity: of the scorer, written into the first line of each process that writes.
+    """
+
+    def __init__(self, file: Path, identity: str) -> None:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        self._lines: SimpleQueue[list[dict[str, Any]] | None] = SimpleQueue()
+        self._failure: OSError | None = None
+        self._thread = Thread(target=self._run, args=(file,), name="score log", daemon=True)
+        self._thread.start()
+        self.write([{"scorer": identity}])
+
+    def write(self, lines: Sequence[dict[str, Any]]) -> None:
+        """Append lines, without waiting.
+
+        Raises:
+            UserError: earlier lines could not be written.
+        """
+        if self._failure is not None:
+            raise UserError(f"the log of scores cannot be written: {self._failure}")
+        self._lines.put(list(lines))
+
+    def close(self) -> None:
+        """Write what is left, and close the file."""
+        self._lines.put(None)
+        self._thread.join(10.0)
+
+    def _run(self, file: Path) -> None:
+        try:
+            with file.open("a", encoding="utf-8") as out:
+                while (lines := self._lines.get()) is not None:
+                    out.writelines(json.dumps(line, allow_nan=False) + "\n" for line in lines)
+                    out.flush()
+        except OSError as error:
+            self._failure = error
+
+
+def read_scores(path: Path) -> Iterator[dict[str, Any]]:
+    """Yield the lines of a log, or of all logs in a folder or run folder; a torn last line is left out.
+
+    Raises:
+        UserError: there is no log, or a line is not what a log holds; the message names file and line.
+    """
+    folder = path / FOLDER if (path / FOLDER).is_dir() else path
+    files = sorted(folder.glob("*.jsonl")) if folder.is_dir() else [folder]
+    if not files or not files[0].is_file():
+        raise UserError(f"{path} holds no scores: a run with a reward writes them into {FOLDER}/ of its folder.")
+    for file in files:
+        yield from _read_file(file)
+
+
+def _read_file(file: Path) -> Iterator[dict[str, Any]]:
+    lines = file.read_bytes().split(b"\n")
+    for number, line in enumerate(lines[:-1], 1):  # what follows the last line break was not written to its end
+        try:
+            found = json.loads(line)
+        except ValueError:
+            raise UserError(f"{file}, line {number}, is no JSON.") from None
+        if not isinstance(found, dict):
+            raise UserError(f"{file}, line {number}, is no record of a score.")
+        if "scorer" not in found:
+            yield _check_line(found, f"{file}, line {number}")
+
+
+def _check_line(line: dict[str, Any], where: str) -> dict[str, Any]:
+    kinds = {"episode": int, "decision": int, "reason": str, "used": bool, "confidence": float | int}
+    for key, kind in kinds.items():
+        if not isinstance(line.get(key), kind):
+            raise UserError(f"{where}: '{key}' is missing, or of another type.")
+    if not isinstance(line.get("value"), float | int | None):
+        raise UserError(f"{where}: 'value' is no number.")
+    return line

@@ -1,0 +1,87 @@
+"""A scorer for experiments: it reports the simulator's own judgement, honestly or falsified in a known way."""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from embodied_rl.interfaces.errors import UserError
+from embodied_rl.interfaces.scorer import Score, Scorer, ScoreRequest, ScorerError, ScorerTraits
+from embodied_rl.interfaces.sim import SimulatorSpec
+
+
+@dataclass(frozen=True)
+class ScriptedConfig:
+    """The settings of `ScriptedScorer`."""
+
+    judge: Literal["oracle", "noisy", "constant", "inverted", "hackable"] = "oracle"
+    """oracle: the simulator's progress; noisy: with noise; constant: 0.5; inverted: 1 - progress; hackable: mostly the
+    brightness of the picture, which has nothing to do with the task."""
+    noise: float = 0.2
+    """noisy: standard deviation, drawn anew for each observation."""
+    latency: float = 0.0
+    """seconds until an answer, like those of a server."""
+    slots: int = 64
+    """answers that are worked on at once."""
+
+    def __post_init__(self) -> None:
+        if self.noise < 0 or self.latency < 0 or self.slots < 1:
+            raise UserError("reward.noise and reward.latency must be at least 0, reward.slots at least 1.")
+
+
+class ScriptedScorer(Scorer):
+    """Answers "absolute" from the simulator's progress.
+
+    Args:
+        config: the settings.
+        spec: of the simulator, which has to report progress, except for the constant judge.
+
+    Raises:
+        UserError: the simulator does not report progress.
+    """
+
+    Config = ScriptedConfig
+
+    def __init__(self, config: ScriptedConfig, spec: SimulatorSpec) -> None:
+        needs = config.judge != "constant"
+        if needs and not spec.reports_progress:
+            raise UserError(
+                f"reward.judge={config.judge} repeats the simulator's own judgement of progress, which it does not "
+                "report here. The tabletop does, with sim.progress=true."
+            )
+        self._config = config
+        identity = f"scripted {config.judge}"
+        self.traits = ScorerTraits(("absolute",), identity, cacheable=False, needs_progress=needs)
+
+    async def open(self) -> None:
+        """Prepare the slots."""
+        self._slots = asyncio.Semaphore(self._config.slots)
+
+    async def score(self, requests: Sequence[ScoreRequest]) -> Sequence[Score]:
+        """Answer from the requests' `progress`."""
+        if self._config.latency:
+            async with self._slots:
+                await asyncio.sleep(self._config.latency)
+        return [self._judge(request) for request in requests]
+
+    def _judge(self, request: ScoreRequest) -> Score:
+        if self._config.judge == "constant":
+            return Score(0.5)
+        if request.progress is None:
+            raise ScorerError("failed", "the simulator did not report progress", permanent=True)
+        return Score(float(np.clip(self._falsify(request, request.progress), 0, 1)))
+
+    def _falsify(self, request: ScoreRequest, progress: float) -> float:
+        match self._config.judge:
+            case "noisy":
+                random = np.random.default_rng([request.episode, request.decision])
+                return progress + self._config.noise * random.standard_normal()
+            case "inverted":
+                return 1 - progress
+            case "hackable":
+                bright = np.mean([frames[-1].mean() / 255 for frames in request.frames.values()])
+                return 0.3 * progress + 0.7 * float(bright)
+            case _:
+                return progress

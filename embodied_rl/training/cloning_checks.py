@@ -1,0 +1,134 @@
+"""What is checked before anything is recorded or cloned, and how much memory that takes at least."""
+
+from contextlib import nullcontext
+
+from embodied_rl.actors.placement import check_placement
+from embodied_rl.assembly import build
+from embodied_rl.assembly.outline import outline_backbone
+from embodied_rl.config.schema import SftConfig
+from embodied_rl.imitation import dataset as lessons
+from embodied_rl.imitation.cloning import SFTConfig
+from embodied_rl.interfaces.errors import UserError
+from embodied_rl.interfaces.policy import FlowBackbone
+from embodied_rl.interfaces.sim import SimulatorSpec
+from embodied_rl.learning.memory_budget import find_machine_bytes, format_bytes
+from embodied_rl.learning.update_memory import count_held
+from embodied_rl.simulators.kind import SimulatorKind
+from embodied_rl.training.run_checks import check_environments, count_observation
+
+Row = tuple[str, str]
+
+
+def check_cloning(config: SftConfig) -> list[Row]:
+    """Check the configuration, before the run's folder is made; return what it takes, as rows of text.
+
+    Raises:
+        UserError: the algorithm learns from rollouts, a stage has nothing to learn or nobody to learn from, the device
+            is missing, the precision is too low to learn, the checkpoint or dataset does not fit, or all of it does not
+            fit into this machine's memory.
+    """
+    method = build.find_method(config.algo)
+    if method.needs.learns_from != "demonstrations":
+        name = config.algo.name
+        raise UserError(f"algo.name={name} learns from rollouts; `embodied-rl train` is the command for it.")
+    options, kind = method.options, SimulatorKind.find(config.sim)
+    check_stages(config, options)
+    check_placement(config.policy)
+    with nullcontext() if config.dataset is None else lessons.open_dataset(config.dataset) as dataset:
+        if dataset is None:
+            check_operator(config, kind)
+        else:
+            lessons.check_stages(config, options)
+        names = () if dataset is not None else options.auxiliary_names
+        network, embodiment = outline_backbone(config.policy, kind.spec, names)
+        if dataset is None:
+            check_perception(config, options, network, kind.spec)
+        else:
+            lessons.match_dataset(dataset, embodiment)
+    held = count_held(network).held
+    seen = 0 if config.dataset is not None else count_recorded(options, kind.spec, network.spec.horizon)
+    check_environments(config.sim.num_envs, kind.spec)
+    check_memory(config, options, kind.spec, held, seen)
+    what = "" if config.dataset is not None else f", demonstrations {format_bytes(seen)} at most"
+    return [("memory", f"parameters and optimiser {format_bytes(held)}{what}. Simulators and activations come on top")]
+
+
+def check_stages(config: SftConfig, options: SFTConfig) -> None:
+    """Check that something is learned, from something.
+
+    Raises:
+        UserError: nothing is.
+    """
+    if not (options.steps or options.finetune_steps or (options.frames and options.localise_steps)):
+        raise UserError(
+            "algo.steps=0 algo.finetune_steps=0 and algo.frames=0 or algo.localise_steps=0: nothing would learn. "
+            "Give algo.finetune_steps=<steps>."
+        )
+    if config.dataset is None and not options.demonstrations:
+        raise UserError("algo.demonstrations=0: there is nothing to clone. Give at least 1, or dataset=<folder>.")
+
+
+def check_operator(config: SftConfig, kind: SimulatorKind) -> None:
+    """Check that the simulator's class has a scripted operator; whether for this task, it says when it is built.
+
+    Raises:
+        UserError: it has none.
+    """
+    if not hasattr(kind.simulator, "expert"):
+        raise UserError(
+            f"sim.name={config.sim.name} has no scripted operator to learn from; `expert` is missing. "
+            "Give dataset=<LeRobotDataset folder>, or another simulator."
+        )
+
+
+def check_perception(config: SftConfig, options: SFTConfig, network: FlowBackbone, spec: SimulatorSpec) -> None:
+    """Check that the stages that teach perception, or use it frozen, find one in the policy.
+
+    Raises:
+        UserError: the policy has none, or the simulator lacks what it is taught.
+    """
+    if not network.perception_parameters() and (options.frames or options.steps):
+        key = f"algo.frames={options.frames}" if options.frames else f"algo.steps={options.steps}"
+        count = max(options.steps, options.finetune_steps)
+        raise UserError(
+            f"{key} needs a policy with a perception of its own, and policy.name={config.policy.name} has none apart. "
+            f"Clone all of it: algo.frames=0 algo.steps=0 algo.finetune_steps={count}, as algo=sft_vla does."
+        )
+    if not options.frames:
+        return
+    if missing := [name for name in options.auxiliary_names if name not in spec.privileged_names]:
+        raise UserError(
+            f"algo.auxiliary_names: the simulator's privileged state has no {', '.join(missing)}; it has "
+            f"{', '.join(spec.privileged_names) or 'nothing'}. algo.frames=0 leaves perception as it is."
+        )
+    if tuple(network.spec.auxiliary_names) != tuple(options.auxiliary_names) or not options.auxiliary_names:
+        asked, there = ",".join(options.auxiliary_names), ",".join(network.spec.auxiliary_names)
+        raise UserError(
+            f"algo.frames={options.frames} teaches perception to predict algo.auxiliary_names=[{asked}], but the "
+            f"policy predicts [{there}]. Make them equal, or give algo.frames=0."
+        )
+
+
+def count_recorded(options: SFTConfig, spec: SimulatorSpec, horizon: int) -> int:
+    """Return the bytes of all recorded steps, each with its chunk, at most: some episodes end earlier."""
+    steps = (max(options.frames, 1) + options.demonstrations) * min(options.longest, spec.horizon)
+    return steps * (count_observation(spec) + 4 * horizon * len(spec.action_names))
+
+
+def check_memory(config: SftConfig, options: SFTConfig, spec: SimulatorSpec, held: int, seen: int) -> None:
+    """Check that network, optimiser and demonstrations fit into this machine's memory.
+
+    Raises:
+        UserError: they do not fit; the message names what takes most.
+    """
+    memory = find_machine_bytes()
+    on_host = held if config.policy.device == "cpu" else 0
+    here = f"this machine has {format_bytes(memory)}."
+    if on_host > memory:
+        raise UserError(f"policy: parameters and optimiser take {format_bytes(held)}, and {here}")
+    if on_host + seen > memory:
+        raise UserError(
+            f"algo.frames={options.frames} and algo.demonstrations={options.demonstrations} episodes of up to "
+            f"{min(options.longest, spec.horizon)} steps take {format_bytes(seen)}, and {here} Record fewer, or clone "
+            "from disk: embodied-rl collect format=lerobot, then dataset=<folder>."
+        )

@@ -1,0 +1,87 @@
+"""The end of cloning: an evaluation, films, a report, and the command that continues."""
+
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from pathlib import Path
+
+from embodied_rl.actors.embodiment import Embodiment
+from embodied_rl.actors.kinds import deploy_actor
+from embodied_rl.config.next_command import make_next_command
+from embodied_rl.config.schema import SftConfig
+from embodied_rl.evaluate.benchmark import describe_simulator
+from embodied_rl.evaluate.page import format_percent, write_page
+from embodied_rl.evaluate.protocol import EpisodeResult, enumerate_episodes, evaluate_policy
+from embodied_rl.evaluate.report import Report
+from embodied_rl.evaluate.video import film_episodes
+from embodied_rl.interfaces.policy import Actor, FlowBackbone
+from embodied_rl.runs.folder import RunFolder
+from embodied_rl.runs.metrics_file import MetricsWriter
+from embodied_rl.simulators.kind import SimulatorKind
+from embodied_rl.training.final_report import PAGE
+
+AT_ONCE = 64
+"""Environments of the evaluation, at most."""
+
+
+class CloningLog:
+    """Prints the progress of cloning and writes it to the run's metrics; a row is numbered by all steps so far.
+
+    Args:
+        metrics: of the run.
+    """
+
+    def __init__(self, metrics: MetricsWriter) -> None:
+        self._metrics, self._before, self._stage, self._step = metrics, 0, "", 0
+
+    def report(self, stage: str, step: int, figures: Mapping[str, float]) -> None:
+        """Tell the figures of a stage at one of its steps, counted from 1."""
+        if stage != self._stage or step <= self._step:
+            self._before += self._step
+        self._stage, self._step = stage, step
+        self._metrics.write(self._before + step, {f"{stage}/{name}": value for name, value in figures.items()})
+        named = "  ".join(f"{name} {value:.4f}" for name, value in figures.items())
+        print(f"{stage} step {step}  {named}", flush=True)
+
+
+def evaluate_clone(
+    config: SftConfig, kind: SimulatorKind, backbone: FlowBackbone, embodiment: Embodiment, folder: RunFolder
+) -> tuple[Actor, list[EpisodeResult], Report]:
+    """Evaluate the cloned policy, and write report.json; return who acted, the episodes and the report."""
+    actor = deploy_actor(backbone, embodiment, {"denoise_steps": config.algo.sampler.denoise_steps})
+    actor.autocast = config.policy.autocast
+    episodes = enumerate_episodes(kind.spec, "eval", config.eval_episodes, config.task)
+    print(f"Evaluating on {len(episodes)} episodes", flush=True)
+    envs = min(config.sim.num_envs, AT_ONCE)
+    with closing(kind.inline(envs, "evaluation")) as handle:
+        results = evaluate_policy(actor, [handle], kind.spec, episodes, 0, envs, embodiment.executed)
+    where = {"run": str(folder.path), "split": "eval", "episodes_for": "report"}
+    told = {**where, "simulators": [describe_simulator(kind, kind.spec)]}
+    found = Report.from_results(results, kind.spec, told)
+    found.write(folder.path)
+    return actor, results, found
+
+
+def finish_cloning(
+    config: SftConfig,
+    kind: SimulatorKind,
+    actor: Actor,
+    results: Sequence[EpisodeResult],
+    found: Report,
+    folder: RunFolder,
+) -> list[str]:
+    """Film episodes where the simulator shows anything, write report.html, and return the lines of the summary."""
+    videos: list[Path] = []
+    if kind.spec.cameras or hasattr(kind.simulator, "render"):
+        print("Filming", flush=True)
+        videos = film_episodes(actor, kind.build, kind.spec, results, folder.videos)
+    write_page(folder.path / PAGE, found, metrics=folder.metrics, videos=videos)
+    rows = {"all families": found.overall, **found.families}
+    return [
+        "",
+        f"Success on {found.success.episodes} episodes that were not demonstrated (95 % intervals):",
+        *(f"  {name:14s} {format_percent(summary.success)}" for name, summary in rows.items()),
+        f"Run folder: {folder.path}",
+        f"Report: {folder.path / PAGE}",
+        *(f"Video:  {video}" for video in videos),
+        f"Next:   {make_next_command(config, kind.spec, folder.path)}",
+    ]

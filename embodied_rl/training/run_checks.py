@@ -1,0 +1,172 @@
+"""What is checked of a new run before its folder is made: what must hold between keys, and whether it fits here."""
+
+from embodied_rl.assembly import build
+from embodied_rl.config.schema import TrainConfig
+from embodied_rl.interfaces.algorithm import Needs
+from embodied_rl.interfaces.errors import UserError
+from embodied_rl.interfaces.sim import SimulatorSpec
+from embodied_rl.learning.memory_budget import find_machine_bytes, format_bytes
+from embodied_rl.rollout.episode_sampler import EpisodeSampler
+from embodied_rl.runtime import selection as runtimes
+from embodied_rl.simulators.kind import SimulatorKind
+from embodied_rl.training.run_size import RunSize, measure_run
+from embodied_rl.training.scoring import check_reward
+
+
+def check_run(config: TrainConfig) -> RunSize:
+    """Check a new run's configuration, before its folder is created and its ranks start; return what it takes.
+
+    Networks are looked at without their weights; see `embodied_rl.assembly.outline`.
+
+    Raises:
+        UserError: the algorithm does not learn from rollouts, ranks would have to share groups, segments would split a
+            decision, the simulator lacks a task, the checkpoint is damaged or of another network, or the run is too
+            large for this machine.
+    """
+    needs = build.find_method(config.algo).needs
+    if needs.learns_from != "rollouts":
+        name = config.algo.name
+        raise UserError(f"algo.name={name} does not learn from rollouts; `embodied-rl {name}` is the command for it.")
+    check_groups(config, needs.group_size)
+    if not needs.fresh_episodes:
+        check_segments(config)
+    runtimes.check_runtime(config)
+    spec = SimulatorKind.find(config.sim).spec
+    EpisodeSampler(spec, config.seed, curriculum=build.build_curriculum(config.curriculum, spec))
+    check_reward(config, spec, needs)
+    size = measure_run(config, needs, spec)
+    check_minibatch(config, needs, size.rows)
+    check_memory(config, needs, size)
+    return size
+
+
+def check_groups(config: TrainConfig, size: int) -> None:
+    """Check that environments divide into whole groups, as one process collects and one rank learns from a group.
+
+    Raises:
+        UserError: they do not.
+    """
+    plan = config.plan
+    counts = {"ranks": plan.ranks, "rollout workers": plan.rollout_workers or plan.ranks}
+    for name, count in counts.items() if plan.allocation != "auto" else [("ranks", 1)]:
+        if (each := config.sim.num_envs // count) % size:
+            raise UserError(
+                f"sim.num_envs={config.sim.num_envs} gives each of {count} {name} {each} environments, which are no "
+                f"whole groups of algo.group_size={size}. Try sim.num_envs={count * size}, or a multiple."
+            )
+
+
+def check_segments(config: TrainConfig) -> None:
+    """Check that a rollout divides into segments of whole decisions.
+
+    Raises:
+        UserError: it does not.
+    """
+    decisions, segments = config.train.decisions, config.segments
+    if config.mode == "stream" and decisions % segments:
+        raise UserError(
+            f"train.decisions={decisions} cannot be divided into segments={segments} equal parts. "
+            f"Try train.decisions={max(1, round(decisions / segments)) * segments}."
+        )
+
+
+def check_minibatch(config: TrainConfig, needs: Needs, rows: int) -> None:
+    """Check that a minibatch that was typed is no larger than a rollout; a default that is means the whole rollout.
+
+    Raises:
+        UserError: it is larger.
+    """
+    typed = any(text.lstrip("+").partition("=")[0] == "algo.minibatch" for text in config.run.overrides)
+    if typed and needs.minibatch is not None and needs.minibatch > rows:
+        raise UserError(
+            f"algo.minibatch={needs.minibatch} is more than a rollout has: {rows} decisions, of sim.num_envs="
+            f"{config.sim.num_envs} environments. Give algo.minibatch={rows} at most, or more environments or "
+            "train.decisions."
+        )
+
+
+def check_memory(config: TrainConfig, needs: Needs, size: RunSize) -> None:
+    """Check that what a run holds at least fits into this machine's memory; on a cluster nobody knows before it starts.
+
+    Raises:
+        UserError: it does not fit; the message says what takes most, and what would fit.
+    """
+    memory = find_machine_bytes()
+    if config.runtime != "local":
+        return
+    here = f"this machine has {format_bytes(memory)}"
+    if size.processes > memory:
+        raise UserError(
+            f"{size.count_processes()} processes, of {describe_processes(config)}, take {format_bytes(size.processes)} "
+            f"at least, and {here}. One or two for each core are enough."
+        )
+    if size.networks > memory:
+        raise UserError(f"{size.describe_networks()}: {format_bytes(size.networks)}, and {here}. {advise(config)}")
+    if size.networks + size.rollout > memory:
+        raise UserError(explain_rollout(config, needs, size, memory))
+
+
+def count_observation(spec: SimulatorSpec) -> int:
+    """Return the bytes of what one environment shows in one step."""
+    pictures = sum(3 * camera.height * camera.width for camera in spec.cameras)
+    return pictures + 4 * (len(spec.state_names) + len(spec.privileged_names))
+
+
+def check_environments(num_envs: int, spec: SimulatorSpec) -> None:
+    """Check that what so many environments show in one step fits into this machine's memory.
+
+    Raises:
+        UserError: it does not.
+    """
+    if (once := num_envs * count_observation(spec)) > (memory := find_machine_bytes()):
+        raise UserError(
+            f"sim.num_envs={num_envs} environments show {format_bytes(once)} in one step, and this machine has "
+            f"{format_bytes(memory)}. A few dozen are enough."
+        )
+
+
+def describe_processes(config: TrainConfig) -> str:
+    """Return the keys that say how many processes a run has."""
+    plan = config.plan
+    keys = {"ranks": plan.ranks, "rollout_workers": plan.rollout_workers}
+    keys |= {"slices": plan.slices, "workers": plan.workers} if plan.allocation == "split" else {}
+    return ", ".join(f"plan.{key}={value}" for key, value in keys.items() if value)
+
+
+def advise(config: TrainConfig) -> str:
+    """Return what makes networks that are too large smaller."""
+    policy, ways = config.policy, list[str]()
+    if config.plan.allocation != "auto" and config.plan.ranks > 1:
+        ways.append("plan.ranks=1 holds one network")
+    if policy.train == "full":
+        ways.append("policy.train=expert or lora lets a part learn, where the policy knows them")
+    if policy.train != "full" and policy.precision == "float32":
+        ways.append("policy.precision=bfloat16 halves what is frozen")
+    if policy.train == "lora":
+        ways.append(f"a smaller policy.lora.rank than {policy.lora.rank}")
+    if policy.checkpoint is None:
+        ways.append(f"embodied-rl list policies {policy.name} shows the sizes to lower")
+    return f"Less: {'; '.join(ways)}." if ways else "A machine with more memory is needed."
+
+
+def explain_rollout(config: TrainConfig, needs: Needs, size: RunSize, memory: float) -> str:
+    """Return the message for a rollout that does not fit, with the largest number of environments that does."""
+    envs = config.sim.num_envs
+    what = f"train.decisions={size.decisions}"
+    if needs.fresh_episodes:
+        what = f"{size.decisions} decisions of an episode"
+    message = (
+        f"sim.num_envs={envs} × {what} make a rollout of {format_bytes(size.rollout)}, at "
+        f"{format_bytes(size.row_bytes)} a decision, and this machine has {format_bytes(memory)}, of which "
+        f"the networks take {format_bytes(size.networks)}."
+    )
+    free = memory - size.networks
+    most, together = int(free * envs // size.rollout), config.plan.parts * needs.group_size
+    if config.plan.allocation == "auto":
+        together = needs.group_size
+    if most >= together:
+        return f"{message} Give sim.num_envs={most // together * together} at most."
+    decisions = int(free * size.decisions // size.rollout)
+    if decisions and not needs.fresh_episodes:
+        return f"{message} Give train.decisions={decisions} at most."
+    return f"{message} Give fewer environments, smaller pictures, or a shorter horizon."

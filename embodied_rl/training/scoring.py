@@ -1,0 +1,82 @@
+"""The scorers of a run: what is checked before it starts, and which writer each collector gets."""
+
+import asyncio
+
+from embodied_rl.config import plugins
+from embodied_rl.config.schema import TrainConfig
+from embodied_rl.interfaces.algorithm import Needs
+from embodied_rl.interfaces.errors import UserError
+from embodied_rl.interfaces.scorer import Scorer
+from embodied_rl.interfaces.sim import SimulatorSpec
+from embodied_rl.reward import scoring_writer
+from embodied_rl.runs.folder import RunFolder
+from embodied_rl.training.collecting import WriterFactory
+
+
+def check_reward(config: TrainConfig, spec: SimulatorSpec, needs: Needs) -> None:
+    """Check that the run's scorer fits simulator and algorithm, and that it answers.
+
+    Raises:
+        UserError: the scorer or a key is unknown or does not fit the simulator, shaping has no effect on the
+            algorithm, or the scorer's server cannot be used.
+    """
+    reward = config.reward
+    if reward.name is None:
+        if reward.options:
+            key = next(iter(reward.options))
+            raise UserError(f"reward.{key} has no meaning without a scorer: choose one with reward=<name>.")
+        return
+    if reward.mode != "audit" and (needs.discount is None or not needs.critic):
+        raise UserError(
+            f"algo.name={config.algo.name} compares the returns of episodes that start alike, from which shaping by a "
+            f"potential cancels: reward.mode={reward.mode} would change nothing. reward.mode=audit logs the scores; "
+            "algo=flow_sde and algo=flow_noise learn from them."
+        )
+    kind, options = plugins.configure_plugin("scorers", reward, "reward")
+    scorer = kind(options, spec)
+    if "absolute" not in scorer.traits.kinds:
+        known = ", ".join(scorer.traits.kinds)
+        raise UserError(f"reward.name={reward.name} does not judge single observations, but only: {known}.")
+    asyncio.run(check_scorer(scorer, reward.timeout))
+
+
+async def check_scorer(scorer: Scorer, timeout: float) -> None:
+    """Check that a scorer answers within `timeout` seconds.
+
+    Raises:
+        UserError: it does not.
+    """
+    await scorer.open()
+    try:
+        await asyncio.wait_for(scorer.check(), timeout)
+    except TimeoutError:
+        raise UserError(f"the scorer did not answer within reward.timeout={timeout:g} s.") from None
+    finally:
+        await scorer.close()
+
+
+def make_scoring(
+    config: TrainConfig, spec: SimulatorSpec, needs: Needs, decisions: int, folder: RunFolder
+) -> tuple[WriterFactory, ...]:
+    """Return the factory of the writers that ask the run's scorer, or nothing where it has none.
+
+    Args:
+        config: of the run.
+        spec: of its simulator.
+        needs: of its algorithm.
+        decisions: T, of a rollout or segment.
+        folder: of the run; scores are logged there.
+    """
+    if config.reward.name is None:
+        return ()
+    options = scoring_writer.ScoringOptions(
+        config.reward,
+        plugins.configure_plugin("scorers", config.reward, "reward"),
+        spec,
+        decisions,
+        needs.discount,
+        config.train.time_limit == "terminal",
+        config.plan.collectors,
+        str(folder.path),
+    )
+    return (WriterFactory(f"{scoring_writer.__name__}:{scoring_writer.make_scoring_writer.__name__}", options),)

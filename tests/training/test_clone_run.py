@@ -1,0 +1,113 @@
+"""`sft` ends as `train` does, and what fails before anything was made leaves no folder."""
+
+import shlex
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from embodied_rl.commands import train as train_command
+from embodied_rl.config import next_command
+from embodied_rl.config.compose import compose_config
+from embodied_rl.config.freeze import freeze_config
+from embodied_rl.config.schema import PolicyNode, SimNode
+from embodied_rl.evaluate.report import Report
+from embodied_rl.imitation.demonstrations import record_demonstrations
+from embodied_rl.interfaces.errors import UserError
+from embodied_rl.runs.folder import RunFolder
+from embodied_rl.runs.metrics_file import read_metrics
+from tests.support.running import POLICY, REACHING, SMALL, TABLETOP
+
+CLONE = (
+    "sft", *(word for word in POLICY if "checkpoint" not in word), *TABLETOP, "sim.num_envs=4", "algo.frames=2",
+    "algo.localise_steps=2", "algo.demonstrations=4", "algo.steps=3", "algo.finetune_steps=2", "eval_episodes=4",
+)  # fmt: skip
+
+
+def test_a_clone_is_reported_filmed_and_continued(typed: Callable[..., Any], tmp_path: Path) -> None:
+    code, out, err = typed(*CLONE)
+    assert code == 0, err
+    (run,) = (tmp_path / "runs" / "sft").iterdir()
+    name = run.relative_to(tmp_path)
+    assert out.startswith(f"Run folder: {name}\n") and out.count(f"Run folder: {name}") == 2
+    assert Report.read(run / "report.json").success.episodes == 4
+    page = (run / "report.html").read_text()
+    assert "Loss of localisation" in page and "Loss of cloning" in page and "<video" in page
+    assert (run / "videos" / "grid.mp4").is_file() and (run / "policy.safetensors").is_file()
+    rows = read_metrics(run / "metrics.jsonl")
+    assert [row["iteration"] for row in rows] == [2, 5, 7], "the last step of each stage, counted over all of them"
+    following = next(line for line in out.splitlines() if line.startswith("Next:"))
+    words = shlex.split(following.removeprefix("Next:"))
+    assert words[:2] == ["embodied-rl", "train"] and f"policy.checkpoint={name}" in words
+    code, out, err = typed(*words[1:], "--dry-run")
+    assert code == 0, err
+
+
+def test_what_an_operator_refuses_leaves_no_folder(
+    typed: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: Any, **__: Any) -> None:
+        raise UserError("no operator for this task")
+
+    monkeypatch.setattr("embodied_rl.commands.sft.record_demonstrations", refuse)
+    assert record_demonstrations is not refuse
+    code, _, err = typed(*CLONE)
+    assert code == 2 and "no operator for this task" in err
+    assert not list((tmp_path / "runs" / "sft").iterdir())
+
+
+@pytest.mark.parametrize("begun", [False, True])
+def test_a_run_that_fails_before_it_made_anything_leaves_no_folder(
+    typed: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, begun: bool
+) -> None:
+    def fail(config: Any, function: Any, job: Any, timeout: float) -> None:
+        if begun:
+            (job[1].metrics).write_text("{}\n")
+        raise UserError("a weight is not finite")
+
+    monkeypatch.setattr(train_command.runtimes, "launch_ranks", fail)
+    code, _, err = typed("train", *SMALL, *REACHING)
+    assert code == 2 and "a weight is not finite" in err
+    assert len(list((tmp_path / "runs" / "train").iterdir())) == begun
+
+
+def test_other_failures_keep_the_folder(tmp_path: Path) -> None:
+    folder = RunFolder.create(tmp_path, "train", 0)
+    with pytest.raises(RuntimeError), folder.removed_if_bare():
+        raise RuntimeError("a process died")
+    assert folder.path.is_dir()
+
+
+CHOICES = [
+    ([], ["sim=tabletop"], ["policy=pocket"]),
+    (["sim=maniskill_push", "policy=pocket"], ["sim=maniskill_push"], ["policy=pocket"]),
+    (["sim.image_size=32", "sim.num_envs=7"], ["sim=tabletop", "sim.image_size=32"], ["policy=pocket"]),
+    (["policy=pi0_tiny"], ["sim=tabletop"], ["policy=pi0_tiny"]),
+    (["policy=pi0_tiny", "policy.heads=2"], ["sim=tabletop"],
+     ["policy=pi0", "policy.train=full", "policy.critic=privileged"]),
+    (["policy=pi0_tiny", "policy.train=expert", "policy.critic=prefix"], ["sim=tabletop"],
+     ["policy=pi0_tiny", "policy.train=expert", "policy.critic=prefix"]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("words", "sim", "policy"), CHOICES)
+def test_the_next_command_names_the_same_simulator_and_network(
+    words: list[str], sim: list[str], policy: list[str]
+) -> None:
+    mapping = compose_config("sft", words)
+    node = freeze_config(PolicyNode, mapping["policy"], "policy")
+    from embodied_rl.config import plugins
+    from embodied_rl.config.freeze import thaw_config
+
+    own = thaw_config(plugins.configure_plugin("policies", node, "policy")[1])
+    node = freeze_config(PolicyNode, mapping["policy"] | own, "policy")
+    assert next_command.choose_sim(freeze_config(SimNode, mapping["sim"], "sim")) == sim
+    assert sorted(next_command.choose_policy(node)) == sorted(policy)
+
+
+def test_values_are_written_as_they_are_typed() -> None:
+    values = [None, True, 2, 0.5, "text", (1, "a"), {"push": 3}]
+    assert [next_command.format_value(value) for value in values] == [
+        "null", "true", "2", "0.5", "text", "[1,a]", "{push: 3}",
+    ]  # fmt: skip

@@ -1,0 +1,179 @@
+"""Networks and rollouts of a dry run are those of the run, counted from shapes; what cannot be held is refused."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from embodied_rl.assembly import build
+from embodied_rl.assembly.outline import outline_actor
+from embodied_rl.config.schema import AlgoNode, PolicyNode, SamplerNode, SimNode, TrainConfig
+from embodied_rl.interfaces.errors import UserError
+from embodied_rl.learning.memory_budget import find_machine_bytes, format_bytes
+from embodied_rl.learning.update_memory import count_held
+from embodied_rl.rollout.buffer import Rollout
+from embodied_rl.simulators.kind import SimulatorKind
+from embodied_rl.training import cloning_checks, run_checks
+from embodied_rl.training.run_size import count_decision_bytes
+from tests.support.running import REACHING, SMALL
+
+POCKET = PolicyNode("pocket", options={"width": 16, "layers": 1, "heads": 2, "stem_channels": 8, "keypoints": 4})
+PI0 = PolicyNode(
+    "pi0", critic="prefix", train="expert",
+    options={
+        "width": 24, "layers": 1, "hidden": 24, "heads": 2, "head_dim": 6, "vocabulary": None, "expert_width": 16,
+        "expert_hidden": 16, "vision_width": 16, "vision_layers": 1, "vision_hidden": 16, "vision_heads": 2, "patch": 8,
+        "resolution": 16, "horizon": 3, "action_dim": 8, "state_dim": 8, "token_length": 10,
+    },
+)  # fmt: skip
+BASE = PolicyNode("pocket", checkpoint="asset:tabletop_base.safetensors")
+NODES = {
+    "new weights": POCKET,
+    "frozen features": replace(POCKET, freeze_perception=True),
+    "prefix": PI0,
+    "autocast": replace(PI0, autocast=True),
+    "lora": replace(PI0, train="lora", precision="bfloat16"),
+    "no cache": replace(PI0, cache_gigabytes=0.0),
+    "policy file": BASE,
+}
+
+
+@pytest.mark.parametrize("node", NODES.values(), ids=NODES)
+def test_the_outline_is_of_the_actor_that_is_built(node: PolicyNode) -> None:
+    if node.name == "pi0":
+        pytest.importorskip("transformers")
+    if node.train == "lora":
+        pytest.importorskip("peft")
+    spec = SimulatorKind.find(SimNode("tabletop")).spec
+    real = build.build_actor(node, SamplerNode(), spec, True)
+    real.keep_within(6, node.cache_gigabytes * 1e9)
+    outlined = outline_actor(node, SamplerNode(), spec, True)
+    assert all(each.is_meta for each in outlined.parameters())
+    shapes = [{name: (each.shape, each.dtype, each.requires_grad) for name, each in actor.named_parameters()}
+              for actor in (real, outlined)]  # fmt: skip
+    assert shapes[0] == shapes[1]
+    assert count_held(outlined) == count_held(real)
+    rollout = Rollout.allocate(real, 2, 3).tensors()
+    rollout.pop("last_value")
+    config = TrainConfig(SimNode("tabletop"), node, AlgoNode("ppo"))
+    each = count_decision_bytes(outlined, 6, config) - torch.float32.itemsize
+    assert each * 6 == sum(tensor.nbytes for tensor in rollout.values())
+
+
+def test_a_policy_file_of_other_sizes_is_found_without_reading_weights(tmp_path: Path) -> None:
+    spec = SimulatorKind.find(SimNode("tabletop")).spec
+    network, embodiment = build.build_backbone(POCKET, spec)
+    network.register_parameter("stray", torch.nn.Parameter(torch.zeros(3)))
+    from embodied_rl.checkpoints.policy_file import save_backbone
+
+    file = tmp_path / "stray.safetensors"
+    save_backbone(file, network, embodiment, "pocket", POCKET.options)
+    with pytest.raises(UserError, match=r"another network: backbone\.stray has no place"):
+        outline_actor(replace(POCKET, checkpoint=str(file)), SamplerNode(), spec, True)
+
+
+SIZES = [
+    (["sim.num_envs=100000000"], "sim.num_envs=100000000 × train.decisions=3 make a rollout of", "at most."),
+    (["train.decisions=1000000000", "sim.num_envs=2"], "train.decisions=1000000000", "Give train.decisions="),
+    (["algo.minibatch=1000"], "algo.minibatch=1000 is more than a rollout has: 24 decisions", "algo.minibatch=24"),
+    (["algo.micro_batch=17"], "algo.micro_batch=17 is more than algo.minibatch=16", "algo.micro_batch=null"),
+    (["plan=colocated", "plan.ranks=100000", "sim.num_envs=100000"], "plan.ranks=100000", "for each core"),
+    (["plan=split", "plan.ranks=1", "plan.workers=20000", "sim.num_envs=20000"], "plan.workers=20000", "each core"),
+    (["plan=colocated", "plan.slices=16"], "sim.num_envs=8 cannot be divided", "Try sim.num_envs=32"),
+    (["policy.width=100000000"], "parameters", "embodied-rl list policies pocket"),
+    (["policy.layers=100000"], "policy.layers=100000 must be at most 1000", ""),
+    (["policy.horizon=1000000000"], "parameters", "sizes to lower"),
+    (["algo.sampler.denoise_steps=100000"], "algo.sampler.denoise_steps must be at most 1000", ""),
+    (["train.eval_episodes=1000000000"], "train.eval_episodes must be at most 1000000", ""),
+    (["train.final_episodes=1000000000"], "train.final_episodes must be at most 1000000", ""),
+    (["segments=2"], "segments=2 has a meaning with mode=stream alone", ""),
+    (["staleness=2"], "staleness=2 has a meaning with mode=async alone", ""),
+    (["policy.lora.rank=2"], "policy.lora.rank=2 has a meaning with policy.train=lora alone", ""),
+    (["mode=stream", "segments=1000", "plan=colocated"], "train.decisions=3 cannot be divided into segments=1000", ""),
+]
+
+
+@pytest.mark.parametrize(("words", "problem", "remedy"), SIZES, ids=[" ".join(words) for words, *_ in SIZES])
+def test_odd_sizes_are_refused_by_key(typed: Callable[..., Any], words: list[str], problem: str, remedy: str) -> None:
+    given = {word.partition("=")[0] for word in words}
+    kept = [word for word in (*SMALL, *REACHING) if word.partition("=")[0] not in given]
+    code, _, err = typed("train", *kept, *words, "--dry-run")
+    assert code == 2 and problem in err and remedy in err, err
+
+
+def test_groups_of_one_teach_nothing(typed: Callable[..., Any]) -> None:
+    kept = [word for word in SMALL if "critic" not in word]
+    for size in ("0", "1"):
+        code, _, err = typed("train", *kept, *REACHING, "algo=grpo", f"algo.group_size={size}", "--dry-run")
+        assert code == 2 and "algo.group_size must be at least 2" in err
+
+
+def test_a_default_minibatch_above_the_rollout_means_all_of_it(typed: Callable[..., Any]) -> None:
+    code, out, err = typed("train", *(word for word in SMALL if "minibatch" not in word), *REACHING, "--dry-run")
+    assert code == 0, err
+    assert "memory" in out and "rollout" in out and "optimiser" in out
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["algo.steps=0"], "nothing would learn"),
+        (["algo.demonstrations=0"], "algo.demonstrations=0: there is nothing to clone"),
+        (["algo.batch=0"], "algo.batch must be at least 1"),
+        (["algo.demonstrations=1000000000"], "algo.demonstrations=1000000000 episodes of up to 30 steps take"),
+        (["algo.frames=1000000000"], "algo.frames=1000000000"),
+        (["sim.num_envs=1000000000"], "sim.num_envs=1000000000 environments show"),
+        (["algo.frames=2", "algo.auxiliary_names=[nowhere]"], "privileged state has no nowhere"),
+        (["algo.frames=2", "algo.auxiliary_names=[]"], "algo.frames=2 teaches perception to predict"),
+        (["eval_episodes=1000000000"], "eval_episodes must be at most"),
+    ],
+)
+def test_cloning_is_checked_before_anything_is_recorded(
+    typed: Callable[..., Any], words: list[str], expected: str, tmp_path: Path
+) -> None:
+    given = {word.partition("=")[0] for word in words}
+    plain = (
+        "algo.frames=0",
+        "algo.steps=5",
+        "algo.demonstrations=4",
+        "algo.auxiliary_names=[]",
+        "algo.finetune_steps=0",
+    )
+    code, _, err = typed("sft", *(word for word in plain if word.partition("=")[0] not in given), *words)
+    assert code == 2 and expected in err, err
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_policy_without_a_perception_apart_is_named_with_the_key_that_was_typed() -> None:
+    spec, network = SimulatorKind.find(SimNode("tabletop")).spec, torch.nn.Linear(1, 1)
+    network.perception_parameters = list  # type: ignore[assignment]
+    method = build.find_method(AlgoNode("sft", options={"frames": 0, "steps": 300}))
+    config: Any = type("Config", (), {"policy": PolicyNode("plain")})
+    with pytest.raises(UserError, match=r"algo\.steps=300 needs a policy .*plain has none apart.*finetune_steps=300"):
+        cloning_checks.check_perception(config, method.options, network, spec)  # type: ignore[arg-type]
+
+
+def test_what_a_machine_has(tmp_path: Path) -> None:
+    limit = tmp_path / "memory.max"
+    limit.write_text("1000\n")
+    assert find_machine_bytes(limit) == 1000
+    limit.write_text("max\n")
+    assert find_machine_bytes(limit) == find_machine_bytes(tmp_path / "absent") > 10**8
+
+
+@pytest.mark.parametrize(
+    ("size", "text"),
+    [(0, "0 B"), (999, "999 B"), (1000, "1 kB"), (12_517_709_124, "12.5 GB"), (999_600, "1 MB"), (2e18, "2,000 PB")],
+)
+def test_sizes_are_read_at_a_glance(size: float, text: str) -> None:
+    assert format_bytes(size) == text
+
+
+def test_networks_that_do_not_fit_are_refused(typed: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run_checks, "find_machine_bytes", lambda: 200_000_000)
+    kept = [word for word in SMALL if "width" not in word]
+    code, _, err = typed("train", *kept, *REACHING, "policy.width=2048", "plan.ranks=2", "--dry-run")
+    assert code == 2 and "on each of 2 ranks" in err and "plan.ranks=1 holds one network" in err, err
