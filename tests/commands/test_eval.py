@@ -111,11 +111,18 @@ def test_what_eval_writes_compare_reads(kind, tmp_path, capsys):
 
 def test_a_report_says_which_policy_ran_which_task(kind, tmp_path, monkeypatch, capsys):
     """And each part is run by its own policy alone."""
-    ran = []
-    monkeypatch.setattr(command, "load_deployed", lambda text: ran.append(text) or kind.make_actor())
+    actors = {}
+    monkeypatch.setattr(command, "load_deployed", lambda text: actors.setdefault(text, kind.make_actor()))
     node = BenchmarkNode("home", "a book", (BenchmarkPart({"name": "clock"}, seeds=3),))
     policies = {"pick": "a.safetensors", "open": "b.safetensors", "pick blue": "random"}
-    run(checkpoint=None, policies=policies, benchmark=node, episodes=None, out=str(tmp_path / "out"))
+    run(
+        checkpoint=None,
+        policies=policies,
+        benchmark=node,
+        episodes=None,
+        video=Video(0, 0, 0),
+        out=str(tmp_path / "out"),
+    )
     found = json.loads((tmp_path / "out" / "report.json").read_text())["metadata"]
     assert [(each["policy"], each["tasks"]) for each in found["policies"]] == [
         ("a.safetensors", ["pick red"]), ("b.safetensors", ["open"]), ("random", ["pick blue"]),
@@ -124,6 +131,8 @@ def test_a_report_says_which_policy_ran_which_task(kind, tmp_path, monkeypatch, 
     assert {name: each["success"]["episodes"] for name, each in tasks.items()} == {
         "pick red": 3, "open": 3, "pick blue": 3,
     }  # fmt: skip
-    assert found["not_run"] == ["push red"] and found["complete"] is False and ran == ["a.safetensors", "b.safetensors"]
+    assert found["not_run"] == ["push red"] and found["complete"] is False
+    seen = {w: {t for call in actor.calls for t in call.observation.instruction} for w, actor in actors.items()}
+    assert seen == {"a.safetensors": {"pick red"}, "b.safetensors": {"open"}}
     printed = capsys.readouterr().out
     assert re.search(r"push red .* not run", printed) and "not all of it" in printed
