@@ -52,7 +52,10 @@ def read_config(command: Command, mapping: dict[str, Any], overrides: Sequence[s
     """Freeze a composed mapping, with the experiment's name and the overrides filled in."""
     kind = getattr(schema, command.schema)
     run_node = mapping.get("run", {})
-    if "run" in {item.name for item in fields(kind)} and isinstance(run_node, dict):
+    names = {item.name for item in fields(kind)}
+    if "overrides" in names:
+        mapping = {**mapping, "overrides": list(overrides)}
+    if "run" in names and isinstance(run_node, dict):
         run_node = {**run_node, "overrides": list(overrides)}
         mapping = {**mapping, "run": {**run_node, "experiment": run_node.get("experiment") or command.name}}
     return freeze_config(kind, mapping)

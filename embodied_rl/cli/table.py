@@ -97,6 +97,7 @@ _ALL = (
             "runs/demo/<time>_s0",
             "asset:tabletop_base.safetensors split=vision episodes=256",
             "expert benchmark=tabletop",
+            "resume=eval/eval_<time>",
         ),
         config="eval",
         values=("policy",),

@@ -13,7 +13,7 @@ from embodied_rl.evaluate.chart import Series, draw_line_chart
 from embodied_rl.evaluate.page import format_percent, make_bar, make_html_table, make_section, write_html
 from embodied_rl.evaluate.pairing import Pairing, pair_reports
 from embodied_rl.evaluate.protocol import IN_DISTRIBUTION
-from embodied_rl.evaluate.report import Report
+from embodied_rl.evaluate.report import Report, read_purpose
 from embodied_rl.evaluate.statistics import Mean, adjust_by_holm, mean_interval
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.runs.atomic_write import make_folder, write_text
@@ -295,6 +295,7 @@ def _conditions(metadata: Mapping[str, object]) -> list[str]:
     """Describe how an evaluation differs from the usual one: after training, in distribution, without ablation."""
     split, without = metadata.get("split", IN_DISTRIBUTION), metadata.get("ablate", "none")
     found = [f"({split})"] if split != IN_DISTRIBUTION else []
+    found += ["(publish)"] if read_purpose(metadata) == "publish" else []
     found += [f"(without {without})"] if without != "none" else []
     return [*found, *(["(before)"] if metadata.get("when") == "before" else [])]
 

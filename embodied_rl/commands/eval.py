@@ -1,16 +1,16 @@
 """`embodied-rl eval`: measure a checkpoint's success on fixed episodes, and write a report and videos."""
 
 import os
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import closing
-from dataclasses import asdict
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from rich.console import Console
-from rich.table import Table
 
 from embodied_rl.actors.embodiment import Embodiment
 from embodied_rl.actors.scripted import RandomPolicy
@@ -20,55 +20,211 @@ from embodied_rl.config import freeze as configuration
 from embodied_rl.config import plugins
 from embodied_rl.config.freeze import freeze_config
 from embodied_rl.config.schema import EvalConfig, SimChange, SimNode
-from embodied_rl.evaluate.benchmark import (
-    EvaluationPart,
-    combine_results,
-    describe_benchmark,
-    describe_simulator,
-    make_parts,
-)
-from embodied_rl.evaluate.protocol import EpisodeResult, evaluate_policy
-from embodied_rl.evaluate.report import Rate, Report, Summary
+from embodied_rl.evaluate.benchmark import EvaluationPart, combine_results, make_parts
+from embodied_rl.evaluate.kept import FILE as RESULTS
+from embodied_rl.evaluate.kept import ResultFile
+from embodied_rl.evaluate.metadata import describe_policy, make_metadata, measure_end
+from embodied_rl.evaluate.protocol import EpisodeResult, Results, evaluate_policy
+from embodied_rl.evaluate.report import Report
 from embodied_rl.evaluate.report_page import write_page
+from embodied_rl.evaluate.resumption import FILE as EVALUATION
+from embodied_rl.evaluate.resumption import (
+    LAST,
+    add_hardware,
+    begin_evaluation,
+    check_same,
+    check_same_policies,
+    read_evaluation,
+)
+from embodied_rl.evaluate.table import make_summary_table
 from embodied_rl.evaluate.video import film_episodes
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.policy import Actor, DeployedPolicy
 from embodied_rl.learning.memory_budget import format_bytes
-from embodied_rl.processes.handle import Handle
-from embodied_rl.runs import provenance
+from embodied_rl.processes.handle import Handle, RunFailed
+from embodied_rl.rollout.runner import choose_batch
 from embodied_rl.runs.atomic_write import make_folder
 from embodied_rl.runs.folder import RunFolder, make_evaluation_folder, note_folder
-from embodied_rl.simulators.trust import check_settings
+from embodied_rl.simulators.trust import check_settings, repeat_trusted_change
 from embodied_rl.training.run_checks import check_environments
 
 
+@dataclass(frozen=True)
+class Player:
+    """A policy that is evaluated.
+
+    Attributes:
+        who: its name or checkpoint.
+        file: its file; actor: the policy. None for the operator, and for random actions.
+        folder: the run that made it, if any.
+    """
+
+    who: str
+    file: Path | None
+    actor: Actor | None
+    folder: RunFolder | None
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """What is evaluated.
+
+    Attributes:
+        config: its configuration.
+        players: who runs the parts, one for each.
+        parts: the episodes, by simulator and policy.
+        told: metadata of the report.
+    """
+
+    config: EvalConfig
+    players: tuple[Player, ...]
+    parts: tuple[EvaluationPart, ...]
+    told: dict[str, Any]
+
+    @property
+    def folder(self) -> RunFolder | None:
+        """Return the run of the only policy, if there is one."""
+        return self.players[0].folder if len({player.who for player in self.players}) == 1 else None
+
+
 def run(config: EvalConfig) -> int:
-    """Evaluate a policy, record videos, write `report.json` and `report.html`, and print a table.
+    """Evaluate a policy, record videos, write `report.json` and `report.html`, and print a table; or continue that.
 
     Raises:
-        UserError: the policy, simulator, split, task or initial state is unknown, or the policy is for another robot.
+        UserError: the policy, simulator, split, task or initial state is unknown, the policy is for another robot, or
+            an evaluation cannot be continued.
     """
-    who, file = find_policy(config)
-    folder = None if file is None else find_run(file)
-    parts = make_parts(config, None if file is None else find_simulator(file, folder, config.sim))
-    actor = None if file is None else load_deployed(who)
-    if actor is not None:
-        check_policy_fits(actor.embodiment, parts)
-    told = make_metadata(config, who, file, parts)  # fail here, not after hours of episodes
-    out = choose_output_folder(config, folder)
-    began = time.perf_counter()
-    played = [run_part(part, actor, who, config) for part in parts]
-    results, spec = combine_results(parts, played)
-    found = Report.from_results(results, spec, told | measure_end(began))
+    if config.resume is not None:
+        return continue_evaluation(config)
+    evaluation = open_evaluation(config)
+    out = choose_output_folder(config, evaluation.folder)
+    begin_evaluation(out, place_policies(config), evaluation.told)
+    return finish_evaluation(evaluation, out)
+
+
+def place_policies(config: EvalConfig) -> EvalConfig:
+    """Return the configuration with the policies' files, wherever it is read."""
+
+    def place(text: str) -> str:
+        return text if text in WORDS else str(find_policy_file(text).resolve())
+
+    if config.policies:
+        return replace(config, policies={task: place(text) for task, text in config.policies.items()})
+    return replace(config, policy=place(find_policy(config)[0]), checkpoint=None)
+
+
+def continue_evaluation(config: EvalConfig) -> int:
+    """Run what an evaluation's folder lacks, and write its report; print the report of one that is finished.
+
+    Raises:
+        UserError: see `read_resumed`, or `open_evaluation`.
+    """
+    folder = Path(str(config.resume))
+    if (folder / LAST).is_file() and (folder / "report.json").is_file():
+        console = Console(highlight=False)
+        console.print(f"{folder} is finished: nothing is left to run.", markup=False, soft_wrap=True)
+        console.print(make_summary_table(Report.read(folder / "report.json")))
+        return 0
+    resumed, before = read_resumed(config, folder)
+    evaluation = open_evaluation(resumed)
+    check_same(folder, before, evaluation.told)
+    return finish_evaluation(replace(evaluation, told=add_hardware(before, evaluation.told)), folder)
+
+
+def read_resumed(config: EvalConfig, folder: Path) -> tuple[EvalConfig, dict[str, Any]]:
+    """Return the configuration and metadata of an evaluation that is continued, with what may be typed anew.
+
+    Raises:
+        UserError: the folder holds none, or names code to run that the user did not type.
+    """
+    stored, before = read_evaluation(folder)
+    if stored.policies and (config.policy or config.checkpoint):
+        raise UserError(f"policy: {folder} has policies of its own for its tasks. Leave it out.")
+    if config.policy is not None or config.checkpoint is not None:
+        stored = replace(stored, policy=config.policy or config.checkpoint, checkpoint=None)
+    check_same_policies(folder, before, [describe_policy(*each) for each in find_policies(stored).items()])
+    change = repeat_trusted_change(stored.sim, _name_simulators(stored), config.sim, folder / EVALUATION)
+    return replace(stored, sim=change, resume=None), before
+
+
+def _name_simulators(config: EvalConfig) -> list[str]:
+    """Return the names of an evaluation's simulators, of which nothing is opened yet."""
+    if config.benchmark is not None:
+        return [str(part.sim.get("name")) for part in config.benchmark.parts]
+    if config.sim.name is not None:
+        return [config.sim.name]
+    _, file = find_policy(config)
+    said = None if file is None else _read_simulator(file, find_run(file))
+    return [] if said is None else [str(said.get("name"))]
+
+
+def open_evaluation(config: EvalConfig) -> Evaluation:
+    """Find and check everything that an evaluation needs, so that nothing fails after hours of episodes.
+
+    Raises:
+        UserError: see `run`.
+    """
+    files = find_policies(config)
+    folders = {who: None if file is None else find_run(file) for who, file in files.items()}
+    parts = _make_parts(config, files)
+    played = {who: file for who, file in files.items() if any(part.policy in (None, who) for part in parts)}
+    told = make_metadata(config, played, parts)
+    players = {w: Player(w, f, None if f is None else load_deployed(w), folders[w]) for w, f in played.items()}
+    listed = tuple(players[part.policy or next(iter(players))] for part in parts)
+    for player in players.values():
+        if player.actor is not None:
+            own = [part for part, each in zip(parts, listed, strict=True) if each is player]
+            check_policy_fits(player.actor.embodiment, own)
+    return Evaluation(config, listed, tuple(parts), told)
+
+
+def _make_parts(config: EvalConfig, files: Mapping[str, Path | None]) -> list[EvaluationPart]:
+    owns = {w: None if f is None else find_simulator(f, find_run(f), config.sim) for w, f in files.items()}
+    return make_parts(config, None if config.policies else next(iter(owns.values())), owns)
+
+
+def finish_evaluation(evaluation: Evaluation, out: Path) -> int:
+    """Run the episodes whose results the folder lacks; write and print the report.
+
+    Raises:
+        RunFailed: a required process was lost, and could not be replaced.
+    """
+    command, began = f"embodied-rl eval resume={out}", time.perf_counter()
+    try:
+        with ResultFile(out / RESULTS, [each for part in evaluation.parts for each in part.episodes]) as kept:
+            describe_kept(kept, sum(len(part.episodes) for part in evaluation.parts))
+            pairs = zip(evaluation.parts, evaluation.players, strict=True)
+            played = [run_part(part, player, evaluation.config, kept) for part, player in pairs]
+        report_results(replace(evaluation, told=evaluation.told | measure_end(began)), played, out)
+    except KeyboardInterrupt:
+        print(f"Stopped; every finished episode is saved. Continue with: {command}", file=sys.stderr)
+        raise
+    except RunFailed as error:
+        raise RunFailed(f"{str(error).rstrip()}\nOnce the cause is gone, continue with: {command}") from error
+    return 0
+
+
+def describe_kept(kept: ResultFile, episodes: int) -> None:
+    """Say what an evaluation that is continued has, and what its file lost."""
+    if kept.torn:
+        print(f"The last line of {RESULTS} was incomplete; its episode runs again.")
+    if kept.found:
+        print(f"{len(kept.found)} of {episodes} episodes are done.")
+
+
+def report_results(evaluation: Evaluation, played: Sequence[list[EpisodeResult]], out: Path) -> None:
+    """Write an evaluation's report, videos and page, and print its table."""
+    results, spec = combine_results(evaluation.parts, played)
+    found = Report.from_results(results, spec, evaluation.told)
     found.write(out)
-    videos = film_as_configured(parts, played, actor, out, config)
-    metrics, settings = folder.metrics if folder else None, configuration.to_yaml(config)
-    write_page(out / "report.html", found, metrics=metrics, videos=videos, configuration=settings)
+    videos = film_as_configured(evaluation, played, out)
+    metrics = None if evaluation.folder is None else evaluation.folder.metrics
+    settings = configuration.to_yaml(evaluation.config)
+    write_page(out / LAST, found, metrics=metrics, videos=videos, configuration=settings)
     console = Console(highlight=False)
     console.print(make_summary_table(found))
-    for path in (out / "report.html", *videos):
+    for path in (out / LAST, *videos):
         console.print(f"Written: {path}", markup=False, soft_wrap=True)
-    return 0
 
 
 def check_evaluation(config: EvalConfig) -> list[tuple[str, str]]:
@@ -78,15 +234,21 @@ def check_evaluation(config: EvalConfig) -> list[tuple[str, str]]:
         UserError: the policy, simulator, split, task or initial state is unknown, the policy is for another robot, or
             so many environments do not fit into this machine's memory.
     """
-    _, file = find_policy(config)
-    parts = make_parts(config, None if file is None else find_simulator(file, find_run(file), config.sim))
+    if config.resume is not None:
+        folder = Path(config.resume)
+        config, before = read_resumed(config, folder)
+        check_same(folder, before, open_evaluation(config).told)
+    files = find_policies(config)
+    parts = _make_parts(config, files)
     for part in parts:
         check_environments(min(part.kind.node.num_envs, len(part.episodes)), part.spec)
     episodes = ("episodes", f"{sum(len(part.episodes) for part in parts):,}")
-    if file is None:
+    known = {who: file for who, file in files.items() if file is not None}
+    for who, file in known.items():
+        check_policy_fits(read_metadata(file).embodiment, [part for part in parts if part.policy in (None, who)])
+    if not known:
         return [episodes]
-    check_policy_fits(read_metadata(file).embodiment, parts)
-    size = format_bytes(count_weights(file))
+    size = format_bytes(sum(map(count_weights, known.values())))
     return [episodes, ("memory", f"parameters {size}. Simulators and activations come on top")]
 
 
@@ -118,13 +280,26 @@ def find_policy(config: EvalConfig) -> tuple[str, Path | None]:
     return who, None if who in WORDS else find_policy_file(who)
 
 
-def run_part(part: EvaluationPart, actor: Actor | None, who: str, config: EvalConfig) -> list[EpisodeResult]:
-    """Run the episodes of a part: the operator in one environment, any other policy in several simulators."""
-    if who != "expert":
-        return evaluate_parallel(actor or RandomPolicy(part.spec), part, config)
+def find_policies(config: EvalConfig) -> dict[str, Path | None]:
+    """Return the policies of an evaluation and their files; see `find_policy`."""
+    if not config.policies:
+        return dict([find_policy(config)])
+    return {who: None if who in WORDS else find_policy_file(who) for who in config.policies.values()}
+
+
+def run_part(part: EvaluationPart, player: Player, config: EvalConfig, kept: Results) -> list[EpisodeResult]:
+    """Return the results of a part's episodes, and run those that are not kept: the operator in one environment, any
+    other policy in several simulators.
+    """
+    if all(episode.index in kept.found for episode in part.episodes):
+        return [kept.found[episode.index] for episode in part.episodes]
+    if player.who != "expert":
+        return evaluate_parallel(player.actor or RandomPolicy(part.spec), part, config, kept)
     policy, handle = open_expert(part.kind.build, "evaluation simulator")
     with closing(handle):
-        return evaluate_policy(policy, [handle], part.spec, part.episodes, config.seed, 1, None, config.ablate)
+        return evaluate_policy(
+            policy, [handle], part.spec, part.episodes, config.seed, 1, None, config.ablate, config.episodes_for, kept
+        )
 
 
 def find_run(file: Path) -> RunFolder | None:
@@ -141,27 +316,41 @@ def find_simulator(file: Path, folder: RunFolder | None, change: SimChange) -> S
     Raises:
         UserError: the source is damaged, or names code to run that the user did not type.
     """
-    said = (
-        read_metadata(file).extra.get("sim") if folder is None else configuration.read_config(folder.config).get("sim")
-    )
-    if said is None:
+    said = _read_simulator(file, folder)
+    if said is None or change.name not in (None, said.get("name")):
         return None
-    said = {"name": said} if isinstance(said, str) else said
-    if not isinstance(said, Mapping):
-        raise UserError(f"{file if folder is None else folder.config}: sim is no group of keys.")
-    if change.name not in (None, said.get("name")):
-        return None
-    check_settings(said, change.options, str(file if folder is None else folder.config))
+    where = file if folder is None else folder.config
+    check_settings(said, change.options, str(where))
     try:
-        node = freeze_config(SimNode, {str(key): value for key, value in said.items()}, "sim")
+        node = freeze_config(SimNode, said, "sim")
         plugins.configure_plugin("sims", node, "sim")
     except UserError as error:
-        raise UserError(f"{file if folder is None else folder.config}: {error}") from None
+        raise UserError(f"{where}: {error}") from None
     return node
 
 
-def evaluate_parallel(actor: DeployedPolicy, part: EvaluationPart, config: EvalConfig) -> list[EpisodeResult]:
-    """Evaluate with one simulator per part of the plan, each in its own process if several run on the CPU."""
+def _read_simulator(file: Path, folder: RunFolder | None) -> dict[str, Any] | None:
+    """Return the keys of `sim` in a run's configuration or a policy file; None where there are none."""
+    said = (
+        read_metadata(file).extra.get("sim") if folder is None else configuration.read_config(folder.config).get("sim")
+    )
+    if isinstance(said, str):
+        return {"name": said}
+    if said is None:
+        return None
+    if not isinstance(said, Mapping):
+        raise UserError(f"{file if folder is None else folder.config}: sim is no group of keys.")
+    return {str(key): value for key, value in said.items()}
+
+
+def evaluate_parallel(
+    actor: DeployedPolicy, part: EvaluationPart, config: EvalConfig, kept: Results
+) -> list[EpisodeResult]:
+    """Evaluate with one simulator per part of the plan, each in its own process if several run on the CPU.
+
+    Simulators and batches have the same size however many episodes are left, so that the bits of a continued evaluation
+    are those of an undisturbed one.
+    """
     kind, spec, episodes = part.kind, part.spec, part.episodes
     processes = min(config.plan.parts, len(episodes))
     envs = max(1, min(kind.node.num_envs, len(episodes)) // processes)
@@ -174,88 +363,45 @@ def evaluate_parallel(actor: DeployedPolicy, part: EvaluationPart, config: EvalC
         names = [f"evaluation simulator {number}" for number in range(processes)]
         make = kind.worker if apart else kind.inline
         handles += [make(envs, name, config.plan) for name in names]
-        return evaluate_policy(actor, handles, spec, episodes, config.seed, envs, None, config.ablate)
+        return evaluate_policy(
+            actor,
+            handles,
+            spec,
+            episodes,
+            config.seed,
+            envs,
+            None,
+            config.ablate,
+            config.episodes_for,
+            kept,
+            batch=choose_batch(envs),
+        )
     finally:
         for handle in handles:
             handle.close()
 
 
-def make_metadata(config: EvalConfig, who: str, file: Path | None, parts: Sequence[EvaluationPart]) -> dict[str, Any]:
-    """Return the report's metadata: configuration, code version and hardware of the evaluation."""
-    source, _ = provenance.gather_provenance()
-    return {
-        "kind": "evaluation",
-        "checkpoint": who,
-        "file": None if file is None else str(file),
-        "simulator": parts[0].kind.node.name,
-        **describe_benchmark(config, parts),
-        "simulators": [describe_simulator(part.kind, part.spec) for part in parts],
-        "split": config.split,
-        "task": config.task,
-        "ablate": config.ablate,
-        "seed": config.seed,
-        **provenance.select_for_report(asdict(source)),
-    }
-
-
-def measure_end(began: float) -> dict[str, Any]:
-    """Return the metadata that are known once all episodes are done, which began at `time.perf_counter()`."""
-    seconds = round(time.perf_counter() - began, 3)
-    return {"finished": provenance.tell_time(), "load_at_end": provenance.measure_load(), "seconds": seconds}
-
-
 def choose_output_folder(config: EvalConfig, folder: RunFolder | None) -> Path:
     """Return `out` if given; else a new folder in the run's `eval/`, or in `./eval/` for a file outside a run."""
     what = config.split if config.benchmark is None else config.benchmark.name
-    name = what if config.ablate == "none" else f"{what}_without_{config.ablate}"
+    use = "" if config.episodes_for == "report" else f"_{config.episodes_for}"
+    name = what + use + ("" if config.ablate == "none" else f"_without_{config.ablate}")
     if config.out is not None:
         return note_folder(make_folder(Path(config.out), "out"))
     return make_evaluation_folder(Path("eval"), name) if folder is None else folder.new_evaluation(name)
 
 
-def film_as_configured(
-    parts: Sequence[EvaluationPart],
-    played: Sequence[list[EpisodeResult]],
-    actor: Actor | None,
-    out: Path,
-    config: EvalConfig,
-) -> list[Path]:
+def film_as_configured(evaluation: Evaluation, played: Sequence[list[EpisodeResult]], out: Path) -> list[Path]:
     """Record the configured videos, and return their paths; several parts have separate folders. Record none for an
     ablation, the operator or random actions.
     """
-    if config.ablate != "none" or actor is None:
+    config, video, films = evaluation.config, evaluation.config.video, list[Path]()
+    if config.ablate != "none":
         return []
-    video, films = config.video, list[Path]()
     counts: dict[str, Any] = {"episodes": video.episodes, "best": video.best, "worst": video.worst}
-    for number, (part, results) in enumerate(zip(parts, played, strict=True)):
-        place = out if len(parts) == 1 else out / f"part_{number}"
-        films += film_episodes(actor, part.kind.build, part.spec, results, place, **counts, seed=config.seed)
+    for number, (part, player, results) in enumerate(zip(evaluation.parts, evaluation.players, played, strict=True)):
+        if player.actor is not None:
+            place = out if len(played) == 1 else out / f"part_{number}"
+            given = (player.actor, part.kind.build, part.spec, results, place)
+            films += film_episodes(*given, **counts, seed=config.seed, purpose=config.episodes_for)
     return films
-
-
-def make_summary_table(report: Report) -> Table:
-    """Make a table of success by task, by family, and overall."""
-    said = report.metadata
-    where = f"split {said.get('split', '')}"
-    if "benchmark" in said:
-        changes = "".join(f", sim.{key}={value}" for key, value in said["changed"].items())
-        where = f"{said['benchmark']}{'' if said['complete'] else ', not all of it'}{changes}"
-    table = Table(title=f"{said.get('checkpoint', '')}, {where}")
-    table.add_column("")
-    for heading in ("success", "95 %", "at the end", "episodes", "steps"):
-        table.add_column(heading, justify="right", no_wrap=True)
-    for name, summary in report.tasks.items():
-        table.add_row(f"  {name}", *_cells(summary))
-    table.add_section()
-    for name, summary in report.families.items():
-        table.add_row(name, *_cells(summary))
-    table.add_section()
-    table.add_row("all", *_cells(report.overall), style="bold")
-    return table
-
-
-def _cells(summary: Summary) -> tuple[str, ...]:
-    success: Rate = summary.success
-    interval = f"{100 * success.low:.1f} – {100 * success.high:.1f}"
-    at_end = f"{summary.success_at_end.rate:.1%}"
-    return f"{success.rate:.1%}", interval, at_end, str(success.episodes), f"{summary.steps:.1f}"

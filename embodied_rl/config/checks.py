@@ -55,7 +55,7 @@ def validate_config(config: Any) -> None:
         check_learner(plan, policy)
     if isinstance(algo := getattr(config, "algo", None), AlgoNode):
         check_sampler(algo.sampler)
-    if getattr(config, "resume", None) is not None:
+    if isinstance(config, TrainConfig) and config.resume is not None:
         check_resume(config.run.overrides)
     check_one_command(config)
 
@@ -63,14 +63,16 @@ def validate_config(config: Any) -> None:
 def check_one_command(config: Any) -> None:
     """Check keys that one command has alone."""
     if isinstance(config, EvalConfig):
-        check_actor(config)
+        check_evaluation(config)
     if isinstance(config, CollectConfig) and config.format != "lerobot" and config.images != "video":
         raise UserError(f"images={config.images} is for format=lerobot; npz files hold pictures as they are.")
 
 
 def check_actor(config: EvalConfig) -> None:
-    """Check that exactly one policy to evaluate is given."""
-    if (config.policy is None) == (config.checkpoint is None):
+    """Check that exactly one policy to evaluate is given, or one for each task of a benchmark."""
+    if config.policies and config.benchmark is None:
+        raise UserError("policies: tasks have policies of their own only in a benchmark. Add benchmark=…, or task=….")
+    if (config.policy is not None) + (config.checkpoint is not None) + bool(config.policies) != 1:
         raise UserError("Who acts? Give policy=<a run folder, a file, asset:<name>, expert or random>, once.")
 
 
@@ -144,6 +146,23 @@ def check_resume(overrides: Sequence[str]) -> None:
             raise UserError(
                 f"{override}: resume continues a run exactly as it was configured, so {key} cannot be changed. "
                 "To start a new run from its weights: policy.checkpoint=<its folder>."
+            )
+
+
+def check_evaluation(config: EvalConfig) -> None:
+    """Check that an evaluation has a policy; or, if it is continued, that nothing is changed.
+
+    Beside `resume`, the place of the same policy and keys of `sim` may be typed; the command checks the one, and
+    `embodied_rl.simulators.trust` the other.
+    """
+    if config.resume is None:
+        return check_actor(config)
+    for override in config.overrides:
+        key = override.lstrip("+~").partition("=")[0]
+        if key not in ("resume", "policy", "checkpoint") and not key.startswith("sim."):
+            raise UserError(
+                f"{override}: resume continues an evaluation exactly as it was begun, so {key} cannot be changed. "
+                "Evaluate anew, without resume."
             )
 
 

@@ -1,6 +1,6 @@
 """List the episodes of an evaluation: drawn from one simulator, or a benchmark's tasks × initial states × seeds."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from itertools import accumulate
@@ -28,20 +28,27 @@ class EvaluationPart:
         spec: spec of the simulator.
         episodes: episodes to run, with indices that are unique over all parts.
         whole: number of episodes of this part in the whole benchmark.
+        place: number of the benchmark's part that it is of.
+        policy: who runs it, where tasks have policies of their own.
     """
 
     kind: SimulatorKind
     spec: SimulatorSpec
     episodes: tuple[Episode, ...]
     whole: int
+    place: int = 0
+    policy: str | None = None
 
 
-def make_parts(config: EvalConfig, own: SimNode | None) -> list[EvaluationPart]:
+def make_parts(
+    config: EvalConfig, own: SimNode | None, owns: Mapping[str, SimNode | None] | None = None
+) -> list[EvaluationPart]:
     """Return all parts of an evaluation.
 
     Args:
         config: configuration of the evaluation.
         own: the simulator that the policy was trained in, if known.
+        owns: those of `config.policies`, by the policy.
 
     Raises:
         UserError: the simulator is missing or unknown, or a split, task or initial state is unknown.
@@ -49,29 +56,105 @@ def make_parts(config: EvalConfig, own: SimNode | None) -> list[EvaluationPart]:
     if config.benchmark is None:
         kind = SimulatorKind.find(change_simulator({} if own is None else to_mapping(own), config.sim))
         count = config.episodes or DRAWN
-        listed = enumerate_episodes(kind.spec, config.split, count, config.task, seed=config.seed)
+        listed = enumerate_episodes(
+            kind.spec, config.split, count, config.task, purpose=config.episodes_for, seed=config.seed
+        )
         return [EvaluationPart(kind, kind.spec, tuple(listed), count)]
     if config.split != "eval":
         raise UserError("split: a benchmark has conditions of its own. Leave out split=…, or benchmark=….")
+    if config.episodes_for != "report":
+        message = "a benchmark's episodes are the same for all. Leave it out."
+        raise UserError(f"episodes_for={config.episodes_for}: {message}")
     check_change(config.benchmark, config.sim)
     for part in config.benchmark.parts:
         check_settings(part.sim, config.sim.options, f"benchmark={config.benchmark.name}")
-    kinds = [SimulatorKind.find(change_simulator(part.sim, config.sim)) for part in config.benchmark.parts]
-    with ThreadPoolExecutor() as pool:  # each spec may come from another Python environment
-        specs = list(pool.map(lambda kind: kind.spec, kinds))
-    described = list(zip(config.benchmark.parts, specs, strict=True))
-    seeding = config.benchmark.seeding
-    found = [_listed(part, spec, config.task, seeding) for part, spec in described]
+    whole = _describe_parts(config, own)
+    parts = _give_to_policies(config, whole, owns or {}) if config.policies else whole
+    found = [[e for e in part.episodes if config.task in _names(part.spec.tasks[e.task])] for part in parts]
     if not any(found):
-        known = [name for spec in specs for name in (*spec.families, *(task.name for task in spec.tasks))]
-        raise UserError(f"task: unknown task '{config.task}'.{suggest_name(str(config.task), known)}")
+        raise UserError(f"task: unknown task '{config.task}'.{suggest_name(str(config.task), _list_names(whole))}")
     limits = divide_episodes([len(each) for each in found], config.episodes)
     starts = accumulate(limits, initial=0)
-    parts = [
-        EvaluationPart(kind, spec, _numbered(episodes[:limit], start), len(_listed(part, spec, None, seeding)))
-        for kind, (part, spec), episodes, limit, start in zip(kinds, described, found, limits, starts, strict=False)
+    limited = [
+        replace(part, episodes=_numbered(episodes[:limit], start))
+        for part, episodes, limit, start in zip(parts, found, limits, starts, strict=False)
     ]
-    return [part for part in parts if part.episodes]
+    return [part for part in limited if part.episodes]
+
+
+def _describe_parts(
+    config: EvalConfig, own: SimNode | None, places: Sequence[int] | None = None
+) -> list[EvaluationPart]:
+    """Return the parts of the whole benchmark, or those at some places, with simulators as a policy was trained in."""
+    node = config.benchmark
+    assert node is not None, "only a benchmark has parts"
+    places = range(len(node.parts)) if places is None else places
+    listed = [node.parts[place] for place in places]
+    kinds = [SimulatorKind.find(change_simulator(_open(part, node, own), config.sim)) for part in listed]
+    with ThreadPoolExecutor() as pool:  # each spec may come from another Python environment
+        specs = list(pool.map(lambda kind: kind.spec, kinds))
+    parts: list[EvaluationPart] = []
+    for place, kind, part, spec in zip(places, kinds, listed, specs, strict=True):
+        episodes = tuple(_listed(part, spec, node.seeding))
+        parts.append(EvaluationPart(kind, spec, episodes, len(episodes), place))
+    return parts
+
+
+def _open(part: BenchmarkPart, node: BenchmarkNode, own: SimNode | None) -> dict[str, Any]:
+    """Return a part's simulator, with what the benchmark leaves to the policy as the policy was trained."""
+    if own is None or own.name != part.sim.get("name"):
+        return part.sim
+    return {**{key: own.options[key] for key in node.open if key in own.options}, **part.sim}
+
+
+def _give_to_policies(
+    config: EvalConfig, whole: Sequence[EvaluationPart], owns: Mapping[str, SimNode | None]
+) -> list[EvaluationPart]:
+    """Divide the parts of a benchmark by who runs their tasks; leave out tasks without a policy.
+
+    Raises:
+        UserError: a task of `policies` does not exist.
+    """
+    known = _list_names(whole)
+    if unknown := [name for name in config.policies if name not in known]:
+        raise UserError(f"policies: unknown task '{unknown[0]}'.{suggest_name(unknown[0], known)}")
+    parts: list[EvaluationPart] = []
+    for policy in dict.fromkeys(config.policies.values()):
+        places = [part.place for part in whole if _select(config, part, policy)]
+        for part in _describe_parts(config, owns.get(policy), places):
+            given = _select(config, part, policy)
+            parts.append(replace(part, episodes=given, whole=len(given), policy=policy))
+    return sorted(parts, key=lambda part: part.place)
+
+
+def _select(config: EvalConfig, part: EvaluationPart, policy: str) -> tuple[Episode, ...]:
+    return tuple(e for e in part.episodes if _choose(config.policies, part.spec.tasks[e.task]) == policy)
+
+
+def list_tasks_without_policy(config: EvalConfig) -> list[str]:
+    """Return the tasks of a benchmark that no entry of `policies` names; none where one policy runs all."""
+    if not config.policies:
+        return []
+    tasks = {
+        task.name: task
+        for part in _describe_parts(config, None)
+        for task in (part.spec.tasks[number] for number in sorted({e.task for e in part.episodes}))
+    }
+    return [name for name, task in tasks.items() if _choose(config.policies, task) is None]
+
+
+def _choose(policies: Mapping[str, str], task: Task) -> str | None:
+    return policies.get(task.name, policies.get(task.family))
+
+
+def _names(task: Task) -> tuple[str | None, ...]:
+    """Return what `task=` may say for this task to run."""
+    return None, task.name, task.family
+
+
+def _list_names(parts: Sequence[EvaluationPart]) -> list[str]:
+    names = [name for part in parts for name in (*part.spec.families, *(task.name for task in part.spec.tasks))]
+    return list(dict.fromkeys(names))
 
 
 def divide_episodes(sizes: Sequence[int], most: int | None) -> list[int]:
@@ -122,14 +205,20 @@ def to_mapping(node: SimNode) -> dict[str, Any]:
 def combine_results(
     parts: Sequence[EvaluationPart], results: Sequence[Sequence[EpisodeResult]]
 ) -> tuple[list[EpisodeResult], SimulatorSpec]:
-    """Combine the results of all parts into one list, with a spec that names all their tasks."""
-    tasks, listed = list[Task](), list[EpisodeResult]()
-    for number, (part, found) in enumerate(zip(parts, results, strict=True), start=1):
-        listed += [replace(result, task=result.task + len(tasks), simulator=number - 1) for result in found]
-        taken = {task.name for task in tasks}
-        tasks += [
-            replace(task, name=f"{task.name} ({number})") if task.name in taken else task for task in part.spec.tasks
-        ]
+    """Combine the results of all parts into one list, with a spec that names all their tasks.
+
+    Tasks of equal names get the number of their part. Of a part whose tasks several policies run, a task has its name
+    where it ran.
+    """
+    tasks, listed, places = list[Task](), list[EpisodeResult](), list(dict.fromkeys(part.place for part in parts))
+    for number, (part, found) in enumerate(zip(parts, results, strict=True)):
+        listed += [replace(result, task=result.task + len(tasks), simulator=number) for result in found]
+        taken = {task.name for other in parts[:number] if other.place != part.place for task in other.spec.tasks}
+        ran = range(len(part.spec.tasks)) if part.policy is None else {result.task for result in found}
+        own = f" ({places.index(part.place) + 1})"
+        for task, each in enumerate(part.spec.tasks):
+            name = each.name + own if each.name in taken else each.name
+            tasks.append(replace(each, name=name if task in ran else f"{name}, not of {part.policy}"))
     return listed, replace(parts[0].spec, tasks=tuple(tasks))
 
 
@@ -139,11 +228,13 @@ def describe_benchmark(config: EvalConfig, parts: Sequence[EvaluationPart]) -> d
         return {}
     run = sum(len(part.episodes) for part in parts)
     whole = sum(part.whole for part in parts)
+    without = list_tasks_without_policy(config)
     return {
         "benchmark": config.benchmark.name,
         "protocol": config.benchmark.protocol,
         "seeding": config.benchmark.seeding,
-        "complete": run == whole and len(parts) == len(config.benchmark.parts),
+        "complete": run == whole and len({part.place for part in parts}) == len(config.benchmark.parts) and not without,
+        **({"not_run": without} if config.policies else {}),
         "changed": {key: value for key, value in config.sim.options.items() if key not in MACHINE},
         "seeds": sorted({episode.seed for part in parts for episode in part.episodes}),
         "initial_states": sorted({e.initial_state for p in parts for e in p.episodes if e.initial_state is not None}),
@@ -156,9 +247,9 @@ def describe_simulator(kind: SimulatorKind, spec: SimulatorSpec) -> dict[str, An
     return {"name": kind.node.name, **thaw_config(kind.options), "seeded": spec.seeded, "depends_on": depends}
 
 
-def _listed(part: BenchmarkPart, spec: SimulatorSpec, only: str | None, seeding: str) -> list[Episode]:
+def _listed(part: BenchmarkPart, spec: SimulatorSpec, seeding: str) -> list[Episode]:
     """List a part's episodes in an order that spreads any first episodes evenly over tasks."""
-    chosen = _tasks(part, spec, only)
+    chosen = _tasks(part, spec)
     short = [spec.tasks[task] for task in chosen if spec.tasks[task].initial_states < (part.initial_states or 0)]
     if short:
         has = f"'{short[0].name}' has {short[0].initial_states}"
@@ -179,10 +270,9 @@ def _numbered(episodes: Sequence[Episode], start: int) -> tuple[Episode, ...]:
     return tuple(replace(each, index=start + place) for place, each in enumerate(episodes))
 
 
-def _tasks(part: BenchmarkPart, spec: SimulatorSpec, only: str | None) -> list[int]:
+def _tasks(part: BenchmarkPart, spec: SimulatorSpec) -> list[int]:
     names = [task.name for task in spec.tasks]
     for name in part.tasks or ():
         if name not in names:
             raise UserError(f"benchmark: unknown task '{name}'.{suggest_name(name, names)}")
-    wanted = [number for number, task in enumerate(spec.tasks) if part.tasks is None or task.name in part.tasks]
-    return [number for number in wanted if only in (None, spec.tasks[number].name, spec.tasks[number].family)]
+    return [number for number, task in enumerate(spec.tasks) if part.tasks is None or task.name in part.tasks]

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from embodied_rl.evaluate.report import Report, select_settings
+from embodied_rl.evaluate.report import Report, read_purpose, select_settings
 from embodied_rl.evaluate.statistics import PairedTest, mcnemar_test
 from embodied_rl.interfaces.errors import UserError
 
@@ -36,8 +36,12 @@ def pair_reports(first: Report, second: Report) -> Pairing:
     """Compare two reports on the episodes that both ran.
 
     Raises:
-        UserError: they share no episode, a report does not tell its episodes apart, or their simulators differ.
+        UserError: they share no episode, a report does not tell its episodes apart, their episodes have different
+            purposes, or their simulators differ.
     """
+    purposes = [read_purpose(report.metadata) for report in (first, second)]
+    if purposes[0] != purposes[1]:
+        raise UserError(f"their episodes are others: episodes_for is {purposes[0]} and {purposes[1]}")
     outcomes: list[dict[Key, bool]] = []
     for place, report in (("first", first), ("second", second)):
         try:

@@ -52,6 +52,22 @@ class EpisodeResult:
     failure: str | None = None
 
 
+class Results:
+    """The results of an evaluation by the episode's index, as they come.
+
+    Attributes:
+        found: what is known; its episodes do not run again.
+    """
+
+    def __init__(self) -> None:
+        self.found: dict[int, EpisodeResult] = {}
+
+    def add(self, result: EpisodeResult) -> None:
+        """Keep the result of one more episode."""
+        assert result.index not in self.found, f"episode {result.index} was counted twice"
+        self.found[result.index] = result
+
+
 def enumerate_episodes(
     spec: SimulatorSpec, split: str, episodes: int, task: str | None = None, purpose: Purpose = "report", seed: int = 0
 ) -> list[Episode]:
@@ -62,7 +78,8 @@ def enumerate_episodes(
         split: "eval", or a held-out split of the simulator.
         episodes: number of episodes; a shorter list is the beginning of a longer one.
         task: only this task, or this family.
-        purpose: "select" during training, to choose a checkpoint; "report" for results. They never share a seed.
+        purpose: "select" during training, to choose a checkpoint; "report" for reports; "publish" for figures that are
+            published. They never share a seed.
         seed: equal seeds give equal episodes.
 
     Raises:
@@ -89,6 +106,8 @@ def evaluate_policy(
     executed: int | None,
     ablate: Ablation = "none",
     purpose: Purpose = "report",
+    kept: Results | None = None,
+    batch: int | None = None,
 ) -> list[EpisodeResult]:
     """Run each episode once, without exploration, and return the results; see `EpisodeRunner`.
 
@@ -102,6 +121,8 @@ def evaluate_policy(
         ablate: "image" blanks all images; "instruction" shows each row the instruction of an episode of another task,
             while the simulator keeps its own goal.
         purpose: that of the episodes; no two purposes share noise.
+        kept: receives each result when its episode ends; episodes whose results it has do not run.
+        batch: see `EpisodeRunner.batch`.
 
     Returns:
         One result per episode, in the order of `episodes`.
@@ -116,18 +137,18 @@ def evaluate_policy(
         own = ablation.read_instructions(handles[0], episodes, envs_per_handle)
         shown = ablation.exchange_instructions(episodes, own, seed)
         actor = ablation.AblatedPolicy(actor, partial(ablation.replace_instructions, shown))
-    counter = _Counter()
-    EpisodeRunner(actor, spec, derive_noise_seed(purpose, seed), executed).run(
-        handles, envs_per_handle, episodes, counter
-    )
-    return [counter.results[episode.index] for episode in episodes]
+    kept = kept or Results()
+    missing = [episode for episode in episodes if episode.index not in kept.found]
+    runner = EpisodeRunner(actor, spec, derive_noise_seed(purpose, seed), executed, batch=batch)
+    runner.run(handles, envs_per_handle, missing, _Counter(kept))
+    return [kept.found[episode.index] for episode in episodes]
 
 
 class _Counter(Observer):
-    """An observer that collects the results of episodes, by index."""
+    """An observer that makes the results of episodes."""
 
-    def __init__(self) -> None:
-        self.results: dict[int, EpisodeResult] = {}
+    def __init__(self, kept: Results) -> None:
+        self._kept = kept
         self._tallies: dict[int, _Tally] = {}
 
     def on_start(self, started: Sequence[RunningEpisode], observation: Observation) -> None:
@@ -138,9 +159,8 @@ class _Counter(Observer):
             self._tallies[each.episode.index].add(result, each.row)
 
     def on_end(self, ended: Sequence[RunningEpisode]) -> None:
-        for index, each in ((each.episode.index, each) for each in ended):
-            assert index not in self.results, f"episode {index} was counted twice"
-            self.results[index] = self._tallies.pop(index).finish(each)
+        for each in ended:
+            self._kept.add(self._tallies.pop(each.episode.index).finish(each))
 
 
 class _Tally:

@@ -6,7 +6,7 @@
     success_at_end: {rate, low, high, episodes}
     steps, reward, smoothness                 means over episodes
     families: {name: as above}, tasks: {name: as above}
-    metadata: {checkpoint, split, seed, commit, packages, episodes_sha256, …}
+    metadata: {checkpoint, split, episodes_for, seed, commit, packages, episodes_sha256, …}
     episodes: [{index, task, seed, split, conditions, success, failure, …}]
 
 `split` is what was evaluated, "eval" or a held-out split; `conditions` is the simulator's name for it: those of "eval"
@@ -31,6 +31,8 @@ from embodied_rl.runs.untrusted_files import read_json, shorten
 
 MACHINE = ("num_envs", "python", "pythonpath")
 """Settings of a simulator that are about this machine, and change no episode."""
+BENCHMARK = "benchmark"
+"""What a report says in place of a purpose where a benchmark prescribes the episodes."""
 _VERSIONS = ("depends_on", "seeded", "assets", *MACHINE)
 """What decides no episode by itself; of an assets folder, `depends_on` has the hash of its content."""
 
@@ -196,6 +198,15 @@ def _episode(content: Mapping[str, Any]) -> EpisodeResult:
     fields = {name: value for name, value in content.items() if name != "conditions"}
     fields["split"] = content.get("conditions", content["split"])  # older reports have one name for both
     return freeze_config(EpisodeResult, fields, "episodes")
+
+
+def read_purpose(metadata: Mapping[str, Any]) -> str:
+    """Return what a report's episodes are for: "report", "publish" or "benchmark".
+
+    Reports of earlier versions do not say; they had no episodes to publish.
+    """
+    usual = BENCHMARK if BENCHMARK in metadata else "report"
+    return str(metadata.get("episodes_for", usual))
 
 
 def _summary(content: Mapping[str, Any]) -> Summary:

@@ -22,7 +22,7 @@ from embodied_rl.interfaces.sim import Array, Episode, Observation, Rendered, Si
 from embodied_rl.processes.handle import RunFailed
 from embodied_rl.processes.local import wrap_simulator
 from embodied_rl.processes.process import describe_exit
-from embodied_rl.rollout.episode_sampler import derive_noise_seed
+from embodied_rl.rollout.episode_sampler import Purpose, derive_noise_seed
 from embodied_rl.rollout.runner import EpisodeRunner, Observer, RunningEpisode, split_into_batches
 from embodied_rl.runs.atomic_write import explain_errors
 
@@ -64,6 +64,7 @@ def film_episodes(
     worst: int = 2,
     seed: int = 0,
     before: Mapping[int, Recording] | None = None,
+    purpose: Purpose = "report",
 ) -> list[Path]:
     """Repeat episodes of an evaluation and film them.
 
@@ -80,6 +81,7 @@ def film_episodes(
         best, worst: number of best and of worst episodes.
         seed: seed of the policy's noise in the evaluation.
         before: episode index → what another policy did in this episode, from `read_films`.
+        purpose: that of the evaluation's episodes.
 
     Returns:
         Paths of the written videos; a video without episodes is left out.
@@ -88,7 +90,9 @@ def film_episodes(
     before = before or {}
     shown = {"grid": list(results[:episodes]), "best": successes, "worst": failures}
     paired = [result for result in results if result.index in before]
-    filmed = record_results(actor, build, [*(result for part in shown.values() for result in part), *paired], seed=seed)
+    filmed = record_results(
+        actor, build, [*(r for part in shown.values() for r in part), *paired], seed=seed, purpose=purpose
+    )
     films = {name: [filmed[result.index] for result in part] for name, part in shown.items()}
     films |= {f"pair_{r.index}": label_pair(before[r.index], filmed[r.index]) for r in paired}
     with explain_errors(folder):
@@ -102,7 +106,12 @@ def film_episodes(
 
 
 def record_results(
-    actor: DeployedPolicy, build: Callable[[int], Simulator], results: Sequence[EpisodeResult], *, seed: int
+    actor: DeployedPolicy,
+    build: Callable[[int], Simulator],
+    results: Sequence[EpisodeResult],
+    *,
+    seed: int,
+    purpose: Purpose = "report",
 ) -> dict[int, Recording]:
     """Repeat the episodes of these results, each once, and return episode index → its recording."""
     wanted = {result.index: result for result in results}
@@ -111,7 +120,7 @@ def record_results(
     envs = min(len(wanted), AT_ONCE)
     with closing(build(envs)) as simulator:
         listed = [Episode(r.index, r.task, r.seed, r.initial_state, split=r.split) for r in wanted.values()]
-        recorded = record_episodes(actor, simulator, listed, num_envs=envs, seed=seed)
+        recorded = record_episodes(actor, simulator, listed, num_envs=envs, seed=seed, purpose=purpose)
     return {recording.episode.index: recording for recording in recorded}
 
 
@@ -122,6 +131,7 @@ def record_episodes(
     *,
     num_envs: int,
     seed: int,
+    purpose: Purpose = "report",
     width: int = SIZE,
     height: int = SIZE,
 ) -> list[Recording]:
@@ -136,6 +146,7 @@ def record_episodes(
         episodes: episodes to film, in batches of `num_envs`.
         num_envs: number of environments of the simulator.
         seed: seed of the policy's noise; take that of `evaluate_policy` to repeat its episodes.
+        purpose: that of the episodes; take that of `evaluate_policy`.
         width, height: size of a frame in pixels.
 
     Raises:
@@ -143,7 +154,7 @@ def record_episodes(
         WorkerDied: the simulator's worker died.
     """
     handle, camera = wrap_simulator(simulator), _Camera(simulator, (width, height))
-    runner = EpisodeRunner(actor, simulator.spec, derive_noise_seed("report", seed), stepwise=True)
+    runner = EpisodeRunner(actor, simulator.spec, derive_noise_seed(purpose, seed), stepwise=True)
     for batch in split_into_batches(episodes, num_envs):
         runner.run([handle], num_envs, batch, camera)
     return [camera.recordings[episode.index] for episode in episodes]

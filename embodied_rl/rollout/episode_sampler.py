@@ -12,8 +12,9 @@ from embodied_rl.interfaces.curriculum import Curriculum, EpisodeRecord
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.sim import Array, Episode, SimulatorSpec
 
-Purpose = Literal["train", "select", "report"]
-"""What an episode is for: learning, choosing a checkpoint, or the numbers that are published."""
+Purpose = Literal["train", "select", "report", "publish"]
+"""What an episode is for: learning; choosing a checkpoint; the reports of runs and evaluations, by which people compare
+settings and tune rules; figures that are published, on episodes that nothing was tuned on."""
 
 _HASH_BITS = 61
 

@@ -9,6 +9,7 @@ Shapes: n environments of one handle, m ≤ n rows that decide, h actions of a c
 """
 
 import logging
+import math
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -73,6 +74,8 @@ class EpisodeRunner:
             simulator that waits before each call, for the delay of a slow policy, therefore waits more often.
         longest: control steps after which an episode is cut, or None. The simulator is not told, so that such an
             environment runs no second episode in the same `run`.
+        batch: fill up what the policy infers to so many rows, at least as many as a simulator has, with copies whose
+            actions nobody uses; see `choose_batch`. None infers the rows that decide.
     """
 
     policy: DeployedPolicy
@@ -81,6 +84,7 @@ class EpisodeRunner:
     executed: int | None = None
     stepwise: bool = False
     longest: int | None = None
+    batch: int | None = None
 
     @torch.no_grad()
     def run(
@@ -118,13 +122,16 @@ class EpisodeRunner:
         Raises:
             UserError: the simulator's state or the policy's actions are not finite; the message names the episode.
         """
+        self._check(observation.state, running, "The simulator's state has", "The policy is not to blame")
+        rows = [*range(len(running)), *[0] * ((self.batch or 0) - len(running))]
         keys = NoiseKeys(
             self.seed,
-            episode=np.array([each.episode.index for each in running], np.int64),
-            decision=np.array([each.decisions for each in running], np.int64),
+            episode=np.array([running[row].episode.index for row in rows], np.int64),
+            decision=np.array([running[row].decisions for row in rows], np.int64),
         )
-        self._check(observation.state, running, "The simulator's state has", "The policy is not to blame")
-        actions = self.policy.infer(observation.without_privileged(), keys)[:, : self.executed]
+        shown = observation.without_privileged()
+        shown = shown if len(rows) == len(running) else shown.select(rows)
+        actions = self.policy.infer(shown, keys)[: len(running), : self.executed]
         self._check(actions, running, "The policy chose", "Its checkpoint is of no use")
         for each, chunk in zip(running, actions, strict=True):
             each.pending, each.decisions = chunk, each.decisions + 1
@@ -219,6 +226,15 @@ class _Slice:
 
     def _active(self) -> list[RunningEpisode]:
         return [each for each in self._running if each is not None]
+
+
+def choose_batch(envs: int) -> int:
+    """Return how many rows a policy infers at once: a multiple of 4, or a single one.
+
+    Matrix libraries compute the last rows by other operations where their number is odd, so a row's bits would depend
+    on its place, which depends on the episodes before it.
+    """
+    return envs if envs == 1 else 4 * math.ceil(envs / 4)
 
 
 def split_into_batches(episodes: Sequence[Episode], size: int) -> Iterator[Sequence[Episode]]:

@@ -1,16 +1,18 @@
 """Record the provenance of a run: source, packages, hardware and command line."""
 
+import hashlib
 import json
 import os
 import platform
 import shlex
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from functools import cache
 from importlib import metadata
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -158,6 +160,22 @@ def _read_package_versions() -> tuple[tuple[str, str], ...]:
     described = [item.metadata for item in metadata.distributions()]
     found = {str(each["Name"]): str(each["Version"]) for each in described if each["Name"]}
     return tuple(sorted(found.items(), key=lambda entry: entry[0].lower()))
+
+
+def hash_sources(packages: Sequence[str]) -> dict[str, str]:
+    """Return package → a hash of its Python files, by their names and content; packages that are none are left out."""
+    found = {name: find_spec(name) for name in sorted(set(packages))}
+    folders = {name: spec.submodule_search_locations or () for name, spec in found.items() if spec is not None}
+    return {name: _hash_files([Path(folder) for folder in listed]) for name, listed in folders.items()}
+
+
+def _hash_files(folders: Sequence[Path]) -> str:
+    digest = hashlib.sha256()
+    for folder in folders:
+        for file in sorted(folder.rglob("*.py")):
+            name, content = file.relative_to(folder).as_posix().encode(), file.read_bytes()
+            digest.update(b"%d %s %d " % (len(name), name, len(content)) + content)
+    return digest.hexdigest()[:16]
 
 
 def describe_hardware() -> dict[str, str | int | float]:

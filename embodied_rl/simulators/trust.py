@@ -14,7 +14,7 @@ from typing import Any
 
 from embodied_rl.config import plugins
 from embodied_rl.config.freeze import freeze_config, thaw_config
-from embodied_rl.config.schema import SimNode, TrainConfig
+from embodied_rl.config.schema import SimChange, SimNode, TrainConfig
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.sim import list_trusted_defaults
 from embodied_rl.runs.untrusted_files import name_file
@@ -86,6 +86,29 @@ def repeat_trusted(stored: TrainConfig, typed: TrainConfig, file: Path) -> Train
         sim = freeze_config(SimNode, said | {key: given[key] for key in keys if key in given}, "sim")
         plugins.configure_plugin("sims", sim, "sim")  # before ranks start
     return replace(stored, sim=sim, cluster=cluster)
+
+
+def repeat_trusted_change(stored: SimChange, simulators: Collection[str], typed: SimChange, file: Path) -> SimChange:
+    """Return the changed settings of a continued evaluation, with trusted settings taken from the command line.
+
+    Args:
+        stored: the change in the evaluation's folder.
+        simulators: names of the simulators that it is applied to.
+        typed: the change on the command line that continues the evaluation.
+        file: the file of `stored`, for messages.
+
+    Raises:
+        UserError: the folder sets trusted settings that the user did not type, or other keys were typed.
+    """
+    for name in simulators:
+        if typed.name is not None or (typed.options.keys() - list_trusted_settings(name).keys()):
+            key = min(typed.options.keys() - list_trusted_settings(name).keys(), default="name")
+            raise UserError(
+                f"sim.{key}: resume continues an evaluation exactly as it was begun, so sim.{key} cannot be changed. "
+                "Evaluate anew, without resume."
+            )
+        check_settings({"name": name, **stored.options}, typed.options, str(file))
+    return SimChange(stored.name, {**stored.options, **typed.options})
 
 
 def list_typed_settings(overrides: Sequence[str]) -> set[str]:

@@ -72,6 +72,7 @@ def describe_cloning(config: SftConfig, folder: RunFolder) -> dict[str, Any]:
         "source": config.dataset or "the scripted operator",
         "simulator": config.sim.name,
         "split": "eval",
+        "episodes_for": "report",
         "task": config.task,
         "seed": config.seed,
         **provenance.select_for_report(provenance.read_provenance(folder.path)),

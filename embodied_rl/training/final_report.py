@@ -53,6 +53,7 @@ def describe_training(trainer: Trainer, when: str) -> dict[str, Any]:
         "algorithm": config.algo.name,
         "simulator": config.sim.name,
         "split": "eval",
+        "episodes_for": "report",
         "seed": config.seed,
         **said,
         "finished": provenance.tell_time(),
@@ -82,7 +83,7 @@ def finish_run(trainer: Trainer, log: RunLog) -> list[str]:
     folder = trainer.folder.path
     after.write(folder)
     log.begin_phase("filming", announce=True)
-    kept = read_films(trainer.folder.videos / BEFORE, before.episodes)
+    kept = read_films(trainer.folder.videos / BEFORE, before.episodes if before else ())
     place = trainer.folder.videos
     videos = film_episodes(trainer.actor, trainer.kind.build, trainer.spec, results, place, before=kept)
     settings = trainer.folder.config.read_text(encoding="utf-8")

@@ -82,6 +82,9 @@ def test_a_run_gives_its_newest_report_under_usual_conditions(make_run, spec):
     held_out = next(path.glob("eval/vision_*"))
     assert read_entry(held_out).label == "demo (vision) seed 0"
     assert read_entry(held_out / "report.json").report.success.rate == 0.0
+    told = {"split": "eval", "episodes_for": "publish"}
+    published = Report.from_results(results([0, 1]), spec, told).write(RunFolder(path).new_evaluation("eval_publish"))
+    assert read_entry(published).label == "demo (publish) seed 0", "seeds are averaged with their like"
 
 
 def test_equal_names_are_numbered(make_run, tmp_path, capsys):

@@ -2,63 +2,14 @@
 
 import json
 import re
-from dataclasses import dataclass, field
 from types import SimpleNamespace
 
 import pytest
-import torch
 
 from embodied_rl.commands import eval as command
 from embodied_rl.config.freeze import to_yaml
-from embodied_rl.config.schema import CompareConfig, EvalConfig, Plan, SimNode, Video
-from embodied_rl.evaluate import benchmark
+from embodied_rl.config.schema import BenchmarkNode, BenchmarkPart, CompareConfig, EvalConfig, Plan, SimNode, Video
 from embodied_rl.runs.folder import RunFolder
-
-
-@dataclass
-class Kind:
-    """A configured simulator that counts what is built and closed."""
-
-    node: SimNode
-    simulator: type
-    make_handle: type
-    built: list
-    options: Video = field(default_factory=Video)
-
-    @property
-    def spec(self):
-        return self.simulator.spec
-
-    def build(self, num_envs):
-        return self.simulator(num_envs)
-
-    def worker(self, num_envs, name, plan=None):
-        handle = self.make_handle(1, num_envs)[0]
-        handle.close = lambda: self.built.remove(handle)
-        self.built.append(handle)
-        assert sum(handle.simulator.num_envs for handle in self.built) <= self.node.num_envs
-        return handle
-
-    inline = worker
-
-
-@pytest.fixture
-def kind(monkeypatch, tmp_path, make_actor, make_simulator, make_handles):
-    """The command with fakes in place of the policy's file and the simulator's plug-in."""
-    threads = torch.get_num_threads()
-    made = Kind(SimNode("clock", num_envs=6), make_simulator, make_handles, [])
-    monkeypatch.setattr(command, "check_settings", lambda *said: None)
-    monkeypatch.setattr(command, "load_deployed", lambda text: make_actor())
-    monkeypatch.setattr(benchmark, "check_settings", lambda *said: None)
-    monkeypatch.setattr(
-        benchmark, "SimulatorKind", SimpleNamespace(find=lambda node: made if node.name == "clock" else None)
-    )
-    monkeypatch.setattr(command, "read_metadata", lambda file: SimpleNamespace(extra={"sim": {"name": "clock"}}))
-    monkeypatch.setattr(command, "find_policy_file", lambda text: tmp_path / text)
-    monkeypatch.chdir(tmp_path)
-    yield made
-    torch.set_num_threads(threads)
-    assert made.built == [], "every simulator is closed"
 
 
 def run(**changes):
@@ -71,6 +22,8 @@ def test_a_bare_file_is_reported_here(kind, tmp_path, capsys):
     (folder,) = (tmp_path / "eval").iterdir()
     assert re.fullmatch(r"eval_\d{8}-\d{6}", folder.name)
     assert {path.name for path in folder.iterdir()} == {
+        "evaluation.json",
+        "episodes.jsonl",
         "report.json",
         "report.html",
         "grid.mp4",
@@ -106,6 +59,29 @@ def test_equal_seeds_give_equal_reports_whatever_the_plan(kind, tmp_path):
     assert episodes[0] == episodes[1] != episodes[2]
 
 
+def test_episodes_to_publish_are_others_with_other_noise_and_said(kind, tmp_path, monkeypatch, capsys):
+    from embodied_rl.commands.compare import run as compare
+
+    filmed, noise = [], []
+    monkeypatch.setattr(command, "film_episodes", lambda *given, purpose, **counts: filmed.append(purpose) or [])
+    play = command.evaluate_policy
+    monkeypatch.setattr(
+        command, "evaluate_policy", lambda *given, **batch: noise.append(given[8]) or play(*given, **batch)
+    )
+    for purpose in ("report", "publish"):
+        run(episodes_for=purpose, out=str(tmp_path / purpose))
+        printed = capsys.readouterr().out
+        assert ("episodes to publish" in printed) == (purpose == "publish")
+    found = [json.loads((tmp_path / purpose / "report.json").read_text()) for purpose in ("report", "publish")]
+    seeds = [{episode["seed"] for episode in each["episodes"]} for each in found]
+    assert [{seed >> 61 for seed in each} for each in seeds] == [{2}, {3}] and len(seeds[1]) == 20
+    assert [each["metadata"]["episodes_for"] for each in found] == ["report", "publish"] == filmed == noise
+    compare(CompareConfig(runs=(str(tmp_path / "report"), str(tmp_path / "publish")), out=str(tmp_path / "out")))
+    assert "episodes_for is report and publish" in capsys.readouterr().out
+    run(episodes_for="publish")
+    assert next((tmp_path / "eval").iterdir()).name.startswith("eval_publish_")
+
+
 def test_an_ablation_is_named_and_not_filmed(kind, tmp_path):
     run(ablate="image")
     (folder,) = (tmp_path / "eval").iterdir()
@@ -131,3 +107,32 @@ def test_what_eval_writes_compare_reads(kind, tmp_path, capsys):
         run(out=str(tmp_path / name), video=Video(0, 0, 0), **changes)
     compare(CompareConfig(runs=(str(tmp_path / "a"), str(tmp_path / "b")), out=str(tmp_path / "out")))
     assert re.search(r"\| 20 \| \d+ \| \d+ \|", capsys.readouterr().out)
+
+
+def test_a_report_says_which_policy_ran_which_task(kind, tmp_path, monkeypatch, capsys):
+    """And each part is run by its own policy alone."""
+    actors = {}
+    monkeypatch.setattr(command, "load_deployed", lambda text: actors.setdefault(text, kind.make_actor()))
+    node = BenchmarkNode("home", "a book", (BenchmarkPart({"name": "clock"}, seeds=3),))
+    policies = {"pick": "a.safetensors", "open": "b.safetensors", "pick blue": "random"}
+    run(
+        checkpoint=None,
+        policies=policies,
+        benchmark=node,
+        episodes=None,
+        video=Video(0, 0, 0),
+        out=str(tmp_path / "out"),
+    )
+    found = json.loads((tmp_path / "out" / "report.json").read_text())["metadata"]
+    assert [(each["policy"], each["tasks"]) for each in found["policies"]] == [
+        ("a.safetensors", ["pick red"]), ("b.safetensors", ["open"]), ("random", ["pick blue"]),
+    ]  # fmt: skip
+    tasks = json.loads((tmp_path / "out" / "report.json").read_text())["tasks"]
+    assert {name: each["success"]["episodes"] for name, each in tasks.items()} == {
+        "pick red": 3, "open": 3, "pick blue": 3,
+    }  # fmt: skip
+    assert found["not_run"] == ["push red"] and found["complete"] is False
+    seen = {w: {t for call in actor.calls for t in call.observation.instruction} for w, actor in actors.items()}
+    assert seen == {"a.safetensors": {"pick red"}, "b.safetensors": {"open"}}
+    printed = capsys.readouterr().out
+    assert re.search(r"push red .* not run", printed) and "not all of it" in printed

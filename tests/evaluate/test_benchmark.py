@@ -108,6 +108,40 @@ def test_one_task_of_it_is_not_the_whole(nodes) -> None:
     assert benchmark.describe_benchmark(asked, [part])["complete"] is False
 
 
+def test_tasks_may_have_policies_of_their_own(nodes) -> None:
+    """A task's own entry counts more than its family's; what no policy runs is named, and makes it incomplete."""
+    asked = config(DESK, KITCHEN, policies={"pick": "a", "pick blue": "b", "cook": "b"})
+    parts = benchmark.make_parts(asked, None)
+    assert [(part.policy, part.place, {e.task for e in part.episodes}) for part in parts] == [
+        ("a", 0, {0}), ("b", 0, {1}), ("b", 1, {0}),
+    ]  # fmt: skip
+    assert [e.index for part in parts for e in part.episodes] == list(range(12))
+    found = benchmark.describe_benchmark(asked, parts)
+    assert found["not_run"] == ["push red", "open"] and found["complete"] is False
+    everything = replace(asked, policies={**asked.policies, "push": "a", "open": "b"})
+    found = benchmark.describe_benchmark(everything, benchmark.make_parts(everything, None))
+    assert found["not_run"] == [] and found["complete"] is True
+    one = benchmark.make_parts(replace(asked, task="cook"), None)
+    assert [part.policy for part in one] == ["b"]
+    assert benchmark.describe_benchmark(replace(everything, task="cook"), one)["complete"] is False
+    with pytest.raises(ValueError, match=r"policies: unknown task 'opne'.*'open'"):
+        benchmark.make_parts(replace(asked, policies={"opne": "a"}), None)
+
+
+def test_what_a_benchmark_leaves_open_is_the_policys_own(nodes) -> None:
+    node = BenchmarkNode("home", "a book", (DESK, KITCHEN), open=("control", "size"))
+    own = SimNode("kitchen", 9, options={"control": "joints", "horizon": 3, "size": 5})
+    asked = replace(config(), benchmark=node, sim=SimChange(None, {"size": 7}))
+    benchmark.make_parts(asked, own)
+    assert [each.options for each in nodes] == [{"size": 7}, {"control": "joints", "size": 7}], "typed keys count more"
+    nodes.clear()
+    benchmark.make_parts(replace(asked, policies={"cook": "a", "open": "b"}), None, {"a": own, "b": None})
+    assert nodes[2].options == {"control": "joints", "size": 7} and nodes[3].options == {"size": 7}
+    nodes.clear()
+    benchmark.make_parts(config(KITCHEN), own)
+    assert nodes[0].options == {}, "other benchmarks leave nothing open"
+
+
 def test_named_tasks_and_splits_are_those_that_run(nodes) -> None:
     (part,) = benchmark.make_parts(config(replace(DESK, tasks=("open", "pick red"), split="vision")), None)
     assert {(e.task, e.split) for e in part.episodes} == {(0, "vision"), (3, "vision")}
@@ -154,6 +188,7 @@ def test_without_a_benchmark_the_policys_own_simulator_is_changed(change: SimCha
     [
         ((DESK,), {"task": "pick gren"}, "unknown task 'pick gren'.*pick green|unknown task 'pick gren'.*pick red"),
         ((DESK,), {"split": "vision"}, "a benchmark has conditions of its own"),
+        ((DESK,), {"episodes_for": "publish"}, "episodes_for=publish: a benchmark's episodes are the same for all"),
         ((replace(DESK, tasks=("opne",)),), {}, "unknown task 'opne'.*'open'"),
         ((replace(DESK, split="visoin"),), {}, "unknown split 'visoin'.*'vision'"),
         ((replace(DESK, initial_states=2),), {}, "2 initial states of each task, but 'pick red' has 0"),
@@ -229,10 +264,22 @@ def test_the_operator_solves_the_tabletops_benchmark(tmp_path: Path, monkeypatch
     assert report["metadata"]["simulators"][0]["horizon"] == 50
 
 
-@pytest.mark.parametrize("given", [{}, {"policy": "random", "checkpoint": "x"}])
+@pytest.mark.parametrize(
+    "given",
+    [
+        {},
+        {"policy": "random", "checkpoint": "x"},
+        {"policy": "x", "policies": {"a": "y"}, "benchmark": BenchmarkNode("home", "a book", (DESK,))},
+    ],
+)
 def test_exactly_one_policy_acts(given: dict[str, str]) -> None:
     with pytest.raises(ValueError, match="Who acts"):
         validate_config(EvalConfig(**given))
+
+
+def test_policies_of_tasks_are_for_a_benchmark() -> None:
+    with pytest.raises(ValueError, match="policies: tasks have policies of their own only in a benchmark"):
+        validate_config(EvalConfig(policies={"open": "x"}))
 
 
 def test_a_policy_of_another_robot_is_refused_before_anything_runs(tmp_path: Path, monkeypatch) -> None:

@@ -9,7 +9,7 @@ from scipy.stats import binomtest
 
 from embodied_rl.evaluate.pairing import index_outcomes, pair_reports
 from embodied_rl.evaluate.protocol import EpisodeResult
-from embodied_rl.evaluate.report import Report
+from embodied_rl.evaluate.report import Report, read_purpose
 from embodied_rl.evaluate.statistics import adjust_by_holm
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.sim import SimulatorSpec, Task
@@ -106,6 +106,24 @@ def test_other_seeds_splits_and_versions_are_said() -> None:
     assert pair_reports(first, report(states(0), moved)).test.episodes == 150, "the same files in another folder"
     newer = {**SUITE, "depends_on": {"libero": "0.2"}}
     assert pair_reports(first, report(states(0), newer)).remark == "libero 0.1 and 0.2"
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "said"),
+    [
+        ({}, {"episodes_for": "publish"}, "report and publish"),
+        ({"episodes_for": "publish"}, {"episodes_for": "report"}, "publish and report"),
+        ({"benchmark": "libero_goal"}, {"episodes_for": "publish"}, "benchmark and publish"),
+    ],
+)
+def test_episodes_of_different_purposes_are_never_paired(first: dict, second: dict, said: str) -> None:
+    """Not even where a file claims equal seeds. Reports of before, which do not say, had those of every report."""
+    reports = [replace(report(states(0)), metadata={"simulators": [SUITE], **told}) for told in (first, second)]
+    with pytest.raises(UserError, match=f"their episodes are others: episodes_for is {said}"):
+        pair_reports(*reports)
+    for told, old in ((first, {"episodes_for": read_purpose(first)}), (second, second)):
+        same = [replace(report(states(0)), metadata={"simulators": [SUITE], **each}) for each in (told, old)]
+        assert pair_reports(*same).test.episodes == 150
 
 
 def test_drawn_reports_against_a_search_one_by_one() -> None:

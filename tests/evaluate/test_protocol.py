@@ -43,7 +43,7 @@ def test_only_a_task_or_a_family(spec):
 def test_seeds_of_purposes_splits_and_runs_never_meet(spec):
     lists = [
         enumerate_episodes(spec, split, 200, purpose=purpose, seed=seed)
-        for purpose in ("select", "report", "train")
+        for purpose in ("select", "report", "train", "publish")
         for split in ("eval", "vision")
         for seed in (0, 1)
     ]
@@ -190,12 +190,13 @@ def test_noise_is_of_the_purpose_and_the_seed(spec, make_actor, make_handles, ex
             lambda actor: evaluate_policy(actor, make_handles(1, 3), spec, episodes, seed, 3, executed, **purpose)
         )
 
-    keys = [{"purpose": purpose} for purpose in ("train", "select", "report")]
-    assert len({evaluated(seed, **key) for seed in (0, 1) for key in keys}) == 6
+    keys = [{"purpose": purpose} for purpose in ("train", "select", "report", "publish")]
+    assert len({evaluated(seed, **key) for seed in (0, 1) for key in keys}) == 8
     assert evaluated(1) == evaluated(1, purpose="report")
     simulator = make_handles(1, 3)[0].simulator
-    filmed = noise(lambda actor: record_episodes(actor, simulator, episodes, num_envs=3, seed=1))
-    assert filmed == evaluated(1)
+    for key in ({}, {"purpose": "publish"}):
+        filmed = noise(lambda actor, key=key: record_episodes(actor, simulator, episodes, num_envs=3, seed=1, **key))
+        assert filmed == evaluated(1, **key)
 
 
 def test_indices_that_repeat_are_refused(run):

@@ -14,11 +14,18 @@ from scipy.stats import chisquare
 from embodied_rl.curricula.uniform import Uniform, UniformConfig
 from embodied_rl.interfaces.curriculum import Curriculum, EpisodeRecord
 from embodied_rl.interfaces.sim import SimulatorSpec, Task
-from embodied_rl.rollout.episode_sampler import EpisodeSampler, derive_episode_seed, derive_noise_seed, pick_position
+from embodied_rl.rollout.episode_sampler import (
+    EpisodeSampler,
+    Purpose,
+    derive_episode_seed,
+    derive_noise_seed,
+    pick_position,
+)
 
 TASKS = tuple(
     Task(f"{family}{number}", family) for family, count in (("push", 1), ("lift", 3)) for number in range(count)
 )
+PURPOSES: tuple[Purpose, ...] = ("train", "select", "report", "publish")
 SPEC = SimulatorSpec((), (), ("x",), (-1.0,), (1.0,), 10.0, 10, TASKS, splits=("vision",))
 
 
@@ -54,18 +61,17 @@ def test_a_group_shares_seed_and_task_and_its_episodes_keep_their_own_index() ->
 )
 def test_purposes_never_share_a_seed(one: tuple, other: tuple) -> None:
     """By construction: whatever split, run and index, the purpose is in the two highest of 63 bits."""
-    seeds = [derive_episode_seed(purpose, *one) for purpose in ("train", "select", "report")]
-    others = [derive_episode_seed(purpose, *other) for purpose in ("train", "select", "report")]
-    assert [seed >> 61 for seed in seeds + others] == [0, 1, 2, 0, 1, 2]
+    seeds = [derive_episode_seed(purpose, *one) for purpose in PURPOSES]
+    others = [derive_episode_seed(purpose, *other) for purpose in PURPOSES]
+    assert [seed >> 61 for seed in seeds + others] == [0, 1, 2, 3, 0, 1, 2, 3]
     assert all(0 <= seed < 2**63 for seed in seeds)
 
 
 @given(st.integers(0, 2**63 - 1), st.integers(0, 2**63 - 1))
 def test_purposes_never_share_a_seed_of_noise(one: int, other: int) -> None:
-    purposes = ("train", "select", "report")
-    found = [derive_noise_seed(purpose, seed) for purpose in purposes for seed in (one, other)]
-    assert [seed >> 61 for seed in found] == [0, 0, 1, 1, 2, 2] and max(found) < 2**63
-    assert all((found[i] == found[i + 1]) == (one == other) for i in (0, 2, 4))
+    found = [derive_noise_seed(purpose, seed) for purpose in PURPOSES for seed in (one, other)]
+    assert [seed >> 61 for seed in found] == [0, 0, 1, 1, 2, 2, 3, 3] and max(found) < 2**63
+    assert all((found[i] == found[i + 1]) == (one == other) for i in (0, 2, 4, 6))
 
 
 def test_a_seed_is_the_hash_of_split_run_and_index_below_the_purpose() -> None:

@@ -91,6 +91,9 @@ class EvalConfig:
     """Who acts: a run folder, a checkpoint file, asset:<name>, expert or random."""
     checkpoint: str | None = None
     """Another name for `policy`."""
+    policies: dict[str, str] = field(default_factory=dict)
+    """For a benchmark whose tasks no single policy can run: task or family → its policy. Tasks without one do not run,
+    and the report says so."""
     benchmark: BenchmarkNode | None = None
     """Exactly which tasks, initial states and seeds; `embodied-rl list benchmarks` shows them. Null draws episodes."""
     sim: SimChange = field(default_factory=SimChange)
@@ -104,14 +107,21 @@ class EvalConfig:
     """eval (training conditions, other seeds), or one of the simulator's held-out splits; not for a benchmark."""
     task: str | None = None
     """Only this task, or this family; null for all."""
+    episodes_for: Literal["report", "publish"] = "report"
+    """report: the episodes of every report, by which settings are compared; publish: others, which no run and no report
+    ever shows. Look at these once, for the figures you publish. Not for a benchmark, which has episodes of its own."""
     ablate: Literal["none", "image", "instruction"] = "none"
     """Show blank images, or the instruction of another episode, to see whether the policy needs them."""
+    resume: str | None = None
+    """Continue an evaluation that ended early: its folder. Only what is missing runs."""
     out: str | None = None
     """Folder of the report; null puts it beside the run, or into eval/ here."""
     video: Video = field(default_factory=Video)
     """What is filmed."""
     plan: Plan = field(default_factory=Plan)
     """Which process does what."""
+    overrides: tuple[str, ...] = ()
+    """What was typed; the command line fills it in."""
 
 
 @dataclass(frozen=True)

@@ -70,6 +70,9 @@ class BenchmarkNode:
     """Seeds of numbered initial states. "shared": all have the same, so whatever a simulator draws beside them (LIBERO:
     where fixtures stand) is drawn alike. "per_state": each has its own, so it is drawn anew, as in a script that seeds
     once and draws at each reset."""
+    open: tuple[str, ...] = ()
+    """Keys of `sim` that are the policy's own, such as how its actions move the robot: taken from the simulator that it
+    was trained in, unless they are typed."""
 
 
 @dataclass(frozen=True)

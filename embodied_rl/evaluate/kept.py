@@ -1,0 +1,112 @@
+"""Results of episodes on disk, written as they come, so that an evaluation that ended early can be continued.
+
+`episodes.jsonl` in the evaluation's folder has one line per finished episode, the fields of its `EpisodeResult`. Lines
+are only appended, each at once. `kill -9` may leave an incomplete last line; it is left out and removed.
+"""
+
+import fcntl
+import json
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict
+from pathlib import Path
+from types import TracebackType
+
+from embodied_rl.config.freeze import freeze_config
+from embodied_rl.evaluate.protocol import EpisodeResult, Results
+from embodied_rl.interfaces.errors import UserError
+from embodied_rl.interfaces.sim import Episode
+from embodied_rl.runs.atomic_write import explain_errors
+
+FILE = "episodes.jsonl"
+
+
+class ResultFile(Results):
+    """The results of an evaluation, in memory and on disk; a context manager that locks and closes the file.
+
+    Args:
+        path: the file; what it holds is read, what is added is appended.
+        episodes: those of the evaluation.
+
+    Attributes:
+        torn: whether the file ended in an incomplete line.
+
+    Raises:
+        UserError: another process writes to the file, or a line is damaged or of another evaluation.
+        StorageError: the file cannot be written.
+    """
+
+    def __init__(self, path: Path, episodes: Sequence[Episode]) -> None:
+        super().__init__()
+        self._path = path
+        with explain_errors(path, "out"):
+            self._file = path.open("a+b")
+        try:
+            self._lock()
+            self.torn = self._read({episode.index: episode for episode in episodes})
+        except BaseException:
+            self._file.close()
+            raise
+
+    def add(self, result: EpisodeResult) -> None:
+        """Keep the result of one more episode; it is with the operating system when this returns.
+
+        Raises:
+            StorageError: the disk is full, or the file is gone.
+        """
+        super().add(result)
+        with explain_errors(self._path, "out"):
+            self._path.stat()  # the system writes to a removed file without an error
+            self._file.write(json.dumps(asdict(result)).encode() + b"\n")
+            self._file.flush()
+
+    def __enter__(self) -> "ResultFile":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._file.close()
+
+    def _lock(self) -> None:
+        try:
+            with suppress(NotImplementedError):
+                fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise UserError(f"{self._path.parent} is in use: another process evaluates there. Wait for it.") from None
+        except OSError:
+            return  # the file system has no locks
+
+    def _read(self, expected: Mapping[int, Episode]) -> bool:
+        """Read all whole lines; remove an incomplete last one, and return whether there was one."""
+        self._file.seek(0)
+        *lines, torn = self._file.read().split(b"\n")
+        for number, line in enumerate(lines, start=1):
+            result = _read_line(line, f"{self._path}, line {number},")
+            _check_episode(result, expected, self.found, f"{self._path}, line {number},")
+            self.found[result.index] = result
+        if torn:
+            with explain_errors(self._path, "out"):
+                self._file.truncate(sum(len(line) + 1 for line in lines))
+        return bool(torn)
+
+
+def _read_line(line: bytes, where: str) -> EpisodeResult:
+    try:
+        row = json.loads(line)
+        if not isinstance(row, dict):
+            raise UserError("it holds no keys.")
+        return freeze_config(EpisodeResult, row)
+    except ValueError as error:
+        raise UserError(f"{where} is damaged: {error} Remove that line, and its episode runs again.") from None
+
+
+def _check_episode(
+    result: EpisodeResult, expected: Mapping[int, Episode], found: Mapping[int, EpisodeResult], where: str
+) -> None:
+    episode = expected.get(result.index)
+    said = (result.task, result.seed, result.split, result.initial_state)
+    if episode is None or said != (episode.task, episode.seed, episode.split, episode.initial_state):
+        raise UserError(f"{where} is of an episode that this evaluation does not have. Whose file is it?")
+    if result.index in found:
+        raise UserError(f"{where} has episode {result.index} once more. Remove one of the two lines.")

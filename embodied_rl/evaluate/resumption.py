@@ -1,0 +1,123 @@
+"""What an evaluation was begun with, and whether it can be continued.
+
+`evaluation.json` in the evaluation's folder holds its configuration and the metadata of its report, written before the
+first episode. An evaluation is continued only with the same policy, simulators, packages and code: one report of two
+of them would be of neither.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from embodied_rl.config.freeze import freeze_config, suggest_name, thaw_config
+from embodied_rl.config.schema import EvalConfig
+from embodied_rl.evaluate import kept
+from embodied_rl.interfaces.errors import UserError
+from embodied_rl.runs.atomic_write import explain_errors, write_text
+
+FILE = "evaluation.json"
+LAST = "report.html"
+"""What an evaluation writes last: where it stands beside `evaluation.json`, nothing is left to do."""
+_SAME = ("packages", "source_sha256", "simulators")
+
+
+def begin_evaluation(folder: Path, config: EvalConfig, metadata: Mapping[str, Any]) -> None:
+    """Write `evaluation.json`; remove what an earlier, finished evaluation left in the folder.
+
+    Raises:
+        UserError: the folder holds an evaluation that is not finished.
+    """
+    if (folder / FILE).is_file() and not (folder / LAST).is_file():
+        remedy = f"Continue it with: embodied-rl eval resume={folder}; or give another folder."
+        raise UserError(f"out: {folder} holds an evaluation that is not finished. {remedy}")
+    with explain_errors(folder, "out"):
+        for name in (LAST, kept.FILE):
+            (folder / name).unlink(missing_ok=True)
+    said = {"config": {**thaw_config(config), "out": None}, "metadata": metadata}
+    write_text(folder / FILE, json.dumps(said, indent=1) + "\n", "out")
+
+
+def read_evaluation(folder: Path) -> tuple[EvalConfig, dict[str, Any]]:
+    """Return the configuration and metadata that an evaluation was begun with.
+
+    Raises:
+        UserError: the folder holds no evaluation that can be continued, or its file is damaged.
+    """
+    file = folder / FILE
+    if not file.is_file():
+        near = [path.parent.name for path in sorted(folder.parent.glob(f"*/{FILE}"))]
+        raise UserError(f"resume={folder}: {FILE} is not there, so this is no evaluation's folder or one of before."
+                        f"{suggest_name(folder.name, near) if near else ''}")  # fmt: skip
+    try:
+        said = json.loads(file.read_text(encoding="utf-8"))
+        config, metadata = said["config"], said["metadata"]
+        if not isinstance(config, dict) or not isinstance(metadata, dict):
+            raise TypeError("config and metadata are groups of keys")
+        return freeze_config(EvalConfig, config), metadata
+    except (ValueError, KeyError, TypeError) as error:
+        raise UserError(f"{file} is damaged: {error}") from None
+
+
+def check_same(folder: Path, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+    """Check that an evaluation is continued with what it was begun with.
+
+    Args:
+        folder: of the evaluation.
+        before: metadata that it was begun with.
+        now: metadata of this process.
+
+    Raises:
+        UserError: a simulator's settings or versions, a package or our code differ; the message
+            names which.
+    """
+    found = list[str]()
+    for name in _SAME:
+        found += _list_differences(before.get(name), json.loads(json.dumps(now.get(name))), name)
+    _refuse(folder, found)
+
+
+def check_same_policies(folder: Path, before: Mapping[str, Any], policies: Sequence[Mapping[str, Any]]) -> None:
+    """Check that an evaluation is continued with the policies that it was begun with, wherever their files lie.
+
+    Raises:
+        UserError: a policy is another one, or its file has changed.
+    """
+    listed = before.get("policies")
+    named = [_identify(each) for each in listed] if isinstance(listed, list) else listed
+    _refuse(folder, _list_differences(named, [_identify(each) for each in policies], "policy"))
+
+
+def add_hardware(metadata: dict[str, Any], now: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the report's metadata with the hardware of this process, if it is not what the evaluation was begun on."""
+    listed = [metadata.get("hardware"), *metadata.get("resumed_on", ())]
+    if now["hardware"] in listed:
+        return metadata
+    return {**metadata, "resumed_on": [*listed[1:], now["hardware"]]}
+
+
+def _identify(policy: Any) -> Any:
+    """Return the hash of a policy's file, or "expert" or "random"."""
+    return policy.get("sha256") or policy.get("policy") if isinstance(policy, dict) else policy
+
+
+def _refuse(folder: Path, differences: Sequence[str]) -> None:
+    if differences:
+        remedy = "One report of both would be of neither. Go back to what it was, or evaluate anew, without resume."
+        raise UserError(f"{folder} was begun with others: {'; '.join(differences[:6])}. {remedy}")
+
+
+def _list_differences(before: Any, now: Any, name: str) -> list[str]:
+    """Name the innermost keys whose values differ."""
+    if isinstance(before, dict) and isinstance(now, dict):
+        keys = [*before, *(key for key in now if key not in before)]
+        return [text for key in keys for text in _list_differences(before.get(key), now.get(key), f"{name}.{key}")]
+    if isinstance(before, list) and isinstance(now, list) and len(before) == len(now):
+        pairs = enumerate(zip(before, now, strict=True))
+        return [text for place, (one, other) in pairs for text in _list_differences(one, other, f"{name}[{place}]")]
+    return [] if before == now else [f"{name} was {_shorten(before)} and is {_shorten(now)}"]
+
+
+def _shorten(value: Any) -> str:
+    text = json.dumps(value)
+    return text if len(text) <= 60 else f"{text[:57]}…"

@@ -1,0 +1,37 @@
+"""The table of a report, for the terminal."""
+
+from rich.table import Table
+
+from embodied_rl.evaluate.report import Rate, Report, Summary
+
+
+def make_summary_table(report: Report) -> Table:
+    """Make a table of success by task, by family, and overall."""
+    said = report.metadata
+    where = f"split {said.get('split', '')}"
+    if said.get("episodes_for") == "publish":
+        where += ", episodes to publish"
+    if "benchmark" in said:
+        changes = "".join(f", sim.{key}={value}" for key, value in said["changed"].items())
+        where = f"{said['benchmark']}{'' if said['complete'] else ', not all of it'}{changes}"
+    table = Table(title=f"{said.get('checkpoint', '')}, {where}")
+    table.add_column("")
+    for heading in ("success", "95 %", "at the end", "episodes", "steps"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for name, summary in report.tasks.items():
+        table.add_row(f"  {name}", *_cells(summary))
+    for name in said.get("not_run", ()):
+        table.add_row(f"  {name}", "not run")
+    table.add_section()
+    for name, summary in report.families.items():
+        table.add_row(name, *_cells(summary))
+    table.add_section()
+    table.add_row("all", *_cells(report.overall), style="bold")
+    return table
+
+
+def _cells(summary: Summary) -> tuple[str, ...]:
+    success: Rate = summary.success
+    interval = f"{100 * success.low:.1f} – {100 * success.high:.1f}"
+    at_end = f"{summary.success_at_end.rate:.1%}"
+    return f"{success.rate:.1%}", interval, at_end, str(success.episodes), f"{summary.steps:.1f}"

@@ -1,0 +1,273 @@
+"""An evaluation that ended early is continued to the report that it would have had, or refused."""
+
+import json
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from embodied_rl.cli.main import main
+from embodied_rl.commands import eval as command
+from embodied_rl.config.checks import validate_config
+from embodied_rl.config.schema import BenchmarkNode, BenchmarkPart, EvalConfig, Plan, SimChange, Video
+from embodied_rl.evaluate import metadata, resumption
+from embodied_rl.interfaces.sim import Episode
+from embodied_rl.processes.handle import RunFailed
+from embodied_rl.runs import provenance
+from tests.support.running import DEADLINE, Process, started
+
+PARTS = (BenchmarkPart({"name": "clock"}, seeds=3), BenchmarkPart({"name": "clock"}, seeds=2, split="vision"))
+CASES = {
+    "a checkpoint": {},
+    "random actions": {"policy": "random", "checkpoint": None, "sim": SimChange("clock")},
+    "a part of a benchmark": {"benchmark": BenchmarkNode("home", "a book", PARTS), "episodes": 17},
+    "other instructions": {"ablate": "instruction"},
+    "episodes to publish": {"episodes_for": "publish"},
+    "a policy for each task": {
+        "checkpoint": None,
+        "policies": {"pick": "a.safetensors", "open": "b.safetensors"},
+        "benchmark": BenchmarkNode("home", "a book", PARTS),
+        "episodes": None,
+    },
+}
+
+
+def settings(out: Path, **changes) -> EvalConfig:
+    usual = {"checkpoint": "policy.safetensors", "episodes": 20, "video": Video(0, 0, 0), "plan": Plan(ranks=2)}
+    return EvalConfig(**{**usual, "out": str(out), **changes})
+
+
+def interrupt_after(episodes: int, monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:
+    """Let the results of so many episodes be written, and no more."""
+    add = command.ResultFile.add
+
+    def write(self, result) -> None:
+        if len(self.found) == episodes:
+            raise error
+        add(self, result)
+
+    monkeypatch.setattr(command.ResultFile, "add", write)
+
+
+def read(folder: Path) -> dict:
+    """The report, without what the clock and the place decide."""
+    content = json.loads((folder / "report.json").read_text())
+    return content | {"metadata": {k: v for k, v in content["metadata"].items() if k not in ("started", "command")}}
+
+
+@pytest.fixture
+def cut(kind, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of an evaluation that ended after 9 of 20 episodes."""
+    with monkeypatch.context() as patch:
+        interrupt_after(9, patch, KeyboardInterrupt())
+        with pytest.raises(KeyboardInterrupt):
+            command.run(settings(tmp_path / "cut"))
+    return tmp_path / "cut"
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("after", [0, 9])
+def test_what_was_interrupted_ends_with_the_report_of_what_was_not(
+    case: str, after: int, kind, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert command.run(settings(tmp_path / "whole", **CASES[case])) == 0
+    with monkeypatch.context() as patch:
+        interrupt_after(after, patch, KeyboardInterrupt())
+        with pytest.raises(KeyboardInterrupt):
+            command.run(settings(tmp_path / "cut", **CASES[case]))
+    assert f"Continue with: embodied-rl eval resume={tmp_path / 'cut'}\n" in capsys.readouterr().err
+    assert not (tmp_path / "cut" / "report.json").exists()
+    played: list[int] = []
+    play = command.evaluate_policy
+
+    def note(actor, handles, spec, episodes, seed, envs, executed, ablate, purpose, kept, **others):
+        before = set(kept.found)
+        results = play(actor, handles, spec, episodes, seed, envs, executed, ablate, purpose, kept, **others)
+        played.extend(set(kept.found) - before)
+        return results
+
+    monkeypatch.setattr(command, "evaluate_policy", note)
+    assert command.run(EvalConfig(resume=str(tmp_path / "cut"))) == 0
+    whole = read(tmp_path / "whole")
+    assert read(tmp_path / "cut") == whole and len(played) == len(whole["episodes"]) - after
+    assert (f"{after} of {len(whole['episodes'])} episodes are done" in capsys.readouterr().out) == (after > 0)
+
+
+def test_a_finished_one_says_so_and_prints_its_report(cut: Path, capsys) -> None:
+    for _ in range(2):
+        assert command.run(EvalConfig(resume=str(cut))) == 0
+    before = (cut / "report.json").read_bytes()
+    capsys.readouterr()
+    assert command.run(EvalConfig(resume=str(cut))) == 0
+    printed = capsys.readouterr().out
+    assert "is finished: nothing is left to run" in printed and "pick red" in printed
+    assert (cut / "report.json").read_bytes() == before
+
+
+def test_the_same_policy_may_lie_elsewhere_and_another_is_refused(cut: Path, kind, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"with others: policy\[0\] was .*\. One report of both would be"):
+        command.run(EvalConfig(resume=str(cut), policy="random", sim=SimChange()))
+    (tmp_path / "other.safetensors").write_bytes(b"others")
+    with pytest.raises(ValueError, match=r"begun with others: policy\[0\]"):
+        command.run(EvalConfig(resume=str(cut), policy="other.safetensors"))
+    (tmp_path / "policy.safetensors").rename(tmp_path / "moved.safetensors")
+    assert command.run(EvalConfig(resume=str(cut), policy="moved.safetensors")) == 0
+
+
+def test_a_file_that_changed_meanwhile_is_refused(cut: Path, tmp_path: Path) -> None:
+    (tmp_path / "policy.safetensors").write_bytes(b"trained on")
+    with pytest.raises(ValueError, match=r"policy\[0\] was"):
+        command.run(EvalConfig(resume=str(cut)))
+
+
+def test_other_code_packages_and_simulators_are_refused_by_name(cut: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = json.loads((cut / resumption.FILE).read_text())["metadata"]
+    assert now["source_sha256"].keys() >= {"embodied_rl", "embodied_rl_sims"} and now["packages"]["torch"]
+    resumption.check_same(cut, now, now)
+    changes = {
+        "packages.torch was": {"packages": {**now["packages"], "torch": "9.9"}},
+        "source_sha256.embodied_rl was": {"source_sha256": {**now["source_sha256"], "embodied_rl": "x"}},
+        r"simulators\[0\].width was null and is 3": {"simulators": [{**now["simulators"][0], "width": 3}]},
+    }
+    for said, change in changes.items():
+        with pytest.raises(ValueError, match=said):
+            resumption.check_same(cut, now, now | change)
+    monkeypatch.setattr(provenance, "hash_sources", lambda packages: {"embodied_rl": "of another commit"})
+    with pytest.raises(ValueError, match=r"source_sha256\.embodied_rl was"):
+        command.run(EvalConfig(resume=str(cut)))
+
+
+def test_other_hardware_is_said(cut: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(provenance, "describe_hardware", lambda: {"cpu": "another"})
+    assert command.run(EvalConfig(resume=str(cut))) == 0
+    found = read(cut)["metadata"]
+    assert found["resumed_on"] == [{"cpu": "another"}] and found["hardware"] != {"cpu": "another"}
+
+
+def test_the_hash_of_sources_follows_every_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    file = tmp_path / "some_package" / "sub" / "module.py"
+    file.parent.mkdir(parents=True)
+    (tmp_path / "some_package" / "__init__.py").touch()
+
+    def found(text: str) -> str:
+        file.write_text(text)
+        return provenance.hash_sources(["some_package", "no_such_package"])["some_package"]
+
+    assert found("a = 1") == found("a = 1") != found("a = 2")
+    assert "embodied_rl" in metadata.list_packages()
+
+
+@pytest.mark.parametrize("typed", ["seed=1", "episodes=5", "split=vision", "video.episodes=0", "plan.ranks=1"])
+def test_nothing_else_may_be_typed(typed: str) -> None:
+    key = typed.partition("=")[0]
+    with pytest.raises(ValueError, match=f"so {key} cannot be changed"):
+        validate_config(EvalConfig(resume="there", overrides=("resume=there", typed)))
+    validate_config(EvalConfig(resume="there", overrides=("resume=there", "policy=x", "sim.python=/there/python")))
+
+
+def test_the_folder_of_a_stranger_names_no_code(cut: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its own changes to the simulator are of a file, not typed."""
+    monkeypatch.undo()  # check_settings is the true one again
+    file = cut / resumption.FILE
+    said = json.loads(file.read_text())
+    said["config"]["sim"] = {"name": "tabletop", "python": "/tmp/evil"}
+    file.write_text(json.dumps(said))
+    with pytest.raises(ValueError, match=r"says which code to run \(sim\.python\)"):
+        command.run(EvalConfig(resume=str(cut)))
+    with pytest.raises(ValueError, match=r"sim\.horizon cannot be changed"):
+        command.run(EvalConfig(resume=str(cut), sim=SimChange(None, {"horizon": 3})))
+
+
+def test_a_torn_line_runs_again_and_damaged_ones_are_named(cut: Path, capsys) -> None:
+    file = cut / "episodes.jsonl"
+    whole = file.read_bytes()
+    lines = whole.splitlines(keepends=True)
+    other = lines[0].replace(b'"seed": ', b'"seed": 1')
+    wrong = {
+        "line 2, is damaged": [lines[0], b"{}\n", *lines[2:]],
+        "line 10, has episode": [*lines, lines[0]],
+        "line 10, is of an episode that this evaluation does not have": [*lines, other],
+    }
+    for said, content in wrong.items():
+        file.write_bytes(b"".join(content))
+        with pytest.raises(ValueError, match=said):
+            command.run(EvalConfig(resume=str(cut)))
+        assert file.read_bytes() == b"".join(content), "nothing is removed"
+    file.write_bytes(whole + lines[0][:17])
+    capsys.readouterr()
+    assert command.run(EvalConfig(resume=str(cut))) == 0
+    assert "The last line of episodes.jsonl was incomplete" in capsys.readouterr().out
+    assert file.read_bytes().startswith(whole)
+    assert {json.loads(line)["index"] for line in file.read_bytes().splitlines()} == set(range(20))
+
+
+def test_an_unfinished_one_is_not_overwritten(cut: Path, kind, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"holds an evaluation that is not finished.*resume="):
+        command.run(settings(cut))
+    assert command.run(EvalConfig(resume=str(cut))) == 0
+    assert command.run(settings(cut, seed=1)) == 0, "a finished one may be replaced, as before"
+    assert len((cut / "episodes.jsonl").read_bytes().splitlines()) == 20
+    assert read(cut)["metadata"]["seed"] == 1
+
+
+def test_a_folder_that_holds_none_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"evaluation\.json is not there"):
+        command.run(EvalConfig(resume=str(tmp_path)))
+    (tmp_path / resumption.FILE).write_text("{")
+    with pytest.raises(ValueError, match=r"evaluation\.json is damaged"):
+        command.run(EvalConfig(resume=str(tmp_path)))
+
+
+def test_one_process_at_a_time(cut: Path) -> None:
+    with command.ResultFile(cut / "lock.jsonl", [Episode(0, 0, 0)]), pytest.raises(ValueError, match="is in use"):
+        command.ResultFile(cut / "lock.jsonl", [Episode(0, 0, 0)])
+
+
+def test_who_loses_a_process_for_good_is_told_how_to_go_on(kind, tmp_path: Path, monkeypatch) -> None:
+    interrupt_after(3, monkeypatch, RunFailed("a process was lost"))
+    with pytest.raises(RunFailed, match=r"lost\nOnce the cause is gone, continue with: embodied-rl eval resume="):
+        command.run(settings(tmp_path / "cut"))
+
+
+ARGUMENTS = {
+    "asset": ("asset:tabletop_base.safetensors", "sim.num_envs=6", "episodes=30"),
+    "expert": ("expert", "benchmark=tabletop", "episodes=21"),
+    "random": ("random", "sim=tabletop", "episodes=30", "episodes_for=publish"),
+}
+QUIET = ("video.episodes=0", "video.best=0", "video.worst=0")
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("who", ARGUMENTS)
+def test_killed_in_the_middle_and_continued_it_is_equal_to_the_bit(
+    who: str, tmp_path: Path, monkeypatch, capsys
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    whole, lines = tmp_path / "whole", tmp_path / "killed" / "cut" / "episodes.jsonl"
+    assert main(["eval", *ARGUMENTS[who], *QUIET, f"out={whole}"]) == 0
+    with started(tmp_path / "killed", "eval", *ARGUMENTS[who], *QUIET, "out=cut") as process:
+        wait_for_lines(process, lines, 5)
+        process.kill()
+    done = lines.read_bytes().count(b"\n")
+    assert 5 <= done < len(read(whole)["episodes"]) and not (lines.parent / "report.json").exists()
+    assert main(["eval", f"resume={lines.parent}"]) == 0
+    assert f"{done} of {len(read(whole)['episodes'])} episodes are done" in capsys.readouterr().out
+    assert read(lines.parent) == read(whole)
+
+
+@pytest.mark.process
+def test_ctrl_c_prints_what_continues(tmp_path: Path) -> None:
+    with started(tmp_path, "eval", "expert", "sim=tabletop", "episodes=5000", *QUIET, "out=cut") as process:
+        wait_for_lines(process, tmp_path / "cut" / "episodes.jsonl", 2)
+        process.signal_everybody(signal.SIGINT)
+        code, said = process.finish()
+    assert code == 130 and "Continue with: embodied-rl eval resume=cut\n" in said and "Traceback" not in said
+
+
+def wait_for_lines(process: Process, file: Path, lines: int) -> None:
+    until = time.monotonic() + DEADLINE
+    while not file.is_file() or file.read_bytes().count(b"\n") < lines:
+        assert time.monotonic() < until and process.process.poll() is None, process.output()
+        time.sleep(0.005)
