@@ -8,7 +8,7 @@ from typing import Any
 from embodied_rl.actors import tokenizer
 from embodied_rl.actors.embodiment import Embodiment
 from embodied_rl.actors.kinds import ActorSettings, make_actor
-from embodied_rl.checkpoints import attach, detection, other_files
+from embodied_rl.checkpoints import attach, detection
 from embodied_rl.checkpoints.policy_file import PolicyMetadata, check_config, load_network, read_metadata
 from embodied_rl.config import assets, plugins
 from embodied_rl.config.freeze import freeze_config
@@ -22,6 +22,7 @@ from embodied_rl.learning import checkpoint, trainable
 from embodied_rl.learning.checkpoint import CheckpointError
 from embodied_rl.processes.base import Deadlines, NodeShare, Runtime
 from embodied_rl.rollout.policy_worker import PolicyWorker, RemotePolicy
+from embodied_rl.runs import other_files
 from embodied_rl.runs.untrusted_files import name_file
 
 POLICY = "policy.safetensors"

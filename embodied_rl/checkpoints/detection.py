@@ -2,9 +2,10 @@
 
 from pathlib import Path
 
-from embodied_rl.checkpoints import lerobot, openpi, other_files
+from embodied_rl.checkpoints import lerobot, openpi
 from embodied_rl.checkpoints.foreign import FoundCheckpoint
 from embodied_rl.learning.checkpoint import CheckpointError
+from embodied_rl.runs import other_files
 
 READERS = {"lerobot": lerobot, "openpi": openpi}
 """In the order they are asked: what has lerobot's configuration is lerobot's."""

@@ -14,12 +14,17 @@ from rich.console import Console
 
 from embodied_rl.actors.embodiment import Embodiment
 from embodied_rl.actors.scripted import RandomPolicy
-from embodied_rl.assembly.acting import WORDS, find_policy_file, load_deployed, open_expert
+from embodied_rl.assembly.acting import load_deployed, open_expert
+from embodied_rl.assembly.evaluated import (
+    find_policies,
+    find_run,
+    find_simulator,
+    name_simulators,
+    place_policies,
+)
 from embodied_rl.checkpoints.policy_file import count_weights, read_metadata
 from embodied_rl.config import freeze as configuration
-from embodied_rl.config import plugins
-from embodied_rl.config.freeze import freeze_config
-from embodied_rl.config.schema import EvalConfig, SimChange, SimNode
+from embodied_rl.config.schema import EvalConfig
 from embodied_rl.evaluate.benchmark import EvaluationPart, combine_results, make_parts
 from embodied_rl.evaluate.kept import FILE as RESULTS
 from embodied_rl.evaluate.kept import ResultFile
@@ -45,7 +50,7 @@ from embodied_rl.processes.handle import Handle, RunFailed
 from embodied_rl.rollout.runner import choose_batch
 from embodied_rl.runs.atomic_write import make_folder
 from embodied_rl.runs.folder import RunFolder, make_evaluation_folder, note_folder
-from embodied_rl.simulators.trust import check_settings, repeat_trusted_change
+from embodied_rl.simulators.trust import repeat_trusted_change
 from embodied_rl.training.run_checks import check_environments
 
 
@@ -102,17 +107,6 @@ def run(config: EvalConfig) -> int:
     return finish_evaluation(evaluation, out)
 
 
-def place_policies(config: EvalConfig) -> EvalConfig:
-    """Return the configuration with the policies' files, wherever it is read."""
-
-    def place(text: str) -> str:
-        return text if text in WORDS else str(find_policy_file(text).resolve())
-
-    if config.policies:
-        return replace(config, policies={task: place(text) for task, text in config.policies.items()})
-    return replace(config, policy=place(find_policy(config)[0]), checkpoint=None)
-
-
 def continue_evaluation(config: EvalConfig) -> int:
     """Run what an evaluation's folder lacks, and write its report; print the report of one that is finished.
 
@@ -143,19 +137,8 @@ def read_resumed(config: EvalConfig, folder: Path) -> tuple[EvalConfig, dict[str
     if config.policy is not None or config.checkpoint is not None:
         stored = replace(stored, policy=config.policy or config.checkpoint, checkpoint=None)
     check_same_policies(folder, before, [describe_policy(*each) for each in find_policies(stored).items()])
-    change = repeat_trusted_change(stored.sim, _name_simulators(stored), config.sim, folder / EVALUATION)
+    change = repeat_trusted_change(stored.sim, name_simulators(stored), config.sim, folder / EVALUATION)
     return replace(stored, sim=change, resume=None), before
-
-
-def _name_simulators(config: EvalConfig) -> list[str]:
-    """Return the names of an evaluation's simulators, of which nothing is opened yet."""
-    if config.benchmark is not None:
-        return [str(part.sim.get("name")) for part in config.benchmark.parts]
-    if config.sim.name is not None:
-        return [config.sim.name]
-    _, file = find_policy(config)
-    said = None if file is None else _read_simulator(file, find_run(file))
-    return [] if said is None else [str(said.get("name"))]
 
 
 def open_evaluation(config: EvalConfig) -> Evaluation:
@@ -269,24 +252,6 @@ def check_policy_fits(embodiment: Embodiment, parts: Sequence[EvaluationPart]) -
             raise UserError(f"{part.kind.node.name}, {tasks}: {error} {remedy}") from None
 
 
-def find_policy(config: EvalConfig) -> tuple[str, Path | None]:
-    """Return the policy's name or checkpoint and its file; the file is None for the operator and random actions.
-
-    Raises:
-        UserError: the checkpoint does not exist.
-    """
-    who = config.policy or config.checkpoint
-    assert who is not None, "validation asks for it"
-    return who, None if who in WORDS else find_policy_file(who)
-
-
-def find_policies(config: EvalConfig) -> dict[str, Path | None]:
-    """Return the policies of an evaluation and their files; see `find_policy`."""
-    if not config.policies:
-        return dict([find_policy(config)])
-    return {who: None if who in WORDS else find_policy_file(who) for who in config.policies.values()}
-
-
 def run_part(part: EvaluationPart, player: Player, config: EvalConfig, kept: Results) -> list[EpisodeResult]:
     """Return the results of a part's episodes, and run those that are not kept: the operator in one environment, any
     other policy in several simulators.
@@ -300,47 +265,6 @@ def run_part(part: EvaluationPart, player: Player, config: EvalConfig, kept: Res
         return evaluate_policy(
             policy, [handle], part.spec, part.episodes, config.seed, 1, None, config.ablate, config.episodes_for, kept
         )
-
-
-def find_run(file: Path) -> RunFolder | None:
-    """Return the run of <run>/policy.safetensors or <run>/checkpoints/<step>/policy.safetensors; None for others."""
-    parents = file.resolve().parents
-    folders = [RunFolder(parents[level]) for level in (0, 2) if level < len(parents)]
-    return next((folder for folder in folders if folder.config.is_file()), None)
-
-
-def find_simulator(file: Path, folder: RunFolder | None, change: SimChange) -> SimNode | None:
-    """Return the simulator that a policy was trained in, from its run's configuration or else the file's metadata; None
-    if the source names none, or if the user chose another one.
-
-    Raises:
-        UserError: the source is damaged, or names code to run that the user did not type.
-    """
-    said = _read_simulator(file, folder)
-    if said is None or change.name not in (None, said.get("name")):
-        return None
-    where = file if folder is None else folder.config
-    check_settings(said, change.options, str(where))
-    try:
-        node = freeze_config(SimNode, said, "sim")
-        plugins.configure_plugin("sims", node, "sim")
-    except UserError as error:
-        raise UserError(f"{where}: {error}") from None
-    return node
-
-
-def _read_simulator(file: Path, folder: RunFolder | None) -> dict[str, Any] | None:
-    """Return the keys of `sim` in a run's configuration or a policy file; None where there are none."""
-    said = (
-        read_metadata(file).extra.get("sim") if folder is None else configuration.read_config(folder.config).get("sim")
-    )
-    if isinstance(said, str):
-        return {"name": said}
-    if said is None:
-        return None
-    if not isinstance(said, Mapping):
-        raise UserError(f"{file if folder is None else folder.config}: sim is no group of keys.")
-    return {str(key): value for key, value in said.items()}
 
 
 def evaluate_parallel(

@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from embodied_rl.assembly import build
-from embodied_rl.checkpoints import detection, other_files
+from embodied_rl.checkpoints import detection
 from embodied_rl.checkpoints.policy_file import save_backbone
 from embodied_rl.config import assets
 from embodied_rl.config.schema import ImportConfig
 from embodied_rl.interfaces.errors import UserError
+from embodied_rl.runs import other_files
 from embodied_rl.simulators.kind import SimulatorKind
 
 

@@ -8,11 +8,11 @@ from typing import Literal
 import numpy as np
 
 from embodied_rl.config.freeze import suggest_name
-from embodied_rl.evaluate import ablation
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.policy import DeployedPolicy
 from embodied_rl.interfaces.sim import Array, Episode, Observation, SimulatorSpec, StepResult
 from embodied_rl.processes.handle import Handle
+from embodied_rl.rollout import ablation
 from embodied_rl.rollout.episode_sampler import Purpose, derive_episode_seed, derive_noise_seed
 from embodied_rl.rollout.runner import EpisodeRunner, Observer, RunningEpisode
 

@@ -4,6 +4,8 @@ Shapes: n environments of one call, Hx executed actions of a chunk, A action dim
 """
 
 from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import import_module
 from typing import Any, Protocol
 
 import numpy as np
@@ -101,6 +103,24 @@ class Writer(Protocol):
 
     def close(self) -> None:
         """Release all resources."""
+
+
+@dataclass(frozen=True)
+class WriterFactory:
+    """Makes a writer in each collecting process, e.g. a replay storage, or a writer that requests scores.
+
+    Attributes:
+        path: "module:function", called with `options` and the number of the collector among all collectors.
+        options: picklable options of the writer.
+    """
+
+    path: str
+    options: Any = None
+
+    def make(self, number: int) -> Writer:
+        """Return the writer of collector `number`."""
+        module, _, name = self.path.partition(":")
+        return getattr(import_module(module), name)(self.options, number)
 
 
 def select_outcome(result: StepResult, rows: Array) -> dict[str, Array]:

@@ -2,8 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from importlib import import_module
-from typing import Any
 
 from embodied_rl.assembly import build
 from embodied_rl.config.schema import TrainConfig
@@ -13,26 +11,8 @@ from embodied_rl.processes.handle import Handle
 from embodied_rl.rollout.buffer import Rollout
 from embodied_rl.rollout.collector import Collector
 from embodied_rl.rollout.episode_sampler import EpisodeSampler
-from embodied_rl.rollout.writer import Writer
+from embodied_rl.rollout.writer import Writer, WriterFactory
 from embodied_rl.simulators.kind import SimulatorKind, make_handles
-
-
-@dataclass(frozen=True)
-class WriterFactory:
-    """Makes a writer in each collecting process, e.g. a replay storage, or a writer that requests scores.
-
-    Attributes:
-        path: "module:function", called with `options` and the number of the collector among all collectors.
-        options: picklable options of the writer.
-    """
-
-    path: str
-    options: Any = None
-
-    def make(self, number: int) -> Writer:
-        """Return the writer of collector `number`."""
-        module, _, name = self.path.partition(":")
-        return getattr(import_module(module), name)(self.options, number)
 
 
 @dataclass(frozen=True)

@@ -15,12 +15,13 @@ from embodied_rl.processes.allocator import keep_freed_memory
 from embodied_rl.processes.base import NodeShare, Runtime
 from embodied_rl.processes.handle import Handle
 from embodied_rl.ranks.collective import Ranks
+from embodied_rl.reward.run_scoring import make_scoring
 from embodied_rl.rollout.buffer import Rollout
+from embodied_rl.rollout.writer import WriterFactory
 from embodied_rl.runs.folder import RunFolder
 from embodied_rl.runtime import selection as runtimes
 from embodied_rl.simulators.kind import SimulatorKind, make_handles
-from embodied_rl.training.collecting import WriterFactory, make_collector, make_sampler
-from embodied_rl.training.scoring import make_scoring
+from embodied_rl.training.collecting import make_collector, make_sampler
 from embodied_rl.training.sources import Experience, OwnExperience, SharedExperience
 from embodied_rl.training.worker_pool import RolloutWork, RolloutWorkers
 

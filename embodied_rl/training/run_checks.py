@@ -6,11 +6,11 @@ from embodied_rl.interfaces.algorithm import Needs
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.sim import SimulatorSpec
 from embodied_rl.learning.memory_budget import find_machine_bytes, format_bytes
+from embodied_rl.reward.run_scoring import check_reward
 from embodied_rl.rollout.episode_sampler import EpisodeSampler
 from embodied_rl.runtime import selection as runtimes
 from embodied_rl.simulators.kind import SimulatorKind
 from embodied_rl.training.run_size import RunSize, measure_run
-from embodied_rl.training.scoring import check_reward
 
 
 def check_run(config: TrainConfig) -> RunSize:

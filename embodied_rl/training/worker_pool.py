@@ -16,9 +16,10 @@ from embodied_rl.processes.base import Board, BoardReader, Deadlines, NodeShare,
 from embodied_rl.processes.handle import Handle
 from embodied_rl.rollout.buffer import Rollout
 from embodied_rl.rollout.policy_worker import PolicyWorker
+from embodied_rl.rollout.writer import WriterFactory
 from embodied_rl.runtime import selection as runtimes
 from embodied_rl.simulators.kind import SimulatorKind
-from embodied_rl.training.collecting import WriterFactory, make_collector
+from embodied_rl.training.collecting import make_collector
 from embodied_rl.training.dispatch import Dispatcher
 from embodied_rl.training.patience import derive_worker_deadline
 from embodied_rl.training.rollout_worker import PublishedWeights, RolloutWorker, WorkerStart

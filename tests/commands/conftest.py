@@ -6,6 +6,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from embodied_rl.assembly import evaluated
 from embodied_rl.commands import eval as command
 from embodied_rl.config.schema import SimNode, Video
 from embodied_rl.evaluate import benchmark
@@ -53,15 +54,16 @@ def kind(monkeypatch, tmp_path, make_actor, make_simulator, make_handles):
     """The command with fakes in place of the policy's file and the simulator's plug-in."""
     threads = torch.get_num_threads()
     made = Kind(SimNode("clock", num_envs=6), make_simulator, make_handles, [], make_actor)
-    monkeypatch.setattr(command, "check_settings", lambda *said: None)
+    monkeypatch.setattr(evaluated, "check_settings", lambda *said: None)
+    monkeypatch.setattr(evaluated, "plugins", SimpleNamespace(configure_plugin=lambda kind, node, where: None))
     monkeypatch.setattr(command, "repeat_trusted_change", lambda stored, names, typed, file: stored)
     monkeypatch.setattr(command, "load_deployed", lambda text: make_actor())
     monkeypatch.setattr(benchmark, "check_settings", lambda *said: None)
     monkeypatch.setattr(
         benchmark, "SimulatorKind", SimpleNamespace(find=lambda node: made if node.name == "clock" else None)
     )
-    monkeypatch.setattr(command, "read_metadata", lambda file: SimpleNamespace(extra={"sim": {"name": "clock"}}))
-    monkeypatch.setattr(command, "find_policy_file", lambda text: make_file(tmp_path / text))
+    monkeypatch.setattr(evaluated, "read_metadata", lambda file: SimpleNamespace(extra={"sim": {"name": "clock"}}))
+    monkeypatch.setattr(evaluated, "find_policy_file", lambda text: make_file(tmp_path / text))
     monkeypatch.chdir(tmp_path)
     yield made
     torch.set_num_threads(threads)

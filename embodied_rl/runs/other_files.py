@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 
-from embodied_rl.checkpoints.tensor_files import parse_json
 from embodied_rl.interfaces.errors import UserError
+from embodied_rl.runs.untrusted_files import read_json
 
 ADAPTERS = "adapter_config.json"
 """Of PEFT, which writes it beside adapter_model.safetensors."""
@@ -39,7 +39,8 @@ def name_adapters(folder: Path) -> str | None:
     if not (folder / ADAPTERS).is_file():
         return None
     try:
-        base = parse_json(folder / ADAPTERS).get("base_model_name_or_path")
+        said = read_json(folder / ADAPTERS)
+        base = said.get("base_model_name_or_path") if isinstance(said, dict) else None
     except UserError:
         base = None
     of = f" They belong to {base!r:.200}." if isinstance(base, str) and base else ""

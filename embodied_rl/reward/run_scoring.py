@@ -9,8 +9,8 @@ from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.scorer import Scorer
 from embodied_rl.interfaces.sim import SimulatorSpec
 from embodied_rl.reward import scoring_writer
+from embodied_rl.rollout.writer import WriterFactory
 from embodied_rl.runs.folder import RunFolder
-from embodied_rl.training.collecting import WriterFactory
 
 
 def check_reward(config: TrainConfig, spec: SimulatorSpec, needs: Needs) -> None:

@@ -1,0 +1,97 @@
+"""What an evaluation's policies are: their files, the runs that made them, and the simulators they were trained in."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from embodied_rl.assembly.acting import WORDS, find_policy_file
+from embodied_rl.checkpoints.policy_file import read_metadata
+from embodied_rl.config import freeze as configuration
+from embodied_rl.config import plugins
+from embodied_rl.config.freeze import freeze_config
+from embodied_rl.config.schema import EvalConfig, SimChange, SimNode
+from embodied_rl.interfaces.errors import UserError
+from embodied_rl.runs.folder import RunFolder
+from embodied_rl.simulators.trust import check_settings
+
+
+def find_policy(config: EvalConfig) -> tuple[str, Path | None]:
+    """Return the policy's name or checkpoint and its file; the file is None for the operator and random actions.
+
+    Raises:
+        UserError: the checkpoint does not exist.
+    """
+    who = config.policy or config.checkpoint
+    assert who is not None, "validation asks for it"
+    return who, None if who in WORDS else find_policy_file(who)
+
+
+def find_policies(config: EvalConfig) -> dict[str, Path | None]:
+    """Return the policies of an evaluation and their files; see `find_policy`."""
+    if not config.policies:
+        return dict([find_policy(config)])
+    return {who: None if who in WORDS else find_policy_file(who) for who in config.policies.values()}
+
+
+def place_policies(config: EvalConfig) -> EvalConfig:
+    """Return the configuration with the policies' files, wherever it is read."""
+
+    def place(text: str) -> str:
+        return text if text in WORDS else str(find_policy_file(text).resolve())
+
+    if config.policies:
+        return replace(config, policies={task: place(text) for task, text in config.policies.items()})
+    return replace(config, policy=place(find_policy(config)[0]), checkpoint=None)
+
+
+def find_run(file: Path) -> RunFolder | None:
+    """Return the run of <run>/policy.safetensors or <run>/checkpoints/<step>/policy.safetensors; None for others."""
+    parents = file.resolve().parents
+    folders = [RunFolder(parents[level]) for level in (0, 2) if level < len(parents)]
+    return next((folder for folder in folders if folder.config.is_file()), None)
+
+
+def find_simulator(file: Path, folder: RunFolder | None, change: SimChange) -> SimNode | None:
+    """Return the simulator that a policy was trained in, from its run's configuration or else the file's metadata; None
+    if the source names none, or if the user chose another one.
+
+    Raises:
+        UserError: the source is damaged, or names code to run that the user did not type.
+    """
+    said = read_simulator(file, folder)
+    if said is None or change.name not in (None, said.get("name")):
+        return None
+    where = file if folder is None else folder.config
+    check_settings(said, change.options, str(where))
+    try:
+        node = freeze_config(SimNode, said, "sim")
+        plugins.configure_plugin("sims", node, "sim")
+    except UserError as error:
+        raise UserError(f"{where}: {error}") from None
+    return node
+
+
+def read_simulator(file: Path, folder: RunFolder | None) -> dict[str, Any] | None:
+    """Return the keys of `sim` in a run's configuration or a policy file; None where there are none."""
+    said = (
+        read_metadata(file).extra.get("sim") if folder is None else configuration.read_config(folder.config).get("sim")
+    )
+    if isinstance(said, str):
+        return {"name": said}
+    if said is None:
+        return None
+    if not isinstance(said, Mapping):
+        raise UserError(f"{file if folder is None else folder.config}: sim is no group of keys.")
+    return {str(key): value for key, value in said.items()}
+
+
+def name_simulators(config: EvalConfig) -> list[str]:
+    """Return the names of an evaluation's simulators, of which nothing is opened yet."""
+    if config.benchmark is not None:
+        return [str(part.sim.get("name")) for part in config.benchmark.parts]
+    if config.sim.name is not None:
+        return [config.sim.name]
+    _, file = find_policy(config)
+    said = None if file is None else read_simulator(file, find_run(file))
+    return [] if said is None else [str(said.get("name"))]
