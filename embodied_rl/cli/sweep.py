@@ -16,6 +16,7 @@ from embodied_rl.cli import execution
 from embodied_rl.cli.options import Options
 from embodied_rl.cli.table import Command
 from embodied_rl.config import compose as composition
+from embodied_rl.processes.process import count_stops
 from embodied_rl.runs.folder import note_new_folders
 
 # Runs make their own folders: Hydra makes only the folder of the sweep's record, and configures no logging.
@@ -35,6 +36,7 @@ def run_sweep(command: Command, options: Options) -> int:
 
     Raises:
         UserError: the arguments are wrong; a sweep raises it before its first run starts.
+        KeyboardInterrupt: a run was told to stop, so that those after it are not started.
     """
     if options.hydra:
         _hydra(command, options, list(options.hydra), lambda mapping, overrides: None)
@@ -45,7 +47,11 @@ def run_sweep(command: Command, options: Options) -> int:
 
     def start(mapping: dict[str, object], overrides: list[str]) -> None:
         print(f"embodied-rl {command.name} {' '.join(overrides)}", flush=True)
+        stops = count_stops()
         execution.execute_command(command, mapping, replace(options, overrides=tuple(overrides)))
+        if count_stops() > stops:
+            print("The sweep ends with the run that was stopped; no other one is started.", file=sys.stderr, flush=True)
+            raise KeyboardInterrupt
 
     with TemporaryDirectory() as nowhere:
         _hydra(command, options, ["--multirun", "hydra/launcher=basic", f"hydra.sweep.dir={nowhere}"], check)

@@ -164,6 +164,7 @@ def handle_stop_signals(handler: Callable[..., object] | signal.Handlers) -> Ite
     nobody insists by the second: only the end of the context restores its handler. Under nohup it stays ignored.
     """
     ignored = {signal.SIGHUP} if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN else set[signal.Signals]()
+    handler = _count_calls(handler) if callable(handler) else handler
     handlers = dict.fromkeys(STOP_SIGNALS - ignored, handler)
     if signal.SIGHUP in handlers and callable(handler):
         handlers[signal.SIGHUP] = _make_hang_up_handler(handler)
@@ -178,6 +179,25 @@ def handle_stop_signals(handler: Callable[..., object] | signal.Handlers) -> Ite
         yield restore
     finally:
         restore(None)
+
+
+_stops = [0]
+
+
+def count_stops() -> int:
+    """Return how often a handler of `handle_stop_signals` was called in this process.
+
+    A run that was told to stop saves and ends as if nothing had happened; whoever starts several asks here.
+    """
+    return _stops[0]
+
+
+def _count_calls(handler: Callable[..., object]) -> Callable[..., object]:
+    def counted(*given: object) -> None:
+        _stops[0] += 1
+        handler(*given)
+
+    return counted
 
 
 def _make_hang_up_handler(handler: Callable[..., object]) -> Callable[..., object]:
