@@ -110,6 +110,7 @@ class Collector:
         self._begun, self.timeline = False, Timeline()
         self.memory: tuple[int, tuple[int, ...]] = (0, ())
         self.restarts = self.lost_episodes = 0
+        self._notes: list[str] = []
 
     def collect(self, policy: Policy) -> Rollout:
         """Fill the rollout with T exploring decisions of each environment, and return it.
@@ -140,6 +141,11 @@ class Collector:
         self._finish_writers()
         self.timeline.finish()
         self.memory = read_resident_bytes(os.getpid()), tuple(part.handle.memory() for part in self._parts)
+
+    def take_notes(self) -> tuple[str, ...]:
+        """Return what the user should read of the time since the last call."""
+        notes, self._notes = tuple(self._notes), []
+        return notes
 
     def _write_last(self) -> None:
         for parts in self._slices:
@@ -314,7 +320,8 @@ class Collector:
         self._replace(part, death, wait)
 
     def _replace(self, part: HandlePart, death: WorkerDied, wait: bool = True) -> None:
-        log.warning("%s\nIts episodes are lost; a new worker takes over.", death)
+        self._notes.append(f"{death}\nIts episodes are lost; a new worker takes over.")
+        log.warning("%s", self._notes[-1])
         part.future = Revival(part.handle, self._envs.to_start(part.columns))
         if wait:
             self._revived(part)

@@ -41,6 +41,7 @@ class CollectorReport:
         memory: resident bytes of its process, and of the largest process of its simulators.
         memory_total: resident bytes of all its processes.
         scores: counts of its writers, such as that of scores.
+        notes: what the user should read, such as that a simulator died.
     """
 
     control_steps: int
@@ -52,6 +53,7 @@ class CollectorReport:
     finished: tuple[EpisodeRecord, ...]
     timeline: Timeline
     scores: Mapping[str, float] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
 
     @staticmethod
     def of_rollout(collector: Collector, rollout: Rollout, policy_restarts: int = 0) -> "CollectorReport":
@@ -67,6 +69,7 @@ class CollectorReport:
             finished=tuple(rollout.finished),
             timeline=collector.timeline,
             scores=add_counts([writer.figures() for writer in collector.writers]),
+            notes=collector.take_notes(),
         )
 
 
@@ -87,6 +90,7 @@ def join_reports(shares: Sequence[CollectorReport]) -> CollectorReport:
         finished=tuple(list_finished(shares)),
         timeline=timeline,
         scores=add_counts([share.scores for share in shares]),
+        notes=tuple(note for share in shares for note in share.notes),
     )
 
 

@@ -1,5 +1,6 @@
 """The trainer of one rank: it runs iterations, evaluates, and saves and restores checkpoints."""
 
+import logging
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -26,6 +27,8 @@ from embodied_rl.runs import provenance
 from embodied_rl.training import metrics as figures
 from embodied_rl.training.parts import Parts, count_evaluation_envs
 from embodied_rl.training.sources import Experience, OwnExperience
+
+log = logging.getLogger(__name__)
 
 
 class Trainer:
@@ -113,6 +116,9 @@ class Trainer:
         ranks, shares = [line for line, _, _ in everybody], [share for _, parts, _ in everybody for share in parts]
         resident = [] if own else [size for _, _, size in everybody]
         self.timelines = ranks if own else [*ranks, *(share.timeline for share in shares)]
+        if self.ranks.rank == 0:
+            for note in (note for share in shares[int(own) :] for note in share.notes):  # its own it has said itself
+                log.warning("%s", note)
         inline, finished = self.config.plan.allocation == "colocated", figures.list_finished(shares)
         drawn_by = experience.figures()  # of this rollout; what the curriculum learns from it counts for the next
         experience.tell(finished)

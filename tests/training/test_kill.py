@@ -228,6 +228,7 @@ def test_a_run_outlives_its_simulators(plugin_path: str, tmp_path: Path) -> None
         (tmp_path / "go").touch()
         code, output = process.finish()
         assert code == 0, output
+        assert f"(pid {training[0].pid}) was killed by SIGKILL" in output, "whichever rank it belonged to"
         last = figures(process.run)[-1]
     assert last["iteration"] == ITERATIONS and (process.run / "report.html").is_file()
     assert last["workers/restarts"] == 1
