@@ -4,6 +4,7 @@ import os
 import re
 import resource
 import secrets
+import signal
 import subprocess
 import sys
 import tempfile
@@ -27,6 +28,8 @@ os.environ["XDG_CACHE_HOME"] = tempfile.mkdtemp(prefix="embodied-rl-tests-")  # 
 # Ray reads these once, when it is first imported. A token of our own: nothing of the user's is read or written.
 os.environ.update(RAY_AUTH_MODE="token", RAY_AUTH_TOKEN=secrets.token_hex(32))
 os.environ.pop("RAY_ADDRESS", None)
+if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:  # under nohup; tests send it
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 settings.register_profile("shared machine", deadline=None)
 settings.load_profile("shared machine")
 

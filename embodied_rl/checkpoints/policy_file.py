@@ -158,7 +158,7 @@ def outline_network(
     metadata, shapes = read_metadata(path), _read_shapes(path)
 
     def build() -> FlowBackbone:
-        with torch.device("meta"):
+        with torch.device("meta"), name_file(path):
             return make(metadata)
 
     backbone = build()

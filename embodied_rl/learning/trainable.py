@@ -65,7 +65,7 @@ def list_adapter_parameters(network: nn.Module) -> list[nn.Parameter]:
 def read_adapter_settings(network: nn.Module) -> LoraNode | None:
     """Return the settings that all adapters of a network share; None without adapters."""
     module = next((module for _, module in list_adapters(network)), None)
-    return None if module is None else LoraNode(module.r[ADAPTER], module.lora_alpha[ADAPTER])
+    return None if module is None else LoraNode(module.r[ADAPTER], float(module.lora_alpha[ADAPTER]))
 
 
 @torch.no_grad()

@@ -144,8 +144,8 @@ class RunFolder:
         try:
             yield
         except (UserError, Unavailable):
-            if self.is_bare():
-                shutil.rmtree(self.path)
+            if self.path.is_dir() and self.is_bare():
+                shutil.rmtree(self.path, ignore_errors=True)  # what the user reads is the mistake
             raise
 
     def is_bare(self) -> bool:

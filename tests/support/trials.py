@@ -103,7 +103,8 @@ class Trial:
             return "equal but for lost metrics"
         assert [row["iteration"] for row in rows] == list(range(1, self.drawn.iterations + 1))
         assert all(row.get("staleness/max", 0) <= self.drawn.staleness for row in rows), rows
-        if any(row.get("workers/lost_episodes", 0) for row in rows):
+        lost = any(row.get("workers/lost_episodes", 0) for row in rows)
+        if lost or "Its episodes are lost" in self.output:  # lost after the last rollout, they are in no row
             assert "was killed by SIGKILL" in self.output
             return "lost the episodes of a simulator"
         if not self.drawn.exact:

@@ -20,11 +20,11 @@ from tests.support.using_checkpoints import attach, save
 Typed = Callable[..., tuple[int, str, str]]
 CAMERAS = "policy.cameras={base_0_rgb: top, left_wrist_0_rgb: null, right_wrist_0_rgb: null}"
 ATTACHED = (CAMERAS, "policy.vision_heads=2")
-OURS = ("policy.", "train.iterations", "train.eval_every", "algo.critic_warmup", "checkpoint.every")
+OURS = ("policy.", "train.iterations", "train.eval_every", "algo.critic_warmup", "algo.minibatch", "checkpoint.every")
 RUN = (
     "train", *REACHING, *(word for word in SMALL if not word.startswith(OURS)), "sim.num_envs=4", "sim.horizon=6",
     "train.iterations=2", "train.decisions=2", "train.eval_every=0", "checkpoint.every=1", "algo.critic_warmup=0",
-    "plan=sync", "policy.executed=3",
+    "algo.minibatch=8", "plan=sync", "policy.executed=3",
 )  # fmt: skip
 
 
@@ -47,7 +47,7 @@ def test_train_resume_evaluate_and_write_back(
     if train == "lora":
         pytest.importorskip("peft")
     settings = (*RUN, "policy=pi0", f"policy.checkpoint={folder}", *ATTACHED, f"policy.train={train}")
-    settings = (*settings, "policy.lora.rank=2", "policy.cache_gigabytes=1")
+    settings = (*settings, *(["policy.lora.rank=2"] if train == "lora" else []), "policy.cache_gigabytes=1")
     step = Trainer.step
 
     def interrupted(trainer: Trainer) -> dict[str, float]:

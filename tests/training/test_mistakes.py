@@ -115,7 +115,7 @@ def test_a_run_folder_that_is_removed_is_named_at_the_next_write(plugin_path: st
         (tmp_path / "runs").rename(tmp_path / "elsewhere")
         (tmp_path / "go").touch()
         code, output = process.finish()
-    assert code == 2 and "Traceback" not in output
+    assert code == 2 and "Traceback" not in output, output
     assert "metrics.jsonl: it, or its folder, is gone." in output
     assert not (tmp_path / "runs").exists()
 
