@@ -93,7 +93,7 @@ def _read_file(file: Path) -> Iterator[dict[str, Any]]:
     for number, line in enumerate(lines[:-1], 1):  # what follows the last line break was not written to its end
         try:
             found = json.loads(line)
-        except ValueError:
+        except (ValueError, RecursionError):
             raise UserError(f"{file}, line {number}, is no JSON.") from None
         if not isinstance(found, dict):
             raise UserError(f"{file}, line {number}, is no record of a score.")

@@ -203,7 +203,7 @@ class VlmScorer(Scorer):
             raise self._refusal(response, text)
         try:
             answer = json.loads(text)
-        except ValueError:
+        except (ValueError, RecursionError):  # no JSON, no UTF-8, too long a number, or too deep
             raise ScorerError("failed", f"the server's answer is no JSON: {_shorten(text)}") from None
         if not isinstance(answer, dict):
             raise ScorerError("failed", f"the server's answer is no JSON object: {_shorten(text)}")
@@ -232,7 +232,7 @@ class VlmScorer(Scorer):
             if told is not None:
                 tokens = read_log_probabilities(told["content"][0]["top_logprobs"])
                 return expect_value(tokens, self._prompt.labels, self._config.least_mass)
-        except (KeyError, IndexError, TypeError, AttributeError, ValueError) as error:
+        except (KeyError, IndexError, TypeError, AttributeError, ValueError, OverflowError) as error:
             return Score.invalid("unreadable", f"something that is no chat completion ({error})")
         value = self._prompt.read_text(text) if isinstance(text, str) else None
         if value is None:

@@ -62,7 +62,8 @@ def test_a_torn_last_line_is_left_out(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "line", ["{", "[]", "3", json.dumps(LINE | {"value": "x"}), json.dumps(LINE | {"episode": None}), "\xff"]
+    "line",
+    ["{", "[]", "3", json.dumps(LINE | {"value": "x"}), json.dumps(LINE | {"episode": None}), "\xff", "[" * 100_000],
 )
 def test_a_damaged_line_is_refused_by_name(tmp_path: Path, line: str) -> None:
     folder = write(tmp_path, LINE)

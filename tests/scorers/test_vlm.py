@@ -24,6 +24,7 @@ from tests.support.collecting import SPEC
 from tests.support.scoring import request
 
 URL = "http://server.example/v1"
+LONG = {"token": "7", "logprob": -(10**400)}
 MODELS = {"object": "list", "data": [{"id": "judge", "object": "model"}]}
 
 
@@ -120,6 +121,7 @@ def test_sentences_are_read_by_their_pattern() -> None:
         {}, {"choices": []}, {"choices": [{}]}, {"choices": [None]}, {"choices": "x"}, completion("no idea"),
         {"choices": [{"message": {"content": None}}]}, {"choices": [{"message": {"content": ["7"]}}]},
         {"choices": [{"message": {"content": "7"}, "logprobs": {"content": []}}]},
+        {"choices": [{"message": {"content": "7"}, "logprobs": {"content": [{"top_logprobs": [LONG]}]}}]},
         {"choices": [{"message": {"content": "7"}, "logprobs": {"content": [{"top_logprobs": [{"token": 7}]}]}}]},
     ],
 )  # fmt: skip
@@ -147,6 +149,8 @@ def test_a_model_that_wants_to_say_something_else_is_no_score() -> None:
         ({"content": b"\xff\xfe"}, "failed", False),
         ({"content": b"x" * (LONGEST_ANSWER + 1)}, "failed", False),
         ({"content": b'{"choices": ['}, "failed", False),
+        ({"content": b'{"choices": ' + b"[" * 100_000}, "failed", False),
+        ({"content": b'{"choices": ' + b"9" * 10_000 + b"}"}, "failed", False),
     ],
 )
 def test_trouble_has_its_reason(response: dict[str, Any], reason: str, permanent: bool) -> None:
