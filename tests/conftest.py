@@ -30,6 +30,8 @@ os.environ.update(RAY_AUTH_MODE="token", RAY_AUTH_TOKEN=secrets.token_hex(32))
 os.environ.pop("RAY_ADDRESS", None)
 if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:  # under nohup; tests send it
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # in the background of a script; what is started inherits it
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 settings.register_profile("shared machine", deadline=None)
 settings.load_profile("shared machine")
 
