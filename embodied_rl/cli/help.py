@@ -34,6 +34,13 @@ def make_overview() -> None:
     print("A first run:      embodied-rl train experiment=demo")
 
 
+def make_group_help(group: str) -> None:
+    """Print the help of `embodied-rl <group>`, a word that several commands begin with."""
+    print(f"usage: embodied-rl {group} <command> [key=value ...] [options]\n\ncommands")
+    print_columns([(name, command.summary) for name, command in COMMANDS.items() if name.split()[0] == group])
+    print(f"\nA command's keys: embodied-rl {group} <command> --help")
+
+
 def make_command_help(command: Command, arguments: Sequence[str] = ()) -> None:
     """Print the help of `embodied-rl <command> [key=value ...] --help`, or `--help-all`.
 

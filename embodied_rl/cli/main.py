@@ -7,7 +7,7 @@ from importlib import import_module
 
 from embodied_rl import __version__
 from embodied_rl.cli.signals import announce_end
-from embodied_rl.cli.table import COMMANDS
+from embodied_rl.cli.table import COMMANDS, find_command_name, list_groups
 from embodied_rl.config.freeze import suggest_name
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.ranks.torchrun_place import FAILED, TorchrunPlace
@@ -71,12 +71,16 @@ def _dispatch(arguments: list[str]) -> int:
     if not arguments or arguments[0] in (*help_text.HELP, help_text.ALL, "help"):
         help_text.make_overview()
         return 0
-    name, *rest = arguments
+    name, rest = find_command_name(arguments)
     if name == "--version":
         print(f"embodied-rl {__version__}")
         return 0
+    if name in list_groups() and (not rest or rest[0] in (*help_text.HELP, help_text.ALL)):
+        help_text.make_group_help(name)
+        return 0
     if name not in (*COMMANDS, "list"):
-        raise UserError(f"unknown command '{name}'.{suggest_name(name, [*COMMANDS, 'list'])}")
+        typed = " ".join([name, *rest[:1]]) if name in list_groups() else name
+        raise UserError(f"unknown command '{typed}'.{suggest_name(typed, [*COMMANDS, 'list'])}")
     asks_for_help = any(word in (*help_text.HELP, help_text.ALL) for word in rest)
     if name == "list":
         from embodied_rl.cli import listing

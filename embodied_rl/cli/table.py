@@ -1,5 +1,6 @@
 """The table of commands that compose a configuration. Only `list` composes none; see `listing.py`."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 
@@ -17,7 +18,7 @@ class Command:
     """A command: the first word after `embodied-rl`.
 
     Attributes:
-        name: the word.
+        name: the word; or two words, of which the first stands for a group of commands.
         summary: one line for the overview.
         schema: name of its configuration class in `embodied_rl.config.schema`.
         body: "module:function", imported when called, with the frozen configuration as the only argument.
@@ -242,3 +243,15 @@ COMMANDS = {command.name: command for command in _ALL}
 LIST_SUMMARY = (
     "Show what can be chosen: sims, policies, algos, curricula, rewards, plans, benchmarks, experiments, tasks."
 )
+
+
+def list_groups() -> list[str]:
+    """Return the first words of commands of two words."""
+    return sorted({name.split()[0] for name in COMMANDS if " " in name})
+
+
+def find_command_name(arguments: Sequence[str]) -> tuple[str, list[str]]:
+    """Return the name that the arguments begin with, of one word or two, and the other arguments."""
+    if " ".join(arguments[:2]) in COMMANDS:
+        return " ".join(arguments[:2]), list(arguments[2:])
+    return arguments[0], list(arguments[1:])

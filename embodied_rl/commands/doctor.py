@@ -13,12 +13,12 @@ from rich.table import Table
 from rich.text import Text
 
 from embodied_rl.cli.text import make_console
-from embodied_rl.commands.sim import is_current
 from embodied_rl.config import assets
 from embodied_rl.config.checks import check_writable
 from embodied_rl.config.schema import DoctorConfig, SimNode
 from embodied_rl.interfaces.sim import Diagnosis, Unavailable
 from embodied_rl.processes.handle import RunFailed
+from embodied_rl.simulators.installation import is_current
 from embodied_rl.simulators.kind import SimulatorKind
 from embodied_rl.simulators.python_environments import find_recipe_file
 

@@ -5,7 +5,7 @@ import re
 import pytest
 
 from embodied_rl.cli.documentation import list_plugin_keys, list_schema_keys
-from embodied_rl.cli.table import COMMANDS, Command
+from embodied_rl.cli.table import COMMANDS, Command, find_command_name
 from embodied_rl.cli.text import print_keys
 from embodied_rl.config import schema
 from embodied_rl.config.freeze import list_key_paths
@@ -103,12 +103,15 @@ def test_help_names_a_mistake_in_what_was_chosen(run) -> None:
 
 
 @pytest.mark.parametrize("width", [80, 120])
-@pytest.mark.parametrize("words", [["--help"], ["list"], *([name, "--help-all"] for name in COMMANDS)], ids=" ".join)
+@pytest.mark.parametrize(
+    "words", [["--help"], ["list"], *([*name.split(), "--help-all"] for name in COMMANDS)], ids=" ".join
+)
 def test_help_is_wrapped_once_to_the_width(run, monkeypatch: pytest.MonkeyPatch, words: list[str], width: int) -> None:
     monkeypatch.setenv("COLUMNS", str(width))
     _, out, _ = run(*words)
     lines = out.splitlines()
-    examples = [f"  embodied-rl {words[0]} {each}" for each in getattr(COMMANDS.get(words[0]), "examples", ())]
+    name, _ = find_command_name(words)
+    examples = [f"  embodied-rl {name} {each}" for each in getattr(COMMANDS.get(name), "examples", ())]
     assert not [line for line in lines if len(line) > width and line not in examples]
     assert not [line for line in lines if line != line.rstrip()]
 

@@ -172,3 +172,21 @@ def test_hydras_own_questions(toy_package) -> None:
         capture_output=True, text=True, timeout=200, check=True,
     )  # fmt: skip
     assert "pkg://toy_package_conf" in done.stdout
+
+
+def test_a_command_of_two_words_is_found_listed_and_never_guessed(run, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[object] = []
+    monkeypatch.setitem(sys.modules, "recorder", SimpleNamespace(run=calls.append))
+    two = replace(table.COMMANDS["doctor"], name="judge probe", summary="Ask it.", body="recorder:run", check=None)
+    monkeypatch.setitem(table.COMMANDS, "judge probe", two)
+    assert run("judge", "probe", "run.root=here")[0] == 0
+    assert len(calls) == 1
+    for words in (["judge"], ["judge", "--help"]):
+        code, out, _ = run(*words)
+        assert code == 0 and "judge probe  Ask it." in out
+    code, out, _ = run("judge", "probe", "--help")
+    assert code == 0 and "usage: embodied-rl judge probe" in out
+    for words, named in ((["judge", "prob"], "judge prob"), (["judge", "run.root=x"], "judge run.root=x")):
+        code, _, err = run(*words)
+        assert code == 2 and f"unknown command '{named}'" in err and len(calls) == 1
+    assert "Did you mean 'judge probe'?" in run("judge", "prob")[2]

@@ -22,7 +22,13 @@ print(json.dumps([code, *(name for name in {HEAVY} if name in sys.modules)]))
 
 @pytest.mark.parametrize(
     "arguments",
-    [["--help"], ["list"], ["list", "algos", "ppo"], ["list", "experiments"], *([name, "--help"] for name in COMMANDS)],
+    [
+        ["--help"],
+        ["list"],
+        ["list", "algos", "ppo"],
+        ["list", "experiments"],
+        *([*name.split(), "--help"] for name in COMMANDS),
+    ],
     ids=" ".join,
 )
 def test_answers_within_two_seconds_and_without_torch(arguments: list[str]) -> None:

@@ -13,7 +13,7 @@ from embodied_rl.commands import doctor
 from embodied_rl.commands import sim as install
 from embodied_rl.config.schema import EnvironmentConfig, SimNode
 from embodied_rl.interfaces.errors import UserError
-from embodied_rl.simulators import python_environments
+from embodied_rl.simulators import installation, python_environments
 
 RECIPE = """
 about: a simulator that weighs nothing
@@ -50,7 +50,7 @@ def recipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     wheel(wheels, "numpy", "9.0")
     file = tmp_path / "tabletop.yaml"
     file.write_text(RECIPE.format(wheels=wheels))
-    for module in (python_environments, install, doctor):
+    for module in (python_environments, install, installation, doctor):
         monkeypatch.setattr(module, "find_recipe_file", lambda name: file)
     return file
 
@@ -91,20 +91,20 @@ def test_an_environment_is_made_used_and_examined(recipe: Path, capsys: pytest.C
 def test_a_failed_step_says_which_and_its_last_words() -> None:
     code = "import sys; print('no such wheel', file=sys.stderr); sys.exit(3)"
     with pytest.raises(ValueError, match=r"exit code 3 of: .*sys\.exit\(3\)(.|\n)*no such wheel"):
-        install.execute_step([sys.executable, "-c", code])
+        installation.execute_step([sys.executable, "-c", code])
 
 
 @pytest.mark.process
 def test_nobody_answers_the_questions_of_a_step() -> None:
     with pytest.raises(ValueError, match="EOFError"):
-        install.execute_step([sys.executable, "-c", "input('Proceed?')"])
+        installation.execute_step([sys.executable, "-c", "input('Proceed?')"])
 
 
 @pytest.mark.process
 def test_a_step_without_an_end_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(install, "STEP_DEADLINE", 0.2)
+    monkeypatch.setattr(installation, "STEP_DEADLINE", 0.2)
     with pytest.raises(ValueError, match=r"no end after 0\.2 s: .*sleep"):
-        install.execute_step([sys.executable, "-c", "import time; time.sleep(60)"])
+        installation.execute_step([sys.executable, "-c", "import time; time.sleep(60)"])
 
 
 def test_what_a_failed_step_leaves_is_removed(recipe: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -116,7 +116,7 @@ def test_what_a_failed_step_leaves_is_removed(recipe: Path, monkeypatch: pytest.
         if "install" in step:
             raise UserError("pip is out of order")
 
-    monkeypatch.setattr(install, "execute_step", execute)
+    monkeypatch.setattr(installation, "execute_step", execute)
     with pytest.raises(ValueError, match="out of order"):
         install.run(config())
     assert [step[2] for step in done] == ["venv", "pip"] and "toysim==1.0" in done[1]
@@ -148,24 +148,24 @@ def test_what_works_stays_until_another_that_works_takes_its_place(recipe: Path)
 
 def test_what_a_killed_one_had_moved_away_is_put_back(recipe: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It was killed between the two renames; a later one fails."""
-    place, beside = install.find_places("tabletop")
-    (old := install.name_old(beside)).mkdir(parents=True)
+    place, beside = installation.find_places("tabletop")
+    (old := installation.name_old(beside)).mkdir(parents=True)
     (old / "kept").touch()
     beside.mkdir()
-    monkeypatch.setattr(install, "execute_step", lambda step: step[1])
+    monkeypatch.setattr(installation, "execute_step", lambda step: step[1])
     with pytest.raises(IndexError):
-        install.make_environment("tabletop", [["venv"]])
+        installation.make_environment("tabletop", [["venv"]])
     assert (place / "kept").exists() and list_made() == ["tabletop"]
 
 
 def test_two_at_once_do_not_meet(recipe: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(install, "execute_step", lambda _: pytest.fail("it was begun"))
+    monkeypatch.setattr(installation, "execute_step", lambda _: pytest.fail("it was begun"))
     with (
-        install.lock_environment("tabletop"),
+        installation.lock_environment("tabletop"),
         pytest.raises(ValueError, match="`embodied-rl sim install tabletop` is at"),
     ):
         install.run(config())
-    with install.lock_environment("tabletop"), install.lock_environment("libero"):
+    with installation.lock_environment("tabletop"), installation.lock_environment("libero"):
         pass
 
 
@@ -176,7 +176,8 @@ def test_a_step_ends_with_who_began_it(tmp_path: Path) -> None:
     os.mkfifo(told)
     inner = f"import os, time; file = open({str(told)!r}, 'w'); file.write('x'); file.flush(); time.sleep(600)"
     outer = f"import subprocess, sys; subprocess.call([sys.executable, '-c', {inner!r}])"
-    code = f"import sys; from embodied_rl.commands import sim; sim.execute_step([sys.executable, '-c', {outer!r}])"
+    module = "embodied_rl.simulators.installation"
+    code = f"import sys; from {module} import execute_step; execute_step([sys.executable, '-c', {outer!r}])"
     parent = subprocess.Popen([sys.executable, "-c", code])
     with told.open() as file:
         assert file.read(1) == "x"
