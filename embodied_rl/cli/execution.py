@@ -57,7 +57,8 @@ def read_config(command: Command, mapping: dict[str, Any], overrides: Sequence[s
         mapping = {**mapping, "overrides": list(overrides)}
     if "run" in names and isinstance(run_node, dict):
         run_node = {**run_node, "overrides": list(overrides)}
-        mapping = {**mapping, "run": {**run_node, "experiment": run_node.get("experiment") or command.name.replace(" ", "_")}}
+        experiment = run_node.get("experiment") or command.name.replace(" ", "_")
+        mapping = {**mapping, "run": {**run_node, "experiment": experiment}}
     return freeze_config(kind, mapping)
 
 
