@@ -2,7 +2,6 @@
 
 import asyncio
 
-from embodied_rl.config import plugins
 from embodied_rl.config.schema import TrainConfig
 from embodied_rl.interfaces.algorithm import Needs
 from embodied_rl.interfaces.errors import UserError
@@ -11,6 +10,7 @@ from embodied_rl.interfaces.sim import SimulatorSpec
 from embodied_rl.reward import scoring_writer
 from embodied_rl.rollout.writer import WriterFactory
 from embodied_rl.runs.folder import RunFolder
+from embodied_rl.scorers.choice import configure_scorer
 
 
 def check_reward(config: TrainConfig, spec: SimulatorSpec, needs: Needs) -> None:
@@ -32,7 +32,7 @@ def check_reward(config: TrainConfig, spec: SimulatorSpec, needs: Needs) -> None
             f"potential cancels: reward.mode={reward.mode} would change nothing. reward.mode=audit logs the scores; "
             "algo=flow_sde and algo=flow_noise learn from them."
         )
-    kind, options = plugins.configure_plugin("scorers", reward, "reward")
+    kind, options = configure_scorer(reward)
     scorer = kind(options, spec)
     if "absolute" not in scorer.traits.kinds:
         known = ", ".join(scorer.traits.kinds)
@@ -71,7 +71,7 @@ def make_scoring(
         return ()
     options = scoring_writer.ScoringOptions(
         config.reward,
-        plugins.configure_plugin("scorers", config.reward, "reward"),
+        configure_scorer(config.reward),
         spec,
         decisions,
         needs.discount,
