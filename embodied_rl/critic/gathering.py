@@ -28,6 +28,8 @@ from embodied_rl.simulators.kind import SimulatorKind
 
 AT_ONCE = 32
 """Episodes that run side by side."""
+CHUNK = 8
+"""Control steps between two pictures where no policy says."""
 LATE_NOISE = SamplerNode(step_weights=(0, 0, 1, 2))
 """How a policy explores: as in `algo=flow_sde`."""
 
@@ -62,7 +64,7 @@ def mix_sources(episodes: int) -> tuple[Source, ...]:
 
 def gather_episodes(
     sim: SimNode,
-    policy: str,
+    policy: str | None,
     sources: Sequence[Source],
     seed: int,
     *,
@@ -74,7 +76,8 @@ def gather_episodes(
 
     Args:
         sim: the simulator.
-        policy: a policy file or `asset:<name>`, which explores, and whose chunks say how far pictures are apart.
+        policy: a policy file or `asset:<name>`, which explores, and whose chunks say how far pictures are apart; None
+            where operators alone act, whose pictures are `CHUNK` steps apart.
         sources: who acts, how often.
         seed: of scenes and noise.
         purpose: of the episodes; those of another purpose never share a scene with them.
@@ -85,7 +88,7 @@ def gather_episodes(
         UserError: the simulator cannot judge its goals, has no operator, or cannot go on after success; or the policy
             does not fit it.
     """
-    actor = _build_explorer(policy, sim)
+    actor = None if policy is None else _build_explorer(policy, sim)
     found: list[JudgedEpisode] = []
     for source in sources:
         kind = _find_kind(sim, source)
@@ -132,17 +135,19 @@ class _Explorer:
 
 
 def _run_source(
-    simulator: Simulator, source: Source, actor: Actor, episodes: Sequence[Episode], seed: int
+    simulator: Simulator, source: Source, actor: Actor | None, episodes: Sequence[Episode], seed: int
 ) -> list[JudgedEpisode]:
     if not isinstance(simulator, GoalWatched):
         raise UserError(
             "This simulator does not tell how far all goals of a scene have come, which a critic learns from. The "
             "tabletop does; for another one collect a dataset: embodied-rl critic train dataset=<folder>."
         )
-    chunk = actor.embodiment.executed
+    chunk = CHUNK if actor is None else actor.embodiment.executed
     recorder = _Recorder(simulator.spec, simulator.watch_goals(), chunk, source.actor)
-    policy: DeployedPolicy = _Explorer(actor)
-    if source.actor != "policy":
+    if source.actor == "policy":
+        assert actor is not None, "whose episodes are asked for has a file"
+        policy: DeployedPolicy = _Explorer(actor)
+    else:
         if not isinstance(simulator, Operated):
             raise UserError("This simulator has no scripted operator, whose episodes a critic learns from.")
         policy = OperatorPolicy(simulator.expert(source.actor == "faulty"), recorder.rows.__getitem__)
