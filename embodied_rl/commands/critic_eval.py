@@ -35,7 +35,7 @@ def run(config: CriticEvalConfig) -> None:
     out = make_folder(Path(config.out), "out")
     console = Console(highlight=False)
     say = lambda line: console.print(line, markup=False, soft_wrap=True)  # noqa: E731 - a callback
-    episodes = add_mismatches(source.gather(say), config.seed)
+    episodes = add_mismatches(source.gather(), config.seed)
     told = {"identity": scorer.traits.identity, "kind": choose_kind(scorer.traits), "source": source.told}
     judged = judge_episodes(scorer, episodes, make_limits(config.reward), config.others)
     found = assess_judge(episodes, judged, config.threshold, config.seed)

@@ -13,7 +13,7 @@ from embodied_rl.assembly.evaluated import find_run, find_simulator, read_simula
 from embodied_rl.config.checks import check_episodes
 from embodied_rl.config.schema import CriticEvalConfig, SimNode
 from embodied_rl.critic.dataset_episodes import check_dataset, read_dataset
-from embodied_rl.critic.gathering import Source, gather_episodes
+from embodied_rl.critic.gathering import Draw, Source, check_sources, gather_episodes
 from embodied_rl.critic.judged_episode import JudgedEpisode
 from embodied_rl.evaluate.benchmark import change_simulator, describe_simulator, to_mapping
 from embodied_rl.interfaces.errors import UserError
@@ -24,9 +24,6 @@ from embodied_rl.simulators.kind import SimulatorKind
 PURPOSE = "publish"
 """The episodes are such as no training and no other report ever shows."""
 
-Tell = Callable[[str], None]
-
-
 @dataclass(frozen=True)
 class EpisodeSource:
     """Episodes that are not gathered yet.
@@ -34,12 +31,12 @@ class EpisodeSource:
     Attributes:
         spec: of the simulator, or what stands for one.
         told: what a report says of the source.
-        gather: runs or reads them; its argument gets lines about the progress.
+        gather: runs or reads them.
     """
 
     spec: SimulatorSpec
     told: dict[str, Any]
-    gather: Callable[[Tell], list[JudgedEpisode]]
+    gather: Callable[[], list[JudgedEpisode]]
 
 
 def find_source(config: CriticEvalConfig) -> EpisodeSource:
@@ -64,7 +61,7 @@ def find_source(config: CriticEvalConfig) -> EpisodeSource:
 def _find_dataset(config: CriticEvalConfig, folder: str) -> EpisodeSource:
     spec = check_dataset(folder)
     told = {"source": f"dataset {folder}", "seed": config.seed}
-    return EpisodeSource(spec, told, lambda tell: read_dataset(folder, config.episodes, config.seed))
+    return EpisodeSource(spec, told, lambda: read_dataset(folder, config.episodes, config.seed))
 
 
 def _find_simulated(config: CriticEvalConfig) -> EpisodeSource:
@@ -85,6 +82,10 @@ def _find_simulated(config: CriticEvalConfig) -> EpisodeSource:
             "dataset=<folder>."
         )
     check_episodes(kind.spec, config.split, None)
+    if len(files) > config.episodes:
+        raise UserError(f"episodes={config.episodes} are fewer than runs: give at least {len(files)}.")
+    for run in files:
+        check_sources(nodes[0], run, [Source("policy", 1)])
     told = {
         "source": "policies of runs, exploring" if files else "operators of the simulator",
         "policies": {run: str(file) for run, file in files.items()},
@@ -97,16 +98,14 @@ def _find_simulated(config: CriticEvalConfig) -> EpisodeSource:
     return EpisodeSource(spec, told, partial(_gather, config, nodes[0], list(files)))
 
 
-def _gather(config: CriticEvalConfig, node: SimNode, runs: Sequence[str], tell: Tell) -> list[JudgedEpisode]:
-    split = "train" if config.split == "eval" else config.split
-    options: dict[str, Any] = {"purpose": PURPOSE, "split": split, "tell": tell}
+def _gather(config: CriticEvalConfig, node: SimNode, runs: Sequence[str]) -> list[JudgedEpisode]:
+    draw = Draw(config.seed, PURPOSE, "train" if config.split == "eval" else config.split)
     if not runs:
         half = config.episodes // 2
-        sources = [Source("careful", config.episodes - half), *([Source("faulty", half)] if half else [])]
-        return gather_episodes(node, None, sources, config.seed, **options)
+        return gather_episodes(node, None, [Source("careful", config.episodes - half), Source("faulty", half)], draw)
     found: list[JudgedEpisode] = []
     for number, run in enumerate(runs):
         share = config.episodes // len(runs) + (number < config.episodes % len(runs))
-        own = gather_episodes(node, run, [Source("policy", share)], config.seed + number, **options) if share else []
+        own = gather_episodes(node, run, [Source("policy", share)], replace(draw, seed=config.seed + number))
         found += [replace(each, actor=run) for each in own]
     return found
