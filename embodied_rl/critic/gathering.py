@@ -55,12 +55,18 @@ class Source:
 
 
 @dataclass(frozen=True)
-class _Draw:
-    """How scenes and noise are drawn; see `gather_episodes`."""
+class Draw:
+    """How scenes and noise are drawn.
+
+    Attributes:
+        seed: of both.
+        purpose: of the episodes; those of another purpose never share a scene with them.
+        split: "train" or a held-out split.
+    """
 
     seed: int
-    purpose: Purpose
-    split: str
+    purpose: Purpose = "train"
+    split: str = "train"
 
 
 @dataclass(frozen=True)
@@ -88,10 +94,7 @@ def gather_episodes(
     sim: SimNode,
     policy: str | None,
     sources: Sequence[Source],
-    seed: int,
-    *,
-    purpose: Purpose = "train",
-    split: str = "train",
+    draw: Draw,
     processes: int = 1,
     tell: Callable[[str], None] = lambda line: None,
 ) -> list[JudgedEpisode]:
@@ -102,9 +105,7 @@ def gather_episodes(
         policy: a policy file or `asset:<name>`, which explores, and whose chunks say how far pictures are apart; None
             where operators alone act, whose pictures are `CHUNK` steps apart.
         sources: who acts, how often.
-        seed: of scenes and noise.
-        purpose: of the episodes; those of another purpose never share a scene with them.
-        split: "train" or a held-out split.
+        draw: of scenes and noise.
         processes: how many run a share of each source; 1 runs all here. It changes how a policy's actions are rounded.
         tell: is called with a line about each source.
 
@@ -114,7 +115,7 @@ def gather_episodes(
         WorkerDied: a process died.
     """
     check_sources(sim, policy, sources)
-    draw, shares = _Draw(seed, purpose, split), _divide(sources, processes)
+    shares = _divide(sources, processes)
     alone = processes == 1
     parts = [Gatherer(sim, policy).gather(shares[0], draw)] if alone else _gather_apart(sim, policy, shares, draw)
     found: list[JudgedEpisode] = []
@@ -127,7 +128,7 @@ def gather_episodes(
 
 
 def _gather_apart(
-    sim: SimNode, policy: str | None, shares: Sequence[Sequence[_Share]], draw: _Draw
+    sim: SimNode, policy: str | None, shares: Sequence[Sequence[_Share]], draw: Draw
 ) -> list[list[list[JudgedEpisode]]]:
     """Gather each of the shares in a process of its own."""
     factory, kwargs = f"{__name__}:{start_gatherer.__name__}", {"sim": sim, "policy": policy}
@@ -204,7 +205,7 @@ class Gatherer:
         self._sim = sim
         self._actor = None if policy is None else _build_explorer(policy, sim)
 
-    def gather(self, shares: Sequence[_Share], draw: _Draw) -> list[list[JudgedEpisode]]:
+    def gather(self, shares: Sequence[_Share], draw: Draw) -> list[list[JudgedEpisode]]:
         """Return the episodes of each share.
 
         Raises:
@@ -215,7 +216,7 @@ class Gatherer:
     def close(self) -> None:
         """Do nothing: simulators are closed after each share."""
 
-    def _run(self, share: _Share, draw: _Draw) -> list[JudgedEpisode]:
+    def _run(self, share: _Share, draw: Draw) -> list[JudgedEpisode]:
         kind = find_kind(self._sim, share.source)
         indices = range(share.first, share.first + share.source.episodes)
         episodes = [_draw_episode(kind.spec, index, draw) for index in indices]
@@ -231,7 +232,7 @@ def start_gatherer(sim: SimNode, policy: str | None) -> Gatherer:
     return Gatherer(sim, policy)
 
 
-def _draw_episode(spec: SimulatorSpec, index: int, draw: _Draw) -> Episode:
+def _draw_episode(spec: SimulatorSpec, index: int, draw: Draw) -> Episode:
     seed = derive_episode_seed(draw.purpose, draw.split, draw.seed, index)
     return Episode(index, index % len(spec.tasks), seed, split=draw.split, final_picture=True)
 
@@ -255,7 +256,7 @@ class _Explorer:
 
 
 def _run_source(
-    simulator: Simulator, who: str, actor: Actor | None, episodes: Sequence[Episode], draw: _Draw
+    simulator: Simulator, who: str, actor: Actor | None, episodes: Sequence[Episode], draw: Draw
 ) -> list[JudgedEpisode]:
     assert isinstance(simulator, GoalWatched), "checked before"
     chunk = CHUNK if actor is None else actor.embodiment.executed

@@ -12,7 +12,7 @@ from embodied_rl.critic.assessment import Assessment, assess_judge
 from embodied_rl.critic.critic_file import save_critic
 from embodied_rl.critic.dataset_episodes import read_dataset
 from embodied_rl.critic.evaluation import add_mismatches, judge_episodes
-from embodied_rl.critic.gathering import check_sources, gather_episodes, mix_sources
+from embodied_rl.critic.gathering import Draw, check_sources, gather_episodes, mix_sources
 from embodied_rl.critic.guessing import make_examples
 from embodied_rl.critic.judged_episode import JudgedEpisode
 from embodied_rl.critic.network import ProgressCritic
@@ -82,11 +82,10 @@ def gather_material(config: CriticTrainConfig, tell: Tell) -> Material:
     """Gather episodes in simulation, the held-out ones from scenes that serve reports alone."""
     told: dict[str, Any] = {"processes": config.processes, "tell": tell}
     tell(f"Gathering {config.episodes} episodes to train on:")
-    training = gather_episodes(config.sim, config.policy, mix_sources(config.episodes), config.seed, **told)
+    training = gather_episodes(config.sim, config.policy, mix_sources(config.episodes), Draw(config.seed), **told)
     tell(f"Gathering {config.held_out} episodes to measure on:")
-    held_out = gather_episodes(
-        config.sim, config.policy, mix_sources(config.held_out), config.seed, purpose="report", **told
-    )
+    reported = Draw(config.seed, "report")
+    held_out = gather_episodes(config.sim, config.policy, mix_sources(config.held_out), reported, **told)
     return Material(training, held_out)
 
 

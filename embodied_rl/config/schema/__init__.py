@@ -9,6 +9,8 @@ from embodied_rl.config.schema.commands import (
     BenchConfig,
     CollectConfig,
     CompareConfig,
+    CriticEvalConfig,
+    CriticProbeConfig,
     DoctorConfig,
     EnvironmentConfig,
     EvalConfig,
