@@ -211,6 +211,17 @@ _ALL = (
         check="embodied_rl.assembly.acting:check_acting",
     ),
     Command(
+        "critic train",
+        "Train an embedded critic: a small network that judges progress from pictures, without a server.",
+        "CriticTrainConfig",
+        "embodied_rl.commands.critic_train:run",
+        ("sim=tabletop out=critic.safetensors", "dataset=recorded policy=asset:tabletop_base.safetensors"),
+        config="critic_train",
+        values=("policy",),
+        check="embodied_rl.commands.critic_train:check_training",
+        common=("sim.name", "dataset", "policy", "episodes", "held_out", "steps", "seed", "out"),
+    ),
+    Command(
         "critic eval",
         "Measure what a scorer is worth, on episodes whose truth is known, and whether its scores may be a reward.",
         "CriticEvalConfig",

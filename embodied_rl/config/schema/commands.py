@@ -279,6 +279,30 @@ class EnvironmentConfig:
 
 
 @dataclass(frozen=True)
+class CriticTrainConfig:
+    sim: SimNode
+    """The simulator whose operators and policy act, and which says how far all goals of its scenes have come."""
+    dataset: str | None = None
+    """Or a LeRobotDataset to learn from, without a simulator's truth: progress is guessed from time."""
+    policy: str = "asset:tabletop_base.safetensors"
+    """Whose perception the critic looks with, and who explores: a policy file, a run folder, or asset:<name>."""
+    episodes: int = at_least(10, 3900, at_most=MOST_EPISODES)
+    """Episodes to learn from."""
+    held_out: int = at_least(10, 900, at_most=MOST_EPISODES)
+    """Episodes of other scenes that it is measured on; of a dataset it is every tenth."""
+    steps: int = at_least(1, 6000, at_most=1_000_000)
+    """Of the optimiser."""
+    threshold: float = at_least(0.0, 0.95, at_most=1.0)
+    """From which probability on "done" counts as said."""
+    processes: int = at_least(1, 2, at_most=64)
+    """How many gather episodes at once; they change how a policy's actions are rounded."""
+    seed: int = at_least(0, 0, at_most=LAST_SEED)
+    """Fixes the episodes and every random choice."""
+    out: str = "critic.safetensors"
+    """File that is written."""
+
+
+@dataclass(frozen=True)
 class CriticEvalConfig:
     reward: RewardNode
     """The scorer that is examined, and its limits; `embodied-rl list rewards` shows scorers."""
