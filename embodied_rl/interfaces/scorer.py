@@ -18,7 +18,7 @@ ScoreKind = Literal["absolute", "pair", "done", "preference", "trajectory"]
 the task is done (0…1); which of two frames is nearer (-1…1); how far each frame of a trajectory is (0…1)."""
 
 Span = Literal["latest", "episode"]
-"""Which frames a request shows: the latest ones, or some of the whole episode so far, the first and the last included."""
+"""Which frames a request shows: the latest ones, or some of the whole episode so far, with the first and the last."""
 
 Reason = Literal[
     "ok", "unreadable", "unsure", "range", "timeout", "refused", "busy", "failed", "dropped", "unavailable", "late"

@@ -42,7 +42,7 @@ def read_answer(
 
 def _read_probabilities(told: Any, reading: Reading, least_mass: float) -> Score:
     tokens = read_log_probabilities(told["content"][0]["top_logprobs"])
-    if tokens and all(token.startswith(NUMBERED) for token, _ in tokens):
+    if tokens and tokens[0][0].startswith(NUMBERED):
         return Score.invalid("unreadable", "numbers of tokens: start vLLM without --return-tokens-as-token-ids")
     return reading.read_tokens(tokens, least_mass)
 

@@ -83,7 +83,7 @@ def order_frames(prompt: Prompt, request: ScoreRequest) -> list[int]:
 def shuffle_frames(request: ScoreRequest) -> list[int]:
     """Return the order in which a prompt shows `shuffled` frames: one of chance, the same for the same request."""
     order = list(range(_count_frames(request)))
-    random.Random(f"{request.episode} {request.decision}").shuffle(order)  # noqa: S311 - no secret
+    random.Random(f"{request.episode} {request.decision}").shuffle(order)
     return order
 
 

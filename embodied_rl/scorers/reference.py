@@ -47,6 +47,8 @@ def choose_evenly(length: int, count: int) -> list[int]:
 
 
 def _read_npz(path: Path, cameras: Sequence[str], count: int) -> dict[str, Array]:
+    if not zipfile.is_zipfile(path):
+        raise UserError(f"reward.reference={path} is no episode's file (.npz), and no folder.")
     try:
         with np.load(path, allow_pickle=False) as arrays:
             known = [name.removeprefix("images/") for name in arrays.files if name.startswith("images/")]

@@ -73,9 +73,7 @@ class VlmScorer(Scorer):
         self._config, self._spec, self._transport, self._model = config, spec, transport, config.model
         self._prompts = load_prompts(config.prompt, config.done_prompt)
         encoder = PictureEncoder(config.picture_size, config.picture_fit)
-        self._writers = make_writers(
-            self._prompts, spec, encoder, config.views, config.reference, config.references
-        )
+        self._writers = make_writers(self._prompts, spec, encoder, config.views, config.reference, config.references)
         self._tells_probabilities = True
         main, asked = self._prompts[0], " and ".join(prompt.name for prompt in self._prompts)
         seen = "" if config.reference is None else f", reference {config.reference}"
