@@ -24,6 +24,7 @@ from embodied_rl.simulators.kind import SimulatorKind
 PURPOSE = "publish"
 """The episodes are such as no training and no other report ever shows."""
 
+
 @dataclass(frozen=True)
 class EpisodeSource:
     """Episodes that are not gathered yet.
