@@ -8,8 +8,6 @@ from rich.console import Console
 from embodied_rl.config.freeze import to_yaml
 from embodied_rl.config.schema import CriticEvalConfig
 from embodied_rl.critic.assessment import assess_judge
-from embodied_rl.critic.episode_source import EpisodeSource, find_source
-from embodied_rl.critic.eval_page import write_page
 from embodied_rl.critic.eval_report import (
     FILE,
     PAGE,
@@ -20,6 +18,8 @@ from embodied_rl.critic.eval_report import (
     write_report,
 )
 from embodied_rl.critic.evaluation import add_mismatches, build_scorer, choose_kind, judge_episodes, make_limits
+from embodied_rl.examination.episode_source import EpisodeSource, find_source
+from embodied_rl.examination.page import write_page
 from embodied_rl.interfaces.scorer import Scorer
 from embodied_rl.reward.run_scoring import check_scorer
 from embodied_rl.runs.atomic_write import make_folder

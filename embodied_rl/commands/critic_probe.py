@@ -4,7 +4,7 @@ import asyncio
 
 from embodied_rl.config import plugins
 from embodied_rl.config.schema import CriticProbeConfig
-from embodied_rl.critic.probe import ProbeLimits, make_stand_in, probe_server
+from embodied_rl.examination.probe import ProbeLimits, make_stand_in, probe_server
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.scorers.vlm import VlmConfig
 

@@ -17,6 +17,9 @@ ScoreKind = Literal["absolute", "pair", "done", "preference", "trajectory"]
 """The question: how far the last frame is (0…1); how much nearer the last frame is than the one before (-1…1); whether
 the task is done (0…1); which of two frames is nearer (-1…1); how far each frame of a trajectory is (0…1)."""
 
+Span = Literal["latest", "episode"]
+"""Which frames a request shows: the latest ones, or some of the whole episode so far, with the first and the last."""
+
 Reason = Literal[
     "ok", "unreadable", "unsure", "range", "timeout", "refused", "busy", "failed", "dropped", "unavailable", "late"
 ]
@@ -39,7 +42,8 @@ class ScoreRequest:
         decision: number of decisions of the episode before this observation.
         kind: the question.
         instruction: the task in words.
-        frames: camera → uint8 [f, h, w, 3], oldest first; one frame for "absolute" and "done".
+        frames: camera → uint8 [f, h, w, 3], oldest first, the present one last; at most as many as the scorer's traits
+            say, and at least two for "pair".
         first: camera → uint8 [h, w, 3], the episode's first frame.
         state: float32 [S], proprioception.
         progress: the simulator's own judgement in 0…1, for scorers of experiments; None where it gives none.
@@ -65,6 +69,7 @@ class Score:
         confidence: 0…1, how sure the scorer is.
         reason: "ok", or why the value may not be used.
         detail: one line about the reason, for logs.
+        values: of "trajectory": one for each frame, NaN where the scorer left it out; `value` is the last one.
     """
 
     value: float
@@ -72,6 +77,7 @@ class Score:
     confidence: float = 1.0
     reason: Reason = "ok"
     detail: str = ""
+    values: tuple[float, ...] = ()
 
     @property
     def valid(self) -> bool:
@@ -123,6 +129,8 @@ class ScorerTraits:
         needs_progress: whether requests must hold the simulator's own judgement.
         judges_done: whether answers to "absolute" say `Score.done`, too.
         reads_instruction: whether it can judge a picture under any words, so that it can be probed with wrong ones.
+        frames: frames that a request shows, at most.
+        span: which ones.
     """
 
     kinds: tuple[ScoreKind, ...]
@@ -132,6 +140,8 @@ class ScorerTraits:
     needs_progress: bool = False
     judges_done: bool = False
     reads_instruction: bool = True
+    frames: int = 1
+    span: Span = "latest"
 
 
 class Scorer(Protocol):
