@@ -45,7 +45,9 @@ class EmbeddedScorer(Scorer):
             self._critic.check_fit(spec)
         except UserError as error:
             raise UserError(f"reward.file: {error}") from None
-        self.traits = ScorerTraits(("absolute",), f"critic {self._critic.identity}", batch=config.batch)
+        self.traits = ScorerTraits(
+            ("absolute",), f"critic {self._critic.identity}", batch=config.batch, judges_done=True
+        )
 
     async def score(self, requests: Sequence[ScoreRequest]) -> Sequence[Score]:
         """Judge the last frame of each request.
