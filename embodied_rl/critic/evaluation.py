@@ -11,11 +11,13 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from embodied_rl.config import plugins
+from embodied_rl.config.schema import RewardNode
 from embodied_rl.critic.judged_episode import JudgedEpisode, JudgedGoal, Relation
 from embodied_rl.critic.measures import add_up_gains
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.scorer import Reason, Score, ScoreKind, Scorer, ScoreRequest, ScorerTraits
-from embodied_rl.interfaces.sim import Array
+from embodied_rl.interfaces.sim import Array, SimulatorSpec
 from embodied_rl.reward.request_queue import Ticket
 from embodied_rl.reward.service import ScoreService, ServiceLimits
 
@@ -61,6 +63,23 @@ class _Place:
     sequence: int
     frame: int
     back: bool = False
+
+
+def build_scorer(reward: RewardNode, spec: SimulatorSpec) -> Scorer:
+    """Build the scorer of a configuration.
+
+    Raises:
+        UserError: none was chosen, it is unknown, or it does not fit the simulator.
+    """
+    if reward.name is None:
+        raise UserError("reward=<scorer> is missing: `embodied-rl list rewards` shows them.")
+    kind, options = plugins.configure_plugin("scorers", reward, "reward")
+    return kind(options, spec)
+
+
+def make_limits(reward: RewardNode) -> ServiceLimits:
+    """Return the limits of a configuration."""
+    return ServiceLimits(in_flight=reward.in_flight, timeout=reward.timeout)
 
 
 def choose_kind(traits: ScorerTraits) -> ScoreKind:

@@ -5,31 +5,38 @@ what is done looks different later, too, and what is done can be undone.
 """
 
 from collections.abc import Callable, Sequence
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
 
-import numpy as np
+import torch
 
 from embodied_rl.actors.kinds import ActorSettings, make_actor
 from embodied_rl.actors.scripted import OperatorPolicy
 from embodied_rl.assembly import build
 from embodied_rl.checkpoints.policy_file import read_metadata
 from embodied_rl.config.schema import PolicyNode, SamplerNode, SimNode
-from embodied_rl.critic.judged_episode import JudgedEpisode, JudgedGoal
+from embodied_rl.critic.frame_recorder import FrameRecorder
+from embodied_rl.critic.judged_episode import JudgedEpisode
 from embodied_rl.interfaces.errors import UserError
-from embodied_rl.interfaces.goals import GoalProgress, GoalWatch, GoalWatched
+from embodied_rl.interfaces.goals import GoalWatched
 from embodied_rl.interfaces.policy import Actor, DeployedPolicy, NoiseKeys
-from embodied_rl.interfaces.sim import Array, Episode, Observation, Operated, Simulator, SimulatorSpec, StepResult
+from embodied_rl.interfaces.sim import Array, Episode, Observation, Operated, Simulator, SimulatorSpec
+from embodied_rl.processes.base import Deadlines, NodeShare
 from embodied_rl.processes.local import wrap_simulator
+from embodied_rl.processes.this_machine import ThisMachine
 from embodied_rl.rollout.episode_sampler import Purpose, derive_episode_seed, derive_noise_seed
-from embodied_rl.rollout.runner import EpisodeRunner, Observer, RunningEpisode
+from embodied_rl.rollout.runner import EpisodeRunner
 from embodied_rl.simulators.kind import SimulatorKind
 
 AT_ONCE = 32
 """Episodes that run side by side."""
+CHUNK = 8
+"""Control steps between two pictures where no policy says."""
 LATE_NOISE = SamplerNode(step_weights=(0, 0, 1, 2))
 """How a policy explores: as in `algo=flow_sde`."""
+LONGEST = 3600.0
+"""Seconds that a process may take for its share of the episodes."""
 
 
 @dataclass(frozen=True)
@@ -47,6 +54,29 @@ class Source:
     goes_on: bool = False
 
 
+@dataclass(frozen=True)
+class Draw:
+    """How scenes and noise are drawn.
+
+    Attributes:
+        seed: of both.
+        purpose: of the episodes; those of another purpose never share a scene with them.
+        split: "train" or a held-out split.
+    """
+
+    seed: int
+    purpose: Purpose = "train"
+    split: str = "train"
+
+
+@dataclass(frozen=True)
+class _Share:
+    """A part of a source: its episodes from the index `first` on."""
+
+    source: Source
+    first: int
+
+
 def mix_sources(episodes: int) -> tuple[Source, ...]:
     """Return sources of so many episodes: half of them by operators, a quarter going on after success."""
     shares: tuple[tuple[Literal["careful", "faulty", "policy"], float, bool], ...] = (
@@ -56,50 +86,83 @@ def mix_sources(episodes: int) -> tuple[Source, ...]:
     counts = [round(share * episodes) for _, share, _ in shares]
     counts[2] += episodes - sum(counts)
     return tuple(
-        Source(actor, count, goes_on) for (actor, _, goes_on), count in zip(shares, counts, strict=True) if count
+        Source(actor, count, goes_on) for (actor, _, goes_on), count in zip(shares, counts, strict=True) if count > 0
     )
 
 
 def gather_episodes(
     sim: SimNode,
-    policy: str,
+    policy: str | None,
     sources: Sequence[Source],
-    seed: int,
-    *,
-    purpose: Purpose = "train",
-    split: str = "train",
+    draw: Draw,
+    processes: int = 1,
     tell: Callable[[str], None] = lambda line: None,
 ) -> list[JudgedEpisode]:
-    """Run episodes in this process, and return them in order.
+    """Run episodes, and return them in the order of the sources.
 
     Args:
         sim: the simulator.
-        policy: a policy file or `asset:<name>`, which explores, and whose chunks say how far pictures are apart.
+        policy: a policy file or `asset:<name>`, which explores, and whose chunks say how far pictures are apart; None
+            where operators alone act, whose pictures are `CHUNK` steps apart.
         sources: who acts, how often.
-        seed: of scenes and noise.
-        purpose: of the episodes; those of another purpose never share a scene with them.
-        split: "train" or a held-out split.
+        draw: of scenes and noise.
+        processes: how many run a share of each source; 1 runs all here. It changes how a policy's actions are rounded.
         tell: is called with a line about each source.
 
     Raises:
         UserError: the simulator cannot judge its goals, has no operator, or cannot go on after success; or the policy
             does not fit it.
+        WorkerDied: a process died.
     """
-    actor = _build_explorer(policy, sim)
+    check_sources(sim, policy, sources)
+    shares = _divide(sources, processes)
+    alone = processes == 1
+    parts = [Gatherer(sim, policy).gather(shares[0], draw)] if alone else _gather_apart(sim, policy, shares, draw)
     found: list[JudgedEpisode] = []
-    for source in sources:
-        kind = _find_kind(sim, source)
-        tasks = range(len(found), len(found) + source.episodes)
-        listed = [_draw_episode(kind.spec, index, seed, purpose, split) for index in tasks]
-        with closing(kind.build(AT_ONCE)) as simulator:
-            gathered = _run_source(simulator, source, actor, listed, derive_noise_seed(purpose, seed))
-        rate = np.mean([episode.success for episode in gathered])
-        tell(f"{source.episodes} episodes, {source.actor}{', going on' * source.goes_on}: {rate:.1%} succeed")
+    for number, source in enumerate(sources):
+        gathered = [episode for part in parts for episode in part[number]]
+        successes = sum(episode.success for episode in gathered)
+        tell(f"{source.actor}{', going on' * source.goes_on}: {source.episodes} episodes, {successes} succeed")
         found += gathered
     return found
 
 
-def _find_kind(sim: SimNode, source: Source) -> SimulatorKind:
+def _gather_apart(
+    sim: SimNode, policy: str | None, shares: Sequence[Sequence[_Share]], draw: Draw
+) -> list[list[list[JudgedEpisode]]]:
+    """Gather each of the shares in a process of its own."""
+    factory, kwargs = f"{__name__}:{start_gatherer.__name__}", {"sim": sim, "policy": policy}
+    deadlines, machine = Deadlines(call=LONGEST), ThisMachine()
+    with ExitStack() as stack:
+        handles = [
+            machine.worker(factory, kwargs, name=f"gatherer {number}", deadlines=deadlines, share=NodeShare())
+            for number in range(len(shares))
+        ]
+        for handle in handles:
+            stack.callback(handle.close)
+        calls = [handle.submit("gather", each, draw) for handle, each in zip(handles, shares, strict=True)]
+        return [call.result() for call in calls]
+
+
+def check_sources(sim: SimNode, policy: str | None, sources: Sequence[Source]) -> None:
+    """Check, before anything is simulated, that the policy fits the simulator and that episodes can go on.
+
+    Raises:
+        UserError: see `gather_episodes`.
+    """
+    for source in sources:
+        kind = find_kind(sim, source)
+        _check_simulator(kind.simulator, source)
+    if policy is not None:
+        build.check_fit(read_metadata(build.resolve_policy_file(policy)).embodiment, SimulatorKind.find(sim).spec)
+
+
+def find_kind(sim: SimNode, source: Source) -> SimulatorKind:
+    """Return the simulator of a source.
+
+    Raises:
+        UserError: its episodes should go on after success, and the simulator cannot do that.
+    """
     if not source.goes_on:
         return SimulatorKind.find(sim)
     try:
@@ -108,9 +171,70 @@ def _find_kind(sim: SimNode, source: Source) -> SimulatorKind:
         raise UserError(f"Episodes that go on after success need sim.terminate_on_success=false: {error}") from None
 
 
-def _draw_episode(spec: SimulatorSpec, index: int, seed: int, purpose: Purpose, split: str) -> Episode:
-    drawn = derive_episode_seed(purpose, split, seed, index)
-    return Episode(index, index % len(spec.tasks), drawn, split=split, final_picture=True)
+def _check_simulator(simulator: type[Any], source: Source) -> None:
+    if not issubclass(simulator, GoalWatched):
+        raise UserError(
+            f"{simulator.__name__} does not tell how far all goals of a scene have come, which a critic learns from. "
+            "The tabletop does; for another one collect a dataset: embodied-rl critic train dataset=<folder>."
+        )
+    if source.actor != "policy" and not hasattr(simulator, "expert"):
+        raise UserError(f"{simulator.__name__} has no scripted operator, whose episodes a critic learns from.")
+
+
+def _divide(sources: Sequence[Source], processes: int) -> list[list[_Share]]:
+    """Return the shares of each process: of every source about as many episodes."""
+    shares: list[list[_Share]] = [[] for _ in range(processes)]
+    first = 0
+    for source in sources:
+        for number, share in enumerate(shares):
+            count = source.episodes * (number + 1) // processes - source.episodes * number // processes
+            share.append(_Share(replace(source, episodes=count), first))
+            first += count
+    return shares
+
+
+class Gatherer:
+    """Runs shares of sources; a role that may live in a process of its own.
+
+    Args:
+        sim: the simulator.
+        policy: see `gather_episodes`.
+    """
+
+    def __init__(self, sim: SimNode, policy: str | None) -> None:
+        self._sim = sim
+        self._actor = None if policy is None else _build_explorer(policy, sim)
+
+    def gather(self, shares: Sequence[_Share], draw: Draw) -> list[list[JudgedEpisode]]:
+        """Return the episodes of each share.
+
+        Raises:
+            UserError: see `gather_episodes`.
+        """
+        return [self._run(share, draw) for share in shares]
+
+    def close(self) -> None:
+        """Do nothing: simulators are closed after each share."""
+
+    def _run(self, share: _Share, draw: Draw) -> list[JudgedEpisode]:
+        kind = find_kind(self._sim, share.source)
+        indices = range(share.first, share.first + share.source.episodes)
+        episodes = [_draw_episode(kind.spec, index, draw) for index in indices]
+        if not episodes:
+            return []
+        with closing(kind.build(AT_ONCE)) as simulator:
+            return _run_source(simulator, share.source.actor, self._actor, episodes, draw)
+
+
+def start_gatherer(sim: SimNode, policy: str | None) -> Gatherer:
+    """Return the gatherer of a process of its own, which computes on one core."""
+    torch.set_num_threads(1)
+    return Gatherer(sim, policy)
+
+
+def _draw_episode(spec: SimulatorSpec, index: int, draw: Draw) -> Episode:
+    seed = derive_episode_seed(draw.purpose, draw.split, draw.seed, index)
+    return Episode(index, index % len(spec.tasks), seed, split=draw.split, final_picture=True)
 
 
 def _build_explorer(policy: str, sim: SimNode) -> Actor:
@@ -132,98 +256,17 @@ class _Explorer:
 
 
 def _run_source(
-    simulator: Simulator, source: Source, actor: Actor, episodes: Sequence[Episode], seed: int
+    simulator: Simulator, who: str, actor: Actor | None, episodes: Sequence[Episode], draw: Draw
 ) -> list[JudgedEpisode]:
-    if not isinstance(simulator, GoalWatched):
-        raise UserError(
-            "This simulator does not tell how far all goals of a scene have come, which a critic learns from. The "
-            "tabletop does; for another one collect a dataset: embodied-rl critic train dataset=<folder>."
-        )
-    chunk = actor.embodiment.executed
-    recorder = _Recorder(simulator.spec, simulator.watch_goals(), chunk, source.actor)
-    policy: DeployedPolicy = _Explorer(actor)
-    if source.actor != "policy":
-        if not isinstance(simulator, Operated):
-            raise UserError("This simulator has no scripted operator, whose episodes a critic learns from.")
-        policy = OperatorPolicy(simulator.expert(source.actor == "faulty"), recorder.rows.__getitem__)
-    handle = wrap_simulator(simulator)
-    EpisodeRunner(policy, simulator.spec, seed).run([handle], AT_ONCE, episodes, recorder)
+    assert isinstance(simulator, GoalWatched), "checked before"
+    chunk = CHUNK if actor is None else actor.embodiment.executed
+    recorder = FrameRecorder(simulator.spec, simulator.watch_goals(), chunk, who)
+    if who == "policy":
+        assert actor is not None, "a policy that acts has a file"
+        policy: DeployedPolicy = _Explorer(actor)
+    else:
+        assert isinstance(simulator, Operated), "checked before"
+        policy = OperatorPolicy(simulator.expert(who == "faulty"), recorder.rows.__getitem__)
+    runner = EpisodeRunner(policy, simulator.spec, derive_noise_seed(draw.purpose, draw.seed))
+    runner.run([wrap_simulator(simulator)], AT_ONCE, episodes, recorder)
     return [recorder.finished[episode.index] for episode in episodes]
-
-
-class _Recorder(Observer):
-    """Records pictures, states and goals of episodes.
-
-    Args:
-        spec: of the simulator.
-        watch: tells how far goals have come.
-        chunk: control steps between two frames.
-        actor: who acts.
-
-    Attributes:
-        rows: episode → its environment, while it runs.
-        finished: episode → what was recorded.
-    """
-
-    def __init__(self, spec: SimulatorSpec, watch: GoalWatch, chunk: int, actor: str) -> None:
-        self._spec, self._watch, self._chunk, self._actor = spec, watch, chunk, actor
-        self.rows: dict[int, int] = {}
-        self.finished: dict[int, JudgedEpisode] = {}
-        self._frames: dict[int, list[_Frame]] = {}
-        self._success: set[int] = set()
-
-    def on_start(self, started: Sequence[RunningEpisode], observation: Observation) -> None:
-        goals = self._watch.current()
-        for each in started:
-            index = each.episode.index
-            self.rows[index], self._frames[index] = each.row, [_Frame.take(observation, each.row, goals[each.row])]
-            self._success.discard(index)
-
-    def on_step(self, running: Sequence[RunningEpisode], before: Observation, result: StepResult) -> None:
-        ended = {int(row): place for place, row in enumerate(result.ended)}
-        goals = self._watch.current() if any(each.steps % self._chunk == 0 for each in running) else []
-        for each in running:
-            index = each.episode.index
-            if result.success[each.row, : result.steps[each.row]].any():
-                self._success.add(index)
-            if each.row in ended:
-                assert result.final_observation is not None, "an episode that ended has a last observation"
-                place = ended[each.row]
-                last = _Frame.take(result.final_observation, place, self._watch.ended()[place])
-                self._frames[index].append(last)
-            elif each.steps % self._chunk == 0:
-                self._frames[index].append(_Frame.take(result.observation, each.row, goals[each.row]))
-
-    def on_end(self, ended: Sequence[RunningEpisode]) -> None:
-        for each in ended:
-            index, task = each.episode.index, self._spec.tasks[each.episode.task]
-            frames, success = self._frames.pop(index), index in self._success
-            self.finished[index] = _join(frames, success, self._actor, task.family)
-            del self.rows[index]
-
-
-@dataclass(frozen=True)
-class _Frame:
-    images: dict[str, Array]
-    state: Array
-    goals: Sequence[GoalProgress]
-
-    @staticmethod
-    def take(observation: Observation, row: int, goals: Sequence[GoalProgress]) -> "_Frame":
-        images = {name: image[row].copy() for name, image in observation.images.items()}
-        return _Frame(images, observation.state[row].copy(), goals)
-
-
-def _join(frames: Sequence[_Frame], success: bool, actor: str, family: str) -> JudgedEpisode:
-    goals = tuple(
-        JudgedGoal(
-            goal.instruction,
-            goal.relation,
-            np.array([frame.goals[number].progress for frame in frames], np.float32),
-            np.array([frame.goals[number].done for frame in frames]),
-            true=True,
-        )
-        for number, goal in enumerate(frames[0].goals)
-    )
-    images = {name: np.stack([frame.images[name] for frame in frames]) for name in frames[0].images}
-    return JudgedEpisode(images, np.stack([frame.state for frame in frames]), goals, success, actor, family)

@@ -18,7 +18,7 @@ import numpy as np
 
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.scorer import Score, ScoreRequest, ScorerError
-from embodied_rl.interfaces.sim import SimulatorSpec
+from embodied_rl.interfaces.sim import Camera, SimulatorSpec, Task
 from embodied_rl.scorers.labels import read_log_probabilities
 from embodied_rl.scorers.prompt import FOLDER, load_prompt
 from embodied_rl.scorers.vlm import LONGEST_ANSWER, VlmConfig, VlmScorer
@@ -158,6 +158,12 @@ async def probe_server(
     tell("useful", f"{useful.at_once} at once, {useful.rate:.1f} answers a second")
     timeout = max(1, math.ceil(TIMEOUT_SHARE * max(useful.slowest, *alone)))
     return [f"reward.in_flight={useful.at_once}", f"reward.timeout={timeout}", f"reward.model={config.model}"]
+
+
+def make_stand_in(cameras: int, size: int) -> SimulatorSpec:
+    """Return what stands for a simulator: so many cameras, with pictures of `size` × `size` pixels."""
+    seen = tuple(Camera(f"camera {number}", size, size) for number in range(cameras))
+    return SimulatorSpec(seen, (), (), (), (), 1.0, 1, (Task(_WORDS, _WORDS),), words=tuple(_WORDS.split()))
 
 
 def choose_load(loads: Sequence[Load]) -> Load:

@@ -11,6 +11,7 @@ from embodied_rl.interfaces.sim import SimulatorSpec
 from embodied_rl.reward import scoring_writer
 from embodied_rl.rollout.writer import WriterFactory
 from embodied_rl.runs.folder import RunFolder
+from embodied_rl.scorers.choice import choose_scorer, configure_scorer
 
 
 def check_reward(config: TrainConfig, spec: SimulatorSpec, needs: Needs) -> None:
@@ -32,7 +33,7 @@ def check_reward(config: TrainConfig, spec: SimulatorSpec, needs: Needs) -> None
             f"potential cancels: reward.mode={reward.mode} would change nothing. reward.mode=audit logs the scores; "
             "algo=flow_sde and algo=flow_noise learn from them."
         )
-    kind, options = plugins.configure_plugin("scorers", reward, "reward")
+    kind, options = configure_scorer(reward)
     scorer = kind(options, spec)
     if reward.mode == "terminal":
         check_terminal(config, scorer.traits)
@@ -63,11 +64,14 @@ def check_terminal(config: TrainConfig, traits: ScorerTraits) -> None:
 
 def describe_reward(reward: RewardNode) -> list[str]:
     """Return what the user reads of a run's reward at its start."""
-    if reward.name is None or reward.mode != "terminal":
-        return []
+    judge = choose_scorer(reward).name
+    said = [] if judge == reward.name else [f"Reward: without a server, reward={reward.name} means reward={judge}."]
+    if judge is None or reward.mode != "terminal":
+        return said
     return [
-        f"Reward: {reward.name} alone says when a task is done (mode=terminal). This changes what is optimal: the "
-        "policy learns what the scorer takes for done. The simulator's success is only measured."
+        *said,
+        f"Reward: {judge} alone says when a task is done (mode=terminal). This changes what is optimal: the "
+        "policy learns what the scorer takes for done. The simulator's success is only measured.",
     ]
 
 
@@ -102,7 +106,7 @@ def make_scoring(
         return ()
     options = scoring_writer.ScoringOptions(
         config.reward,
-        plugins.configure_plugin("scorers", config.reward, "reward"),
+        configure_scorer(config.reward),
         spec,
         decisions,
         needs.discount,
