@@ -82,7 +82,7 @@ class ScoringWriter(Writer):
         """Index and next decision of each running episode."""
         self._asked = np.zeros(num_envs, bool)
         """Whether the observation after the last row was asked about, so that it is not asked about again."""
-        self._clear(time.monotonic())
+        self._clear()
         make, config = self._options.scorer
         limits = ServiceLimits(
             max(1, self._reward.in_flight // self._options.collectors),
@@ -97,8 +97,9 @@ class ScoringWriter(Writer):
     def _make_identity(scorer: Scorer) -> str:
         return scorer.traits.identity
 
-    def _clear(self, now: float) -> None:
-        self._began = now
+    def _clear(self) -> None:
+        self._began: float | None = None
+        """When the first decision of the rollout was made."""
         self._rows: dict[tuple[int, int], Ticket] = {}
         self._finals: dict[tuple[int, int], Ticket] = {}
         self._lasts: dict[int, Ticket] = {}
@@ -116,6 +117,8 @@ class ScoringWriter(Writer):
         keys: NoiseKeys,
     ) -> None:
         """Ask about the observations before the decisions, but for those asked about at the end of the last rollout."""
+        if self._began is None:
+            self._began = time.monotonic()
         rows = np.broadcast_to(np.asarray(row), (len(columns),)).tolist()
         numbers, listed = keys.decision.tolist(), columns.tolist()
         self._progress[listed] = np.stack([keys.episode, keys.decision], axis=1)
@@ -201,7 +204,7 @@ class ScoringWriter(Writer):
         assert self._service is not None
         tickets = [*self._lasts.values(), *self._finals.values(), *self._rows.values()]
         began = time.monotonic()
-        self._wait(tickets, self._patience(began - self._began))
+        self._wait(tickets, self._patience(began - (began if self._began is None else self._began)))
         waited = time.monotonic() - began
         answered = [ticket.score is not None for ticket in tickets]
         self._service.abandon([*tickets, *self._lost])
@@ -212,10 +215,12 @@ class ScoringWriter(Writer):
         self._asked[list(self._lasts)] = True
         if self._reward.on_down == "abort" and self._service.status == "down":
             raise UserError(f"the scorer is down: {self._service.cause}. reward.on_down=continue trains on without it.")
-        self._clear(time.monotonic())
+        self._clear()
 
     def _patience(self, collecting: float) -> float:
         """Return the seconds to wait at the end of a rollout that took `collecting` seconds."""
+        if self._reward.mode == "sync":
+            return self._reward.timeout
         if self._reward.wait_share is None:
             return self._reward.deadline
         return min(self._reward.deadline, self._reward.wait_share * collecting)
