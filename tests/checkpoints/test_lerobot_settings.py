@@ -118,7 +118,9 @@ def test_the_message_names_the_file_and_the_nearest_key(changed) -> None:
 
 
 def test_guidance_by_the_last_chunk_may_be_switched_off(changed) -> None:
-    attach_any(changed("pi0", rtc_config={"enabled": False, "mode": "guided"}), "pi0")
+    off = {"enabled": False, "mode": "guided"}
+    switched_off, _ = attach_any(changed("pi0", rtc_config=off), "pi0")
+    assert torch.equal(velocity(switched_off), velocity(attach_any(changed("pi0"), "pi0")[0]))
 
 
 def test_a_picture_that_is_no_view_is_refused(changed) -> None:

@@ -140,7 +140,8 @@ def test_a_base_that_is_rounded_is_the_same(tmp_path: Path) -> None:
     _, file = adapted(tmp_path, "pi0")
     half: dict[str, Tensor] = {name: value.bfloat16() for name, value in prefixed(tensors("pi0")).items()}
     base = lerobot(tmp_path / "half", "pi0", weights=half)
-    exported(file, "peft", tmp_path / "adapter", base=str(base))
+    folder = exported(file, "peft", tmp_path / "adapter", base=str(base))
+    assert json.loads((folder / "adapter_config.json").read_text())["base_model_name_or_path"] == str(base)
 
 
 def test_a_name_on_the_hub_is_written_and_not_checked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
