@@ -1,5 +1,7 @@
 """What a report says of a run's scorer: its opinion beside the truth, and each time it was not there."""
 
+from collections.abc import Mapping
+
 import pytest
 
 from embodied_rl.evaluate.reward_section import describe_guard, describe_outages, make_reward_section
@@ -11,7 +13,7 @@ GONE = GOOD | {"reward/valid": 0.0, "reward/down": 1.0, "reward/trouble": "nobod
 PART = GONE | {"reward/valid": 0.4}
 
 
-def number(*rows: dict[str, Value]) -> list[dict[str, Value]]:
+def number(*rows: Mapping[str, Value]) -> list[dict[str, Value]]:
     return [{"iteration": place, **row} for place, row in enumerate(rows, 1)]
 
 

@@ -162,7 +162,7 @@ def test_the_same_rewards_whoever_collects(
         rows = read_metrics(run / "metrics.jsonl")
         assert all(row["reward/valid"] == 1.0 and row.get("reward/held", 0.0) == 0.0 for row in rows), name
     if "reward.mode=terminal" in words:
-        assert sum(row["reward/said_done"] for row in rows) > 0, "the test needs tasks that are said to be done"
+        assert any(row["reward/said_done"] for row in rows), "the test needs tasks that are said to be done"
 
 
 def test_shaping_changes_what_is_learned_and_not_what_is_counted(typed: Callable[..., Any], tmp_path: Path) -> None:
