@@ -73,9 +73,8 @@ def check_start(config: TrainConfig) -> list[tuple[str, str]]:
 
 def tell_unexamined(config: TrainConfig) -> None:
     """Say so where nobody examined the scorer of a new run; see `check_run_scorer`."""
-    if config.reward.name is not None and (
-        note := check_run_scorer(config.reward, SimulatorKind.find(config.sim).spec)
-    ):
+    spec = SimulatorKind.find(config.sim).spec
+    if (note := check_run_scorer(config.reward, spec)) is not None:
         print(note)
 
 

@@ -5,6 +5,7 @@ A learned critic must have passed: on the held-out episodes of its training, whi
 Verdicts are made anew from measures: a file cannot say of itself that it passed.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -79,7 +80,8 @@ def read_carried(provenance: Mapping[str, Any]) -> dict[Use, Verdict] | None:
     count = LEAST_COUNT if isinstance(episodes, int) and episodes >= HELD_OUT else 0
     measures = {"valid": Estimate(1.0, count=count)}  # a critic of our own answers every request
     for criterion in CRITERIA:
-        if isinstance(value := held_out.get(criterion.measure), int | float):
+        value = held_out.get(criterion.measure)
+        if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
             measures[criterion.measure] = Estimate(float(value), count=count)
     return {use: check_gate(measures, use) for use in USES}
 
@@ -116,8 +118,8 @@ def check_examined(
         verdicts, where = found.verdicts, str(examined)
     if verdicts is None and learned:
         raise UserError(
-            f"{identity} was never examined: `embodied-rl critic eval` does, and reward.examined names its critic.json. "
-            f"{_REMEDY}"
+            f"{identity} was never examined: `embodied-rl critic eval` does, and reward.examined=<its critic.json> says "
+            f"so. {_REMEDY}"
         )
     if verdicts is None:
         return f"{identity} was not examined: its scores may mean nothing. `embodied-rl critic eval` measures them."
