@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-from tests.support.critics import gather_some
 
 from embodied_rl.config import assets
 from embodied_rl.critic.critic_file import load_critic
@@ -10,6 +9,7 @@ from embodied_rl.critic.judged_episode import JudgedEpisode, JudgedGoal
 from embodied_rl.critic.measures import correlate_ranks
 from embodied_rl.critic.network import Judgement, ProgressCritic
 from embodied_rl_sims.tabletop.settings import TabletopConfig, spec_of
+from tests.support.critics import gather_some
 
 
 @pytest.fixture(scope="module")
