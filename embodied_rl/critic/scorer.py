@@ -86,8 +86,6 @@ class EmbeddedScorer(CriticScorer):
         UserError: there is no such critic, or it does not fit the simulator.
     """
 
-    Config = EmbeddedConfig
-
     def __init__(self, config: EmbeddedConfig, spec: SimulatorSpec) -> None:
         try:
             critic = load_critic(resolve_path(config.file))

@@ -51,7 +51,8 @@ def test_answers_are_in_order_and_equal_alone(scorer: EmbeddedScorer) -> None:
         (alone,) = answer(scorer, [request])
         assert alone.value == pytest.approx(score.value, abs=1e-6) and alone.done == pytest.approx(score.done, abs=1e-6)
         assert alone.confidence == pytest.approx(score.confidence, abs=1e-5)
-        assert 0 <= score.value <= 1 and 0 <= score.done <= 1 and 0 <= score.confidence <= 1
+        assert score.done is not None and 0 <= score.done <= 1
+        assert 0 <= score.value <= 1 and 0 <= score.confidence <= 1
     assert scorer.traits.judges_done and scorer.traits.batch == 64 and scorer.traits.kinds == ("absolute",)
 
 
