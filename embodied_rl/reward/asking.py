@@ -35,7 +35,8 @@ class Asker:
     def __init__(
         self, service: ScoreService, spec: SimulatorSpec, sizes: tuple[int, int], every: int, kind: ScoreKind
     ) -> None:
-        self._service, self._spec, self._decisions, self._every, self._kind = service, spec, sizes[0], every, kind
+        self._service, self._spec, self._decisions, self._every = service, spec, sizes[0], every
+        self._kind: ScoreKind = kind
         self._cameras = list_scored_cameras(spec)
         self._first: list[dict[str, Array]] = [{} for _ in range(sizes[1])]
         self._progress = np.zeros((sizes[1], 2), np.int64)
