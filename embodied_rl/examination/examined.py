@@ -118,8 +118,8 @@ def check_examined(
         verdicts, where = found.verdicts, str(examined)
     if verdicts is None and learned:
         raise UserError(
-            f"{identity} was never examined: `embodied-rl critic eval` does, and reward.examined=<its critic.json> says "
-            f"so. {_REMEDY}"
+            f"{identity} was never examined: `embodied-rl critic eval` does, and reward.examined=<critic.json> "
+            f"says so. {_REMEDY}"
         )
     if verdicts is None:
         return f"{identity} was not examined: its scores may mean nothing. `embodied-rl critic eval` measures them."

@@ -187,6 +187,14 @@ def test_early_and_late_done() -> None:
     assert found["done_precision"].value == 0.5 and found["done_mismatch"].value == 1
 
 
+def test_who_says_done_only_before_it_holds_has_not_seen_it() -> None:
+    def answer(asked: ScoreRequest) -> Score:
+        return Score(0.5, done=float(asked.decision == FRAMES - 3))
+
+    found = assess(answer).measures
+    assert found["done_early"].value == 1 and found["done_recall"].value == 0
+
+
 def test_report_is_json_and_says_what_it_rests_on() -> None:
     shown = episodes()
     found = assess(tell_truth, shown)
