@@ -228,6 +228,16 @@ _ALL = (
         check="embodied_rl.commands.sim:plan_installation",
     ),
     Command(
+        "critic serve",
+        "Serve a critic, or a vision-language model, by the protocol of OpenAI's chat completions.",
+        "CriticServeConfig",
+        "embodied_rl.commands.critic_serve:run",
+        ("critic.safetensors", "<folder of transformers'> port=8000 batch=8"),
+        words=Words("model", "critic"),
+        check="embodied_rl.commands.critic_serve:check_start",
+        common=("model", "name", "host", "port", "token_variable", "device", "batch", "wait_ms"),
+    ),
+    Command(
         "bench",
         "Measure a simulator, its overlap with inference, the planner's predictions, policies, or ablations.",
         "BenchConfig",

@@ -16,15 +16,25 @@ FOLDER = Path(__file__).parent / "prompts"
 MOST_LABELS = 20
 """Servers tell the probabilities of at most so many tokens."""
 
+_PLACEHOLDER = re.compile(r"\{([a-z]+)\}")
+
 Part = Literal["first", "frame"]
 """A picture of the prompt: the episode's first one, or the present one; of each camera."""
 
 
 @dataclass(frozen=True)
 class PromptText:
-    """A text of a prompt; `{instruction}` stands for the task in words."""
+    """A text of a prompt, with placeholders.
+
+    `{instruction}` stands for the task in words, `{state}` for the numbers of the proprioception, `{cameras}` for the
+    names of the cameras whose pictures follow, in their order.
+    """
 
     text: str
+
+    def fill(self, values: Mapping[str, str]) -> str:
+        """Return the text with its placeholders replaced, once: what an instruction says is not read again."""
+        return _PLACEHOLDER.sub(lambda found: values.get(found[1], found[0]), self.text)
 
 
 @dataclass(frozen=True)
@@ -47,6 +57,8 @@ class PromptFile:
     """for answers in text: the number is divided by it."""
     max_tokens: int = 1
     """length of the answer."""
+    lossless: bool = False
+    """whether pictures travel as they are, in PNG; otherwise as JPEG of `reward.picture_size`."""
 
 
 @dataclass(frozen=True)
@@ -62,6 +74,7 @@ class Prompt:
         pattern: finds the number in a text; None where the answer is a label.
         scale: the number in the text is divided by it.
         max_tokens: length of the answer.
+        lossless: whether pictures travel as they are.
     """
 
     name: str
@@ -72,6 +85,7 @@ class Prompt:
     pattern: re.Pattern[str] | None
     scale: float
     max_tokens: int
+    lossless: bool = False
 
     def read_text(self, text: str) -> float | None:
         """Return the number that an answer in words says, before any check of its range; None if it says none."""
@@ -111,7 +125,7 @@ def _make_prompt(file: PromptFile, path: Path) -> Prompt:
         raise UserError(f"reward.prompt: {path} shows no picture of the present: 'frame' is missing in user.")
     return Prompt(
         f"{path.stem}@{file.version}", file.kind, file.system, parts, labels, _compile(file.pattern, path), file.scale,
-        file.max_tokens,
+        file.max_tokens, file.lossless,
     )  # fmt: skip
 
 

@@ -19,7 +19,7 @@ from PIL import Image
 
 from embodied_rl.config.freeze import suggest_name
 from embodied_rl.interfaces.errors import UserError
-from embodied_rl.interfaces.scorer import Score, Scorer, ScoreRequest, ScorerError, ScorerTraits
+from embodied_rl.interfaces.scorer import Score, ScoreKind, Scorer, ScoreRequest, ScorerError, ScorerTraits
 from embodied_rl.interfaces.sim import Array, SimulatorSpec
 from embodied_rl.scorers.labels import expect_value, read_log_probabilities
 from embodied_rl.scorers.prompt import MOST_LABELS, PromptText, load_prompt
@@ -31,6 +31,8 @@ LONGEST_ANSWER = 1_000_000
 KEPT_PICTURES = 512
 """Encoded pictures that are kept, since an episode's first one comes with each of its requests."""
 JPEG_QUALITY = 90
+PICTURE_SIZE = 224
+"""Pixels of the longer side, where neither prompt nor setting says otherwise."""
 
 
 @dataclass(frozen=True)
@@ -43,8 +45,8 @@ class VlmConfig:
     """of the server; null takes the only one that it has."""
     prompt: str = "progress_digit"
     """what is asked: progress_digit, progress_percent, or a YAML file of the same keys."""
-    picture_size: int = 224
-    """pixels of the longer side of pictures that are sent."""
+    picture_size: int | None = None
+    """pixels of the longer side of pictures that are sent; null: 224, or as they are where the prompt wants them so."""
     least_mass: float = 0.5
     """probability that the allowed answers must have together; else the score is missing."""
     key_variable: str = "OPENAI_API_KEY"
@@ -55,7 +57,7 @@ class VlmConfig:
             raise UserError("reward.url is missing: the server's address, such as reward.url=http://127.0.0.1:8000/v1.")
         if not self.url.startswith(("http://", "https://")):
             raise UserError(f"reward.url={self.url}: an address begins with http:// or https://.")
-        if self.picture_size < 1 or not 0 <= self.least_mass <= 1:
+        if (self.picture_size is not None and self.picture_size < 1) or not 0 <= self.least_mass <= 1:
             raise UserError("reward.picture_size must be at least 1, and reward.least_mass within 0 … 1.")
 
 
@@ -73,6 +75,11 @@ class VlmScorer(Scorer):
 
     def __init__(self, config: VlmConfig, spec: SimulatorSpec, transport: httpx2.AsyncBaseTransport | None = None):
         self._config, self._prompt, self._transport = config, load_prompt(config.prompt), transport
+        self._spec = spec
+        if self._prompt.lossless and config.picture_size is not None:
+            raise UserError(
+                f"reward.picture_size: the prompt {config.prompt} sends pictures as they are; leave it out."
+            )
         self._model, self._tells_probabilities = config.model, bool(self._prompt.labels)
         self._encoded: OrderedDict[bytes, str] = OrderedDict()
         identity = f"{config.model or 'the only model'} at {config.url}, prompt {self._prompt.name}"
@@ -94,15 +101,12 @@ class VlmScorer(Scorer):
         await self._client.aclose()
 
     async def check(self) -> None:
-        """Ask the server for its models, and once about a grey picture.
+        """Ask the server for its models, and once about grey pictures.
 
         Raises:
             UserError: the server cannot be reached, lacks the model, or cannot answer about pictures.
         """
-        picture = np.full((1, 32, 32, 3), 128, np.uint8)
-        asked = ScoreRequest(
-            0, 0, self._prompt.kind, "nothing", {"": picture}, {"": picture[0]}, np.zeros(0, np.float32)
-        )
+        asked = _make_grey_request(self._spec, self._prompt.kind)
         try:
             await self._choose_model()
             (score,) = await self.score([asked])
@@ -152,9 +156,14 @@ class VlmScorer(Scorer):
     def _describe(self, request: ScoreRequest) -> dict[str, Any]:
         """Return the body of a request. What repeats comes first, so that a server can keep it."""
         parts: list[dict[str, Any]] = []
+        values = {
+            "instruction": request.instruction,
+            "state": " ".join(f"{number:.9g}" for number in request.state),  # nine digits are exact for float32
+            "cameras": ", ".join(sorted(request.frames)),
+        }
         for part in self._prompt.parts:
             if isinstance(part, PromptText):
-                parts.append({"type": "text", "text": part.text.replace("{instruction}", request.instruction)})
+                parts.append({"type": "text", "text": part.fill(values)})
                 continue
             shown = request.first if part == "first" else {name: each[-1] for name, each in request.frames.items()}
             parts += [{"type": "image_url", "image_url": {"url": self._encode(shown[name])}} for name in sorted(shown)]
@@ -173,15 +182,18 @@ class VlmScorer(Scorer):
         key = picture.tobytes() + repr(picture.shape).encode()
         if key not in self._encoded:
             drawn = Image.fromarray(np.ascontiguousarray(picture))
-            factor = self._config.picture_size / max(drawn.size)
-            size = tuple(max(1, round(side * factor)) for side in drawn.size)
-            with io.BytesIO() as buffer:
-                drawn.resize((size[0], size[1]), Image.Resampling.BICUBIC).save(buffer, "JPEG", quality=JPEG_QUALITY)
-                self._encoded[key] = "data:image/jpeg;base64," + base64.b64encode(buffer.getvalue()).decode()
+            self._encoded[key] = _encode_png(drawn) if self._prompt.lossless else self._encode_jpeg(drawn)
             if len(self._encoded) > KEPT_PICTURES:
                 self._encoded.popitem(last=False)
         self._encoded.move_to_end(key)
         return self._encoded[key]
+
+    def _encode_jpeg(self, drawn: Image.Image) -> str:
+        factor = (self._config.picture_size or PICTURE_SIZE) / max(drawn.size)
+        size = tuple(max(1, round(side * factor)) for side in drawn.size)
+        with io.BytesIO() as buffer:
+            drawn.resize((size[0], size[1]), Image.Resampling.BICUBIC).save(buffer, "JPEG", quality=JPEG_QUALITY)
+            return "data:image/jpeg;base64," + base64.b64encode(buffer.getvalue()).decode()
 
     async def _post(self, body: dict[str, Any]) -> dict[str, Any]:
         return await self._send("POST", "chat/completions", body)
@@ -238,6 +250,20 @@ class VlmScorer(Scorer):
         if value is None:
             return Score.invalid("unreadable", repr(_shorten(str(text).encode())))
         return Score(value)
+
+
+def _encode_png(drawn: Image.Image) -> str:
+    with io.BytesIO() as buffer:
+        drawn.save(buffer, "PNG", compress_level=1)
+        return "data:image/png;base64," + base64.b64encode(buffer.getvalue()).decode()
+
+
+def _make_grey_request(spec: SimulatorSpec, kind: ScoreKind) -> ScoreRequest:
+    """Return a request about grey pictures of the simulator's cameras, with words that it knows."""
+    grey = {each.name: np.full((1, each.height, each.width, 3), 128, np.uint8) for each in spec.cameras}
+    first = {name: frames[0] for name, frames in grey.items()}
+    words = spec.words[-1] if spec.words else "nothing"
+    return ScoreRequest(0, 0, kind, words, grey, first, np.zeros(len(spec.state_names), np.float32))
 
 
 async def _read_limited(response: httpx2.Response) -> bytes:

@@ -9,6 +9,7 @@ from embodied_rl.config.schema.commands import (
     BenchConfig,
     CollectConfig,
     CompareConfig,
+    CriticServeConfig,
     DoctorConfig,
     EnvironmentConfig,
     EvalConfig,
