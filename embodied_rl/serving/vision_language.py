@@ -66,9 +66,10 @@ def load_model(
         raise UserError(f"{folder}: transformers knows no vision-language model '{kind}'.{suggest_name(kind, known)}")
     try:
         processor = _load_processor(folder)
-        model, info = AutoModelForImageTextToText.from_pretrained(
+        loaded: Any = AutoModelForImageTextToText.from_pretrained(
             folder, dtype=getattr(torch, dtype), use_safetensors=True, output_loading_info=True, **_LOCAL
         )
+        model, info = loaded
         model.to(device)
     except UserError:
         raise
@@ -205,7 +206,7 @@ class VisionLanguageModel:
 def _load_processor(folder: Path) -> Any:
     """Return the processor of a folder, with pictures by Pillow, and without videos."""
     config = AutoConfig.from_pretrained(folder, **_LOCAL)
-    known = PROCESSOR_MAPPING[type(config)]
+    known: Any = PROCESSOR_MAPPING[type(config)]
     if others := [part for part in known.get_attributes() if part not in PARTS]:
         raise UserError(f"{folder}: {known.__name__} wants a {others[0]}; this server reads pictures and text.")
 

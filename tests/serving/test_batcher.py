@@ -139,7 +139,7 @@ def test_the_queue_is_bounded_and_a_place_is_freed_by_cancelling() -> None:
         assert batcher.waiting == 1 and not batcher.full
         last = batcher.ask(Item(4))
         gate.set()
-        return await asyncio.gather(first, waiting[1], last)
+        return [await each for each in (first, waiting[1], last)]
 
     assert run(computer, body, places=2) == [0, 2, 4]
     assert computer.calls == [[0], [2, 4]], "the cancelled one was not computed"

@@ -58,7 +58,7 @@ def make_request(
 
 def generate(folder: Path, request: ChatRequest) -> Any:
     """What transformers makes of a request: the template by hand, the parts loaded one by one, no padding."""
-    model = AutoModelForImageTextToText.from_pretrained(folder)
+    model: Any = AutoModelForImageTextToText.from_pretrained(folder)
     tokenizer = AutoTokenizer.from_pretrained(folder)
     (message,) = request.messages
     pictures = [Image.fromarray(part) for part in message.parts if not isinstance(part, str)]

@@ -48,7 +48,8 @@ def save_idefics(folder: Path) -> Any:
     vision = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2,
               "image_size": 16, "patch_size": 4, "initializer_range": 0.2}  # fmt: skip
     torch.manual_seed(0)
-    config = Idefics3Config(text_config=text, vision_config=vision, scale_factor=2, image_token_id=ids("<image>"),
+    kind: Any = Idefics3Config
+    config = kind(text_config=text, vision_config=vision, scale_factor=2, image_token_id=ids("<image>"),
                             pad_token_id=ids("<|im_end|>"))  # fmt: skip
     model = Idefics3ForConditionalGeneration(config)
     model.generation_config.eos_token_id = ids("<end_of_utterance>")
@@ -71,7 +72,8 @@ def save_qwen(folder: Path) -> Any:
               "spatial_merge_size": 2, "window_size": 16, "fullatt_block_indexes": [1], "out_hidden_size": 32,
               "temporal_patch_size": 2, "initializer_range": 0.2}  # fmt: skip
     torch.manual_seed(0)
-    config = Qwen2_5_VLConfig(
+    kind: Any = Qwen2_5_VLConfig
+    config = kind(
         text_config=text, vision_config=vision,
         image_token_id=ids("<|image_pad|>"), video_token_id=ids("<|video_pad|>"),
         vision_start_token_id=ids("<|vision_start|>"), vision_end_token_id=ids("<|vision_end|>"),
