@@ -92,9 +92,13 @@ class Score:
     def checked(self, kind: ScoreKind) -> "Score":
         """Return this score; or, if its value lies outside of the range of `kind`, an invalid one that says so."""
         low, high = RANGES[kind]
-        if not self.valid or low <= self.value <= high:
+        if not self.valid:
             return self
-        return Score.invalid("range", f"{self.value} is not within {low:g} … {high:g}")
+        if not low <= self.value <= high:
+            return Score.invalid("range", f"{self.value} is not within {low:g} … {high:g}")
+        if self.done is not None and not 0 <= self.done <= 1:
+            return Score.invalid("range", f"done is {self.done}, which is no probability")
+        return self
 
 
 class ScorerError(Exception):
@@ -123,6 +127,8 @@ class ScorerTraits:
         batch: most requests of one call.
         cacheable: whether equal pictures and words always get equal answers.
         needs_progress: whether requests must hold the simulator's own judgement.
+        judges_done: whether answers to "absolute" or "pair" say `Score.done`, too.
+        reads_instruction: whether it can judge a picture under any words, so that it can be probed with wrong ones.
         frames: frames that a request shows, at most.
         span: which ones.
     """
@@ -132,6 +138,8 @@ class ScorerTraits:
     batch: int = 1
     cacheable: bool = True
     needs_progress: bool = False
+    judges_done: bool = False
+    reads_instruction: bool = True
     frames: int = 1
     span: Span = "latest"
 

@@ -9,6 +9,7 @@ from embodied_rl.config.freeze import suggest_name
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.scorer import ScoreRequest
 from embodied_rl.interfaces.sim import SimulatorSpec
+from embodied_rl.scorers.cameras import list_scored_cameras
 from embodied_rl.scorers.chat_message import MessageWriter
 from embodied_rl.scorers.pictures import PictureEncoder
 from embodied_rl.scorers.prompt import Prompt, load_prompt
@@ -87,12 +88,6 @@ def choose_views(prompt: Prompt, views: Sequence[str], spec: SimulatorSpec) -> l
             f"Cameras: {', '.join(known)}."
         )
     return chosen
-
-
-def list_scored_cameras(spec: SimulatorSpec) -> list[str]:
-    """Return the cameras whose pictures scorers see: those with the role "score", or else the policy's."""
-    by_role = {role: [camera.name for camera in spec.cameras if camera.role == role] for role in ("score", "policy")}
-    return by_role["score"] or by_role["policy"]
 
 
 def make_grey_request(prompt: Prompt, spec: SimulatorSpec) -> ScoreRequest:

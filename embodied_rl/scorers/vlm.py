@@ -78,7 +78,9 @@ class VlmScorer(Scorer):
         main, asked = self._prompts[0], " and ".join(prompt.name for prompt in self._prompts)
         seen = "" if config.reference is None else f", reference {config.reference}"
         identity = f"{config.model or 'the only model'} at {config.url}, prompt {asked}{seen}"
-        self.traits = ScorerTraits((main.kind,), identity, frames=main.frames, span=main.span)
+        self.traits = ScorerTraits(
+            (main.kind,), identity, judges_done=len(self._prompts) > 1, frames=main.frames, span=main.span
+        )
 
     async def open(self) -> None:
         """Make the client; it connects with the first request."""
