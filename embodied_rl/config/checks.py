@@ -112,6 +112,8 @@ def check_unread(config: TrainConfig) -> None:
     unread = {} if config.mode == "stream" else {"segments": "mode=stream"}
     unread |= {} if config.mode == "async" else {"staleness": "mode=async"}
     unread |= {} if lora else {"policy.lora.rank": "policy.train=lora", "policy.lora.alpha": "policy.train=lora"}
+    done = ("reward.done_threshold", "reward.done_in_a_row")
+    unread |= {} if config.reward.mode == "terminal" else dict.fromkeys(done, "reward.mode=terminal")
     for override in config.run.overrides:
         key = override.lstrip("+~").partition("=")[0]
         if key in unread:

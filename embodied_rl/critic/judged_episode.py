@@ -5,13 +5,11 @@ Shapes: t frames of an episode, S state dimensions.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
 
+from embodied_rl.interfaces.goals import Relation
 from embodied_rl.interfaces.sim import Array
 
-Relation = Literal["own", "object", "place", "task"]
-"""Of a goal to the one that the robot was told: the same; the same task with another object; with the same object at
-another place; or another task."""
+__all__ = ["JudgedEpisode", "JudgedGoal", "Relation"]
 
 
 @dataclass(frozen=True, eq=False)

@@ -17,6 +17,9 @@ ScoreKind = Literal["absolute", "pair", "done", "preference", "trajectory"]
 """The question: how far the last frame is (0…1); how much nearer the last frame is than the one before (-1…1); whether
 the task is done (0…1); which of two frames is nearer (-1…1); how far each frame of a trajectory is (0…1)."""
 
+Span = Literal["latest", "episode"]
+"""Which frames a request shows: the latest ones, or some of the whole episode so far, with the first and the last."""
+
 Reason = Literal[
     "ok", "unreadable", "unsure", "range", "timeout", "refused", "busy", "failed", "dropped", "unavailable", "late"
 ]
@@ -39,7 +42,8 @@ class ScoreRequest:
         decision: number of decisions of the episode before this observation.
         kind: the question.
         instruction: the task in words.
-        frames: camera → uint8 [f, h, w, 3], oldest first; one frame for "absolute" and "done".
+        frames: camera → uint8 [f, h, w, 3], oldest first, the present one last; at most as many as the scorer's traits
+            say, and at least two for "pair".
         first: camera → uint8 [h, w, 3], the episode's first frame.
         state: float32 [S], proprioception.
         progress: the simulator's own judgement in 0…1, for scorers of experiments; None where it gives none.
@@ -65,6 +69,7 @@ class Score:
         confidence: 0…1, how sure the scorer is.
         reason: "ok", or why the value may not be used.
         detail: one line about the reason, for logs.
+        values: of "trajectory": one for each frame, NaN where the scorer left it out; `value` is the last one.
     """
 
     value: float
@@ -72,6 +77,7 @@ class Score:
     confidence: float = 1.0
     reason: Reason = "ok"
     detail: str = ""
+    values: tuple[float, ...] = ()
 
     @property
     def valid(self) -> bool:
@@ -86,9 +92,13 @@ class Score:
     def checked(self, kind: ScoreKind) -> "Score":
         """Return this score; or, if its value lies outside of the range of `kind`, an invalid one that says so."""
         low, high = RANGES[kind]
-        if not self.valid or low <= self.value <= high:
+        if not self.valid:
             return self
-        return Score.invalid("range", f"{self.value} is not within {low:g} … {high:g}")
+        if not low <= self.value <= high:
+            return Score.invalid("range", f"{self.value} is not within {low:g} … {high:g}")
+        if self.done is not None and not 0 <= self.done <= 1:
+            return Score.invalid("range", f"done is {self.done}, which is no probability")
+        return self
 
 
 class ScorerError(Exception):
@@ -117,6 +127,10 @@ class ScorerTraits:
         batch: most requests of one call.
         cacheable: whether equal pictures and words always get equal answers.
         needs_progress: whether requests must hold the simulator's own judgement.
+        judges_done: whether answers to "absolute" or "pair" say `Score.done`, too.
+        reads_instruction: whether it can judge a picture under any words, so that it can be probed with wrong ones.
+        frames: frames that a request shows, at most.
+        span: which ones.
     """
 
     kinds: tuple[ScoreKind, ...]
@@ -124,6 +138,10 @@ class ScorerTraits:
     batch: int = 1
     cacheable: bool = True
     needs_progress: bool = False
+    judges_done: bool = False
+    reads_instruction: bool = True
+    frames: int = 1
+    span: Span = "latest"
 
 
 class Scorer(Protocol):

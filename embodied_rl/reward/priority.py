@@ -2,6 +2,8 @@
 
 ENDS, FIRST = 0, 1
 """Priorities before all others: the last observations of episodes and rollouts; then the first ones of episodes."""
+PROBE = 1 << 40
+"""The priority after all others: nobody waits for it."""
 
 
 def rank_decision(row: int, decisions: int) -> int:

@@ -65,14 +65,17 @@ class RequestQueue:
         tickets, self._waiting = [ticket for _, _, ticket in self._waiting], []
         return tickets
 
-    def take(self) -> tuple[list[Question], list[tuple[Ticket, Score]]]:
+    def take(self, most: int | None = None) -> tuple[list[Question], list[tuple[Ticket, Score]]]:
         """Take the next questions, as many as one call of the scorer may have; and tickets that are answered already.
+
+        At most `most` questions are taken, if it is given.
 
         A question that is in flight is not asked again: its ticket is answered with the other one's.
         """
         questions: list[Question] = []
         answered: list[tuple[Ticket, Score]] = []
-        while self._waiting and len(questions) < self._traits.batch:
+        limit = self._traits.batch if most is None else min(self._traits.batch, most)
+        while self._waiting and len(questions) < limit:
             ticket = heapq.heappop(self._waiting)[2]
             if ticket.score is not None:  # nobody waits for it any more
                 continue

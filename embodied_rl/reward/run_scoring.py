@@ -3,14 +3,15 @@
 import asyncio
 
 from embodied_rl.config import plugins
-from embodied_rl.config.schema import TrainConfig
+from embodied_rl.config.schema import RewardNode, TrainConfig
 from embodied_rl.interfaces.algorithm import Needs
 from embodied_rl.interfaces.errors import UserError
-from embodied_rl.interfaces.scorer import Scorer
+from embodied_rl.interfaces.scorer import Scorer, ScorerTraits
 from embodied_rl.interfaces.sim import SimulatorSpec
 from embodied_rl.reward import scoring_writer
 from embodied_rl.rollout.writer import WriterFactory
 from embodied_rl.runs.folder import RunFolder
+from embodied_rl.scorers.choice import choose_scorer, configure_scorer
 
 
 def check_reward(config: TrainConfig, spec: SimulatorSpec, needs: Needs) -> None:
@@ -26,18 +27,52 @@ def check_reward(config: TrainConfig, spec: SimulatorSpec, needs: Needs) -> None
             key = next(iter(reward.options))
             raise UserError(f"reward.{key} has no meaning without a scorer: choose one with reward=<name>.")
         return
-    if reward.mode != "audit" and (needs.discount is None or not needs.critic):
+    if reward.mode in ("late", "sync") and (needs.discount is None or not needs.critic):
         raise UserError(
             f"algo.name={config.algo.name} compares the returns of episodes that start alike, from which shaping by a "
             f"potential cancels: reward.mode={reward.mode} would change nothing. reward.mode=audit logs the scores; "
             "algo=flow_sde and algo=flow_noise learn from them."
         )
-    kind, options = plugins.configure_plugin("scorers", reward, "reward")
+    kind, options = configure_scorer(reward)
     scorer = kind(options, spec)
-    if "absolute" not in scorer.traits.kinds:
+    if reward.mode == "terminal":
+        check_terminal(config, scorer.traits)
+    elif not {"absolute", "pair"} & set(scorer.traits.kinds):
         known = ", ".join(scorer.traits.kinds)
-        raise UserError(f"reward.name={reward.name} does not judge single observations, but only: {known}.")
+        raise UserError(f"reward.name={reward.name} judges neither observations nor pairs of them, but only: {known}.")
     asyncio.run(check_scorer(scorer, reward.timeout))
+
+
+def check_terminal(config: TrainConfig, traits: ScorerTraits) -> None:
+    """Check that the scorer says when a task is done, and that the simulator does not say so by ending the episode.
+
+    Raises:
+        UserError: one of them does not fit.
+    """
+    if not traits.judges_done and "done" not in traits.kinds:
+        raise UserError(
+            f"reward.mode=terminal needs a scorer that says when a task is done; reward.name={config.reward.name} says "
+            f"only how far it is ({traits.identity})."
+        )
+    _, options = plugins.configure_plugin("sims", config.sim, "sim")
+    if getattr(options, "terminate_on_success", False):
+        raise UserError(
+            f"reward.mode=terminal: sim.name={config.sim.name} ends an episode when its own goal is reached, before "
+            "the scorer can see that. Add sim.terminate_on_success=false."
+        )
+
+
+def describe_reward(reward: RewardNode) -> list[str]:
+    """Return what the user reads of a run's reward at its start."""
+    judge = choose_scorer(reward).name
+    said = [] if judge == reward.name else [f"Reward: without a server, reward={reward.name} means reward={judge}."]
+    if judge is None or reward.mode != "terminal":
+        return said
+    return [
+        *said,
+        f"Reward: {judge} alone says when a task is done (mode=terminal). This changes what is optimal: the "
+        "policy learns what the scorer takes for done. The simulator's success is only measured.",
+    ]
 
 
 async def check_scorer(scorer: Scorer, timeout: float) -> None:
@@ -71,7 +106,7 @@ def make_scoring(
         return ()
     options = scoring_writer.ScoringOptions(
         config.reward,
-        plugins.configure_plugin("scorers", config.reward, "reward"),
+        configure_scorer(config.reward),
         spec,
         decisions,
         needs.discount,

@@ -1,7 +1,4 @@
-"""A writer of a collector that asks a scorer about each observation, and settles the rollout's shaping at its end.
-
-Shapes: T decisions, N environments of the collector, n of one call.
-"""
+"""A writer of a collector that asks a scorer about each observation, and settles what it said at the rollout's end."""
 
 import time
 from collections.abc import Mapping, Sequence
@@ -10,19 +7,22 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from embodied_rl.config.schema import RewardNode
 from embodied_rl.interfaces.algorithm import Discount
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.policy import Decision, NoiseKeys
-from embodied_rl.interfaces.scorer import Scorer, ScoreRequest
+from embodied_rl.interfaces.scorer import ScoreKind, ScorerTraits
 from embodied_rl.interfaces.sim import Array, Episode, Observation, SimulatorSpec, StepResult
-from embodied_rl.objectives.gae import make_discounts
-from embodied_rl.reward.ledger import PotentialLedger, ScoredRollout
-from embodied_rl.reward.priority import ENDS, FIRST, rank_decision
+from embodied_rl.reward.asking import Asker, Question
+from embodied_rl.reward.counting import count_tickets
+from embodied_rl.reward.modes.base import ModeOptions
+from embodied_rl.reward.modes.choice import make_mode
+from embodied_rl.reward.pair_progress import PairProgress
+from embodied_rl.reward.probes import MismatchProbes
 from embodied_rl.reward.request_queue import Ticket
+from embodied_rl.reward.score_table import RolloutScores, is_usable, tabulate_scores
 from embodied_rl.reward.service import ScoreService, ServiceLimits
 from embodied_rl.rollout.buffer import Rollout
 from embodied_rl.rollout.writer import Writer
@@ -41,7 +41,7 @@ class ScoringOptions:
         scorer: class of the scorer, and its settings.
         spec: of the simulator.
         decisions: T.
-        discount: of the algorithm; None where it has none, so that scores are only logged.
+        discount: of the algorithm; None where it has none.
         limit_ends: whether the time limit ends an episode like a termination.
         collectors: number of collectors of the run, which share its limits.
         folder: of the run.
@@ -58,7 +58,7 @@ class ScoringOptions:
 
 
 class ScoringWriter(Writer):
-    """Asks, waits at the end of the rollout as long as allowed, and writes the column `shaping`.
+    """Asks, waits at the end of the rollout as long as allowed, and lets the mode of the run settle it.
 
     Args:
         options: see `ScoringOptions`.
@@ -69,42 +69,33 @@ class ScoringWriter(Writer):
 
     def __init__(self, options: ScoringOptions, number: int) -> None:
         self._options, self._reward, self._number = options, options.reward, number
-        self._cameras = list_scored_cameras(options.spec)
-        self._settles = options.reward.mode != "audit"
+        self._at_once = options.reward.mode == "sync" or options.reward.at_once
         self._service: ScoreService | None = None
         self._figures: dict[str, float] = {}
 
     def check_sizes(self, spec: SimulatorSpec, num_envs: int, executed: int) -> None:
         """Prepare for a collector of N environments, and start the service."""
-        self._ledger = PotentialLedger(num_envs)
-        self._first: list[dict[str, Array]] = [{} for _ in range(num_envs)]
-        self._progress = np.zeros((num_envs, 2), np.int64)
-        """Index and next decision of each running episode."""
-        self._asked = np.zeros(num_envs, bool)
-        """Whether the observation after the last row was asked about, so that it is not asked about again."""
-        self._clear(time.monotonic())
-        make, config = self._options.scorer
-        limits = ServiceLimits(
-            max(1, self._reward.in_flight // self._options.collectors),
-            QUEUED_ROLLOUTS * self._options.decisions * num_envs,
-            self._reward.timeout,
+        options, reward = self._options, self._reward
+        mode = ModeOptions(reward, num_envs, options.discount, options.limit_ends)
+        self._mode = make_mode(mode)
+        make, config = options.scorer
+        traits = make(config, spec).traits
+        self._service = ScoreService(lambda: make(config, spec), self._share_limits(num_envs))
+        question = choose_question(reward, traits)
+        self._asker = Asker(self._service, spec, (options.decisions, num_envs), reward.every, question)
+        self._pairs = PairProgress(num_envs) if question.kind == "pair" else None
+        self._probes = MismatchProbes(self._service, reward.probes.mismatch, traits)
+        self._log = ScoreLog(Path(options.folder, FOLDER, f"{self._number}.jsonl"), traits.identity)
+        self._began = time.monotonic()
+
+    def _share_limits(self, num_envs: int) -> ServiceLimits:
+        reward, collectors = self._reward, self._options.collectors
+        return ServiceLimits(
+            in_flight=max(1, reward.in_flight // collectors),
+            queued=QUEUED_ROLLOUTS * self._options.decisions * num_envs,
+            timeout=reward.timeout,
+            budget=None if reward.budget is None else share_budget(reward.budget, collectors, self._number),
         )
-        self._service = ScoreService(lambda: make(config, spec), limits)
-        identity = self._make_identity(make(config, spec))
-        self._log = ScoreLog(Path(self._options.folder, FOLDER, f"{self._number}.jsonl"), identity)
-
-    @staticmethod
-    def _make_identity(scorer: Scorer) -> str:
-        return scorer.traits.identity
-
-    def _clear(self, now: float) -> None:
-        self._began = now
-        self._rows: dict[tuple[int, int], Ticket] = {}
-        self._finals: dict[tuple[int, int], Ticket] = {}
-        self._lasts: dict[int, Ticket] = {}
-        self._lost: list[Ticket] = []
-
-    # -- asking -----------------------------------------------------------------------------------------------------
 
     def write_decision(
         self,
@@ -115,104 +106,56 @@ class ScoringWriter(Writer):
         observation: Observation,
         keys: NoiseKeys,
     ) -> None:
-        """Ask about the observations before the decisions, but for those asked about at the end of the last rollout."""
-        rows = np.broadcast_to(np.asarray(row), (len(columns),)).tolist()
-        numbers, listed = keys.decision.tolist(), columns.tolist()
-        self._progress[listed] = np.stack([keys.episode, keys.decision], axis=1)
-        for place, column in enumerate(listed):
-            if numbers[place] == 0 or not self._first[column]:
-                self._first[column] = {name: observation.images[name][place].copy() for name in self._cameras}
-        due = [place for place, column in enumerate(listed) if self._is_due(rows[place], column, numbers[place])]
-        ranks = [FIRST if numbers[i] == 0 else rank_decision(rows[i], self._options.decisions) for i in due]
-        tickets = self._ask(observation, due, [listed[i] for i in due], ranks)
-        self._rows |= {(rows[i], listed[i]): ticket for i, ticket in zip(due, tickets, strict=True)}
-        if self._reward.mode == "sync":
+        """Ask about the observations before the decisions."""
+        tickets = self._asker.ask_before(row, columns, observation, keys)
+        if self._at_once:
             self._wait(tickets, self._reward.timeout)
 
-    def _is_due(self, row: int, column: int, number: int) -> bool:
-        if row == 0 and number and self._asked[column]:
-            return False
-        return number % self._reward.every == 0
-
     def write_result(self, row: int, columns: Tensor, result: StepResult, rows: Array) -> None:
-        """Ask about the final observations of truncated episodes; a termination is worth 0 without asking."""
-        listed = columns.tolist()
-        self._progress[listed, 1] += 1
-        cut = result.truncated[result.ended] & ~result.terminated[result.ended]
-        places = np.flatnonzero(cut).tolist() if self._options.discount is None or not self._options.limit_ends else []
-        if not places or result.final_observation is None:
-            return
-        at = {int(simulated): column for simulated, column in zip(rows, listed, strict=True)}
-        ended = [at[int(result.ended[place])] for place in places]
-        tickets = self._ask(result.final_observation, places, ended, [ENDS] * len(places))
-        self._finals |= {(row, column): ticket for column, ticket in zip(ended, tickets, strict=True)}
+        """Ask about the final observations of truncated episodes, where the mode wants them."""
+        self._asker.note_step(columns)
+        if self._mode.asks_finals:
+            self._asker.ask_finals(row, columns, result, rows)
 
     def write_last(self, columns: Array, observation: Observation, keys: NoiseKeys) -> None:
-        """Ask about the observations that the next rollout begins with, where an episode goes on."""
-        listed, numbers = columns.tolist(), keys.decision.tolist()
-        self._progress[listed] = np.stack([keys.episode, keys.decision], axis=1)
-        places = [place for place, number in enumerate(numbers) if number > 0]
-        asked = [listed[place] for place in places]
-        tickets = self._ask(observation, places, asked, [ENDS] * len(places))
-        self._lasts |= dict(zip(asked, tickets, strict=True))
+        """Ask about the observations that the next rollout begins with."""
+        self._asker.ask_lasts(columns, observation, keys)
 
     def lose_episodes(self, row: int, columns: Tensor, first_rows: Array) -> None:
         """Wait no longer for scores of episodes that were lost."""
-        lost = set(columns.tolist())
-        for kept in (self._rows, self._finals):
-            self._lost += [kept.pop(key) for key in list(kept) if key[1] in lost and key[0] >= 0]
-        for column in lost:
-            self._asked[column] = False
-
-    def _ask(
-        self, observation: Observation, places: Sequence[int], columns: Sequence[int], priorities: Sequence[int]
-    ) -> list[Ticket]:
-        """Submit a request for each of `places`, rows of the observation; return the tickets."""
-        if not places:
-            return []
-        assert self._service is not None
-        chosen = list(places)
-        frames = {name: observation.images[name][chosen] for name in self._cameras}  # a copy
-        states = observation.state[chosen]
-        told = [None] * len(chosen) if observation.progress is None else observation.progress[chosen].tolist()
-        requests = [
-            ScoreRequest(
-                episode=int(self._progress[column, 0]),
-                decision=int(self._progress[column, 1]),
-                kind="absolute",
-                instruction=observation.instruction[place],
-                frames={name: pictures[i : i + 1] for name, pictures in frames.items()},
-                first=self._first[column],
-                state=states[i],
-                progress=told[i],
-            )
-            for i, (place, column) in enumerate(zip(chosen, columns, strict=True))
-        ]
-        return self._service.submit(requests, priorities)
-
-    # -- settling ---------------------------------------------------------------------------------------------------
+        self._asker.lose(columns)
 
     def finish_rollout(self, rollout: Rollout) -> None:
-        """Wait as long as allowed, settle potentials, write `shaping`, and log the scores.
+        """Wait as long as allowed, settle the rollout, and log the scores.
 
         Raises:
             UserError: the log cannot be written, or reward.on_down=abort and the scorer is down.
         """
         assert self._service is not None
-        tickets = [*self._lasts.values(), *self._finals.values(), *self._rows.values()]
+        tickets = self._asker.tickets()
         began = time.monotonic()
         self._wait(tickets, self._patience(began - self._began))
         waited = time.monotonic() - began
-        answered = [ticket.score is not None for ticket in tickets]
-        self._service.abandon([*tickets, *self._lost])
-        held = self._settle(rollout) if self._settles else 0
-        self._note(tickets)
-        self._count(tickets, answered, held, int(rollout.valid.sum()), waited)
-        self._asked[:] = False
-        self._asked[list(self._lasts)] = True
-        if self._reward.on_down == "abort" and self._service.status == "down":
-            raise UserError(f"the scorer is down: {self._service.cause}. reward.on_down=continue trains on without it.")
-        self._clear(time.monotonic())
+        answered = sum(ticket.score is not None for ticket in tickets)
+        probed = self._probes.collect()
+        self._service.abandon([*tickets, *self._asker.lost, *probed])
+        settled = self._mode.settle(rollout, self._tabulate(rollout))
+        self._note(tickets, probed)
+        self._figures = count_tickets(tickets, answered, waited, self._service.status) | dict(settled)
+        self._figures |= self._probes.count(probed)
+        self._check_service()
+        self._asker.begin_rollout()
+        self._probes.ask(tickets)
+        self._began = time.monotonic()
+
+    def _tabulate(self, rollout: Rollout) -> RolloutScores:
+        size, least = (rollout.decisions, rollout.num_envs), self._reward.confidence
+        scores = RolloutScores(
+            rows=tabulate_scores(self._asker.rows, size, least),
+            finals=tabulate_scores(self._asker.finals, size, least),
+            lasts=tabulate_scores(self._asker.lasts, size[1:], least),
+        )
+        return scores if self._pairs is None else self._pairs.join(scores, rollout.decision.cpu().numpy())
 
     def _patience(self, collecting: float) -> float:
         """Return the seconds to wait at the end of a rollout that took `collecting` seconds."""
@@ -225,84 +168,46 @@ class ScoringWriter(Writer):
         self._service.wait(tickets, seconds)
         self._service.check()
 
-    def _settle(self, rollout: Rollout) -> int:
-        """Write `shaping`; return how many potentials were held."""
-        assert self._options.discount is not None
-        size = (rollout.decisions, rollout.num_envs)
-        score, final, last = np.full(size, np.nan), np.full(size, np.nan), np.full(size[1], np.nan)
-        for column, tickets in ((score, self._rows), (final, self._finals), (last, self._lasts)):
-            for place, ticket in tickets.items():
-                column[place] = self._weigh(ticket)
-        truncated, terminated = rollout.truncated.cpu().numpy(), rollout.terminated.cpu().numpy()
-        if self._options.limit_ends:
-            truncated, terminated = np.zeros_like(truncated), terminated | truncated
-        discount = make_discounts(rollout.steps.cpu(), self._options.discount.gamma, self._options.discount.per)
-        known = ScoredRollout(
-            score=score,
-            last=last,
-            final=final,
-            decision=rollout.decision.cpu().numpy(),
-            discount=discount.double().numpy(),
-            terminated=terminated,
-            truncated=truncated,
-            valid=rollout.valid.cpu().numpy(),
-        )
-        settled = self._ledger.settle(known)
-        rollout.shaping.copy_(torch.from_numpy(settled.shaping).to(rollout.shaping))
-        return int(settled.held.sum())
+    def _check_service(self) -> None:
+        assert self._service is not None
+        if self._reward.on_down == "abort" and self._service.status == "down":
+            raise UserError(f"the scorer is down: {self._service.cause}. reward.on_down=continue trains on without it.")
 
-    def _weigh(self, ticket: Ticket) -> float:
-        score = ticket.score
-        usable = score is not None and score.valid and score.confidence >= self._reward.confidence
-        return self._reward.weight * score.value if usable and score is not None else np.nan
-
-    # -- reporting --------------------------------------------------------------------------------------------------
-
-    def _note(self, tickets: Sequence[Ticket]) -> None:
+    def _note(self, tickets: Sequence[Ticket], probed: Sequence[Ticket]) -> None:
+        least = self._reward.confidence
+        used = [(ticket, is_usable(ticket.score, least)) for ticket in tickets]
         self._log.write([
             describe_score(
                 ticket.request.episode, ticket.request.decision, ticket.request.kind, ticket.request.instruction,
-                ticket.score, ticket.seconds, used=not np.isnan(self._weigh(ticket)),
+                ticket.score, ticket.seconds, used=counts,
             )
-            for ticket in tickets
+            for ticket, counts in (*used, *((ticket, False) for ticket in probed))
             if ticket.score is not None
         ])  # fmt: skip
 
-    def _count(
-        self, tickets: Sequence[Ticket], answered: Sequence[bool], held: int, settled: int, waited: float
-    ) -> None:
-        assert self._service is not None
-        valid = [ticket for ticket in tickets if ticket.score is not None and ticket.score.valid]
-        self._figures = {
-            "asked": len(tickets),
-            "answered": sum(answered),
-            "valid": len(valid),
-            "progress": float(sum(ticket.score.value for ticket in valid if ticket.score is not None)),
-            "held": held,
-            "settled": settled,
-            "waited": waited,
-            "down": float(self._service.status == "down"),
-            "collectors": 1,
-        }
-
     def figures(self) -> Mapping[str, float]:
-        """Return counts of the last rollout: requests, valid scores, potentials that were held, seconds waited."""
+        """Return counts of the last rollout: requests, valid scores, what the mode settled, seconds waited."""
         return self._figures
 
+    def trouble(self) -> str:
+        """Return why the scorer is down; empty while it is not."""
+        return "" if self._service is None else self._service.cause
+
     def state(self) -> dict[str, Array]:
-        """Return the settled potentials at the boundary, and the first frames of running episodes."""
-        first = {
-            f"first/{name}": np.stack([_frame(kept, name, self._options.spec) for kept in self._first])
-            for name in self._cameras
-        }
-        return self._ledger.state() | first | {"asked": self._asked.copy()}
+        """Return what the mode remembers at the boundary, the first frames of running episodes, and what was spent."""
+        spent = {} if self._service is None or self._reward.budget is None else {"spent": self._service.spent}
+        pairs = {} if self._pairs is None else self._pairs.state()
+        return self._mode.state() | self._asker.state() | pairs | {k: np.array(v) for k, v in spent.items()}
 
     def load(self, state: Mapping[str, Array]) -> None:
-        """Restore a state, so that a resumed run uses the potentials that were settled before."""
-        self._ledger.load({"carried": state["carried"]})
-        self._asked[:] = state["asked"]
-        for column in range(len(self._first)):
-            self._first[column] = {name: state[f"first/{name}"][column].copy() for name in self._cameras}
+        """Restore a state, so that a resumed run goes on with what was settled before."""
+        assert self._service is not None
+        self._mode.load(state)
+        self._asker.load(state)
+        if self._pairs is not None:
+            self._pairs.load(state)
+        if "spent" in state:
+            self._service.spent = int(state["spent"])
 
     def close(self) -> None:
         """End the service, and write what is left of the log."""
@@ -311,17 +216,22 @@ class ScoringWriter(Writer):
             self._log.close()
 
 
+def choose_question(reward: RewardNode, traits: ScorerTraits) -> Question:
+    """Return the question of a mode: how far the task is, unless only whether it is done matters and can be asked.
+
+    A scorer that cannot say how far it is says how much nearer it came.
+    """
+    kind: ScoreKind = "absolute" if "absolute" in traits.kinds else "pair"
+    if reward.mode == "terminal" and not traits.judges_done:
+        kind = "done"
+    return Question(kind, max(traits.frames, 2) if kind == "pair" else traits.frames, traits.span)
+
+
+def share_budget(budget: int, collectors: int, number: int) -> int:
+    """Return the part of collector `number`; the parts of all collectors add up to the budget."""
+    return budget // collectors + (number < budget % collectors)
+
+
 def make_scoring_writer(options: ScoringOptions, number: int) -> ScoringWriter:
     """Build the writer of collector `number`; for a `WriterFactory`."""
     return ScoringWriter(options, number)
-
-
-def list_scored_cameras(spec: SimulatorSpec) -> list[str]:
-    """Return the cameras whose pictures scorers see: those with the role "score", or else the policy's."""
-    by_role = {role: [camera.name for camera in spec.cameras if camera.role == role] for role in ("score", "policy")}
-    return by_role["score"] or by_role["policy"]
-
-
-def _frame(kept: Mapping[str, Array], name: str, spec: SimulatorSpec) -> Array:
-    camera = next(camera for camera in spec.cameras if camera.name == name)
-    return kept.get(name, np.zeros((camera.height, camera.width, 3), np.uint8))

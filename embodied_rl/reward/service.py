@@ -1,6 +1,7 @@
 """The service that asks a scorer: requests are handed over without waiting, and answered on a thread of their own."""
 
 import asyncio
+import logging
 import threading
 import time
 from collections import Counter
@@ -11,6 +12,8 @@ from embodied_rl.interfaces.scorer import Reason, Score, Scorer, ScoreRequest
 from embodied_rl.reward.attempts import Attempts
 from embodied_rl.reward.limits import Breaker, Clock, InFlightLimit
 from embodied_rl.reward.request_queue import Question, RequestQueue, Ticket
+
+log = logging.getLogger(__name__)
 
 CLOSE_TIMEOUT = 5.0
 """Seconds in which a scorer must have closed."""
@@ -24,11 +27,13 @@ class ServiceLimits:
         in_flight: most calls of the scorer at once.
         queued: most requests that wait; beyond, those that matter least are dropped.
         timeout: seconds in which the scorer must answer a call.
+        budget: questions that may be sent in all, not counting further attempts; None for any number.
     """
 
     in_flight: int = 32
     queued: int = 4096
     timeout: float = 10.0
+    budget: int | None = None
 
 
 class ScoreService:
@@ -43,6 +48,7 @@ class ScoreService:
 
     Attributes:
         counts: reason → number of requests that ended so, since the service began.
+        spent: questions that were sent.
 
     Raises:
         UserError: the scorer could not be built or opened.
@@ -55,6 +61,8 @@ class ScoreService:
         self._arrived: list[Ticket] = []
         self._tasks: set[asyncio.Task[None]] = set()
         self.counts: Counter[Reason] = Counter()
+        self.spent = 0
+        self._told_spent = False
         self._failure: BaseException | None = None
         self._loop = asyncio.new_event_loop()
         begun = threading.Event()
@@ -98,14 +106,19 @@ class ScoreService:
     @property
     def status(self) -> str:
         """Return "healthy"; "degraded" where fewer requests are in flight than the settings allow; or "down"."""
-        if self._breaker.is_open:
+        if self._breaker.is_open or self._is_spent():
             return "down"
         return "degraded" if self._limit.allowed < self._limits.in_flight else "healthy"
 
     @property
     def cause(self) -> str:
         """Return what is wrong while the status is "down"; else an empty text."""
+        if self._is_spent():
+            return f"its budget of {self._limits.budget} requests is spent (reward.budget)"
         return self._breaker.cause
+
+    def _is_spent(self) -> bool:
+        return self._limits.budget is not None and self.spent >= self._limits.budget
 
     def check(self) -> None:
         """Raise what ended the service's thread, if anything did: a mistake in a scorer may not pass unseen."""
@@ -150,17 +163,27 @@ class ScoreService:
             for ticket in self._queue.add(arrived):
                 self._resolve(ticket, Score.invalid("dropped"))
             while len(self._tasks) < self._limit.allowed and len(self._queue):
-                if not self._breaker.allows():  # nothing is kept for a scorer that is gone
+                if self._is_spent() or not self._breaker.allows():  # nothing is kept for a scorer that is gone
                     for ticket in self._queue.clear():
-                        self._resolve(ticket, Score.invalid("unavailable", self._breaker.cause))
+                        self._resolve(ticket, Score.invalid("unavailable", self.cause))
+                    self._tell_spent()
                     return
-                questions, answered = self._queue.take()
+                questions, answered = self._queue.take(self._left())
                 for ticket, score in answered:
                     self._resolve(ticket, score)
                 if questions:
                     self._send(questions)
 
+    def _left(self) -> int | None:
+        return None if self._limits.budget is None else self._limits.budget - self.spent
+
+    def _tell_spent(self) -> None:
+        if self._is_spent() and not self._told_spent:
+            self._told_spent = True
+            log.warning("The scorer is not asked any more: %s. The run goes on without it.", self.cause)
+
     def _send(self, questions: list[Question]) -> None:
+        self.spent += len(questions)
         self._breaker.begin()
         task = self._loop.create_task(self._ask(questions))
         self._tasks.add(task)

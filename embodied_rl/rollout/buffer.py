@@ -32,7 +32,9 @@ class Rollout:
         decision: int64 [T, N], number of earlier decisions in the same episode.
         reward: float32 [T, N, Hx], the simulator's reward of each control step.
         shaping: float32 [T, N], potential-based reward: changes the speed of learning, not the optimal policy.
+        potential: float32 [T, N], settled for the observation before the decision; `shaping` was made of it.
         bonus: float32 [T, N], any other added reward: may change the optimal policy.
+        set_aside: bool [T, N], whether `reward` counts for nothing in learning, because a scorer judges in its place.
         success: bool [T, N, Hx].
         steps: int64 [T, N], control steps executed.
         source: uint8 [T, N, Hx], a `Source` each.
@@ -52,7 +54,9 @@ class Rollout:
     decision: Tensor
     reward: Tensor
     shaping: Tensor
+    potential: Tensor
     bonus: Tensor
+    set_aside: Tensor
     success: Tensor
     steps: Tensor
     source: Tensor
@@ -83,7 +87,9 @@ class Rollout:
             decision=zeros(dtype=torch.int64),
             reward=zeros(executed),
             shaping=zeros(),
+            potential=zeros(),
             bonus=zeros(),
+            set_aside=zeros(dtype=torch.bool),
             success=zeros(executed, dtype=torch.bool),
             steps=zeros(dtype=torch.int64),
             source=zeros(executed, dtype=torch.uint8),

@@ -94,6 +94,10 @@ class Writer(Protocol):
         """Return counts of the last rollout, for the log of the run; those of all collectors are added up."""
         return {}
 
+    def trouble(self) -> str:
+        """Return one line about what is out of order now, such as a server that is gone; empty where nothing is."""
+        return ""
+
     def state(self) -> dict[str, Array]:
         """Return copies of the arrays that `load` needs to continue between two rollouts."""
         return {}

@@ -2,6 +2,7 @@
 
 SCORERS = {
     "vlm": "embodied_rl.scorers.vlm:VlmScorer",
+    "embedded": "embodied_rl.critic.scorer:EmbeddedScorer",
     "scripted": "embodied_rl.scorers.scripted:ScriptedScorer",
     "replay": "embodied_rl.scorers.replay:ReplayScorer",
 }

@@ -54,3 +54,21 @@ def expect_value(tokens: Sequence[tuple[str, float]], labels: Mapping[str, float
     confidence = 1.0 if len(labels) == 1 else 1 - entropy / math.log(len(labels))
     value = sum(labels[label] * share for label, share in shares.items())
     return Score(min(max(value, min(labels.values())), max(labels.values())), confidence=max(0.0, confidence))
+
+
+def measure_likelihood(tokens: Sequence[tuple[str, float]], label: str, log_range: float) -> Score:
+    """Return 1 + log P / `log_range` of a label's probability P, at least 0.
+
+    Unlike the share among several labels it does not saturate where the label is likely at all. Where the server does
+    not tell the label's probability, the score is invalid: it is then below that of the tokens it tells, by nobody
+    knows how much.
+
+    Args:
+        tokens: with log-probabilities, as far as the server tells them.
+        label: in lower case.
+        log_range: natural logarithm of the odds at which the score ends, positive.
+    """
+    mass = sum(math.exp(each) for token, each in tokens if token.strip().casefold() == label)
+    if mass == 0:
+        return Score.invalid("unsure", f"'{label}' is not among the {len(tokens)} answers whose probability is told")
+    return Score(min(max(1 + math.log(mass) / log_range, 0.0), 1.0))

@@ -4,37 +4,18 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import yaml
 
 from embodied_rl.config.freeze import freeze_config, suggest_name
 from embodied_rl.interfaces.errors import UserError
-from embodied_rl.interfaces.scorer import ScoreKind
+from embodied_rl.interfaces.scorer import ScoreKind, Span
+from embodied_rl.scorers.prompt_checks import check_prompt
+from embodied_rl.scorers.prompt_parts import Part, PromptPictures, make_part
+from embodied_rl.scorers.reading import EntryKeys, Reading
 
 FOLDER = Path(__file__).parent / "prompts"
-MOST_LABELS = 20
-"""Servers tell the probabilities of at most so many tokens."""
-
-_PLACEHOLDER = re.compile(r"\{([a-z]+)\}")
-
-Part = Literal["first", "frame"]
-"""A picture of the prompt: the episode's first one, or the present one; of each camera."""
-
-
-@dataclass(frozen=True)
-class PromptText:
-    """A text of a prompt, with placeholders.
-
-    `{instruction}` stands for the task in words, `{state}` for the numbers of the proprioception, `{cameras}` for the
-    names of the cameras whose pictures follow, in their order.
-    """
-
-    text: str
-
-    def fill(self, values: Mapping[str, str]) -> str:
-        """Return the text with its placeholders replaced, once: what an instruction says is not read again."""
-        return _PLACEHOLDER.sub(lambda found: values.get(found[1], found[0]), self.text)
 
 
 @dataclass(frozen=True)
@@ -50,15 +31,32 @@ class PromptFile:
     system: str = ""
     """what the model is told first."""
     labels: dict[str, float] = field(default_factory=dict)
-    """answers of one token → value; the score is their mean, weighted by probability."""
+    """answers of one token → value; the score is their mean, weighted by probability. Spaces around a token and the
+    case of its letters do not count."""
+    log_range: float | None = None
+    """with one label: the score is 1 + log P / log_range of its probability P, at least 0."""
+    words: dict[str, float] = field(default_factory=dict)
+    """for answers in text: word → value; the last one counts."""
     pattern: str | None = None
     """for answers in text: a regular expression whose first group is the number."""
+    entries: EntryKeys | None = None
+    """for answers in JSON: keys of each object of a list, one for each frame."""
+    offset: float = 0.0
+    """for numbers in text: it is subtracted first."""
     scale: float = 1.0
-    """for answers in text: the number is divided by it."""
+    """for numbers in text: then the number is divided by it."""
     max_tokens: int = 1
     """length of the answer."""
+    frames: int = 1
+    """frames of a request, at most."""
+    span: Span = "latest"
+    """which frames: the latest ones, or some of the whole episode so far, evenly."""
     lossless: bool = False
     """whether pictures travel as they are, in PNG; otherwise as JPEG of `reward.picture_size`."""
+    source: str = ""
+    """where the words are from, if a model was trained with them."""
+    licence: str = ""
+    """of that source."""
 
 
 @dataclass(frozen=True)
@@ -70,33 +68,51 @@ class Prompt:
         kind: the question.
         system: what the model is told first; may be empty.
         parts: texts and pictures, in order.
-        labels: answer → value; empty where the answer is read from text.
-        pattern: finds the number in a text; None where the answer is a label.
-        scale: the number in the text is divided by it.
+        reading: how the answer is read.
         max_tokens: length of the answer.
+        frames: of a request, at most.
+        span: which ones.
         lossless: whether pictures travel as they are.
     """
 
     name: str
     kind: ScoreKind
     system: str
-    parts: tuple[PromptText | Part, ...]
-    labels: Mapping[str, float]
-    pattern: re.Pattern[str] | None
-    scale: float
+    parts: tuple[Part, ...]
+    reading: Reading
     max_tokens: int
+    frames: int
+    span: Span
     lossless: bool = False
 
-    def read_text(self, text: str) -> float | None:
-        """Return the number that an answer in words says, before any check of its range; None if it says none."""
-        if self.pattern is None:
-            return self.labels.get(text.strip().strip("\"'.").casefold())
-        found = self.pattern.search(text)
-        return None if found is None else float(found[1]) / self.scale
+    @property
+    def views(self) -> int:
+        """Return how many views the prompt numbers; 0 where it shows all that there are."""
+        return max((part.view + 1 for part in self.pictures if part.view is not None), default=0)
+
+    @property
+    def pictures(self) -> tuple[PromptPictures, ...]:
+        """Return the parts that are pictures."""
+        return tuple(part for part in self.parts if isinstance(part, PromptPictures))
+
+    @property
+    def needs_reference(self) -> bool:
+        """Return whether it shows a reference trajectory, or its end."""
+        return any(part.shown in ("reference", "goal") for part in self.pictures)
 
 
-def load_prompt(name: str) -> Prompt:
+def list_prompts() -> dict[str, str]:
+    """Return the built-in prompts: name → what is asked, in one line."""
+    lines = {path.stem: path.read_text(encoding="utf-8").partition("\n")[0] for path in sorted(FOLDER.glob("*.yaml"))}
+    return {name: line.removeprefix("# ") for name, line in lines.items()}
+
+
+def load_prompt(name: str, key: str = "prompt") -> Prompt:
     """Return a built-in prompt, or that of a YAML file.
+
+    Args:
+        name: of the prompt, or a path.
+        key: of the scorer's settings, for messages.
 
     Raises:
         UserError: there is none, or the file is not what a prompt is; the message names file and key.
@@ -104,39 +120,52 @@ def load_prompt(name: str) -> Prompt:
     known = sorted(path.stem for path in FOLDER.glob("*.yaml"))
     path = FOLDER / f"{name}.yaml" if name in known else Path(name)
     if not path.is_file():
-        raise UserError(f"reward.prompt: there is no prompt '{name}', and no such file.{suggest_name(name, known)}")
+        raise UserError(f"reward.{key}: there is no prompt '{name}', and no such file.{suggest_name(name, known)}")
     try:
         keys = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise UserError(f"reward.prompt: {path} is no YAML: {' '.join(str(error).split())}") from None
+        raise UserError(f"reward.{key}: {path} is no YAML: {' '.join(str(error).split())}") from None
     if not isinstance(keys, Mapping):
-        raise UserError(f"reward.prompt: {path} holds no keys.")
+        raise UserError(f"reward.{key}: {path} holds no keys.")
     return _make_prompt(freeze_config(PromptFile, dict(keys), str(path)), path)
 
 
 def _make_prompt(file: PromptFile, path: Path) -> Prompt:
-    if bool(file.labels) == (file.pattern is not None):
-        raise UserError(f"reward.prompt: {path} must have either labels or a pattern.")
-    if len(file.labels) > MOST_LABELS:
-        raise UserError(f"reward.prompt: {path} has {len(file.labels)} labels; servers tell {MOST_LABELS} at most.")
-    labels = {label.casefold(): value for label, value in file.labels.items()}
-    parts: tuple[PromptText | Part, ...] = tuple(_make_part(part, path) for part in file.user)
-    if "frame" not in parts:
-        raise UserError(f"reward.prompt: {path} shows no picture of the present: 'frame' is missing in user.")
-    return Prompt(
-        f"{path.stem}@{file.version}", file.kind, file.system, parts, labels, _compile(file.pattern, path), file.scale,
-        file.max_tokens, file.lossless,
-    )  # fmt: skip
+    prompt = Prompt(
+        name=f"{path.stem}@{file.version}",
+        kind=file.kind,
+        system=file.system,
+        parts=tuple(make_part(part, str(path)) for part in file.user),
+        reading=_make_reading(file, path),
+        max_tokens=file.max_tokens,
+        frames=file.frames,
+        span=file.span,
+        lossless=file.lossless,
+    )
+    check_prompt(prompt.kind, prompt.pictures, prompt.reading, prompt.frames, str(path))
+    return prompt
 
 
-def _make_part(part: Any, path: Path) -> PromptText | Part:
-    if part == "first":
-        return "first"
-    if part == "frame":
-        return "frame"
-    if isinstance(part, Mapping) and list(part) == ["text"] and isinstance(part["text"], str):
-        return PromptText(part["text"])
-    raise UserError(f"reward.prompt: {path}: user holds {part!r}, which is neither a text nor 'first' nor 'frame'.")
+def _make_reading(file: PromptFile, path: Path) -> Reading:
+    return Reading(
+        labels=_fold(file.labels, path),
+        log_range=file.log_range,
+        words=_fold(file.words, path),
+        pattern=_compile(file.pattern, path),
+        entries=file.entries,
+        offset=file.offset,
+        scale=file.scale,
+    )
+
+
+def _fold(values: Mapping[str, float], path: Path) -> dict[str, float]:
+    """Return the values by the words that an answer is compared with: " Yes", "yes" and "YES" are one."""
+    folded: dict[str, float] = {}
+    for word, value in values.items():
+        if (key := word.strip().casefold()) in folded:
+            raise UserError(f"reward.prompt: {path}: '{word}' stands there twice: case and spaces do not count.")
+        folded[key] = value
+    return folded
 
 
 def _compile(pattern: str | None, path: Path) -> re.Pattern[str] | None:

@@ -102,10 +102,12 @@ def _read_file(file: Path) -> Iterator[dict[str, Any]]:
 
 
 def _check_line(line: dict[str, Any], where: str) -> dict[str, Any]:
-    kinds = {"episode": int, "decision": int, "reason": str, "used": bool, "confidence": float | int}
+    kinds = {"episode": int, "decision": int, "used": bool, "confidence": float | int}
+    kinds |= dict.fromkeys(("instruction", "kind", "reason"), str)
     for key, kind in kinds.items():
         if not isinstance(line.get(key), kind):
             raise UserError(f"{where}: '{key}' is missing, or of another type.")
-    if not isinstance(line.get("value"), float | int | None):
-        raise UserError(f"{where}: 'value' is no number.")
+    for key in ("value", "done"):
+        if not isinstance(line.get(key), float | int | None):
+            raise UserError(f"{where}: '{key}' is no number.")
     return line

@@ -21,6 +21,8 @@ class ScriptedConfig:
     brightness of the picture, which has nothing to do with the task."""
     noise: float = 0.2
     """noisy: standard deviation, drawn anew for each observation."""
+    done_error: float = 0.0
+    """share of judgements of whether the task is done that are wrong."""
     latency: float = 0.0
     """seconds until an answer, like those of a server."""
     slots: int = 64
@@ -29,10 +31,12 @@ class ScriptedConfig:
     def __post_init__(self) -> None:
         if self.noise < 0 or self.latency < 0 or self.slots < 1:
             raise UserError("reward.noise and reward.latency must be at least 0, reward.slots at least 1.")
+        if not 0 <= self.done_error <= 1:
+            raise UserError(f"reward.done_error={self.done_error:g} is a share: 0 … 1.")
 
 
 class ScriptedScorer(Scorer):
-    """Answers "absolute" from the simulator's progress.
+    """Answers "absolute" from the simulator's progress; what it says has come to its end, it calls done.
 
     Args:
         config: the settings.
@@ -53,7 +57,14 @@ class ScriptedScorer(Scorer):
             )
         self._config = config
         identity = f"scripted {config.judge}"
-        self.traits = ScorerTraits(("absolute",), identity, cacheable=False, needs_progress=needs)
+        self.traits = ScorerTraits(
+            ("absolute",),
+            identity,
+            cacheable=False,
+            needs_progress=needs,
+            judges_done=True,
+            reads_instruction=not needs,
+        )
 
     async def open(self) -> None:
         """Prepare the slots."""
@@ -68,10 +79,15 @@ class ScriptedScorer(Scorer):
 
     def _judge(self, request: ScoreRequest) -> Score:
         if self._config.judge == "constant":
-            return Score(0.5)
+            return Score(0.5, done=0.0)
         if request.progress is None:
             raise ScorerError("failed", "the simulator did not report progress", permanent=True)
-        return Score(float(np.clip(self._falsify(request, request.progress), 0, 1)))
+        value = float(np.clip(self._falsify(request, request.progress), 0, 1))
+        done = value >= 1
+        if self._config.done_error:
+            random = np.random.default_rng([request.episode, request.decision, 1])
+            done ^= bool(random.random() < self._config.done_error)
+        return Score(value, done=float(done))
 
     def _falsify(self, request: ScoreRequest, progress: float) -> float:
         match self._config.judge:

@@ -7,6 +7,7 @@ from contextlib import closing
 from embodied_rl.config.schema import TrainConfig
 from embodied_rl.ranks.collective import Ranks
 from embodied_rl.ranks.launch import Stopped, raise_on_signals, stop_on_signals
+from embodied_rl.reward.run_scoring import describe_reward
 from embodied_rl.runs.folder import RunFolder
 from embodied_rl.runs.log import RunLog, open_log
 from embodied_rl.training.final_report import film_before, finish_run, write_report
@@ -82,7 +83,7 @@ def describe_beginning(parts: Parts) -> list[str]:
     notes = [f"Run folder: {parts.folder.path}"]
     if parts.kept != "images":
         notes.append(f"Computed once for all epochs: {parts.kept} of what the network keeps frozen")
-    return notes
+    return [*notes, *describe_reward(parts.config.reward)]
 
 
 def evaluation_is_due(trainer: Trainer) -> bool:

@@ -42,6 +42,7 @@ class CollectorReport:
         memory_total: resident bytes of all its processes.
         scores: counts of its writers, such as that of scores.
         notes: what the user should read, such as that a simulator died.
+        trouble: what was out of order at the end, such as that a scorer cannot be reached; empty where nothing was.
     """
 
     control_steps: int
@@ -54,6 +55,7 @@ class CollectorReport:
     timeline: Timeline
     scores: Mapping[str, float] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    trouble: str = ""
 
     @staticmethod
     def of_rollout(collector: Collector, rollout: Rollout, policy_restarts: int = 0) -> "CollectorReport":
@@ -70,6 +72,7 @@ class CollectorReport:
             timeline=collector.timeline,
             scores=add_counts([writer.figures() for writer in collector.writers]),
             notes=collector.take_notes(),
+            trouble="; ".join(filter(None, (writer.trouble() for writer in collector.writers))),
         )
 
 
@@ -103,6 +106,12 @@ def add_counts(parts: Sequence[Mapping[str, float]]) -> dict[str, float]:
 def list_finished(shares: Sequence[CollectorReport]) -> list[EpisodeRecord]:
     """Return the episodes that ended, in the order of the reports."""
     return [record for share in shares for record in share.finished]
+
+
+def tell_trouble(shares: Sequence[CollectorReport]) -> dict[str, str]:
+    """Return what was out of order in this iteration, each cause once; nothing where nothing was."""
+    causes = dict.fromkeys(share.trouble for share in shares if share.trouble)
+    return {"reward/trouble": "; ".join(causes)} if causes else {}
 
 
 def count_totals(shares: Sequence[CollectorReport], totals: RunTotals) -> dict[str, float]:
@@ -183,23 +192,3 @@ def summarise_evaluation(results: list[EpisodeResult], spec: SimulatorSpec) -> d
         if outcomes:
             figures[f"eval/success/{family}"] = sum(outcomes) / len(outcomes)
     return figures
-
-
-def summarise_scores(counts: Mapping[str, float]) -> dict[str, float]:
-    """Compute the figures of an iteration from the counts of its collectors; return none where nothing was asked.
-
-    `reward/valid` is the share of requests with a valid score in time, `reward/held` that of potentials for which an
-    earlier one was held, `reward/progress` the mean valid score, `reward/down` the share of collectors whose scorer was
-    down at the end.
-    """
-    if not counts.get("collectors"):
-        return {}
-    asked, valid = counts["asked"], counts["valid"]
-    return {
-        "reward/asked": asked,
-        "reward/valid": valid / max(asked, 1.0),
-        "reward/held": counts["held"] / max(counts["settled"], 1.0),
-        "reward/progress": counts["progress"] / max(valid, 1.0),
-        "reward/down": counts["down"] / counts["collectors"],
-        "time/reward_wait": counts["waited"] / counts["collectors"],
-    }

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -18,6 +19,8 @@ from embodied_rl.interfaces.curriculum import EpisodeRecord
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.learning import checkpoint, shards
 from embodied_rl.processes.process import read_resident_bytes
+from embodied_rl.reward.counting import summarise_scores
+from embodied_rl.reward.guard import Guard
 from embodied_rl.rollout.buffer import Rollout
 from embodied_rl.rollout.episode_sampler import Purpose
 from embodied_rl.rollout.staleness import mask_older, summarise_staleness
@@ -49,6 +52,7 @@ class Trainer:
         self.parts, self.config, self.folder, self.ranks = parts, parts.config, parts.folder, parts.ranks
         self.actor, self.algorithm, self._experience = parts.actor, parts.algorithm, parts.experience
         self.kind, self.spec = parts.kind, parts.kind.spec
+        self._guard = Guard(self.config.reward, speaks=self.ranks.rank == 0)
         self._bound = self.config.staleness if self.config.mode == "async" else 0
         self._offered = -1
         self._cores = int(provenance.describe_hardware()["cores"])
@@ -57,7 +61,7 @@ class Trainer:
         self.iteration = 0
         self.begin_phase: Callable[[str], None] = lambda phase: None
 
-    def step(self) -> dict[str, float]:
+    def step(self) -> dict[str, Any]:
         """Run one iteration: collect and learn. Return figures for the log; only times differ between ranks."""
         began = time.perf_counter()
         self._offer()
@@ -84,6 +88,7 @@ class Trainer:
                 turns.aged.append((rollout.version, rollout.valid, masked))
             if self.config.train.time_limit == "terminal":
                 rollout.end_at_time_limit()
+            self._guard.fade(rollout)
             self.begin_phase("learning")
             yield rollout
 
@@ -108,7 +113,7 @@ class Trainer:
         self.ranks.sum_([values])
         return dict(zip(figures, (values / self.ranks.size).tolist(), strict=True))
 
-    def _figures(self, seconds: Mapping[str, float]) -> dict[str, float]:
+    def _figures(self, seconds: Mapping[str, float]) -> dict[str, Any]:
         experience = self._experience
         own = isinstance(experience, OwnExperience)
         own_part = (experience.timeline, experience.shares(), read_resident_bytes(os.getpid()))
@@ -122,13 +127,14 @@ class Trainer:
         inline, finished = self.config.plan.allocation == "colocated", figures.list_finished(shares)
         drawn_by = experience.figures()  # of this rollout; what the curriculum learns from it counts for the next
         experience.tell(finished)
-        return {
+        found = {
             **figures.count_totals(shares, self.totals),
             **figures.measure_times(shares, ranks, resident, seconds, self.totals, cores=self._cores, inline=inline),
             **drawn_by,
             **figures.summarise_outcomes(finished, self.spec),
-            **figures.summarise_scores(figures.add_counts([share.scores for share in shares])),
+            **summarise_scores(figures.add_counts([share.scores for share in shares])),
         }
+        return found | self._guard.note(found) | figures.tell_trouble(shares)
 
     def evaluate(self, episodes: int, purpose: Purpose) -> list[EpisodeResult]:
         """Evaluate the deployed policy on enumerated episodes, divided among ranks; return all results on every rank.
@@ -160,6 +166,7 @@ class Trainer:
         self.begin_phase("saving")
         state = {f"collector/{name}": torch.as_tensor(value) for name, value in self._experience.state().items()}
         state |= {f"algorithm/{name}": value for name, value in self.algorithm.state().items()}
+        state |= {f"guard/{name}": value for name, value in self._guard.state().items()}
         gathered = self.ranks.gather(state)
         spread = shards.write_shards(self.folder.checkpoints, self.parts.sharding, self.ranks)
         if self.ranks.rank == 0:
@@ -197,6 +204,7 @@ class Trainer:
         load_actor(self.folder.checkpoints / f"{self.iteration:08d}" / build.POLICY, self.actor)
         mine = _part(tensors, f"rank/{self.ranks.rank}/")
         self.algorithm.load(_part(mine, "algorithm/"))
+        self._guard.load(_part(mine, "guard/"))
         shards.read_shards(self.folder.checkpoints / f"{self.iteration:08d}", self.parts.sharding)
         self.actor.version = metadata["version"]
         self._experience.load({name: value.numpy() for name, value in _part(mine, "collector/").items()})

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.policy import Context, FlowBackbone, PolicyInput, PolicySpec
+from embodied_rl.interfaces.scene import Scene
 from embodied_rl_policies.layers import ExpertLayer, LastPrefixLayer, PrefixLayer, modulate
 
 PIXELS_PER_CELL = 4
@@ -256,6 +257,14 @@ class Pocket(FlowBackbone):
         """Predict float32 [n, G], the entries of `spec.auxiliary_names`, from the keypoints."""
         assert self.spec.auxiliary_names, "this network was built without a localisation head"
         return self.localise(features["keypoints"].flatten(1))
+
+    def describe_scene(self, inputs: PolicyInput) -> Scene:
+        """Describe observations by keypoints and predicted positions, patches, and the mean word embedding."""
+        features = self.perceive(inputs)
+        places = features["keypoints"].flatten(1)
+        if self.spec.auxiliary_names:
+            places = torch.cat([places, self.localise(places)], dim=1)
+        return Scene(places, features["patches"].flatten(1, 2), self._instruction(inputs.tokens))
 
     def _instruction(self, tokens: Tensor) -> Tensor:
         """Compute the mean word embedding [n, W] of tokens int64 [n, l], without padding."""

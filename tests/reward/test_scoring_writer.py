@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from embodied_rl.config.schema import RewardNode
+from embodied_rl.config.schema import ProbesNode, RewardNode
 from embodied_rl.interfaces.algorithm import Discount
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.scorer import Score, ScoreRequest, ScorerError
@@ -24,7 +24,7 @@ from tests.support.collecting import SPEC, KillingActor, N, T, half_skilled, inl
 from tests.support.scoring import ToldScorer, read_code
 
 GAMMA = 0.9
-NODE = RewardNode(name="told", weight=0.5, wait_share=None, deadline=60.0, in_flight=8)
+NODE = RewardNode(name="told", weight=0.5, wait_share=None, deadline=60.0, in_flight=8, probes=ProbesNode(mismatch=0.0))
 
 
 class Coded(FakeSimulator):

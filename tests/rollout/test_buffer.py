@@ -33,9 +33,9 @@ def test_columns_have_the_types_of_the_contract() -> None:
     rollout = Rollout.allocate(ACTOR, 2, 4)
     kinds = {
         torch.int64: ("version", "decision", "steps", "episode", "group", "task"),
-        torch.bool: ("success", "terminated", "truncated", "valid"),
+        torch.bool: ("success", "terminated", "truncated", "valid", "set_aside"),
         torch.uint8: ("source",),
-        torch.float32: ("log_prob", "value", "reward", "shaping", "bonus", "final_value", "last_value"),
+        torch.float32: ("log_prob", "value", "reward", "shaping", "potential", "bonus", "final_value", "last_value"),
     }
     expected = {name: kind for kind, names in kinds.items() for name in names}
     assert {name: x.dtype for name, x in rollout.tensors().items() if not name.startswith("trace/")} == expected

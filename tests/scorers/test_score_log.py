@@ -30,7 +30,7 @@ def answer(folder: Path, episode: int, decision: int) -> Score:
 
 
 async def _first(scorer: ReplayScorer, episode: int, decision: int) -> Score:
-    return (await scorer.score([request(episode=episode, decision=decision)]))[0]
+    return (await scorer.score([request(episode=episode, decision=decision, words="go")]))[0]
 
 
 def test_what_was_written_is_read_to_the_bit(tmp_path: Path) -> None:

@@ -19,7 +19,8 @@ from PIL import Image
 
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.scorer import Score, ScoreRequest, ScorerError
-from embodied_rl.scorers.vlm import LONGEST_ANSWER, VlmConfig, VlmScorer
+from embodied_rl.scorers.http_json import LONGEST_ANSWER
+from embodied_rl.scorers.vlm import VlmConfig, VlmScorer
 from tests.support.collecting import SPEC
 from tests.support.scoring import request
 

@@ -33,6 +33,7 @@ from embodied_rl.config.schema.nodes import (
     LoraNode,
     Plan,
     PolicyNode,
+    ProbesNode,
     RewardNode,
     RunConfig,
     SamplerNode,

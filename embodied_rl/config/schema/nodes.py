@@ -173,13 +173,30 @@ class CurriculumNode:
 
 
 @dataclass(frozen=True)
+class ProbesNode:
+    mismatch: float = at_least(0.0, 0.02, at_most=1.0)
+    """Share of the requests that is asked once more under another task's words, when nothing else is to be asked."""
+
+
+@dataclass(frozen=True)
 class RewardNode:
     kind: ClassVar[str] = "scorers"
     name: str | None = None
     """Scorer that judges progress beside the simulator's reward; `embodied-rl list rewards` shows them. Null: none."""
-    mode: Literal["audit", "late", "sync"] = "late"
+    mode: Literal["audit", "late", "sync", "terminal"] = "late"
     """audit: scores are logged and change nothing. late: they are asked for while simulators run, and what came in time
-    shapes the reward when advantages are computed. sync: wait for them after each decision, to compare."""
+    shapes the reward when advantages are computed. sync: wait for them after each decision, to compare. terminal: the
+    scorer alone says when a task is done, its reward and its end; the simulator's reward counts for nothing."""
+    at_once: bool = False
+    """Wait for scores after each decision in any mode, to compare."""
+    done_threshold: float = at_least(0.0, 0.95, at_most=1.0)
+    """mode=terminal: a task is done where the scorer gives that a higher probability."""
+    done_in_a_row: int = at_least(1, 1)
+    """mode=terminal: only after so many judgements in a row."""
+    guard: bool = True
+    """Modes late and sync: fade the scorer out when its own opinion rises while true success falls; terminal: warn."""
+    probes: ProbesNode = field(default_factory=ProbesNode)
+    """Questions that test the scorer."""
     weight: float = at_least(0.0, 0.5)
     """The potential is so many times the score; shaping by a potential does not change which policy is optimal."""
     every: int = at_least(1, 1)
@@ -195,6 +212,8 @@ class RewardNode:
     """Seconds in which the scorer must answer a request."""
     in_flight: int = at_least(1, 32)
     """Requests at once, over all processes of the run."""
+    budget: int | None = at_least(1, None)
+    """Requests in the whole run, further attempts not counted; when they are spent, it goes on without the scorer."""
     on_down: Literal["continue", "abort"] = "continue"
     """When the scorer cannot be reached: continue without it, and say so; or end the run."""
     options: dict[str, Any] = take_other_keys()

@@ -1,7 +1,8 @@
 """The layout of an episode, drawn from its seed: objects, fixtures, colours, light and the goal."""
 
 import colorsys
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -128,10 +129,38 @@ def draw_layout(episode: Episode, randomise: bool = True) -> Layout:
         object_colours=tuple(object_colours),
         fixture_colours=tuple(fixture_colours),
         start=start,
-        instruction=_instruction(task, target, goal, object_colours, fixture_colours),
+        instruction=_instruction(task.family, target, goal, object_colours, fixture_colours),
         look=_look(rng, episode.split == "vision", randomise),
         displacement=displacement,
     )
+
+
+def list_goals(layout: Layout) -> list[Layout]:
+    """Return the scene with each of the goals that it allows, its own first.
+
+    Combinations that are reserved for the "semantic" split are left out, so that nothing learns from their words.
+    """
+    present = np.flatnonzero(np.isfinite(layout.fixtures[:, 0])).tolist()
+    goals = [("pick", target, -1) for target in range(len(KINDS))]
+    for fixture in present:
+        if FIXTURES[fixture] == "button":
+            goals.append(("press", fixture - FIXTURES.index("button"), fixture))
+        else:
+            family = "push" if FIXTURES[fixture] == "zone" else "put"
+            goals += [(family, target, fixture) for target in range(len(KINDS))]
+    own = layout.family, layout.target, layout.goal
+    allowed = [own, *(goal for goal in goals if goal != own and not _is_reserved(layout, *goal))]
+    colours = layout.object_colours, layout.fixture_colours
+    return [
+        replace(layout, family=goal[0], target=goal[1], goal=goal[2], instruction=_instruction(*goal, *colours))
+        for goal in allowed
+    ]
+
+
+def _is_reserved(layout: Layout, family: str, target: int, goal: int) -> bool:
+    press = family == "press"
+    colour = layout.fixture_colours[goal] if press else layout.object_colours[target]
+    return is_held_out(family, "button" if press else KINDS[target], colour)
 
 
 def _choose(rng: np.random.Generator, task: Task) -> tuple[int, int, list[int]]:
@@ -202,13 +231,13 @@ def _push_is_clear(points: NDArray[np.float64], target: int, zone: int) -> bool:
     return True
 
 
-def _instruction(task: Task, target: int, goal: int, objects: list[str], fixtures: list[str]) -> str:
-    if task.family == "press":
+def _instruction(family: str, target: int, goal: int, objects: Sequence[str], fixtures: Sequence[str]) -> str:
+    if family == "press":
         return f"press the {fixtures[goal]} button"
     thing = f"the {objects[target]} {KINDS[target]}"
-    if task.family == "push":
+    if family == "push":
         return f"push {thing} to the {fixtures[goal]} zone"
-    if task.family == "pick":
+    if family == "pick":
         return f"pick up {thing}"
     return f"put {thing} {'on' if FIXTURES[goal] == 'plate' else 'in'} the {FIXTURES[goal]}"
 

@@ -5,9 +5,11 @@ from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 
+from embodied_rl.interfaces.goals import GoalWatch
 from embodied_rl.interfaces.sim import Array, Episode, NotFinite, Observation, Source, StepResult
 from embodied_rl_sims.chunks import find_final_pictures, make_empty_result
 from embodied_rl_sims.tabletop import arm, operator
+from embodied_rl_sims.tabletop.all_goals import AllGoals
 from embodied_rl_sims.tabletop.bodies import FIXTURES, OBJECTS, Bodies
 from embodied_rl_sims.tabletop.camera import CameraView, RayCamera
 from embodied_rl_sims.tabletop.goals import Goals
@@ -39,6 +41,7 @@ class Tabletop:
         self._bodies = self._build_bodies()
         self._goals, self._privileged = Goals(num_envs), Privileged(num_envs)
         self._progress = Progress(num_envs) if config.progress else None
+        self._watch: AllGoals | None = None
         model = self._bodies.model
         self._camera = RayCamera(model, _CAMERA, config.image_size, config.image_size)
         self._colours = np.repeat((model.geom_rgba[None, :, :3] * 255).astype(np.float32), num_envs, axis=0)
@@ -84,14 +87,19 @@ class Tabletop:
 
     def snapshot(self) -> dict[str, Array]:
         progress = {} if self._progress is None else {"progress": self._progress.start.copy()}
-        return progress | {
-            "physics": self._bodies.save(),
-            "command": self._command.copy(),
-            "clock": self._clock.copy(),
-            "episode": np.array([_pack(episode) for episode in self._episode]),
-            "rewarded": self._goals.rewarded.copy(),
-            "raised": self._goals.raised.copy(),
-        }
+        watched = {} if self._watch is None else {"goals": self._watch.progress.start.copy()}
+        return (
+            progress
+            | watched
+            | {
+                "physics": self._bodies.save(),
+                "command": self._command.copy(),
+                "clock": self._clock.copy(),
+                "episode": np.array([_pack(episode) for episode in self._episode]),
+                "rewarded": self._goals.rewarded.copy(),
+                "raised": self._goals.raised.copy(),
+            }
+        )
 
     def restore(self, state: dict[str, Array]) -> Observation:
         for row, packed in enumerate(state["episode"]):
@@ -104,6 +112,8 @@ class Tabletop:
         self._goals.raised[:] = state.get("raised", False)  # snapshots of earlier versions lack it
         if self._progress is not None:
             self._progress.restore(state["progress"])
+        if self._watch is not None:
+            self._watch.progress.restore(state["goals"])
         return self._observe()
 
     def close(self) -> None:
@@ -150,6 +160,11 @@ class Tabletop:
             return moves
 
         return actions
+
+    def watch_goals(self) -> GoalWatch:
+        """Watch every goal that a scene allows, from the next reset on; see `embodied_rl.interfaces.goals`."""
+        self._watch = AllGoals(self.num_envs)
+        return self._watch
 
     def bare_loop(self, actions: Array) -> Callable[[], None]:
         """Return a function that runs only the MuJoCo calls of `actions` [chunks, n, H, A], always from this state.
@@ -216,6 +231,8 @@ class Tabletop:
             if layout.family == "press":
                 self._bodies.shift_fixture(row, layout.goal, shift)
                 self._goals.move(row, self._bodies.fixtures(row))
+                if self._watch is not None:
+                    self._watch.move(row, self._bodies.fixtures(row))
             else:
                 self._bodies.shift_object(row, layout.target, shift)
 
@@ -249,12 +266,13 @@ class Tabletop:
     def _observe(self, rows: Array | None = None, drawn: Array | None = None) -> Observation:
         """Observe `rows`, by default all; only rows in `drawn` (bool [n]) get their picture."""
         running = self._running()
-        if rows is None:
-            rows = np.arange(self.num_envs)
+        ended, rows = rows, np.arange(self.num_envs) if rows is None else rows
         shown = rows[running[rows]]
         self._bodies.settle(shown)
         self._bodies.gather()
         truth = Truth.from_bodies(self._bodies, self._goals, self._command)
+        if self._watch is not None:
+            self._watch.measure(self._bodies, ended)
         state = np.where(running[:, None], truth.state(), 0).astype(np.float32)
         privileged = self._privileged.of(truth, self._clock / self.config.horizon)
         privileged = np.where(running[:, None], privileged, 0).astype(np.float32)
@@ -289,6 +307,8 @@ class Tabletop:
         self._episode[row] = episode
         if episode is None:
             self._layout[row] = self._view[row] = None
+            if self._watch is not None:
+                self._watch.park(row)
             return
         layout = draw_layout(episode, self.config.randomise)
         self._layout[row] = layout
@@ -299,6 +319,8 @@ class Tabletop:
         self._privileged.begin(row, layout)
         if self._progress is not None:
             self._progress.begin(row, layout.family)
+        if self._watch is not None:
+            self._watch.begin(row, layout, self._bodies.fixtures(row))
         self._command[row], self._clock[row] = layout.start, 0
         low, high = self.config.inference_delay
         self._delay[row] = np.random.default_rng([episode.seed, _DELAY_STREAM]).integers(low, high + 1)

@@ -1,0 +1,191 @@
+"""Read and write critics: one safetensors file holds the weights, and what builds the network around them.
+
+The file's header holds JSON under the key "embodied_rl_critic". Opening a file executes nothing of it: the policy that
+it names is looked up among those that are installed, and what it says about itself is data.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from embodied_rl.actors.embodiment import Embodiment
+from embodied_rl.assembly.build import choose_backbone_maker
+from embodied_rl.checkpoints.policy_file import PICKLE_STARTS
+from embodied_rl.config import plugins
+from embodied_rl.config.freeze import freeze_config, thaw_config
+from embodied_rl.critic.network import CriticConfig, ProgressCritic
+from embodied_rl.learning.checkpoint import CheckpointError, explain_failed_writes
+from embodied_rl.runs.atomic_write import make_folder, replace_file
+from embodied_rl.runs.untrusted_files import name_file, parse_json
+
+FORMAT = 1
+HEADER = "embodied_rl_critic"
+LARGEST_FILE = 4_000_000_000
+"""Bytes of a critic's file, at most."""
+LARGEST_SPARE = 64_000_000
+"""Bytes of the backbone, at most, that the file does not hold: its action expert, which a critic never uses."""
+
+
+@dataclass(frozen=True)
+class CriticHeader:
+    """The keys of a critic's header.
+
+    Attributes:
+        format: version of this format.
+        policy: name of the backbone's plug-in.
+        config: its configuration, as plain JSON values.
+        auxiliary_names: what its localisation head predicts.
+        embodiment: robot, statistics and words that it was made for.
+        critic: sizes of what was trained.
+        provenance: how it was made, and what it is worth; plain JSON values.
+    """
+
+    format: int
+    policy: str
+    config: dict[str, Any]
+    auxiliary_names: tuple[str, ...]
+    embodiment: dict[str, Any]
+    critic: dict[str, Any]
+    provenance: dict[str, Any] = field(default_factory=dict)
+
+
+def save_critic(critic: ProgressCritic, path: Path, provenance: Mapping[str, Any]) -> None:
+    """Write a critic, without the parts of the backbone that it does not use.
+
+    Args:
+        critic: to be written; its words must not need a tokenizer.
+        path: of the file; its folder is created.
+        provenance: how it was made, as plain JSON values.
+
+    Raises:
+        StorageError: the disk is full or the folder cannot be written; an existing file stays unchanged.
+    """
+    header = CriticHeader(
+        FORMAT,
+        critic.policy,
+        thaw_config(critic.backbone.config),
+        tuple(critic.backbone.spec.auxiliary_names),
+        critic.embodiment.to_dict(),
+        asdict(critic.config),
+        dict(provenance),
+    )
+    tensors = {name: value.detach().float().cpu().contiguous() for name, value in critic.named_weights().items()}
+    make_folder(path.parent, "out")
+    with replace_file(path, "out") as temporary, explain_failed_writes(path):
+        save_file(tensors, temporary, {HEADER: json.dumps(asdict(header), sort_keys=True)})
+
+
+def load_critic(path: Path) -> ProgressCritic:
+    """Open a critic's file.
+
+    Raises:
+        CheckpointError: the file is missing, damaged, a pickle, too large, or not a critic of a known format, or its
+            weights do not fit what it says about itself; the message names the entry.
+        UserError: its policy is not installed.
+    """
+    header, shapes = _read_header(path)
+    with name_file(path):
+        critic = _build(header, shapes, path)
+    own = critic.named_weights()
+    tensors = _read_tensors(path)
+    with torch.no_grad():
+        for name, value in own.items():
+            value.copy_(tensors[name])
+    critic.name, critic.provenance = path.stem, header.provenance
+    return critic.eval()
+
+
+def read_header(path: Path) -> CriticHeader:
+    """Read what a critic's file says about itself.
+
+    Raises:
+        CheckpointError: see `load_critic`.
+    """
+    return _read_header(path)[0]
+
+
+def _read_header(path: Path) -> tuple[CriticHeader, dict[str, tuple[int, ...]]]:
+    if not path.is_file():
+        raise CheckpointError(f"There is no critic {path}. `embodied-rl critic train out={path}` makes one.")
+    if (size := path.stat().st_size) > LARGEST_FILE:
+        raise CheckpointError(f"{path} has {size} bytes; a critic has at most {LARGEST_FILE}.")
+    try:
+        with safe_open(path, "pt") as opened:
+            text = (opened.metadata() or {}).get(HEADER)
+            shapes = {name: tuple(opened.get_slice(name).get_shape()) for name in opened.keys()}  # noqa: SIM118
+            kinds = {name: opened.get_slice(name).get_dtype() for name in opened.keys()}  # noqa: SIM118
+    except SafetensorError as error:
+        _refuse_pickle(path)
+        raise CheckpointError(f"{path} is damaged, or no safetensors file: {error}.") from error
+    if text is None:
+        raise CheckpointError(
+            f"{path} is a safetensors file, but no critic of this library: it has no {HEADER} header."
+        )
+    if wrong := sorted(name for name, kind in kinds.items() if kind != "F32"):
+        raise CheckpointError(f"{path}: {wrong[0]} is {kinds[wrong[0]]}; a critic's weights are F32.")
+    data = parse_json(text, f"{path}, in its {HEADER} header,", CheckpointError)
+    if not isinstance(data, dict):
+        raise CheckpointError(f"{path} has a damaged {HEADER} header: it is no mapping.")
+    if data.get("format") != FORMAT:
+        raise CheckpointError(f"{path} has format {data.get('format')!r:.40}; this version reads format {FORMAT}.")
+    with name_file(path):
+        return freeze_config(CriticHeader, data, HEADER), shapes
+
+
+def _refuse_pickle(path: Path) -> None:
+    with path.open("rb") as raw:
+        if raw.read(4).startswith(PICKLE_STARTS):
+            raise CheckpointError(
+                f"{path} is a pickle, which can run any code when opened; critics are safetensors files."
+            )
+
+
+def _build(header: CriticHeader, shapes: Mapping[str, tuple[int, ...]], path: Path) -> ProgressCritic:
+    """Build the network of a header, after checking in outline that the file's weights fill it."""
+    cls = plugins.find_plugin("policies", header.policy)
+    options = freeze_config(cls.Config, header.config, f"{HEADER}.config")
+    embodiment = Embodiment.from_dict(header.embodiment)
+    sizes = freeze_config(CriticConfig, header.critic, f"{HEADER}.critic")
+    make = choose_backbone_maker(cls, options)
+
+    def build() -> ProgressCritic:
+        return ProgressCritic(make(embodiment, header.auxiliary_names), embodiment, header.policy, sizes)
+
+    try:
+        with torch.device("meta"):
+            outline = build()
+    except (RuntimeError, ValueError, TypeError, IndexError, OverflowError) as error:
+        raise CheckpointError(f"{path}: its sizes make no network: {' '.join(str(error).split()):.200}") from error
+    own = {name: tuple(value.shape) for name, value in outline.named_weights().items()}
+    _check_shapes(path, own, shapes)
+    held = sum(value.nbytes for value in outline.named_weights().values())
+    spare = sum(value.nbytes for value in (*outline.parameters(), *outline.buffers())) - held
+    if spare > LARGEST_SPARE:
+        raise CheckpointError(f"{path} asks for {spare} bytes of network that it does not hold; it is not opened.")
+    return build()
+
+
+def _check_shapes(path: Path, own: Mapping[str, tuple[int, ...]], stored: Mapping[str, tuple[int, ...]]) -> None:
+    differences = [f"{name} is missing" for name in own.keys() - stored.keys()]
+    differences += [f"{name} has no place in this critic" for name in stored.keys() - own.keys()]
+    both = own.keys() & stored.keys()
+    differences += [f"{name} is {stored[name]}, expected {own[name]}" for name in both if own[name] != stored[name]]
+    if differences:
+        more = f" ({len(differences) - 3} more)" if len(differences) > 3 else ""
+        raise CheckpointError(f"{path} is damaged: {'; '.join(sorted(differences)[:3])}{more}.")
+
+
+def _read_tensors(path: Path) -> dict[str, Tensor]:
+    with safe_open(path, "pt") as opened:
+        tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118
+    for name, value in tensors.items():
+        if not torch.isfinite(value).all():
+            raise CheckpointError(f"{path} is damaged: {name} holds numbers that are none.")
+    return tensors

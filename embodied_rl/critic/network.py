@@ -1,0 +1,234 @@
+"""The embedded critic: a small network that judges from pictures how far a task has come, and whether it is done.
+
+A frozen backbone describes what it sees (`embodied_rl.interfaces.scene`); a multilayer perceptron compares that with
+the episode's first frame, and gives a distribution over 21 values of progress: its spread says how sure the critic is.
+
+Shapes: n frames, S state dimensions, and those of `Scene`: P patches of width W, words of width E, K positions.
+"""
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from embodied_rl.actors.embodiment import Embodiment
+from embodied_rl.config.freeze import at_least
+from embodied_rl.interfaces.errors import UserError
+from embodied_rl.interfaces.policy import FlowBackbone, PolicyInput
+from embodied_rl.interfaces.scene import DescribesScenes, Scene
+from embodied_rl.interfaces.sim import Array, Observation, SimulatorSpec
+
+BINS = 21
+"""Values of progress: 0, 0.05, …, 1."""
+
+
+@dataclass(frozen=True)
+class CriticConfig:
+    """Sizes of what is trained."""
+
+    squeezed: int = at_least(1, 16, at_most=1024)
+    """width to which each patch is reduced."""
+    hidden: int = at_least(1, 256, at_most=8192)
+    """width of both hidden layers."""
+
+
+@dataclass(frozen=True, eq=False)
+class Judgement:
+    """A critic's opinion of n frames.
+
+    Attributes:
+        progress: float32 [n] in 0…1, the mean of `bins`.
+        bins: float32 [n, 21], probabilities of progress 0, 0.05, …, 1.
+        done: float32 [n] in 0…1, probability that the goal holds.
+    """
+
+    progress: Array
+    bins: Array
+    done: Array
+
+
+class ProgressCritic(nn.Module):
+    """Judges frames of episodes.
+
+    Args:
+        backbone: sees; its weights stay as they are.
+        embodiment: the robot that the backbone was made for.
+        policy: name of the backbone's plug-in.
+        config: sizes.
+
+    Attributes:
+        name: to be known by, such as that of its file.
+        provenance: what its file says about its origin.
+
+    Raises:
+        UserError: the backbone cannot describe what it sees.
+    """
+
+    centres: Tensor
+
+    def __init__(
+        self, backbone: FlowBackbone, embodiment: Embodiment, policy: str, config: CriticConfig | None = None
+    ) -> None:
+        super().__init__()
+        if not isinstance(backbone, DescribesScenes):
+            raise UserError(
+                f"A critic cannot stand on the policy '{policy}': it does not describe what it sees. One with "
+                "describe_scene (embodied_rl.interfaces.scene) does, such as pocket."
+            )
+        self.backbone = backbone.requires_grad_(False)
+        self.embodiment, self.policy, self.config = embodiment, policy, config or CriticConfig()
+        self.name, self.provenance = "unsaved", dict[str, Any]()
+        scene = self.see(self._blank())
+        patches, width = scene.patches.shape[1:]
+        size = (
+            3 * scene.places.shape[1] + patches * self.config.squeezed + scene.words.shape[1] + backbone.spec.state_dim
+        )
+        hidden = self.config.hidden
+        self.squeeze = nn.Linear(width, self.config.squeezed)
+        self.head = nn.Sequential(
+            nn.LayerNorm(size),
+            nn.Linear(size, hidden), nn.SiLU(),
+            nn.Linear(hidden, hidden), nn.SiLU(),
+            nn.Linear(hidden, BINS + 1),
+        )  # fmt: skip
+        self.register_buffer("centres", torch.linspace(0, 1, BINS), persistent=False)
+
+    # -- what it stands on --------------------------------------------------------------------------------------------
+
+    @property
+    def cameras(self) -> tuple[str, ...]:
+        """Return the names of the cameras it looks at."""
+        return self.embodiment.cameras
+
+    @property
+    def vocabulary(self) -> tuple[str, ...]:
+        """Return the words it knows; empty where a tokenizer takes any word apart."""
+        return () if self.embodiment.tokenizer else self.embodiment.vocabulary[1:]
+
+    @property
+    def identity(self) -> str:
+        """Return name and digest of the weights that judge, in one line."""
+        digest = hashlib.sha256()
+        for name, tensor in sorted(self.named_weights().items()):
+            digest.update(name.encode())
+            digest.update(tensor.detach().cpu().contiguous().numpy().tobytes())
+        return f"{self.name} {digest.hexdigest()[:12]}"
+
+    def named_weights(self) -> dict[str, Tensor]:
+        """Return all weights that judge: those of the backbone's perception, and the trained ones."""
+        used = {id(parameter) for parameter in cast(DescribesScenes, self.backbone).perception_parameters()}
+        return {
+            name: parameter
+            for name, parameter in self.named_parameters()
+            if not name.startswith("backbone.") or id(parameter) in used
+        }
+
+    def check_fit(self, spec: SimulatorSpec) -> None:
+        """Check that it can judge episodes of a simulator.
+
+        Raises:
+            UserError: it does not know a camera, the state or a word; the message names it.
+        """
+        shown = {camera.name: (camera.height, camera.width) for camera in spec.cameras}
+        for camera in self.cameras:
+            if shown.get(camera) != self.embodiment.image_size:
+                raise UserError(
+                    f"The critic {self.name} looks at camera '{camera}' of {self.embodiment.image_size} pixels; the "
+                    f"simulator has {', '.join(f'{name} {size}' for name, size in shown.items()) or 'none'}."
+                )
+        if spec.state_names != self.embodiment.state_names:
+            raise UserError(
+                f"The critic {self.name} was trained with the state {', '.join(self.embodiment.state_names)}; the "
+                f"simulator's is {', '.join(spec.state_names)}."
+            )
+        if self.vocabulary and (unknown := {word.lower() for word in spec.words} - set(self.vocabulary)):
+            raise UserError(f"The critic {self.name} does not know the simulator's words {', '.join(sorted(unknown))}.")
+
+    # -- judging ------------------------------------------------------------------------------------------------------
+
+    @torch.no_grad()
+    def judge(
+        self, frames: Mapping[str, Array], first: Mapping[str, Array], instructions: Sequence[str], state: Array
+    ) -> Judgement:
+        """Judge n frames of any episodes; rows do not depend on each other, but for rounding.
+
+        Args:
+            frames: camera → uint8 [n, h, w, 3]; cameras that it does not look at are ignored.
+            first: the same of each episode's first frame.
+            instructions: n tasks in words.
+            state: float32 [n, S], proprioception of `frames`, not normalised.
+
+        Raises:
+            UserError: a camera is missing or of another size, the state is of another size, or a word is unknown.
+        """
+        inputs = self.prepare(frames, instructions, state)
+        start = self.see(self.prepare(first, instructions, state)).places
+        bins, done = self.grade(self.see(inputs), start, inputs.state)
+        shares = bins.softmax(dim=1)
+        progress = (shares @ self.centres).clamp(0, 1)
+        return Judgement(progress.numpy(), shares.numpy(), done.sigmoid().numpy())
+
+    def prepare(self, frames: Mapping[str, Array], instructions: Sequence[str], state: Array) -> PolicyInput:
+        """Convert n frames to the backbone's inputs.
+
+        Raises:
+            UserError: see `judge`.
+        """
+        for camera in self.cameras:
+            if camera not in frames:
+                raise UserError(f"The critic {self.name} looks at camera '{camera}'; shown is {', '.join(frames)}.")
+            if frames[camera].shape[1:] != (*self.embodiment.image_size, 3):
+                size = self.embodiment.image_size
+                raise UserError(
+                    f"Camera '{camera}': the critic {self.name} takes pictures of {size} pixels, not "
+                    f"{frames[camera].shape[1:3]}."
+                )
+        if state.shape[1:] != (len(self.embodiment.state_names),):
+            entries = len(self.embodiment.state_names)
+            raise UserError(f"The critic {self.name} takes {entries} state entries, not {state.shape[1:]}.")
+        self.check_words(instructions)
+        shown = Observation(dict(frames), state, tuple(instructions))
+        return self.embodiment.inputs(shown, self.backbone)
+
+    def check_words(self, instructions: Sequence[str]) -> None:
+        """Check that all words are known.
+
+        Raises:
+            UserError: one is not; the message names it, and the known ones.
+        """
+        if not self.vocabulary:
+            return
+        known = set(self.vocabulary)
+        for text in set(instructions):
+            if unknown := [word for word in text.lower().split() if word not in known]:
+                raise UserError(
+                    f"The critic {self.name} does not know the word '{unknown[0]}' of '{text}'; it knows "
+                    f"{', '.join(self.vocabulary)}."
+                )
+
+    def see(self, inputs: PolicyInput) -> Scene:
+        """Describe n frames by the frozen backbone."""
+        return cast(DescribesScenes, self.backbone).describe_scene(inputs)
+
+    def grade(self, scene: Scene, start: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+        """Compute logits of progress [n, 21] and of done [n].
+
+        Args:
+            scene: of n frames.
+            start: float32 [n, K], the positions in the first frame of each episode.
+            state: float32 [n, S], normalised.
+        """
+        squeezed = F.silu(self.squeeze(scene.patches)).flatten(1)
+        moved = scene.places - start
+        out = self.head(torch.cat([scene.places, start, moved, squeezed, scene.words, state], dim=1))
+        return out[:, :BINS], out[:, BINS]
+
+    def _blank(self) -> PolicyInput:
+        spec = cast(DescribesScenes, self.backbone).spec
+        images = {name: torch.zeros(1, *spec.image_size, 3, dtype=torch.uint8) for name in spec.cameras}
+        tokens = torch.zeros(1, spec.token_length, dtype=torch.int64)
+        return PolicyInput(images, torch.zeros(1, spec.state_dim), tokens)

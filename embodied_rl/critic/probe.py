@@ -1,0 +1,308 @@
+"""Find out what a server of a vision-language model can do, and which settings it should be asked with.
+
+Everything is asked through the scorer of training runs, whose requests and answers are watched on their way. Each
+failure is one line with its remedy.
+"""
+
+import asyncio
+import json
+import math
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import count
+from typing import Any
+
+import httpx2
+import numpy as np
+
+from embodied_rl.interfaces.errors import UserError
+from embodied_rl.interfaces.scorer import Score, ScoreRequest, ScorerError
+from embodied_rl.interfaces.sim import SimulatorSpec
+from embodied_rl.scorers.labels import read_log_probabilities
+from embodied_rl.scorers.prompt import FOLDER, load_prompt
+from embodied_rl.scorers.vlm import LONGEST_ANSWER, VlmConfig, VlmScorer
+
+ALONE = 5
+"""Requests, one after the other, that tell the latency."""
+RISE = 1.1
+"""A higher concurrency is worth it where it answers so many times as much."""
+TIMEOUT_SHARE = 4
+"""The timeout is so many times the slowest answer: servers are slower when others use them, too."""
+_WORDS = "pick up the red cube"
+
+Tell = Callable[[str, str], None]
+"""Takes what was looked at, and what was found."""
+
+
+@dataclass(frozen=True)
+class Load:
+    """What happened with so many requests at once.
+
+    Attributes:
+        at_once: how many.
+        rate: answers a second.
+        slowest: seconds of the slowest answer.
+        failure: what went wrong; empty if nothing did.
+    """
+
+    at_once: int
+    rate: float
+    slowest: float
+    failure: str = ""
+
+
+@dataclass(frozen=True)
+class ProbeLimits:
+    """Limits of a probe: seconds of one answer, seconds that each concurrency is tried, and the highest of these."""
+
+    timeout: float
+    seconds: float
+    most: int
+
+
+class Watch(httpx2.AsyncBaseTransport):
+    """Passes requests on and keeps the last answers, as far as they are JSON objects.
+
+    Args:
+        transport: of the network; None takes the usual one.
+
+    Attributes:
+        answers: end of the path → the last answer.
+        told: how many log-probabilities the last answer told; None where it told none.
+    """
+
+    def __init__(self, transport: httpx2.AsyncBaseTransport | None = None) -> None:
+        limits = httpx2.Limits(max_connections=None, max_keepalive_connections=64)
+        self._client = httpx2.AsyncClient(transport=transport, limits=limits)
+        self.answers: dict[str, dict[str, Any]] = {}
+
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        """Send a request, and read its answer."""
+        answer = await self._client.send(request, stream=True)
+        text = b""
+        async for chunk in answer.aiter_bytes():
+            text += chunk
+            if len(text) > LONGEST_ANSWER:
+                break  # the scorer refuses so long an answer itself
+        await answer.aclose()
+        if answer.status_code == 200:
+            self.answers[request.url.path.rpartition("/")[2]] = _read_object(text)
+        kept = {name: value for name, value in answer.headers.items() if name.casefold() == "retry-after"}
+        return httpx2.Response(answer.status_code, headers=kept, content=text, request=request)
+
+    async def aclose(self) -> None:
+        """Close all connections."""
+        await self._client.aclose()
+
+    @property
+    def models(self) -> list[str]:
+        """Return the names of the server's models, as far as it told them."""
+        listed = self.answers.get("models", {}).get("data")
+        entries = listed if isinstance(listed, list) else []
+        return [str(entry["id"])[:100] for entry in entries if isinstance(entry, dict) and "id" in entry]
+
+    @property
+    def tokens(self) -> list[tuple[str, float]] | None:
+        """Return the tokens and log-probabilities of the last answer; None where it told none."""
+        try:
+            told = self.answers["completions"]["choices"][0]["logprobs"]["content"][0]["top_logprobs"]
+            return read_log_probabilities(told)
+        except (KeyError, IndexError, TypeError, ValueError):
+            return None
+
+
+def _read_object(text: bytes) -> dict[str, Any]:
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+async def probe_server(
+    config: VlmConfig,
+    spec: SimulatorSpec,
+    limits: ProbeLimits,
+    tell: Tell,
+    transport: httpx2.AsyncBaseTransport | None = None,
+) -> list[str]:
+    """Ask a server what it can do, and return the settings to type, such as `reward.in_flight=8`.
+
+    Args:
+        config: of the scorer.
+        spec: of a simulator, whose cameras the pictures stand for.
+        limits: of the probe.
+        tell: gets each finding as soon as it is known.
+        transport: instead of the network, for tests.
+
+    Raises:
+        UserError: it cannot be used; the message says why and what to do.
+    """
+    watch = Watch(transport)
+    pictures = _draw_pictures(spec)
+    try:
+        model = await _check(config, spec, watch, limits, tell)
+        config = replace(config, model=config.model or model)
+        await _compare_prompts(config, spec, watch, limits, tell, pictures)
+        scorer = VlmScorer(config, spec, watch)
+        await scorer.open()
+        alone = [await _time(scorer, next(pictures), limits) for _ in range(ALONE)]
+        tell("latency", f"{np.median(alone):.3f} s alone, {max(alone):.3f} s at most")
+        loads = await _raise_load(scorer, pictures, limits, tell)
+    except ScorerError as error:
+        raise UserError(explain_failure(config, error)) from None
+    finally:
+        await watch.aclose()
+    useful = choose_load(loads)
+    tell("useful", f"{useful.at_once} at once, {useful.rate:.1f} answers a second")
+    timeout = max(1, math.ceil(TIMEOUT_SHARE * max(useful.slowest, *alone)))
+    return [f"reward.in_flight={useful.at_once}", f"reward.timeout={timeout}", f"reward.model={config.model}"]
+
+
+def choose_load(loads: Sequence[Load]) -> Load:
+    """Return the lowest concurrency that is nearly as good as the best, of those at which nothing failed.
+
+    Raises:
+        UserError: something failed even with one request at a time.
+    """
+    whole = [load for load in loads if not load.failure]
+    if not whole:
+        raise UserError(f"the server fails even with one request at a time: {loads[0].failure}.")
+    best = max(load.rate for load in whole)
+    return next(load for load in whole if load.rate * RISE >= best)
+
+
+def explain_failure(config: VlmConfig, error: ScorerError) -> str:
+    """Return one line: what went wrong, and the remedy."""
+    remedies = {
+        "failed": "Does the server run, and does reward.url end with /v1?",
+        "timeout": "Is the server still loading its model? Otherwise give a longer reward.timeout.",
+        "busy": "Others use the server as well: try later, or with a lower reward.in_flight.",
+        "refused": "Does the model take pictures? It must be one for images and text.",
+    }
+    said = str(error).rstrip(".")
+    told = any(word in said for word in ("reward.model", "environment variable", "It has:", "no model"))
+    remedy = remedies.get(error.reason, "") if not told else ""
+    if "environment variable" in said:
+        remedy = f"Set {config.key_variable} to a key that the server knows, or name another reward.key_variable."
+    return f"reward.url={config.url}: {said}. {remedy}".rstrip()
+
+
+# -- what it can do ---------------------------------------------------------------------------------------------------
+
+
+async def _check(config: VlmConfig, spec: SimulatorSpec, watch: Watch, limits: ProbeLimits, tell: Tell) -> str | None:
+    """Check that the server answers about pictures, and tell what it has; return its only model."""
+    scorer = VlmScorer(config, spec, watch)
+    await scorer.open()
+    try:
+        await asyncio.wait_for(scorer.check(), limits.timeout)
+    except TimeoutError:
+        raise ScorerError("timeout", f"no answer within {limits.timeout:g} s") from None
+    except UserError as error:
+        if (models := watch.models) and config.model in (None, *models):
+            tell("models", ", ".join(models))
+        said = str(error).removeprefix(f"reward.url={config.url}: ")
+        raise UserError(explain_failure(config, ScorerError(_guess_reason(said), said))) from None
+    tell("models", ", ".join(watch.models) or "not listed")
+    tell("pictures", "accepted")
+    tokens = watch.tokens
+    told = "none: scores are read from text, which is coarser" if tokens is None else f"{len(tokens)} a token"
+    tell("log-probs", told)
+    return watch.models[0] if len(watch.models) == 1 else None
+
+
+def _guess_reason(said: str) -> Any:
+    if "cannot be reached" in said or "no JSON" in said or "answers 5" in said or "answers 404" in said:
+        return "failed"
+    if "answers 429" in said:
+        return "busy"
+    return "timeout" if "in time" in said else "unreadable" if "cannot read" in said else "refused"
+
+
+async def _compare_prompts(
+    config: VlmConfig, spec: SimulatorSpec, watch: Watch, limits: ProbeLimits, tell: Tell, pictures: "Iterator[Frame]"
+) -> None:
+    """Tell of each built-in prompt what the model makes of it."""
+    for name in sorted(path.stem for path in FOLDER.glob("*.yaml")):
+        own = replace(config, prompt=name, least_mass=0.0)
+        scorer = VlmScorer(own, spec, watch)
+        await scorer.open()
+        score = await _ask(scorer, next(pictures), limits)
+        tell(f"prompt {name}", _describe_prompt(name, score, watch))
+
+
+def _describe_prompt(name: str, score: Score, watch: Watch) -> str:
+    labels, tokens = load_prompt(name).labels, watch.tokens
+    if labels and tokens is not None:
+        mass = sum(math.exp(value) for token, value in tokens if token.strip().casefold() in labels)
+        weak = "" if mass >= VlmConfig.least_mass else f": below reward.least_mass={VlmConfig.least_mass}, not usable"
+        return f"its answers have a probability of {mass:.2f} together{weak}"
+    if not score.valid:
+        return f"not usable: {score.reason}, {score.detail}"
+    return f"answered, {score.value:.2f}"
+
+
+# -- how fast ---------------------------------------------------------------------------------------------------------
+
+Frame = tuple[int, dict[str, Any]]
+"""A number, and camera → uint8 [1, h, w, 3]."""
+
+
+def _draw_pictures(spec: SimulatorSpec) -> Iterator[Frame]:
+    """Yield pictures that all differ, so that no server answers from its memory."""
+    random = np.random.default_rng(0)
+    for number in count():
+        shown = {each.name: (each.height, each.width) for each in spec.cameras}
+        yield number, {name: random.integers(0, 255, (1, *size, 3), np.uint8) for name, size in shown.items()}
+
+
+async def _ask(scorer: VlmScorer, frame: Frame, limits: ProbeLimits) -> Score:
+    number, shown = frame
+    kind = scorer.traits.kinds[0]
+    first = {name: each[0] for name, each in shown.items()}
+    frames = {name: np.repeat(each, 2, axis=0) for name, each in shown.items()} if kind == "pair" else shown
+    asked = ScoreRequest(number, 0, kind, _WORDS, frames, first, np.zeros(0, np.float32))
+    try:
+        return (await asyncio.wait_for(scorer.score([asked]), limits.timeout))[0]
+    except TimeoutError:
+        raise ScorerError("timeout", f"no answer within {limits.timeout:g} s") from None
+
+
+async def _time(scorer: VlmScorer, frame: Frame, limits: ProbeLimits) -> float:
+    began = time.perf_counter()
+    await _ask(scorer, frame, limits)
+    return time.perf_counter() - began
+
+
+async def _raise_load(scorer: VlmScorer, pictures: Iterator[Frame], limits: ProbeLimits, tell: Tell) -> list[Load]:
+    """Double the concurrency until more brings no more, something fails, or the highest is reached."""
+    loads: list[Load] = []
+    at_once = 1
+    while at_once <= limits.most:
+        load = await _measure_load(scorer, at_once, pictures, limits)
+        end = f", then {load.failure}" if load.failure else ""
+        tell(f"{at_once} at once", f"{load.rate:.1f} answers a second, {load.slowest:.3f} s at most{end}")
+        loads.append(load)
+        if load.failure or (len(loads) > 1 and load.rate < RISE * loads[-2].rate):
+            break
+        at_once *= 2
+    return loads
+
+
+async def _measure_load(scorer: VlmScorer, at_once: int, pictures: Iterator[Frame], limits: ProbeLimits) -> Load:
+    began, taken, failures = time.perf_counter(), list[float](), list[str]()
+
+    async def work() -> None:
+        while not failures:
+            try:
+                taken.append(await _time(scorer, next(pictures), limits))
+            except ScorerError as error:
+                failures.append(str(error))
+            if time.perf_counter() - began >= limits.seconds:
+                return
+
+    await asyncio.gather(*(work() for _ in range(at_once)))
+    failure = failures[0] if failures else ""
+    return Load(at_once, len(taken) / (time.perf_counter() - began), max(taken, default=0.0), failure)

@@ -1,0 +1,91 @@
+"""A scorer without a server: the embedded critic judges on a core of its own, in well under a millisecond a picture."""
+
+import asyncio
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from embodied_rl.config.assets import resolve_path
+from embodied_rl.config.freeze import at_least
+from embodied_rl.critic.critic_file import load_critic
+from embodied_rl.critic.network import BINS, Judgement
+from embodied_rl.interfaces.errors import UserError
+from embodied_rl.interfaces.scorer import Score, Scorer, ScoreRequest, ScorerError, ScorerTraits
+from embodied_rl.interfaces.sim import SimulatorSpec
+
+
+@dataclass(frozen=True)
+class EmbeddedConfig:
+    """The settings of `EmbeddedScorer`."""
+
+    file: str = "asset:tabletop_critic.safetensors"
+    """the critic: a file that `embodied-rl critic train` wrote, or asset:<name>."""
+    batch: int = at_least(1, 64)
+    """pictures that are judged together, at most."""
+
+
+class EmbeddedScorer(Scorer):
+    """Answers "absolute" by the network of a critic's file, and says how likely the task is done.
+
+    Args:
+        config: the settings.
+        spec: of the simulator, whose cameras, state and words the critic must know.
+
+    Raises:
+        UserError: there is no such critic, or it does not fit the simulator.
+    """
+
+    Config = EmbeddedConfig
+
+    def __init__(self, config: EmbeddedConfig, spec: SimulatorSpec) -> None:
+        try:
+            self._critic = load_critic(resolve_path(config.file))
+            self._critic.check_fit(spec)
+        except UserError as error:
+            raise UserError(f"reward.file: {error}") from None
+        self.traits = ScorerTraits(
+            ("absolute",), f"critic {self._critic.identity}", batch=config.batch, judges_done=True
+        )
+
+    async def score(self, requests: Sequence[ScoreRequest]) -> Sequence[Score]:
+        """Judge the last frame of each request.
+
+        A request with a word that the critic does not know gets an invalid score.
+
+        Raises:
+            ScorerError: pictures or states do not fit the critic.
+        """
+        problems = [self._find_problem(request) for request in requests]
+        known = [request for request, problem in zip(requests, problems, strict=True) if problem is None]
+        scores = iter(await asyncio.to_thread(self._judge, known) if known else [])
+        return [next(scores) if problem is None else Score.invalid("refused", problem) for problem in problems]
+
+    def _find_problem(self, request: ScoreRequest) -> str | None:
+        try:
+            self._critic.check_words([request.instruction])
+        except UserError as error:
+            return str(error)
+        return None
+
+    def _judge(self, requests: Sequence[ScoreRequest]) -> list[Score]:
+        cameras = self._critic.cameras
+        try:
+            judgement = self._critic.judge(
+                {name: np.stack([request.frames[name][-1] for request in requests]) for name in cameras},
+                {name: np.stack([request.first[name] for request in requests]) for name in cameras},
+                [request.instruction for request in requests],
+                np.stack([request.state for request in requests]),
+            )
+        except (UserError, KeyError, ValueError) as error:
+            raise ScorerError("refused", f"the critic cannot judge this observation: {error}", permanent=True) from None
+        return [_make_score(judgement, row) for row in range(len(requests))]
+
+
+def _make_score(judgement: Judgement, row: int) -> Score:
+    """Return a row's score; the confidence is 1 - H / log n of its distribution over n values of progress."""
+    shares = judgement.bins[row].astype(np.float64)
+    entropy = -float(np.sum(shares * np.log(np.maximum(shares, 1e-12))))
+    confidence = min(max(1 - entropy / math.log(BINS), 0.0), 1.0)
+    return Score(float(judgement.progress[row]), float(judgement.done[row]), confidence)

@@ -1,0 +1,1 @@
+"""What training makes of the scores of a rollout: one mode a file."""

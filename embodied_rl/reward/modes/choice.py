@@ -1,0 +1,18 @@
+"""Which class is which mode."""
+
+from embodied_rl.reward.modes.audit import Audit
+from embodied_rl.reward.modes.base import Mode, ModeOptions
+from embodied_rl.reward.modes.shaping import Shaping
+from embodied_rl.reward.modes.terminal import Terminal
+
+_MODES: dict[str, type[Audit | Shaping | Terminal]] = {
+    "audit": Audit,
+    "late": Shaping,
+    "sync": Shaping,  # differs in when it waits
+    "terminal": Terminal,
+}
+
+
+def make_mode(options: ModeOptions) -> Mode:
+    """Return what `reward.mode` names."""
+    return _MODES[options.reward.mode](options)

@@ -1,0 +1,74 @@
+"""What a chat completion says, as a score. Servers differ: see `tests/scorers/golden_answers.py`."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from embodied_rl.interfaces.scorer import Score
+from embodied_rl.scorers.http_json import shorten
+from embodied_rl.scorers.labels import read_log_probabilities
+from embodied_rl.scorers.reading import Reading
+
+NUMBERED = "token_id:"
+"""Tokens begin so where vLLM was started with --return-tokens-as-token-ids."""
+
+
+def read_answer(
+    answer: Mapping[str, Any], reading: Reading, least_mass: float, wants_probabilities: bool, order: Sequence[int] = ()
+) -> Score:
+    """Return the score of an answer; an invalid one if it does not say what was asked.
+
+    Args:
+        answer: a chat completion.
+        reading: of the prompt.
+        least_mass: probability that all labels must have together.
+        wants_probabilities: whether the server was asked for them; it may have left them out.
+        order: of the frames that a prompt for a trajectory showed; index of the frame at each place.
+    """
+    try:
+        choice = answer["choices"][0]
+        told = choice.get("logprobs") if wants_probabilities else None
+        if told is not None:
+            return _read_probabilities(told, reading, least_mass)
+        text = choice["message"].get("content")
+    except (KeyError, IndexError, TypeError, AttributeError, ValueError, OverflowError) as error:
+        return Score.invalid("unreadable", f"something that is no chat completion ({error})")
+    if reading.needs_probabilities:
+        return Score.invalid("unreadable", "the server tells no probabilities, without which this prompt says nothing")
+    score = _read_text(text, reading, order) if isinstance(text, str) else None
+    return score if score is not None else _describe_failure(choice, text)
+
+
+def _read_probabilities(told: Any, reading: Reading, least_mass: float) -> Score:
+    tokens = read_log_probabilities(told["content"][0]["top_logprobs"])
+    if tokens and tokens[0][0].startswith(NUMBERED):
+        return Score.invalid("unreadable", "numbers of tokens: start vLLM without --return-tokens-as-token-ids")
+    return reading.read_tokens(tokens, least_mass)
+
+
+def _read_text(text: str, reading: Reading, order: Sequence[int]) -> Score | None:
+    if reading.entries is None:
+        value = reading.read_text(text)
+        return None if value is None else Score(value)
+    shown = reading.read_entries(text, len(order))
+    if shown is None:
+        return None
+    values = [math.nan] * len(order)
+    for place, index in enumerate(order):
+        values[index] = shown[place]
+    if math.isnan(values[-1]):
+        return replace(Score.invalid("unreadable", "nothing about the last frame"), values=tuple(values))
+    return Score(values[-1], values=tuple(values))
+
+
+def _describe_failure(choice: Mapping[str, Any], text: Any) -> Score:
+    """Return an invalid score that says what came instead of an answer."""
+    said = repr(shorten(text.encode())) if isinstance(text, str) else "nothing"
+    message = choice["message"]
+    thought = message.get("reasoning_content") or message.get("reasoning")
+    if not text and thought:
+        said = "thoughts, and no answer: turn the model's reasoning off, or use a prompt with more max_tokens"
+    if choice.get("finish_reason") == "length":
+        said += " (it was cut at the prompt's max_tokens)"
+    return Score.invalid("unreadable", said)

@@ -1,0 +1,54 @@
+"""Pictures as data URLs, encoded once."""
+
+import base64
+import io
+from collections import OrderedDict
+from typing import Literal
+
+import numpy as np
+from PIL import Image
+
+from embodied_rl.interfaces.sim import Array
+
+KEPT_PICTURES = 512
+"""Encoded pictures that are kept, since an episode's first one comes with each of its requests."""
+JPEG_QUALITY = 90
+
+Fit = Literal["keep", "stretch"]
+"""keep: the ratio of a picture's sides; stretch: to a square, as some models were trained."""
+
+
+class PictureEncoder:
+    """Encodes pictures as JPEG, or as PNG; equal pictures give equal texts, which servers can keep.
+
+    Args:
+        size: pixels of the longer side.
+        fit: what becomes of the ratio of the sides.
+    """
+
+    def __init__(self, size: int, fit: Fit = "keep") -> None:
+        self._size, self._fit = size, fit
+        self._encoded: OrderedDict[bytes, str] = OrderedDict()
+
+    def encode(self, picture: Array, lossless: bool = False) -> str:
+        """Return a picture, uint8 [h, w, 3], as a data URL; one without loss as it is, in PNG."""
+        key = picture.tobytes() + repr((picture.shape, lossless)).encode()
+        if key not in self._encoded:
+            self._encoded[key] = self._copy(picture) if lossless else self._draw(picture)
+            if len(self._encoded) > KEPT_PICTURES:
+                self._encoded.popitem(last=False)
+        self._encoded.move_to_end(key)
+        return self._encoded[key]
+
+    def _draw(self, picture: Array) -> str:
+        drawn = Image.fromarray(np.ascontiguousarray(picture))
+        factor = self._size / max(drawn.size)
+        sides = [max(1, round(side * factor)) if self._fit == "keep" else self._size for side in drawn.size]
+        with io.BytesIO() as buffer:
+            drawn.resize((sides[0], sides[1]), Image.Resampling.BICUBIC).save(buffer, "JPEG", quality=JPEG_QUALITY)
+            return "data:image/jpeg;base64," + base64.b64encode(buffer.getvalue()).decode()
+
+    def _copy(self, picture: Array) -> str:
+        with io.BytesIO() as buffer:
+            Image.fromarray(np.ascontiguousarray(picture)).save(buffer, "PNG", compress_level=1)
+            return "data:image/png;base64," + base64.b64encode(buffer.getvalue()).decode()

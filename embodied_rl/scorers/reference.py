@@ -1,0 +1,97 @@
+"""A reference trajectory: pictures of how the task is done, which some prompts show a model."""
+
+import zipfile
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from PIL import Image, UnidentifiedImageError
+
+from embodied_rl.interfaces.errors import UserError
+from embodied_rl.interfaces.sim import Array
+
+PICTURES = (".png", ".jpg", ".jpeg")
+MOST_REFERENCES = 64
+"""Frames of a reference, at most."""
+
+
+def load_reference(path: Path, cameras: Sequence[str], count: int) -> dict[str, Array]:
+    """Return frames of a trajectory, evenly spaced, the first and the last included.
+
+    Args:
+        path: an episode's `.npz` file as `embodied-rl collect` writes it; or a folder with a folder of pictures for
+            each camera, or, for one camera, of pictures. Pictures are in the order of their names.
+        cameras: whose frames are needed.
+        count: of frames; fewer where the trajectory has fewer.
+
+    Returns:
+        camera → uint8 [n, h, w, 3], n at most `count`.
+
+    Raises:
+        UserError: there is no such trajectory, it lacks a camera, or has fewer than two frames.
+    """
+    if not 2 <= count <= MOST_REFERENCES:
+        raise UserError(f"reward.references={count} must be within 2 … {MOST_REFERENCES}.")
+    frames = _read_folder(path, cameras, count) if path.is_dir() else _read_npz(path, cameras, count)
+    lengths = {name: len(each) for name, each in frames.items()}
+    if len(set(lengths.values())) > 1 or min(lengths.values()) < 2:
+        raise UserError(f"reward.reference={path}: each camera needs equally many frames, two at least: {lengths}.")
+    return frames
+
+
+def choose_evenly(length: int, count: int) -> list[int]:
+    """Return at most `count` indices within 0 … length - 1, evenly, the first and the last included."""
+    if count < 2 or length < 2:
+        return [length - 1] if length else []
+    return sorted({round(index * (length - 1) / (min(count, length) - 1)) for index in range(min(count, length))})
+
+
+def _read_npz(path: Path, cameras: Sequence[str], count: int) -> dict[str, Array]:
+    if not zipfile.is_zipfile(path):
+        raise UserError(f"reward.reference={path} is no episode's file (.npz), and no folder.")
+    try:
+        with np.load(path, allow_pickle=False) as arrays:
+            known = [name.removeprefix("images/") for name in arrays.files if name.startswith("images/")]
+            if missing := [name for name in cameras if name not in known]:
+                raise UserError(
+                    f"reward.reference={path} has no pictures of the camera '{missing[0]}', but of: {', '.join(known)}."
+                )
+            found = {name: arrays[f"images/{name}"] for name in cameras}
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile, AttributeError) as error:
+        if isinstance(error, UserError):
+            raise
+        raise UserError(f"reward.reference={path} is no episode's file: {error}") from None
+    for name, each in found.items():
+        if each.dtype != np.uint8 or each.ndim != 4 or each.shape[3] != 3:
+            raise UserError(
+                f"reward.reference={path}: images/{name} is {each.dtype} {each.shape}, not uint8 [n, h, w, 3]."
+            )
+    return {name: each[choose_evenly(len(each), count)] for name, each in found.items()}
+
+
+def _read_folder(path: Path, cameras: Sequence[str], count: int) -> dict[str, Array]:
+    folders = {name: path / name for name in cameras}
+    if len(cameras) == 1 and not folders[cameras[0]].is_dir():
+        folders = {cameras[0]: path}
+    for name, folder in folders.items():
+        if not folder.is_dir():
+            raise UserError(f"reward.reference={path} has no folder '{name}' with pictures of that camera.")
+    return {name: _read_pictures(folder, count) for name, folder in folders.items()}
+
+
+def _read_pictures(folder: Path, count: int) -> Array:
+    files = sorted(file for file in folder.iterdir() if file.suffix.lower() in PICTURES)
+    if not files:
+        raise UserError(f"reward.reference: {folder} holds no pictures: {', '.join(PICTURES)}.")
+    frames = [_read_picture(files[index]) for index in choose_evenly(len(files), count)]
+    if len({frame.shape for frame in frames}) > 1:
+        raise UserError(f"reward.reference: the pictures in {folder} differ in size.")
+    return np.stack(frames)
+
+
+def _read_picture(file: Path) -> Array:
+    try:
+        with Image.open(file, formats=("PNG", "JPEG")) as picture:
+            return np.asarray(picture.convert("RGB"))
+    except (OSError, UnidentifiedImageError, Image.DecompressionBombError, SyntaxError, ValueError) as error:
+        raise UserError(f"reward.reference: {file} is no picture: {error}") from None

@@ -1,0 +1,149 @@
+"""The gate: which critics pass, what is said to the others, and who asks for it."""
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from embodied_rl.critic.gate import (
+    CRITERIA,
+    FORMAT,
+    LEAST_COUNT,
+    VERSION,
+    Verdict,
+    check_examined,
+    check_gate,
+    read_examination,
+)
+from embodied_rl.critic.measures import Estimate
+from embodied_rl.interfaces.errors import UserError
+
+GOOD = {
+    "valid": 1.0, "voc": 0.98, "gap_object": 0.89, "gap_task": 0.81, "wrong_object_share": 0.008, "failures": 0.77,
+    "done_recall": 0.73, "done_false": 0.044,
+}  # fmt: skip
+"""A critic on a policy's features, as measured on the tabletop."""
+BLIND = GOOD | {"voc": 0.94, "gap_object": 0.22, "gap_task": 0.52, "wrong_object_share": 0.48, "failures": 0.44}
+"""One that cannot tell the object."""
+
+
+def measured(values: dict[str, float | None], count: int = 200) -> dict[str, Estimate]:
+    return {name: Estimate(value, count=count) for name, value in values.items()}
+
+
+def write(folder: Path, values: dict[str, float | None] = GOOD, **changes: Any) -> Path:  # type: ignore[assignment]
+    measures = {name: asdict(each) for name, each in measured(values).items()}
+    said = {"format": FORMAT, "version": VERSION, "identity": "critic a1b2", "measures": measures, "more": 1}
+    path = folder / "critic.json"
+    path.write_text(json.dumps(said | changes))
+    return path
+
+
+@pytest.mark.parametrize("use", ["shaping", "terminal"])
+def test_a_good_critic_passes(use: Any) -> None:
+    assert check_gate(measured(GOOD), use) == Verdict(True)
+
+
+def test_voc_alone_does_not_pass() -> None:
+    """The critic that cannot tell the object has a VOC of .94, and hears of each of its other faults."""
+    verdict = check_gate(measured(BLIND), "shaping")
+    assert not verdict.passed and [reason.split()[0] for reason in verdict.reasons] == [
+        "gap_object", "wrong_object_share", "failures",
+    ]  # fmt: skip
+    assert "gap_object is 0.22, and must be at least 0.5: it hardly notices which object was meant." in verdict.reasons
+
+
+@pytest.mark.parametrize("criterion", CRITERIA, ids=lambda each: each.measure)
+def test_each_criterion_decides(criterion: Any) -> None:
+    """Just beyond the threshold, unmeasured, or measured too rarely: no. At the threshold: yes."""
+    use, bound = criterion.uses[-1], criterion.least if criterion.least is not None else criterion.most
+    beyond = bound - 0.01 if criterion.least is not None else bound + 0.01
+    good = measured(GOOD)
+    assert check_gate(good | {criterion.measure: Estimate(bound, count=LEAST_COUNT)}, use).passed
+    for bad in (Estimate(beyond, count=200), Estimate(None), Estimate(bound, count=LEAST_COUNT - 1)):
+        verdict = check_gate(good | {criterion.measure: bad}, use)
+        assert not verdict.passed and criterion.measure in verdict.reasons[0]
+    without = {name: each for name, each in good.items() if name != criterion.measure}
+    assert "was not measured" in check_gate(without, use).reasons[0]
+
+
+def test_done_matters_where_it_is_the_reward() -> None:
+    found = measured(GOOD | {"done_false": 0.5})
+    assert check_gate(found, "shaping").passed and not check_gate(found, "terminal").passed
+
+
+def test_reports_are_judged_anew(tmp_path: Path) -> None:
+    """A file cannot say of itself that it passed."""
+    path = write(tmp_path, BLIND, verdicts={"shaping": {"passed": True, "reasons": []}})  # type: ignore[arg-type]
+    assert not read_examination(path).verdicts["shaping"].passed
+    assert read_examination(write(tmp_path)).verdicts["terminal"].passed
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"format": "a report"}, "no report of"),
+        ({"version": 7}, "version 7"),
+        ({"identity": 3}, "identity"),
+        ({"measures": {"voc": {"value": "high"}}}, "measures.voc.value"),
+        ({"measures": {"voc": {"valeu": 1}}}, "valeu"),
+        ({"measures": [1]}, "measures"),
+    ],
+    ids=str,
+)
+def test_foreign_and_damaged_reports(tmp_path: Path, changes: dict[str, Any], said: str) -> None:
+    path = write(tmp_path, **changes)
+    with pytest.raises(UserError, match=said) as problem:
+        read_examination(path)
+    assert str(path) in str(problem.value) and "\n" not in str(problem.value)
+
+
+def test_no_json(tmp_path: Path) -> None:
+    (tmp_path / "critic.json").write_text("[")
+    with pytest.raises(UserError, match="damaged"):
+        read_examination(tmp_path / "critic.json")
+    with pytest.raises(UserError, match="cannot be read"):
+        read_examination(tmp_path / "none.json")
+
+
+def test_nan_in_a_report_does_not_pass(tmp_path: Path) -> None:
+    found = measured(GOOD) | {"voc": Estimate(float("nan"), count=200), "done_false": Estimate(float("nan"), count=200)}
+    assert len(check_gate(found, "terminal").reasons) == 2
+
+
+# -- who asks ---------------------------------------------------------------------------------------------------------
+
+PASSED = {"shaping": Verdict(True), "terminal": Verdict(False, ("done_false is too high.",))}
+
+
+def test_audit_asks_nothing() -> None:
+    assert check_examined("it", True, "audit", None) is None
+
+
+def test_a_learned_critic_must_have_passed() -> None:
+    assert check_examined("it", True, "late", None, PASSED) is None
+    with pytest.raises(UserError, match=r"it did not pass .* done_false is too high.*reward.mode=audit"):
+        check_examined("it", True, "terminal", None, PASSED)
+    with pytest.raises(UserError, match="never examined"):
+        check_examined("it", True, "late", None)
+
+
+def test_another_scorer_is_told_that_nobody_examined_it() -> None:
+    said = check_examined("a model at a server", False, "late", None)
+    assert said is not None and "was not examined" in said and "\n" not in said
+
+
+def test_a_report_of_the_same_scorer_counts(tmp_path: Path) -> None:
+    assert check_examined("critic a1b2", False, "terminal", write(tmp_path)) is None
+    with pytest.raises(UserError, match=r"is of critic a1b2, and the run's scorer is critic c3d4"):
+        check_examined("critic c3d4", False, "late", write(tmp_path))
+    with pytest.raises(UserError, match="did not pass"):
+        check_examined("critic a1b2", False, "late", write(tmp_path, BLIND))  # type: ignore[arg-type]
+
+
+def test_a_report_overrules_the_file(tmp_path: Path) -> None:
+    """The newest word counts: a critic whose file passed and whose report did not is refused."""
+    with pytest.raises(UserError, match="did not pass"):
+        check_examined("critic a1b2", True, "late", write(tmp_path, BLIND), PASSED)  # type: ignore[arg-type]

@@ -1,0 +1,89 @@
+"""Every goal that a scene allows: named once, and judged as the simulator judges an episode that is asked for it."""
+
+import numpy as np
+import pytest
+
+from embodied_rl.interfaces.goals import GoalWatched
+from embodied_rl.interfaces.sim import Episode
+from embodied_rl_sims.tabletop.all_goals import MOST
+from embodied_rl_sims.tabletop.layout import TASKS, draw_layout, is_held_out, list_goals
+
+ROWS = len(TASKS)
+
+
+def episodes(start: int, split: str = "train") -> list[Episode]:
+    return [Episode(start + i, i, 9_000_000 + start + i, split=split, final_picture=True) for i in range(ROWS)]
+
+
+@pytest.mark.parametrize("split", ["train", "execution"])
+@pytest.mark.parametrize("faulty", [False, True])
+def test_the_own_goal_is_judged_as_the_simulator_does(make, faulty: bool, split: str) -> None:
+    simulator = make(ROWS, image_size=1, progress=True, terminate_on_success=False)
+    assert isinstance(simulator, GoalWatched)
+    watch, following = simulator.watch_goals(), iter(episodes(ROWS, split))
+    shown, ends, held = simulator.reset(episodes(0, split)), 0, 0
+    operate = simulator.expert(faulty)
+    for _ in range(70):
+        for row, goals in enumerate(watch.current()):
+            if not goals:
+                assert simulator._episode[row] is None, "a running environment has goals"
+                continue
+            assert goals[0].relation == "own" and [goal.relation for goal in goals].count("own") == 1
+            assert goals[0].instruction == shown.instruction[row]
+            assert np.float32(goals[0].progress) == shown.progress[row]
+        result = simulator.step(operate()[:, None], [next(following, None) for _ in range(ROWS)])
+        assert len(watch.ended()) == len(result.ended)
+        for place, row in enumerate(result.ended):
+            own = watch.ended()[place][0]
+            assert np.float32(own.progress) == result.final_observation.progress[place]
+            assert own.done == result.success[row, 0]
+            ends, held = ends + 1, held + own.done
+        shown = result.observation
+    assert ends >= ROWS and held
+
+
+def test_another_goal_is_judged_as_an_episode_that_is_asked_for_it(make) -> None:
+    """The operator picks an object up; of all goals, only those of that object come to hold."""
+    simulator = make(1, image_size=1)
+    watch = simulator.watch_goals()
+    simulator.reset([Episode(0, 2, 5, final_picture=True)])
+    named = [(goal.instruction, goal.relation) for goal in watch.current()[0]]
+    operate, done = simulator.expert(), []
+    while not done:
+        result = simulator.step(operate()[:, None], [None])
+        if len(result.ended):
+            assert [(goal.instruction, goal.relation) for goal in watch.ended()[0]] == named
+            done = [goal for goal in watch.ended()[0] if goal.done]
+    assert [goal.relation for goal in done] == ["own"]
+    others = [goal for goal in watch.ended()[0] if goal.relation == "object"]
+    assert others and max(goal.progress for goal in others) < 0.9
+
+
+def test_goals_are_as_many_as_fit_and_have_different_words() -> None:
+    for index in range(300):
+        layout = draw_layout(Episode(index, index % ROWS, index))
+        goals = list_goals(layout)
+        words = [goal.instruction for goal in goals]
+        assert words[0] == layout.instruction and len(set(words)) == len(words) <= MOST
+        assert {goal.family for goal in goals} >= {layout.family}
+
+
+def test_words_of_the_semantic_split_are_not_asked_in_training() -> None:
+    asked = [goal for i in range(300) for goal in list_goals(draw_layout(Episode(i, i % ROWS, i)))]
+    for goal in asked:
+        kind = "button" if goal.family == "press" else ("cube", "cube", "cylinder")[goal.target]
+        colour = goal.fixture_colours[goal.goal] if goal.family == "press" else goal.object_colours[goal.target]
+        assert not is_held_out(goal.family, kind, colour)
+
+
+def test_a_snapshot_continues_all_goals(make) -> None:
+    simulator = make(ROWS, image_size=1)
+    watch = simulator.watch_goals()
+    simulator.reset(episodes(0))
+    operate = simulator.expert()
+    for _ in range(6):
+        simulator.step(operate()[:, None], [None] * ROWS)
+    kept, before = simulator.snapshot(), watch.current()
+    simulator.step(operate()[:, None], [None] * ROWS)
+    simulator.restore(kept)
+    assert watch.current() == before
