@@ -106,7 +106,7 @@ def format_bounds(name: str, each: Estimate) -> str:
 
 def format_rest(each: Estimate) -> str:
     """Say what a measure's number of sequences does not."""
-    told = [f"{each.constant} constant, count as 0"] if each.constant else []
+    told = [f"{each.constant} constant: count as 0"] if each.constant else []
     return ", ".join([*told, *([f"{each.left_out} left out"] if each.left_out else [])])
 
 
@@ -119,7 +119,9 @@ def is_share(name: str) -> bool:
 
 def make_table(found: Assessment) -> Table:
     """Make the table on the screen; measures that nothing tells are left out."""
-    table = Table("measure", "value", "95 %", "of", "", box=None, pad_edge=False)
+    table = Table(box=None, pad_edge=False)
+    for heading in ("measure", "value", "95 %", "of", ""):
+        table.add_column(heading, no_wrap=bool(heading))
     for name, each in found.measures.items():
         if each.value is not None:
             row = (format_estimate(name, each), format_bounds(name, each), str(each.count), format_rest(each))

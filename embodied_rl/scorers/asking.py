@@ -98,8 +98,8 @@ def check_lossless(prompts: Sequence[Prompt], resized: bool) -> None:
     """
     if resized and (found := next((prompt for prompt in prompts if prompt.lossless), None)):
         raise UserError(
-            f"reward.picture_size and reward.picture_fit: the prompt {found.name} sends pictures as they are; leave both "
-            "out."
+            f"reward.picture_size, reward.picture_fit: the prompt {found.name} sends pictures as they are. "
+            "Leave both out."
         )
 
 
