@@ -1,4 +1,4 @@
-"""Which model `embodied-rl critic serve` serves: an embedded critic's file, or the folder of a vision-language model."""
+"""Which model `embodied-rl critic serve` serves: a critic's file, or the folder of a vision-language model."""
 
 import os
 from pathlib import Path
