@@ -2,8 +2,9 @@
 
 from embodied_rl.config.assets import resolve_path
 from embodied_rl.config.schema import CriticServeConfig
-from embodied_rl.critic.served_model import check_served, load_served
+from embodied_rl.critic.critic_file import load_critic, read_header
 from embodied_rl.serving.limits import RequestLimits
+from embodied_rl.serving.served_model import check_served, load_served
 from embodied_rl.serving.starting import ServerSettings, check_settings, start_server
 
 
@@ -15,7 +16,8 @@ def run(config: CriticServeConfig) -> None:
     """
     check_start(config)
     path = resolve_path(config.model)
-    start_server(load_served(path, config.name, config.device, config.dtype, config.threads), _make_settings(config))
+    model = load_served(path, load_critic, config.name, config.device, config.dtype, config.threads)
+    start_server(model, _make_settings(config))
 
 
 def check_start(config: CriticServeConfig) -> None:
@@ -25,7 +27,7 @@ def check_start(config: CriticServeConfig) -> None:
         UserError: see `run`.
     """
     check_settings(_make_settings(config))
-    check_served(resolve_path(config.model), config.device)
+    check_served(resolve_path(config.model), config.device, read_header)
 
 
 def _make_settings(config: CriticServeConfig) -> ServerSettings:

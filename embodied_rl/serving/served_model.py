@@ -1,20 +1,25 @@
 """Which model `embodied-rl critic serve` serves: a critic's file, or the folder of a vision-language model."""
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Literal
 
 import torch
 
-from embodied_rl.critic.critic_file import load_critic, read_header
 from embodied_rl.interfaces.errors import UserError
-from embodied_rl.serving.embedded_critic import EmbeddedCritic
+from embodied_rl.serving.embedded_critic import EmbeddedCritic, Judge
 from embodied_rl.serving.model import ChatModel
 from embodied_rl.serving.model_folder import check_folder
 
 
-def check_served(path: Path, device: str) -> None:
+def check_served(path: Path, device: str, read_header: Callable[[Path], object]) -> None:
     """Check a model without loading it.
+
+    Args:
+        path: of a critic's file, or a folder.
+        device: where the model computes.
+        read_header: reads what a critic's file says about itself, or raises `UserError`.
 
     Raises:
         UserError: it is not there, is refused, or cannot compute on that device.
@@ -35,12 +40,18 @@ def check_served(path: Path, device: str) -> None:
 
 
 def load_served(
-    path: Path, name: str | None, device: str, dtype: Literal["float32", "bfloat16", "float16"], threads: int | None
+    path: Path,
+    load_critic: Callable[[Path], Judge],
+    name: str | None,
+    device: str,
+    dtype: Literal["float32", "bfloat16", "float16"],
+    threads: int | None,
 ) -> ChatModel:
     """Load a model, and set how many threads torch computes with in this process.
 
     Args:
         path: of a critic's file, or a folder.
+        load_critic: opens a critic's file.
         name: by which requests call it; None takes that of file or folder.
         device, dtype: of a vision-language model.
         threads: None takes one for a critic, and all cores for a vision-language model.
