@@ -71,7 +71,7 @@ def describe_reward(reward: RewardNode) -> list[str]:
     return [
         *said,
         f"Reward: {judge} alone says when a task is done (mode=terminal). This changes what is optimal: the "
-        "policy learns what the scorer takes for done. The simulator's success is only measured."
+        "policy learns what the scorer takes for done. The simulator's success is only measured.",
     ]
 
 
