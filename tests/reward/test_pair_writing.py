@@ -13,11 +13,21 @@ from embodied_rl.reward.pair_progress import advance
 from embodied_rl.reward.scoring_writer import ScoringWriter
 from embodied_rl.scorers.replay import ReplayConfig, ReplayScorer
 from embodied_rl.scorers.score_log import read_scores
-from tests.reward.test_scoring_writer import GAMMA, NODE, Coded, collect, make_writer, writing  # noqa: F401
+from tests.reward.test_scoring_writer import GAMMA, NODE, Coded, collect, make_writer
 from tests.support.collecting import SPEC, half_skilled, inline, make
 from tests.support.scoring import Answer, ToldScorer
 
 Writing = Callable[..., ScoringWriter]
+
+
+@pytest.fixture
+def writing(tmp_path: Path, request: pytest.FixtureRequest) -> Writing:
+    def made(scorer: Any, **options: Any) -> ScoringWriter:
+        writer = make_writer(tmp_path, scorer, **options)
+        request.addfinalizer(writer.close)
+        return writer
+
+    return made
 
 
 def compare(asked: ScoreRequest) -> Score:
@@ -67,7 +77,7 @@ def test_pairs_are_neighbours_and_shape_by_their_progress(
     writing: Writing,
     parts: int,
     slices: int,
-    order: str,  # noqa: F811
+    order: str,
 ) -> None:
     """Through ends of episodes and of rollouts, some answers lost."""
 
@@ -96,7 +106,7 @@ def test_pairs_are_neighbours_and_shape_by_their_progress(
     check_shaping(rounds, expect_potentials(asked, lost))
 
 
-def test_the_frame_before_is_the_one_that_was_asked_about_before(writing: Writing) -> None:  # noqa: F811
+def test_the_frame_before_is_the_one_that_was_asked_about_before(writing: Writing) -> None:
     """So that changes follow each other without gaps where not every decision is asked about."""
     scorer = make_scorer()
     node = replace(NODE, every=2)
@@ -112,7 +122,7 @@ def test_the_frame_before_is_the_one_that_was_asked_about_before(writing: Writin
     assert all(int(a.frames["top"][1].max()) == int(b.frames["top"][0].max()) for a, b in chained)
 
 
-def test_a_resumed_run_compares_with_what_was_seen_before(writing: Writing) -> None:  # noqa: F811
+def test_a_resumed_run_compares_with_what_was_seen_before(writing: Writing) -> None:
     straight, actor = make(inline(2, kind=Coded), actor=half_skilled(), writers=[writing(make_scorer())])
     collect(straight, actor, 1)
     state = straight.state()
@@ -122,7 +132,7 @@ def test_a_resumed_run_compares_with_what_was_seen_before(writing: Writing) -> N
     assert np.array_equal(collect(resumed, actor, 1)[0]["shaping"], expected) and expected.any()
 
 
-def test_a_log_of_pairs_gives_the_same_shaping_again(writing: Writing, tmp_path: Path) -> None:  # noqa: F811
+def test_a_log_of_pairs_gives_the_same_shaping_again(writing: Writing, tmp_path: Path) -> None:
     writer = writing(make_scorer())
     collector, actor = make(inline(2, kind=Coded), actor=half_skilled(), writers=[writer])
     before = [each["shaping"] for each in collect(collector, actor)]
@@ -134,7 +144,7 @@ def test_a_log_of_pairs_gives_the_same_shaping_again(writing: Writing, tmp_path:
     assert all(np.array_equal(a, b) for a, b in zip(before, after, strict=True)) and before[0].any()
 
 
-def test_a_scorer_of_absolutes_may_want_the_whole_episode(writing: Writing) -> None:  # noqa: F811
+def test_a_scorer_of_absolutes_may_want_the_whole_episode(writing: Writing) -> None:
     scorer = make_scorer(lambda asked: Score(0.5), frames=4, span="episode", kind="absolute")
     collector, actor = make(inline(2, kind=Coded), actor=half_skilled(), writers=[writing(scorer)])
     collect(collector, actor)
