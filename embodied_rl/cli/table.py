@@ -299,7 +299,7 @@ _ALL = (
 
 COMMANDS = {command.name: command for command in _ALL}
 LIST_SUMMARY = (
-    "Show what can be chosen: sims, policies, algos, curricula, rewards, plans, benchmarks, experiments, tasks."
+    "Show the choices: sims, policies, algos, curricula, rewards, prompts, plans, benchmarks, experiments, tasks."
 )
 
 

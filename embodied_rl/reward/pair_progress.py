@@ -1,8 +1,8 @@
 """Progress from judgements of change: how much nearer a task has come since the frame before.
 
-A change h > 0 is a share of what was left, h < 0 of what had been reached: p ← p + (1 - p) h, or p ← p + p h. So progress
-stays within 0…1 whatever a model says, and a potential made of it is one of the episode's history. (The recursion is
-that of Robo-Dopamine, arXiv:2512.23703. Sums of raw changes, as rewards, change what is optimal.)
+A change h > 0 is a share of what was left, h < 0 of what had been reached: p ← p + (1 - p) h, or p ← p + p h. So
+progress stays within 0…1 whatever a model says, and a potential made of it is one of the episode's history. (The
+recursion is that of Robo-Dopamine, arXiv:2512.23703. Sums of raw changes, as rewards, change what is optimal.)
 
 Shapes: T decisions, N environments of a collector.
 """
@@ -25,9 +25,9 @@ def advance(progress: Array, change: Array) -> Array:
 class PairProgress:
     """Turns the changes of consecutive rollouts of the same environments into progress.
 
-    An episode begins at 0. Where the answer about a pair is missing, its change is lost for good: progress stays what it
-    was, and its score stays missing, so that the ledger holds the potential. What was settled at the end of a rollout
-    is where the next one goes on, even if the answer has come in between.
+    An episode begins at 0. Where the answer about a pair is missing, its change is lost for good: progress stays what
+    it was, and its score stays missing, so that the ledger holds the potential. What was settled at the end of a
+    rollout is where the next one goes on, even if the answer has come in between.
 
     Args:
         num_envs: N.

@@ -107,6 +107,19 @@ def list_prompts() -> dict[str, str]:
     return {name: line.removeprefix("# ") for name, line in lines.items()}
 
 
+def find_prompt(name: str, key: str = "prompt") -> Path:
+    """Return the file of a built-in prompt, or the one that `name` is the path of.
+
+    Raises:
+        UserError: there is none.
+    """
+    known = sorted(path.stem for path in FOLDER.glob("*.yaml"))
+    path = FOLDER / f"{name}.yaml" if name in known else Path(name)
+    if not path.is_file():
+        raise UserError(f"reward.{key}: there is no prompt '{name}', and no such file.{suggest_name(name, known)}")
+    return path
+
+
 def load_prompt(name: str, key: str = "prompt") -> Prompt:
     """Return a built-in prompt, or that of a YAML file.
 
@@ -117,10 +130,7 @@ def load_prompt(name: str, key: str = "prompt") -> Prompt:
     Raises:
         UserError: there is none, or the file is not what a prompt is; the message names file and key.
     """
-    known = sorted(path.stem for path in FOLDER.glob("*.yaml"))
-    path = FOLDER / f"{name}.yaml" if name in known else Path(name)
-    if not path.is_file():
-        raise UserError(f"reward.{key}: there is no prompt '{name}', and no such file.{suggest_name(name, known)}")
+    path = find_prompt(name, key)
     try:
         keys = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (yaml.YAMLError, UnicodeDecodeError) as error:
