@@ -8,7 +8,10 @@ from rich.console import Console
 from embodied_rl.config.freeze import to_yaml
 from embodied_rl.config.schema import CriticEvalConfig
 from embodied_rl.critic.assessment import assess_judge
-from embodied_rl.critic.eval_report import (
+from embodied_rl.critic.evaluation import add_mismatches, build_scorer, choose_kind, judge_episodes, make_limits
+from embodied_rl.examination.episode_source import EpisodeSource, find_source
+from embodied_rl.examination.page import write_page
+from embodied_rl.examination.report import (
     FILE,
     PAGE,
     describe_verdicts,
@@ -17,9 +20,6 @@ from embodied_rl.critic.eval_report import (
     make_table,
     write_report,
 )
-from embodied_rl.critic.evaluation import add_mismatches, build_scorer, choose_kind, judge_episodes, make_limits
-from embodied_rl.examination.episode_source import EpisodeSource, find_source
-from embodied_rl.examination.page import write_page
 from embodied_rl.interfaces.scorer import Scorer
 from embodied_rl.reward.run_scoring import check_scorer
 from embodied_rl.runs.atomic_write import make_folder

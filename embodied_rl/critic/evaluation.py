@@ -157,7 +157,8 @@ def judge_episodes(
         UserError: the scorer cannot be evaluated on these, or answered nothing at all.
     """
     kind = choose_kind(scorer.traits)
-    others = others if scorer.traits.reads_instruction else 0
+    if not (scorer.traits.reads_instruction or scorer.traits.needs_progress):  # the truth of each goal is known here
+        others = 0
     asked = [(n, goal) for n, each in enumerate(episodes) for goal in choose_goals(each, others, n)]
     if scorer.traits.needs_progress and not all(goal.true for _, goal in asked):
         raise UserError(f"the scorer ({scorer.traits.identity}) repeats the simulator's truth, and these have none.")

@@ -32,10 +32,13 @@ class CriticScorer(Scorer):
     Args:
         critic: that judges.
         batch: pictures that are judged together, at most.
+
+    Attributes:
+        provenance: what the critic's file says about its origin and worth.
     """
 
     def __init__(self, critic: ProgressCritic, batch: int) -> None:
-        self._critic = critic
+        self._critic, self.provenance = critic, critic.provenance
         self.traits = ScorerTraits(("absolute",), f"critic {critic.identity}", batch=batch, judges_done=True)
 
     async def score(self, requests: Sequence[ScoreRequest]) -> Sequence[Score]:

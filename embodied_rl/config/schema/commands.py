@@ -232,8 +232,8 @@ class PlayConfig:
 @dataclass(frozen=True)
 class BenchConfig(TrainConfig):
     what: str = "sim"
-    """What is measured, the first word after `bench`: a simulator, overlap, pipeline, async, cluster, policy, memory
-    or ablations."""
+    """What is measured, the first word after `bench`: a simulator, overlap, pipeline, async, cluster, policy, memory,
+    critic or ablations."""
     seconds: float = at_least(0.1, 10.0)
     """Length of each measurement."""
     device: str = "cpu"

@@ -23,14 +23,15 @@ from typing import Any
 from rich.table import Table
 
 from embodied_rl.critic.assessment import MEANINGS, Assessment
-from embodied_rl.critic.gate import FORMAT, VERSION, Use, Verdict, check_gate
+from embodied_rl.critic.gate import USES, Use, Verdict, check_gate
 from embodied_rl.critic.judged_episode import JudgedEpisode
 from embodied_rl.critic.measures import Estimate
 from embodied_rl.runs import provenance
 from embodied_rl.runs.atomic_write import write_text
 
 FILE, PAGE = "critic.json", "critic.html"
-USES: tuple[Use, ...] = ("shaping", "terminal")
+FORMAT, VERSION = "embodied-rl critic evaluation", 1
+"""Of `critic.json`."""
 
 
 def describe_episodes(episodes: Sequence[JudgedEpisode]) -> dict[str, Any]:
