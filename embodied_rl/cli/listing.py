@@ -10,6 +10,7 @@ from embodied_rl.config import plugins
 from embodied_rl.config.freeze import suggest_name
 from embodied_rl.config.schema import SimNode
 from embodied_rl.interfaces.errors import UserError
+from embodied_rl.scorers.prompt import find_prompt, list_prompts
 from embodied_rl.simulators.kind import SimulatorKind
 from embodied_rl.simulators.python_environments import find_recipe_file
 
@@ -20,7 +21,7 @@ _KINDS = {
     "curricula": ("curricula", "curriculum"),
     "rewards": ("scorers", "reward"),
 }
-SECTIONS = (*_KINDS, "plans", "benchmarks", "experiments", "tasks")
+SECTIONS = (*_KINDS, "prompts", "plans", "benchmarks", "experiments", "tasks")
 
 
 def list_choices(words: Sequence[str]) -> int:
@@ -42,6 +43,8 @@ def list_choices(words: Sequence[str]) -> int:
         raise UserError(f"unknown list '{section}'.{suggest_name(section, SECTIONS)}")
     if section == "tasks":
         _tasks(more)
+    elif more and section == "prompts":
+        print(find_prompt(more[0]).read_text(encoding="utf-8"), end="")
     elif more and section in _KINDS:
         kind, node = _KINDS[section]
         path = plugins.find_path(kind, _plugin(node, more[0], config_dir))
@@ -71,6 +74,8 @@ def _rows(section: str, config_dir: Path | None) -> list[tuple[str, ...]]:
 
     if section == "experiments":
         return [(item.name, f"embodied-rl {item.command}", item.summary) for item in list_experiments(config_dir)]
+    if section == "prompts":
+        return list(list_prompts().items())
     if section in ("plans", "benchmarks"):
         return [(item.name, item.summary) for item in list_options(section.removesuffix("s"), config_dir)]
     kind, group = _KINDS[section]

@@ -276,6 +276,16 @@ _ALL = (
         check="embodied_rl.commands.sim:plan_installation",
     ),
     Command(
+        "critic serve",
+        "Serve a critic, or a vision-language model, by the protocol of OpenAI's chat completions.",
+        "CriticServeConfig",
+        "embodied_rl.commands.critic_serve:run",
+        ("asset:tabletop_critic.safetensors", "<folder of transformers'> port=8000 batch=8"),
+        words=Words("model", "critic"),
+        check="embodied_rl.commands.critic_serve:check_start",
+        common=("model", "name", "host", "port", "token_variable", "device", "batch", "wait_ms"),
+    ),
+    Command(
         "bench",
         "Measure a simulator, its overlap with inference, the planner's predictions, policies, or ablations.",
         "BenchConfig",
@@ -289,7 +299,7 @@ _ALL = (
 
 COMMANDS = {command.name: command for command in _ALL}
 LIST_SUMMARY = (
-    "Show what can be chosen: sims, policies, algos, curricula, rewards, plans, benchmarks, experiments, tasks."
+    "Show the choices: sims, policies, algos, curricula, rewards, prompts, plans, benchmarks, experiments, tasks."
 )
 
 

@@ -127,7 +127,7 @@ class ScorerTraits:
         batch: most requests of one call.
         cacheable: whether equal pictures and words always get equal answers.
         needs_progress: whether requests must hold the simulator's own judgement.
-        judges_done: whether answers to "absolute" say `Score.done`, too.
+        judges_done: whether answers to "absolute" or "pair" say `Score.done`, too.
         reads_instruction: whether it can judge a picture under any words, so that it can be probed with wrong ones.
         frames: frames that a request shows, at most.
         span: which ones.

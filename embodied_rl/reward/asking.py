@@ -4,16 +4,34 @@ Shapes: T decisions, N environments of the collector, n of one call.
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from torch import Tensor
 
 from embodied_rl.interfaces.policy import NoiseKeys
-from embodied_rl.interfaces.scorer import ScoreKind, ScoreRequest
+from embodied_rl.interfaces.scorer import ScoreKind, ScoreRequest, Span
 from embodied_rl.interfaces.sim import Array, Observation, SimulatorSpec, StepResult
+from embodied_rl.reward.frame_history import FrameHistory
 from embodied_rl.reward.priority import ENDS, FIRST, rank_decision
 from embodied_rl.reward.request_queue import Ticket
 from embodied_rl.reward.service import ScoreService
+from embodied_rl.scorers.cameras import list_scored_cameras
+
+
+@dataclass(frozen=True)
+class Question:
+    """What is asked about an observation.
+
+    Attributes:
+        kind: the question; for "pair" there is none about an episode's first observation.
+        frames: that it shows, at most.
+        span: which ones.
+    """
+
+    kind: ScoreKind
+    frames: int = 1
+    span: Span = "latest"
 
 
 class Asker:
@@ -24,7 +42,7 @@ class Asker:
         spec: of the simulator.
         sizes: T and N.
         every: ask at each so many decisions of an episode.
-        kind: of the questions.
+        question: which one, and of which frames.
 
     Attributes:
         rows, finals: (row, column) → ticket: before a decision; of the final observation of a truncated episode.
@@ -33,11 +51,11 @@ class Asker:
     """
 
     def __init__(
-        self, service: ScoreService, spec: SimulatorSpec, sizes: tuple[int, int], every: int, kind: ScoreKind
+        self, service: ScoreService, spec: SimulatorSpec, sizes: tuple[int, int], every: int, question: Question
     ) -> None:
         self._service, self._spec, self._decisions, self._every = service, spec, sizes[0], every
-        self._kind: ScoreKind = kind
-        self._cameras = list_scored_cameras(spec)
+        self._kind, self._cameras = question.kind, list_scored_cameras(spec)
+        self._history = FrameHistory(spec, self._cameras, sizes[1], question.frames, question.span)
         self._first: list[dict[str, Array]] = [{} for _ in range(sizes[1])]
         self._progress = np.zeros((sizes[1], 2), np.int64)
         """Index and next decision of each running episode."""
@@ -69,16 +87,26 @@ class Asker:
         for place, column in enumerate(listed):
             if numbers[place] == 0 or not self._first[column]:
                 self._first[column] = {name: observation.images[name][place].copy() for name in self._cameras}
+                self._history.begin(column)
         due = [place for place, column in enumerate(listed) if self._is_due(rows[place], column, numbers[place])]
-        ranks = [FIRST if numbers[i] == 0 else rank_decision(rows[i], self._decisions) for i in due]
-        tickets = self._ask(observation, due, [listed[i] for i in due], ranks)
-        self.rows |= {(rows[i], listed[i]): ticket for i, ticket in zip(due, tickets, strict=True)}
+        asked = [place for place in due if self._can_ask(listed[place])]
+        ranks = [FIRST if numbers[i] == 0 else rank_decision(rows[i], self._decisions) for i in asked]
+        tickets = self._ask(observation, asked, [listed[i] for i in asked], ranks)
+        self.rows |= {(rows[i], listed[i]): ticket for i, ticket in zip(asked, tickets, strict=True)}
+        self._remember(observation, due, [listed[i] for i in due])
         return tickets
 
     def _is_due(self, row: int, column: int, number: int) -> bool:
         if row == 0 and number and self._asked[column]:
             return False
         return number % self._every == 0
+
+    def _can_ask(self, column: int) -> bool:
+        return self._kind != "pair" or self._history.has_earlier(column)
+
+    def _remember(self, observation: Observation, places: Sequence[int], columns: Sequence[int]) -> None:
+        for place, column in zip(places, columns, strict=True):
+            self._history.add(column, {name: observation.images[name][place] for name in self._cameras})
 
     def ask_finals(self, row: int, columns: Tensor, result: StepResult, rows: Array) -> None:
         """Ask about the final observations of episodes that were truncated; a termination needs no question."""
@@ -88,6 +116,7 @@ class Asker:
         if not places or result.final_observation is None:
             return
         at = {int(simulated): column for simulated, column in zip(rows, listed, strict=True)}
+        places = [place for place in places if self._can_ask(at[int(result.ended[place])])]
         ended = [at[int(result.ended[place])] for place in places]
         tickets = self._ask(result.final_observation, places, ended, [ENDS] * len(places))
         self.finals |= {(row, column): ticket for column, ticket in zip(ended, tickets, strict=True)}
@@ -100,10 +129,11 @@ class Asker:
         """Ask about the observations that the next rollout begins with, where an episode goes on."""
         listed, numbers = columns.tolist(), keys.decision.tolist()
         self._progress[listed] = np.stack([keys.episode, keys.decision], axis=1)
-        places = [place for place, number in enumerate(numbers) if number > 0]
+        places = [place for place, number in enumerate(numbers) if number > 0 and self._can_ask(listed[place])]
         asked = [listed[place] for place in places]
         tickets = self._ask(observation, places, asked, [ENDS] * len(places))
         self.lasts |= dict(zip(asked, tickets, strict=True))
+        self._remember(observation, places, asked)
 
     def lose(self, columns: Tensor) -> None:
         """Wait no longer for scores of episodes that were lost."""
@@ -112,6 +142,7 @@ class Asker:
             self.lost += [kept.pop(key) for key in list(kept) if key[1] in lost and key[0] >= 0]
         for column in lost:
             self._asked[column] = False
+            self._history.begin(column)
 
     def _ask(
         self, observation: Observation, places: Sequence[int], columns: Sequence[int], priorities: Sequence[int]
@@ -129,7 +160,7 @@ class Asker:
                 decision=int(self._progress[column, 1]),
                 kind=self._kind,
                 instruction=observation.instruction[place],
-                frames={name: pictures[i : i + 1] for name, pictures in frames.items()},
+                frames=self._history.show(column, {name: pictures[i] for name, pictures in frames.items()}),
                 first=self._first[column],
                 state=states[i],
                 progress=told[i],
@@ -144,19 +175,14 @@ class Asker:
             f"first/{name}": np.stack([_frame(kept, name, self._spec) for kept in self._first])
             for name in self._cameras
         }
-        return first | {"asked": self._asked.copy()}
+        return first | {"asked": self._asked.copy()} | self._history.state()
 
     def load(self, state: Mapping[str, Array]) -> None:
         """Restore a `state`."""
         self._asked[:] = state["asked"]
+        self._history.load(state)
         for column in range(len(self._first)):
             self._first[column] = {name: state[f"first/{name}"][column].copy() for name in self._cameras}
-
-
-def list_scored_cameras(spec: SimulatorSpec) -> list[str]:
-    """Return the cameras whose pictures scorers see: those with the role "score", or else the policy's."""
-    by_role = {role: [camera.name for camera in spec.cameras if camera.role == role] for role in ("score", "policy")}
-    return by_role["score"] or by_role["policy"]
 
 
 def _frame(kept: Mapping[str, Array], name: str, spec: SimulatorSpec) -> Array:

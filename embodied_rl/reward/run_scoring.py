@@ -37,9 +37,9 @@ def check_reward(config: TrainConfig, spec: SimulatorSpec, needs: Needs) -> None
     scorer = kind(options, spec)
     if reward.mode == "terminal":
         check_terminal(config, scorer.traits)
-    elif "absolute" not in scorer.traits.kinds:
+    elif not {"absolute", "pair"} & set(scorer.traits.kinds):
         known = ", ".join(scorer.traits.kinds)
-        raise UserError(f"reward.name={reward.name} does not judge single observations, but only: {known}.")
+        raise UserError(f"reward.name={reward.name} judges neither observations nor pairs of them, but only: {known}.")
     asyncio.run(check_scorer(scorer, reward.timeout))
 
 

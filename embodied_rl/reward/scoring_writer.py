@@ -15,10 +15,11 @@ from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.policy import Decision, NoiseKeys
 from embodied_rl.interfaces.scorer import ScoreKind, ScorerTraits
 from embodied_rl.interfaces.sim import Array, Episode, Observation, SimulatorSpec, StepResult
-from embodied_rl.reward.asking import Asker
+from embodied_rl.reward.asking import Asker, Question
 from embodied_rl.reward.counting import count_tickets
 from embodied_rl.reward.modes.base import ModeOptions
 from embodied_rl.reward.modes.choice import make_mode
+from embodied_rl.reward.pair_progress import PairProgress
 from embodied_rl.reward.probes import MismatchProbes
 from embodied_rl.reward.request_queue import Ticket
 from embodied_rl.reward.score_table import RolloutScores, is_usable, tabulate_scores
@@ -80,8 +81,9 @@ class ScoringWriter(Writer):
         make, config = options.scorer
         traits = make(config, spec).traits
         self._service = ScoreService(lambda: make(config, spec), self._share_limits(num_envs))
-        kind = choose_kind(reward, traits)
-        self._asker = Asker(self._service, spec, (options.decisions, num_envs), reward.every, kind)
+        question = choose_question(reward, traits)
+        self._asker = Asker(self._service, spec, (options.decisions, num_envs), reward.every, question)
+        self._pairs = PairProgress(num_envs) if question.kind == "pair" else None
         self._probes = MismatchProbes(self._service, reward.probes.mismatch, traits)
         self._log = ScoreLog(Path(options.folder, FOLDER, f"{self._number}.jsonl"), traits.identity)
         self._began: float | None = None
@@ -151,11 +153,12 @@ class ScoringWriter(Writer):
 
     def _tabulate(self, rollout: Rollout) -> RolloutScores:
         size, least = (rollout.decisions, rollout.num_envs), self._reward.confidence
-        return RolloutScores(
+        scores = RolloutScores(
             rows=tabulate_scores(self._asker.rows, size, least),
             finals=tabulate_scores(self._asker.finals, size, least),
             lasts=tabulate_scores(self._asker.lasts, size[1:], least),
         )
+        return scores if self._pairs is None else self._pairs.join(scores, rollout.decision.cpu().numpy())
 
     def _patience(self, collecting: float) -> float:
         """Return the seconds to wait at the end of a rollout that took `collecting` seconds."""
@@ -198,13 +201,16 @@ class ScoringWriter(Writer):
     def state(self) -> dict[str, Array]:
         """Return what the mode remembers at the boundary, the first frames of running episodes, and what was spent."""
         spent = {} if self._service is None or self._reward.budget is None else {"spent": self._service.spent}
-        return self._mode.state() | self._asker.state() | {name: np.array(value) for name, value in spent.items()}
+        pairs = {} if self._pairs is None else self._pairs.state()
+        return self._mode.state() | self._asker.state() | pairs | {k: np.array(v) for k, v in spent.items()}
 
     def load(self, state: Mapping[str, Array]) -> None:
         """Restore a state, so that a resumed run goes on with what was settled before."""
         assert self._service is not None
         self._mode.load(state)
         self._asker.load(state)
+        if self._pairs is not None:
+            self._pairs.load(state)
         if "spent" in state:
             self._service.spent = int(state["spent"])
 
@@ -215,9 +221,15 @@ class ScoringWriter(Writer):
             self._log.close()
 
 
-def choose_kind(reward: RewardNode, traits: ScorerTraits) -> ScoreKind:
-    """Return the question of a mode: how far the task is, unless only whether it is done matters and can be asked."""
-    return "done" if reward.mode == "terminal" and not traits.judges_done else "absolute"
+def choose_question(reward: RewardNode, traits: ScorerTraits) -> Question:
+    """Return the question of a mode: how far the task is, unless only whether it is done matters and can be asked.
+
+    A scorer that cannot say how far it is says how much nearer it came.
+    """
+    kind: ScoreKind = "absolute" if "absolute" in traits.kinds else "pair"
+    if reward.mode == "terminal" and not traits.judges_done:
+        kind = "done"
+    return Question(kind, max(traits.frames, 2) if kind == "pair" else traits.frames, traits.span)
 
 
 def share_budget(budget: int, collectors: int, number: int) -> int:

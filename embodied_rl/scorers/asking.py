@@ -9,6 +9,7 @@ from embodied_rl.config.freeze import suggest_name
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.scorer import ScoreRequest
 from embodied_rl.interfaces.sim import SimulatorSpec
+from embodied_rl.scorers.cameras import list_scored_cameras
 from embodied_rl.scorers.chat_message import MessageWriter
 from embodied_rl.scorers.pictures import PictureEncoder
 from embodied_rl.scorers.prompt import Prompt, load_prompt
@@ -89,14 +90,24 @@ def choose_views(prompt: Prompt, views: Sequence[str], spec: SimulatorSpec) -> l
     return chosen
 
 
-def list_scored_cameras(spec: SimulatorSpec) -> list[str]:
-    """Return the cameras whose pictures scorers see: those with the role "score", or else the policy's."""
-    by_role = {role: [camera.name for camera in spec.cameras if camera.role == role] for role in ("score", "policy")}
-    return by_role["score"] or by_role["policy"]
+def check_lossless(prompts: Sequence[Prompt], resized: bool) -> None:
+    """Check that pictures are not asked to be another size where a prompt sends them as they are.
+
+    Raises:
+        UserError: they are.
+    """
+    if resized and (found := next((prompt for prompt in prompts if prompt.lossless), None)):
+        raise UserError(
+            f"reward.picture_size, reward.picture_fit: the prompt {found.name} sends pictures as they are. "
+            "Leave both out."
+        )
 
 
 def make_grey_request(prompt: Prompt, spec: SimulatorSpec) -> ScoreRequest:
-    """Return a request that shows nothing, to see whether a server answers."""
-    frames = {name: np.full((max(2, prompt.frames), 32, 32, 3), GREY, np.uint8) for name in list_scored_cameras(spec)}
+    """Return a request that shows nothing, with a word that the simulator knows, to see whether a server answers."""
+    scored, count = list_scored_cameras(spec), max(2, prompt.frames)
+    sizes = {each.name: (each.height, each.width) for each in spec.cameras}
+    frames = {name: np.full((count, *sizes[name], 3), GREY, np.uint8) for name in scored}
     first = {name: each[0] for name, each in frames.items()}
-    return ScoreRequest(0, 0, prompt.kind, "nothing", frames, first, np.zeros(0, np.float32))
+    words = spec.words[-1] if spec.words else "nothing"
+    return ScoreRequest(0, 0, prompt.kind, words, frames, first, np.zeros(len(spec.state_names), np.float32))

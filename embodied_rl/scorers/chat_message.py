@@ -28,7 +28,12 @@ class MessageWriter:
 
     def write(self, request: ScoreRequest) -> list[dict[str, Any]]:
         """Return the messages that ask about a request. What repeats comes first, so that a server can keep it."""
-        words = {"instruction": request.instruction, "count": _count_frames(request)}
+        words = {
+            "instruction": request.instruction,
+            "count": _count_frames(request),
+            "state": " ".join(f"{number:.9g}" for number in request.state),  # nine digits are exact for float32
+            "cameras": ", ".join(self._views or sorted(request.frames)),
+        }
         parts: list[dict[str, Any]] = []
         for part in self._prompt.parts:
             if isinstance(part, PromptText):
@@ -49,7 +54,10 @@ class MessageWriter:
             if part.before:
                 yield _say(fill(part.before, {**words, **more}))
             for view in views if part.view is None else [views[part.view]]:
-                yield {"type": "image_url", "image_url": {"url": self._encoder.encode(frames[view][index])}}
+                yield {
+                    "type": "image_url",
+                    "image_url": {"url": self._encoder.encode(frames[view][index], self._prompt.lossless)},
+                }
             if part.after:
                 yield _say(fill(part.after, {**words, **more}))
 

@@ -19,7 +19,7 @@ Fit = Literal["keep", "stretch"]
 
 
 class PictureEncoder:
-    """Encodes pictures as JPEG; equal pictures give equal texts, which servers can keep.
+    """Encodes pictures as JPEG, or as PNG; equal pictures give equal texts, which servers can keep.
 
     Args:
         size: pixels of the longer side.
@@ -30,11 +30,11 @@ class PictureEncoder:
         self._size, self._fit = size, fit
         self._encoded: OrderedDict[bytes, str] = OrderedDict()
 
-    def encode(self, picture: Array) -> str:
-        """Return a picture, uint8 [h, w, 3], as a data URL."""
-        key = picture.tobytes() + repr(picture.shape).encode()
+    def encode(self, picture: Array, lossless: bool = False) -> str:
+        """Return a picture, uint8 [h, w, 3], as a data URL; one without loss as it is, in PNG."""
+        key = picture.tobytes() + repr((picture.shape, lossless)).encode()
         if key not in self._encoded:
-            self._encoded[key] = self._draw(picture)
+            self._encoded[key] = self._copy(picture) if lossless else self._draw(picture)
             if len(self._encoded) > KEPT_PICTURES:
                 self._encoded.popitem(last=False)
         self._encoded.move_to_end(key)
@@ -47,3 +47,8 @@ class PictureEncoder:
         with io.BytesIO() as buffer:
             drawn.resize((sides[0], sides[1]), Image.Resampling.BICUBIC).save(buffer, "JPEG", quality=JPEG_QUALITY)
             return "data:image/jpeg;base64," + base64.b64encode(buffer.getvalue()).decode()
+
+    def _copy(self, picture: Array) -> str:
+        with io.BytesIO() as buffer:
+            Image.fromarray(np.ascontiguousarray(picture)).save(buffer, "PNG", compress_level=1)
+            return "data:image/png;base64," + base64.b64encode(buffer.getvalue()).decode()

@@ -51,6 +51,8 @@ class PromptFile:
     """frames of a request, at most."""
     span: Span = "latest"
     """which frames: the latest ones, or some of the whole episode so far, evenly."""
+    lossless: bool = False
+    """whether pictures travel as they are, in PNG; otherwise as JPEG of `reward.picture_size`."""
     source: str = ""
     """where the words are from, if a model was trained with them."""
     licence: str = ""
@@ -70,6 +72,7 @@ class Prompt:
         max_tokens: length of the answer.
         frames: of a request, at most.
         span: which ones.
+        lossless: whether pictures travel as they are.
     """
 
     name: str
@@ -80,6 +83,7 @@ class Prompt:
     max_tokens: int
     frames: int
     span: Span
+    lossless: bool = False
 
     @property
     def views(self) -> int:
@@ -103,6 +107,19 @@ def list_prompts() -> dict[str, str]:
     return {name: line.removeprefix("# ") for name, line in lines.items()}
 
 
+def find_prompt(name: str, key: str = "prompt") -> Path:
+    """Return the file of a built-in prompt, or the one that `name` is the path of.
+
+    Raises:
+        UserError: there is none.
+    """
+    known = sorted(path.stem for path in FOLDER.glob("*.yaml"))
+    path = FOLDER / f"{name}.yaml" if name in known else Path(name)
+    if not path.is_file():
+        raise UserError(f"reward.{key}: there is no prompt '{name}', and no such file.{suggest_name(name, known)}")
+    return path
+
+
 def load_prompt(name: str, key: str = "prompt") -> Prompt:
     """Return a built-in prompt, or that of a YAML file.
 
@@ -113,10 +130,7 @@ def load_prompt(name: str, key: str = "prompt") -> Prompt:
     Raises:
         UserError: there is none, or the file is not what a prompt is; the message names file and key.
     """
-    known = sorted(path.stem for path in FOLDER.glob("*.yaml"))
-    path = FOLDER / f"{name}.yaml" if name in known else Path(name)
-    if not path.is_file():
-        raise UserError(f"reward.{key}: there is no prompt '{name}', and no such file.{suggest_name(name, known)}")
+    path = find_prompt(name, key)
     try:
         keys = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (yaml.YAMLError, UnicodeDecodeError) as error:
@@ -136,6 +150,7 @@ def _make_prompt(file: PromptFile, path: Path) -> Prompt:
         max_tokens=file.max_tokens,
         frames=file.frames,
         span=file.span,
+        lossless=file.lossless,
     )
     check_prompt(prompt.kind, prompt.pictures, prompt.reading, prompt.frames, str(path))
     return prompt

@@ -14,8 +14,9 @@ first, or in an order of chance; those of the reference trajectory; its last one
 
 SEVERAL: tuple[Shown, ...] = ("frames", "shuffled", "reference")
 _PLACEHOLDER = re.compile(r"\{([A-Za-z_]+)\}")
-_EVERYWHERE = ("instruction", "count")
-"""What texts may name: the task in words, and the number of frames that the request has."""
+_EVERYWHERE = ("instruction", "count", "state", "cameras")
+"""What texts may name: the task in words, the number of frames that the request has, the numbers of its proprioception,
+and the cameras whose pictures a prompt without numbered views shows, in their order."""
 
 
 @dataclass(frozen=True)

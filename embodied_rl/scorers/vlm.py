@@ -14,13 +14,16 @@ from embodied_rl.config.freeze import suggest_name
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.scorer import Score, Scorer, ScoreRequest, ScorerError, ScorerTraits
 from embodied_rl.interfaces.sim import SimulatorSpec
-from embodied_rl.scorers.asking import load_prompts, make_grey_request, make_writers
+from embodied_rl.scorers.asking import check_lossless, load_prompts, make_grey_request, make_writers
 from embodied_rl.scorers.chat_answer import read_answer
 from embodied_rl.scorers.chat_message import order_frames
 from embodied_rl.scorers.http_json import JsonServer, check_url, list_ids
 from embodied_rl.scorers.pictures import Fit, PictureEncoder
 from embodied_rl.scorers.prompt import Prompt
 from embodied_rl.scorers.prompt_checks import MOST_LABELS
+
+PICTURE_SIZE = 224
+"""Pixels of the longer side of pictures, where neither prompt nor setting says otherwise."""
 
 
 @dataclass(frozen=True)
@@ -35,8 +38,8 @@ class VlmConfig:
     """what is asked: a name of `embodied-rl list prompts`, or a YAML file of the same keys."""
     done_prompt: str | None = None
     """asked beside it, in a request of its own: whether the task is done, such as done_yesno."""
-    picture_size: int = 224
-    """pixels of the longer side of pictures that are sent."""
+    picture_size: int | None = None
+    """pixels of the longer side of pictures that are sent; null: 224, or as they are where the prompt wants them so."""
     picture_fit: Fit = "keep"
     """keep: the ratio of their sides; stretch: to squares, as some models were trained."""
     views: tuple[str, ...] = ()
@@ -53,7 +56,7 @@ class VlmConfig:
 
     def __post_init__(self) -> None:
         check_url(self.url, "http://127.0.0.1:8000/v1")
-        if self.picture_size < 1 or not 0 <= self.least_mass <= 1:
+        if (self.picture_size is not None and self.picture_size < 1) or not 0 <= self.least_mass <= 1:
             raise UserError("reward.picture_size must be at least 1, and reward.least_mass within 0 … 1.")
 
 
@@ -72,13 +75,16 @@ class VlmScorer(Scorer):
     def __init__(self, config: VlmConfig, spec: SimulatorSpec, transport: httpx2.AsyncBaseTransport | None = None):
         self._config, self._spec, self._transport, self._model = config, spec, transport, config.model
         self._prompts = load_prompts(config.prompt, config.done_prompt)
-        encoder = PictureEncoder(config.picture_size, config.picture_fit)
+        check_lossless(self._prompts, config.picture_size is not None or config.picture_fit != "keep")
+        encoder = PictureEncoder(config.picture_size or PICTURE_SIZE, config.picture_fit)
         self._writers = make_writers(self._prompts, spec, encoder, config.views, config.reference, config.references)
         self._tells_probabilities = True
         main, asked = self._prompts[0], " and ".join(prompt.name for prompt in self._prompts)
         seen = "" if config.reference is None else f", reference {config.reference}"
         identity = f"{config.model or 'the only model'} at {config.url}, prompt {asked}{seen}"
-        self.traits = ScorerTraits((main.kind,), identity, frames=main.frames, span=main.span)
+        self.traits = ScorerTraits(
+            (main.kind,), identity, judges_done=len(self._prompts) > 1, frames=main.frames, span=main.span
+        )
 
     async def open(self) -> None:
         """Make the client; it connects with the first request."""

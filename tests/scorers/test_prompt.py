@@ -36,7 +36,7 @@ def test_what_is_shipped_is_sound(name: str) -> None:
 @pytest.mark.parametrize("name", sorted(path.stem for path in FOLDER.glob("*.yaml")))
 def test_words_of_others_name_source_and_licence(name: str) -> None:
     keys = yaml.safe_load((FOLDER / f"{name}.yaml").read_text())
-    ours = ("progress_digit", "progress_percent", "pair_delta", "done_yesno")
+    ours = ("progress_digit", "progress_percent", "pair_delta", "done_yesno", "embedded", "embedded_done")
     assert (name in ours) == ("source" not in keys) == ("licence" not in keys)
 
 

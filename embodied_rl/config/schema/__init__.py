@@ -11,6 +11,7 @@ from embodied_rl.config.schema.commands import (
     CompareConfig,
     CriticEvalConfig,
     CriticProbeConfig,
+    CriticServeConfig,
     CriticTrainConfig,
     DoctorConfig,
     EnvironmentConfig,

@@ -336,3 +336,40 @@ class CriticProbeConfig:
     """Requests at once, at most."""
     cameras: int = at_least(1, 1, at_most=8)
     """Pictures of a moment."""
+
+
+@dataclass(frozen=True)
+class CriticServeConfig:
+    model: str
+    """What answers, also as a plain word: a critic's file, asset:<name>, or the folder of a vision-language model of
+    transformers."""
+    name: str | None = None
+    """By which requests call the model; null: as file or folder are called."""
+    host: str = "127.0.0.1"
+    """Address to listen on. Another than this machine's own needs a token."""
+    port: int = at_least(0, 8077, at_most=65535)
+    """Port to listen on; 0 takes a free one."""
+    token_variable: str | None = None
+    """Environment variable that holds the token which requests must send as their API key."""
+    device: str = "cpu"
+    """Where the model computes: cpu, cuda or cuda:<number>."""
+    dtype: Literal["float32", "bfloat16", "float16"] = "float32"
+    """For a vision-language model: type of its weights."""
+    threads: int | None = at_least(1, None)
+    """Processor threads of the model; null: one for a critic, all cores for a vision-language model."""
+    batch: int = at_least(1, 32)
+    """Most requests that are answered together."""
+    wait_ms: float = at_least(0.0, 5.0)
+    """Milliseconds that a request waits for others."""
+    queue: int = at_least(1, 256)
+    """Requests that may wait; further ones are told to ask again (429)."""
+    deadline: float = at_least(0.1, 30.0)
+    """Seconds after which a request without an answer is given up (504)."""
+    body_mb: int = at_least(1, 16)
+    """Largest request in MiB."""
+    pictures: int = at_least(1, 16)
+    """Most pictures of a request."""
+    megapixels: float = at_least(0.01, 4.0)
+    """Most pixels of a picture, in millions."""
+    memory_mb: int = at_least(1, 512)
+    """MiB that all requests hold together, with their pictures decoded; more are told to ask again (429)."""

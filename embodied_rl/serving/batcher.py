@@ -1,0 +1,197 @@
+"""The micro-batcher: questions that arrive together are answered together. Standard library only.
+
+A question waits at most `wait` seconds for others of its shape, then goes with those that are there; a full batch goes
+at once. While the model computes, questions wait in a queue with a limited number of places.
+"""
+
+import asyncio
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, field
+from queue import SimpleQueue
+from threading import Thread
+from typing import Any, Generic, Protocol, TypeVar
+
+
+class Shaped(Protocol):
+    """What can be batched: only with its like."""
+
+    @property
+    def shape(self) -> Hashable: ...
+
+
+Asked = TypeVar("Asked", bound=Shaped)
+Answer = TypeVar("Answer")
+
+
+class QueueFullError(Exception):
+    """Every place of the queue is taken."""
+
+
+@dataclass(eq=False)
+class _Place(Generic[Asked, Answer]):
+    asked: Asked
+    answer: "asyncio.Future[Answer]"
+    arrived: float = field(default_factory=time.monotonic)
+
+
+class MicroBatcher(Generic[Asked, Answer]):
+    """Answers questions in batches, one batch at a time, on a thread of its own.
+
+    Args:
+        compute: answers questions of one shape, in their order; called on the thread.
+        batch: most questions of a call.
+        wait: seconds that a question waits for others.
+        places: questions that may wait.
+        watch: called with the size and the seconds of each batch.
+    """
+
+    def __init__(
+        self,
+        compute: Callable[[Sequence[Asked]], Sequence[Answer]],
+        batch: int,
+        wait: float,
+        places: int,
+        watch: Callable[[int, float], None] = lambda size, seconds: None,
+    ) -> None:
+        self._compute, self._batch, self._wait, self._places, self._watch = compute, batch, wait, places, watch
+        self._waiting: OrderedDict[int, _Place[Asked, Answer]] = OrderedDict()  # by arrival
+        self._changed = asyncio.Event()
+        self._busy_since: float | None = None
+
+    @property
+    def waiting(self) -> int:
+        """Return how many questions wait, without those that are being answered."""
+        return len(self._waiting)
+
+    @property
+    def full(self) -> bool:
+        """Return whether no place is free."""
+        return len(self._waiting) >= self._places
+
+    @property
+    def busy(self) -> float:
+        """Return for how many seconds the present batch has been computed; 0 if there is none."""
+        return 0.0 if self._busy_since is None else time.monotonic() - self._busy_since
+
+    def ask(self, asked: Asked) -> "asyncio.Future[Answer]":
+        """Take a place in the queue; return the future answer. Cancelling it frees the place.
+
+        Raises:
+            QueueFullError: there is no place.
+        """
+        if self.full:
+            raise QueueFullError
+        place: _Place[Asked, Answer] = _Place(asked, asyncio.get_running_loop().create_future())
+        self._waiting[id(place)] = place
+        place.answer.add_done_callback(lambda _: self._waiting.pop(id(place), None))
+        self._changed.set()
+        return place.answer
+
+    async def run(self) -> None:
+        """Answer questions until this is cancelled."""
+        thread = _Thread()
+        try:
+            while True:
+                await self._answer(thread, await self._gather())
+        finally:
+            thread.close()
+
+    # -- gathering --------------------------------------------------------------------------------------------------
+
+    async def _gather(self) -> "list[_Place[Asked, Answer]]":
+        """Wait until a batch is due, and take it out of the queue."""
+        while True:
+            self._changed.clear()
+            places, due = self._find_batch()
+            if places and due <= 0:
+                for place in places:
+                    del self._waiting[id(place)]
+                return places
+            try:
+                await asyncio.wait_for(self._changed.wait(), due if places else None)
+            except TimeoutError:
+                continue
+
+    def _find_batch(self) -> "tuple[list[_Place[Asked, Answer]], float]":
+        """Return the batch that is due first, and in how many seconds it is due.
+
+        The one that has waited longest goes first, so that no shape keeps another one waiting; until it is due, a full
+        batch goes before it.
+        """
+        by_shape: dict[Hashable, list[_Place[Asked, Answer]]] = {}
+        for place in self._waiting.values():
+            line = by_shape.setdefault(place.asked.shape, [])
+            if len(line) < self._batch:
+                line.append(place)
+        if not by_shape:
+            return [], 0.0
+        oldest = next(iter(by_shape.values()))
+        due = self._wait - (time.monotonic() - oldest[0].arrived)
+        whole = next((line for line in by_shape.values() if len(line) == self._batch), None)
+        return (whole, 0.0) if due > 0 and whole is not None else (oldest, due)
+
+    # -- answering --------------------------------------------------------------------------------------------------
+
+    async def _answer(self, thread: "_Thread", places: "list[_Place[Asked, Answer]]") -> None:
+        """Answer a batch; if that fails, each question alone, so that one fails alone."""
+        outcome = await self._call(thread, places)
+        if not isinstance(outcome, Exception):
+            for place, answer in zip(places, outcome, strict=True):
+                if not place.answer.done():
+                    place.answer.set_result(answer)
+        elif len(places) == 1:
+            if not places[0].answer.done():
+                places[0].answer.set_exception(outcome)
+        else:
+            for place in places:
+                if not place.answer.done():  # who asked may be gone
+                    await self._answer(thread, [place])
+
+    async def _call(self, thread: "_Thread", places: "list[_Place[Asked, Answer]]") -> Sequence[Answer] | Exception:
+        self._busy_since = began = time.monotonic()
+        try:
+            outcome = await thread.call(self._compute, [place.asked for place in places])
+        finally:
+            self._busy_since = None
+        self._watch(len(places), time.monotonic() - began)
+        if not isinstance(outcome, Exception) and len(outcome) != len(places):
+            return RuntimeError(f"the model gave {len(outcome)} answers to {len(places)} questions")
+        return outcome
+
+
+class _Thread:
+    """A thread for the model. It is a daemon: the end of the server does not wait for a long batch."""
+
+    def __init__(self) -> None:
+        self._calls: SimpleQueue[Any] = SimpleQueue()
+        Thread(target=self._run, name="model", daemon=True).start()
+
+    async def call(self, function: Callable[[Any], Any], argument: Any) -> Any:
+        """Return what the function returns, or the exception that it raised."""
+        loop = asyncio.get_running_loop()
+        outcome = loop.create_future()
+        self._calls.put((loop, outcome, function, argument))
+        return await outcome
+
+    def close(self) -> None:
+        """End the thread after its present call."""
+        self._calls.put(None)
+
+    def _run(self) -> None:
+        while (called := self._calls.get()) is not None:
+            loop, outcome, function, argument = called
+            try:
+                result = function(argument)
+            except Exception as error:  # noqa: BLE001 - who asked gets it
+                result = error
+            try:
+                loop.call_soon_threadsafe(_settle, outcome, result)
+            except RuntimeError:  # the loop has ended meanwhile, and nobody waits
+                return
+
+
+def _settle(outcome: "asyncio.Future[Any]", result: Any) -> None:
+    if not outcome.done():
+        outcome.set_result(result)

@@ -1,0 +1,193 @@
+"""The chat protocol: requests for completions, as the OpenAI API has them, read and checked.
+
+A field that is not understood is refused by name. Answers are greedy: temperature 0, also where a request says nothing.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+from embodied_rl.interfaces.sim import Array
+from embodied_rl.serving.limits import RequestLimits, Reservation
+from embodied_rl.serving.pictures import decode_picture
+from embodied_rl.serving.refusal import Refusal, quote
+
+MOST_LOGPROBS = 20
+"""Alternatives that a token may be told with, as in the OpenAI API; and most choices."""
+ROLES = ("system", "user", "assistant")
+
+READ = ("model", "messages", "max_tokens", "max_completion_tokens", "logprobs", "top_logprobs", "structured_outputs")
+IGNORED = ("seed", "top_p", "user", "metadata", "store", "service_tier")
+"""They change nothing where answers are greedy, or where nothing is kept."""
+FIXED: Mapping[str, tuple[Any, str]] = {
+    "temperature": (0, "answers are greedy: send 0"),
+    "stream": (False, "answers come whole; this server does not stream: leave it out"),
+    "n": (1, "one request has one answer"),
+    "presence_penalty": (0, "answers are greedy: send 0"),
+    "frequency_penalty": (0, "answers are greedy: send 0"),
+    "logit_bias": ({}, "probabilities are the model's own; use structured_outputs to choose between answers"),
+    "response_format": ({"type": "text"}, "use structured_outputs={'choice': […]} to choose between answers"),
+    "stop": ([], "set max_tokens"),
+    "tools": ([], "this server has no tools"),
+}
+"""Field → the one value that it may have, and why."""
+ELSEWHERE: Mapping[str, str] = {"guided_choice": "structured_outputs={'choice': […]}, as in vLLM"}
+"""Field → what it is called here."""
+
+
+@dataclass(frozen=True, eq=False)
+class Message:
+    """A message: texts, and pictures as uint8 [h, w, 3], in order."""
+
+    role: str
+    parts: tuple[str | Array, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class ChatRequest:
+    """A request, checked.
+
+    Attributes:
+        model: its name.
+        messages: at least one.
+        max_tokens: of the answer.
+        top_logprobs: alternatives to tell with each token; None tells no log-probabilities.
+        choices: the answers to choose from; empty for any.
+    """
+
+    model: str
+    messages: tuple[Message, ...]
+    max_tokens: int
+    top_logprobs: int | None
+    choices: tuple[str, ...]
+
+
+def parse_request(body: bytes, limits: RequestLimits, memory: Reservation) -> ChatRequest:
+    """Parse the body of a request, and decode its pictures.
+
+    Raises:
+        Refusal: it is not a request that this server answers; the message names the field.
+    """
+    fields = _parse_fields(body)
+    for name, value in fields.items():
+        _check_known(name, value)
+    model = fields.get("model")
+    if not isinstance(model, str):
+        raise Refusal(400, "model is missing: the name of a model, see /v1/models.", "model")
+    return ChatRequest(
+        model, _Reader(limits, memory).read_messages(fields.get("messages")), _read_length(fields, limits.tokens),
+        _read_logprobs(fields), _read_choices(fields.get("structured_outputs")),
+    )  # fmt: skip
+
+
+def _parse_fields(body: bytes) -> dict[str, Any]:
+    try:
+        fields = json.loads(body.decode("utf-8"), parse_constant=_refuse_constant)
+    except (ValueError, RecursionError) as error:  # no JSON, no UTF-8, too long a number, or too deep
+        raise Refusal(400, f"the body is no JSON: {quote(str(error))}.") from None
+    if not isinstance(fields, dict):
+        raise Refusal(400, "the body is no JSON object.")
+    return {name: value for name, value in fields.items() if value is not None}
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is no number of JSON")
+
+
+def _check_known(name: str, value: Any) -> None:
+    if name in FIXED:
+        wanted, why = FIXED[name]
+        if value != wanted:
+            raise Refusal(400, f"{name}={quote(value)} is not supported: {why}.", name, "unsupported_value")
+    elif name not in READ and name not in IGNORED:
+        instead = f" It is {ELSEWHERE[name]}." if name in ELSEWHERE else ""
+        raise Refusal(400, f"the field {quote(name)} is not supported.{instead}", quote(name), "unsupported_parameter")
+
+
+def _read_length(fields: Mapping[str, Any], most: int) -> int:
+    given = {name: fields[name] for name in ("max_completion_tokens", "max_tokens") if name in fields}
+    for name, value in given.items():
+        if type(value) is not int or not 1 <= value <= most:
+            raise Refusal(400, f"{name}={quote(value)} must be a whole number within 1 … {most}.", name)
+    if len(set(given.values())) > 1:
+        raise Refusal(400, "max_tokens and max_completion_tokens differ; send one.", "max_tokens")
+    return next(iter(given.values()), 16)
+
+
+def _read_logprobs(fields: Mapping[str, Any]) -> int | None:
+    tells, top = fields.get("logprobs", False), fields.get("top_logprobs", 0)
+    if not isinstance(tells, bool):
+        raise Refusal(400, f"logprobs={quote(tells)} must be true or false.", "logprobs")
+    if type(top) is not int or not 0 <= top <= MOST_LOGPROBS:
+        raise Refusal(
+            400, f"top_logprobs={quote(top)} must be a whole number within 0 … {MOST_LOGPROBS}.", "top_logprobs"
+        )
+    if top and not tells:
+        raise Refusal(400, "top_logprobs needs logprobs=true.", "top_logprobs")
+    return top if tells else None
+
+
+def _read_choices(value: Any) -> tuple[str, ...]:
+    if value is None:
+        return ()
+    where = "structured_outputs"
+    choices = value.get("choice") if isinstance(value, dict) and list(value) == ["choice"] else None
+    if not isinstance(choices, list) or not 1 <= len(choices) <= MOST_LOGPROBS:
+        raise Refusal(400, f"{where} must be {{'choice': [1 … {MOST_LOGPROBS} answers]}}.", where)
+    for choice in choices:
+        if not isinstance(choice, str) or not choice.strip() or not _is_unicode(choice):
+            raise Refusal(400, f"{where}: {quote(choice)} is no answer in words.", where)
+    if len({choice.strip() for choice in choices}) < len(choices):
+        raise Refusal(400, f"{where}: an answer is there twice.", where)
+    return tuple(choice.strip() for choice in choices)
+
+
+def _is_unicode(text: str) -> bool:
+    """Return whether a text has no lone surrogates, which JSON can hold and UTF-8 cannot."""
+    return not any("\ud800" <= letter <= "\udfff" for letter in text)
+
+
+class _Reader:
+    """Reads messages; counts their pictures."""
+
+    def __init__(self, limits: RequestLimits, memory: Reservation) -> None:
+        self._limits, self._memory, self._pictures = limits, memory, 0
+
+    def read_messages(self, value: Any) -> tuple[Message, ...]:
+        if not isinstance(value, list) or not value:
+            raise Refusal(400, "messages must be a list with at least one message.", "messages")
+        return tuple(self._read_message(each, f"messages[{number}]") for number, each in enumerate(value))
+
+    def _read_message(self, value: Any, where: str) -> Message:
+        role, content = (value.get("role"), value.get("content")) if isinstance(value, dict) else (None, None)
+        if role not in ROLES:
+            raise Refusal(400, f"{where}.role is {quote(role)}, and must be one of {', '.join(ROLES)}.", where)
+        if set(value) - {"role", "content", "name"}:
+            raise Refusal(400, f"{where} has {quote(sorted(set(value) - {'role', 'content'}))}: not supported.", where)
+        if isinstance(content, str):
+            return Message(role, (self._read_text(content, f"{where}.content"),))
+        if not isinstance(content, list) or not content:
+            raise Refusal(400, f"{where}.content must be a text, or a list of texts and pictures.", where)
+        parts = [self._read_part(each, f"{where}.content[{number}]") for number, each in enumerate(content)]
+        return Message(role, tuple(parts))
+
+    def _read_part(self, value: Any, where: str) -> str | Array:
+        kind = value.get("type") if isinstance(value, dict) else None
+        if kind == "text":
+            return self._read_text(value.get("text"), where)
+        if kind != "image_url":
+            raise Refusal(400, f"{where} is of the type {quote(kind)}; this server reads text and image_url.", where)
+        found = value.get("image_url")
+        url = found.get("url") if isinstance(found, dict) else None
+        if not isinstance(url, str):
+            raise Refusal(400, f"{where}.image_url.url is missing.", where)
+        self._pictures += 1
+        if self._pictures > self._limits.pictures:
+            raise Refusal(413, f"the request has more than {self._limits.pictures} pictures.", "messages")
+        return decode_picture(url, f"{where}.image_url.url", self._limits.pixels, self._memory.add)
+
+    def _read_text(self, value: Any, where: str) -> str:
+        if not isinstance(value, str) or not _is_unicode(value):
+            raise Refusal(400, f"{where} holds {quote(value)}, which is no text.", where)
+        return value

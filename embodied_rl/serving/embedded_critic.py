@@ -1,0 +1,198 @@
+"""An embedded critic that is asked by chat: the prompts `embedded` and `embedded_done`.
+
+A question is one user message: texts of lines `key: value`, then the first picture of each camera, then the present
+one of each. The answer is one token: a digit of 0 … 9 for progress, yes or no for done.
+
+n questions, S state dimensions.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+
+from embodied_rl.interfaces.errors import UserError
+from embodied_rl.interfaces.sim import Array
+from embodied_rl.serving.chat import ChatRequest
+from embodied_rl.serving.model import Question
+from embodied_rl.serving.refusal import Refusal, quote
+from embodied_rl.serving.reply import Reply, Token, find_logprob
+
+KEYS = ("question", "instruction", "cameras", "state")
+DIGITS = tuple("0123456789")
+LABELS: Mapping[str, tuple[str, ...]] = {"progress": DIGITS, "done": ("yes", "no")}
+"""Question → the answers to it."""
+PROMPTS = "this model is asked with reward.prompt=embedded or reward.prompt=embedded_done"
+
+
+class Judgement(Protocol):
+    """What a critic says of n observations.
+
+    Attributes:
+        bins: float32 [n, 21], probabilities of the progress 0, 0.05 … 1.
+        done: float32 [n], probability that the task is done.
+    """
+
+    @property
+    def bins(self) -> Any: ...
+    @property
+    def done(self) -> Any: ...
+
+
+class Judge(Protocol):
+    """A network that judges progress, such as `embodied_rl.critic.network.ProgressCritic`."""
+
+    @property
+    def cameras(self) -> Sequence[str]: ...
+    @property
+    def identity(self) -> str: ...
+
+    def judge(
+        self, frames: Mapping[str, Array], first: Mapping[str, Array], instructions: Sequence[str], state: Array
+    ) -> Judgement:
+        """Judge n observations: camera → uint8 [n, h, w, 3]; words; float32 [n, S]."""
+        ...
+
+
+@dataclass(frozen=True, eq=False)
+class Observed:
+    """An observation, as it was asked about."""
+
+    question: str
+    instruction: str
+    first: Mapping[str, Array]
+    frames: Mapping[str, Array]
+    state: Array
+    choices: tuple[str, ...]
+    words: int
+
+
+class EmbeddedCritic:
+    """A critic behind the chat protocol; implements `embodied_rl.serving.model.ChatModel`.
+
+    Args:
+        critic: who judges.
+        name: by which requests call it.
+    """
+
+    prompt = "embedded"
+
+    def __init__(self, critic: Judge, name: str) -> None:
+        self.name, self.identity = name, critic.identity
+        self._critic = critic
+
+    def prepare(self, request: ChatRequest) -> Question:
+        """Read an observation from the one message of a request.
+
+        Raises:
+            Refusal: the message is not what the prompts make.
+        """
+        if [message.role for message in request.messages] != ["user"]:
+            raise Refusal(400, f"messages must be one message of the user: {PROMPTS}.", "messages")
+        parts = request.messages[0].parts
+        texts = [part for part in parts if isinstance(part, str)]
+        pictures = [part for part in parts if not isinstance(part, str)]
+        observed = _read_observation(_read_lines(texts), pictures, self._critic.cameras, request.choices)
+        sizes = tuple(observed.frames[camera].shape for camera in self._critic.cameras)
+        return Question((sizes, observed.state.shape), observed)
+
+    def answer(self, questions: Sequence[Question]) -> Sequence[Reply]:
+        """Judge observations whose pictures and states have one size.
+
+        Raises:
+            UserError: an instruction has words that the critic does not know, or sizes do not fit it.
+        """
+        asked: list[Observed] = [question.content for question in questions]
+        cameras = self._critic.cameras
+        judged = self._critic.judge(
+            {camera: np.stack([each.frames[camera] for each in asked]) for camera in cameras},
+            {camera: np.stack([each.first[camera] for each in asked]) for camera in cameras},
+            [each.instruction for each in asked],
+            np.stack([each.state for each in asked]),
+        )
+        bins, done = np.asarray(judged.bins, np.float64), np.asarray(judged.done, np.float64)
+        return [_make_reply(each, bins[row], float(done[row])) for row, each in enumerate(asked)]
+
+
+def split_bins(bins: Array) -> Array:
+    """Spread probabilities over equidistant progress 0 … 1 onto the digits 0 … 9, which stand for ninths.
+
+    Each bin's mass goes to the two digits beside it, in the ratio that keeps its progress, and so the expectation.
+
+    Args:
+        bins: [b] probabilities.
+
+    Returns:
+        float64 [10].
+    """
+    places = np.linspace(0, 9, len(bins))
+    lower = np.minimum(places.astype(int), 8)
+    share = places - lower
+    digits = np.zeros(10)
+    np.add.at(digits, lower, bins * (1 - share))
+    np.add.at(digits, lower + 1, bins * share)
+    return digits
+
+
+def _read_lines(texts: Sequence[str]) -> dict[str, str]:
+    """Return the values of the lines `key: value`."""
+    found: dict[str, str] = {}
+    for line in (line for text in texts for line in text.split("\n")):
+        key, colon, value = line.partition(":")
+        if not colon or key not in KEYS or key in found:
+            raise Refusal(
+                400, f"{quote(line)} is no line with one of {', '.join(KEYS)}, once each: {PROMPTS}.", "messages"
+            )
+        found[key] = value.strip()
+    missing = [key for key in KEYS if key not in found]
+    if missing:
+        raise Refusal(400, f"messages lack the line '{missing[0]}: …': {PROMPTS}.", "messages")
+    return found
+
+
+def _read_observation(
+    lines: Mapping[str, str], pictures: Sequence[Array], cameras: Sequence[str], choices: tuple[str, ...]
+) -> Observed:
+    if lines["question"] not in LABELS:
+        raise Refusal(400, f"the question {quote(lines['question'])} is none of {', '.join(LABELS)}.", "messages")
+    labels = LABELS[lines["question"]]
+    if any(choice not in labels for choice in choices):
+        raise Refusal(400, f"the answers to {lines['question']} are {', '.join(labels)}.", "structured_outputs")
+    shown = [name.strip() for name in lines["cameras"].split(",")]
+    if len(set(shown)) < len(shown) or len(pictures) != 2 * len(shown):
+        raise Refusal(
+            400, f"of {len(shown)} cameras {2 * len(shown)} pictures are needed, not {len(pictures)}.", "messages"
+        )
+    if absent := [camera for camera in cameras if camera not in shown]:
+        raise Refusal(400, f"the critic looks at {', '.join(cameras)}; the request shows no '{absent[0]}'.", "messages")
+    first, frames = (dict(zip(shown, half, strict=True)) for half in (pictures[: len(shown)], pictures[len(shown) :]))
+    for camera in cameras:
+        if first[camera].shape != frames[camera].shape:
+            raise Refusal(400, f"the two pictures of {camera} differ in size.", "messages")
+    words = sum(len(line.split()) for line in lines.values())
+    return Observed(lines["question"], lines["instruction"], first, frames, _read_state(lines["state"]), choices, words)
+
+
+def _read_state(text: str) -> Array:
+    try:
+        state = np.array([float(number) for number in text.split()], np.float32)
+    except ValueError:
+        raise Refusal(400, f"the state {quote(text)} is not made of numbers.", "messages") from None
+    if not np.isfinite(state).all():
+        raise Refusal(400, f"the state {quote(text)} is not finite.", "messages")
+    return state
+
+
+def _make_reply(asked: Observed, bins: Array, done: float) -> Reply:
+    if not np.isfinite(bins).all() or not np.isfinite(done):
+        raise UserError("the critic says NaN about this observation.")
+    masses = split_bins(bins) if asked.question == "progress" else (done, 1 - done)
+    labels = LABELS[asked.question]
+    told = [
+        (label, float(mass)) for label, mass in zip(labels, masses, strict=True) if label in (asked.choices or labels)
+    ]
+    told.sort(key=lambda each: -each[1])
+    alternatives = tuple((label, find_logprob(mass)) for label, mass in told)
+    (text, logprob), *_ = alternatives
+    return Reply(text, (Token(text, logprob, alternatives),), "stop", asked.words)

@@ -1,0 +1,77 @@
+"""Listening: an address, uvicorn, and an end within seconds of a signal."""
+
+import asyncio
+import signal
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import uvicorn
+from starlette.types import ASGIApp
+
+from embodied_rl.interfaces.errors import UserError
+
+CONNECTIONS = 1024
+"""Open connections; more are answered 503."""
+GRACE = 3
+"""Seconds that requests have to end after a signal."""
+
+
+def open_socket(host: str, port: int) -> socket.socket:
+    """Return a socket that listens; port 0 takes a free one.
+
+    Raises:
+        UserError: the address cannot be taken.
+    """
+    try:
+        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+        return socket.create_server((host, port), family=family, backlog=CONNECTIONS)
+    except (OSError, UnicodeError) as error:
+        said = (error.strerror if isinstance(error, OSError) else None) or error
+        raise UserError(f"host={host} port={port} cannot be listened on: {said}. port=0 takes a free one.") from None
+
+
+def format_url(host: str, listening: socket.socket) -> str:
+    """Return the address of the API for clients."""
+    port = listening.getsockname()[1]
+    name = {"0.0.0.0": socket.gethostname(), "::": socket.gethostname()}.get(host, host)
+    return f"http://[{name}]:{port}/v1" if ":" in name else f"http://{name}:{port}/v1"
+
+
+def serve(application: ASGIApp, listening: socket.socket, ready: Callable[[], None] = lambda: None) -> None:
+    """Serve until SIGINT or SIGTERM; a second SIGINT does not wait for requests that are being answered.
+
+    Args:
+        application: what answers.
+        listening: from `open_socket`; it is closed at the end.
+        ready: called when requests are answered.
+    """
+    config = uvicorn.Config(
+        application, http="h11", loop="asyncio", ws="none", lifespan="on", log_config=None, access_log=False,
+        proxy_headers=False, server_header=False, limit_concurrency=CONNECTIONS, timeout_keep_alive=30,
+        timeout_graceful_shutdown=GRACE,
+    )  # fmt: skip
+    asyncio.run(_Server(config, ready).serve([listening]))
+
+
+class _Server(uvicorn.Server):
+    """Ends by itself after a signal, without raising the signal again; says when it is ready."""
+
+    def __init__(self, config: uvicorn.Config, ready: Callable[[], None]) -> None:
+        super().__init__(config)
+        self._ready = ready
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, self.handle_exit, number, None)
+        try:
+            yield
+        finally:
+            for number in (signal.SIGINT, signal.SIGTERM):
+                loop.remove_signal_handler(number)
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self._ready()

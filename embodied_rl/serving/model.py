@@ -1,0 +1,48 @@
+"""What a model must do to be served."""
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from embodied_rl.serving.chat import ChatRequest
+from embodied_rl.serving.reply import Reply
+
+
+@dataclass(frozen=True, eq=False)
+class Question:
+    """A request as a model wants it.
+
+    Attributes:
+        shape: questions of one shape can be answered together.
+        content: what the model reads.
+    """
+
+    shape: Hashable
+    content: Any
+
+
+class ChatModel(Protocol):
+    """Answers requests. `prepare` is called from several threads, `answer` from one."""
+
+    name: str
+    """by which requests call it."""
+    identity: str
+    """one line: what it is, and which weights."""
+    prompt: str
+    """of `reward.prompt`, for the line that the user types next."""
+
+    def prepare(self, request: ChatRequest) -> Question:
+        """Check a request and make a question of it.
+
+        Raises:
+            Refusal: the model cannot answer it.
+        """
+        ...
+
+    def answer(self, questions: Sequence[Question]) -> Sequence[Reply]:
+        """Answer questions of one shape, in their order.
+
+        Raises:
+            UserError: one of them cannot be answered; each is then asked alone.
+        """
+        ...

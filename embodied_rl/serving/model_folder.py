@@ -1,0 +1,96 @@
+"""Folders of vision-language models, which may come from a stranger: what in them is refused before anything is loaded.
+
+Opening is never executing: no code of the folder, no pickle, nothing from elsewhere that its files point to.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from embodied_rl.interfaces.errors import UserError
+from embodied_rl.runs.untrusted_files import check_inside, check_name, read_json
+
+LARGEST_JSON = 64_000_000
+"""Bytes of a file of settings, or of the tokenizer."""
+INDEX = "model.safetensors.index.json"
+PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle", ".h5", ".msgpack")
+FORBIDDEN = {
+    "auto_map": "asks for code of its own (auto_map), and no code of a folder is run",
+    "custom_pipelines": "asks for code of its own (custom_pipelines), and no code of a folder is run",
+    "audio_tokenizer": "points to another model (audio_tokenizer), which is not loaded",
+    "quantization_config": "is quantised, which this server does not read; take the unquantised weights",
+}
+"""Keys of settings, at any depth, and what is said about them."""
+
+
+def check_folder(folder: Path) -> str:
+    """Check the folder of a vision-language model of transformers.
+
+    Returns:
+        its `model_type`.
+
+    Raises:
+        UserError: there is something in it that is not loaded, or something is missing; the message names it.
+    """
+    for file in sorted(folder.iterdir()):
+        check_inside(folder, file)
+        if file.suffix == ".py":
+            raise UserError(f"{folder} brings code of its own, {file.name}, and no code of a folder is run.")
+    if (folder / "adapter_config.json").exists():
+        raise UserError(f"{folder} holds adapters (adapter_config.json): merge them into their model first.")
+    for file in sorted(folder.glob("*.json")):
+        _check_settings(file)
+    config = read_json(folder / "config.json")
+    kind = config.get("model_type") if isinstance(config, dict) else None
+    if not isinstance(kind, str):
+        raise UserError(f"{folder / 'config.json'} names no model_type.")
+    _check_weights(folder)
+    if not (folder / "tokenizer.json").is_file():
+        raise UserError(f"{folder} has no tokenizer.json.")
+    return kind
+
+
+def _check_settings(file: Path) -> None:
+    if (size := file.stat().st_size) > LARGEST_JSON:
+        raise UserError(f"{file} has {size} bytes, and may have {LARGEST_JSON}.")
+    if file.name == "tokenizer.json":  # its words may be anything
+        return
+    for key, value in _list_entries(read_json(file)):
+        if key in FORBIDDEN and value:
+            raise UserError(f"{file} {FORBIDDEN[key]}.")
+        if key.endswith("attn_implementation") and "/" in str(value):
+            raise UserError(f"{file} asks for code from a hub ({key}), and no such code is run.")
+
+
+def _list_entries(value: Any) -> Iterator[tuple[str, Any]]:
+    """Yield every key with its value, at any depth."""
+    waiting = [value]
+    while waiting:
+        found = waiting.pop()
+        if isinstance(found, dict):
+            yield from found.items()
+            waiting += found.values()
+        elif isinstance(found, list):
+            waiting += found
+
+
+def _check_weights(folder: Path) -> None:
+    if (folder / INDEX).is_file():
+        index = read_json(folder / INDEX)
+        names = index.get("weight_map") if isinstance(index, dict) else None
+        if not isinstance(names, dict) or not all(isinstance(name, str) for name in names.values()):
+            raise UserError(f"{folder / INDEX} is damaged: it has no weight_map.")
+        for name in set(names.values()):
+            check_name(name, folder / INDEX)
+            if not name.endswith(".safetensors"):
+                raise UserError(f"{folder / INDEX} names {name!r:.100}; weights are read from safetensors alone.")
+        return
+    if (folder / "model.safetensors").is_file():
+        return
+    pickled = [file.name for file in sorted(folder.iterdir()) if file.suffix in PICKLES]
+    if pickled:
+        raise UserError(
+            f"{folder} has its weights in {pickled[0]}, a pickle or the like, which could run code when it is opened: "
+            "convert it to safetensors where you trust it."
+        )
+    raise UserError(f"{folder} has no weights: neither model.safetensors nor {INDEX}.")

@@ -1,0 +1,76 @@
+"""Answers of a model, and their form in the OpenAI API."""
+
+import math
+import time
+import uuid
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from embodied_rl.serving.chat import ChatRequest
+
+LEAST_LOGPROB = -9999.0
+"""Stands for the logarithm of 0, which JSON does not have; as in the OpenAI API."""
+
+
+@dataclass(frozen=True)
+class Token:
+    """A token of an answer.
+
+    Attributes:
+        text: of the token.
+        logprob: natural logarithm of the model's probability for it, before any restriction to choices.
+        alternatives: the most probable tokens with their log-probabilities, most probable first.
+    """
+
+    text: str
+    logprob: float
+    alternatives: tuple[tuple[str, float], ...] = ()
+
+
+@dataclass(frozen=True)
+class Reply:
+    """An answer.
+
+    Attributes:
+        text: of the answer.
+        tokens: of the answer, with the one that ended it.
+        finish: "stop" where the model had finished, "length" where max_tokens was reached.
+        prompt_tokens: length of the question as the model counts it.
+    """
+
+    text: str
+    tokens: tuple[Token, ...]
+    finish: Literal["stop", "length"]
+    prompt_tokens: int
+
+
+def describe_reply(reply: Reply, request: ChatRequest) -> dict[str, Any]:
+    """Return the body of an answer, as the OpenAI API has it."""
+    choice = {
+        "index": 0,
+        "message": {"role": "assistant", "content": reply.text, "refusal": None},
+        "finish_reason": reply.finish,
+        "logprobs": None,
+    }
+    if request.top_logprobs is not None:
+        content = [_describe_token(token, request.top_logprobs) for token in reply.tokens]
+        choice["logprobs"] = {"content": content, "refusal": None}
+    sizes = {"prompt_tokens": reply.prompt_tokens, "completion_tokens": len(reply.tokens)}
+    return {
+        "id": f"chatcmpl-{uuid.uuid4().hex}", "object": "chat.completion", "created": int(time.time()),
+        "model": request.model, "choices": [choice], "usage": {**sizes, "total_tokens": sum(sizes.values())},
+    }  # fmt: skip
+
+
+def find_logprob(probability: float) -> float:
+    """Return the natural logarithm of a probability, with `LEAST_LOGPROB` for 0."""
+    return math.log(probability) if probability > 0 else LEAST_LOGPROB
+
+
+def _describe_token(token: Token, most: int) -> dict[str, Any]:
+    top = [_describe_alternative(text, logprob) for text, logprob in token.alternatives[:most]]
+    return {**_describe_alternative(token.text, token.logprob), "top_logprobs": top}
+
+
+def _describe_alternative(text: str, logprob: float) -> dict[str, Any]:
+    return {"token": text, "logprob": max(logprob, LEAST_LOGPROB), "bytes": list(text.encode())}

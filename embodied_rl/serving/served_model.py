@@ -1,0 +1,68 @@
+"""Which model `embodied-rl critic serve` serves: a critic's file, or the folder of a vision-language model."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Literal
+
+import torch
+
+from embodied_rl.interfaces.errors import UserError
+from embodied_rl.serving.embedded_critic import EmbeddedCritic, Judge
+from embodied_rl.serving.model import ChatModel
+from embodied_rl.serving.model_folder import check_folder
+
+
+def check_served(path: Path, device: str, read_header: Callable[[Path], object]) -> None:
+    """Check a model without loading it.
+
+    Args:
+        path: of a critic's file, or a folder.
+        device: where the model computes.
+        read_header: reads what a critic's file says about itself, or raises `UserError`.
+
+    Raises:
+        UserError: it is not there, is refused, or cannot compute on that device.
+    """
+    try:
+        if torch.device(device).type == "cuda" and not torch.cuda.is_available():
+            raise UserError(f"device={device}: there is no CUDA device here.")
+    except RuntimeError:
+        raise UserError(f"device={device} is unknown: cpu, cuda, or cuda:<number>.") from None
+    if path.is_dir():
+        check_folder(path)
+        return
+    if not path.is_file():
+        raise UserError(f"model={path}: there is no such file or folder. `embodied-rl critic train` makes a critic.")
+    read_header(path)
+    if device != "cpu":
+        raise UserError(f"device={device}: an embedded critic judges on the processor; leave device out.")
+
+
+def load_served(
+    path: Path,
+    load_critic: Callable[[Path], Judge],
+    name: str | None,
+    device: str,
+    dtype: Literal["float32", "bfloat16", "float16"],
+    threads: int | None,
+) -> ChatModel:
+    """Load a model, and set how many threads torch computes with in this process.
+
+    Args:
+        path: of a critic's file, or a folder.
+        load_critic: opens a critic's file.
+        name: by which requests call it; None takes that of file or folder.
+        device, dtype: of a vision-language model.
+        threads: None takes one for a critic, and all cores for a vision-language model.
+
+    Raises:
+        UserError: it cannot be loaded.
+    """
+    torch.set_num_threads(threads or (len(os.sched_getaffinity(0)) if path.is_dir() else 1))
+    if not path.is_dir():
+        return EmbeddedCritic(load_critic(path), name or path.stem)
+    os.environ["HF_HUB_OFFLINE"] = "1"  # nothing is fetched, whatever a folder's files say
+    from embodied_rl.serving.vision_language import load_model
+
+    return load_model(path, name or path.resolve().name, device, dtype)

@@ -1,0 +1,71 @@
+"""Starting a server: the extra it needs, its address, its token, and what the user types next."""
+
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+
+from embodied_rl.interfaces.errors import UserError
+from embodied_rl.serving.batcher import MicroBatcher
+from embodied_rl.serving.limits import Memory, RequestLimits
+from embodied_rl.serving.meters import Meters
+from embodied_rl.serving.model import ChatModel
+
+
+@dataclass(frozen=True)
+class ServerSettings:
+    """The settings of a server.
+
+    Attributes:
+        host, port: where it listens; port 0 is a free one.
+        token_variable: environment variable of the token; None needs none.
+        batch: most requests answered together.
+        wait: seconds that a request waits for others.
+        places: requests that may wait.
+        memory: bytes that all requests hold together.
+        limits: of one request.
+    """
+
+    host: str = "127.0.0.1"
+    port: int = 0
+    token_variable: str | None = None
+    batch: int = 32
+    wait: float = 0.005
+    places: int = 256
+    memory: int = 512 * 2**20
+    limits: RequestLimits = field(default_factory=RequestLimits)
+
+
+def check_settings(settings: ServerSettings) -> None:
+    """Check what can be known before the model is loaded.
+
+    Raises:
+        UserError: the extra is missing, or the address needs a token that is not there.
+    """
+    if missing := [name for name in ("starlette", "uvicorn") if find_spec(name) is None]:
+        raise UserError(f"a server needs {' and '.join(missing)}: pip install 'embodied-rl[serve]'")
+    from embodied_rl.serving.access import find_token
+
+    find_token(settings.host, settings.token_variable)
+
+
+def start_server(model: ChatModel, settings: ServerSettings) -> None:
+    """Serve a model until SIGINT or SIGTERM.
+
+    Raises:
+        UserError: the address cannot be taken, or see `check_settings`.
+    """
+    check_settings(settings)
+    from embodied_rl.serving.access import find_token
+    from embodied_rl.serving.application import ChatServer
+    from embodied_rl.serving.listening import format_url, open_socket, serve
+
+    meters = Meters()
+    batcher = MicroBatcher(model.answer, settings.batch, settings.wait, settings.places, meters.watch_batch)
+    server = ChatServer(model, batcher, settings.limits, Memory(settings.memory), meters)
+    application = server.make_application(find_token(settings.host, settings.token_variable))
+    listening = open_socket(settings.host, settings.port)
+    url = format_url(settings.host, listening)
+    key = f" reward.key_variable={settings.token_variable}" if settings.token_variable else ""
+    command = f"embodied-rl train experiment=tabletop reward=vlm reward.url={url} reward.prompt={model.prompt}{key}"
+    said = f"Serving {model.name} ({model.identity}) at {url}; Ctrl-C ends it.\nAsk it: {command} reward.mode=audit"
+    serve(application, listening, lambda: print(said, flush=True))
+    print("The server has ended.")

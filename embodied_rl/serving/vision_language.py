@@ -1,0 +1,238 @@
+"""Vision-language models of transformers behind the chat protocol: chat template, left-padded batches, greedy answers.
+
+Processors are put together here, without torchvision: pictures by the Pillow implementations, and no videos.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import jinja2
+import torch
+from PIL import Image
+from safetensors import SafetensorError
+from tokenizers import Tokenizer
+from torch import Tensor
+from transformers import AutoConfig, AutoImageProcessor, AutoModelForImageTextToText, AutoTokenizer, GenerationConfig
+from transformers.models.auto.modeling_auto import MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES
+from transformers.models.auto.processing_auto import PROCESSOR_MAPPING
+
+from embodied_rl.config.freeze import suggest_name
+from embodied_rl.interfaces.errors import UserError
+from embodied_rl.runs.untrusted_files import shorten
+from embodied_rl.serving.chat import MOST_LOGPROBS, ChatRequest
+from embodied_rl.serving.model import Question
+from embodied_rl.serving.model_folder import check_folder
+from embodied_rl.serving.refusal import Refusal, quote
+from embodied_rl.serving.reply import Reply, Token
+
+_LOCAL: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
+_BROKEN = (
+    OSError, ValueError, TypeError, KeyError, IndexError, AttributeError, ImportError, RuntimeError, SafetensorError,
+)  # fmt: skip
+"""What transformers raises for a folder that is not what it says."""
+PARTS = ("image_processor", "tokenizer", "video_processor")
+
+
+@dataclass(frozen=True)
+class Prompted:
+    """A request as the model reads it.
+
+    Attributes:
+        text: the messages by the chat template.
+        pictures: in their order.
+        max_tokens: of the answer.
+        choices: answer → ids of the tokens that say it; empty for any answer.
+    """
+
+    text: str
+    pictures: tuple[Image.Image, ...]
+    max_tokens: int
+    choices: dict[str, list[int]]
+
+
+def load_model(
+    folder: Path, name: str, device: str, dtype: Literal["float32", "bfloat16", "float16"]
+) -> "VisionLanguageModel":
+    """Load a model from a folder of transformers' format; nothing is fetched, and no code of the folder is run.
+
+    Raises:
+        UserError: the folder is refused (see `check_folder`), damaged, or of a kind that transformers does not know.
+    """
+    kind = check_folder(folder)
+    if kind not in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES:
+        known = list(MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES)
+        raise UserError(f"{folder}: transformers knows no vision-language model '{kind}'.{suggest_name(kind, known)}")
+    try:
+        processor = _load_processor(folder)
+        loaded: Any = AutoModelForImageTextToText.from_pretrained(
+            folder, dtype=getattr(torch, dtype), use_safetensors=True, output_loading_info=True, **_LOCAL
+        )
+        model, info = loaded
+        model.to(device)
+    except UserError:
+        raise
+    except _BROKEN as error:
+        raise UserError(f"{folder} cannot be loaded: {shorten(error)}") from error
+    if missing := sorted(info["missing_keys"]):
+        raise UserError(f"{folder} is damaged: its weights lack {missing[0]} and {len(missing) - 1} more.")
+    return VisionLanguageModel(model.eval(), processor, name, f"{kind} of {folder}")
+
+
+class VisionLanguageModel:
+    """A model of transformers behind the chat protocol; implements `embodied_rl.serving.model.ChatModel`.
+
+    Args:
+        model: made for text from pictures and text.
+        processor: of its texts and pictures, with a chat template.
+        name: by which requests call it.
+        identity: what it is.
+    """
+
+    prompt = "progress_digit"
+
+    def __init__(self, model: Any, processor: Any, name: str, identity: str) -> None:
+        self.name, self.identity = name, identity
+        self._model, self._processor, self._tokenizer = model, processor, processor.tokenizer
+        ends, pad = model.generation_config.eos_token_id, self._tokenizer.pad_token_id
+        ends = self._tokenizer.eos_token_id if ends is None else ends
+        self._ends: list[int] = [] if ends is None else [ends] if isinstance(ends, int) else list(ends)
+        self._pad = pad if pad is not None else next(iter(self._ends), 0)
+        model.generation_config = GenerationConfig(pad_token_id=self._pad, eos_token_id=self._ends or None)
+        self._longest: int = getattr(model.config.get_text_config(), "max_position_embeddings", None) or 2**31
+        self._words = Tokenizer.from_str(
+            self._tokenizer.backend_tokenizer.to_str()
+        )  # never changed, so for all threads
+        self._control = _list_control_words(processor)
+
+    def prepare(self, request: ChatRequest) -> Question:
+        """Write the messages by the chat template.
+
+        Raises:
+            Refusal: the template refuses them, a text holds a word that steers the model, or a choice is no token.
+        """
+        pictures, messages = [], []
+        for message in request.messages:
+            content: list[dict[str, str]] = []
+            for part in message.parts:
+                if isinstance(part, str):
+                    self._check_text(part)
+                    content.append({"type": "text", "text": part})
+                else:
+                    pictures.append(Image.fromarray(part))
+                    content.append({"type": "image"})
+            messages.append({"role": message.role, "content": content})
+        try:
+            text = self._processor.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
+        except jinja2.TemplateError as error:
+            raise Refusal(
+                400, f"the model's chat template refuses the messages: {shorten(error)}.", "messages"
+            ) from None
+        choices = {choice: self._find_tokens(choice) for choice in request.choices}
+        max_tokens = 1 if choices else request.max_tokens
+        return Question((max_tokens, len(pictures)), Prompted(text, tuple(pictures), max_tokens, choices))
+
+    def answer(self, questions: Sequence[Question]) -> Sequence[Reply]:
+        """Answer questions of one length of answer and number of pictures.
+
+        Raises:
+            UserError: a question is longer than the model reads.
+        """
+        asked: list[Prompted] = [question.content for question in questions]
+        inputs = self._processor(
+            text=[each.text for each in asked],
+            images=[list(each.pictures) for each in asked] if asked[0].pictures else None,
+            return_tensors="pt", padding=True, padding_side="left", add_special_tokens=False,
+        )  # fmt: skip
+        length, most = inputs["input_ids"].shape[1], asked[0].max_tokens
+        if length + most > self._longest:
+            raise UserError(
+                f"the question has {length} tokens; with {most} of the answer the model reads {self._longest}."
+            )
+        made = self._model.generate(
+            **inputs.to(self._model.device, self._model.dtype), max_new_tokens=most, do_sample=False,
+            output_logits=True, return_dict_in_generate=True,
+        )  # fmt: skip
+        logprobs = torch.stack(made.logits, dim=1).float().log_softmax(dim=-1).cpu()  # [n, tokens, words]
+        tokens, counts = made.sequences[:, length:].cpu(), inputs["attention_mask"].sum(dim=1).tolist()
+        return [
+            self._choose(each, logprobs[row, 0], counts[row])
+            if each.choices
+            else self._read(tokens[row], logprobs[row], counts[row])
+            for row, each in enumerate(asked)
+        ]
+
+    def _check_text(self, text: str) -> None:
+        if found := next((word for word in self._control if word in text), None):
+            raise Refusal(400, f"a text holds {quote(found)}, which steers this model.", "messages")
+
+    def _find_tokens(self, choice: str) -> list[int]:
+        """Return the ids of the tokens that say an answer, with and without a space before it."""
+        written = (self._words.encode(text, add_special_tokens=False).ids for text in (choice, f" {choice}"))
+        found = sorted({ids[0] for ids in written if len(ids) == 1})
+        if not found:
+            where = "structured_outputs"
+            raise Refusal(
+                400, f"{where}: {quote(choice)} is more than one token of this model; choose a shorter word.", where
+            )
+        return found
+
+    def _choose(self, asked: Prompted, logprobs: Tensor, length: int) -> Reply:
+        """Return the most probable choice, with the model's own probabilities of all of them."""
+        told = [(choice, float(logprobs[ids].logsumexp(0))) for choice, ids in asked.choices.items()]
+        told.sort(key=lambda each: -each[1])
+        return Reply(told[0][0], (Token(*told[0], tuple(told)),), "stop", length)
+
+    def _read(self, tokens: Tensor, logprobs: Tensor, length: int) -> Reply:
+        """Return an answer up to the token that ends it."""
+        said: list[Token] = []
+        ids: list[int] = []
+        for word, each in zip(tokens.tolist(), logprobs, strict=True):
+            best = each.topk(min(MOST_LOGPROBS, len(each)))
+            told = zip(best.indices.tolist(), best.values.tolist(), strict=True)
+            said.append(
+                Token(self._write(word), float(each[word]), tuple((self._write(i), value) for i, value in told))
+            )
+            if word in self._ends:
+                return Reply(self._tokenizer.decode(ids, skip_special_tokens=True), tuple(said), "stop", length)
+            ids.append(word)
+        return Reply(self._tokenizer.decode(ids, skip_special_tokens=True), tuple(said), "length", length)
+
+    def _write(self, word: int) -> str:
+        return self._tokenizer.decode([word])
+
+
+def _load_processor(folder: Path) -> Any:
+    """Return the processor of a folder, with pictures by Pillow, and without videos."""
+    config = AutoConfig.from_pretrained(folder, **_LOCAL)
+    known: Any = PROCESSOR_MAPPING[type(config)]
+    if others := [part for part in known.get_attributes() if part not in PARTS]:
+        raise UserError(f"{folder}: {known.__name__} wants a {others[0]}; this server reads pictures and text.")
+
+    class WithoutVideos(known):
+        """The processor; its part for videos needs torchvision, and is left out."""
+
+        def check_argument_for_proper_class(self, argument_name: str, argument: Any) -> Any:
+            if argument_name == "video_processor":
+                return type(None)
+            return super().check_argument_for_proper_class(argument_name, argument)
+
+    settings, _ = known.get_processor_dict(folder, **_LOCAL)
+    parts = {
+        "image_processor": AutoImageProcessor.from_pretrained(folder, backend="pil", **_LOCAL),
+        "tokenizer": AutoTokenizer.from_pretrained(folder, **_LOCAL),
+    }
+    processor = WithoutVideos.from_args_and_dict([parts.get(part) for part in known.get_attributes()], settings)
+    processor.chat_template = processor.chat_template or parts["tokenizer"].chat_template
+    if not isinstance(processor.chat_template, str):
+        raise UserError(f"{folder} has no chat template: chat_template.jinja, or in tokenizer_config.json.")
+    return processor
+
+
+def _list_control_words(processor: Any) -> list[str]:
+    """Return the words by which a text could steer the model: marks of messages and pictures."""
+    tokenizer = processor.tokenizer
+    found = {str(each) for each in tokenizer.added_tokens_decoder.values() if each.special}
+    found |= {str(each) for each in (*tokenizer.all_special_tokens, getattr(processor, "image_token", ""))}
+    return sorted(word for word in found if word.strip())

@@ -1,0 +1,352 @@
+"""The application: limits, the queue, hang-ups, deadlines, and what strangers send."""
+
+import base64
+import io
+import json
+import socket
+import struct
+import threading
+import time
+import zlib
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import httpx2
+import numpy as np
+import pytest
+from PIL import Image
+
+from embodied_rl.serving.limits import RequestLimits
+from tests.support.serving import (
+    Running,
+    ToldModel,
+    ask_critic,
+    encode,
+    make_critic,
+    make_picture,
+    running,
+    say,
+    wait_until,
+)
+
+CHAT = "/v1/chat/completions"
+HEAD = f"POST {CHAT} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+
+
+@pytest.fixture(scope="module")
+def client(told: Running) -> Iterator[httpx2.Client]:
+    with told.client() as made:
+        yield made
+
+
+def refused(response: httpx2.Response) -> tuple[int, str]:
+    """Status and message of an error in the form of the OpenAI API."""
+    error = response.json()["error"]
+    assert error.keys() == {"message", "type", "param", "code"}
+    return response.status_code, error["message"]
+
+
+def test_an_answer(client: httpx2.Client) -> None:
+    answer = client.post(CHAT, json=say("hello", logprobs=True)).json()
+    assert answer["choices"][0]["message"] == {"role": "assistant", "content": "hello", "refusal": None}
+    assert answer["choices"][0]["logprobs"]["content"][0]["logprob"] == -0.5
+
+
+@pytest.mark.parametrize(
+    "body, says",
+    [
+        (b"", "no JSON"),
+        (b'{"model": ', "no JSON"),
+        (b"[1]", "no JSON object"),
+        (b"\xff\xfe{}", "no JSON"),
+        (json.dumps(say("x")).encode("utf-16"), "no JSON"),
+        (b'{"model": "told", "messages": ' + b"[" * 100_000, "no JSON"),
+        (b'{"max_tokens": ' + b"9" * 10_000 + b"}", "no JSON"),
+        (b'{"max_tokens": NaN}', "NaN"),
+        (b'{"max_tokens": 1e999, "model": "told", "messages": [{"role": "user", "content": "x"}]}', "max_tokens"),
+        (b'{"model": "told", "messages": [{"role": "user", "content": "\\ud800"}]}', "no text"),
+        (b'{"model": "\\ud800", "messages": [{"role": "user", "content": "x"}]}', "no model"),
+        (b'{"\\ud800": 1}', "not supported"),
+    ],
+)
+def test_what_is_no_request(client: httpx2.Client, body: bytes, says: str) -> None:
+    status, message = refused(client.post(CHAT, content=body, headers={"Content-Type": "application/json"}))
+    assert status in (400, 404) and says in message and len(message) < 400
+
+
+@pytest.mark.parametrize(
+    "fields, says",
+    [
+        ({"model": None}, "model is missing"),
+        ({"messages": []}, "at least one"),
+        ({"messages": "hello"}, "at least one"),
+        ({"messages": [1]}, "messages[0].role"),
+        ({"messages": [{"role": "robot", "content": "x"}]}, "messages[0].role"),
+        ({"messages": [{"role": "user", "content": []}]}, "messages[0].content"),
+        ({"messages": [{"role": "user", "content": 3}]}, "messages[0].content"),
+        ({"messages": [{"role": "user", "content": [{"type": "input_audio"}]}]}, "input_audio"),
+        ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "image_url.url is missing"),
+        ({"messages": [{"role": "user", "content": [{"type": "text", "text": 1}]}]}, "no text"),
+        ({"messages": [{"role": "user", "content": "x", "tool_calls": []}]}, "tool_calls"),
+        ({"max_tokens": 10**30}, "max_tokens"),
+        ({"max_tokens": -1}, "max_tokens"),
+        ({"max_tokens": True}, "max_tokens"),
+        ({"max_tokens": "1"}, "max_tokens"),
+        ({"logprobs": 1}, "logprobs"),
+        ({"logprobs": True, "top_logprobs": -1}, "top_logprobs"),
+        ({"stream": True}, "does not stream"),
+        ({"temperature": 1.0}, "greedy"),
+        ({"tools": [{}]}, "tools"),
+        ({"frobnicate": 1}, "frobnicate"),
+        ({"structured_outputs": {"choice": []}}, "structured_outputs"),
+        ({"structured_outputs": {"choice": ["a", "a "]}}, "twice"),
+        ({"structured_outputs": {"choice": ["a"] * 21}}, "structured_outputs"),
+    ],
+)
+def test_a_field_that_is_wrong_is_named(client: httpx2.Client, fields: dict[str, Any], says: str) -> None:
+    status, message = refused(client.post(CHAT, json={**say("x"), **fields}))
+    assert status == 400 and says in message
+
+
+def test_fields_that_change_nothing_are_taken(client: httpx2.Client) -> None:
+    fields = {"temperature": 0.0, "n": 1, "stream": False, "seed": 5, "top_p": 0.9, "user": "me", "stop": None}
+    assert client.post(CHAT, json=say("x", **fields)).status_code == 200
+
+
+# -- pictures -------------------------------------------------------------------------------------------------------
+
+
+def make_png(width: int, height: int) -> bytes:
+    """The beginning of a PNG that says it has this size."""
+
+    def chunk(kind: bytes, data: bytes) -> bytes:
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+    header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
+    return (
+        b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(bytes(1000))) + chunk(b"IEND", b"")
+    )
+
+
+def data_url(file: bytes, kind: str = "png") -> str:
+    return f"data:image/{kind};base64,{base64.b64encode(file).decode()}"
+
+
+def save(picture: Image.Image, kind: str, **options: Any) -> bytes:
+    with io.BytesIO() as buffer:
+        picture.save(buffer, kind, **options)
+        return buffer.getvalue()
+
+
+FILM = save(Image.new("RGB", (4, 4)), "PNG", save_all=True, append_images=[Image.new("RGB", (4, 4), "red")])
+DEEP = save(Image.fromarray(np.zeros((4, 4), np.uint16)), "PNG")
+
+
+@pytest.mark.parametrize(
+    "url, status, says",
+    [
+        ("http://169.254.169.254/latest", 400, "fetches nothing"),
+        ("https://example.org/a.png", 400, "fetches nothing"),
+        ("file:///etc/passwd", 400, "fetches nothing"),
+        ("/etc/passwd", 400, "fetches nothing"),
+        ("data:text/plain;base64,aGVsbG8=", 400, "data:image"),
+        ("data:image/png,hello", 400, "data:image"),
+        ("data:image/png;base64,%%%", 400, "not base64"),
+        ("data:image/png;base64,ä", 400, "not base64"),
+        ("data:image/png;base64,aGVsbG8=", 400, "no picture"),
+        (data_url(make_png(65_000, 65_000)), 413, "far more pixels"),
+        (data_url(make_png(10_000, 10_000)), 413, "10000"),
+        (data_url(make_png(3000, 3000)), 413, "3000"),
+        (data_url(make_png(0, 10)), 400, "no picture"),
+        (data_url(make_png(500, 500)), 400, "no picture"),
+        (data_url(save(Image.new("RGB", (8, 8)), "GIF")), 400, "no picture"),
+        (data_url(b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n"), 400, "no picture"),
+        (data_url(FILM), 400, "animation"),
+        (data_url(DEEP), 400, "8-bit"),
+        (encode(make_picture(0))[:-40], 400, ""),
+    ],
+)
+def test_a_picture_that_is_none(critic: Running, url: str, status: int, says: str) -> None:
+    body = ask_critic(make_picture(0), make_picture(1))
+    body["messages"][0]["content"][-1]["image_url"]["url"] = url
+    with critic.client() as client:
+        found, message = refused(client.post(CHAT, json=body))
+    assert found == status and says in message and len(message) < 300
+
+
+@pytest.mark.parametrize("kind", ["PNG", "WEBP", "JPEG"])
+def test_kinds_of_pictures(critic: Running, kind: str) -> None:
+    body = ask_critic(make_picture(0), make_picture(1))
+    body["messages"][0]["content"][-1]["image_url"]["url"] = encode(make_picture(1), kind)
+    with critic.client() as client:
+        assert client.post(CHAT, json=body).status_code == 200
+
+
+def test_the_number_of_pictures_is_limited(critic: Running) -> None:
+    body = ask_critic(make_picture(0), make_picture(1))
+    body["messages"][0]["content"] += body["messages"][0]["content"][-1:] * 20
+    with critic.client() as client:
+        assert refused(client.post(CHAT, json=body)) == (413, "the request has more than 16 pictures.")
+
+
+def test_a_body_that_is_too_long() -> None:
+    """By its header, and without one; a client that sends it whole gets the answer."""
+    with running(ToldModel(), limits=RequestLimits(body=10_000)) as server, server.client() as client:
+        assert refused(client.post(CHAT, json=say("x" * 20_000)))[0] == 413
+        headers = {"Content-Type": "application/json"}
+        assert refused(client.post(CHAT, content=iter([b"x" * 5000] * 10), headers=headers))[0] == 413
+        assert client.post(CHAT, json=say("x")).status_code == 200
+
+
+def test_requests_hold_a_limited_amount_of_memory_together() -> None:
+    """One waits with its body; the next one would be too much. When the first is answered, there is room again."""
+    gate = threading.Event()
+    model = ToldModel(gate)
+    with running(model, memory=30_000) as server, server.client() as client, ThreadPoolExecutor() as pool:
+        first = pool.submit(client.post, CHAT, json=say("x" * 20_000))
+        wait_until(lambda: len(model.batches) == 1)
+        busy = client.post(CHAT, json=say("y" * 20_000))
+        assert refused(busy)[0] == 429 and busy.headers["Retry-After"] == "1"
+        assert refused(client.post(CHAT, json=say("y" * 40_000)))[0] in (413, 429)
+        gate.set()
+        assert first.result().status_code == 200
+        assert client.post(CHAT, json=say("y" * 20_000)).status_code == 200
+
+
+def test_pictures_count_as_what_they_are_decoded_to() -> None:
+    white = np.full((1000, 1000, 3), 255, np.uint8)
+    with running(make_critic(), memory=1_000_000) as server, server.client() as client:
+        assert refused(client.post(CHAT, json=ask_critic(white, white)))[0] == 413
+        assert client.post(CHAT, json=ask_critic(make_picture(1), make_picture(2))).status_code == 200
+
+
+# -- the queue ------------------------------------------------------------------------------------------------------
+
+
+def test_a_full_queue_says_when_to_ask_again() -> None:
+    gate = threading.Event()
+    model = ToldModel(gate)
+    with running(model, places=2, batch=1) as server, server.client() as client, ThreadPoolExecutor() as pool:
+        first = pool.submit(client.post, CHAT, json=say("a"))
+        wait_until(lambda: len(model.batches) == 1)
+        others = [pool.submit(client.post, CHAT, json=say(word)) for word in ("b", "c")]
+        wait_until(lambda: server.batcher.full)
+        busy = client.post(CHAT, json=say("d"))
+        assert refused(busy)[0] == 429 and busy.headers["Retry-After"] == "1"
+        assert server.meter("queue") == 2 and server.meter('rejected_total{reason="queue_full"}') == 1
+        gate.set()
+        assert [each.result().status_code for each in (first, *others)] == [200] * 3
+        assert client.post(CHAT, json=say("d")).status_code == 200
+
+
+def test_a_client_that_hangs_up_frees_its_place_and_is_not_asked_about() -> None:
+    gate = threading.Event()
+    model = ToldModel(gate)
+    with running(model, places=1, batch=1) as server, server.client() as client, ThreadPoolExecutor() as pool:
+        first = pool.submit(client.post, CHAT, json=say("a"))
+        wait_until(lambda: len(model.batches) == 1)
+        body = json.dumps(say("gone")).encode()
+        with socket.create_connection(("127.0.0.1", httpx2.URL(server.url).port or 0)) as gone:
+            gone.sendall(f"{HEAD}Content-Length: {len(body)}\r\n\r\n".encode() + body)
+            wait_until(lambda: server.batcher.full)
+        wait_until(lambda: not server.batcher.full)
+        second = pool.submit(client.post, CHAT, json=say("b"))
+        wait_until(lambda: server.batcher.full)
+        gate.set()
+        assert (first.result().status_code, second.result().status_code) == (200, 200)
+        assert model.batches == [["a"], ["b"]]
+        wait_until(lambda: server.meter('rejected_total{reason="gone"}') == 1)
+
+
+def test_a_request_has_a_deadline() -> None:
+    """Also one whose body never comes to its end; the server says that the model does not answer, then recovers."""
+    gate = threading.Event()
+    with running(ToldModel(gate), limits=RequestLimits(seconds=0.3)) as server, server.client() as client:
+        assert refused(client.post(CHAT, json=say("a")))[0] == 504
+        with socket.create_connection(("127.0.0.1", httpx2.URL(server.url).port or 0), timeout=60) as slow:
+            slow.sendall(f"{HEAD}Content-Length: 99\r\n\r\n{{".encode())
+            assert b" 504 " in slow.recv(1000)
+        assert client.get("/health").status_code == 503
+        gate.set()
+        wait_until(lambda: client.get("/health").status_code == 200)
+        assert client.post(CHAT, json=say("b")).status_code == 200
+
+
+def test_one_that_fails_fails_alone(caplog: pytest.LogCaptureFixture) -> None:
+    gate = threading.Event()
+    model = ToldModel(gate)
+    words = ["a", "fail", "b"]
+    with running(model) as server, server.client() as client, ThreadPoolExecutor() as pool:
+        held = pool.submit(client.post, CHAT, json=say("first"))
+        wait_until(lambda: len(model.batches) == 1)
+        asked = [pool.submit(client.post, CHAT, json=say(word)) for word in words]
+        wait_until(lambda: server.batcher.waiting == 3)
+        gate.set()
+        answers = [each.result() for each in (held, *asked)]
+    assert [each.status_code for each in answers] == [200, 200, 500, 200]
+    assert "told to fail" not in answers[2].text and answers[2].json()["error"]["type"] == "server_error"
+    assert sorted(model.batches[1]) == sorted(words) and len(model.batches) == 5
+    assert "told to fail" in caplog.text
+
+
+def test_many_at_once_share_batches(critic: Running) -> None:
+    before, pictures = critic.meter("batches_total"), [make_picture(seed) for seed in range(40)]
+    sizes = [(12, 16), (8, 8)]
+    with critic.client() as client, ThreadPoolExecutor(16) as pool:
+        bodies = [ask_critic(make_picture(1, sizes[n % 2]), make_picture(n, sizes[n % 2])) for n in range(40)]
+        alone = [client.post(CHAT, json={**body, "logprobs": True}).json()["choices"] for body in bodies[:4]]
+        middle = critic.meter("batches_total")
+        found = list(
+            pool.map(lambda body: client.post(CHAT, json={**body, "logprobs": True}).json()["choices"], bodies)
+        )
+    assert middle - before == 4 and len(pictures) == len(found)
+    assert critic.meter("batches_total") - middle < 40, "none shared a batch"
+    for one, other in zip(alone, found, strict=False):
+        assert one[0]["message"] == other[0]["message"]
+        each = [choice[0]["logprobs"]["content"][0]["logprob"] for choice in (one, other)]
+        assert each[0] == pytest.approx(each[1], abs=1e-6)
+
+
+# -- beside completions ---------------------------------------------------------------------------------------------
+
+
+def test_counts_are_in_prometheus_form(told: Running, client: httpx2.Client) -> None:
+    client.post(CHAT, json=say("x"))
+    client.post(CHAT, json=say("x", model="other"))
+    answer = client.get("/metrics")
+    assert answer.headers["content-type"].startswith("text/plain; version=0.0.4")
+    for line in answer.text.splitlines():
+        name, _, value = line.rpartition(" ")
+        assert line.startswith("# ") or (name.startswith("embodied_rl_") and float(value) >= 0)
+    for name in ("requests_total", "batches_total", "batch_size_count", "request_seconds_sum", "rejected_total"):
+        assert told.meter(name) > 0, name
+    total = told.meter("request_seconds_count")
+    assert told.meter('request_seconds_bucket{le="+Inf"}') == total == told.meter('requests_total{status="200"}')
+
+
+@pytest.mark.parametrize(
+    "method, path, status",
+    [("GET", "/", 404), ("GET", CHAT, 405), ("POST", "/v1/completions", 404), ("GET", "/v1/x", 404)],
+)
+def test_other_paths(client: httpx2.Client, method: str, path: str, status: int) -> None:
+    assert refused(client.request(method, path))[0] == status
+
+
+@pytest.mark.parametrize("kind", ["text/plain", "application/x-www-form-urlencoded", ""])
+def test_what_a_web_page_could_send_is_refused(client: httpx2.Client, kind: str) -> None:
+    body = json.dumps(say("x")).encode()
+    assert refused(client.post(CHAT, content=body, headers={"Content-Type": kind}))[0] == 415
+
+
+def test_another_name_for_this_machine_is_refused(client: httpx2.Client) -> None:
+    """A page whose name was made to point here."""
+    assert client.post(CHAT, json=say("x"), headers={"Host": "evil.example:8077"}).status_code == 400
+
+
+def test_a_burst_ends_within_the_time_of_its_batches() -> None:
+    """A full batch goes at once, whatever the wait."""
+    with running(ToldModel(), batch=4, wait=3600.0) as server, server.client() as client, ThreadPoolExecutor(8) as pool:
+        began = time.monotonic()
+        assert {each.status_code for each in pool.map(lambda _: client.post(CHAT, json=say("x")), range(8))} == {200}
+        assert time.monotonic() - began < 60

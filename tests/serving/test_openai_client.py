@@ -1,0 +1,117 @@
+"""The official client of the OpenAI API against the server."""
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import openai
+import pytest
+
+from tests.support.serving import FakeCritic, Running, ask_critic, make_picture, running
+
+
+@pytest.fixture
+def client(critic: Running) -> Iterator[openai.OpenAI]:
+    with openai.OpenAI(base_url=critic.url, api_key="unused", max_retries=0) as made:
+        yield made
+
+
+def ask(client: openai.OpenAI, **fields: Any) -> Any:
+    """The completion for two pictures."""
+    return client.chat.completions.create(**ask_critic(make_picture(1), make_picture(2), **fields))
+
+
+def test_two_pictures_and_log_probabilities(client: openai.OpenAI) -> None:
+    answer = ask(client, logprobs=True, top_logprobs=20, max_tokens=1, temperature=0)
+    (choice,) = answer.choices
+    (token,) = choice.logprobs.content
+    shares = {each.token: math.exp(each.logprob) for each in token.top_logprobs}
+    state = np.array([[0.5, 1]], np.float32)
+    judged = FakeCritic().judge(
+        {"top": make_picture(2)[None]}, {"top": make_picture(1)[None]}, ["pick red cube"], state
+    )
+    expected = sum(int(digit) / 9 * share for digit, share in shares.items())
+    assert sum(shares.values()) == pytest.approx(1, abs=1e-6)
+    assert expected == pytest.approx(float(judged.progress[0]), abs=1e-6)
+    assert choice.message.content == token.token == max(shares, key=lambda digit: shares[digit])
+    assert (answer.model, answer.object, choice.finish_reason) == ("critic", "chat.completion", "stop")
+    assert answer.usage.total_tokens == answer.usage.prompt_tokens + 1
+    assert bytes(token.bytes).decode() == token.token
+
+
+def test_log_probabilities_are_told_where_they_are_asked_for(client: openai.OpenAI) -> None:
+    assert ask(client).choices[0].logprobs is None
+    (token,) = ask(client, logprobs=True).choices[0].logprobs.content
+    assert token.top_logprobs == []
+    (token,) = ask(client, logprobs=True, top_logprobs=3).choices[0].logprobs.content
+    told = [each.logprob for each in token.top_logprobs]
+    assert len(told) == 3 and told == sorted(told, reverse=True) and told[0] == token.logprob
+
+
+def test_the_answer_is_one_of_the_choices(client: openai.OpenAI) -> None:
+    """With the model's own probabilities: they are those without the restriction."""
+    free = ask(client, logprobs=True, top_logprobs=20).choices[0].logprobs.content[0]
+    whole = {each.token: each.logprob for each in free.top_logprobs}
+    worst = sorted(whole, key=lambda digit: whole[digit])[:2]
+    chosen = ask(client, logprobs=True, top_logprobs=20, extra_body={"structured_outputs": {"choice": worst}}).choices[
+        0
+    ]
+    told = {each.token: each.logprob for each in chosen.logprobs.content[0].top_logprobs}
+    assert chosen.message.content == worst[1] and told == {digit: whole[digit] for digit in worst}
+
+
+def test_models(client: openai.OpenAI) -> None:
+    assert [model.id for model in client.models.list()] == ["critic"]
+    assert client.models.retrieve("critic").id == "critic"
+    with pytest.raises(openai.NotFoundError):
+        client.models.retrieve("gpt-9")
+
+
+@pytest.mark.parametrize(
+    "fields, kind, param",
+    [
+        ({"model": "gpt-9"}, openai.NotFoundError, "model"),
+        ({"temperature": 0.7}, openai.BadRequestError, "temperature"),
+        ({"stream": True}, openai.BadRequestError, "stream"),
+        ({"n": 2}, openai.BadRequestError, "n"),
+        ({"top_logprobs": 5}, openai.BadRequestError, "top_logprobs"),
+        ({"logprobs": True, "top_logprobs": 21}, openai.BadRequestError, "top_logprobs"),
+        ({"max_tokens": 0}, openai.BadRequestError, "max_tokens"),
+        ({"max_tokens": 1, "max_completion_tokens": 2}, openai.BadRequestError, "max_tokens"),
+        ({"extra_body": {"guided_choice": ["1"]}}, openai.BadRequestError, "'guided_choice'"),
+        ({"extra_body": {"structured_outputs": {"choice": ["maybe"]}}}, openai.BadRequestError, "structured_outputs"),
+        ({"extra_body": {"structured_outputs": {"regex": "."}}}, openai.BadRequestError, "structured_outputs"),
+        ({"words": "fly home"}, openai.BadRequestError, "messages"),
+        ({"state": "0.5 nan"}, openai.BadRequestError, "messages"),
+        ({"state": "0.5 x"}, openai.BadRequestError, "messages"),
+    ],
+)  # fmt: skip
+def test_errors_are_the_clients_exceptions(client: openai.OpenAI, fields: dict, kind: type, param: str) -> None:
+    body = fields if "stream" not in fields else {"extra_body": fields}  # else the client wants a stream
+    with pytest.raises(kind) as raised:
+        body = {**ask_critic(make_picture(1), make_picture(2)), **body}
+        words, state = body.pop("words", "pick red cube"), body.pop("state", "0.5 1")
+        body["messages"] = ask_critic(make_picture(1), make_picture(2), words, state)["messages"]
+        client.chat.completions.create(**body)
+    assert raised.value.param == param and raised.value.type == "invalid_request_error"
+
+
+def test_an_unknown_word_is_named(client: openai.OpenAI) -> None:
+    with pytest.raises(openai.BadRequestError, match="does not know the word 'fly'"):
+        client.chat.completions.create(**ask_critic(make_picture(1), make_picture(2), "fly home"))
+
+
+def test_a_wrong_token(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CRITIC_TOKEN", "0123456789abcdefghij")
+    from tests.support.serving import make_critic
+
+    with running(make_critic(), token_variable="CRITIC_TOKEN") as server:
+        for key, right in (("0123456789abcdefghij", True), ("0123456789abcdefghiX", False), ("x", False)):
+            with openai.OpenAI(base_url=server.url, api_key=key, max_retries=0) as made:
+                if right:
+                    assert ask(made).choices[0].message.content in "0123456789"
+                else:
+                    with pytest.raises(openai.AuthenticationError) as raised:
+                        ask(made)
+                    assert key not in str(raised.value) or key == "x"
