@@ -115,7 +115,15 @@ def test_requests_of_other_lengths_do_not_mix() -> None:
 
 
 def test_each_frame_of_a_trajectory() -> None:
-    (score,) = ask(serve, [make_request(0, 51, 204, kind="trajectory")])
+    steps: list[str] = []
+
+    def note(sent: httpx2.Request) -> dict[str, Any]:
+        steps.append(read_form(sent)[1]["use_frame_steps"])
+        return serve(sent)
+
+    (score,) = ask(note, [make_request(0, 51, 204, kind="trajectory")])
+    ask(note, [make_request(0, 51, 204)])
+    assert steps == ["true", "false"], "of a video alone it tells fewer numbers than frames"
     assert score.values == pytest.approx((0.0, 0.2, 0.8)) and score.value == score.values[-1]
 
 
