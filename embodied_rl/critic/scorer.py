@@ -37,6 +37,8 @@ class CriticScorer(Scorer):
         provenance: what the critic's file says about its origin and worth.
     """
 
+    Config = EmbeddedConfig
+
     def __init__(self, critic: ProgressCritic, batch: int) -> None:
         self._critic, self.provenance = critic, critic.provenance
         self.traits = ScorerTraits(("absolute",), f"critic {critic.identity}", batch=batch, judges_done=True)
