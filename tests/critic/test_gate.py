@@ -16,6 +16,7 @@ from embodied_rl.examination.examined import HELD_OUT, check_examined, check_run
 from embodied_rl.examination.report import FORMAT, VERSION
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.scorer import ScorerTraits
+from embodied_rl_sims.tabletop.settings import TabletopConfig, spec_of
 from tests.support.judging import PROGRESS_SPEC
 
 GOOD = {
@@ -211,3 +212,8 @@ def test_scorers_for_experiments_need_no_examination() -> None:
 def test_a_model_behind_a_server_is_told_of() -> None:
     said = check_run_scorer(RewardNode("vlm", options={"url": "http://127.0.0.1:9/v1"}), PROGRESS_SPEC)
     assert said is not None and "was not examined" in said
+
+
+@pytest.mark.parametrize("mode", ["late", "terminal"])
+def test_the_shipped_critic_passed(mode: Any) -> None:
+    assert check_run_scorer(RewardNode("embedded", mode=mode), spec_of(TabletopConfig())) is None
