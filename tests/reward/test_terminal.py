@@ -175,7 +175,7 @@ def test_an_episode_that_begins_after_one_that_was_done_is_learned_from() -> Non
     rollout = make_rollout([0, 1, 0, 1], cut=(1,))
     rollout.success[0] = True
     counts = make_mode().settle(rollout, tell([0.0, 1.0, 0.0, 1.0], 0.0, final={1: 1.0}))
-    assert learned(rollout) == [True, False, True, True]
+    assert learned(rollout) == [True, False, True, False]
     assert (counts["said"], counts["false"]) == (2, 1)
 
 
