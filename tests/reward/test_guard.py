@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from embodied_rl.config.schema import RewardNode
-from embodied_rl.reward.guard import FADE, WINDOW, Guard
+from embodied_rl.reward.guard import FADE, WINDOW, Guard, diverges
 from embodied_rl.reward.ledger import PotentialLedger, ScoredRollout
 from embodied_rl.rollout.buffer import Rollout
 from embodied_rl.testing.fakes import FakeSimulator, RowwiseFakeActor
@@ -53,6 +53,13 @@ def test_an_honest_scorer_is_left_alone(seed: int) -> None:
 @pytest.mark.parametrize("critic, true", [(HACKED[0], [0.5] * 14), ([0.5] * 14, HACKED[1]), (HACKED[1], HACKED[0])])
 def test_one_of_both_is_not_enough(critic: list[float], true: list[float]) -> None:
     assert not any(figures["reward/guard"] for figures in watch(Guard(NODE, True), critic, true))
+
+
+def test_a_fall_that_may_be_noise_is_not_enough() -> None:
+    """The fitted line falls by 8.6 points, and the points lie further from it."""
+    noisy = [0.6, 0.4] * (WINDOW // 2)
+    assert not diverges(np.array(HACKED[0][:WINDOW]), np.array(noisy))
+    assert diverges(np.array(HACKED[0][:WINDOW]), np.linspace(0.6, 0.514, WINDOW))
 
 
 @pytest.mark.parametrize("node", [replace(NODE, guard=False), replace(NODE, mode="audit"), RewardNode()])

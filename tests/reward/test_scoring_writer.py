@@ -342,7 +342,7 @@ def test_only_who_says_done_by_itself_is_asked_for_progress_alone(
     writing: Callable[..., ScoringWriter], traits: bool, mode: Any, kind: str
 ) -> None:
     """The value of a question about done is the judgement."""
-    scorer = ToldScorer(judge_by_code, cacheable=False)
+    scorer = ToldScorer(judge_by_code if traits else read_code, cacheable=False)
     scorer.traits = replace(scorer.traits, judges_done=traits)
     writer = writing(scorer, node=replace(NODE, mode=mode, done_threshold=0.7))
     collector, actor = make(inline(2, kind=Coded), actor=half_skilled(), writers=[writer])

@@ -233,3 +233,10 @@ def test_a_budget_is_spent_to_the_last_request_and_then_nobody_is_asked(
         assert second[-1].detail == service.cause
         ask(service, request(200))
     assert caplog.text.count("is not asked any more") == 1
+
+
+@pytest.mark.parametrize("done", [-0.1, 1.5, float("nan")])
+def test_done_is_a_probability_or_the_score_is_not_valid(done: float) -> None:
+    with serving(ToldScorer(lambda asked: Score(0.5, done=done), cacheable=False)) as service:
+        (score,) = ask(service, request(1))
+    assert (score.reason, score.done) == ("range", None)

@@ -162,12 +162,21 @@ def test_false_and_missed_are_counted_against_the_simulator_over_the_whole_episo
 
 
 def test_rows_that_were_lost_are_neither_learned_nor_counted() -> None:
-    rollout = make_rollout([0, 1, 0])
+    rollout = make_rollout([0, 1, 1])  # such as one that is repeated from a snapshot
     rollout.valid[:2] = False
     rollout.success[0] = True
-    counts = make_mode().settle(rollout, tell([0.0, 1.0, 1.0], 1.0))
+    counts = make_mode().settle(rollout, tell([0.0, 0.0, 1.0], 1.0))
     assert learned(rollout) == [False, False, True]
     assert (counts["said"], counts["false"], counts["ended"]) == (1, 1, 1)
+
+
+def test_an_episode_that_begins_after_one_that_was_done_is_learned_from() -> None:
+    """And its success is its own."""
+    rollout = make_rollout([0, 1, 0, 1], cut=(1,))
+    rollout.success[0] = True
+    counts = make_mode().settle(rollout, tell([0.0, 1.0, 0.0, 1.0], 0.0, final={1: 1.0}))
+    assert learned(rollout) == [True, False, True, False]
+    assert (counts["said"], counts["false"]) == (2, 1)
 
 
 def test_a_simulator_that_ends_at_its_own_success_is_told(caplog: pytest.LogCaptureFixture) -> None:
