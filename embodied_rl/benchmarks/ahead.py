@@ -14,7 +14,6 @@ from typing import Any
 from rich.table import Table
 
 from embodied_rl.benchmarks.console_table import make_table
-from embodied_rl.benchmarks.sleeping import SleepingActor, SleepingConfig, SleepingSimulator
 from embodied_rl.planner.allocation import Allocation
 from embodied_rl.planner.costs import Costs, LinearCost
 from embodied_rl.planner.model import Workload, predict_iteration
@@ -27,6 +26,7 @@ from embodied_rl.rollout.buffer import Rollout
 from embodied_rl.rollout.collector import Collector
 from embodied_rl.rollout.episode_sampler import EpisodeSampler
 from embodied_rl.rollout.policy_worker import PolicyWorker
+from embodied_rl.testing.sleeping_stages import SleepingActor, SleepingConfig, SleepingSimulator
 from embodied_rl.training.rollout_worker import RolloutWorker
 from embodied_rl.training.sources import SharedExperience
 from embodied_rl.training.worker_pool import RolloutWorkers

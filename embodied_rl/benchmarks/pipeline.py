@@ -15,7 +15,6 @@ import numpy as np
 from rich.table import Table
 
 from embodied_rl.benchmarks.console_table import make_table
-from embodied_rl.benchmarks.sleeping import EXECUTED, SleepingActor, SleepingConfig, SleepingSimulator
 from embodied_rl.planner.allocation import Allocation, Order
 from embodied_rl.planner.costs import Costs, LinearCost
 from embodied_rl.planner.model import DRAWS, Workload, predict_rollout
@@ -26,10 +25,11 @@ from embodied_rl.processes.this_machine import ThisMachine
 from embodied_rl.rollout.buffer import Rollout
 from embodied_rl.rollout.collector import Collector
 from embodied_rl.rollout.episode_sampler import EpisodeSampler
+from embodied_rl.testing.sleeping_stages import EXECUTED, SleepingActor, SleepingConfig, SleepingSimulator
 
 DECISIONS = 24
 REPEATS = 3
-_FACTORY = "embodied_rl.benchmarks.sleeping:SleepingSimulator"
+_FACTORY = "embodied_rl.testing.sleeping_stages:SleepingSimulator"
 _MANY = Resources(cores=1024)  # a sleeping stage needs no core
 
 

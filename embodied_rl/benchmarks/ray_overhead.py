@@ -17,7 +17,6 @@ from rich.table import Table
 
 from embodied_rl.benchmarks import ahead, pipeline
 from embodied_rl.benchmarks.console_table import make_table
-from embodied_rl.benchmarks.sleeping import EXECUTED, SleepingConfig, SleepingSimulator
 from embodied_rl.processes.base import Deadlines, NodeShare, Runtime
 from embodied_rl.processes.handle import Handle, WorkerDied, revive
 from embodied_rl.processes.this_machine import ThisMachine
@@ -25,6 +24,7 @@ from embodied_rl.rollout.episode_sampler import EpisodeSampler
 from embodied_rl.runtime.ray import cluster
 from embodied_rl.runtime.ray.handle import RayHandle
 from embodied_rl.runtime.ray.runtime import RayRuntime
+from embodied_rl.testing.sleeping_stages import EXECUTED, SleepingConfig, SleepingSimulator
 
 CORES, ENVS, KILLS, REPEATS = 8, 8, 3, 3
 APART = pipeline.PipelineCase("simulators apart, two slices of two", *pipeline.BALANCED, 2, workers=2)
@@ -111,7 +111,7 @@ def measure_recovery(nodes: Any, runtime: RayRuntime) -> ClusterRecovery:
 def make_slow_simulator(runtime: RayRuntime, share: NodeShare) -> RayHandle:
     """Start a simulator whose chunk takes long enough to kill the process during it."""
     kwargs = {"config": SleepingConfig(fixed=30.0), "num_envs": ENVS}
-    factory = "embodied_rl.benchmarks.sleeping:SleepingSimulator"
+    factory = "embodied_rl.testing.sleeping_stages:SleepingSimulator"
     handle = runtime.worker(factory, kwargs, name="sleeping simulator", deadlines=Deadlines(), share=share)
     handle.submit("reset", _episodes()).result()
     return handle

@@ -1,4 +1,4 @@
-"""`embodied-rl bench`: measure simulator speed, overlap, the planner's predictions, policies, or demo ablations."""
+"""`embodied-rl bench`: measure simulators, overlap, the planner's predictions, policies, scorers, or demo ablations."""
 
 import json
 from collections.abc import Mapping
@@ -19,7 +19,7 @@ from embodied_rl.runs.atomic_write import make_folder, write_text
 from embodied_rl.simulators.kind import SimulatorKind
 
 OVERLAP, PIPELINE, POLICY, MEMORY, ABLATIONS = "overlap", "pipeline", "policy", "memory", "ablations"
-ASYNC, CLUSTER = "async", "cluster"
+ASYNC, CLUSTER, CRITIC = "async", "cluster", "critic"
 SLICES = (1, 2)
 
 
@@ -36,6 +36,7 @@ def run(config: BenchConfig) -> None:
         return
     measures = {simulator: measure_simulator, OVERLAP: measure_overlap, PIPELINE: measure_pipeline}
     measures |= {POLICY: measure_policy, MEMORY: count_memory, ASYNC: measure_async, CLUSTER: measure_cluster}
+    measures |= {CRITIC: measure_critic}
     if what not in measures:
         hint = suggest_name(what, [*measures, ABLATIONS])
         raise UserError(f"bench: cannot measure '{what}'.{hint} Another simulator is chosen with sim=<name>.")
@@ -152,6 +153,15 @@ def measure_cluster(config: BenchConfig) -> dict[str, Any]:
     Console().print(ray_overhead.make_cluster_table(found))
     print(lost)
     return ray_overhead.summarise_cluster(found, lost)
+
+
+def measure_critic(config: BenchConfig) -> dict[str, Any]:
+    """Measure iterations beside a scorer that takes its time, that is too slow, or that is not there."""
+    from embodied_rl.benchmarks import scoring
+
+    found = scoring.measure_scoring(config, config.seconds)
+    Console().print(scoring.make_scoring_table(found))
+    return {"scoring": [asdict(each) for each in found]}
 
 
 def measure_policy(config: BenchConfig) -> dict[str, Any]:

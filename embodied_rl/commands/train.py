@@ -7,6 +7,7 @@ from pathlib import Path
 
 from embodied_rl.config import freeze as configuration
 from embodied_rl.config.schema import TrainConfig
+from embodied_rl.examination.examined import check_run_scorer
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.learning import checkpoint
 from embodied_rl.planner import auto, choice, stored
@@ -19,6 +20,7 @@ from embodied_rl.runs.folder import PLAN, RunFolder
 from embodied_rl.runs.lock import hold_run
 from embodied_rl.runtime import selection as runtimes
 from embodied_rl.simulators import trust
+from embodied_rl.simulators.kind import SimulatorKind
 from embodied_rl.training import extension
 from embodied_rl.training.final_report import PAGE
 from embodied_rl.training.loop import train
@@ -62,9 +64,18 @@ def check_start(config: TrainConfig) -> list[tuple[str, str]]:
     """
     if config.resume is None:
         known = config if config.plan.allocation == "auto" else count_workers(config)
-        return check_run(known).describe()
+        rows = check_run(known).describe()
+        tell_unexamined(config)
+        return rows
     read_run_to_resume(config)
     return []
+
+
+def tell_unexamined(config: TrainConfig) -> None:
+    """Say so where nobody examined the scorer of a new run; see `check_run_scorer`."""
+    spec = SimulatorKind.find(config.sim).spec
+    if (note := check_run_scorer(config.reward, spec)) is not None:
+        print(note)
 
 
 def start_or_resume(config: TrainConfig, held: ExitStack) -> tuple[TrainConfig, RunFolder]:
@@ -96,6 +107,7 @@ def start_or_resume(config: TrainConfig, held: ExitStack) -> tuple[TrainConfig, 
 def start_run(config: TrainConfig, held: ExitStack) -> tuple[TrainConfig, RunFolder]:
     """Create a run folder and lock it; return it, and the configuration with the resolved plan."""
     check_run(config)
+    tell_unexamined(config)
     config, plan = auto.resolve_plan(config)
     config = count_workers(config)
     folder = RunFolder.create(config.run.root, config.run.experiment, config.seed)

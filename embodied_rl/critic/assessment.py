@@ -28,32 +28,32 @@ CLEAR = 0.5
 """Another goal is clearly a wrong one where, at the end, it has come at most so far."""
 
 MEANINGS: Mapping[str, str] = {
-    "voc": "order of time on successes (VOC)",
-    "voc_reversed": "the same, from pairs in the other order",
-    "negative_share": "share of pairs on successes that are said to be losses",
-    "swap_error": "|pair + the same pair in the other order|, mean",
-    "failures": "order of the true progress on failures",
-    "other_object": "order of the true progress under another object",
-    "other_place": "order of the true progress under another place",
-    "other_task": "order of the true progress under another task",
-    "gap_object": "own minus another object's progress at the end",
-    "gap_place": "own minus another place's progress at the end",
-    "gap_task": "own minus another task's progress at the end",
+    "voc": "VOC: order of time on successes",
+    "voc_reversed": "VOC of the reversed pairs",
+    "negative_share": "pairs on successes called losses",
+    "swap_error": "mean |pair + swapped pair|",
+    "failures": "order of the truth on failures",
+    "other_object": "order of the truth, another object",
+    "other_place": "order of the truth, another place",
+    "other_task": "order of the truth, another task",
+    "gap_object": "gap at the end to another object",
+    "gap_place": "gap at the end to another place",
+    "gap_task": "gap at the end to another task",
     "true_gap_object": "the same gap of the truth, object",
     "true_gap_place": "the same gap of the truth, place",
     "true_gap_task": "the same gap of the truth, task",
-    "wrong_object": "progress at the end under a wrong object",
+    "wrong_object": "progress at the end, wrong object",
     "wrong_object_share": "share of these above one half",
     "done_recall": "done: successes that it says",
     "done_precision": "done: of what it says, successes",
-    "done_false": "done: failures that it calls successes",
-    "done_early": "done: successes that it says before they hold",
-    "done_mismatch": "done: wrong instructions that it calls done",
-    "done_average_precision": "done: average precision over episodes",
+    "done_false": "done: failures called successes",
+    "done_early": "done: said before the goal holds",
+    "done_mismatch": "done: said of a wrong instruction",
+    "done_average_precision": "done: average precision",
     "progress_error": "mean |progress - truth|",
-    "progress_calibration": "calibration error of progress (ECE)",
-    "done_calibration": "calibration error of done (ECE)",
-    "tau": "order of episodes by quality (Kendall's τ-a)",
+    "progress_calibration": "progress: calibration error (ECE)",
+    "done_calibration": "done: calibration error (ECE)",
+    "tau": "order of episodes, Kendall's τ-a",
     "tau_reachable": "the most that τ-a can be here",
     "valid": "requests with a valid score",
 }
@@ -98,8 +98,11 @@ def assess_judge(
     kept = lambda family: [each for each in shown if episodes[each.episode].family == family]  # noqa: E731
     families = {name: _measure(episodes, kept(name), threshold, seed) for name in sorted({e.family for e in episodes})}
     progress, done = (_pool(shown, select) for select in (_progress_pairs, _done_pairs))
+    measures = _measure(episodes, shown, threshold, seed)
+    if not says_done:  # progress is no probability
+        measures["done_calibration"] = Estimate(None)
     return Assessment(
-        _measure(episodes, shown, threshold, seed),
+        measures,
         {name: {key: each[key] for key in FAMILY_MEASURES} for name, each in families.items()},
         sort_into_bins(progress[1], progress[2]) if len(progress[1]) else (),
         sort_into_bins(done[1], done[2]) if says_done and len(done[1]) else (),

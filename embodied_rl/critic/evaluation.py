@@ -11,15 +11,17 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from embodied_rl.config.schema import RewardNode
 from embodied_rl.critic.judged_episode import JudgedEpisode, JudgedGoal, Relation
 from embodied_rl.critic.measures import add_up_gains
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.scorer import Reason, Score, ScoreKind, Scorer, ScoreRequest, ScorerTraits
-from embodied_rl.interfaces.sim import Array
+from embodied_rl.interfaces.sim import Array, SimulatorSpec
 from embodied_rl.reward.request_queue import Ticket
 from embodied_rl.reward.service import ScoreService, ServiceLimits
+from embodied_rl.scorers.choice import configure_scorer
 
-KINDS: tuple[ScoreKind, ...] = ("absolute", "pair", "done")
+KINDS: tuple[ScoreKind, ...] = ("absolute", "trajectory", "pair", "done")
 """The questions that can be evaluated; of those that a scorer answers, the first is asked."""
 RELATIONS: tuple[Relation, ...] = ("object", "task", "place")
 """Other goals, in the order in which they are chosen."""
@@ -61,6 +63,23 @@ class _Place:
     sequence: int
     frame: int
     back: bool = False
+
+
+def build_scorer(reward: RewardNode, spec: SimulatorSpec) -> Scorer:
+    """Build the scorer of a configuration.
+
+    Raises:
+        UserError: none was chosen, it is unknown, or it does not fit the simulator.
+    """
+    if reward.name is None:
+        raise UserError("reward=<scorer> is missing: `embodied-rl list rewards` shows them.")
+    kind, options = configure_scorer(reward)
+    return kind(options, spec)
+
+
+def make_limits(reward: RewardNode) -> ServiceLimits:
+    """Return the limits of a configuration."""
+    return ServiceLimits(in_flight=reward.in_flight, timeout=reward.timeout)
 
 
 def choose_kind(traits: ScorerTraits) -> ScoreKind:
@@ -138,6 +157,8 @@ def judge_episodes(
         UserError: the scorer cannot be evaluated on these, or answered nothing at all.
     """
     kind = choose_kind(scorer.traits)
+    if not (scorer.traits.reads_instruction or scorer.traits.needs_progress):  # the truth of each goal is known here
+        others = 0
     asked = [(n, goal) for n, each in enumerate(episodes) for goal in choose_goals(each, others, n)]
     if scorer.traits.needs_progress and not all(goal.true for _, goal in asked):
         raise UserError(f"the scorer ({scorer.traits.identity}) repeats the simulator's truth, and these have none.")
@@ -145,7 +166,7 @@ def judge_episodes(
     judged: list[JudgedSequence] = []
     try:
         for wave in _divide(asked, episodes):
-            judged += _judge_wave(service, kind, wave, episodes, limits)
+            judged += _judge_wave(service, (kind, scorer.traits), wave, episodes, limits)
             tell(judged[-1].episode + 1, len(episodes))
     finally:
         service.close()
@@ -186,32 +207,53 @@ def _divide(asked: _Asked, episodes: Sequence[JudgedEpisode]) -> list[_Asked]:
 
 
 def _judge_wave(
-    service: ScoreService, kind: ScoreKind, wave: _Asked, episodes: Sequence[JudgedEpisode], limits: ServiceLimits
+    service: ScoreService,
+    asks: tuple[ScoreKind, ScorerTraits],
+    wave: _Asked,
+    episodes: Sequence[JudgedEpisode],
+    limits: ServiceLimits,
 ) -> list[JudgedSequence]:
-    questions = [each for n, (number, _) in enumerate(wave) for each in _list_questions(n, episodes[number], kind)]
-    requests = [_ask(kind, episodes[wave[q.sequence][0]], *wave[q.sequence], q) for q in questions]
+    kind, traits = asks
+    places = [each for n, (number, _) in enumerate(wave) for each in _list_places(n, episodes[number], kind)]
+    shown = [_choose_frames(place, kind, traits) for place in places]
+    requests = [
+        _make_request(kind, episodes[wave[place.sequence][0]], wave[place.sequence], place.frame, frames)
+        for place, frames in zip(places, shown, strict=True)
+    ]
     tickets = service.submit(requests, [0] * len(requests))
     turns = 1 + len(requests) // limits.in_flight
     service.wait(tickets, PATIENCE * limits.timeout * turns)
     service.abandon(tickets)
     service.check()
     answers: list[list[tuple[_Place, Score]]] = [[] for _ in wave]
-    for question, ticket in zip(questions, tickets, strict=True):
-        answers[question.sequence].append((question, _read(ticket)))
+    for place, ticket in zip(places, tickets, strict=True):
+        answers[place.sequence].append((place, _read(ticket)))
     sizes = [len(episodes[number].state) for number, _ in wave]
     return [_collect(kind, *asked, t, given) for asked, t, given in zip(wave, sizes, answers, strict=True)]
 
 
-def _list_questions(sequence: int, episode: JudgedEpisode, kind: ScoreKind) -> list[_Place]:
+def _list_places(sequence: int, episode: JudgedEpisode, kind: ScoreKind) -> list[_Place]:
     if kind != "pair":
         return [_Place(sequence, frame) for frame in range(len(episode.state))]
     later = range(1, len(episode.state))
     return [_Place(sequence, frame, back) for back in (False, True) for frame in later]
 
 
-def _ask(kind: ScoreKind, episode: JudgedEpisode, number: int, goal: JudgedGoal, question: _Place) -> ScoreRequest:
-    frame = question.frame
-    shown = [frame] if kind != "pair" else [frame, frame - 1] if question.back else [frame - 1, frame]
+def _choose_frames(place: _Place, kind: ScoreKind, traits: ScorerTraits) -> list[int]:
+    """Return the frames that a request shows, none of them later than its own but in a reversed pair."""
+    if kind == "pair":
+        return [place.frame, place.frame - 1] if place.back else [place.frame - 1, place.frame]
+    count = min(traits.frames, place.frame + 1)
+    if traits.span == "latest":
+        return list(range(place.frame + 1 - count, place.frame + 1))
+    spread = np.linspace(0, place.frame, count) if count > 1 else [place.frame]
+    return [round(float(each)) for each in spread]
+
+
+def _make_request(
+    kind: ScoreKind, episode: JudgedEpisode, asked: tuple[int, JudgedGoal], frame: int, shown: list[int]
+) -> ScoreRequest:
+    number, goal = asked
     frames = {camera: pictures[shown] for camera, pictures in episode.frames.items()}
     first = {camera: pictures[0] for camera, pictures in episode.frames.items()}
     truth = float(goal.progress[frame]) if goal.true else None
@@ -229,17 +271,17 @@ def _collect(
     """Put the answers of a sequence in order."""
     values, done = np.full(t, np.nan), np.full(t, np.nan)
     gains, back = (np.full(max(0, t - 1) if kind == "pair" else 0, np.nan) for _ in range(2))
-    for question, score in given:
+    for place, score in given:
         if not score.valid:
             continue
         if kind == "pair":
-            (back if question.back else gains)[question.frame - 1] = score.value
+            (back if place.back else gains)[place.frame - 1] = score.value
         elif kind == "done":
-            done[question.frame] = score.value
+            done[place.frame] = score.value
         else:
-            values[question.frame] = score.value
-        if kind != "done" and not question.back and score.done is not None:
-            done[question.frame] = score.done
+            values[place.frame] = score.value
+        if kind != "done" and not place.back and score.done is not None:
+            done[place.frame] = score.done
     if kind == "pair":
         values = add_up_gains(gains)
     return JudgedSequence(number, goal, values, done, tuple(score.reason for _, score in given), gains, back)

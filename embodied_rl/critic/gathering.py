@@ -4,10 +4,10 @@ Pictures are kept at the beginning, after each chunk and at the end of an episod
 what is done looks different later, too, and what is done can be undone.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 
@@ -31,6 +31,8 @@ from embodied_rl.simulators.kind import SimulatorKind
 
 AT_ONCE = 32
 """Episodes that run side by side."""
+CHUNK = 8
+"""Control steps between two pictures where no policy says."""
 LATE_NOISE = SamplerNode(step_weights=(0, 0, 1, 2))
 """How a policy explores: as in `algo=flow_sde`."""
 LONGEST = 3600.0
@@ -67,6 +69,14 @@ class Draw:
     split: str = "train"
 
 
+@dataclass(frozen=True)
+class _Share:
+    """A part of a source: its episodes from the index `first` on."""
+
+    source: Source
+    first: int
+
+
 def mix_sources(episodes: int) -> tuple[Source, ...]:
     """Return sources of so many episodes: half of them by operators, a quarter going on after success."""
     shares: tuple[tuple[Literal["careful", "faulty", "policy"], float, bool], ...] = (
@@ -81,16 +91,23 @@ def mix_sources(episodes: int) -> tuple[Source, ...]:
 
 
 def gather_episodes(
-    sim: SimNode, policy: str, sources: Sequence[Source], draw: Draw, processes: int = 1
+    sim: SimNode,
+    policy: str | None,
+    sources: Sequence[Source],
+    draw: Draw,
+    processes: int = 1,
+    tell: Callable[[str], None] = lambda line: None,
 ) -> list[JudgedEpisode]:
     """Run episodes, and return them in the order of the sources.
 
     Args:
         sim: the simulator.
-        policy: a policy file or `asset:<name>`, which explores, and whose chunks say how far pictures are apart.
+        policy: a policy file or `asset:<name>`, which explores, and whose chunks say how far pictures are apart; None
+            where operators alone act, whose pictures are `CHUNK` steps apart.
         sources: who acts, how often.
-        draw: of scenes and noise. The number of processes changes how a policy's actions are rounded.
-        processes: that run a share of each source; 1 runs all in this process.
+        draw: of scenes and noise.
+        processes: how many run a share of each source; 1 runs all here. It changes how a policy's actions are rounded.
+        tell: is called with a line about each source.
 
     Raises:
         UserError: the simulator cannot judge its goals, has no operator, or cannot go on after success; or the policy
@@ -99,32 +116,45 @@ def gather_episodes(
     """
     check_sources(sim, policy, sources)
     shares = _divide(sources, processes)
-    if processes == 1:
-        parts = [Gatherer(sim, policy).gather(shares[0], draw)]
-    else:
-        with ExitStack() as stack:
-            deadlines = Deadlines(call=LONGEST)
-            factory, kwargs = f"{__name__}:{start_gatherer.__name__}", {"sim": sim, "policy": policy}
-            handles = [
-                ThisMachine().worker(factory, kwargs, name=f"gatherer {n}", deadlines=deadlines, share=NodeShare())
-                for n in range(processes)
-            ]
-            for handle in handles:
-                stack.callback(handle.close)
-            calls = [handle.submit("gather", each, draw) for handle, each in zip(handles, shares, strict=True)]
-            parts = [call.result() for call in calls]
-    return [episode for source in range(len(sources)) for part in parts for episode in part[source]]
+    alone = processes == 1
+    parts = [Gatherer(sim, policy).gather(shares[0], draw)] if alone else _gather_apart(sim, policy, shares, draw)
+    found: list[JudgedEpisode] = []
+    for number, source in enumerate(sources):
+        gathered = [episode for part in parts for episode in part[number]]
+        successes = sum(episode.success for episode in gathered)
+        tell(f"{source.actor}{', going on' * source.goes_on}: {source.episodes} episodes, {successes} succeed")
+        found += gathered
+    return found
 
 
-def check_sources(sim: SimNode, policy: str, sources: Sequence[Source]) -> None:
+def _gather_apart(
+    sim: SimNode, policy: str | None, shares: Sequence[Sequence[_Share]], draw: Draw
+) -> list[list[list[JudgedEpisode]]]:
+    """Gather each of the shares in a process of its own."""
+    factory, kwargs = f"{__name__}:{start_gatherer.__name__}", {"sim": sim, "policy": policy}
+    deadlines, machine = Deadlines(call=LONGEST), ThisMachine()
+    with ExitStack() as stack:
+        handles = [
+            machine.worker(factory, kwargs, name=f"gatherer {number}", deadlines=deadlines, share=NodeShare())
+            for number in range(len(shares))
+        ]
+        for handle in handles:
+            stack.callback(handle.close)
+        calls = [handle.submit("gather", each, draw) for handle, each in zip(handles, shares, strict=True)]
+        return [call.result() for call in calls]
+
+
+def check_sources(sim: SimNode, policy: str | None, sources: Sequence[Source]) -> None:
     """Check, before anything is simulated, that the policy fits the simulator and that episodes can go on.
 
     Raises:
         UserError: see `gather_episodes`.
     """
     for source in sources:
-        find_kind(sim, source)
-    build.check_fit(read_metadata(build.resolve_policy_file(policy)).embodiment, SimulatorKind.find(sim).spec)
+        kind = find_kind(sim, source)
+        _check_simulator(kind.simulator, source)
+    if policy is not None:
+        build.check_fit(read_metadata(build.resolve_policy_file(policy)).embodiment, SimulatorKind.find(sim).spec)
 
 
 def find_kind(sim: SimNode, source: Source) -> SimulatorKind:
@@ -141,12 +171,14 @@ def find_kind(sim: SimNode, source: Source) -> SimulatorKind:
         raise UserError(f"Episodes that go on after success need sim.terminate_on_success=false: {error}") from None
 
 
-@dataclass(frozen=True)
-class _Share:
-    """A part of a source: its episodes from the index `first` on."""
-
-    source: Source
-    first: int
+def _check_simulator(simulator: type[Any], source: Source) -> None:
+    if not issubclass(simulator, GoalWatched):
+        raise UserError(
+            f"{simulator.__name__} does not tell how far all goals of a scene have come, which a critic learns from. "
+            "The tabletop does; for another one collect a dataset: embodied-rl critic train dataset=<folder>."
+        )
+    if source.actor != "policy" and not hasattr(simulator, "expert"):
+        raise UserError(f"{simulator.__name__} has no scripted operator, whose episodes a critic learns from.")
 
 
 def _divide(sources: Sequence[Source], processes: int) -> list[list[_Share]]:
@@ -169,8 +201,9 @@ class Gatherer:
         policy: see `gather_episodes`.
     """
 
-    def __init__(self, sim: SimNode, policy: str) -> None:
-        self._sim, self._actor = sim, _build_explorer(policy, sim)
+    def __init__(self, sim: SimNode, policy: str | None) -> None:
+        self._sim = sim
+        self._actor = None if policy is None else _build_explorer(policy, sim)
 
     def gather(self, shares: Sequence[_Share], draw: Draw) -> list[list[JudgedEpisode]]:
         """Return the episodes of each share.
@@ -193,7 +226,7 @@ class Gatherer:
             return _run_source(simulator, share.source.actor, self._actor, episodes, draw)
 
 
-def start_gatherer(sim: SimNode, policy: str) -> Gatherer:
+def start_gatherer(sim: SimNode, policy: str | None) -> Gatherer:
     """Return the gatherer of a process of its own, which computes on one core."""
     torch.set_num_threads(1)
     return Gatherer(sim, policy)
@@ -223,18 +256,16 @@ class _Explorer:
 
 
 def _run_source(
-    simulator: Simulator, who: str, actor: Actor, episodes: Sequence[Episode], draw: Draw
+    simulator: Simulator, who: str, actor: Actor | None, episodes: Sequence[Episode], draw: Draw
 ) -> list[JudgedEpisode]:
-    if not isinstance(simulator, GoalWatched):
-        raise UserError(
-            "This simulator does not tell how far all goals of a scene have come, which a critic learns from. The "
-            "tabletop does; for another one collect a dataset: embodied-rl critic train dataset=<folder>."
-        )
-    recorder = FrameRecorder(simulator.spec, simulator.watch_goals(), actor.embodiment.executed, who)
-    policy: DeployedPolicy = _Explorer(actor)
-    if who != "policy":
-        if not isinstance(simulator, Operated):
-            raise UserError("This simulator has no scripted operator, whose episodes a critic learns from.")
+    assert isinstance(simulator, GoalWatched), "checked before"
+    chunk = CHUNK if actor is None else actor.embodiment.executed
+    recorder = FrameRecorder(simulator.spec, simulator.watch_goals(), chunk, who)
+    if who == "policy":
+        assert actor is not None, "a policy that acts has a file"
+        policy: DeployedPolicy = _Explorer(actor)
+    else:
+        assert isinstance(simulator, Operated), "checked before"
         policy = OperatorPolicy(simulator.expert(who == "faulty"), recorder.rows.__getitem__)
     runner = EpisodeRunner(policy, simulator.spec, derive_noise_seed(draw.purpose, draw.seed))
     runner.run([wrap_simulator(simulator)], AT_ONCE, episodes, recorder)

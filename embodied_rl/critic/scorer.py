@@ -10,7 +10,7 @@ import numpy as np
 from embodied_rl.config.assets import resolve_path
 from embodied_rl.config.freeze import at_least
 from embodied_rl.critic.critic_file import load_critic
-from embodied_rl.critic.network import BINS, Judgement
+from embodied_rl.critic.network import BINS, Judgement, ProgressCritic
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.scorer import Score, Scorer, ScoreRequest, ScorerError, ScorerTraits
 from embodied_rl.interfaces.sim import SimulatorSpec
@@ -26,28 +26,20 @@ class EmbeddedConfig:
     """pictures that are judged together, at most."""
 
 
-class EmbeddedScorer(Scorer):
-    """Answers "absolute" by the network of a critic's file, and says how likely the task is done.
+class CriticScorer(Scorer):
+    """Answers "absolute" by a critic, and says how likely the task is done.
 
     Args:
-        config: the settings.
-        spec: of the simulator, whose cameras, state and words the critic must know.
+        critic: that judges.
+        batch: pictures that are judged together, at most.
 
-    Raises:
-        UserError: there is no such critic, or it does not fit the simulator.
+    Attributes:
+        provenance: what the critic's file says about its origin and worth.
     """
 
-    Config = EmbeddedConfig
-
-    def __init__(self, config: EmbeddedConfig, spec: SimulatorSpec) -> None:
-        try:
-            self._critic = load_critic(resolve_path(config.file))
-            self._critic.check_fit(spec)
-        except UserError as error:
-            raise UserError(f"reward.file: {error}") from None
-        self.traits = ScorerTraits(
-            ("absolute",), f"critic {self._critic.identity}", batch=config.batch, judges_done=True
-        )
+    def __init__(self, critic: ProgressCritic, batch: int) -> None:
+        self._critic, self.provenance = critic, critic.provenance
+        self.traits = ScorerTraits(("absolute",), f"critic {critic.identity}", batch=batch, judges_done=True)
 
     async def score(self, requests: Sequence[ScoreRequest]) -> Sequence[Score]:
         """Judge the last frame of each request.
@@ -81,6 +73,26 @@ class EmbeddedScorer(Scorer):
         except (UserError, KeyError, ValueError) as error:
             raise ScorerError("refused", f"the critic cannot judge this observation: {error}", permanent=True) from None
         return [_make_score(judgement, row) for row in range(len(requests))]
+
+
+class EmbeddedScorer(CriticScorer):
+    """Answers by the critic of a file.
+
+    Args:
+        config: the settings.
+        spec: of the simulator, whose cameras, state and words the critic must know.
+
+    Raises:
+        UserError: there is no such critic, or it does not fit the simulator.
+    """
+
+    def __init__(self, config: EmbeddedConfig, spec: SimulatorSpec) -> None:
+        try:
+            critic = load_critic(resolve_path(config.file))
+            critic.check_fit(spec)
+        except UserError as error:
+            raise UserError(f"reward.file: {error}") from None
+        super().__init__(critic, config.batch)
 
 
 def _make_score(judgement: Judgement, row: int) -> Score:

@@ -180,10 +180,14 @@ def _schedule(step: int, steps: int) -> float:
 
 
 def _compute_loss(critic: ProgressCritic, rows: _Examples, spread: float) -> Tensor:
-    """Compute the cross-entropy to a discretised normal distribution around the truth, and that of done."""
+    """Compute the cross-entropy to a discretised normal distribution around the truth, and that of done.
+
+    Rows whose progress nobody knows (NaN) count for done alone.
+    """
     scene = Scene(rows.places, rows.patches, rows.words)
     bins, done = critic.grade(scene, rows.start, rows.state)
-    distance = critic.centres - rows.progress[:, None]
+    known = rows.progress.isfinite()
+    distance = critic.centres - rows.progress[known, None]
     target = torch.softmax(-(distance**2) / (2 * spread**2), dim=1)
-    progress = -(target * F.log_softmax(bins, dim=1)).sum(dim=1).mean()
+    progress = -(target * F.log_softmax(bins[known], dim=1)).sum() / len(known)
     return progress + F.binary_cross_entropy_with_logits(done, rows.done)

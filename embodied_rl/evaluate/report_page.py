@@ -21,6 +21,7 @@ from embodied_rl.evaluate.page import (
 from embodied_rl.evaluate.pairing import name_tasks, pair_reports
 from embodied_rl.evaluate.protocol import EpisodeResult
 from embodied_rl.evaluate.report import Report, Summary
+from embodied_rl.evaluate.reward_section import make_reward_section
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.runs.metrics_file import Value, read_metrics
 
@@ -60,7 +61,7 @@ def write_page(
         configuration: the whole configuration as YAML.
     """
     earlier, old = (None, None) if before is None else (before.overall, before.episodes)
-    at_end = shows_at_end(report)
+    at_end, rows = shows_at_end(report), read_metrics(metrics) if metrics else []
     pairs = [video for video in videos if video.stem.startswith(_PAIR)]
     others = [video for video in videos if video not in pairs]
     sections = [
@@ -69,7 +70,8 @@ def write_page(
         make_section("By family", _table("family", report.families, before and before.families, at_end)),
         make_section("By task", _table("task", report.tasks, before and before.tasks, at_end)),
         make_section("Why episodes failed", make_failure_table(report.episodes, old)),
-        make_section("Learning curves", draw_learning_curves(read_metrics(metrics) if metrics else ())),
+        make_section("Learning curves", draw_learning_curves(rows)),
+        make_section("Reward", make_reward_section(rows, report.metadata.get("reward") == "terminal")),
         make_section("Videos" if earlier is None else "Videos, after training", _videos(others)),
         make_section("Where these numbers come from", make_origin(report.metadata, configuration)),
     ]

@@ -86,7 +86,8 @@ class ScoringWriter(Writer):
         self._pairs = PairProgress(num_envs) if question.kind == "pair" else None
         self._probes = MismatchProbes(self._service, reward.probes.mismatch, traits)
         self._log = ScoreLog(Path(options.folder, FOLDER, f"{self._number}.jsonl"), traits.identity)
-        self._began = time.monotonic()
+        self._began: float | None = None
+        """When the first decision of the rollout was made."""
 
     def _share_limits(self, num_envs: int) -> ServiceLimits:
         reward, collectors = self._reward, self._options.collectors
@@ -107,6 +108,8 @@ class ScoringWriter(Writer):
         keys: NoiseKeys,
     ) -> None:
         """Ask about the observations before the decisions."""
+        if self._began is None:
+            self._began = time.monotonic()
         tickets = self._asker.ask_before(row, columns, observation, keys)
         if self._at_once:
             self._wait(tickets, self._reward.timeout)
@@ -134,7 +137,7 @@ class ScoringWriter(Writer):
         assert self._service is not None
         tickets = self._asker.tickets()
         began = time.monotonic()
-        self._wait(tickets, self._patience(began - self._began))
+        self._wait(tickets, self._patience(began - (began if self._began is None else self._began)))
         waited = time.monotonic() - began
         answered = sum(ticket.score is not None for ticket in tickets)
         probed = self._probes.collect()
@@ -146,7 +149,7 @@ class ScoringWriter(Writer):
         self._check_service()
         self._asker.begin_rollout()
         self._probes.ask(tickets)
-        self._began = time.monotonic()
+        self._began = None
 
     def _tabulate(self, rollout: Rollout) -> RolloutScores:
         size, least = (rollout.decisions, rollout.num_envs), self._reward.confidence
@@ -159,6 +162,8 @@ class ScoringWriter(Writer):
 
     def _patience(self, collecting: float) -> float:
         """Return the seconds to wait at the end of a rollout that took `collecting` seconds."""
+        if self._at_once:
+            return self._reward.timeout
         if self._reward.wait_share is None:
             return self._reward.deadline
         return min(self._reward.deadline, self._reward.wait_share * collecting)

@@ -14,6 +14,8 @@ from rich.progress_bar import ProgressBar
 from rich.spinner import Spinner
 from rich.table import Table
 
+HEALTHY = 0.9
+"""Below this share of valid scores a scorer counts as degraded."""
 _ROWS_SHOWN = 12
 _BAR_WIDTH = 24
 _REFRESHES = 4  # a second
@@ -71,6 +73,7 @@ class Progress:
         self._done, self._closing = start, 0.0
         self._phase, self._phase_began, self._spinner = "starting", self._began, Spinner("dots")
         self._rows: deque[tuple[str, ...]] = deque(maxlen=_ROWS_SHOWN)
+        self._scorer = ""
         self._live: Live | None = None
         if live and self._console.is_terminal:
             self._live = Live(console=self._console, refresh_per_second=_REFRESHES, get_renderable=self._render)
@@ -113,8 +116,10 @@ class Progress:
         self._done = done
         figures = [column.text(metrics) for column in self._columns]
         remaining = format_duration(self.remaining(done))
+        self._scorer = describe_scorer(metrics)
         if self._live is None:
             named = [f"{column.heading} {figure}" for column, figure in zip(self._columns, figures, strict=True)]
+            named += [f"scorer {self._scorer}"] if self._scorer else []
             self.note("  ".join([f"iteration {done}/{self._iterations}", *named, f"ETA {remaining}"]))
             return
         self._rows.append((f"{done}/{self._iterations}", *figures, remaining))
@@ -138,12 +143,13 @@ class Progress:
         return Group(*([self._table()] if self._rows else []), self._status())
 
     def _status(self) -> Table:
-        """Return one row: a spinner, the phase and its seconds, the bar of iterations, and the time since the start."""
+        """Return one row: a spinner, the phase and its seconds, the bar of iterations, the time, and the scorer."""
         now = self._clock()
         row = Table.grid(padding=(0, 1))
         bar = ProgressBar(total=max(1, self._iterations), completed=self._done, width=_BAR_WIDTH)
         phase = f"{self._phase} {format_duration(now - self._phase_began)}"
-        row.add_row(self._spinner, phase, bar, f"{self._done}/{self._iterations}", format_duration(now - self._began))
+        cells = [self._spinner, phase, bar, f"{self._done}/{self._iterations}", format_duration(now - self._began)]
+        row.add_row(*cells, *([f"scorer {self._scorer}"] if self._scorer else []))
         return row
 
     def _table(self) -> Table:
@@ -165,6 +171,21 @@ def show_wait(text: str, console: Console | None = None) -> Iterator[None]:
         return
     with console.status(text):
         yield
+
+
+def describe_scorer(metrics: Mapping[str, Any]) -> str:
+    """Return how a run's scorer was in an iteration; empty for a run without one.
+
+    "down": of some process; "degraded": it is asked less than the settings allow, or scores are missing; or "healthy".
+    """
+    if "reward/asked" not in metrics:
+        return ""
+    valid, down = float(metrics.get("reward/valid", 1.0)), float(metrics.get("reward/down", 0.0))
+    if down:
+        return f"down ({metrics.get('reward/trouble', 'no cause told')})"
+    if metrics.get("reward/degraded") or valid < HEALTHY:
+        return f"degraded ({valid:.0%} valid)"
+    return "healthy"
 
 
 def format_duration(seconds: float) -> str:

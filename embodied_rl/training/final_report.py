@@ -12,6 +12,7 @@ from embodied_rl.evaluate.page import format_percent
 from embodied_rl.evaluate.protocol import EpisodeResult
 from embodied_rl.evaluate.report import Report
 from embodied_rl.evaluate.report_page import write_page
+from embodied_rl.evaluate.reward_section import describe_outages
 from embodied_rl.evaluate.video import film_episodes, record_results
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.runs import provenance
@@ -52,6 +53,7 @@ def describe_training(trainer: Trainer, when: str) -> dict[str, Any]:
         "policy": config.policy.name,
         "algorithm": config.algo.name,
         "simulator": config.sim.name,
+        **({} if config.reward.name is None else {"scorer": config.reward.name, "reward": config.reward.mode}),
         "split": "eval",
         "episodes_for": "report",
         "seed": config.seed,
@@ -121,6 +123,7 @@ def summarise_run(
     when = "before and after" if before else "after training"
     title = f"Success on {after.success.episodes} episodes never trained on, {when} (95 % intervals):"
     lines += [*find_milestones(metrics), *summarise_pace(metrics)]
+    lines += [f"  {note}" for note in describe_outages(metrics, after.metadata.get("reward") == "terminal")]
     return ["", title, *lines, f"Report: {folder / PAGE}", *(f"Video:  {video}" for video in videos)]
 
 

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from embodied_rl.critic.assessment import MEANINGS, Assessment, assess_judge
-from embodied_rl.critic.eval_report import describe_episodes, make_report, make_table
 from embodied_rl.critic.evaluation import add_mismatches, choose_goals, choose_kind, count_reasons, judge_episodes
 from embodied_rl.critic.judged_episode import JudgedEpisode
+from embodied_rl.examination.report import describe_episodes, make_report, make_table
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.scorer import Score, ScoreRequest, ScorerError, ScorerTraits
 from embodied_rl.scorers.scripted import ScriptedConfig, ScriptedScorer
@@ -185,6 +185,14 @@ def test_early_and_late_done() -> None:
     found = assess(answer).measures
     assert found["done_early"].value == 1 and found["done_recall"].value == 1 and found["done_false"].value == 1
     assert found["done_precision"].value == 0.5 and found["done_mismatch"].value == 1
+
+
+def test_who_says_done_only_before_it_holds_has_not_seen_it() -> None:
+    def answer(asked: ScoreRequest) -> Score:
+        return Score(0.5, done=float(asked.decision == FRAMES - 3))
+
+    found = assess(answer).measures
+    assert found["done_early"].value == 1 and found["done_recall"].value == 0
 
 
 def test_report_is_json_and_says_what_it_rests_on() -> None:

@@ -1,24 +1,22 @@
 """The gate: which critics pass, what is said to the others, and who asks for it."""
 
 import json
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from embodied_rl.critic.gate import (
-    CRITERIA,
-    FORMAT,
-    LEAST_COUNT,
-    VERSION,
-    Verdict,
-    check_examined,
-    check_gate,
-    read_examination,
-)
+from embodied_rl.config.schema import RewardNode
+from embodied_rl.critic.gate import CRITERIA, LEAST_COUNT, Verdict, check_gate
 from embodied_rl.critic.measures import Estimate
+from embodied_rl.critic.scorer import CriticScorer
+from embodied_rl.examination import examined
+from embodied_rl.examination.examined import HELD_OUT, check_examined, check_run_scorer, read_carried, read_examination
+from embodied_rl.examination.report import FORMAT, VERSION
 from embodied_rl.interfaces.errors import UserError
+from embodied_rl.interfaces.scorer import ScorerTraits
+from tests.support.judging import PROGRESS_SPEC
 
 GOOD = {
     "valid": 1.0, "voc": 0.98, "gap_object": 0.89, "gap_task": 0.81, "wrong_object_share": 0.008, "failures": 0.77,
@@ -147,3 +145,69 @@ def test_a_report_overrules_the_file(tmp_path: Path) -> None:
     """The newest word counts: a critic whose file passed and whose report did not is refused."""
     with pytest.raises(UserError, match="did not pass"):
         check_examined("critic a1b2", True, "late", write(tmp_path, BLIND), PASSED)  # type: ignore[arg-type]
+
+
+# -- what a critic's file carries --------------------------------------------------------------------------------------
+
+CARRIED = {name: value for name, value in GOOD.items() if name != "valid"} | {"episodes": HELD_OUT, "threshold": 0.95}
+
+
+def test_a_file_carries_measures_and_not_a_verdict() -> None:
+    carried = read_carried({"held_out": CARRIED})
+    assert carried is not None and carried["shaping"].passed and carried["terminal"].passed
+    bad = read_carried({"held_out": CARRIED | {"gap_object": 0.2, "passed": True}})
+    assert bad is not None and "gap_object is 0.20" in bad["shaping"].reasons[0]
+
+
+@pytest.mark.parametrize("provenance", [{}, {"held_out": 3}, {"made": "by hand"}], ids=str)
+def test_a_file_that_carries_nothing(provenance: dict[str, Any]) -> None:
+    assert read_carried(provenance) is None
+
+
+@pytest.mark.parametrize("episodes", [HELD_OUT - 1, "many", None], ids=str)
+def test_too_few_held_out_episodes_decide_nothing(episodes: Any) -> None:
+    carried = read_carried({"held_out": CARRIED | {"episodes": episodes}})
+    assert carried is not None and not carried["shaping"].passed
+
+
+@pytest.mark.parametrize("value", [None, "0.99", [1], True, float("inf")], ids=str)
+def test_what_is_no_number_was_not_measured(value: Any) -> None:
+    carried = read_carried({"held_out": CARRIED | {"voc": value}})
+    assert carried is not None and "voc was not measured" in carried["shaping"].reasons[0]
+
+
+class Learned(CriticScorer):
+    """A critic without a network."""
+
+    def __init__(self, provenance: dict[str, Any]) -> None:
+        self.provenance, self.traits = provenance, ScorerTraits(("absolute",), "critic a1b2")
+
+
+@pytest.fixture
+def learned(monkeypatch: pytest.MonkeyPatch) -> Any:
+    made: dict[str, Any] = {"held_out": CARRIED}
+    monkeypatch.setattr(examined, "configure_scorer", lambda node: (lambda options, spec: Learned(made), None))
+    return made
+
+
+def test_a_run_asks_for_the_critic_of_its_configuration(learned: dict[str, Any], tmp_path: Path) -> None:
+    reward = RewardNode("embedded")
+    assert check_run_scorer(reward, PROGRESS_SPEC) is None
+    learned["held_out"] = CARRIED | {"failures": 0.1}
+    with pytest.raises(UserError, match=r"failures is 0\.10"):
+        check_run_scorer(reward, PROGRESS_SPEC)
+    assert check_run_scorer(replace(reward, mode="audit"), PROGRESS_SPEC) is None
+    assert check_run_scorer(replace(reward, examined=str(write(tmp_path))), PROGRESS_SPEC) is None
+    del learned["held_out"]
+    with pytest.raises(UserError, match="never examined"):
+        check_run_scorer(reward, PROGRESS_SPEC)
+
+
+def test_scorers_for_experiments_need_no_examination() -> None:
+    assert check_run_scorer(RewardNode("scripted"), PROGRESS_SPEC) is None
+    assert check_run_scorer(RewardNode(), PROGRESS_SPEC) is None
+
+
+def test_a_model_behind_a_server_is_told_of() -> None:
+    said = check_run_scorer(RewardNode("vlm", options={"url": "http://127.0.0.1:9/v1"}), PROGRESS_SPEC)
+    assert said is not None and "was not examined" in said

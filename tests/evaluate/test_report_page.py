@@ -259,3 +259,13 @@ def test_figures_of_no_iteration_are_drawn_at_0():
     rows = [{"rollout/success": 0.2}, {"iteration": 0, "rollout/success": 0.2}, {"iteration": 5, "rollout/success": 1}]
     line = re.search(r'<polyline points="([^"]*)"', draw_learning_curves(rows)).group(1).split()
     assert line[0] == line[1] != line[2]
+
+
+def test_the_page_has_the_section_of_a_run_with_a_scorer(after, tmp_path):
+    """In mode terminal, where nothing but the scorer rewards."""
+    row = {"iteration": 1, "reward/asked": 9.0, "reward/valid": 0.0, "reward/down": 1.0, "rollout/success": 0.5}
+    (tmp_path / "metrics.jsonl").write_text(json.dumps(row) + "\n")
+    judged = replace(after, metadata=after.metadata | {"reward": "terminal"})
+    text = shown(tmp_path, judged, metrics=tmp_path / "metrics.jsonl")
+    assert "iteration 1 trained without any reward: no score came in time" in text
+    assert "Reward" not in shown(tmp_path, judged)

@@ -15,7 +15,7 @@ from embodied_rl.interfaces.algorithm import Discount
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.scorer import Score, ScoreRequest, ScorerError
 from embodied_rl.interfaces.sim import Observation
-from embodied_rl.reward.scoring_writer import ScoringOptions, ScoringWriter
+from embodied_rl.reward.scoring_writer import ScoringOptions, ScoringWriter, share_budget
 from embodied_rl.rollout.collector import Collector
 from embodied_rl.scorers.replay import ReplayConfig, ReplayScorer
 from embodied_rl.scorers.score_log import read_scores
@@ -88,7 +88,18 @@ def expect_shaping(rounds: Sequence[dict[str, Any]], known: dict[tuple[int, int]
 
 
 def collect(collector: Collector, actor: Any, rounds: int = 3) -> list[dict[str, Any]]:
-    kept = ("valid", "episode", "decision", "terminated", "truncated", "steps", "shaping", "reward", "bonus")
+    kept = (
+        "valid",
+        "episode",
+        "decision",
+        "terminated",
+        "truncated",
+        "steps",
+        "shaping",
+        "reward",
+        "bonus",
+        "set_aside",
+    )
     found = []
     for _ in range(rounds):
         rollout = collector.collect(actor)
@@ -268,3 +279,73 @@ def test_scores_of_little_confidence_count_as_missing(writing: Callable[..., Sco
     writer = writing(unsure, node=replace(NODE, confidence=0.5))
     collector, actor = make(inline(2, kind=Coded), actor=half_skilled(), writers=[writer])
     assert not any(each["shaping"].any() for each in collect(collector, actor))
+
+
+def test_a_budget_is_shared_by_the_collectors_and_survives_a_resume(writing: Callable[..., ScoringWriter]) -> None:
+    assert [share_budget(11, 3, number) for number in range(3)] == [4, 4, 3]
+    scorer = ToldScorer(cacheable=False)
+    writer = writing(scorer, node=replace(NODE, budget=30))
+    collector, actor = make(inline(2, kind=Coded), actor=half_skilled(), writers=[writer])
+    collect(collector, actor, 1)
+    assert sum(map(len, scorer.calls)) == 30 and "budget of 30" in writer.trouble()
+    assert writer.figures()["valid"] == 30 and writer.figures()["down"] == 1
+    again = ToldScorer(cacheable=False)
+    resumed = writing(again, node=replace(NODE, budget=30), number=1)
+    collector, actor = make(inline(2, kind=Coded), actor=half_skilled(), writers=[resumed])
+    collector.load({**collector.state(), **{f"writer/0/{name}": each for name, each in writer.state().items()}})
+    collect(collector, actor, 1)
+    assert not again.calls
+
+
+def judge_by_code(asked: ScoreRequest) -> Score:
+    """Some pictures look done."""
+    value = read_code(asked).value
+    return Score(value, done=float(value > 0.7))
+
+
+TERMINAL = replace(NODE, mode="terminal")
+
+
+@pytest.mark.parametrize("node", [TERMINAL, replace(TERMINAL, at_once=True)])
+def test_done_ends_tasks_wherever_its_picture_comes(writing: Callable[..., ScoringWriter], node: RewardNode) -> None:
+    """At the end of a rollout, at a time limit, or within an episode; by its definition, one row after another."""
+    scorer = ToldScorer(judge_by_code, cacheable=False)
+    scorer.traits = replace(scorer.traits, judges_done=True)
+    collector, actor = make(
+        inline(2, kind=Coded), actor=half_skilled(), writers=[writing(scorer, node=node, limit_ends=True)]
+    )
+    rounds = collect(collector, actor)
+    known = {(each.episode, each.decision): judge_by_code(each).done for call in scorer.calls for each in call}
+    over: set[int] = set()
+    seen = dict.fromkeys(("within", "at the end", "at the limit"), 0)
+    for each in rounds:
+        for t in range(T):
+            for n in range(N):
+                episode, number = int(each["episode"][t, n]), int(each["decision"][t, n])
+                assert each["valid"][t, n] == (episode not in over)
+                done = known.get((episode, number + 1)) == 1.0 and each["valid"][t, n]
+                reward = GAMMA ** (int(each["steps"][t, n]) - 1)
+                assert each["bonus"][t, n] == pytest.approx(reward if done else 0, abs=1e-6)
+                assert each["set_aside"][t, n]
+                if done:
+                    over.add(episode)
+                    assert each["terminated"][t, n] and not each["truncated"][t, n]
+                    seen["at the end" if t == T - 1 else "within"] += 1
+                    seen["at the limit"] += number == 2
+    assert all(seen.values()), seen
+
+
+@pytest.mark.parametrize(
+    "traits, mode, kind", [(True, "terminal", "absolute"), (False, "terminal", "done"), (False, "late", "absolute")]
+)
+def test_only_who_says_done_by_itself_is_asked_for_progress_alone(
+    writing: Callable[..., ScoringWriter], traits: bool, mode: Any, kind: str
+) -> None:
+    """The value of a question about done is the judgement."""
+    scorer = ToldScorer(judge_by_code, cacheable=False)
+    scorer.traits = replace(scorer.traits, judges_done=traits)
+    writer = writing(scorer, node=replace(NODE, mode=mode, done_threshold=0.7))
+    collector, actor = make(inline(2, kind=Coded), actor=half_skilled(), writers=[writer])
+    found = collect(collector, actor)
+    assert {each.kind for call in scorer.calls for each in call} == {kind}
+    assert any(each["bonus"].any() for each in found) == (mode == "terminal")

@@ -213,3 +213,23 @@ def test_a_scorer_that_cannot_open_is_told_at_once() -> None:
 
     with pytest.raises(UserError, match="nobody answers there"):
         ScoreService(Closed, ServiceLimits())
+
+
+@pytest.mark.parametrize("batch", [1, 4])
+def test_a_budget_is_spent_to_the_last_request_and_then_nobody_is_asked(
+    batch: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Like a pause, but for good; what is remembered costs nothing."""
+    scorer = ToldScorer(batch=batch)
+    with serving(scorer, budget=10) as service:
+        first = ask(service, *(request(code, decision=code) for code in range(7)))
+        assert all(score.valid for score in first) and service.status == "healthy" and service.spent == 7
+        assert all(score.valid for score in ask(service, *(request(code, decision=code) for code in range(7))))
+        assert service.spent == 7
+        second = ask(service, *(request(code, decision=code) for code in range(100, 120)))
+        assert [score.valid for score in second].count(True) == 3 and sum(map(len, scorer.calls)) == 10
+        assert {score.reason for score in second if not score.valid} == {"unavailable"}
+        assert service.status == "down" and "budget of 10 requests is spent (reward.budget)" in service.cause
+        assert second[-1].detail == service.cause
+        ask(service, request(200))
+    assert caplog.text.count("is not asked any more") == 1

@@ -94,14 +94,15 @@ def test_a_missing_judgement_is_no_done_and_told_once(caplog: pytest.LogCaptureF
     assert len(caplog.records) == 1 and "2 of 3 judgements" in caplog.text and "reward.deadline" in caplog.text
 
 
-def test_a_truncated_episode_is_judged_by_its_final_observation_and_a_terminated_one_by_nobody() -> None:
-    """The observation in the next row is of another episode."""
+@pytest.mark.parametrize("final", [0.0, 1.0])
+def test_a_truncated_episode_is_judged_by_its_final_observation_and_a_terminated_one_by_nobody(final: float) -> None:
+    """The observation in the next row, which says the contrary here, is of another episode."""
     rollout = make_rollout([0, 1, 0, 1], cut=(1,), over=(3,))
-    counts = make_mode().settle(rollout, tell([0.0, 0.0, 1.0, 0.0], 1.0, final={1: 1.0}))
-    assert rollout.terminated[:, 0].tolist() == [False, True, False, True]
-    assert not rollout.truncated.any() and learned(rollout) == [True] * 4
-    assert rollout.bonus[:, 0].tolist() == pytest.approx([0, GAMMA ** (EXECUTED - 1), 0, 0])
-    assert (counts["said"], counts["ended"], counts["undone"], counts["judged"]) == (1, 2, 0, 3)
+    counts = make_mode().settle(rollout, tell([0.0, 0.0, 1 - final, 0.0], 1.0, final={1: final}))
+    assert rollout.terminated[:, 0].tolist() == [False, final == 1, False, True]
+    assert bool(rollout.truncated[1, 0]) is (final == 0) and learned(rollout) == [True] * 4
+    assert rollout.bonus[:, 0].tolist() == pytest.approx([0, final * GAMMA ** (EXECUTED - 1), 0, 0])
+    assert (counts["said"], counts["ended"], counts["undone"], counts["judged"]) == (final, 2, 0, 3)
 
 
 @pytest.mark.parametrize("resumed", [False, True])

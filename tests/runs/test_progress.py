@@ -2,9 +2,10 @@
 
 import io
 
+import pytest
 from rich.console import Console
 
-from embodied_rl.runs.progress import Progress, format_duration
+from embodied_rl.runs.progress import Progress, describe_scorer, format_duration
 
 METRICS = {"rollout/success": 0.425, "update/kl": 0.0123, "time/steps_per_second": 1270.4, "update/entropy": None}
 
@@ -97,3 +98,27 @@ def test_the_time_left_counts_iterations_alone_and_what_closes_the_run():
     clock.now = 120.0
     assert progress.remaining(2) == 8 * 10.0 + 30.0
     assert progress.remaining(10) == 30.0, "an evaluation and films are still to come"
+
+
+ASKED = {"reward/asked": 50.0, "reward/valid": 1.0, "reward/down": 0.0, "reward/degraded": 0.0}
+
+
+@pytest.mark.parametrize(
+    "figures, says",
+    [
+        ({}, ""),
+        (ASKED, "healthy"),
+        (ASKED | {"reward/valid": 0.5}, "degraded (50% valid)"),
+        (ASKED | {"reward/degraded": 0.5}, "degraded (100% valid)"),
+        (ASKED | {"reward/down": 0.5, "reward/trouble": "nobody answers"}, "down (nobody answers)"),
+    ],
+)
+def test_the_scorer_is_shown_beside_each_iteration(figures, says):
+    assert describe_scorer(figures) == says
+    for terminal in (False, True):
+        stream = io.StringIO()
+        console = Console(file=stream, force_terminal=terminal, width=200, highlight=False)
+        with Progress(10, console=console, clock=Clock()) as progress:
+            progress.update(1, METRICS | figures)
+        assert (f"scorer {says}" if says else "success") in stream.getvalue()
+        assert says or "scorer" not in stream.getvalue()

@@ -27,7 +27,13 @@ WORKERS = ("plan.ranks=2", "plan.rollout_workers=2")
 AHEAD = ("mode=async", "staleness=1", "plan.ranks=1", "plan.rollout_workers=2")
 
 
-@pytest.mark.parametrize("mode", [(), ("mode=async", "staleness=0")], ids=["sync", "staleness 0"])
+@pytest.mark.parametrize(
+    "mode",
+    [
+        pytest.param((), id="sync"),
+        pytest.param(("mode=async", "staleness=0"), id="staleness 0", marks=pytest.mark.slow),
+    ],
+)
 def test_it_changes_no_bit_who_collects(mode: tuple[str, ...], reference: Path, tmp_path: Path) -> None:
     assert_learned_alike(complete(tmp_path, "train", *SMALL, *TABLETOP, *WORKERS, *mode), reference)
 
@@ -84,6 +90,7 @@ def test_a_killed_rollout_worker_costs_time_alone(plugin_path: str, tmp_path: Pa
         assert figures(process.run)[-1]["workers/restarts"] == 1
 
 
+@pytest.mark.slow
 def test_decisions_are_as_old_as_they_may_be_also_after_a_kill(plugin_path: str, tmp_path: Path) -> None:
     held = ("sim.marks=.", "sim.hold=17")  # in the sixth rollout
     settings = ("train", *SMALL, *REACHING, "sim.seconds=0.02", "train.iterations=12", *held, *AHEAD)

@@ -101,7 +101,7 @@ def continued(folder: Path, plugin_path: str) -> Path:
 
 CASES = [
     ("colocated", "rollout"),
-    ("colocated", "update"),
+    pytest.param("colocated", "update", marks=pytest.mark.slow),
     pytest.param("split", "rollout", marks=pytest.mark.slow),
     pytest.param("split", "update", marks=pytest.mark.slow),
 ]

@@ -163,6 +163,7 @@ def store(typed, tmp_path: Path) -> Path:
 
 
 @pytest.mark.process
+@pytest.mark.slow
 def test_a_damaged_store_is_measured_again(typed, store) -> None:
     store.write_text("{")
     code, out, _ = typed(*AUTO)

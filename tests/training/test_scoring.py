@@ -9,11 +9,14 @@ import pytest
 
 from embodied_rl.cli.main import main
 from embodied_rl.config import plugins
+from embodied_rl.reward import guard
 from embodied_rl.runs.metrics_file import read_metrics
 from embodied_rl.training.trainer import Trainer
 from tests.support.running import POLICY, SMALL, TABLETOP, assert_learned_alike, assert_same, with_plan
 
 ORACLE = ("reward=oracle", "sim.progress=true")
+NOISY = "reward.done_error=0.2"
+TERMINAL = (*ORACLE, "reward.mode=terminal", "sim.terminate_on_success=false")
 
 MODULE = '''
 """A scorer of another distribution."""
@@ -94,6 +97,14 @@ def test_a_scorer_of_another_distribution_is_asked(outside: None, typed: Callabl
         ((*ORACLE, "reward.weight=-1"), "reward.weight"),
         ((*ORACLE, "reward.mode=lat"), "reward.mode.*late"),
         ((*ORACLE, "reward.noise=-1"), "reward.noise"),
+        (
+            (*ORACLE, "reward.mode=terminal"),
+            "ends an episode when its own goal is reached.*sim.terminate_on_success=false",
+        ),
+        ((*ORACLE, "reward.done_in_a_row=2"), "reward.done_in_a_row=2 has a meaning with reward.mode=terminal alone"),
+        ((*TERMINAL, "reward.done_threshold=1.5"), "reward.done_threshold"),
+        ((*ORACLE, "reward.budget=0"), "reward.budget"),
+        ((*ORACLE, "reward.probes.mismatch=2"), "reward.probes.mismatch"),
         (("reward=replay",), "reward.log is missing"),
         (("reward=vlm",), "reward.url is missing"),
         (("reward=vlm", "reward.url=http://127.0.0.1:9/v1"), "reward.url=http://127.0.0.1:9/v1.*cannot be reached"),
@@ -113,12 +124,13 @@ def test_what_does_not_fit_is_refused_before_anything_runs(
     assert not list((tmp_path / "runs").rglob("config.yaml")) if (tmp_path / "runs").exists() else True
 
 
-def test_groups_may_be_audited(typed: Callable[..., Any], tmp_path: Path) -> None:
-    """Returns that are compared within groups learn nothing from shaping, but scores can be logged beside them."""
+@pytest.mark.parametrize("mode", [("reward.mode=audit",), (*TERMINAL[2:], NOISY)])
+def test_groups_may_be_audited_and_judged(mode: tuple[str, ...], typed: Callable[..., Any], tmp_path: Path) -> None:
+    """Returns that are compared within groups learn nothing from shaping, but from who says that a task is done."""
     code, out, err = typed(
         "train", *POLICY, *TABLETOP, *ORACLE, "algo=grpo", "algo.group_size=4", "algo.minibatch=16", "sim.num_envs=8",
         "plan.ranks=1", "train.iterations=1", "train.eval_every=0", "train.eval_episodes=2", "train.final_episodes=2",
-        "reward.mode=audit", "logger.tensorboard=false",
+        *mode, "logger.tensorboard=false",
     )  # fmt: skip
     assert code == 0, out + err
     (run,) = (tmp_path / "runs" / "train").iterdir()
@@ -133,18 +145,24 @@ def train(root: Path, *words: str) -> Path:
 
 
 @pytest.mark.process
-def test_the_same_rewards_whoever_collects(typed: Callable[..., Any], tmp_path: Path) -> None:
+@pytest.mark.parametrize("words, at_once", [(ORACLE, "reward.mode=sync"), ((*TERMINAL, NOISY), "reward.at_once=true")])
+def test_the_same_rewards_whoever_collects(
+    words: tuple[str, ...], at_once: str, typed: Callable[..., Any], tmp_path: Path
+) -> None:
     """In a rank or in a rollout worker, waited for at once, or repeated from the log: the same bits."""
-    rank = train(tmp_path / "rank", *ORACLE)
+    rank = train(tmp_path / "rank", *words)
+    replay = [word for word in words if word not in ("reward=oracle", NOISY)]
     others = {
-        "worker": train(tmp_path / "worker", *ORACLE, "plan.rollout_workers=1"),
-        "at once": train(tmp_path / "at once", *ORACLE, "reward.mode=sync"),
-        "repeated": train(tmp_path / "repeated", "sim.progress=true", "reward=replay", f"reward.log={rank}"),
+        "worker": train(tmp_path / "worker", *words, "plan.rollout_workers=1"),
+        "at once": train(tmp_path / "at once", *words, at_once),
+        "repeated": train(tmp_path / "repeated", *replay, "reward=replay", f"reward.log={rank}"),
     }
     for name, run in others.items():
         assert_learned_alike(run, rank)
         rows = read_metrics(run / "metrics.jsonl")
-        assert all(row["reward/valid"] == 1.0 and row["reward/held"] == 0.0 for row in rows), name
+        assert all(row["reward/valid"] == 1.0 and row.get("reward/held", 0.0) == 0.0 for row in rows), name
+    if "reward.mode=terminal" in words:
+        assert any(row["reward/said_done"] for row in rows), "the test needs tasks that are said to be done"
 
 
 def test_shaping_changes_what_is_learned_and_not_what_is_counted(typed: Callable[..., Any], tmp_path: Path) -> None:
@@ -155,11 +173,12 @@ def test_shaping_changes_what_is_learned_and_not_what_is_counted(typed: Callable
     assert "reward/asked" not in before[0] and not (sparse / "scores").exists()
 
 
+@pytest.mark.parametrize("words", [ORACLE, (*TERMINAL, NOISY)])
 def test_a_stopped_run_continues_with_the_potentials_it_had(
-    typed: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    words: tuple[str, ...], typed: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In the middle of episodes, whose first frames and last potentials it still needs."""
-    settings = (*SMALL, *TABLETOP, *ORACLE, "plan.ranks=1")
+    """In the middle of episodes, whose first frames, last potentials and judgements of done it still needs."""
+    settings = (*SMALL, *TABLETOP, *words, "plan.ranks=1")
     step = Trainer.step
 
     def interrupted(trainer: Trainer) -> dict[str, float]:
@@ -174,3 +193,41 @@ def test_a_stopped_run_continues_with_the_potentials_it_had(
     assert main(["train", "resume=last", "run.root=halted"]) == 0
     (straight,), (halted,) = ((tmp_path / root / "train").iterdir() for root in ("straight", "halted"))
     assert_same(halted, straight)
+
+
+def test_who_judges_alone_says_so_at_the_start_and_its_run_is_marked(typed: Callable[..., Any], tmp_path: Path) -> None:
+    """With a budget that is spent in the first iterations."""
+    code, out, err = typed(
+        "train", *SMALL, *TABLETOP, *TERMINAL, "train.iterations=3", "plan.ranks=1", "reward.budget=40"
+    )
+    assert code == 0, out + err
+    assert out.count("This changes what is optimal") == 1 and out.count("budget of 40 requests is spent") >= 1
+    (run,) = (tmp_path / "runs" / "train").iterdir()
+    rows = read_metrics(run / "metrics.jsonl")
+    assert [row["reward/down"] for row in rows] == [0.0, 1.0, 1.0]
+    assert "reward/trouble" not in rows[0] and "reward.budget" in str(rows[1]["reward/trouble"])
+    for text in (out, (run / "report.html").read_text()):
+        assert "iteration 3 trained without any reward: its budget of 40" in text
+
+
+def test_the_guard_of_a_run_that_was_stopped_goes_on(
+    typed: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the middle of its fading, to the bit."""
+    monkeypatch.setattr(guard, "diverges", lambda critic, true: True)
+    settings, step = (*SMALL, *TABLETOP, *ORACLE, "plan.ranks=1"), Trainer.step
+
+    def interrupted(trainer: Trainer) -> dict[str, Any]:
+        if trainer.iteration == 3:
+            raise KeyboardInterrupt
+        return step(trainer)
+
+    assert main(with_plan(["train", *settings, "run.root=straight"])) == 0
+    with monkeypatch.context() as patch:
+        patch.setattr(Trainer, "step", interrupted)
+        main(with_plan(["train", *settings, "run.root=halted"]))
+    assert main(["train", "resume=last", "run.root=halted"]) == 0
+    (straight,), (halted,) = ((tmp_path / root / "train").iterdir() for root in ("straight", "halted"))
+    assert_same(halted, straight)
+    weights = [row["reward/weight"] for row in read_metrics(straight / "metrics.jsonl")]
+    assert weights == pytest.approx([1.0, 0.8, 0.6, 0.4, 0.2, 0.0])

@@ -232,8 +232,8 @@ class PlayConfig:
 @dataclass(frozen=True)
 class BenchConfig(TrainConfig):
     what: str = "sim"
-    """What is measured, the first word after `bench`: a simulator, overlap, pipeline, async, cluster, policy, memory
-    or ablations."""
+    """What is measured, the first word after `bench`: a simulator, overlap, pipeline, async, cluster, policy, memory,
+    critic or ablations."""
     seconds: float = at_least(0.1, 10.0)
     """Length of each measurement."""
     device: str = "cpu"
@@ -276,3 +276,63 @@ class EnvironmentConfig:
     """Make it anew where it is there already."""
     keep: bool = False
     """Where it is there already and was made with today's pins, leave it and say so; with other pins, make it anew."""
+
+
+@dataclass(frozen=True)
+class CriticTrainConfig:
+    sim: SimNode
+    """The simulator whose operators and policy act, and which says how far all goals of its scenes have come."""
+    dataset: str | None = None
+    """Or a LeRobotDataset to learn from, without a simulator's truth: progress is guessed from time."""
+    policy: str = "asset:tabletop_base.safetensors"
+    """Whose perception the critic looks with, and who explores: a policy file, a run folder, or asset:<name>."""
+    episodes: int = at_least(10, 3900, at_most=MOST_EPISODES)
+    """Episodes to learn from."""
+    held_out: int = at_least(10, 900, at_most=MOST_EPISODES)
+    """Episodes of other scenes that it is measured on; of a dataset it is every tenth."""
+    steps: int = at_least(1, 6000, at_most=1_000_000)
+    """Of the optimiser."""
+    threshold: float = at_least(0.0, 0.95, at_most=1.0)
+    """From which probability on "done" counts as said."""
+    processes: int = at_least(1, 2, at_most=64)
+    """How many gather episodes at once; they change how a policy's actions are rounded."""
+    seed: int = at_least(0, 0, at_most=LAST_SEED)
+    """Fixes the episodes and every random choice."""
+    out: str = "critic.safetensors"
+    """File that is written."""
+
+
+@dataclass(frozen=True)
+class CriticEvalConfig:
+    reward: RewardNode
+    """The scorer that is examined, and its limits; `embodied-rl list rewards` shows scorers."""
+    runs: tuple[str, ...] = ()
+    """Run folders or policy files whose policies act, exploring, in fresh episodes; given as plain words, too."""
+    dataset: str | None = None
+    """Or a LeRobotDataset whose frames are judged: nobody knows their truth, so that less can be measured."""
+    sim: SimChange = field(default_factory=SimChange)
+    """Or a simulator whose operators act, with and without faults; beside runs, what is other than in them."""
+    episodes: int = at_least(2, 200, at_most=MOST_EPISODES)
+    """How many are judged."""
+    others: int = at_least(0, 2)
+    """Other instructions that each episode is judged under: another object, another task, another place."""
+    threshold: float = at_least(0.0, 0.95, at_most=1.0)
+    """From which probability on "done" counts as said."""
+    split: str = "eval"
+    """eval (training conditions, other seeds), or one of the simulator's held-out splits."""
+    seed: int = at_least(0, 0, at_most=LAST_SEED)
+    """Fixes the episodes, the policy's noise and the intervals."""
+    out: str = "critic_eval"
+    """Folder of critic.json and critic.html."""
+
+
+@dataclass(frozen=True)
+class CriticProbeConfig:
+    reward: RewardNode
+    """The server: reward.url, reward.model; reward.timeout is the longest wait for an answer."""
+    seconds: float = at_least(0.1, 5.0)
+    """For how long each number of requests at once is tried."""
+    most: int = at_least(1, 64, at_most=1024)
+    """Requests at once, at most."""
+    cameras: int = at_least(1, 1, at_most=8)
+    """Pictures of a moment."""

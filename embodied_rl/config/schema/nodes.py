@@ -214,6 +214,9 @@ class RewardNode:
     """Requests at once, over all processes of the run."""
     budget: int | None = at_least(1, None)
     """Requests in the whole run, further attempts not counted; when they are spent, it goes on without the scorer."""
+    examined: str | None = None
+    """Report critic.json of `embodied-rl critic eval` on this very scorer, which must have passed; a critic's own file
+    tells how it did on the held-out episodes of its training."""
     on_down: Literal["continue", "abort"] = "continue"
     """When the scorer cannot be reached: continue without it, and say so; or end the run."""
     options: dict[str, Any] = take_other_keys()

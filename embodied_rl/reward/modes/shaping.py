@@ -64,7 +64,7 @@ def count_settled(known: ScoredRollout, settled: Settlement, weight: float) -> d
     """Return how many potentials were settled and held, and the sum of the last ones of the episodes that ended."""
     ended = known.valid & (known.terminated | known.truncated)
     last = np.where(known.truncated, settled.following, settled.potential)[ended]
-    counts = {"held": int(settled.held.sum()), "settled": int(known.valid.sum())}
+    counts = {"held": float(settled.held.sum()), "settled": float(known.valid.sum())}
     if weight:
-        counts |= {"returned": float(last.sum() / weight), "ended": int(ended.sum())}
+        counts |= {"returned": float(last.sum() / weight), "ended": float(ended.sum())}
     return counts

@@ -157,12 +157,13 @@ def find_following(rollout: Rollout, scores: RolloutScores) -> Scores:
     """
     terminated, truncated = rollout.terminated.cpu().numpy(), rollout.truncated.cpu().numpy()
 
-    def follow(rows: Array, lasts: Array, finals: Array, none: float | bool) -> Array:
+    def follow(rows: Array, lasts: Array, finals: Array, none: float) -> Array:
         found = np.concatenate([rows[1:], lasts[None]])
         return np.where(terminated, none, np.where(truncated, finals, found))
 
-    names = {"value": np.nan, "done": np.nan, "asked": False}
-    columns = (scores.rows, scores.lasts, scores.finals)
-    return Scores(**{
-        name: follow(*(getattr(column, name) for column in columns), none) for name, none in names.items()
-    })  # fmt: skip
+    rows, lasts, finals = scores.rows, scores.lasts, scores.finals
+    return Scores(
+        value=follow(rows.value, lasts.value, finals.value, np.nan),
+        done=follow(rows.done, lasts.done, finals.done, np.nan),
+        asked=follow(rows.asked, lasts.asked, finals.asked, 0).astype(bool),
+    )

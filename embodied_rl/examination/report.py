@@ -23,14 +23,15 @@ from typing import Any
 from rich.table import Table
 
 from embodied_rl.critic.assessment import MEANINGS, Assessment
-from embodied_rl.critic.gate import FORMAT, VERSION, Use, Verdict, check_gate
+from embodied_rl.critic.gate import USES, Use, Verdict, check_gate
 from embodied_rl.critic.judged_episode import JudgedEpisode
 from embodied_rl.critic.measures import Estimate
 from embodied_rl.runs import provenance
 from embodied_rl.runs.atomic_write import write_text
 
 FILE, PAGE = "critic.json", "critic.html"
-USES: tuple[Use, ...] = ("shaping", "terminal")
+FORMAT, VERSION = "embodied-rl critic evaluation", 1
+"""Of `critic.json`."""
 
 
 def describe_episodes(episodes: Sequence[JudgedEpisode]) -> dict[str, Any]:
@@ -106,7 +107,7 @@ def format_bounds(name: str, each: Estimate) -> str:
 
 def format_rest(each: Estimate) -> str:
     """Say what a measure's number of sequences does not."""
-    told = [f"{each.constant} constant, count as 0"] if each.constant else []
+    told = [f"{each.constant} constant: count as 0"] if each.constant else []
     return ", ".join([*told, *([f"{each.left_out} left out"] if each.left_out else [])])
 
 
@@ -119,7 +120,9 @@ def is_share(name: str) -> bool:
 
 def make_table(found: Assessment) -> Table:
     """Make the table on the screen; measures that nothing tells are left out."""
-    table = Table("measure", "value", "95 %", "of", "", box=None, pad_edge=False)
+    table = Table(box=None, pad_edge=False)
+    for heading in ("measure", "value", "95 %", "of", ""):
+        table.add_column(heading, no_wrap=bool(heading))
     for name, each in found.measures.items():
         if each.value is not None:
             row = (format_estimate(name, each), format_bounds(name, each), str(each.count), format_rest(each))

@@ -103,7 +103,7 @@ def _draw_frame(picture: Array, judged: JudgedSequence, place: int) -> str:
     mark = f'<u style="left:{100 * true:.0f}%"></u>' if judged.goal.true else ""
     text = f"frame {place}: said {', '.join(words)}"
     image = f'<img src="{encode_picture(picture)}" alt="{escape(text)}">'
-    caption = f"<figcaption>{' · '.join(words)}</figcaption>"
+    caption = f"<figcaption>{'<br>'.join(words)}</figcaption>"
     return f'<figure>{image}<div class="meter">{fill}{mark}</div>{caption}</figure>'
 
 

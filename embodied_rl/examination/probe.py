@@ -18,10 +18,11 @@ import numpy as np
 
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.scorer import Score, ScoreRequest, ScorerError
-from embodied_rl.interfaces.sim import SimulatorSpec
+from embodied_rl.interfaces.sim import Camera, SimulatorSpec, Task
+from embodied_rl.scorers.http_json import LONGEST_ANSWER
 from embodied_rl.scorers.labels import read_log_probabilities
-from embodied_rl.scorers.prompt import FOLDER, load_prompt
-from embodied_rl.scorers.vlm import LONGEST_ANSWER, VlmConfig, VlmScorer
+from embodied_rl.scorers.prompt import list_prompts, load_prompt
+from embodied_rl.scorers.vlm import VlmConfig, VlmScorer
 
 ALONE = 5
 """Requests, one after the other, that tell the latency."""
@@ -160,6 +161,12 @@ async def probe_server(
     return [f"reward.in_flight={useful.at_once}", f"reward.timeout={timeout}", f"reward.model={config.model}"]
 
 
+def make_stand_in(cameras: int, size: int) -> SimulatorSpec:
+    """Return what stands for a simulator: so many cameras, with pictures of `size` × `size` pixels."""
+    seen = tuple(Camera(f"camera {number}", size, size) for number in range(cameras))
+    return SimulatorSpec(seen, (), (), (), (), 1.0, 1, (Task(_WORDS, _WORDS),), words=tuple(_WORDS.split()))
+
+
 def choose_load(loads: Sequence[Load]) -> Load:
     """Return the lowest concurrency that is nearly as good as the best, of those at which nothing failed.
 
@@ -225,16 +232,24 @@ async def _compare_prompts(
     config: VlmConfig, spec: SimulatorSpec, watch: Watch, limits: ProbeLimits, tell: Tell, pictures: "Iterator[Frame]"
 ) -> None:
     """Tell of each built-in prompt what the model makes of it."""
-    for name in sorted(path.stem for path in FOLDER.glob("*.yaml")):
-        own = replace(config, prompt=name, least_mass=0.0)
-        scorer = VlmScorer(own, spec, watch)
+    for name in list_prompts():
+        views = (spec.cameras[0].name,) * load_prompt(name).views
+        own = replace(config, prompt=name, done_prompt=None, least_mass=0.0, views=views, reference=None)
+        try:
+            scorer = VlmScorer(own, spec, watch)
+        except UserError as error:
+            tell(f"prompt {name}", f"not asked: {error}")
+            continue
         await scorer.open()
-        score = await _ask(scorer, next(pictures), limits)
-        tell(f"prompt {name}", _describe_prompt(name, score, watch))
+        try:
+            found = _describe_prompt(name, await _ask(scorer, next(pictures), limits), watch)
+        except ScorerError as error:
+            found = f"not usable: {error}"
+        tell(f"prompt {name}", found)
 
 
 def _describe_prompt(name: str, score: Score, watch: Watch) -> str:
-    labels, tokens = load_prompt(name).labels, watch.tokens
+    labels, tokens = load_prompt(name).reading.labels, watch.tokens
     if labels and tokens is not None:
         mass = sum(math.exp(value) for token, value in tokens if token.strip().casefold() in labels)
         weak = "" if mass >= VlmConfig.least_mass else f": below reward.least_mass={VlmConfig.least_mass}, not usable"
@@ -262,7 +277,8 @@ async def _ask(scorer: VlmScorer, frame: Frame, limits: ProbeLimits) -> Score:
     number, shown = frame
     kind = scorer.traits.kinds[0]
     first = {name: each[0] for name, each in shown.items()}
-    frames = {name: np.repeat(each, 2, axis=0) for name, each in shown.items()} if kind == "pair" else shown
+    count = 2 if kind == "pair" else scorer.traits.frames
+    frames = {name: np.repeat(each, count, axis=0) for name, each in shown.items()}
     asked = ScoreRequest(number, 0, kind, _WORDS, frames, first, np.zeros(0, np.float32))
     try:
         return (await asyncio.wait_for(scorer.score([asked]), limits.timeout))[0]

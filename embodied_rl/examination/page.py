@@ -8,14 +8,14 @@ from typing import Any
 import numpy as np
 
 from embodied_rl.critic.assessment import FAMILY_MEASURES, MEANINGS, Assessment, find_success
-from embodied_rl.critic.eval_report import format_bounds, format_estimate, format_rest, judge_uses
 from embodied_rl.critic.evaluation import JudgedSequence
 from embodied_rl.critic.judged_episode import JudgedEpisode
-from embodied_rl.critic.measures import ReliabilityBin
-from embodied_rl.critic.strips import STYLE, make_strips
+from embodied_rl.critic.measures import Estimate, ReliabilityBin
 from embodied_rl.evaluate.chart import Series, draw_line_chart
 from embodied_rl.evaluate.origin import format_value
 from embodied_rl.evaluate.page import fold, make_definitions, make_html_table, make_section, write_html
+from embodied_rl.examination.report import format_bounds, format_estimate, format_rest, judge_uses
+from embodied_rl.examination.strips import STYLE, make_strips
 from embodied_rl.interfaces.sim import Array
 
 POINTS = 21
@@ -144,23 +144,23 @@ def _describe_gate(found: Assessment) -> str:
 
 
 def _measures(found: Assessment) -> str:
+    known = {name: each for name, each in found.measures.items() if each.value is not None}
     rows = [
-        [
-            escape(MEANINGS[name]),
-            format_estimate(name, each),
-            format_bounds(name, each),
-            f"{each.count:,}",
-            format_rest(each),
-        ]
-        for name, each in found.measures.items()
+        [escape(MEANINGS[name]), _format(name, each), ", ".join(filter(None, [f"{each.count:,}", format_rest(each)]))]
+        for name, each in known.items()
     ]
-    return make_html_table(["measure", "value", "95 %", "of", "told beside"], rows)
+    unknown = ", ".join(MEANINGS[name] for name in found.measures if name not in known)
+    note = f'<p class="note">Not measured here: {escape(unknown)}.</p>' if unknown else ""
+    return make_html_table(["measure", "value [95 %]", "of"], rows) + note
+
+
+def _format(name: str, each: Estimate) -> str:
+    return f"{format_estimate(name, each)} {format_bounds(name, each)}"
 
 
 def _families(found: Assessment) -> str:
     rows = [
-        [escape(name), *(f"{format_estimate(key, own[key])} {format_bounds(key, own[key])}" for key in FAMILY_MEASURES)]
-        for name, own in found.families.items()
+        [escape(name), *(_format(key, own[key]) for key in FAMILY_MEASURES)] for name, own in found.families.items()
     ]
     return make_html_table(["family", *(_SHORT[key] for key in FAMILY_MEASURES)], rows)
 

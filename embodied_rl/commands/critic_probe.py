@@ -1,0 +1,26 @@
+"""`embodied-rl critic probe`: what a vision-language model's server can do, and which settings fit it."""
+
+import asyncio
+
+from embodied_rl.config import plugins
+from embodied_rl.config.schema import CriticProbeConfig
+from embodied_rl.examination.probe import ProbeLimits, make_stand_in, probe_server
+from embodied_rl.interfaces.errors import UserError
+from embodied_rl.scorers.vlm import VlmConfig
+
+_WIDTH = 22
+
+
+def run(config: CriticProbeConfig) -> None:
+    """Print what a server can do, and the settings to type.
+
+    Raises:
+        UserError: the server cannot be used; the message says why and what to do.
+    """
+    _, options = plugins.configure_plugin("scorers", config.reward, "reward")
+    if not isinstance(options, VlmConfig):
+        raise UserError(f"reward.name={config.reward.name} has no server to probe; reward=vlm has.")
+    limits = ProbeLimits(config.reward.timeout, config.seconds, config.most)
+    spec = make_stand_in(config.cameras, options.picture_size)
+    settings = asyncio.run(probe_server(options, spec, limits, lambda what, found: print(f"{what:{_WIDTH}}{found}")))
+    print(f"{'settings to type':{_WIDTH}}{' '.join(settings)}")

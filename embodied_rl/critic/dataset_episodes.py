@@ -1,0 +1,92 @@
+"""Judged episodes of a recorded dataset. Nobody knows how far their goals had come: the truth is guessed from time.
+
+A dataset of demonstrations shows successes; where frames say `next.success`, that decides.
+"""
+
+from contextlib import closing
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from embodied_rl.critic.judged_episode import JudgedEpisode, JudgedGoal
+from embodied_rl.interfaces.errors import UserError
+from embodied_rl.interfaces.sim import Array, Camera, SimulatorSpec, Task
+
+if TYPE_CHECKING:
+    from embodied_rl.datasets.lerobot.dataset_reader import LeRobotDataset
+
+FRAMES = 16
+"""Frames of an episode that are judged, spread evenly, with the first and the last."""
+_STATE, _ACTION, _SUCCESS = "observation.state", "action", "next.success"
+
+
+def open_dataset(folder: str) -> "closing[LeRobotDataset]":
+    """Return a context manager that gives the dataset in a folder and closes it afterwards.
+
+    Raises:
+        DatasetError: the folder holds no dataset, or a part of the dataset is missing.
+        Unavailable: the packages that read a dataset are not installed.
+    """
+    from embodied_rl.datasets.lerobot.dataset_reader import LeRobotDataset
+
+    return closing(LeRobotDataset(folder))
+
+
+def check_dataset(folder: str) -> SimulatorSpec:
+    """Return what stands for a simulator: the cameras, state, actions and words of a dataset.
+
+    Raises:
+        UserError: there is no dataset, or it has no pictures, no episodes or no tasks.
+    """
+    with open_dataset(folder) as dataset:
+        features = dataset.info.features
+        if not dataset.cameras:
+            raise UserError(f"dataset={folder} has no pictures, which a judge looks at.")
+        if not dataset.episodes or not any(text.strip() for text in dataset.tasks):
+            raise UserError(f"dataset={folder} has no episodes, or no task in words.")
+        sizes = {name: features[key].held for name, key in dataset.cameras.items()}
+        states, actions = (int(np.prod(features[key].shape)) if key in features else 0 for key in (_STATE, _ACTION))
+        return SimulatorSpec(
+            cameras=tuple(Camera(name, size[0], size[1]) for name, size in sizes.items()),
+            state_names=tuple(f"state {number}" for number in range(states)),
+            action_names=tuple(f"action {number}" for number in range(actions)),
+            action_low=(-1.0,) * actions,
+            action_high=(1.0,) * actions,
+            control_hz=float(dataset.info.fps),
+            horizon=max(len(episode) for episode in dataset.episodes),
+            tasks=tuple(Task(text, text) for text in dict.fromkeys(dataset.tasks)),
+            words=tuple(sorted({word for text in dataset.tasks for word in text.lower().split()})),
+        )
+
+
+def read_dataset(folder: str, episodes: int, seed: int) -> list[JudgedEpisode]:
+    """Read at most so many episodes, drawn by a seed, with `FRAMES` of their frames.
+
+    Raises:
+        DatasetError: a part of the dataset is missing or damaged.
+    """
+    with open_dataset(folder) as dataset:
+        count = len(dataset.episodes)
+        chosen = np.random.default_rng(seed).permutation(count)[: min(episodes, count)]
+        return [_read_episode(dataset, number) for number in sorted(chosen.tolist())]
+
+
+def _read_episode(dataset: "LeRobotDataset", number: int) -> JudgedEpisode:
+    start, stop = int(dataset.starts[number]), int(dataset.stops[number])
+    rows = np.unique(np.linspace(start, stop - 1, min(FRAMES, stop - start)).round().astype(np.int64))
+    features = dataset.info.features
+    everything = np.arange(start, stop)
+    success = not features.get(_SUCCESS) or bool(dataset.column(_SUCCESS, everything).any())
+    state = dataset.column(_STATE, rows).reshape(len(rows), -1) if _STATE in features else np.zeros((len(rows), 0))
+    task = dataset.tasks[int(dataset.column("task_index", rows[:1]).ravel()[0])]
+    progress = ((rows - start) / max(1, stop - 1 - start)).astype(np.float32)
+    goal = JudgedGoal(task, "own", progress, _guess_done(len(rows), success), true=False)
+    frames = {camera: dataset.images(camera, rows) for camera in dataset.cameras}
+    return JudgedEpisode(frames, state.astype(np.float32), (goal,), success, f"dataset {dataset.folder.name}", task)
+
+
+def _guess_done(frames: int, success: bool) -> Array:
+    """Return that a success holds in its last frame."""
+    done = np.zeros(frames, bool)
+    done[-1] = success
+    return done

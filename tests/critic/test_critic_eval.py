@@ -1,0 +1,173 @@
+"""`critic eval` from a configuration to its files, and what is refused before anything is simulated."""
+
+import asyncio
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from embodied_rl.commands.critic_eval import check_evaluation, run
+from embodied_rl.config.schema import CriticEvalConfig, RewardNode, SimChange
+from embodied_rl.critic.dataset_episodes import check_dataset, read_dataset
+from embodied_rl.critic.evaluation import judge_episodes
+from embodied_rl.critic.gate import read_examination
+from embodied_rl.datasets.lerobot.info import Feature
+from embodied_rl.examination import episode_source
+from embodied_rl.examination.strips import choose_frames, choose_strips, encode_picture, measure_mistake
+from embodied_rl.interfaces.errors import UserError
+from tests.support import making_datasets
+from tests.support.judging import LIMITS, Judge, episodes, tell_time
+
+ORACLE = RewardNode("scripted", timeout=60.0)
+TABLETOP = SimChange("tabletop", {"image_size": 16, "horizon": 24})
+URL = {"url": "http://127.0.0.1:9/v1"}
+
+
+def configure(**changes: Any) -> CriticEvalConfig:
+    return replace(CriticEvalConfig(ORACLE, sim=TABLETOP, episodes=4), **changes)
+
+
+def test_operators_are_judged(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run(configure(out=str(tmp_path / "out")))
+    report = json.loads((tmp_path / "out" / "critic.json").read_text())
+    assert report["identity"] == "scripted oracle" and report["rests_on"]["purpose"] == "publish"
+    assert report["rests_on"]["actors"].keys() == {"careful", "faulty"} and report["rests_on"]["seed"] == 0
+    assert report["measures"]["progress_error"]["value"] == pytest.approx(0, abs=1e-6)
+    assert not read_examination(tmp_path / "out" / "critic.json").verdicts["shaping"].passed, "four episodes"
+    page = (tmp_path / "out" / "critic.html").read_text()
+    assert "<script" not in page and "data:image/png" in page and "May its scores become a reward?" in page
+    out = capsys.readouterr().out
+    assert "shaping: not passed" in out and "Written: " in out
+
+
+def test_the_policy_of_a_run_acts_in_its_simulator(tmp_path: Path) -> None:
+    """The file says in which; what is typed of it changes."""
+    who = "asset:tabletop_base.safetensors"
+    config = configure(runs=(who,), sim=SimChange(None, {"horizon": 16}), episodes=2, out=str(tmp_path))
+    run(config)
+    report = json.loads((tmp_path / "critic.json").read_text())
+    assert list(report["rests_on"]["actors"]) == [who] and report["rests_on"]["episodes"] == 2
+    assert report["rests_on"]["simulators"][0]["name"] == "tabletop"
+
+
+def bare(folder: Path) -> str:
+    numbers = {name: each for name, each in making_datasets.NUMBERS.items() if name != "forces"}
+    return str(making_datasets.made(folder, 2, numbers))
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        (lambda folder: {"sim": SimChange()}, "What is judged?"),
+        (lambda folder: {"reward": RewardNode()}, "reward=<scorer> is missing"),
+        (lambda folder: {"reward": RewardNode("scriptd")}, "Did you mean 'scripted'?"),
+        (lambda folder: {"reward": RewardNode("scripted", options={"judg": "x"})}, "Did you mean 'reward.judge'?"),
+        (lambda folder: {"dataset": str(folder)}, "stands alone"),
+        (lambda folder: {"sim": SimChange(), "dataset": str(folder / "none")}, "none"),
+        (lambda folder: {"sim": SimChange(), "dataset": bare(folder / "bare")}, "has no pictures"),
+        (lambda folder: {"split": "visoin"}, "unknown split 'visoin'"),
+        (lambda folder: {"sim": SimChange("tabeltop")}, "Did you mean 'tabletop'?"),
+        (lambda folder: {"sim": SimChange("gymnasium", {"id": "Pendulum-v1"})}, "does not tell how far the goals"),
+        (
+            lambda folder: {"runs": ("asset:tabletop_base.safetensors",), "sim": SimChange("gymnasium")},
+            "is of the simulator tabletop, and sim=gymnasium is another one",
+        ),
+        (lambda folder: {"runs": (str(folder / "none"),)}, "none"),
+        (lambda folder: {"runs": ("asset:tabletop_base.safetensors",) * 5 + ("expert",)}, "expert"),
+        (
+            lambda folder: {"reward": RewardNode("vlm", options=URL | {"views": ["bak"]})},
+            "no scored camera is called 'bak'",
+        ),
+        (lambda folder: {"reward": RewardNode("vlm", options=URL)}, "cannot be reached"),
+        (lambda folder: {"reward": RewardNode("embedded", options={"file": str(folder / "x.safetensors")})}, "x.safe"),
+    ],
+    ids=str,
+)
+def test_mistakes_are_told_before_anything_is_simulated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changes: Callable[[Path], dict[str, Any]], said: str
+) -> None:
+    monkeypatch.setattr(episode_source, "gather_episodes", lambda *given: pytest.fail("simulated"))
+    monkeypatch.chdir(tmp_path)
+    config = configure(**changes(tmp_path))
+    for command in (run, check_evaluation):
+        with pytest.raises(UserError) as problem:
+            command(config)
+        assert said in str(problem.value) and "\n" not in str(problem.value)
+    assert not (tmp_path / config.out).exists()
+
+
+def test_a_scorer_that_does_not_answer_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(episode_source, "gather_episodes", lambda *given: pytest.fail("simulated"))
+
+    async def never(self: object) -> None:
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr("embodied_rl.scorers.vlm.VlmScorer.check", never)
+    with pytest.raises(UserError, match=r"within reward\.timeout=0\.05"):
+        run(configure(reward=RewardNode("vlm", timeout=0.05, options=URL)))
+
+
+# -- datasets ---------------------------------------------------------------------------------------------------------
+
+FEATURES = {**making_datasets.PNG, **making_datasets.NUMBERS}
+
+
+def test_frames_of_a_dataset(tmp_path: Path) -> None:
+    folder = str(making_datasets.made(tmp_path / "shown", 4, FEATURES))
+    spec = check_dataset(folder)
+    assert [(each.name, each.height, each.width) for each in spec.cameras] == [("wrist", 48, 64)]
+    assert "push" in spec.words and len(spec.state_names) == 3 and not spec.reports_progress
+    shown = read_dataset(folder, 3, seed=1)
+    assert len(shown) == 3 and all(each.success and not each.goals[0].true for each in shown)
+    for each in shown:
+        progress = each.goals[0].progress
+        assert progress[0] == 0 and progress[-1] == 1 and np.all(np.diff(progress) > 0)
+        assert each.frames["wrist"].shape == (len(progress), 48, 64, 3) and each.state.shape == (len(progress), 3)
+        assert each.goals[0].instruction in {making_datasets.task(number) for number in range(3)}
+    assert [e.goals[0].instruction for e in read_dataset(folder, 3, 1)] == [e.goals[0].instruction for e in shown]
+
+
+def test_a_dataset_that_says_what_failed(tmp_path: Path) -> None:
+    from embodied_rl.datasets.lerobot.dataset_writer import DatasetWriter
+
+    features = {**making_datasets.PNG, "next.success": Feature("bool", (1,))}
+    with DatasetWriter(tmp_path / "made", features, making_datasets.FPS, "toy") as writer:
+        for success in (True, False):
+            frames = [making_datasets.frame(0, n, making_datasets.PNG) for n in range(4)]
+            marked = [each | {"next.success": success and n == 3} for n, each in enumerate(frames)]
+            writer.add_episode(iter(marked), "stack")
+    shown = read_dataset(str(tmp_path / "made"), 9, 0)
+    assert [each.success for each in shown] == [True, False]
+    assert [each.goals[0].done.tolist() for each in shown] == [[False] * 3 + [True], [False] * 4]
+
+
+def test_who_repeats_the_truth_is_refused_a_dataset(tmp_path: Path) -> None:
+    folder = str(making_datasets.made(tmp_path / "shown", 2, FEATURES))
+    with pytest.raises(UserError, match="which it does not report"):
+        run(configure(sim=SimChange(), dataset=folder, out=str(tmp_path / "out")))
+
+
+# -- strips -----------------------------------------------------------------------------------------------------------
+
+
+def test_worst_mistakes_come_first_and_nothing_twice() -> None:
+    shown = episodes()
+    judged = judge_episodes(Judge(tell_time), shown, LIMITS, 2)
+    groups = dict(choose_strips(shown, judged))
+    worst = groups["The worst mistakes"]
+    assert [measure_mistake(each) for each in worst] == sorted((measure_mistake(e) for e in judged), reverse=True)[:6]
+    listed = [id(each) for group in groups.values() for each in group]
+    assert len(listed) == len(set(listed)) and all(groups.values())
+    place = int(np.argmax(np.abs(worst[0].values - worst[0].goal.progress)))
+    assert place in choose_frames(worst[0]) and choose_frames(worst[0])[0] == 0
+
+
+@pytest.mark.parametrize("size", [16, 400])
+def test_pictures_of_any_size_are_shown_small(size: int) -> None:
+    picture = np.random.default_rng(0).integers(0, 255, (size, size, 3), np.uint8)
+    assert encode_picture(picture).startswith("data:image/" + ("png" if size == 16 else "jpeg"))
+    assert len(encode_picture(picture)) < 40_000

@@ -1,0 +1,44 @@
+"""Progress that is guessed from time: what is shown to learn from, and what is refused."""
+
+import numpy as np
+import pytest
+
+from embodied_rl.critic.guessing import clip, make_examples
+from embodied_rl.interfaces.errors import UserError
+from tests.support.critics import draw_episode
+
+WORDS = ("pick up the red cube", "press the blue button", "push the red cube to the blue zone")
+
+
+def test_failures_are_not_done_and_their_progress_is_unknown() -> None:
+    episodes = [draw_episode(n, success=n % 2 == 0, words=WORDS[n % 3]) for n in range(6)]
+    made = make_examples(episodes, 0)
+    failed = [each for each in made if not each.success]
+    assert len(failed) == 3 and len(made) == 9
+    for each in failed:
+        assert np.isnan(each.goals[0].progress).all() and not each.goals[0].done.any()
+    for each in made:
+        assert each.goals[0].instruction not in [goal.instruction for goal in each.goals[1:]]
+        assert len(each.goals) == 3 and all(not goal.progress.any() and not goal.done.any() for goal in each.goals[1:])
+
+
+def test_a_clipped_episode_counts_from_its_own_beginning_and_is_not_done() -> None:
+    episode = draw_episode(0, frames=9)
+    for seed in range(50):
+        part = clip(episode, np.random.default_rng(seed))
+        assert part is not None
+        progress, frames = part.goals[0].progress, len(part.state)
+        assert 2 <= frames < 9 and len(part.frames["front"]) == len(progress) == frames
+        assert progress[0] == 0 and (np.diff(progress) > 0).all() and progress[-1] < 1 and not part.goals[0].done.any()
+        begin = int(np.flatnonzero((episode.state == part.state[0]).all(axis=1))[0])
+        assert begin > 0 and np.array_equal(part.frames["front"], episode.frames["front"][begin : begin + frames])
+        left = 8 - begin  # frames until it was done
+        np.testing.assert_allclose(progress, np.arange(frames) / left, atol=1e-6)
+    assert clip(draw_episode(0, frames=3), np.random.default_rng(0)) is None
+
+
+def test_what_teaches_nothing_is_refused() -> None:
+    with pytest.raises(UserError, match="All episodes are told 'pick up the red cube'"):
+        make_examples([draw_episode(0), draw_episode(1)], 0)
+    with pytest.raises(UserError, match="No episode succeeds"):
+        make_examples([draw_episode(n, success=False, words=WORDS[n]) for n in range(2)], 0)

@@ -1,0 +1,88 @@
+"""The network refuses what it does not know, by name, and judges each row alone."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from embodied_rl.critic.network import ProgressCritic
+from embodied_rl.interfaces.errors import UserError
+from embodied_rl.interfaces.policy import FlowBackbone
+from embodied_rl_sims.tabletop.settings import TabletopConfig, spec_of
+from tests.support.critics import gather_some, make_critic
+
+SPEC = spec_of(TabletopConfig())
+
+
+def ask(
+    critic: ProgressCritic, words: str = "pick up the red cube", camera: str = "front", size: int = 64, state: int = 7
+):
+    images = {camera: np.zeros((2, size, size, 3), np.uint8)}
+    return critic.judge(images, images, [words] * 2, np.zeros((2, state), np.float32))
+
+
+def test_it_knows_its_cameras_and_words() -> None:
+    critic = make_critic()
+    assert critic.cameras == ("front",) and {"red", "button"} <= set(critic.vocabulary)
+    found = ask(critic)
+    assert found.progress.shape == found.done.shape == (2,) and found.bins.shape == (2, 21)
+    np.testing.assert_allclose(found.progress, found.bins @ np.linspace(0, 1, 21), atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("asked", "named"),
+    [
+        ({"words": "lift the red cube"}, "'lift' of 'lift the red cube'"),
+        ({"words": "pick up the red cube " * 3}, "words"),
+        ({"camera": "wrist"}, "camera 'front'; shown is wrist"),
+        ({"size": 32}, "64"),
+        ({"state": 6}, "7 state entries"),
+    ],
+)
+def test_what_it_does_not_know_is_refused_by_name(asked: dict, named: str) -> None:
+    with pytest.raises(UserError, match=named):
+        ask(make_critic(), **asked)
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        ({"cameras": (replace(SPEC.cameras[0], name="wrist"),)}, "camera 'front'"),
+        ({"cameras": (replace(SPEC.cameras[0], width=32),)}, "64"),
+        ({"state_names": (*SPEC.state_names[:-1], "elbow")}, "elbow"),
+        ({"words": (*SPEC.words, "sphere")}, "sphere"),
+    ],
+)
+def test_a_simulator_that_it_was_not_made_for_is_refused(change: dict, named: str) -> None:
+    make_critic().check_fit(SPEC)
+    with pytest.raises(UserError, match=named):
+        make_critic().check_fit(replace(SPEC, **change))
+
+
+def test_a_backbone_that_describes_nothing_is_refused() -> None:
+    with pytest.raises(UserError, match="policy 'blind': it does not describe what it sees"):
+        ProgressCritic(FlowBackbone(), make_critic().embodiment, "blind")
+
+
+def test_rows_do_not_depend_on_each_other() -> None:
+    critic, episode = make_critic(), gather_some()[0]
+    frames = len(episode.state)
+    first = {name: np.repeat(images[:1], frames, 0) for name, images in episode.frames.items()}
+    words = [episode.goals[n % len(episode.goals)].instruction for n in range(frames)]
+    together = critic.judge(episode.frames, first, words, episode.state)
+    for n in range(frames):
+        one = {name: images[n : n + 1] for name, images in episode.frames.items()}
+        alone = critic.judge(one, {k: v[:1] for k, v in first.items()}, words[n : n + 1], episode.state[n : n + 1])
+        np.testing.assert_allclose(alone.bins[0], together.bins[n], atol=1e-6)
+        np.testing.assert_allclose(alone.done[0], together.done[n], atol=1e-6)
+
+
+def test_parts_of_the_backbone_that_it_does_not_use_do_not_matter() -> None:
+    critic = make_critic()
+    before, identity = ask(critic), critic.identity
+    used = {id(value) for value in critic.named_weights().values()}
+    spare = [value for value in critic.parameters() if id(value) not in used]
+    assert spare
+    for value in spare:
+        value.data.fill_(float("nan"))
+    assert np.array_equal(before.bins, ask(critic).bins) and critic.identity == identity
