@@ -33,7 +33,9 @@ def test_a_seed_fixes_every_bit() -> None:
 
 def test_the_backbone_stays_as_it_is() -> None:
     before = {name: value.clone() for name, value in make_critic().backbone.state_dict().items()}
-    after = learn(gather_some()[:2]).backbone.state_dict()
+    critic = learn(gather_some()[:2])
+    assert not any(parameter.requires_grad for parameter in critic.backbone.parameters())
+    after = critic.backbone.state_dict()
     assert all(torch.equal(value, after[name]) for name, value in before.items())
 
 
