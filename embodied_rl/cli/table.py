@@ -259,6 +259,16 @@ _ALL = (
         common=("reward.timeout", "seconds", "most", "cameras"),
     ),
     Command(
+        "critic serve",
+        "Serve a critic, or a vision-language model, by the protocol of OpenAI's chat completions.",
+        "CriticServeConfig",
+        "embodied_rl.commands.critic_serve:run",
+        ("asset:tabletop_critic.safetensors", "<folder of transformers'> port=8000 batch=8"),
+        words=Words("model", "critic"),
+        check="embodied_rl.commands.critic_serve:check_start",
+        common=("model", "name", "host", "port", "token_variable", "device", "batch", "wait_ms"),
+    ),
+    Command(
         "doctor",
         "Say what is wrong with this machine, and the remedy.",
         "DoctorConfig",
@@ -274,16 +284,6 @@ _ALL = (
         ("install maniskill", "install libero replace=true"),
         words=Words("words", "word", many=True),
         check="embodied_rl.commands.sim:plan_installation",
-    ),
-    Command(
-        "critic serve",
-        "Serve a critic, or a vision-language model, by the protocol of OpenAI's chat completions.",
-        "CriticServeConfig",
-        "embodied_rl.commands.critic_serve:run",
-        ("asset:tabletop_critic.safetensors", "<folder of transformers'> port=8000 batch=8"),
-        words=Words("model", "critic"),
-        check="embodied_rl.commands.critic_serve:check_start",
-        common=("model", "name", "host", "port", "token_variable", "device", "batch", "wait_ms"),
     ),
     Command(
         "bench",

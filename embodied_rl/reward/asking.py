@@ -54,7 +54,8 @@ class Asker:
         self, service: ScoreService, spec: SimulatorSpec, sizes: tuple[int, int], every: int, question: Question
     ) -> None:
         self._service, self._spec, self._decisions, self._every = service, spec, sizes[0], every
-        self._kind, self._cameras = question.kind, list_scored_cameras(spec)
+        self._kind: ScoreKind = question.kind
+        self._cameras = list_scored_cameras(spec)
         self._history = FrameHistory(spec, self._cameras, sizes[1], question.frames, question.span)
         self._first: list[dict[str, Array]] = [{} for _ in range(sizes[1])]
         self._progress = np.zeros((sizes[1], 2), np.int64)

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from embodied_rl.interfaces.scorer import Score, ScoreRequest, ScorerError, ScorerTraits, Span
+from embodied_rl.reward.asking import Question
 from embodied_rl.reward.pair_progress import advance
-from embodied_rl.reward.scoring_writer import ScoringWriter
+from embodied_rl.reward.scoring_writer import ScoringWriter, choose_question
 from embodied_rl.scorers.replay import ReplayConfig, ReplayScorer
 from embodied_rl.scorers.score_log import read_scores
 from tests.reward.test_scoring_writer import GAMMA, NODE, Coded, collect, make_writer
@@ -154,3 +155,18 @@ def test_a_scorer_of_absolutes_may_want_the_whole_episode(writing: Writing) -> N
         wanted = [int(asked[episode, n].frames["top"][-1].max()) for n in range(number + 1) if (episode, n) in asked]
         assert shown == wanted, "episodes of three decisions have no more than four observations"
     assert any(len(request.frames["top"]) == 4 for request in asked.values())
+
+
+@pytest.mark.parametrize(
+    "traits, mode, question",
+    [
+        (ScorerTraits(("absolute",), "it"), "late", Question("absolute")),
+        (ScorerTraits(("pair", "absolute"), "", frames=8, span="episode"), "late", Question("absolute", 8, "episode")),
+        (ScorerTraits(("pair",), "a log"), "audit", Question("pair", 2)),
+        (ScorerTraits(("pair",), "it", frames=5), "late", Question("pair", 5)),
+        (ScorerTraits(("pair",), "it", frames=2, judges_done=True), "terminal", Question("pair", 2)),
+        (ScorerTraits(("pair", "done"), "it", frames=2), "terminal", Question("done", 2)),
+    ],
+)
+def test_which_question_is_asked(traits: ScorerTraits, mode: Any, question: Question) -> None:
+    assert choose_question(replace(NODE, mode=mode), traits) == question
