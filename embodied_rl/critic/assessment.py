@@ -106,7 +106,7 @@ def assess_judge(
         {name: {key: each[key] for key in FAMILY_MEASURES} for name, each in families.items()},
         sort_into_bins(progress[1], progress[2]) if len(progress[1]) else (),
         sort_into_bins(done[1], done[2]) if says_done and len(done[1]) else (),
-        {str(reason): count for reason, count in count_reasons(judged).items()},
+        count_reasons(judged),
         "done" if says_done else "progress",
     )
 

@@ -88,7 +88,7 @@ def choose_kind(traits: ScorerTraits) -> ScoreKind:
     Raises:
         UserError: the scorer answers none that can be evaluated.
     """
-    kind = next((kind for kind in KINDS if kind in traits.kinds), None)
+    kind: ScoreKind | None = next((kind for kind in KINDS if kind in traits.kinds), None)
     if kind is None:
         known = ", ".join(traits.kinds)
         raise UserError(f"the scorer ({traits.identity}) answers {known}; {', '.join(KINDS)} can be evaluated.")
@@ -178,7 +178,7 @@ def judge_episodes(
     return judged
 
 
-def count_reasons(judged: Sequence[JudgedSequence]) -> dict[Reason, int]:
+def count_reasons(judged: Sequence[JudgedSequence]) -> dict[str, int]:
     """Return how many requests ended for which reason, the most frequent first."""
     return dict(Counter(reason for each in judged for reason in each.reasons).most_common())
 

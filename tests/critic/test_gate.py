@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from embodied_rl.config.schema import RewardNode
-from embodied_rl.critic.gate import CRITERIA, LEAST_COUNT, Verdict, check_gate
+from embodied_rl.critic.gate import CRITERIA, LEAST_COUNT, Use, Verdict, check_gate
 from embodied_rl.critic.measures import Estimate
 from embodied_rl.critic.scorer import CriticScorer
 from embodied_rl.examination import examined
@@ -114,7 +114,7 @@ def test_nan_in_a_report_does_not_pass(tmp_path: Path) -> None:
 
 # -- who asks ---------------------------------------------------------------------------------------------------------
 
-PASSED = {"shaping": Verdict(True), "terminal": Verdict(False, ("done_false is too high.",))}
+PASSED: dict[Use, Verdict] = {"shaping": Verdict(True), "terminal": Verdict(False, ("done_false is too high.",))}
 
 
 def test_audit_asks_nothing() -> None:
@@ -179,6 +179,8 @@ def test_what_is_no_number_was_not_measured(value: Any) -> None:
 
 class Learned(CriticScorer):
     """A critic without a network."""
+
+    Config: Any = None
 
     def __init__(self, provenance: dict[str, Any]) -> None:
         self.provenance, self.traits = provenance, ScorerTraits(("absolute",), "critic a1b2")

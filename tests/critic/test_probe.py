@@ -48,10 +48,11 @@ def probe(answer: Answer = answer_all, models: Any = ("judge",), limits: ProbeLi
         return answer(json.loads(sent.content))
 
     found: dict[str, str] = {}
-    options = VlmConfig(**{"url": URL} | config)
+    settings: dict[str, Any] = {"url": URL} | config
+    options = VlmConfig(**settings)
     transport = httpx2.MockTransport(serve)
-    settings = asyncio.run(probe_server(options, SPEC, limits, found.__setitem__, transport))
-    return settings, found
+    typed = asyncio.run(probe_server(options, SPEC, limits, found.__setitem__, transport))
+    return typed, found
 
 
 def test_what_a_good_server_can_do() -> None:

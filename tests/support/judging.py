@@ -16,7 +16,7 @@ PROGRESS_SPEC = replace(SPEC, reports_progress=True)
 FRAMES = 6
 
 
-def goal(words: str, relation: Relation, progress: Sequence[float], true: bool = True) -> JudgedGoal:
+def goal(words: str, relation: Relation, progress: Any, true: bool = True) -> JudgedGoal:
     rising = np.array(progress, np.float32)
     return JudgedGoal(words, relation, rising, rising >= 1, true)
 
