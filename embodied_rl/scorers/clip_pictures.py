@@ -101,7 +101,8 @@ def _read_colours(told: Sequence[Any]) -> tuple[float, ...]:
 def prepare_pictures(pictures: Sequence[Array], settings: PictureSettings) -> Tensor:
     """Return pictures, uint8 [h, w, 3] each, as float32 [n, 3, h, w]."""
     drawn = np.stack([_resize(picture, settings) for picture in pictures]).astype(np.float32) * settings.rescale
-    scaled = (drawn - np.float32(settings.mean)) / np.float32(settings.std)
+    mean, std = (np.asarray(each, np.float32) for each in (settings.mean, settings.std))
+    scaled = (drawn - mean) / std
     return torch.from_numpy(np.ascontiguousarray(scaled.transpose(0, 3, 1, 2), np.float32))
 
 

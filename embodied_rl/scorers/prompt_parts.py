@@ -3,7 +3,7 @@
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any, Literal, cast, get_args
 
 from embodied_rl.config.freeze import suggest_name
 from embodied_rl.interfaces.errors import UserError
@@ -53,7 +53,7 @@ def make_part(part: Any, where: str) -> Part:
         UserError: it is neither a text nor pictures, or names an unknown placeholder.
     """
     if isinstance(part, str) and part in get_args(Shown):
-        return PromptPictures(part)
+        return PromptPictures(cast("Shown", part))
     if isinstance(part, Mapping) and list(part) == ["text"] and isinstance(part["text"], str):
         check_placeholders(part["text"], _EVERYWHERE, where)
         return PromptText(part["text"])
