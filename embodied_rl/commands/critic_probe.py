@@ -6,7 +6,7 @@ from embodied_rl.config import plugins
 from embodied_rl.config.schema import CriticProbeConfig
 from embodied_rl.examination.probe import ProbeLimits, make_stand_in, probe_server
 from embodied_rl.interfaces.errors import UserError
-from embodied_rl.scorers.vlm import VlmConfig
+from embodied_rl.scorers.vlm import PICTURE_SIZE, VlmConfig
 
 _WIDTH = 22
 
@@ -21,6 +21,6 @@ def run(config: CriticProbeConfig) -> None:
     if not isinstance(options, VlmConfig):
         raise UserError(f"reward.name={config.reward.name} has no server to probe; reward=vlm has.")
     limits = ProbeLimits(config.reward.timeout, config.seconds, config.most)
-    spec = make_stand_in(config.cameras, options.picture_size)
+    spec = make_stand_in(config.cameras, options.picture_size or PICTURE_SIZE)
     settings = asyncio.run(probe_server(options, spec, limits, lambda what, found: print(f"{what:{_WIDTH}}{found}")))
     print(f"{'settings to type':{_WIDTH}}{' '.join(settings)}")
