@@ -4,7 +4,8 @@ import asyncio
 
 from embodied_rl.config import plugins
 from embodied_rl.config.schema import CriticProbeConfig
-from embodied_rl.examination.probe import ProbeLimits, make_stand_in, probe_server
+from embodied_rl.examination.probe import ProbeLimits, probe_server
+from embodied_rl.examination.stand_in import make_stand_in
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.scorers.vlm import PICTURE_SIZE, VlmConfig
 

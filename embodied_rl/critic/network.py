@@ -127,6 +127,14 @@ class ProgressCritic(nn.Module):
             if not name.startswith("backbone.") or id(parameter) in used
         }
 
+    def describe_input(self) -> dict[str, Any]:
+        """Return what a question must hold, for JSON: camera → height and width, names of the state, known words."""
+        return {
+            "cameras": {camera: list(self.embodiment.image_size) for camera in self.cameras},
+            "state": list(self.embodiment.state_names),
+            "words": list(self.vocabulary),
+        }
+
     def check_fit(self, spec: SimulatorSpec) -> None:
         """Check that it can judge episodes of a simulator.
 

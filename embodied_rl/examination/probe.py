@@ -8,7 +8,7 @@ import asyncio
 import json
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
 from typing import Any
@@ -16,9 +16,10 @@ from typing import Any
 import httpx2
 import numpy as np
 
+from embodied_rl.examination.stand_in import choose_words, read_prompt, read_stand_in
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.scorer import Score, ScoreRequest, ScorerError
-from embodied_rl.interfaces.sim import Camera, SimulatorSpec, Task
+from embodied_rl.interfaces.sim import SimulatorSpec
 from embodied_rl.scorers.http_json import LONGEST_ANSWER
 from embodied_rl.scorers.labels import read_log_probabilities
 from embodied_rl.scorers.prompt import list_prompts, load_prompt
@@ -30,7 +31,6 @@ RISE = 1.1
 """A higher concurrency is worth it where it answers so many times as much."""
 TIMEOUT_SHARE = 4
 """The timeout is so many times the slowest answer: servers are slower when others use them, too."""
-_WORDS = "pick up the red cube"
 
 Tell = Callable[[str, str], None]
 """Takes what was looked at, and what was found."""
@@ -103,6 +103,14 @@ class Watch(httpx2.AsyncBaseTransport):
         entries = listed if isinstance(listed, list) else []
         return [str(entry["id"])[:100] for entry in entries if isinstance(entry, dict) and "id" in entry]
 
+    def find_asked_with(self, model: str | None) -> Mapping[str, Any]:
+        """Return what the list of models tells of asking a model, or the only one; empty where it tells nothing."""
+        listed = self.answers.get("models", {}).get("data")
+        entries = [each for each in listed if isinstance(each, dict)] if isinstance(listed, list) else []
+        mine = [each for each in entries if model in (None, each.get("id"))]
+        told = mine[0].get("asked_with") if len(mine) == 1 else None
+        return told if isinstance(told, dict) else {}
+
     @property
     def tokens(self) -> list[tuple[str, float]] | None:
         """Return the tokens and log-probabilities of the last answer; None where it told none."""
@@ -141,13 +149,15 @@ async def probe_server(
         UserError: it cannot be used; the message says why and what to do.
     """
     watch = Watch(transport)
-    pictures = _draw_pictures(spec)
     try:
+        config, spec = await _adapt(config, spec, watch, limits)
+        pictures = _draw_pictures(spec)
         model = await _check(config, spec, watch, limits, tell)
         config = replace(config, model=config.model or model)
         await _compare_prompts(config, spec, watch, limits, tell, pictures)
         scorer = VlmScorer(config, spec, watch)
         await scorer.open()
+        tell("asked with", f"reward.prompt={config.prompt}")
         alone = [await _time(scorer, next(pictures), limits) for _ in range(ALONE)]
         tell("latency", f"{np.median(alone):.3f} s alone, {max(alone):.3f} s at most")
         loads = await _raise_load(scorer, pictures, limits, tell)
@@ -158,13 +168,10 @@ async def probe_server(
     useful = choose_load(loads)
     tell("useful", f"{useful.at_once} at once, {useful.rate:.1f} answers a second")
     timeout = max(1, math.ceil(TIMEOUT_SHARE * max(useful.slowest, *alone)))
-    return [f"reward.in_flight={useful.at_once}", f"reward.timeout={timeout}", f"reward.model={config.model}"]
-
-
-def make_stand_in(cameras: int, size: int) -> SimulatorSpec:
-    """Return what stands for a simulator: so many cameras, with pictures of `size` × `size` pixels."""
-    seen = tuple(Camera(f"camera {number}", size, size) for number in range(cameras))
-    return SimulatorSpec(seen, (), (), (), (), 1.0, 1, (Task(_WORDS, _WORDS),), words=tuple(_WORDS.split()))
+    return [
+        f"reward.in_flight={useful.at_once}", f"reward.timeout={timeout}", f"reward.model={config.model}",
+        f"reward.prompt={config.prompt}",
+    ]  # fmt: skip
 
 
 def choose_load(loads: Sequence[Load]) -> Load:
@@ -197,6 +204,21 @@ def explain_failure(config: VlmConfig, error: ScorerError) -> str:
 
 
 # -- what it can do ---------------------------------------------------------------------------------------------------
+
+
+async def _adapt(
+    config: VlmConfig, spec: SimulatorSpec, watch: Watch, limits: ProbeLimits
+) -> tuple[VlmConfig, SimulatorSpec]:
+    """Return the settings and the stand-in by what the server tells of its model, where it tells anything."""
+    scorer = VlmScorer(config, spec, watch)
+    await scorer.open()
+    try:
+        await asyncio.wait_for(scorer.choose_model(), limits.timeout)
+    except (TimeoutError, ScorerError):
+        return config, spec  # the check says it better
+    told = watch.find_asked_with(config.model)
+    prompt = read_prompt(told) if config.prompt == VlmConfig.prompt else None
+    return replace(config, prompt=prompt or config.prompt), read_stand_in(told) or spec
 
 
 async def _check(config: VlmConfig, spec: SimulatorSpec, watch: Watch, limits: ProbeLimits, tell: Tell) -> str | None:
@@ -261,8 +283,15 @@ def _describe_prompt(name: str, score: Score, watch: Watch) -> str:
 
 # -- how fast ---------------------------------------------------------------------------------------------------------
 
-Frame = tuple[int, dict[str, Any]]
-"""A number, and camera → uint8 [1, h, w, 3]."""
+
+@dataclass(frozen=True, eq=False)
+class Frame:
+    """A moment that is asked about: camera → uint8 [1, h, w, 3], known words, and the length of the state."""
+
+    number: int
+    shown: dict[str, Any]
+    words: str
+    state: int
 
 
 def _draw_pictures(spec: SimulatorSpec) -> Iterator[Frame]:
@@ -270,16 +299,16 @@ def _draw_pictures(spec: SimulatorSpec) -> Iterator[Frame]:
     random = np.random.default_rng(0)
     for number in count():
         shown = {each.name: (each.height, each.width) for each in spec.cameras}
-        yield number, {name: random.integers(0, 255, (1, *size, 3), np.uint8) for name, size in shown.items()}
+        pictures = {name: random.integers(0, 255, (1, *size, 3), np.uint8) for name, size in shown.items()}
+        yield Frame(number, pictures, choose_words(spec), len(spec.state_names))
 
 
 async def _ask(scorer: VlmScorer, frame: Frame, limits: ProbeLimits) -> Score:
-    number, shown = frame
     kind = scorer.traits.kinds[0]
-    first = {name: each[0] for name, each in shown.items()}
+    first = {name: each[0] for name, each in frame.shown.items()}
     count = 2 if kind == "pair" else scorer.traits.frames
-    frames = {name: np.repeat(each, count, axis=0) for name, each in shown.items()}
-    asked = ScoreRequest(number, 0, kind, _WORDS, frames, first, np.zeros(0, np.float32))
+    frames = {name: np.repeat(each, count, axis=0) for name, each in frame.shown.items()}
+    asked = ScoreRequest(frame.number, 0, kind, frame.words, frames, first, np.zeros(frame.state, np.float32))
     try:
         return (await asyncio.wait_for(scorer.score([asked]), limits.timeout))[0]
     except TimeoutError:

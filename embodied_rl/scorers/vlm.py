@@ -101,7 +101,7 @@ class VlmScorer(Scorer):
             UserError: the server cannot be reached, lacks the model, or cannot answer about pictures.
         """
         try:
-            await self._choose_model()
+            await self.choose_model()
             asked = [make_grey_request(prompt, self._spec) for prompt in self._prompts]
             scores = [await self._ask(place, request) for place, request in enumerate(asked)]
         except ScorerError as error:
@@ -121,7 +121,7 @@ class VlmScorer(Scorer):
         """
         (request,) = requests
         if self._model is None:
-            await self._choose_model()
+            await self.choose_model()
         score, *beside = await asyncio.gather(*(self._ask(place, request) for place in range(len(self._prompts))))
         if not beside or not score.valid:
             return [score]
@@ -150,7 +150,7 @@ class VlmScorer(Scorer):
         body = {"model": self._model, "messages": messages, "max_tokens": prompt.max_tokens, "temperature": 0}
         return await self._server.send("POST", "chat/completions", json=body | told)
 
-    async def _choose_model(self) -> None:
+    async def choose_model(self) -> None:
         """Take the configured model if the server has it, or else the only one that it has."""
         known = list_ids(await self._server.send("GET", "models"))
         if self._config.model is None and len(known) == 1:

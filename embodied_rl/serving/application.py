@@ -94,7 +94,7 @@ class ChatServer:
         return Response(self._meters.write(self._batcher.waiting), media_type=MEDIA_TYPE)
 
     def _describe_model(self) -> dict[str, Any]:
-        owner = {"owned_by": "embodied-rl", "identity": self._model.identity}
+        owner = {"owned_by": "embodied-rl", "identity": self._model.identity, "asked_with": self._model.asked_with}
         return {"id": self._model.name, "object": "model", "created": self._started, **owner}
 
     def _check_name(self, name: str) -> None:

@@ -48,6 +48,10 @@ class Judge(Protocol):
     @property
     def identity(self) -> str: ...
 
+    def describe_input(self) -> dict[str, Any]:
+        """Return what a question must hold."""
+        ...
+
     def judge(
         self, frames: Mapping[str, Array], first: Mapping[str, Array], instructions: Sequence[str], state: Array
     ) -> Judgement:
@@ -76,10 +80,9 @@ class EmbeddedCritic:
         name: by which requests call it.
     """
 
-    prompt = "embedded"
-
     def __init__(self, critic: Judge, name: str) -> None:
         self.name, self.identity = name, critic.identity
+        self.asked_with = {"prompt": "embedded", **critic.describe_input()}
         self._critic = critic
 
     def prepare(self, request: ChatRequest) -> Question:

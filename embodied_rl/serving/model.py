@@ -1,6 +1,6 @@
 """What a model must do to be served."""
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -28,8 +28,9 @@ class ChatModel(Protocol):
     """by which requests call it."""
     identity: str
     """one line: what it is, and which weights."""
-    prompt: str
-    """of `reward.prompt`, for the line that the user types next."""
+    asked_with: Mapping[str, Any]
+    """how to ask it, for the list of models: "prompt", of `reward.prompt`; and "cameras", "state" and "words" where it
+    answers about these alone."""
 
     def prepare(self, request: ChatRequest) -> Question:
         """Check a request and make a question of it.

@@ -65,7 +65,8 @@ def start_server(model: ChatModel, settings: ServerSettings) -> None:
     listening = open_socket(settings.host, settings.port)
     url = format_url(settings.host, listening)
     key = f" reward.key_variable={settings.token_variable}" if settings.token_variable else ""
-    command = f"embodied-rl train experiment=tabletop reward=vlm reward.url={url} reward.prompt={model.prompt}{key}"
+    scorer = f"reward=vlm reward.url={url} reward.prompt={model.asked_with['prompt']}{key}"
+    command = f"embodied-rl train experiment=tabletop {scorer}"
     said = f"Serving {model.name} ({model.identity}) at {url}; Ctrl-C ends it.\nAsk it: {command} reward.mode=audit"
     serve(application, listening, lambda: print(said, flush=True))
     print("The server has ended.")

@@ -90,10 +90,9 @@ class VisionLanguageModel:
         identity: what it is.
     """
 
-    prompt = "progress_digit"
-
     def __init__(self, model: Any, processor: Any, name: str, identity: str) -> None:
         self.name, self.identity = name, identity
+        self.asked_with = {"prompt": "progress_digit"}
         self._model, self._processor, self._tokenizer = model, processor, processor.tokenizer
         ends, pad = model.generation_config.eos_token_id, self._tokenizer.pad_token_id
         ends = self._tokenizer.eos_token_id if ends is None else ends

@@ -14,7 +14,8 @@ import pytest
 
 from embodied_rl.commands.critic_probe import run
 from embodied_rl.config.schema import CriticProbeConfig, RewardNode
-from embodied_rl.examination.probe import Load, ProbeLimits, choose_load, make_stand_in, probe_server
+from embodied_rl.examination.probe import Load, ProbeLimits, choose_load, probe_server
+from embodied_rl.examination.stand_in import make_stand_in
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.scorers.vlm import VlmConfig
 

@@ -50,6 +50,9 @@ class FakeCritic:
     identity: str = "fake"
     calls: list[int] = field(default_factory=list)
 
+    def describe_input(self) -> dict[str, Any]:
+        return {"cameras": {name: [8, 8] for name in self.cameras}, "state": ["x", "y", "z"], "words": list(self.words)}
+
     def judge(
         self, frames: Mapping[str, Array], first: Mapping[str, Array], instructions: Sequence[str], state: Array
     ) -> Judged:
@@ -72,7 +75,7 @@ class FakeCritic:
 class ToldModel:
     """Says the last text of a request; waits for a gate, where there is one, and fails on the word "fail"."""
 
-    name, identity, prompt = "told", "told", "told"
+    name, identity, asked_with = "told", "told", {"prompt": "told"}
 
     def __init__(self, gate: threading.Event | None = None) -> None:
         self.gate, self.batches = gate, list[list[str]]()
