@@ -9,7 +9,7 @@ from embodied_rl.examination.stand_in import make_stand_in
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.scorers.vlm import PICTURE_SIZE, VlmConfig
 
-_WIDTH = 22
+_WIDTH = 26
 
 
 def run(config: CriticProbeConfig) -> None:

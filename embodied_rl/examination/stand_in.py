@@ -28,7 +28,7 @@ def read_stand_in(told: Mapping[str, Any]) -> SimulatorSpec | None:
     """
     if "cameras" not in told:
         return None
-    cameras, state, words = told["cameras"], told.get("state"), told.get("words")
+    cameras, state, words = told["cameras"], told.get("state", []), told.get("words", [])
     if not (_is_sizes(cameras) and _is_names(state) and _is_names(words)):
         raise UserError("the server's list of models tells how to ask, but not as `critic serve` does.")
     seen = tuple(Camera(name, height, width) for name, (height, width) in cameras.items())

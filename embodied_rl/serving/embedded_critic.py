@@ -82,7 +82,7 @@ class EmbeddedCritic:
 
     def __init__(self, critic: Judge, name: str) -> None:
         self.name, self.identity = name, critic.identity
-        self.asked_with = {"prompt": "embedded", **critic.describe_input()}
+        self.asked_with: Mapping[str, Any] = {"prompt": "embedded", **critic.describe_input()}
         self._critic = critic
 
     def prepare(self, request: ChatRequest) -> Question:

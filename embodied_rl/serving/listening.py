@@ -25,7 +25,11 @@ def open_socket(host: str, port: int) -> socket.socket:
     """
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
-        return socket.create_server((host, port), family=family, backlog=CONNECTIONS)
+        listening = socket.create_server((host, port), family=family, backlog=CONNECTIONS)
+        # inherited by connections: asyncio leaves it out for sockets that do not name their protocol, and then an
+        # answer's body waits 40 ms until the client has acknowledged its head
+        listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return listening
     except (OSError, UnicodeError) as error:
         said = (error.strerror if isinstance(error, OSError) else None) or error
         raise UserError(f"host={host} port={port} cannot be listened on: {said}. port=0 takes a free one.") from None

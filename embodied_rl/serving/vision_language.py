@@ -3,7 +3,7 @@
 Processors are put together here, without torchvision: pictures by the Pillow implementations, and no videos.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -92,7 +92,7 @@ class VisionLanguageModel:
 
     def __init__(self, model: Any, processor: Any, name: str, identity: str) -> None:
         self.name, self.identity = name, identity
-        self.asked_with = {"prompt": "progress_digit"}
+        self.asked_with: Mapping[str, Any] = {"prompt": "progress_digit"}
         self._model, self._processor, self._tokenizer = model, processor, processor.tokenizer
         ends, pad = model.generation_config.eos_token_id, self._tokenizer.pad_token_id
         ends = self._tokenizer.eos_token_id if ends is None else ends

@@ -14,9 +14,9 @@ from embodied_rl.commands.critic_eval import check_evaluation, run
 from embodied_rl.config.schema import CriticEvalConfig, RewardNode, SimChange
 from embodied_rl.critic.dataset_episodes import check_dataset, read_dataset
 from embodied_rl.critic.evaluation import judge_episodes
-from embodied_rl.critic.gate import read_examination
 from embodied_rl.datasets.lerobot.info import Feature
 from embodied_rl.examination import episode_source
+from embodied_rl.examination.examined import read_examination
 from embodied_rl.examination.strips import choose_frames, choose_strips, encode_picture, measure_mistake
 from embodied_rl.interfaces.errors import UserError
 from tests.support import making_datasets
@@ -85,7 +85,7 @@ def bare(folder: Path) -> str:
         (lambda folder: {"reward": RewardNode("vlm", options=URL)}, "cannot be reached"),
         (lambda folder: {"reward": RewardNode("embedded", options={"file": str(folder / "x.safetensors")})}, "x.safe"),
     ],
-    ids=str,
+    ids=lambda each: each if isinstance(each, str) else "",
 )
 def test_mistakes_are_told_before_anything_is_simulated(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changes: Callable[[Path], dict[str, Any]], said: str

@@ -55,5 +55,5 @@ def test_a_served_critic_is_probed_as_it_wants_to_be_asked(capsys: pytest.Captur
     with running(make_critic()) as server:
         run(CriticProbeConfig(RewardNode("vlm", options={"url": server.url}), seconds=0.1, most=2))
     said = capsys.readouterr().out
-    assert "asked with            reward.prompt=embedded" in said and "accepted" in said
+    assert "asked with                reward.prompt=embedded" in said and "accepted" in said
     assert "reward.prompt=embedded" in said.splitlines()[-1] and "reward.in_flight=" in said.splitlines()[-1]
