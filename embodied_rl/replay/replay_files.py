@@ -20,6 +20,7 @@ import numpy as np
 from embodied_rl.interfaces.sim import Array
 from embodied_rl.replay.format import REMEDY, ReplayError, ReplayFormat
 from embodied_rl.runs.atomic_write import explain_errors, sync_folder, write_text
+from embodied_rl.runs.untrusted_files import DAMAGED_ARRAY, shorten
 
 FORMAT, TEXTS = "format.json", "texts.jsonl"
 
@@ -148,8 +149,8 @@ def open_arrays(folder: Path, layout: ReplayFormat, write: bool) -> dict[str, Ar
 def _open(path: Path, layout: ReplayFormat, name: str, write: bool) -> Array:
     try:
         array = np.load(path, mmap_mode="r")  # mapping for writing would lengthen a truncated file
-    except (OSError, ValueError) as error:
-        raise ReplayError(f"{path} is missing or damaged ({error}). {REMEDY}") from error
+    except DAMAGED_ARRAY as error:
+        raise ReplayError(f"{path} is missing or damaged ({shorten(error)}). {REMEDY}") from error
     if (array.shape, array.dtype.str) != (layout.shape(name), layout.fields[name].dtype):
         raise ReplayError(
             f"{path} holds {array.dtype.str} {list(array.shape)}, and {FORMAT} speaks of "

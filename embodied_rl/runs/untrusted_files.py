@@ -1,6 +1,7 @@
 """Read files that may come from a stranger: JSON that may be anything, and names that may lead out of their folder."""
 
 import json
+import tokenize
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
@@ -8,6 +9,8 @@ from typing import Any
 
 from embodied_rl.interfaces.errors import UserError
 
+DAMAGED_ARRAY = (OSError, ValueError, TypeError, SyntaxError, RuntimeError, MemoryError, tokenize.TokenError)
+"""What NumPy raises for an array's file whose header is anything: it tokenizes and evaluates a literal."""
 LONGEST_REASON = 200
 """Characters of an error's text that a message repeats."""
 

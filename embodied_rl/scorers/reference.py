@@ -1,6 +1,8 @@
 """A reference trajectory: pictures of how the task is done, which some prompts show a model."""
 
+import math
 import zipfile
+import zlib
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -9,10 +11,15 @@ from PIL import Image, UnidentifiedImageError
 
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.sim import Array
+from embodied_rl.runs.untrusted_files import DAMAGED_ARRAY, shorten
 
 PICTURES = (".png", ".jpg", ".jpeg")
 MOST_REFERENCES = 64
 """Frames of a reference, at most."""
+UNREADABLE = (*DAMAGED_ARRAY, EOFError, KeyError, zlib.error, zipfile.BadZipFile)
+"""What reading a damaged archive of arrays may raise."""
+LARGEST_ENTRY = 2_000_000_000
+"""Bytes of the pictures of a camera, at most."""
 
 
 def load_reference(path: Path, cameras: Sequence[str], count: int) -> dict[str, Array]:
@@ -50,23 +57,39 @@ def _read_npz(path: Path, cameras: Sequence[str], count: int) -> dict[str, Array
     if not zipfile.is_zipfile(path):
         raise UserError(f"reward.reference={path} is no episode's file (.npz), and no folder.")
     try:
-        with np.load(path, allow_pickle=False) as arrays:
-            known = [name.removeprefix("images/") for name in arrays.files if name.startswith("images/")]
+        with zipfile.ZipFile(path) as archive:
+            names = [name.removesuffix(".npy") for name in archive.namelist() if name.startswith("images/")]
+            known = [name.removeprefix("images/") for name in names]
             if missing := [name for name in cameras if name not in known]:
                 raise UserError(
                     f"reward.reference={path} has no pictures of the camera '{missing[0]}', but of: {', '.join(known)}."
                 )
-            found = {name: arrays[f"images/{name}"] for name in cameras}
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile, AttributeError) as error:
-        if isinstance(error, UserError):
-            raise
-        raise UserError(f"reward.reference={path} is no episode's file: {error}") from None
-    for name, each in found.items():
-        if each.dtype != np.uint8 or each.ndim != 4 or each.shape[3] != 3:
-            raise UserError(
-                f"reward.reference={path}: images/{name} is {each.dtype} {each.shape}, not uint8 [n, h, w, 3]."
-            )
+            found = {name: _read_frames(archive, f"images/{name}.npy") for name in cameras}
+    except UserError:
+        raise
+    except UNREADABLE as error:
+        raise UserError(f"reward.reference={path} is no episode's file: {shorten(error)}") from None
     return {name: each[choose_evenly(len(each), count)] for name, each in found.items()}
+
+
+def _read_frames(archive: zipfile.ZipFile, entry: str) -> Array:
+    """Return an array of pictures; what its header promises is compared with the entry's size before it is read.
+
+    Raises:
+        ValueError: it is no array of pictures.
+    """
+    size = archive.getinfo(entry).file_size
+    if size > LARGEST_ENTRY:
+        raise ValueError(f"{entry} has {size} bytes, more than {LARGEST_ENTRY}")
+    with archive.open(entry) as file:
+        version = np.lib.format.read_magic(file)
+        read_header = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+        shape, by_columns, dtype = read_header(file)
+        if dtype != np.uint8 or by_columns or len(shape) != 4 or shape[3] != 3 or min(shape) < 1:
+            raise ValueError(f"{entry} is {dtype} {shape}, not uint8 [n, h, w, 3]")
+        if math.prod(shape) != size - file.tell():
+            raise ValueError(f"{entry} holds {size - file.tell()} bytes, not the {math.prod(shape)} of {shape}")
+        return np.frombuffer(file.read(), np.uint8).reshape(shape)
 
 
 def _read_folder(path: Path, cameras: Sequence[str], count: int) -> dict[str, Array]:

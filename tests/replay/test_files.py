@@ -191,6 +191,12 @@ def test_another_version_is_refused_by_name(tmp_path: Path) -> None:
             make_storage(tmp_path / "replay")
 
 
+def write_header(folder: Path) -> None:
+    """One that no array has: NumPy's own reader fails on it in a way of its own."""
+    header = b"(\n" * 100
+    (folder / "state.npy").write_bytes(b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header)
+
+
 def cut(folder: Path) -> None:
     os.truncate(folder / "state.npy", 150)
 
@@ -208,6 +214,7 @@ def move(folder: Path) -> None:
     ("damage", "message"),
     [
         (cut, "state.npy is missing or damaged"),
+        (write_header, "state.npy is missing or damaged"),
         (lambda folder: (folder / "reward.npy").unlink(), "reward.npy is missing or damaged"),
         (exchange, r"action.npy holds <f4 \[2, 6, 3\], and format.json speaks of <f4 \[2, 6, 4, 2\]"),
         (lambda folder: (folder / "format.json").unlink(), "holds no replay storage"),

@@ -1,5 +1,9 @@
 """A reference trajectory from a file of `collect` or from pictures; what is neither is named."""
 
+import contextlib
+import io
+import tempfile
+import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -80,3 +84,38 @@ def test_what_is_no_reference(tmp_path: Path) -> None:
     for place, size in enumerate((4, 6)):
         Image.fromarray(draw(1, size=size)[0]).save(tmp_path / "empty" / f"{'ab'[place]}.png")
     refuse(tmp_path / "empty", "differ in size")
+
+
+HEADERS = (
+    "{'descr': '|u1', 'fortran_order': False, 'shape': (1000000000000, 8, 8, 3), }\n",
+    "{'descr': '|O', 'fortran_order': False, 'shape': (1,), }\n",
+    "{'descr': '|u1', 'fortran_order': False, 'shape': (-1, 8, 8, 3), }\n",
+    "{'descr': '|u1', 'fortran_order': False, 'shape': (5, 8, 8, 3.0), }\n",
+    "{'descr': '|u1', 'fortran_order': True, 'shape': (5, 8, 8, 3), }\n",
+    "{}\n", "[" * 500, "(\n" * 200, "\x00" * 50,
+)  # fmt: skip
+"""What an array's header may say, and not mean: more than there is, objects, no literal."""
+
+
+@pytest.mark.parametrize("header", HEADERS, ids=range(len(HEADERS)))
+def test_an_array_that_lies_is_no_reference(header: str, tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "e.npz", "w") as archive:
+        start = b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header.encode()
+        archive.writestr("images/top.npy", start + draw(*range(5), size=8).tobytes())
+    with pytest.raises(UserError, match="no episode's file"):
+        load_reference(tmp_path / "e.npz", ["top"], 3)
+
+
+@given(st.integers(0, 10**9))
+def test_a_damaged_archive_is_refused_or_whole(seed: int) -> None:
+    random = np.random.default_rng(seed)
+    with io.BytesIO() as whole:
+        np.savez_compressed(whole, **{"images/top": draw(*range(5))})
+        content = bytearray(whole.getvalue())
+    for place in random.integers(0, len(content), random.integers(1, 4)):
+        content[place] = random.integers(0, 256)
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder, "e.npz")
+        file.write_bytes(content)
+        with contextlib.suppress(UserError):
+            assert read_codes(load_reference(file, ["top"], 3)["top"]) == [0, 2, 4]
