@@ -19,6 +19,7 @@ REQUIRED = {
     "compare": ["runs=[a,b]"],
     "export": ["checkpoint=runs/x"],
     "inspect": ["checkpoint=runs/x"],
+    "critic serve": ["model=asset:tabletop_critic.safetensors"],
 }
 
 
