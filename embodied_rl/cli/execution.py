@@ -18,6 +18,7 @@ from embodied_rl.config.schema import (
     DoctorConfig,
     Plan,
     PolicyNode,
+    RewardNode,
     RunConfig,
     SimNode,
     TrainLoop,
@@ -104,6 +105,8 @@ def print_config(command: Command, config: Any, found: Plugins, more: Sequence[t
     elif "sim" in found and isinstance(plan, Plan):
         each = config.sim.num_envs // plan.parts
         rows.append(("plan", f"{plan.allocation}: {plan.parts} simulators of {each} environments"))
+    if isinstance(reward := getattr(config, "reward", None), RewardNode) and reward.name is not None:
+        rows.append(("reward", f"{reward.name}, mode={reward.mode}"))
     if isinstance(loop := getattr(config, "train", None), TrainLoop):
         total = loop.iterations * loop.decisions * config.sim.num_envs
         size = f"{loop.iterations} iterations × {loop.decisions} decisions × {config.sim.num_envs} environments"

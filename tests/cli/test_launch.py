@@ -63,7 +63,11 @@ def test_dry_run_says_what_would_run(run, received) -> None:
     code, out, _ = run("train", "experiment=toy_run", "--dry-run", "plan=split", "plan.workers=4")
     assert (code, received) == (0, [])
     assert "toy_package:Toy" in out and "4 simulators of 2 environments" in out
-    assert "3 iterations × 24 decisions × 8 environments = 576 decisions" in out
+    assert "3 iterations × 24 decisions × 8 environments = 576 decisions" in out and "reward" not in out
+    assert (
+        "embedded, mode=audit"
+        in run("train", "experiment=toy_run", "--dry-run", "reward=embedded", "reward.mode=audit")[1]
+    )
 
 
 @pytest.mark.parametrize("flag", [["--dry-run"], ["--cfg", "job"], []])
