@@ -43,7 +43,7 @@ def test_a_judge_that_fails_costs_neither_the_run_nor_the_truth(
     reasons = check_scores(run, lying=kind == LYING)
     print(f"case {seed}: {kind} from request {first}, {count or 'all'} of them, {mode}: {dict(reasons)}")
     assert [row["iteration"] for row in rows] == [1, 2, 3]
-    assert all(math.isfinite(value) for row in rows for value in row.values())
+    assert all(math.isfinite(value) for row in rows for value in row.values() if not isinstance(value, str))
     if server.wrong and kind != LYING:
         assert sum(reasons.values()) > reasons["ok"] or "retr" in said or count == 1, "what failed is in the log"
     if reasons["unavailable"]:

@@ -106,7 +106,7 @@ def test_a_scorer_of_another_distribution_is_asked(outside: None, typed: Callabl
         ((*ORACLE, "reward.budget=0"), "reward.budget"),
         ((*ORACLE, "reward.probes.mismatch=2"), "reward.probes.mismatch"),
         (("reward=replay",), "reward.log is missing"),
-        (("reward=vlm",), "reward.url is missing"),
+        (("reward=vlm",), "reward.file.*looks at camera 'front' of .64, 64. pixels"),
         (("reward=vlm", "reward.url=http://127.0.0.1:9/v1"), "reward.url=http://127.0.0.1:9/v1.*cannot be reached"),
         (("reward=vlm", "reward.url=http://127.0.0.1:9/v1", "reward.prompt=nope"), "reward.prompt.*nope"),
         (("reward=replay", "reward.log=/nowhere"), "/nowhere holds no scores"),
