@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from embodied_rl.benchmarks.console_table import make_table
+from embodied_rl.config.assets import find_asset
 from embodied_rl.config.freeze import suggest_name
 from embodied_rl.config.schema import BenchConfig, Plan
 from embodied_rl.interfaces.errors import UserError
@@ -21,6 +22,7 @@ from embodied_rl.simulators.kind import SimulatorKind
 OVERLAP, PIPELINE, POLICY, MEMORY, ABLATIONS = "overlap", "pipeline", "policy", "memory", "ablations"
 ASYNC, CLUSTER, CRITIC = "async", "cluster", "critic"
 SLICES = (1, 2)
+CRITIC_ASSET = "tabletop_critic.safetensors"
 
 
 def run(config: BenchConfig) -> None:
@@ -156,12 +158,16 @@ def measure_cluster(config: BenchConfig) -> dict[str, Any]:
 
 
 def measure_critic(config: BenchConfig) -> dict[str, Any]:
-    """Measure iterations beside a scorer that takes its time, that is too slow, or that is not there."""
+    """Measure iterations beside a scorer that takes its time, that is too slow, or or that is not there; our server."""
     from embodied_rl.benchmarks import scoring
+    from embodied_rl.examination import server_speed
 
     found = scoring.measure_scoring(config, config.seconds)
     Console().print(scoring.make_scoring_table(found))
-    return {"scoring": [asdict(each) for each in found]}
+    spec, critic = SimulatorKind.find(config.sim).spec, find_asset(CRITIC_ASSET)
+    served = server_speed.measure_server(critic, spec, config.seconds)
+    print(f"{CRITIC_ASSET} behind `critic serve`, asked from this machine: {served.describe()}")
+    return {"scoring": [asdict(each) for each in found], "server": asdict(served)}
 
 
 def measure_policy(config: BenchConfig) -> dict[str, Any]:

@@ -50,6 +50,13 @@ class ServerFigures:
     server_ms: float
     load: tuple[float, float]
 
+    def describe(self) -> str:
+        """Return one line for the screen."""
+        return (
+            f"{self.alone_ms:.1f} ms alone ({self.alone_p95_ms:.1f} ms for 95 of 100); with {self.at_once} at once "
+            f"{self.per_second:.0f} answers a second in batches of {self.batch:.0f}"
+        )
+
 
 def measure_server(critic: Path, spec: SimulatorSpec, seconds: float = 10.0, at_once: int = 64) -> ServerFigures:
     """Measure a critic behind a server that this starts, and ends.
