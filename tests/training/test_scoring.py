@@ -179,20 +179,7 @@ def test_a_stopped_run_continues_with_the_potentials_it_had(
 ) -> None:
     """In the middle of episodes, whose first frames, last potentials and judgements of done it still needs."""
     settings = (*SMALL, *TABLETOP, *words, "plan.ranks=1")
-    step = Trainer.step
-
-    def interrupted(trainer: Trainer) -> dict[str, float]:
-        if trainer.iteration == 3:
-            raise KeyboardInterrupt
-        return step(trainer)
-
-    assert main(with_plan(["train", *settings, "run.root=straight"])) == 0
-    with monkeypatch.context() as patch:
-        patch.setattr(Trainer, "step", interrupted)
-        main(with_plan(["train", *settings, "run.root=halted"]))
-    assert main(["train", "resume=last", "run.root=halted"]) == 0
-    (straight,), (halted,) = ((tmp_path / root / "train").iterdir() for root in ("straight", "halted"))
-    assert_same(halted, straight)
+    assert_stopped_goes_on_alike(settings, tmp_path, monkeypatch)
 
 
 def test_who_judges_alone_says_so_at_the_start_and_its_run_is_marked(typed: Callable[..., Any], tmp_path: Path) -> None:
@@ -215,7 +202,15 @@ def test_the_guard_of_a_run_that_was_stopped_goes_on(
 ) -> None:
     """In the middle of its fading, to the bit."""
     monkeypatch.setattr(guard, "diverges", lambda critic, true: True)
-    settings, step = (*SMALL, *TABLETOP, *ORACLE, "plan.ranks=1"), Trainer.step
+    settings = (*SMALL, *TABLETOP, *ORACLE, "plan.ranks=1")
+    straight = assert_stopped_goes_on_alike(settings, tmp_path, monkeypatch)
+    weights = [row["reward/weight"] for row in read_metrics(straight / "metrics.jsonl")]
+    assert weights == pytest.approx([1.0, 0.8, 0.6, 0.4, 0.2, 0.0])
+
+
+def assert_stopped_goes_on_alike(settings: tuple[str, ...], folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A run that is stopped and continued equals one that is not, to the bit; returns that one."""
+    step = Trainer.step
 
     def interrupted(trainer: Trainer) -> dict[str, Any]:
         if trainer.iteration == 3:
@@ -227,7 +222,6 @@ def test_the_guard_of_a_run_that_was_stopped_goes_on(
         patch.setattr(Trainer, "step", interrupted)
         main(with_plan(["train", *settings, "run.root=halted"]))
     assert main(["train", "resume=last", "run.root=halted"]) == 0
-    (straight,), (halted,) = ((tmp_path / root / "train").iterdir() for root in ("straight", "halted"))
+    (straight,), (halted,) = ((folder / root / "train").iterdir() for root in ("straight", "halted"))
     assert_same(halted, straight)
-    weights = [row["reward/weight"] for row in read_metrics(straight / "metrics.jsonl")]
-    assert weights == pytest.approx([1.0, 0.8, 0.6, 0.4, 0.2, 0.0])
+    return straight

@@ -9,10 +9,6 @@ from embodied_rl.config.schema.commands import (
     BenchConfig,
     CollectConfig,
     CompareConfig,
-    CriticEvalConfig,
-    CriticProbeConfig,
-    CriticServeConfig,
-    CriticTrainConfig,
     DoctorConfig,
     EnvironmentConfig,
     EvalConfig,
@@ -26,6 +22,7 @@ from embodied_rl.config.schema.commands import (
     TrainConfig,
     Video,
 )
+from embodied_rl.config.schema.critic import CriticEvalConfig, CriticProbeConfig, CriticServeConfig, CriticTrainConfig
 from embodied_rl.config.schema.nodes import (
     AlgoNode,
     BenchmarkNode,
