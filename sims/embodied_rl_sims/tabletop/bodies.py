@@ -10,7 +10,7 @@ from pathlib import Path
 import mujoco
 import numpy as np
 
-from embodied_rl.interfaces.sim import Array
+from embodied_rl.interfaces.sim import Array, NotFinite
 from embodied_rl_sims.tabletop import arm
 from embodied_rl_sims.tabletop.bare import View, bare_loop
 from embodied_rl_sims.tabletop.layout import KINDS, REST_HEIGHT, Layout
@@ -51,6 +51,17 @@ class Bodies:
         """Update `qpos` and `tool` from the simulations."""
         np.concatenate(self._qpos, out=self.qpos.reshape(-1))
         np.concatenate(self._tool, out=self.tool.reshape(-1))
+
+    def check_finite(self, rows: Array, clock: Array) -> None:
+        """Check the last `gather` of rows (bool [n]) that have made so many control steps (int64 [n]).
+
+        Raises:
+            NotFinite: the physics of a row is broken.
+        """
+        broken = rows & ~np.isfinite(self.qpos).all(axis=1)
+        if broken.any():
+            row = int(np.flatnonzero(broken)[0])
+            raise NotFinite(f"the tabletop's physics is no longer finite after control step {clock[row]}", row)
 
     @property
     def control(self) -> Array:

@@ -3,7 +3,7 @@
 import numpy as np
 
 from embodied_rl.interfaces.sim import Array
-from embodied_rl_sims.tabletop.layout import FIXTURES, Layout
+from embodied_rl_sims.tabletop.layout import FIXTURES, KINDS, Layout
 
 LIFTED = 0.08  # metres, height of a picked object's centre
 IN_ZONE = 0.045  # metres from the zone's centre, on each axis
@@ -24,6 +24,7 @@ class Goals:
         position: [n, 2] metres, centre of the goal's fixture. rewarded: [n], whether success was already rewarded.
         raised: bool [n], whether the target was ever in the air.
         displaced_at: [n], control step at which the target jumps, -1 for never.
+        excused: bool [n, 3], wrong things that held already when a later goal of an episode began, and still do.
     """
 
     def __init__(self, num_envs: int) -> None:
@@ -33,13 +34,14 @@ class Goals:
         self.position = np.zeros((num_envs, 2))
         self.rewarded, self.raised = np.zeros(num_envs, bool), np.zeros(num_envs, bool)
         self.displaced_at = np.full(num_envs, -1)
+        self.excused = np.zeros((num_envs, len(KINDS)), bool)
         self._rows = np.arange(num_envs)
 
     def begin(self, row: int, layout: Layout, fixtures: Array) -> None:
         """Set a row's goal to that of an episode; fixtures [6, 2] metres."""
         name = layout.family if layout.family in ("pick", "press") else FIXTURES[layout.goal]
         self._kind[row], self._target[row], self._goal[row] = _KINDS.index(name), layout.target, layout.goal
-        self.rewarded[row] = self.raised[row] = False
+        self.rewarded[row] = self.raised[row] = self.excused[row] = False
         self.displaced_at[row] = -1 if layout.displacement is None else layout.displacement[0]
         self.move(row, fixtures)
 
@@ -74,6 +76,18 @@ class Goals:
             objects: [n, 3, 3] metres, centres. caps: [n, 2] metres, travel. width: [n] metres, of the gripper.
         """
         self.raised |= objects[self._rows, self._target, 2] > RAISED
+        done = self._hold(objects, caps, width)
+        success = done[self._rows, self._target]
+        self.excused &= done
+        return success, (done.sum(axis=1) - success) > self.excused.sum(axis=1)
+
+    def excuse(self, row: int, objects: Array, caps: Array, width: Array) -> None:
+        """Excuse what holds at the beginning of a row's goal, such as the object in hand, until it ceases to hold."""
+        self.excused[row] = self._hold(objects, caps, width)[row]
+        self.excused[row, self._target[row]] = False
+
+    def _hold(self, objects: Array, caps: Array, width: Array) -> Array:
+        """Return which things are as the goal wants its target to be, bool [n, 3]."""
         offset = objects[:, :, :2] - self.position[:, None]
         distance = np.hypot(offset[..., 0], offset[..., 1])
         down = objects[:, :, 2] < ON_TABLE
@@ -85,9 +99,7 @@ class Goals:
             free & (distance < IN_BOWL),
             np.concatenate([caps < PRESSED, np.zeros((len(caps), 1), bool)], axis=1),
         ])  # fmt: skip
-        done = by_kind[self._kind, self._rows]
-        success = done[self._rows, self._target]
-        return success, (done.sum(axis=1) - success) > 0
+        return by_kind[self._kind, self._rows]
 
     def explain_failure(self, row: int, place: Array, terminated: bool) -> str:
         """Say why the episode of a row failed; "" if it reached its goal.

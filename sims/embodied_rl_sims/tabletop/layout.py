@@ -91,14 +91,15 @@ def is_held_out(family: str, kind: str, colour: str) -> bool:
     return list(COLOURS).index(colour) == (2 * FAMILIES.index(family) + 3 * kinds.index(kind)) % len(COLOURS)
 
 
-def draw_layout(episode: Episode, randomise: bool = True) -> Layout:
-    """Draw the scene of an episode; the result depends on the episode and `randomise` only.
+def draw_layout(episode: Episode, randomise: bool = True, attempt: int = 0) -> Layout:
+    """Draw the scene of an episode; the result depends on the episode, `randomise` and `attempt` only.
 
     Args:
         episode: its task, seed and split.
         randomise: whether colours and light vary within the training range.
+        attempt: draws another scene of the same episode, where an earlier one did not do.
     """
-    rng = np.random.default_rng([episode.seed, episode.task])
+    rng = np.random.default_rng([episode.seed, episode.task, *([attempt] if attempt else [])])
     task = TASKS[episode.task]
     target, goal, present = _choose(rng, task)
     kind = "button" if task.family == "press" else KINDS[target]
@@ -155,6 +156,13 @@ def list_goals(layout: Layout) -> list[Layout]:
         replace(layout, family=goal[0], target=goal[1], goal=goal[2], instruction=_instruction(*goal, *colours))
         for goal in allowed
     ]
+
+
+def is_push_clear(layout: Layout) -> bool:
+    """Return whether the straight path of a "push" is short, reachable and unobstructed in the scene as it begins."""
+    present = np.flatnonzero(np.isfinite(layout.fixtures[:, 0])).tolist()
+    points = np.concatenate([layout.objects, layout.fixtures[present]])
+    return _push_is_clear(points, layout.target, len(KINDS) + present.index(layout.goal))
 
 
 def _is_reserved(layout: Layout, family: str, target: int, goal: int) -> bool:

@@ -13,6 +13,8 @@ from numpy.typing import NDArray
 Vector = NDArray[np.float64]
 
 OPEN, CLOSED = 1.0, -1.0
+RISE = (0.0, 0.0, 0.03, OPEN)
+"""The action after a goal that another one follows: let go, and rise."""
 _TRAVEL, _HOVER, _LOW = 0.10, 0.075, 0.022  # heights of the tool in metres
 
 

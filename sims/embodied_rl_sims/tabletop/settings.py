@@ -12,6 +12,7 @@ from embodied_rl_sims.tabletop.layout import FAMILIES, SPLITS, TASKS, WORDS
 TIMESTEP, SUBSTEPS = 0.008, 10  # seconds; 12.5 control steps a second
 MOVE = 0.03  # metres a control step on each axis
 WORKSPACE_LOW, WORKSPACE_HIGH = np.array([0.28, -0.28, 0.02]), np.array([0.68, 0.28, 0.25])
+MOST_GOALS = 3  # of an episode: a scene has three objects and two fixtures
 LAG = 0.05  # metres that the commanded point may run ahead of the tool
 
 
@@ -37,6 +38,8 @@ class TabletopConfig:
     """standard deviation added to pixels, in 0…255."""
     progress: bool = False
     """report how far each task has come, for experiments with rewards."""
+    goals: int = 1
+    """goals of an episode, 1 … 3, told one after the other; the reward comes with the last. Give sim.horizon time."""
 
     def __post_init__(self) -> None:
         least, most = self.inference_delay
@@ -44,6 +47,8 @@ class TabletopConfig:
             raise UserError("sim.horizon and sim.image_size must be at least 1, sim.state_noise and image_noise 0.")
         if not 0 <= least <= most:
             raise UserError(f"sim.inference_delay=[{least},{most}]: it is (least, most), both at least 0.")
+        if not 1 <= self.goals <= MOST_GOALS:
+            raise UserError(f"sim.goals={self.goals}: an episode has 1 … {MOST_GOALS} goals, one after the other.")
 
 
 def spec_of(config: TabletopConfig) -> SimulatorSpec:
@@ -63,7 +68,7 @@ def spec_of(config: TabletopConfig) -> SimulatorSpec:
         privileged_names=(
             "tool_x", "tool_y", "tool_z", "gripper_width", "target_x", "target_y", "target_z",
             "to_target_x", "to_target_y", "to_target_z", "goal_x", "goal_y", "to_goal_x", "to_goal_y",
-            *others, *(f"is_{family}" for family in FAMILIES), "clock",
+            *others, *(f"is_{family}" for family in FAMILIES), "clock", *(("goals_done",) if config.goals > 1 else ()),
         ),
         can_snapshot=True, reports_progress=config.progress,
     )  # fmt: skip

@@ -5,32 +5,34 @@ from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 
+from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.goals import GoalWatch
-from embodied_rl.interfaces.sim import Array, Episode, NotFinite, Observation, Source, StepResult
+from embodied_rl.interfaces.sim import Array, Episode, Observation, Source, StepResult
 from embodied_rl_sims.chunks import find_final_pictures, make_empty_result
 from embodied_rl_sims.tabletop import arm, operator
 from embodied_rl_sims.tabletop.all_goals import AllGoals
 from embodied_rl_sims.tabletop.bodies import FIXTURES, OBJECTS, Bodies
 from embodied_rl_sims.tabletop.camera import CameraView, RayCamera
+from embodied_rl_sims.tabletop.chain import Chains, draw_chain
+from embodied_rl_sims.tabletop.episodes import pack_episode, unpack_episode
+from embodied_rl_sims.tabletop.film import Film
 from embodied_rl_sims.tabletop.goals import Goals
-from embodied_rl_sims.tabletop.layout import SPLITS, Layout, draw_layout
+from embodied_rl_sims.tabletop.layout import Layout
 from embodied_rl_sims.tabletop.observation import Privileged, Truth, add_noise
-from embodied_rl_sims.tabletop.opengl import OpenGL
 from embodied_rl_sims.tabletop.progress import Progress
 from embodied_rl_sims.tabletop.settings import LAG, WORKSPACE_HIGH, WORKSPACE_LOW, TabletopConfig, spec_of
 
 _CAMERA = "front"
 _FAULT_STREAM, _DELAY_STREAM = 1, 1003
-_EPISODE_FIELDS = ("index", "task", "seed", "initial_state", "group", "split", "final_picture")
 
 
 class Tabletop:
     """n tabletops that share one model; implements `embodied_rl.interfaces.sim.Simulator`.
 
     Actions are displacements of the commanded tool position in metres and the gripper's opening in -1…1. The reward is
-    1 on the control step that reaches the goal. Lifting, placing or pressing the wrong thing ends the episode. The
-    final picture of an episode that terminated is black, because learning does not use it, unless the episode requests
-    it (`Episode.final_picture`).
+    1 on the control step that reaches the goal, the last one where there are several. Lifting, placing or pressing the
+    wrong thing ends the episode. The final picture of an episode that terminated is black, because learning does not
+    use it, unless the episode requests it (`Episode.final_picture`).
     """
 
     Config = TabletopConfig
@@ -40,6 +42,7 @@ class Tabletop:
         self.config, self.num_envs, self.spec = config, num_envs, spec_of(config)
         self._bodies = self._build_bodies()
         self._goals, self._privileged = Goals(num_envs), Privileged(num_envs)
+        self._chains = Chains(num_envs, config.goals)
         self._progress = Progress(num_envs) if config.progress else None
         self._watch: AllGoals | None = None
         model = self._bodies.model
@@ -51,8 +54,7 @@ class Tabletop:
         self._view: list[CameraView | None] = [None] * num_envs
         self._command = np.zeros((num_envs, 3))
         self._clock, self._delay = np.zeros(num_envs, np.int64), np.zeros(num_envs, np.int64)
-        self._film_cameras: dict[tuple[int, int], RayCamera] = {}
-        self._opengl: dict[tuple[int, int], OpenGL] = {}
+        self._film = Film(model, _CAMERA, config.renderer)
         self.render_seconds = 0.0
 
     # -- the contract ---------------------------------------------------------------------------------------------
@@ -88,28 +90,31 @@ class Tabletop:
     def snapshot(self) -> dict[str, Array]:
         progress = {} if self._progress is None else {"progress": self._progress.start.copy()}
         watched = {} if self._watch is None else {"goals": self._watch.progress.start.copy()}
-        return (
-            progress
-            | watched
-            | {
-                "physics": self._bodies.save(),
-                "command": self._command.copy(),
-                "clock": self._clock.copy(),
-                "episode": np.array([_pack(episode) for episode in self._episode]),
-                "rewarded": self._goals.rewarded.copy(),
-                "raised": self._goals.raised.copy(),
-            }
-        )
+        chained = {} if self.config.goals == 1 else {**self._chains.save(), "excused": self._goals.excused.copy()}
+        return {
+            **progress,
+            **watched,
+            **chained,
+            "physics": self._bodies.save(),
+            "command": self._command.copy(),
+            "clock": self._clock.copy(),
+            "episode": np.array([pack_episode(episode) for episode in self._episode]),
+            "rewarded": self._goals.rewarded.copy(),
+            "raised": self._goals.raised.copy(),
+        }
 
     def restore(self, state: dict[str, Array]) -> Observation:
         for row, packed in enumerate(state["episode"]):
-            self._begin(row, _unpack(packed))
+            self._begin(row, unpack_episode(packed))
         self._bodies.load(state["physics"])
+        for row in self._chains.load(state) if self.config.goals > 1 else ():
+            self._aim(row, self._chains.present(row))
         for row in range(self.num_envs):
             self._goals.move(row, self._bodies.fixtures(row))
         self._command[:], self._clock[:] = state["command"], state["clock"]
         self._goals.rewarded[:] = state["rewarded"]
         self._goals.raised[:] = state.get("raised", False)  # snapshots of earlier versions lack it
+        self._goals.excused[:] = state["excused"] if self.config.goals > 1 else False
         if self._progress is not None:
             self._progress.restore(state["progress"])
         if self._watch is not None:
@@ -117,9 +122,7 @@ class Tabletop:
         return self._observe()
 
     def close(self) -> None:
-        for renderer in self._opengl.values():
-            renderer.close()
-        self._opengl.clear()
+        self._film.close()
 
     # -- optional parts -------------------------------------------------------------------------------------------
 
@@ -129,18 +132,9 @@ class Tabletop:
         Raises:
             RuntimeError: the renderer is "egl" and this machine has none.
         """
-        layout, size = self._layout[row], (height, width)
-        if layout is None:
-            return np.zeros((*size, 3), np.uint8)
-        model, data = self._bodies.model, self._bodies.scene(row)
-        if self.config.renderer == "egl":
-            if size not in self._opengl:
-                self._opengl[size] = OpenGL(model, _CAMERA, height, width)
-            model.geom_rgba[:, :3] = self._colours[row] / 255
-            return self._opengl[size].render(data)
-        if size not in self._film_cameras:
-            self._film_cameras[size] = RayCamera(model, _CAMERA, height, width)
-        return self._film_cameras[size].view(layout.look).render(data, self._colours[row])
+        layout = self._layout[row]
+        look = None if layout is None else layout.look
+        return self._film.draw(self._bodies.scene(row), look, self._colours[row], (height, width))
 
     def expert(self, faulty: bool = False) -> Callable[[], Array]:
         """Return an operator for all environments; each call of it gives one control step's actions, float32 [n, A].
@@ -149,11 +143,11 @@ class Tabletop:
         """
 
         def actions() -> Array:
-            moves = np.zeros((self.num_envs, self.spec.action_dim), np.float32)
+            moves = np.where(self._chains.rises(self._clock)[:, None], operator.RISE, 0).astype(np.float32)
             self._bodies.gather()
             truth = Truth.from_bodies(self._bodies, self._goals, self._command)
             for row, (episode, layout) in enumerate(zip(self._episode, self._layout, strict=True)):
-                if episode is not None and layout is not None:
+                if not moves[row].any() and episode is not None and layout is not None:
                     rng = np.random.default_rng([episode.seed, _FAULT_STREAM])
                     faults = operator.draw_faults(rng) if faulty else operator.Faults()
                     moves[row] = operator.choose_action(truth.scene(row, layout.family), faults)
@@ -162,7 +156,15 @@ class Tabletop:
         return actions
 
     def watch_goals(self) -> GoalWatch:
-        """Watch every goal that a scene allows, from the next reset on; see `embodied_rl.interfaces.goals`."""
+        """Watch every goal that a scene allows, from the next reset on; see `embodied_rl.interfaces.goals`.
+
+        Raises:
+            UserError: episodes have several goals, so that their own one changes.
+        """
+        if self.config.goals > 1:
+            raise UserError(
+                f"sim.goals={self.config.goals}: all goals of a scene are watched in episodes of one goal; sim.goals=1."
+            )
         self._watch = AllGoals(self.num_envs)
         return self._watch
 
@@ -238,12 +240,21 @@ class Tabletop:
 
     def _judge(self, running: Array) -> tuple[Array, Array]:
         bodies = self._bodies
-        broken = running & ~np.isfinite(bodies.qpos).all(axis=1)
-        if broken.any():
-            row = int(np.flatnonzero(broken)[0])
-            raise NotFinite(f"the tabletop's physics is no longer finite after control step {self._clock[row]}", row)
+        bodies.check_finite(running, self._clock)
         success, failure = self._goals.judge(bodies.objects, bodies.caps, bodies.width)
-        return success & running, failure & running & ~success
+        last = self._chains.at_last
+        if len(reached := np.flatnonzero(success & running & ~last)):
+            self._go_on(reached)
+        return success & running & last, failure & running & ~success
+
+    def _go_on(self, rows: Array) -> None:
+        """Begin the next goals of rows whose present one was reached, from the bodies as they are now."""
+        bodies = self._bodies
+        for row in rows.tolist():
+            self._aim(row, self._chains.advance(row, int(self._clock[row])))
+            self._goals.excuse(row, bodies.objects, bodies.caps, bodies.width)
+        if self._progress is not None:
+            self._progress.measure(Truth.from_bodies(bodies, self._goals, self._command), ~self._running())
 
     def _record(self, result: StepResult, j: int, running: Array, success: Array, over: Array, late: Array) -> None:
         fresh = success & ~self._goals.rewarded
@@ -259,7 +270,8 @@ class Tabletop:
         objects, caps = self._bodies.objects, self._bodies.caps
         places = self._goals.targets(objects, caps)
         explain = self._goals.explain_failure
-        return tuple(explain(row, places[row], bool(result.terminated[row])) for row in result.ended.tolist())
+        found = {row: explain(row, places[row], bool(result.terminated[row])) for row in result.ended.tolist()}
+        return tuple(self._chains.name_stage(row, failure) for row, failure in found.items())
 
     # -- observations ---------------------------------------------------------------------------------------------
 
@@ -275,6 +287,8 @@ class Tabletop:
             self._watch.measure(self._bodies, ended)
         state = np.where(running[:, None], truth.state(), 0).astype(np.float32)
         privileged = self._privileged.of(truth, self._clock / self.config.horizon)
+        if self.config.goals > 1:
+            privileged = np.column_stack([privileged, self._chains.share_done(np.zeros(self.num_envs))])
         privileged = np.where(running[:, None], privileged, 0).astype(np.float32)
         size = self.config.image_size
         pictures = np.zeros((self.num_envs, size, size, 3), np.uint8)
@@ -289,7 +303,7 @@ class Tabletop:
     def _measure_progress(self, truth: Truth) -> Array:
         assert self._progress is not None
         success, _ = self._goals.judge(self._bodies.objects, self._bodies.caps, self._bodies.width)
-        return self._progress.measure(truth, success).astype(np.float32)
+        return self._chains.share_done(self._progress.measure(truth, success)).astype(np.float32)
 
     def _add_noise(self, rows: Iterable[int], drawn: Array | None, state: Array, pictures: Array) -> None:
         noise = self.config.state_noise, self.config.image_noise
@@ -310,39 +324,27 @@ class Tabletop:
             if self._watch is not None:
                 self._watch.park(row)
             return
-        layout = draw_layout(episode, self.config.randomise)
-        self._layout[row] = layout
+        layout = self._chains.begin(row, draw_chain(episode, self.config.randomise, self.config.goals))
         self._view[row] = self._camera.view(layout.look)
         self._paint(row, layout)
         self._bodies.place(row, layout)
-        self._goals.begin(row, layout, self._bodies.fixtures(row))
-        self._privileged.begin(row, layout)
-        if self._progress is not None:
-            self._progress.begin(row, layout.family)
+        self._aim(row, layout)
         if self._watch is not None:
             self._watch.begin(row, layout, self._bodies.fixtures(row))
         self._command[row], self._clock[row] = layout.start, 0
         low, high = self.config.inference_delay
         self._delay[row] = np.random.default_rng([episode.seed, _DELAY_STREAM]).integers(low, high + 1)
 
+    def _aim(self, row: int, layout: Layout) -> None:
+        """Set a row's goal, in the scene that is there."""
+        self._layout[row] = layout
+        self._goals.begin(row, layout, self._bodies.fixtures(row))
+        self._privileged.begin(row, layout)
+        if self._progress is not None:
+            self._progress.begin(row, layout.family)
+
     def _paint(self, row: int, layout: Layout) -> None:
         names = (*layout.object_colours, *layout.fixture_colours)
         for geometry, name in zip(self._tinted, names, strict=True):
             if name:
                 self._colours[row, geometry] = np.array(layout.look.colours[name]) * 255
-
-
-def _pack(episode: Episode | None) -> list[int]:
-    if episode is None:
-        return [-1] * len(_EPISODE_FIELDS)
-    state = -1 if episode.initial_state is None else episode.initial_state
-    split = ("train", *SPLITS).index(episode.split)
-    return [episode.index, episode.task, episode.seed, state, episode.group, split, int(episode.final_picture)]
-
-
-def _unpack(packed: Array) -> Episode | None:
-    index, task, seed, state, group, split, *pictured = (int(value) for value in packed)
-    if seed < 0:
-        return None
-    shown = pictured == [1]  # snapshots of earlier versions lack this field
-    return Episode(index, task, seed, None if state < 0 else state, group, ("train", *SPLITS)[split], shown)

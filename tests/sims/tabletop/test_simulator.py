@@ -10,7 +10,7 @@ import pytest
 from embodied_rl.interfaces.sim import Array, Episode, NotFinite, Observation, StepResult
 from embodied_rl.testing.comparison import assert_same
 from embodied_rl.testing.contract import check_simulator
-from embodied_rl_sims.tabletop import Tabletop, bodies, simulator
+from embodied_rl_sims.tabletop import Tabletop, bodies, chain
 from embodied_rl_sims.tabletop.bare import bare_loop
 from embodied_rl_sims.tabletop.layout import FAMILIES, SPLITS, TASKS, Layout, draw_layout
 
@@ -162,14 +162,14 @@ def test_the_state_is_the_robots_own(make, put) -> None:
 def test_the_target_s_colour_changes_pictures_alone(make, monkeypatch) -> None:
     episode = Episode(0, TASK["pick_cube"], 12)
 
-    def recoloured(drawn: Episode, randomise: bool) -> Layout:
+    def recoloured(drawn: Episode, randomise: bool, *_: int) -> Layout:
         layout = draw_layout(drawn, randomise)
         colours = list(layout.object_colours)
         colours[layout.target] = next(name for name in layout.look.colours if name not in colours)
         return replace(layout, object_colours=tuple(colours))
 
     before = make(image_size=64).reset([episode])
-    monkeypatch.setattr(simulator, "draw_layout", recoloured)
+    monkeypatch.setattr(chain, "draw_layout", recoloured)
     after = make(image_size=64).reset([episode])
     changed = (before.images["front"] != after.images["front"]).any(axis=-1)
     assert 5 < changed.sum() < 200
