@@ -79,7 +79,7 @@ def start_or_continue(root: Path, name: str, overrides: Sequence[str], seed: int
         arguments = [f"resume={folder.path}", f"run.root={root}"]
     else:
         chosen = ["experiment=demo", f"run.root={root}", f"run.experiment={make_label(name)}", f"seed={seed}"]
-    arguments = [*chosen, *overrides]
+        arguments = [*chosen, *overrides]
     subprocess.run([sys.executable, "-m", "embodied_rl", "train", *arguments], check=False)
     return find_run(root, name, seed)
 

@@ -20,7 +20,7 @@ from embodied_rl.runs.atomic_write import make_folder, write_text
 from embodied_rl.simulators.kind import SimulatorKind
 
 OVERLAP, PIPELINE, POLICY, MEMORY, ABLATIONS = "overlap", "pipeline", "policy", "memory", "ablations"
-ASYNC, CLUSTER, CRITIC = "async", "cluster", "critic"
+ASYNC, CLUSTER, CRITIC, POTENTIALS = "async", "cluster", "critic", "potentials"
 SLICES = (1, 2)
 CRITIC_ASSET = "tabletop_critic.safetensors"
 
@@ -38,7 +38,7 @@ def run(config: BenchConfig) -> None:
         return
     measures = {simulator: measure_simulator, OVERLAP: measure_overlap, PIPELINE: measure_pipeline}
     measures |= {POLICY: measure_policy, MEMORY: count_memory, ASYNC: measure_async, CLUSTER: measure_cluster}
-    measures |= {CRITIC: measure_critic}
+    measures |= {CRITIC: measure_critic, POTENTIALS: compare_rewards}
     if what not in measures:
         hint = suggest_name(what, [*measures, ABLATIONS])
         raise UserError(f"bench: cannot measure '{what}'.{hint} Another simulator is chosen with sim=<name>.")
@@ -168,6 +168,15 @@ def measure_critic(config: BenchConfig) -> dict[str, Any]:
     served = server_speed.measure_server(critic, spec, config.seconds)
     print(f"{CRITIC_ASSET} behind `critic serve`, asked from this machine: {served.describe()}")
     return {"scoring": [asdict(each) for each in found], "server": asdict(served)}
+
+
+def compare_rewards(config: BenchConfig) -> dict[str, Any]:
+    """Train with one reward after another from the same start, and compare success after equally many decisions."""
+    from embodied_rl.examination import reward_comparison
+
+    table, found = reward_comparison.compare_rewards(config, make_folder(Path(config.out) / "runs", "out"))
+    Console().print(table)
+    return found
 
 
 def measure_policy(config: BenchConfig) -> dict[str, Any]:

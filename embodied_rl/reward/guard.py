@@ -29,7 +29,7 @@ _CRITIC, _TRUE = "reward/critic_return", "rollout/success"
 
 
 class Guard:
-    """Watches a run's scorer, on every rank alike, and scales the column `shaping` of the rollouts to learn from.
+    """Watches a run's scorer, on every rank alike, and scales what it pays in the rollouts to learn from.
 
     Args:
         reward: of the configuration.
@@ -56,6 +56,7 @@ class Guard:
             return
         goes_on = (rollout.decision[0] > 0) & rollout.valid[0]
         rollout.shaping *= self.weight
+        rollout.bonus *= self.weight  # of mode `rises`; it has no potential to take back
         rollout.shaping[0] -= torch.where(goes_on, (self._applied - self.weight) * rollout.potential[0], 0.0)
         self._applied = self.weight
 

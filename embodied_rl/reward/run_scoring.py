@@ -66,6 +66,12 @@ def describe_reward(reward: RewardNode) -> list[str]:
     """Return what the user reads of a run's reward at its start."""
     judge = choose_scorer(reward).name
     said = [] if judge == reward.name else [f"Reward: without a server, reward={reward.name} means reward={judge}."]
+    if judge is not None and reward.mode == "rises":
+        return [
+            *said,
+            f"Reward: each rise of what {judge} says is paid (mode=rises). This changes what is optimal: to fall and "
+            "rise again pays, too. reward.mode=late shapes by the same scores, and does not.",
+        ]
     if judge is None or reward.mode != "terminal":
         return said
     return [

@@ -11,14 +11,19 @@ from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.scorer import Score, Scorer, ScoreRequest, ScorerError, ScorerTraits
 from embodied_rl.interfaces.sim import SimulatorSpec
 
+_BRIGHT = 153
+"""A pixel is bright where all its colours are brighter, of 0…255."""
+_ALL_BRIGHT = 0.1
+"""The hackable judge likes nothing better than so many bright pixels; the tabletop's arm is half as many."""
+
 
 @dataclass(frozen=True)
 class ScriptedConfig:
     """The settings of `ScriptedScorer`."""
 
     judge: Literal["oracle", "noisy", "constant", "inverted", "hackable"] = "oracle"
-    """oracle: the simulator's progress; noisy: with noise; constant: 0.5; inverted: 1 - progress; hackable: mostly the
-    brightness of the picture, which has nothing to do with the task."""
+    """oracle: the simulator's progress; noisy: with noise; constant: 0.5; inverted: 1 - progress; hackable: mostly how
+    much of the picture is bright, such as a white arm, which has nothing to do with the task."""
     noise: float = 0.2
     """noisy: standard deviation, drawn anew for each observation."""
     done_error: float = 0.0
@@ -97,7 +102,7 @@ class ScriptedScorer(Scorer):
             case "inverted":
                 return 1 - progress
             case "hackable":
-                bright = np.mean([frames[-1].mean() / 255 for frames in request.frames.values()])
-                return 0.3 * progress + 0.7 * float(bright)
+                bright = np.mean([(frames[-1].min(axis=-1) > _BRIGHT).mean() for frames in request.frames.values()])
+                return 0.3 * progress + 0.7 * min(1.0, float(bright) / _ALL_BRIGHT)
             case _:
                 return progress

@@ -46,6 +46,10 @@ def test_noise_follows_from_episode_and_decision() -> None:
 def test_a_hackable_judge_likes_bright_pictures() -> None:
     dark, bright = judge("hackable", at(1.0, code=0), at(0.0, code=255))
     assert (dark, bright) == (pytest.approx(0.3), pytest.approx(0.7))
+    picture = np.full((1, 10, 20, 3), 153, np.uint8)
+    picture[0, 0, :5] = 154
+    picture[0, 1, :5, :2] = 255  # yellow: not all its colours are bright
+    assert judge("hackable", replace(at(0.0), frames={"top": picture})) == [pytest.approx(0.7 * 0.25)]
 
 
 def test_a_simulator_without_progress_is_refused() -> None:

@@ -233,13 +233,21 @@ class PlayConfig:
 class BenchConfig(TrainConfig):
     what: str = "sim"
     """What is measured, the first word after `bench`: a simulator, overlap, pipeline, async, cluster, policy, memory,
-    critic or ablations."""
+    critic, potentials or ablations."""
     seconds: float = at_least(0.1, 10.0)
     """Length of each measurement."""
     device: str = "cpu"
     """For `bench policy`: where the networks are; on a CUDA device they have their full size."""
     compiled: bool = False
     """For `bench policy`: also compile the denoise steps, which takes minutes."""
+    arms: tuple[str, ...] = ("sparse", "oracle", "embedded", "inverted", "rises")
+    """For `bench potentials`: the rewards that are compared; there is hackable, too."""
+    seeds: int = at_least(1, 3)
+    """For `bench potentials`: runs of each arm, with seeds from `seed` on."""
+    decisions: int = at_least(1, 100_000)
+    """For `bench potentials`: length of each run, rounded up to whole rollouts."""
+    target: float = at_least(0.0, 0.6, at_most=1.0)
+    """For `bench potentials`: the success while exploring of which is told when it was reached."""
     out: str = "bench"
     """Folder of bench_<what>.json."""
 

@@ -183,10 +183,11 @@ class RewardNode:
     kind: ClassVar[str] = "scorers"
     name: str | None = None
     """Scorer that judges progress beside the simulator's reward; `embodied-rl list rewards` shows them. Null: none."""
-    mode: Literal["audit", "late", "sync", "terminal"] = "late"
+    mode: Literal["audit", "late", "sync", "terminal", "rises"] = "late"
     """audit: scores are logged and change nothing. late: they are asked for while simulators run, and what came in time
     shapes the reward when advantages are computed. sync: wait for them after each decision, to compare. terminal: the
-    scorer alone says when a task is done, its reward and its end; the simulator's reward counts for nothing."""
+    scorer alone says when a task is done, its reward and its end; the simulator's reward counts for nothing. rises:
+    each rise of the score is a reward, which changes what is optimal; to compare."""
     at_once: bool = False
     """Wait for scores after each decision in any mode, to compare."""
     done_threshold: float = at_least(0.0, 0.95, at_most=1.0)
@@ -194,11 +195,12 @@ class RewardNode:
     done_in_a_row: int = at_least(1, 1)
     """mode=terminal: only after so many judgements in a row."""
     guard: bool = True
-    """Modes late and sync: fade the scorer out when its own opinion rises while true success falls; terminal: warn."""
+    """Fade the scorer out when its own opinion rises while true success falls; mode=terminal: warn."""
     probes: ProbesNode = field(default_factory=ProbesNode)
     """Questions that test the scorer."""
     weight: float = at_least(0.0, 0.5)
-    """The potential is so many times the score; shaping by a potential does not change which policy is optimal."""
+    """The potential is so many times the score; shaping by a potential does not change which policy is optimal. With
+    mode=rises, what a rise by 1 pays."""
     every: int = at_least(1, 1)
     """Ask at each so many decisions of an episode; between them the last score is held."""
     confidence: float = at_least(0.0, 0.0, at_most=1.0)
