@@ -13,9 +13,9 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from embodied_rl.config.schema import BenchConfig
-from embodied_rl.evaluate.statistics import Z95, mean_interval, wilson_interval
 from embodied_rl.examination.reward_arms import SPARSE, list_runs, run_arms
 from embodied_rl.interfaces.errors import UserError
+from embodied_rl.reports.statistics import Z95, mean_interval, wilson_interval
 from embodied_rl.runs.metrics_file import read_metrics
 
 LATE = 1 / 3

@@ -12,11 +12,11 @@ from embodied_rl.cli.execution import prepare_config, read_config
 from embodied_rl.cli.table import COMMANDS
 from embodied_rl.config.compose import compose_config
 from embodied_rl.config.schema import BenchConfig
-from embodied_rl.evaluate.statistics import mean_interval, wilson_interval
 from embodied_rl.examination import reward_arms
 from embodied_rl.examination.reward_arms import ARMS, ArmRun, list_runs, run_arms
 from embodied_rl.examination.reward_comparison import Curve, compare_arms, compare_rewards, make_comparison_table
 from embodied_rl.interfaces.errors import UserError
+from embodied_rl.reports.statistics import mean_interval, wilson_interval
 from embodied_rl.runs.folder import RunFolder
 
 TYPED = ("what=potentials", "experiment=tabletop_chain", "decisions=5000", "seeds=2", "out=x", "algo.epochs=1")
