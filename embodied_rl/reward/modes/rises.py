@@ -35,7 +35,7 @@ class Rises:
     def settle(self, rollout: Rollout, scores: RolloutScores) -> Mapping[str, float]:
         known = join_known(rollout, scores, self._weight, Discount(1.0), self._limit_ends)
         settled = self._ledger.settle(known)
-        paid = np.where(known.valid & ~known.terminated, np.maximum(settled.shaping, 0.0), 0.0)
+        paid = np.maximum(settled.shaping, 0.0)  # scores are 0…1: what ends in a termination's 0 is no rise
         rollout.bonus.copy_(torch.from_numpy(paid).to(rollout.bonus))
         return count_settled(known, settled, self._weight)
 

@@ -147,3 +147,24 @@ def test_the_yardstick_does_the_same_physics(make) -> None:
         for j in range(3):  # as the controls were recorded
             tabletop.step(chunk[:, j : j + 1], [None] * 3)
         np.testing.assert_array_equal(positions, tabletop.snapshot()["physics"][:, 1:33].astype(np.float32))
+
+
+def test_several_goals_follow_each_other_as_in_mujoco(make) -> None:
+    """The operator reaches all of them, and chains begun on the one go on on the other, from every goal."""
+    settings = {"goals": 3, "horizon": 120, "progress": True}
+    copied, original = make(7, **settings), Tabletop(TabletopConfig(image_size=8, **settings), 7)
+    copied.reset(episodes(5200, 7))
+    operate = copied.expert()
+    for _ in range(30):
+        seen = copied.step(operate()[:, None], [None] * 7).observation
+    saved = copied.snapshot()
+    assert len({*saved["stage"].tolist()}) > 1, "all are at the same goal"
+    restored = original.restore(saved)
+    assert restored.instruction == seen.instruction
+    np.testing.assert_allclose(restored.privileged, seen.privileged, atol=1e-5)
+    np.testing.assert_allclose(restored.progress, seen.progress, atol=1e-4)
+    for tabletop in (copied, original):
+        operate, won = tabletop.expert(), np.zeros(7, bool)
+        for _ in range(90):
+            won |= tabletop.step(operate()[:, None], [None] * 7).success[:, 0]
+        assert won.all()
