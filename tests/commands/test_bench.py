@@ -1,14 +1,17 @@
 """`embodied-rl bench`: what is measured, the tables, and the files beside them."""
 
 import json
+from pathlib import Path
 
 import pytest
 from rich.console import Console
+from rich.table import Table
 
 from embodied_rl.benchmarks import peers
 from embodied_rl.benchmarks.peers import PeerResult
 from embodied_rl.commands import bench
 from embodied_rl.config.schema import AlgoNode, BenchConfig, Plan, PolicyNode, SimNode
+from embodied_rl.examination import reward_comparison
 
 
 def config(tmp_path, **settings) -> BenchConfig:
@@ -39,6 +42,19 @@ def test_a_simulator_is_measured_and_written(tmp_path, capsys, monkeypatch, what
     assert {peer["title"] for peer in written["peers"]} == set(peers.PEERS)
     assert written["hardware"]["cores"] >= 1
     assert "lift is not installed" in capsys.readouterr().out
+
+
+def test_rewards_are_compared_below_out(tmp_path, monkeypatch) -> None:
+    asked = []
+
+    def compare(settings: BenchConfig, root: Path) -> tuple[Table, dict]:
+        asked.append((settings.decisions, root))
+        return Table(), {"decisions": 2304}
+
+    monkeypatch.setattr(reward_comparison, "compare_rewards", compare)
+    bench.run(config(tmp_path, what="potentials", decisions=2000))
+    assert asked == [(2000, tmp_path / "out" / "runs")] and asked[0][1].is_dir()
+    assert json.loads((tmp_path / "out" / "bench_potentials.json").read_text())["decisions"] == 2304
 
 
 def test_the_table_compares() -> None:
