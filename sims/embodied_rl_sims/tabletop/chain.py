@@ -65,6 +65,10 @@ class Chains:
         self._goals[row], self.stage[row], self.since[row] = goals, 0, 0
         return goals[0]
 
+    def park(self, row: int) -> None:
+        """Forget the goals of a row."""
+        self._goals[row], self.stage[row], self.since[row] = [], 0, 0
+
     def advance(self, row: int, clock: int) -> Layout:
         """Begin a row's next goal, and return it."""
         self.stage[row], self.since[row] = self.stage[row] + 1, clock

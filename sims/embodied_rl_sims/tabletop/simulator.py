@@ -290,8 +290,7 @@ class Tabletop:
         if self.config.goals > 1:
             privileged = np.column_stack([privileged, self._chains.share_done(np.zeros(self.num_envs))])
         privileged = np.where(running[:, None], privileged, 0).astype(np.float32)
-        size = self.config.image_size
-        pictures = np.zeros((self.num_envs, size, size, 3), np.uint8)
+        pictures = np.zeros((self.num_envs, *[self.config.image_size] * 2, 3), np.uint8)
         began = time.perf_counter()
         self._draw(shown if drawn is None else shown[drawn[shown]], pictures)
         self.render_seconds += time.perf_counter() - began
@@ -321,6 +320,7 @@ class Tabletop:
         self._episode[row] = episode
         if episode is None:
             self._layout[row] = self._view[row] = None
+            self._chains.park(row)
             if self._watch is not None:
                 self._watch.park(row)
             return

@@ -262,6 +262,20 @@ def test_a_snapshot_continues_to_the_bit_at_every_goal(make, split) -> None:
     assert stages == {0, 1, 2}
 
 
+def test_a_parked_environment_has_no_goals_left(make, put, still) -> None:
+    """Restored where its last chain ran, it is as empty as where none ever did."""
+    episode, chain = moved_by_hand("push", "put", "pick")
+    simulator = make(goals=GOALS)
+    simulator.reset([episode])
+    for goal in chain:
+        put(simulator, 0, goal.target, done_place(goal))
+        simulator.step(still, [None])
+    saved = simulator.snapshot()
+    simulator.reset([episode])
+    assert simulator.restore(saved).instruction == ("",)
+    assert not simulator.render(0, 8, 8).any()
+
+
 @pytest.mark.parametrize("ends", [True, False], ids=["ends", "to the horizon"])
 def test_it_keeps_the_contract(make, ends) -> None:
     check_simulator(lambda rows: make(rows, horizon=15, goals=GOALS, progress=True, terminate_on_success=ends))
