@@ -82,7 +82,8 @@ class ScoringWriter(Writer):
         traits = make(config, spec).traits
         self._service = ScoreService(lambda: make(config, spec), self._share_limits(num_envs))
         question = choose_question(reward, traits)
-        self._asker = Asker(self._service, spec, (options.decisions, num_envs), reward.every, question)
+        sizes, newest_first = (options.decisions, num_envs), reward.mode == "distill"
+        self._asker = Asker(self._service, spec, sizes, reward.every, question, newest_first)
         self._pairs = PairProgress(num_envs) if question.kind == "pair" else None
         self._probes = MismatchProbes(self._service, reward.probes.mismatch, traits)
         self._log = ScoreLog(Path(options.folder, FOLDER, f"{self._number}.jsonl"), traits.identity)
@@ -141,15 +142,25 @@ class ScoringWriter(Writer):
         waited = time.monotonic() - began
         answered = sum(ticket.score is not None for ticket in tickets)
         probed = self._probes.collect()
-        self._service.abandon([*tickets, *self._asker.lost, *probed])
-        settled = self._mode.settle(rollout, self._tabulate(rollout))
-        self._note(tickets, probed)
-        self._figures = count_tickets(tickets, answered, waited, self._service.status) | dict(settled)
+        self._service.abandon(probed)
+        ended = self._end_tickets(tickets)
+        settled = self._settle(rollout)
+        self._note(ended, probed)
+        self._figures = count_tickets(ended, answered, waited, self._service.status) | dict(settled)
         self._figures |= self._probes.count(probed)
         self._check_service()
         self._asker.begin_rollout()
         self._probes.ask(tickets)
         self._began = None
+
+    def _end_tickets(self, tickets: Sequence[Ticket]) -> Sequence[Ticket]:
+        """Wait no longer for the tickets of a rollout; return those that have come to their end."""
+        assert self._service is not None
+        self._service.abandon([*tickets, *self._asker.lost])
+        return tickets
+
+    def _settle(self, rollout: Rollout) -> Mapping[str, float]:
+        return self._mode.settle(rollout, self._tabulate(rollout))
 
     def _tabulate(self, rollout: Rollout) -> RolloutScores:
         size, least = (rollout.decisions, rollout.num_envs), self._reward.confidence

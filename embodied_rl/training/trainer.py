@@ -83,6 +83,8 @@ class Trainer:
         for _ in range(self.parts.segments):
             self.begin_phase("collecting")
             rollout = turns.collect()
+            if self.parts.distiller is not None:  # before anything is masked, which the ledger must not see
+                self.parts.distiller.settle(rollout)
             if self.config.mode != "sync":
                 masked = mask_older(rollout.version, rollout.valid, self.actor.version, self._bound)
                 turns.aged.append((rollout.version, rollout.valid, masked))
@@ -133,6 +135,7 @@ class Trainer:
             **drawn_by,
             **figures.summarise_outcomes(finished, self.spec),
             **summarise_scores(figures.add_counts([share.scores for share in shares])),
+            **({} if self.parts.distiller is None else self.parts.distiller.figures()),
         }
         return found | self._guard.note(found) | figures.tell_trouble(shares)
 
@@ -167,6 +170,8 @@ class Trainer:
         state = {f"collector/{name}": torch.as_tensor(value) for name, value in self._experience.state().items()}
         state |= {f"algorithm/{name}": value for name, value in self.algorithm.state().items()}
         state |= {f"guard/{name}": value for name, value in self._guard.state().items()}
+        if self.parts.distiller is not None:
+            state |= {f"distiller/{name}": value for name, value in self.parts.distiller.state().items()}
         gathered = self.ranks.gather(state)
         spread = shards.write_shards(self.folder.checkpoints, self.parts.sharding, self.ranks)
         if self.ranks.rank == 0:
@@ -205,6 +210,8 @@ class Trainer:
         mine = _part(tensors, f"rank/{self.ranks.rank}/")
         self.algorithm.load(_part(mine, "algorithm/"))
         self._guard.load(_part(mine, "guard/"))
+        if self.parts.distiller is not None:
+            self.parts.distiller.load(_part(mine, "distiller/"))
         shards.read_shards(self.folder.checkpoints / f"{self.iteration:08d}", self.parts.sharding)
         self.actor.version = metadata["version"]
         self._experience.load({name: value.numpy() for name, value in _part(mine, "collector/").items()})

@@ -179,14 +179,39 @@ class ProbesNode:
 
 
 @dataclass(frozen=True)
+class DistillNode:
+    labels: int = at_least(1, 4096)
+    """Newest labels that a head learns from; a checkpoint holds them."""
+    steps: int = at_least(1, 32)
+    """Gradient steps after each rollout that brought labels."""
+    batch: int = at_least(1, 256)
+    """Labels of a step; for a ranking, pairs."""
+    rate: float = at_least(0.0, 1e-3)
+    """Learning rate of Adam."""
+    entries: int = at_least(1, 25_000)
+    """Entries of the table (head=hash), at most."""
+    pixels: int = at_least(1, 16)
+    """Pixels of a side of the pictures that a head sees."""
+    held_out: float = at_least(0.0, 0.1, at_most=0.9)
+    """Share of the episodes that no head learns from, to compare it with the judge."""
+    bonus: bool = False
+    """The prediction itself is a reward, no potential: this changes which policy is optimal."""
+
+
+@dataclass(frozen=True)
 class RewardNode:
     kind: ClassVar[str] = "scorers"
     name: str | None = None
     """Scorer that judges progress beside the simulator's reward; `embodied-rl list rewards` shows them. Null: none."""
-    mode: Literal["audit", "late", "sync", "terminal"] = "late"
+    mode: Literal["audit", "late", "sync", "terminal", "distill"] = "late"
     """audit: scores are logged and change nothing. late: they are asked for while simulators run, and what came in time
     shapes the reward when advantages are computed. sync: wait for them after each decision, to compare. terminal: the
-    scorer alone says when a task is done, its reward and its end; the simulator's reward counts for nothing."""
+    scorer alone says when a task is done, its reward and its end; the simulator's reward counts for nothing. distill: a
+    head learns from the scores, whenever they come, and its predictions shape the reward; nothing waits."""
+    head: Literal["hash", "classifier", "ranking"] = "classifier"
+    """mode=distill: a table of coarse pictures; a network that predicts scores; one that learns which is higher."""
+    distill: DistillNode = field(default_factory=DistillNode)
+    """mode=distill: how the head learns."""
     at_once: bool = False
     """Wait for scores after each decision in any mode, to compare."""
     done_threshold: float = at_least(0.0, 0.95, at_most=1.0)
