@@ -21,18 +21,22 @@ from embodied_rl.reward.score_table import is_usable
 from embodied_rl.reward.scoring_writer import QUEUED_ROLLOUTS, ScoringOptions, ScoringWriter
 from embodied_rl.rollout.buffer import Columns, Rollout
 
+PLACES = 2
+"""For labels, of each decision: of its observation, and of the final one of its episode."""
+
 
 def list_columns(inputs: HeadInputs) -> Columns:
     """Return the columns of a rollout that tell a run's head what it needs.
 
     "seen", "final": inputs of the observation before a decision, and of the final one where an episode was truncated.
-    "last": of the observation after the last decision. "label…": T·N places for labels, of this rollout's observations
-    or of earlier ones, where "labelled".
+    "last": of the observation after the last decision. "label…": places for labels, of this rollout's observations or
+    of earlier ones, where "labelled".
     """
-    size = (inputs.size,)
-    packed = dict.fromkeys(("seen", "final", "last", "label"), (size, torch.uint8))
-    numbers = dict.fromkeys(("label_episode", "label_decision"), ((), torch.int64))
-    return packed | numbers | {"label_value": ((), torch.float64), "labelled": ((), torch.bool)}
+    seen, places = (inputs.size,), (PLACES,)
+    packed = dict.fromkeys(("seen", "final", "last"), (seen, torch.uint8))
+    numbers = dict.fromkeys(("label_episode", "label_decision"), (places, torch.int64))
+    labels = {"label": ((*places, *seen), torch.uint8), "label_value": (places, torch.float64)}
+    return packed | numbers | labels | {"labelled": (places, torch.bool)}
 
 
 class LabelWriter(ScoringWriter):
@@ -106,10 +110,10 @@ class LabelWriter(ScoringWriter):
 
     def _settle(self, rollout: Rollout) -> Mapping[str, float]:
         """Write the columns; return how many questions were asked, came to their end, and are open, and the labels."""
-        places = rollout.decisions * rollout.num_envs
+        places = rollout.noted["labelled"].numel()
         now, self._ready = self._ready[:places], self._ready[places:]
         labels = make_labels(self._inputs, now)
-        where = np.unravel_index(np.arange(len(labels)), (rollout.decisions, rollout.num_envs))
+        where = np.unravel_index(np.arange(len(labels)), tuple(rollout.noted["labelled"].shape))
         columns = {"label": labels.inputs, "label_episode": labels.episode, "label_decision": labels.decision}
         for name, array in (columns | {"label_value": labels.value, "labelled": np.ones(len(labels), bool)}).items():
             rollout.noted[name][where] = torch.from_numpy(array).to(rollout.noted[name])
