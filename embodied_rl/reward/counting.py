@@ -39,7 +39,7 @@ def summarise_scores(counts: Mapping[str, float]) -> dict[str, float]:
     found = {
         "reward/asked": asked,
         **({"reward/valid": valid / max(ended, 1.0)} if ended or "resolved" not in counts else {}),
-        **({"reward/open": counts["open"]} if "open" in counts else {}),
+        **({"reward/labels": counts["labels"], "reward/open": counts["open"] / collectors} if "open" in counts else {}),
         "reward/progress": counts["progress"] / max(valid, 1.0),
         "reward/down": counts["down"] / collectors,
         "reward/degraded": counts["degraded"] / collectors,

@@ -11,6 +11,7 @@ from embodied_rl.interfaces.scorer import Scorer, ScorerTraits
 from embodied_rl.interfaces.sim import SimulatorSpec
 from embodied_rl.ranks.collective import Ranks
 from embodied_rl.reward import label_writer, scoring_writer
+from embodied_rl.reward.cost import check_budget, check_prices
 from embodied_rl.reward.distiller import Distiller, DistillerOptions
 from embodied_rl.rollout.buffer import Columns
 from embodied_rl.rollout.writer import WriterFactory
@@ -30,6 +31,10 @@ def check_reward(config: TrainConfig, spec: SimulatorSpec, needs: Needs) -> None
         if reward.options:
             key = next(iter(reward.options))
             raise UserError(f"reward.{key} has no meaning without a scorer: choose one with reward=<name>.")
+        if reward.mode == "distill":
+            raise UserError(
+                "reward.mode=distill needs a scorer that the head learns from: choose one with reward=<name>."
+            )
         return
     if reward.mode in ("late", "sync", "distill") and (needs.discount is None or not needs.critic):
         raise UserError(
@@ -50,7 +55,9 @@ def check_reward(config: TrainConfig, spec: SimulatorSpec, needs: Needs) -> None
     elif not {"absolute", "pair"} & set(scorer.traits.kinds):
         known = ", ".join(scorer.traits.kinds)
         raise UserError(f"reward.name={reward.name} judges neither observations nor pairs of them, but only: {known}.")
+    check_prices(reward, scorer.traits.counts_tokens)
     asyncio.run(check_scorer(scorer, reward.timeout))
+    check_budget(reward, scorer.traits.counts_tokens)
 
 
 def check_terminal(config: TrainConfig, traits: ScorerTraits) -> None:

@@ -16,6 +16,7 @@ from embodied_rl.interfaces.policy import Decision, NoiseKeys
 from embodied_rl.interfaces.scorer import ScoreKind, ScorerTraits
 from embodied_rl.interfaces.sim import Array, Episode, Observation, SimulatorSpec, StepResult
 from embodied_rl.reward.asking import Asker, Question
+from embodied_rl.reward.cost import CostMeter, find_prices
 from embodied_rl.reward.counting import count_tickets
 from embodied_rl.reward.modes.base import ModeOptions
 from embodied_rl.reward.modes.choice import make_mode
@@ -72,6 +73,7 @@ class ScoringWriter(Writer):
         self._at_once = options.reward.mode == "sync" or options.reward.at_once
         self._service: ScoreService | None = None
         self._figures: dict[str, float] = {}
+        self._told_cost = CostMeter().state()
 
     def check_sizes(self, spec: SimulatorSpec, num_envs: int, executed: int) -> None:
         """Prepare for a collector of N environments, and start the service."""
@@ -97,6 +99,8 @@ class ScoringWriter(Writer):
             queued=QUEUED_ROLLOUTS * self._options.decisions * num_envs,
             timeout=reward.timeout,
             budget=None if reward.budget is None else share_budget(reward.budget, collectors, self._number),
+            prices=find_prices(reward),
+            money=None if reward.budget_money is None else reward.budget_money / collectors,
         )
 
     def write_decision(
@@ -147,7 +151,7 @@ class ScoringWriter(Writer):
         settled = self._settle(rollout)
         self._note(ended, probed)
         self._figures = count_tickets(ended, answered, waited, self._service.status) | dict(settled)
-        self._figures |= self._probes.count(probed)
+        self._figures |= dict(self._probes.count(probed)) | self._count_tokens()
         self._check_service()
         self._asker.begin_rollout()
         self._probes.ask(tickets)
@@ -161,6 +165,13 @@ class ScoringWriter(Writer):
 
     def _settle(self, rollout: Rollout) -> Mapping[str, float]:
         return self._mode.settle(rollout, self._tabulate(rollout))
+
+    def _count_tokens(self) -> dict[str, float]:
+        """Return what was counted since the last rollout."""
+        assert self._service is not None
+        now, before = self._service.cost.state(), self._told_cost
+        self._told_cost = now
+        return {f"tokens_{name}": now[name] - before[name] for name in ("read", "written", "uncounted")}
 
     def _tabulate(self, rollout: Rollout) -> RolloutScores:
         size, least = (rollout.decisions, rollout.num_envs), self._reward.confidence
@@ -212,6 +223,10 @@ class ScoringWriter(Writer):
     def state(self) -> dict[str, Array]:
         """Return what the mode remembers at the boundary, the first frames of running episodes, and what was spent."""
         spent = {} if self._service is None or self._reward.budget is None else {"spent": self._service.spent}
+        if self._reward.budget_money is not None:
+            spent |= {f"told/{name}": value for name, value in self._told_cost.items()}
+            assert self._service is not None
+            spent |= {f"cost/{name}": value for name, value in self._service.cost.state().items()}
         pairs = {} if self._pairs is None else self._pairs.state()
         return self._mode.state() | self._asker.state() | pairs | {k: np.array(v) for k, v in spent.items()}
 
@@ -224,6 +239,10 @@ class ScoringWriter(Writer):
             self._pairs.load(state)
         if "spent" in state:
             self._service.spent = int(state["spent"])
+        if self._reward.budget_money is not None:
+            names = list(self._told_cost)
+            self._told_cost = {name: float(state[f"told/{name}"]) for name in names}
+            self._service.cost.load({name: float(state[f"cost/{name}"]) for name in names})
 
     def close(self) -> None:
         """End the service, and write what is left of the log."""

@@ -19,6 +19,7 @@ from embodied_rl.interfaces.curriculum import EpisodeRecord
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.learning import checkpoint, shards
 from embodied_rl.processes.process import read_resident_bytes
+from embodied_rl.reward.cost import find_prices
 from embodied_rl.reward.counting import summarise_scores
 from embodied_rl.reward.guard import Guard
 from embodied_rl.rollout.buffer import Rollout
@@ -129,12 +130,14 @@ class Trainer:
         inline, finished = self.config.plan.allocation == "colocated", figures.list_finished(shares)
         drawn_by = experience.figures()  # of this rollout; what the curriculum learns from it counts for the next
         experience.tell(finished)
+        scores = figures.add_counts([share.scores for share in shares])
         found = {
             **figures.count_totals(shares, self.totals),
             **figures.measure_times(shares, ranks, resident, seconds, self.totals, cores=self._cores, inline=inline),
             **drawn_by,
             **figures.summarise_outcomes(finished, self.spec),
-            **summarise_scores(figures.add_counts([share.scores for share in shares])),
+            **summarise_scores(scores),
+            **figures.count_cost(scores, self.totals, find_prices(self.config.reward)),
             **({} if self.parts.distiller is None else self.parts.distiller.figures()),
         }
         return found | self._guard.note(found) | figures.tell_trouble(shares)

@@ -239,6 +239,12 @@ class RewardNode:
     """Requests at once, over all processes of the run."""
     budget: int | None = at_least(1, None)
     """Requests in the whole run, further attempts not counted; when they are spent, it goes on without the scorer."""
+    price_per_1k_tokens: float | None = at_least(0.0, None)
+    """Price of 1000 tokens of a server's model, in any currency: metrics and report tell the cost. Null: no prices."""
+    price_per_1k_written: float | None = at_least(0.0, None)
+    """Price of 1000 tokens that the model writes, where it is another one."""
+    budget_money: float | None = at_least(0.0, None)
+    """Money for the whole run, in the currency of the prices; when it is spent, the run goes on without the scorer."""
     examined: str | None = None
     """Report critic.json of `embodied-rl critic eval` on this very scorer, which must have passed; a critic's own file
     tells how it did on the held-out episodes of its training."""
