@@ -12,31 +12,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from embodied_rl.heads.base import Labels
 from embodied_rl.heads.inputs import HeadInputs
+from embodied_rl.heads.noting import make_labels
 from embodied_rl.interfaces.policy import Decision, NoiseKeys
 from embodied_rl.interfaces.sim import Array, Episode, Observation, SimulatorSpec, StepResult
 from embodied_rl.reward.request_queue import Ticket
 from embodied_rl.reward.score_table import is_usable
 from embodied_rl.reward.scoring_writer import QUEUED_ROLLOUTS, ScoringOptions, ScoringWriter
-from embodied_rl.rollout.buffer import Columns, Rollout
-
-PLACES = 2
-"""For labels, of each decision: of its observation, and of the final one of its episode."""
-
-
-def list_columns(inputs: HeadInputs) -> Columns:
-    """Return the columns of a rollout that tell a run's head what it needs.
-
-    "seen", "final": inputs of the observation before a decision, and of the final one where an episode was truncated.
-    "last": of the observation after the last decision. "label…": places for labels, of this rollout's observations or
-    of earlier ones, where "labelled".
-    """
-    seen, places = (inputs.size,), (PLACES,)
-    packed = dict.fromkeys(("seen", "final", "last"), (seen, torch.uint8))
-    numbers = dict.fromkeys(("label_episode", "label_decision"), (places, torch.int64))
-    labels = {"label": ((*places, *seen), torch.uint8), "label_value": (places, torch.float64)}
-    return packed | numbers | labels | {"labelled": (places, torch.bool)}
+from embodied_rl.rollout.buffer import Rollout
 
 
 class LabelWriter(ScoringWriter):
@@ -112,7 +95,7 @@ class LabelWriter(ScoringWriter):
         """Write the columns; return how many questions were asked, came to their end, and are open, and the labels."""
         places = rollout.noted["labelled"].numel()
         now, self._ready = self._ready[:places], self._ready[places:]
-        labels = make_labels(self._inputs, now)
+        labels = make_labels(self._inputs, [(each.request, each.score) for each in now])
         where = np.unravel_index(np.arange(len(labels)), tuple(rollout.noted["labelled"].shape))
         columns = {"label": labels.inputs, "label_episode": labels.episode, "label_decision": labels.decision}
         for name, array in (columns | {"label_value": labels.value, "labelled": np.ones(len(labels), bool)}).items():
@@ -120,24 +103,6 @@ class LabelWriter(ScoringWriter):
         for name, array in {"seen": self._seen, "final": self._final, "last": self._last}.items():
             rollout.noted[name].copy_(torch.from_numpy(array))
         return self._counts | {"labels": len(labels)}
-
-
-def make_labels(inputs: HeadInputs, tickets: Sequence[Ticket]) -> Labels:
-    """Return the labels of answered tickets; what a head reads of an observation follows from its question."""
-    packed = [
-        inputs.pack(
-            {name: frames[-1:] for name, frames in each.request.frames.items()},
-            each.request.state[None],
-            [each.request.instruction],
-        )
-        for each in tickets
-    ]
-    return Labels(
-        np.concatenate(packed) if packed else np.zeros((0, inputs.size), np.uint8),
-        np.array([each.score.value for each in tickets if each.score is not None], np.float64),
-        np.array([each.request.episode for each in tickets], np.int64),
-        np.array([each.request.decision for each in tickets], np.int64),
-    )
 
 
 def make_label_writer(options: ScoringOptions, number: int) -> LabelWriter:

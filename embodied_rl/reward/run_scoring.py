@@ -5,18 +5,19 @@ import asyncio
 from embodied_rl.config import plugins
 from embodied_rl.config.schema import RewardNode, TrainConfig
 from embodied_rl.heads.inputs import HeadInputs
+from embodied_rl.heads.noting import list_columns
 from embodied_rl.interfaces.algorithm import Needs
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.scorer import Scorer, ScorerTraits
 from embodied_rl.interfaces.sim import SimulatorSpec
 from embodied_rl.ranks.collective import Ranks
 from embodied_rl.reward import label_writer, scoring_writer
-from embodied_rl.reward.cost import check_budget, check_prices
 from embodied_rl.reward.distiller import Distiller, DistillerOptions
 from embodied_rl.rollout.buffer import Columns
 from embodied_rl.rollout.writer import WriterFactory
 from embodied_rl.runs.folder import RunFolder
 from embodied_rl.scorers.choice import choose_scorer, configure_scorer
+from embodied_rl.scorers.cost import check_budget, check_prices
 
 
 def check_reward(config: TrainConfig, spec: SimulatorSpec, needs: Needs) -> None:
@@ -154,7 +155,7 @@ def list_noted_columns(reward: RewardNode, spec: SimulatorSpec) -> Columns:
     """Return what collectors note in their rollouts for a head; nothing where there is none."""
     if reward.name is None or reward.mode != "distill":
         return {}
-    return label_writer.list_columns(HeadInputs(spec, reward.distill.pixels))
+    return list_columns(HeadInputs(spec, reward.distill.pixels))
 
 
 def make_distiller(config: TrainConfig, spec: SimulatorSpec, needs: Needs, ranks: Ranks) -> Distiller | None:

@@ -16,7 +16,6 @@ from embodied_rl.interfaces.policy import Decision, NoiseKeys
 from embodied_rl.interfaces.scorer import ScoreKind, ScorerTraits
 from embodied_rl.interfaces.sim import Array, Episode, Observation, SimulatorSpec, StepResult
 from embodied_rl.reward.asking import Asker, Question
-from embodied_rl.reward.cost import CostMeter, find_prices
 from embodied_rl.reward.counting import count_tickets
 from embodied_rl.reward.modes.base import ModeOptions
 from embodied_rl.reward.modes.choice import make_mode
@@ -27,6 +26,7 @@ from embodied_rl.reward.score_table import RolloutScores, is_usable, tabulate_sc
 from embodied_rl.reward.service import ScoreService, ServiceLimits
 from embodied_rl.rollout.buffer import Rollout
 from embodied_rl.rollout.writer import Writer
+from embodied_rl.scorers.cost import CostMeter, find_prices
 from embodied_rl.scorers.score_log import FOLDER, ScoreLog, describe_score
 
 QUEUED_ROLLOUTS = 2

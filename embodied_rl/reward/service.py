@@ -10,9 +10,9 @@ from dataclasses import dataclass
 
 from embodied_rl.interfaces.scorer import Reason, Score, Scorer, ScoreRequest
 from embodied_rl.reward.attempts import Attempts
-from embodied_rl.reward.cost import CostMeter, Prices
 from embodied_rl.reward.limits import Breaker, Clock, InFlightLimit
 from embodied_rl.reward.request_queue import Question, RequestQueue, Ticket
+from embodied_rl.scorers.cost import CostMeter, Prices
 
 log = logging.getLogger(__name__)
 

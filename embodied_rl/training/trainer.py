@@ -13,13 +13,13 @@ from torch import Tensor
 
 from embodied_rl.assembly import build
 from embodied_rl.checkpoints.policy_file import load_actor, save_actor
-from embodied_rl.evaluate.protocol import EpisodeResult, enumerate_episodes, evaluate_policy
-from embodied_rl.evaluate.statistics import is_as_good
+from embodied_rl.evaluate.protocol import enumerate_episodes, evaluate_policy
 from embodied_rl.interfaces.curriculum import EpisodeRecord
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.learning import checkpoint, shards
 from embodied_rl.processes.process import read_resident_bytes
-from embodied_rl.reward.cost import find_prices
+from embodied_rl.reports.result import EpisodeResult
+from embodied_rl.reports.statistics import is_as_good
 from embodied_rl.reward.counting import summarise_scores
 from embodied_rl.reward.guard import Guard
 from embodied_rl.rollout.buffer import Rollout
@@ -28,6 +28,7 @@ from embodied_rl.rollout.staleness import mask_older, summarise_staleness
 from embodied_rl.rollout.timeline import LEARN, RANK, Span, Timeline
 from embodied_rl.rollout.timeline_file import keep_timelines
 from embodied_rl.runs import provenance
+from embodied_rl.scorers.cost import find_prices
 from embodied_rl.training import metrics as figures
 from embodied_rl.training.parts import Parts, count_evaluation_envs
 from embodied_rl.training.sources import Experience, OwnExperience

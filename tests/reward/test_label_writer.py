@@ -12,10 +12,11 @@ import torch
 
 from embodied_rl.config.schema import DistillNode, ProbesNode, RewardNode
 from embodied_rl.heads.inputs import HeadInputs
+from embodied_rl.heads.noting import list_columns
 from embodied_rl.interfaces.algorithm import Discount
 from embodied_rl.interfaces.scorer import Score, ScoreRequest, ScorerError
 from embodied_rl.reward.distiller import read_labels
-from embodied_rl.reward.label_writer import LabelWriter, list_columns
+from embodied_rl.reward.label_writer import LabelWriter
 from embodied_rl.reward.request_queue import Ticket
 from embodied_rl.reward.scoring_writer import ScoringOptions
 from embodied_rl.rollout.buffer import Rollout

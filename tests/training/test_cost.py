@@ -1,5 +1,6 @@
-"""What a judge costs in a whole run: in metrics, in the terminal and in the report; and a budget that ends the asking."""
+"""What a judge costs in a whole run: in metrics, terminal and report; and a budget that ends the asking."""
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from random import Random
@@ -71,8 +72,6 @@ def test_a_budget_of_money_ends_the_asking(judged: Callable[..., Any]) -> None:
     ],
 )
 def test_what_cannot_be_counted_is_refused(count: Any, words: Any, says: str, judged: Callable[..., Any]) -> None:
-    import re
-
     code, said, run = judged(count, *words)
     assert code != 0 and re.search(says, said.replace("\n", " ")), said
     assert run is None and "Traceback" not in said

@@ -10,7 +10,7 @@ import pytest
 from embodied_rl.config.schema import RewardNode
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.scorer import Score, ScoreRequest, ScorerError
-from embodied_rl.reward.cost import CostMeter, Prices, check_budget, check_prices, describe_cost, find_prices
+from embodied_rl.scorers.cost import CostMeter, Prices, check_budget, check_prices, describe_cost, find_prices
 from tests.support.scoring import ToldScorer, request, serving, wait_until
 
 PRICES = Prices(2.0, 10.0)
