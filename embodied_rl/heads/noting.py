@@ -3,10 +3,11 @@
 Shapes: n labels, D bytes of an input.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from embodied_rl.heads.base import Labels
 from embodied_rl.heads.inputs import HeadInputs
@@ -31,7 +32,7 @@ def list_columns(inputs: HeadInputs) -> dict[str, tuple[tuple[int, ...], torch.d
 
 
 def make_labels(inputs: HeadInputs, answered: Sequence[tuple[ScoreRequest, Score | None]]) -> Labels:
-    """Return the labels of questions and their answers; what a head reads of an observation follows from its question."""
+    """Return the labels of questions and their answers; what a head reads of an observation is in its question."""
     packed = [
         inputs.pack(
             {name: frames[-1:] for name, frames in asked.frames.items()}, asked.state[None], [asked.instruction]
@@ -44,3 +45,9 @@ def make_labels(inputs: HeadInputs, answered: Sequence[tuple[ScoreRequest, Score
         np.array([asked.episode for asked, _ in answered], np.int64),
         np.array([asked.decision for asked, _ in answered], np.int64),
     )
+
+
+def read_labels(noted: Mapping[str, Tensor]) -> Labels:
+    """Return the labels that were handed over with a rollout."""
+    names = ("label", "label_value", "label_episode", "label_decision")
+    return Labels(*(noted[name][noted["labelled"]].cpu().numpy() for name in names))

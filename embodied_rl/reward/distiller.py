@@ -22,6 +22,7 @@ from embodied_rl.heads.base import HeadOptions, Labels
 from embodied_rl.heads.choice import make_head
 from embodied_rl.heads.inputs import HeadInputs
 from embodied_rl.heads.memory import LabelMemory, hold_out
+from embodied_rl.heads.noting import read_labels
 from embodied_rl.interfaces.algorithm import Discount
 from embodied_rl.interfaces.sim import Array
 from embodied_rl.ranks.collective import Ranks
@@ -79,7 +80,7 @@ class Distiller:
     def settle(self, rollout: Rollout) -> None:
         """Write the rewards of a rollout by the present head, then let the head learn from the labels that came."""
         counts = self._judge(rollout)
-        labels = read_labels(rollout)
+        labels = read_labels(rollout.noted)
         everybody = self._ranks.gather((vars(labels), counts))
         for _, others in everybody:
             self._counts = {name: self._counts.get(name, 0.0) + value for name, value in others.items()}
@@ -178,10 +179,3 @@ class Distiller:
         if self._ranks.rank == 0:
             self._learned.load(part("learned/"))
             self._held_out.load(part("held_out/"))
-
-
-def read_labels(rollout: Rollout) -> Labels:
-    """Return the labels that were handed over with a rollout."""
-    there = rollout.noted["labelled"]
-    names = ("label", "label_value", "label_episode", "label_decision")
-    return Labels(*(rollout.noted[name][there].cpu().numpy() for name in names))

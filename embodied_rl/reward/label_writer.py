@@ -103,8 +103,3 @@ class LabelWriter(ScoringWriter):
         for name, array in {"seen": self._seen, "final": self._final, "last": self._last}.items():
             rollout.noted[name].copy_(torch.from_numpy(array))
         return self._counts | {"labels": len(labels)}
-
-
-def make_label_writer(options: ScoringOptions, number: int) -> LabelWriter:
-    """Build the writer of collector `number`; for a `WriterFactory`."""
-    return LabelWriter(options, number)

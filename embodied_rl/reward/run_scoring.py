@@ -11,8 +11,9 @@ from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.scorer import Scorer, ScorerTraits
 from embodied_rl.interfaces.sim import SimulatorSpec
 from embodied_rl.ranks.collective import Ranks
-from embodied_rl.reward import label_writer, scoring_writer
 from embodied_rl.reward.distiller import Distiller, DistillerOptions
+from embodied_rl.reward.label_writer import LabelWriter
+from embodied_rl.reward.scoring_writer import ScoringOptions, ScoringWriter
 from embodied_rl.rollout.buffer import Columns
 from embodied_rl.rollout.writer import WriterFactory
 from embodied_rl.runs.folder import RunFolder
@@ -136,7 +137,7 @@ def make_scoring(
     """
     if config.reward.name is None:
         return ()
-    options = scoring_writer.ScoringOptions(
+    options = ScoringOptions(
         config.reward,
         configure_scorer(config.reward),
         spec,
@@ -146,9 +147,12 @@ def make_scoring(
         config.plan.collectors,
         str(folder.path),
     )
-    if config.reward.mode == "distill":
-        return (WriterFactory(f"{label_writer.__name__}:{label_writer.make_label_writer.__name__}", options),)
-    return (WriterFactory(f"{scoring_writer.__name__}:{scoring_writer.make_scoring_writer.__name__}", options),)
+    return (WriterFactory(f"{__name__}:{make_writer.__name__}", options),)
+
+
+def make_writer(options: ScoringOptions, number: int) -> ScoringWriter:
+    """Build the writer of collector `number`; for a `WriterFactory`."""
+    return (LabelWriter if options.reward.mode == "distill" else ScoringWriter)(options, number)
 
 
 def list_noted_columns(reward: RewardNode, spec: SimulatorSpec) -> Columns:

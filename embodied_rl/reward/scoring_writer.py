@@ -265,8 +265,3 @@ def choose_question(reward: RewardNode, traits: ScorerTraits) -> Question:
 def share_budget(budget: int, collectors: int, number: int) -> int:
     """Return the part of collector `number`; the parts of all collectors add up to the budget."""
     return budget // collectors + (number < budget % collectors)
-
-
-def make_scoring_writer(options: ScoringOptions, number: int) -> ScoringWriter:
-    """Build the writer of collector `number`; for a `WriterFactory`."""
-    return ScoringWriter(options, number)

@@ -12,10 +12,9 @@ import torch
 
 from embodied_rl.config.schema import DistillNode, ProbesNode, RewardNode
 from embodied_rl.heads.inputs import HeadInputs
-from embodied_rl.heads.noting import list_columns
+from embodied_rl.heads.noting import list_columns, read_labels
 from embodied_rl.interfaces.algorithm import Discount
 from embodied_rl.interfaces.scorer import Score, ScoreRequest, ScorerError
-from embodied_rl.reward.distiller import read_labels
 from embodied_rl.reward.label_writer import LabelWriter
 from embodied_rl.reward.request_queue import Ticket
 from embodied_rl.reward.scoring_writer import ScoringOptions
@@ -64,7 +63,7 @@ def test_everything_seen_is_noted_and_every_answer_is_a_label(collecting: Callab
     actor, seen = half_skilled(), 0
     for _ in range(3):
         rollout = collector.collect(actor)
-        labels = read_labels(rollout)
+        labels = read_labels(rollout.noted)
         assert len(labels) == writer.figures()["labels"] == writer.figures()["resolved"]
         assert not rollout.shaping.any() and not rollout.bonus.any(), "nothing is settled here"
         by_name = {(e, d): x for e, d, x in zip(labels.episode, labels.decision, labels.inputs, strict=True)}
@@ -97,7 +96,7 @@ def test_answers_that_come_late_are_labels_of_a_later_rollout(collecting: Callab
     second = collector.collect(actor)
     wait_until(lambda: writer._service.counts["ok"] == asked + writer.figures()["asked"])
     third = collector.collect(actor)
-    labels = [read_labels(each) for each in (second, third)]
+    labels = [read_labels(each.noted) for each in (second, third)]
     del first
     names = [(int(e), int(d)) for each in labels[1:] for e, d in zip(each.episode, each.decision, strict=True)]
     assert len(names) == len(set(names)) > 0
@@ -111,7 +110,7 @@ def test_answers_that_never_come_are_no_labels(collecting: Callable[..., Any]) -
         return judge(asked)
 
     collector, writer = collecting(ToldScorer(sometimes, cacheable=False), confidence=0.0)
-    labels = read_labels(collector.collect(half_skilled()))
+    labels = read_labels(collector.collect(half_skilled()).noted)
     assert len(labels) and not (labels.decision % 2).any()
     assert writer.figures()["valid"] == len(labels) < writer.figures()["resolved"]
 
@@ -119,7 +118,7 @@ def test_answers_that_never_come_are_no_labels(collecting: Callable[..., Any]) -
 def test_unsure_answers_are_no_labels(collecting: Callable[..., Any]) -> None:
     unsure = ToldScorer(lambda asked: Score(0.5, confidence=0.4), cacheable=False)
     collector, _ = collecting(unsure, confidence=0.5)
-    assert not len(read_labels(collector.collect(half_skilled())))
+    assert not len(read_labels(collector.collect(half_skilled()).noted))
 
 
 def test_the_newest_observations_are_asked_about_first(collecting: Callable[..., Any]) -> None:
@@ -158,7 +157,7 @@ def test_more_labels_than_places_wait_for_the_next_rollout(collecting: Callable[
     wait_until(lambda: sum(writer._service.counts.values()) == asked)
     found: list[tuple[int, int]] = []
     for _ in range(3):
-        labels = read_labels(collector.collect(actor))
+        labels = read_labels(collector.collect(actor).noted)
         assert len(labels) <= 2 * T * N
         found += zip(labels.episode.tolist(), labels.decision.tolist(), strict=True)
     assert len(found) == len(set(found)) > 2 * T * N

@@ -1,7 +1,6 @@
 """Mode `distill`, where rollouts are collected: nothing is settled there.
 
-`embodied_rl.reward.label_writer` notes what the run's head needs, and `embodied_rl.reward.distiller`, beside the
-algorithm, settles potentials by the head's predictions.
+Collectors note what the run's head needs (`label_writer`); `distiller`, beside the algorithm, settles potentials.
 """
 
 from collections.abc import Mapping
