@@ -87,6 +87,7 @@ def test_a_state_is_everything(name: str) -> None:
     head = train(name, labels, 3)
     again = make(name, batch=32, rate=3e-3)
     again.load(head.state())
+    assert head.predict(pack(GREY)).tobytes() == again.predict(pack(GREY)).tobytes()
     before = torch.get_rng_state()
     for each in (head, again):
         each.learn(more, Labels.join([labels, more]), 3)
