@@ -59,8 +59,8 @@ class LabelWriter(ScoringWriter):
 
     def write_result(self, row: int, columns: Tensor, result: StepResult, rows: Array) -> None:
         """Note the inputs of the final observations of truncated episodes, and ask about them."""
-        if result.final_observation is not None:
-            cut = result.truncated[result.ended] & ~result.terminated[result.ended]
+        cut = result.truncated[result.ended] & ~result.terminated[result.ended]
+        if cut.any() and result.final_observation is not None:
             at = {int(simulated): column for simulated, column in zip(rows, columns.tolist(), strict=True)}
             ended = [at[int(place)] for place in result.ended[cut]]
             self._final[row, ended] = self._pack(result.final_observation)[cut]

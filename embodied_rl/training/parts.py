@@ -41,9 +41,8 @@ class Parts:
         actor: the policy that learns. kept: what its traces store of an observation.
         sharding: how its network is spread over ranks; None where each rank has the whole network.
         algorithm: the learning algorithm.
-        distiller: the head that scores in a judge's place; None for a run without one.
         experience: the source of rollouts. segments: number of rollouts that each version learns from.
-        evaluators: simulators of evaluations.
+        evaluators: simulators of evaluations. distiller: the head that scores in a judge's place, if there is one.
         resumed: the checkpoint that the run continues from, until it is restored; None for a new run.
     """
 
