@@ -22,7 +22,7 @@ from embodied_rl.interfaces.algorithm import Discount
 from embodied_rl.processes.local import InlineHandle
 from embodied_rl.ranks.collective import Ranks
 from embodied_rl.reward.counting import summarise_scores
-from embodied_rl.reward.scoring_writer import ScoringOptions, make_scoring_writer
+from embodied_rl.reward.scoring_writer import ScoringOptions, ScoringWriter
 from embodied_rl.rollout.buffer import Rollout
 from embodied_rl.rollout.collector import Collector
 from embodied_rl.rollout.episode_sampler import EpisodeSampler
@@ -173,7 +173,7 @@ def make_sleeping(config: TrainConfig, reward: RewardNode) -> Iterator[Iterate]:
     spec = SleepingSimulator.spec_of(settings)
     actor = SleepingActor(spec, 0.0, 0.0)
     with tempfile.TemporaryDirectory() as folder:
-        writers = [] if reward.name is None else [make_scoring_writer(make_options(reward, spec, folder), 0)]
+        writers = [] if reward.name is None else [ScoringWriter(make_options(reward, spec, folder), 0)]
         handles = [InlineHandle(lambda: SleepingSimulator(settings, ENVS))]
         rollout, sampler = Rollout.allocate(actor, DECISIONS, ENVS), EpisodeSampler(spec, 0)
         collector = Collector(handles, spec, ENVS, sampler, rollout, 0, writers=writers)

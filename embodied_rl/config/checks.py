@@ -3,6 +3,7 @@
 import math
 import os
 from collections.abc import Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -114,6 +115,9 @@ def check_unread(config: TrainConfig) -> None:
     unread |= {} if lora else {"policy.lora.rank": "policy.train=lora", "policy.lora.alpha": "policy.train=lora"}
     done = ("reward.done_threshold", "reward.done_in_a_row")
     unread |= {} if config.reward.mode == "terminal" else dict.fromkeys(done, "reward.mode=terminal")
+    if config.reward.mode != "distill":
+        distill = (f"reward.distill.{each.name}" for each in fields(config.reward.distill))
+        unread |= dict.fromkeys(("reward.head", *distill), "reward.mode=distill")
     for override in config.run.overrides:
         key = override.lstrip("+~").partition("=")[0]
         if key in unread:

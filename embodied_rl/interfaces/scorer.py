@@ -8,7 +8,7 @@ Shapes: f frames of a camera with h × w pixels, S state dimensions.
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal, Protocol, get_args
 
 from embodied_rl.interfaces.sim import Array, SimulatorSpec
@@ -70,6 +70,7 @@ class Score:
         reason: "ok", or why the value may not be used.
         detail: one line about the reason, for logs.
         values: of "trajectory": one for each frame, NaN where the scorer left it out; `value` is the last one.
+        tokens: read and written by the scorer's model, as its server counted them; None where it did not say.
     """
 
     value: float
@@ -78,6 +79,7 @@ class Score:
     reason: Reason = "ok"
     detail: str = ""
     values: tuple[float, ...] = ()
+    tokens: tuple[int, int] | None = None
 
     @property
     def valid(self) -> bool:
@@ -95,10 +97,13 @@ class Score:
         if not self.valid:
             return self
         if not low <= self.value <= high:
-            return Score.invalid("range", f"{self.value} is not within {low:g} … {high:g}")
+            return self._leave_range(f"{self.value} is not within {low:g} … {high:g}")
         if self.done is not None and not 0 <= self.done <= 1:
-            return Score.invalid("range", f"done is {self.done}, which is no probability")
+            return self._leave_range(f"done is {self.done}, which is no probability")
         return self
+
+    def _leave_range(self, detail: str) -> "Score":
+        return replace(Score.invalid("range", detail), tokens=self.tokens)
 
 
 class ScorerError(Exception):
@@ -131,6 +136,7 @@ class ScorerTraits:
         reads_instruction: whether it can judge a picture under any words, so that it can be probed with wrong ones.
         frames: frames that a request shows, at most.
         span: which ones.
+        counts_tokens: whether answers say `Score.tokens`, as those of a server that is paid by tokens should.
     """
 
     kinds: tuple[ScoreKind, ...]
@@ -142,6 +148,7 @@ class ScorerTraits:
     reads_instruction: bool = True
     frames: int = 1
     span: Span = "latest"
+    counts_tokens: bool = False
 
 
 class Scorer(Protocol):

@@ -5,11 +5,16 @@ from html import escape
 from itertools import groupby
 
 from embodied_rl.reports.chart import Series, draw_line_chart
+from embodied_rl.reports.judge_notes import describe_cost, describe_head
 from embodied_rl.runs.metrics_file import Value
 
 Row = Mapping[str, Value]
 _SHARES = (("valid scores", "reward/valid"), ("held potentials", "reward/held"))
 _DONE = (("false share of done", "reward/false_done"), ("judgements missing", "reward/missing_done"))
+_TRAINED = {
+    "part": "trained with only a part of the scores",
+    "head": "trained with a head that got only a part of the labels",
+}
 
 
 def make_reward_section(metrics: Sequence[Row], terminal: bool) -> str:
@@ -32,8 +37,13 @@ def make_reward_section(metrics: Sequence[Row], terminal: bool) -> str:
     charts.append(draw("Lost under another task's words", [("", "reward/mismatch_gap")], percent=False))
     acted = describe_guard(metrics, terminal)
     charts.append(draw("Weight of the scorer", [("", "reward/weight")]) if acted else "")
+    if any("reward/head_share" in row for row in metrics):
+        beside = (("agreement", "reward/head_agreement"), ("low", "reward/head_agreement_low"))
+        charts.append(draw("Head and judge", (*beside, ("high", "reward/head_agreement_high"))))
+        charts.append(draw("Decisions that the head scored", [("", "reward/head_share")]))
     notes = [*describe_outages(metrics, terminal), *acted]
     told = "".join(f'<p class="note"><b>{escape(note)}</b></p>' for note in notes)
+    told += "".join(f"<p>{escape(note)}</p>" for note in (*describe_head(metrics), *describe_cost(metrics)))
     return f'{told}<div class="charts">{"".join(charts)}</div>'
 
 
@@ -44,7 +54,7 @@ def describe_outages(metrics: Sequence[Row], terminal: bool) -> Iterator[str]:
             numbers = [row.get("iteration") for row in rows]
             which = f"iterations {numbers[0]}-{numbers[-1]}" if len(numbers) > 1 else f"iteration {numbers[0]}"
             without = "without any reward" if terminal else "on the simulator's reward only"
-            trained = f"trained {without}" if state == "none" else "trained with only a part of the scores"
+            trained = f"trained {without}" if state == "none" else _TRAINED[state]
             yield f"{which} {trained}: {cause or 'no score came in time'}"
 
 
@@ -60,6 +70,10 @@ def describe_guard(metrics: Sequence[Row], terminal: bool) -> list[str]:
 
 def _find_outage(row: Row) -> tuple[str, str]:
     cause = str(row.get("reward/trouble") or "")
+    if "reward/head_share" in row:  # what the judge says or not changes what a head learns, not who scores
+        if not row["reward/head_share"]:
+            return "none", cause or "the head had learned nothing yet"
+        return ("head", cause) if row.get("reward/down") else ("", "")
     if "reward/asked" not in row or (row.get("reward/valid") and not row.get("reward/down")):
         return "", ""
     return ("part" if row.get("reward/valid") else "none"), cause

@@ -43,6 +43,7 @@ class Asker:
         sizes: T and N.
         every: ask at each so many decisions of an episode.
         question: which one, and of which frames.
+        newest_first: whether later questions are answered earlier, where not all can be.
 
     Attributes:
         rows, finals: (row, column) → ticket: before a decision; of the final observation of a truncated episode.
@@ -51,10 +52,17 @@ class Asker:
     """
 
     def __init__(
-        self, service: ScoreService, spec: SimulatorSpec, sizes: tuple[int, int], every: int, question: Question
+        self,
+        service: ScoreService,
+        spec: SimulatorSpec,
+        sizes: tuple[int, int],
+        every: int,
+        question: Question,
+        newest_first: bool = False,
     ) -> None:
         self._service, self._spec, self._decisions, self._every = service, spec, sizes[0], every
         self._kind: ScoreKind = question.kind
+        self._newest_first, self._turns = newest_first, 0
         self._cameras = list_scored_cameras(spec)
         self._history = FrameHistory(spec, self._cameras, sizes[1], question.frames, question.span)
         self._first: list[dict[str, Array]] = [{} for _ in range(sizes[1])]
@@ -168,7 +176,8 @@ class Asker:
             )
             for i, (place, column) in enumerate(zip(chosen, columns, strict=True))
         ]
-        return self._service.submit(requests, priorities)
+        self._turns += 1
+        return self._service.submit(requests, [-self._turns] * len(chosen) if self._newest_first else priorities)
 
     def state(self) -> dict[str, Array]:
         """Return the first frames of running episodes, and what was asked at the boundary."""

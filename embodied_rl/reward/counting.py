@@ -35,9 +35,11 @@ def summarise_scores(counts: Mapping[str, float]) -> dict[str, float]:
     if not counts.get("collectors"):
         return {}
     asked, valid, collectors = counts["asked"], counts["valid"], counts["collectors"]
+    ended = counts.get("resolved", asked)
     found = {
         "reward/asked": asked,
-        "reward/valid": valid / max(asked, 1.0),
+        **({"reward/valid": valid / max(ended, 1.0)} if ended or "resolved" not in counts else {}),
+        **({"reward/labels": counts["labels"], "reward/open": counts["open"] / collectors} if "open" in counts else {}),
         "reward/progress": counts["progress"] / max(valid, 1.0),
         "reward/down": counts["down"] / collectors,
         "reward/degraded": counts["degraded"] / collectors,

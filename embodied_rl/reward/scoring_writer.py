@@ -26,6 +26,7 @@ from embodied_rl.reward.score_table import RolloutScores, is_usable, tabulate_sc
 from embodied_rl.reward.service import ScoreService, ServiceLimits
 from embodied_rl.rollout.buffer import Rollout
 from embodied_rl.rollout.writer import Writer
+from embodied_rl.scorers.cost import CostMeter, find_prices
 from embodied_rl.scorers.score_log import FOLDER, ScoreLog, describe_score
 
 QUEUED_ROLLOUTS = 2
@@ -72,6 +73,7 @@ class ScoringWriter(Writer):
         self._at_once = options.reward.mode == "sync" or options.reward.at_once
         self._service: ScoreService | None = None
         self._figures: dict[str, float] = {}
+        self._told_cost = CostMeter().state()
 
     def check_sizes(self, spec: SimulatorSpec, num_envs: int, executed: int) -> None:
         """Prepare for a collector of N environments, and start the service."""
@@ -82,7 +84,8 @@ class ScoringWriter(Writer):
         traits = make(config, spec).traits
         self._service = ScoreService(lambda: make(config, spec), self._share_limits(num_envs))
         question = choose_question(reward, traits)
-        self._asker = Asker(self._service, spec, (options.decisions, num_envs), reward.every, question)
+        sizes, newest_first = (options.decisions, num_envs), reward.mode == "distill"
+        self._asker = Asker(self._service, spec, sizes, reward.every, question, newest_first)
         self._pairs = PairProgress(num_envs) if question.kind == "pair" else None
         self._probes = MismatchProbes(self._service, reward.probes.mismatch, traits)
         self._log = ScoreLog(Path(options.folder, FOLDER, f"{self._number}.jsonl"), traits.identity)
@@ -96,6 +99,8 @@ class ScoringWriter(Writer):
             queued=QUEUED_ROLLOUTS * self._options.decisions * num_envs,
             timeout=reward.timeout,
             budget=None if reward.budget is None else share_budget(reward.budget, collectors, self._number),
+            prices=find_prices(reward),
+            money=None if reward.budget_money is None else reward.budget_money / collectors,
         )
 
     def write_decision(
@@ -141,15 +146,32 @@ class ScoringWriter(Writer):
         waited = time.monotonic() - began
         answered = sum(ticket.score is not None for ticket in tickets)
         probed = self._probes.collect()
-        self._service.abandon([*tickets, *self._asker.lost, *probed])
-        settled = self._mode.settle(rollout, self._tabulate(rollout))
-        self._note(tickets, probed)
-        self._figures = count_tickets(tickets, answered, waited, self._service.status) | dict(settled)
-        self._figures |= self._probes.count(probed)
+        self._service.abandon(probed)
+        ended = self._end_tickets(tickets)
+        settled = self._settle(rollout)
+        self._note(ended, probed)
+        self._figures = count_tickets(ended, answered, waited, self._service.status) | dict(settled)
+        self._figures |= dict(self._probes.count(probed)) | self._count_tokens()
         self._check_service()
         self._asker.begin_rollout()
         self._probes.ask(tickets)
         self._began = None
+
+    def _end_tickets(self, tickets: Sequence[Ticket]) -> Sequence[Ticket]:
+        """Wait no longer for the tickets of a rollout; return those that have come to their end."""
+        assert self._service is not None
+        self._service.abandon([*tickets, *self._asker.lost])
+        return tickets
+
+    def _settle(self, rollout: Rollout) -> Mapping[str, float]:
+        return self._mode.settle(rollout, self._tabulate(rollout))
+
+    def _count_tokens(self) -> dict[str, float]:
+        """Return what was counted since the last rollout."""
+        assert self._service is not None
+        now, before = self._service.cost.state(), self._told_cost
+        self._told_cost = now
+        return {f"tokens_{name}": now[name] - before[name] for name in ("read", "written", "uncounted")}
 
     def _tabulate(self, rollout: Rollout) -> RolloutScores:
         size, least = (rollout.decisions, rollout.num_envs), self._reward.confidence
@@ -201,6 +223,10 @@ class ScoringWriter(Writer):
     def state(self) -> dict[str, Array]:
         """Return what the mode remembers at the boundary, the first frames of running episodes, and what was spent."""
         spent = {} if self._service is None or self._reward.budget is None else {"spent": self._service.spent}
+        if self._reward.budget_money is not None:
+            spent |= {f"told/{name}": value for name, value in self._told_cost.items()}
+            assert self._service is not None
+            spent |= {f"cost/{name}": value for name, value in self._service.cost.state().items()}
         pairs = {} if self._pairs is None else self._pairs.state()
         return self._mode.state() | self._asker.state() | pairs | {k: np.array(v) for k, v in spent.items()}
 
@@ -213,6 +239,10 @@ class ScoringWriter(Writer):
             self._pairs.load(state)
         if "spent" in state:
             self._service.spent = int(state["spent"])
+        if self._reward.budget_money is not None:
+            names = list(self._told_cost)
+            self._told_cost = {name: float(state[f"told/{name}"]) for name in names}
+            self._service.cost.load({name: float(state[f"cost/{name}"]) for name in names})
 
     def close(self) -> None:
         """End the service, and write what is left of the log."""
@@ -235,8 +265,3 @@ def choose_question(reward: RewardNode, traits: ScorerTraits) -> Question:
 def share_budget(budget: int, collectors: int, number: int) -> int:
     """Return the part of collector `number`; the parts of all collectors add up to the budget."""
     return budget // collectors + (number < budget % collectors)
-
-
-def make_scoring_writer(options: ScoringOptions, number: int) -> ScoringWriter:
-    """Build the writer of collector `number`; for a `WriterFactory`."""
-    return ScoringWriter(options, number)

@@ -12,6 +12,7 @@ from embodied_rl.interfaces.scorer import Reason, Score, Scorer, ScoreRequest
 from embodied_rl.reward.attempts import Attempts
 from embodied_rl.reward.limits import Breaker, Clock, InFlightLimit
 from embodied_rl.reward.request_queue import Question, RequestQueue, Ticket
+from embodied_rl.scorers.cost import CostMeter, Prices
 
 log = logging.getLogger(__name__)
 
@@ -28,12 +29,15 @@ class ServiceLimits:
         queued: most requests that wait; beyond, those that matter least are dropped.
         timeout: seconds in which the scorer must answer a call.
         budget: questions that may be sent in all, not counting further attempts; None for any number.
+        prices: of tokens, where the scorer counts them; money: that may be spent in all, None for any amount.
     """
 
     in_flight: int = 32
     queued: int = 4096
     timeout: float = 10.0
     budget: int | None = None
+    prices: Prices | None = None
+    money: float | None = None
 
 
 class ScoreService:
@@ -49,6 +53,7 @@ class ScoreService:
     Attributes:
         counts: reason → number of requests that ended so, since the service began.
         spent: questions that were sent.
+        cost: of the answers.
 
     Raises:
         UserError: the scorer could not be built or opened.
@@ -61,7 +66,7 @@ class ScoreService:
         self._arrived: list[Ticket] = []
         self._tasks: set[asyncio.Task[None]] = set()
         self.counts: Counter[Reason] = Counter()
-        self.spent = 0
+        self.spent, self.cost = 0, CostMeter(limits.prices, limits.money)
         self._told_spent = False
         self._failure: BaseException | None = None
         self._loop = asyncio.new_event_loop()
@@ -114,11 +119,11 @@ class ScoreService:
     def cause(self) -> str:
         """Return what is wrong while the status is "down"; else an empty text."""
         if self._is_spent():
-            return f"its budget of {self._limits.budget} requests is spent (reward.budget)"
+            return self.cost.cause or f"its budget of {self._limits.budget} requests is spent (reward.budget)"
         return self._breaker.cause
 
     def _is_spent(self) -> bool:
-        return self._limits.budget is not None and self.spent >= self._limits.budget
+        return bool(self.cost.cause) or (self._limits.budget is not None and self.spent >= self._limits.budget)
 
     def check(self) -> None:
         """Raise what ended the service's thread, if anything did: a mistake in a scorer may not pass unseen."""
@@ -137,6 +142,7 @@ class ScoreService:
         try:
             scorer = self._make()
             self._queue = RequestQueue(scorer.traits, self._limits.queued)
+            self._counts_tokens = scorer.traits.counts_tokens
             self._attempts = Attempts(scorer, self._limits.timeout, self._limit, self._breaker)
             self._loop.run_until_complete(scorer.open())
             begun.set()
@@ -168,6 +174,8 @@ class ScoreService:
                         self._resolve(ticket, Score.invalid("unavailable", self.cause))
                     self._tell_spent()
                     return
+                if not self.cost.has_room(len(self._tasks)):
+                    return  # what is in flight may cost all that is left; it goes on when that is known
                 questions, answered = self._queue.take(self._left())
                 for ticket, score in answered:
                     self._resolve(ticket, score)
@@ -175,6 +183,8 @@ class ScoreService:
                     self._send(questions)
 
     def _left(self) -> int | None:
+        if self._limits.money is not None:
+            return 1  # so that each call is a question whose price is reserved
         return None if self._limits.budget is None else self._limits.budget - self.spent
 
     def _tell_spent(self) -> None:
@@ -193,6 +203,8 @@ class ScoreService:
         scores = await self._attempts.answer([question.ticket.request for question in questions])
         with self._changed:
             for question, score in zip(questions, scores, strict=True):
+                if self._counts_tokens:
+                    self.cost.note(score)
                 for ticket in self._queue.finish(question, score):
                     self._resolve(ticket, score)
 

@@ -3,6 +3,7 @@
 Shapes: T decisions, N environments, Hx executed actions, D' elements of an action's log-probability.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import ClassVar
 
@@ -15,6 +16,12 @@ from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.policy import Actor, Decision, NoiseKeys, Trace
 from embodied_rl.interfaces.sim import Episode, Observation, SimulatorSpec, Source, StepResult
 from embodied_rl.rollout.writer import select_outcome
+
+OF_ENVIRONMENTS = ("last_value", "noted/last")
+"""Tensors that have no axis of decisions before that of environments."""
+_DICTS = ("trace", "noted")
+Columns = Mapping[str, tuple[tuple[int, ...], torch.dtype]]
+"""Name → shape of an entry, and dtype."""
 
 
 @dataclass
@@ -45,6 +52,7 @@ class Rollout:
         episode, group, task: int64 [T, N].
         last_value: float32 [N], value of the observation that follows the last decision.
         finished: the episodes that ended, in the order of rows, then environments.
+        noted: what writers tell those who learn, [T, N, ...] each, but for "last", [N, ...].
     """
 
     trace: Trace
@@ -69,11 +77,26 @@ class Rollout:
     task: Tensor
     last_value: Tensor
     finished: list[EpisodeRecord] = field(default_factory=list)
+    noted: dict[str, Tensor] = field(default_factory=dict)
     final_pictures: ClassVar[bool] = False
 
     @staticmethod
-    def allocate(actor: Actor, decisions: int, num_envs: int, device: torch.device | str = "cpu") -> "Rollout":
-        """Allocate a rollout of T `decisions` of N environments for the tensors that an actor records."""
+    def allocate(
+        actor: Actor,
+        decisions: int,
+        num_envs: int,
+        device: torch.device | str = "cpu",
+        noted: Columns | None = None,
+    ) -> "Rollout":
+        """Allocate a rollout of T `decisions` of N environments for the tensors that an actor records.
+
+        Args:
+            actor: that records.
+            decisions: T.
+            num_envs: N.
+            device: of all tensors.
+            noted: what writers note beside.
+        """
         executed = actor.log_prob_shape()[0]
 
         def zeros(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
@@ -101,10 +124,16 @@ class Rollout:
             group=zeros(dtype=torch.int64),
             task=zeros(dtype=torch.int64),
             last_value=torch.zeros(num_envs, device=device),
+            noted={
+                name: torch.zeros(num_envs, *shape, dtype=dtype, device=device)
+                if f"noted/{name}" in OF_ENVIRONMENTS
+                else zeros(*shape, dtype=dtype)
+                for name, (shape, dtype) in (noted or {}).items()
+            },
         )
 
     def segments(self, count: int) -> list["Rollout"]:
-        """Return views of the decisions in `count` equal parts, each with its own `last_value` and `finished`."""
+        """Return views of the decisions in `count` equal parts, each with what belongs to its own end."""
         if count == 1:
             return [self]
         each = self.decisions // count
@@ -113,12 +142,11 @@ class Rollout:
 
     def _segment(self, rows: slice) -> "Rollout":
         views = {
-            f.name: getattr(self, f.name)[rows]
-            for f in fields(self)
-            if f.name not in ("trace", "last_value", "finished")
+            name: torch.zeros_like(tensor) if name in OF_ENVIRONMENTS else tensor[rows]
+            for name, tensor in self.tensors().items()
         }
-        trace = {name: tensor[rows] for name, tensor in self.trace.items()}
-        return replace(self, trace=trace, last_value=torch.zeros_like(self.last_value), finished=[], **views)
+        parts = {kind: _select(views, f"{kind}/") for kind in _DICTS}
+        return replace(self, finished=[], **parts, **{name: x for name, x in views.items() if "/" not in name})
 
     @property
     def decisions(self) -> int:
@@ -191,16 +219,21 @@ class Rollout:
         self.truncated.zero_()
 
     def batch(self) -> dict[str, Tensor]:
-        """Return views of all tensors but `last_value` as [T·N, ...]; the trace's entries as "trace/<name>"."""
-        return {name: tensor.flatten(0, 1) for name, tensor in self.tensors().items() if name != "last_value"}
+        """Return views of all tensors [T, N, ...] but what is noted, as [T·N, ...]; the trace's as "trace/<name>"."""
+        left_out = (*OF_ENVIRONMENTS, *(f"noted/{name}" for name in self.noted))
+        return {name: tensor.flatten(0, 1) for name, tensor in self.tensors().items() if name not in left_out}
 
     def tensors(self) -> dict[str, Tensor]:
-        """Return all tensors by name; the trace's entries as "trace/<name>"."""
-        named = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in ("trace", "finished")}
-        return named | {f"trace/{name}": tensor for name, tensor in self.trace.items()}
+        """Return all tensors by name; the entries of the trace as "trace/<name>", what is noted as "noted/<name>"."""
+        named = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in (*_DICTS, "finished")}
+        return named | {f"{kind}/{name}": tensor for kind in _DICTS for name, tensor in getattr(self, kind).items()}
 
     def _long(self, values: list[int]) -> Tensor:
         return torch.tensor(values, dtype=torch.int64, device=self.log_prob.device)
 
     def _like(self, tensor: Tensor, values: np.ndarray) -> Tensor:
         return torch.from_numpy(np.ascontiguousarray(values)).to(tensor)
+
+
+def _select(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}

@@ -181,11 +181,18 @@ def describe_scorer(metrics: Mapping[str, Any]) -> str:
     if "reward/asked" not in metrics:
         return ""
     valid, down = float(metrics.get("reward/valid", 1.0)), float(metrics.get("reward/down", 0.0))
+    cost = describe_cost(metrics)
     if down:
-        return f"down ({metrics.get('reward/trouble', 'no cause told')})"
+        return f"down ({metrics.get('reward/trouble', 'no cause told')}){cost}"
     if metrics.get("reward/degraded") or valid < HEALTHY:
-        return f"degraded ({valid:.0%} valid)"
-    return "healthy"
+        return f"degraded ({valid:.0%} valid){cost}"
+    return f"healthy{cost}"
+
+
+def describe_cost(metrics: Mapping[str, Any]) -> str:
+    """Return what a run's scorer has cost so far, such as ", cost 1.25"; empty where no price was given."""
+    cost = metrics.get("reward/cost")
+    return "" if cost is None else f", cost {cost if isinstance(cost, str) else f'{cost:.4g}'}"
 
 
 def format_duration(seconds: float) -> str:

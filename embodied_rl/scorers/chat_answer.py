@@ -72,3 +72,17 @@ def _describe_failure(choice: Mapping[str, Any], text: Any) -> Score:
     if choice.get("finish_reason") == "length":
         said += " (it was cut at the prompt's max_tokens)"
     return Score.invalid("unreadable", said)
+
+
+def read_usage(answer: Mapping[str, Any]) -> tuple[int, int] | None:
+    """Return the tokens that a server read and wrote, as it counted them; None where it does not say."""
+    usage = answer.get("usage")
+    told = [usage.get(name) for name in ("prompt_tokens", "completion_tokens")] if isinstance(usage, Mapping) else []
+    counts = [each for each in told if isinstance(each, int) and not isinstance(each, bool) and each >= 0]
+    return (counts[0], counts[1]) if len(counts) == 2 else None
+
+
+def add_usage(parts: Sequence[tuple[int, int] | None]) -> tuple[int, int] | None:
+    """Return the sum of tokens read and written; None where any part is unknown."""
+    known = [part for part in parts if part is not None]
+    return (sum(each[0] for each in known), sum(each[1] for each in known)) if len(known) == len(parts) else None

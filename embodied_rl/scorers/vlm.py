@@ -15,7 +15,7 @@ from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.scorer import Score, Scorer, ScoreRequest, ScorerError, ScorerTraits
 from embodied_rl.interfaces.sim import SimulatorSpec
 from embodied_rl.scorers.asking import check_lossless, load_prompts, make_grey_request, make_writers
-from embodied_rl.scorers.chat_answer import read_answer
+from embodied_rl.scorers.chat_answer import add_usage, read_answer, read_usage
 from embodied_rl.scorers.chat_message import order_frames
 from embodied_rl.scorers.http_json import JsonServer, check_url, list_ids
 from embodied_rl.scorers.pictures import Fit, PictureEncoder
@@ -83,7 +83,12 @@ class VlmScorer(Scorer):
         seen = "" if config.reference is None else f", reference {config.reference}"
         identity = f"{config.model or 'the only model'} at {config.url}, prompt {asked}{seen}"
         self.traits = ScorerTraits(
-            (main.kind,), identity, judges_done=len(self._prompts) > 1, frames=main.frames, span=main.span
+            (main.kind,),
+            identity,
+            judges_done=len(self._prompts) > 1,
+            frames=main.frames,
+            span=main.span,
+            counts_tokens=True,
         )
 
     async def open(self) -> None:
@@ -95,7 +100,7 @@ class VlmScorer(Scorer):
         await self._server.close()
 
     async def check(self) -> None:
-        """Ask the server for its models, and once about a grey picture.
+        """Ask the server for its models, and once about a grey picture; note whether it counts tokens.
 
         Raises:
             UserError: the server cannot be reached, lacks the model, or cannot answer about pictures.
@@ -106,6 +111,7 @@ class VlmScorer(Scorer):
             scores = [await self._ask(place, request) for place, request in enumerate(asked)]
         except ScorerError as error:
             raise UserError(f"reward.url={self._config.url}: {error}") from None
+        self.traits = replace(self.traits, counts_tokens=all(score.tokens is not None for score in scores))
         for prompt, score in zip(self._prompts, scores, strict=True):
             if score.reason == "unreadable":
                 raise UserError(
@@ -122,7 +128,9 @@ class VlmScorer(Scorer):
         (request,) = requests
         if self._model is None:
             await self.choose_model()
-        score, *beside = await asyncio.gather(*(self._ask(place, request) for place in range(len(self._prompts))))
+        answers = await asyncio.gather(*(self._ask(place, request) for place in range(len(self._prompts))))
+        tokens = add_usage([each.tokens for each in answers])
+        score, *beside = (replace(each, tokens=tokens) for each in answers)
         if not beside or not score.valid:
             return [score]
         if not beside[0].valid:
@@ -143,7 +151,8 @@ class VlmScorer(Scorer):
             wants = self._tells_probabilities = False
             answer = await self._post(prompt, messages, wants)
         order = order_frames(prompt, request)
-        return read_answer(answer, prompt.reading, self._config.least_mass, wants, order).checked(prompt.kind)
+        score = read_answer(answer, prompt.reading, self._config.least_mass, wants, order)
+        return replace(score, tokens=read_usage(answer)).checked(prompt.kind)
 
     async def _post(self, prompt: Prompt, messages: Sequence[object], wants_probabilities: bool) -> dict[str, object]:
         told = {"logprobs": True, "top_logprobs": MOST_LABELS} if wants_probabilities else {}

@@ -10,6 +10,7 @@ from embodied_rl.evaluate.benchmark import describe_simulator
 from embodied_rl.evaluate.kept_films import KEPT, keep_film, read_films
 from embodied_rl.evaluate.video import film_episodes, record_results
 from embodied_rl.interfaces.errors import UserError
+from embodied_rl.reports.judge_notes import describe_cost, describe_head
 from embodied_rl.reports.page import format_percent
 from embodied_rl.reports.report import Report
 from embodied_rl.reports.report_page import write_page
@@ -124,6 +125,7 @@ def summarise_run(
     title = f"Success on {after.success.episodes} episodes never trained on, {when} (95 % intervals):"
     lines += [*find_milestones(metrics), *summarise_pace(metrics)]
     lines += [f"  {note}" for note in describe_outages(metrics, after.metadata.get("reward") == "terminal")]
+    lines += [f"  {note}" for note in (*describe_head(metrics), *describe_cost(metrics))]
     return ["", title, *lines, f"Report: {folder / PAGE}", *(f"Video:  {video}" for video in videos)]
 
 

@@ -12,6 +12,7 @@ from embodied_rl.reports.statistics import wilson_interval
 from embodied_rl.rollout.buffer import Rollout
 from embodied_rl.rollout.collector import Collector
 from embodied_rl.rollout.timeline import Timeline, summarise_utilisation
+from embodied_rl.scorers.cost import Prices, describe_cost
 
 
 @dataclass
@@ -21,6 +22,7 @@ class RunTotals:
     Attributes:
         best: highest success rate of an evaluation that chooses a checkpoint.
         best_iteration: the newest iteration that was as good within chance: the checkpoint `best`.
+        tokens_read, tokens_written, tokens_uncounted: of a scorer's server; the last counts answers.
     """
 
     control_steps: int = 0
@@ -29,6 +31,9 @@ class RunTotals:
     seconds: float = 0.0
     best: float = -1.0
     best_iteration: int = -1
+    tokens_read: int = 0
+    tokens_written: int = 0
+    tokens_uncounted: int = 0
 
 
 @dataclass(frozen=True)
@@ -112,6 +117,13 @@ def tell_trouble(shares: Sequence[CollectorReport]) -> dict[str, str]:
     """Return what was out of order in this iteration, each cause once; nothing where nothing was."""
     causes = dict.fromkeys(share.trouble for share in shares if share.trouble)
     return {"reward/trouble": "; ".join(causes)} if causes else {}
+
+
+def count_cost(scores: Mapping[str, float], totals: RunTotals, prices: Prices | None) -> dict[str, float | str]:
+    """Add the tokens of an iteration's scores to the totals, and return what the scorer has cost so far."""
+    for name in ("tokens_read", "tokens_written", "tokens_uncounted"):
+        setattr(totals, name, getattr(totals, name) + int(scores.get(name, 0)))
+    return describe_cost(totals.tokens_read, totals.tokens_written, totals.tokens_uncounted, prices)
 
 
 def count_totals(shares: Sequence[CollectorReport], totals: RunTotals) -> dict[str, float]:

@@ -15,7 +15,8 @@ from embodied_rl.processes.allocator import keep_freed_memory
 from embodied_rl.processes.base import NodeShare, Runtime
 from embodied_rl.processes.handle import Handle
 from embodied_rl.ranks.collective import Ranks
-from embodied_rl.reward.run_scoring import make_scoring
+from embodied_rl.reward.distiller import Distiller
+from embodied_rl.reward.run_scoring import list_noted_columns, make_distiller, make_scoring
 from embodied_rl.rollout.buffer import Rollout
 from embodied_rl.rollout.writer import WriterFactory
 from embodied_rl.runs.folder import RunFolder
@@ -41,7 +42,7 @@ class Parts:
         sharding: how its network is spread over ranks; None where each rank has the whole network.
         algorithm: the learning algorithm.
         experience: the source of rollouts. segments: number of rollouts that each version learns from.
-        evaluators: simulators of evaluations.
+        evaluators: simulators of evaluations. distiller: the head that scores in a judge's place, if there is one.
         resumed: the checkpoint that the run continues from, until it is restored; None for a new run.
     """
 
@@ -54,6 +55,7 @@ class Parts:
     kept: str
     sharding: sharded.Sharding | None
     algorithm: Algorithm
+    distiller: Distiller | None
     experience: Experience
     segments: int
     evaluators: Sequence[Handle]
@@ -97,16 +99,18 @@ def assemble_parts(
     segments = config.segments if config.mode == "stream" else 1
     decisions = count_decisions(config, method.needs, kind.spec, actor)
     scoring = make_scoring(config, kind.spec, method.needs, decisions, folder)
-    work = RolloutWork(method.needs, decisions, segments, (*scoring, *writers))
+    noted = list_noted_columns(config.reward, kind.spec)
+    work = RolloutWork(method.needs, decisions, segments, (*scoring, *writers), noted)
     envs = config.sim.num_envs // ranks.size
     kept = actor.keep_within(work.decisions * envs * segments, config.policy.cache_gigabytes * 1e9)
     evaluators = make_evaluators(config, kind, runtime, ranks)
-    rollouts = Rollout.allocate(actor, work.decisions * segments, envs).segments(segments)
+    rollouts = Rollout.allocate(actor, work.decisions * segments, envs, noted=noted).segments(segments)
     blueprint = build.Blueprint.of_actor(actor, node, config.algo.sampler, kind.spec)
     experience = make_experience(config, kind, work, actor, ranks, rollouts, blueprint, runtime)
+    distiller = make_distiller(config, kind.spec, method.needs, ranks)
     return Parts(
-        config, folder, ranks, kind, method.needs, actor, kept, sharding, algorithm, experience, segments, evaluators,
-        resumed,
+        config, folder, ranks, kind, method.needs, actor, kept, sharding, algorithm, distiller, experience, segments,
+        evaluators, resumed,
     )  # fmt: skip
 
 

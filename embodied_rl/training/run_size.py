@@ -11,7 +11,8 @@ from embodied_rl.interfaces.sim import SimulatorSpec
 from embodied_rl.learning.memory_budget import format_bytes
 from embodied_rl.learning.update_memory import HeldMemory, count_held, without_memory
 from embodied_rl.ranks.torchrun_place import TorchrunPlace
-from embodied_rl.rollout.buffer import Rollout
+from embodied_rl.reward.run_scoring import list_noted_columns
+from embodied_rl.rollout.buffer import Columns, Rollout
 from embodied_rl.training.parts import count_rollout_decisions
 
 PROCESS_BYTES = 50_000_000
@@ -103,6 +104,7 @@ def measure_run(config: TrainConfig, needs: Needs, spec: SimulatorSpec) -> RunSi
     known = plan.allocation != "auto" and TorchrunPlace.find() is None
     ranks, workers = (plan.ranks, plan.rollout_workers or 0) if known else (1, 0)
     apart = plan.policy == "process" and not workers
+    rows, noted = decisions * config.sim.num_envs // plan.ranks, list_noted_columns(config.reward, spec)
     return RunSize(
         held=held,
         learning=ranks,
@@ -111,25 +113,25 @@ def measure_run(config: TrainConfig, needs: Needs, spec: SimulatorSpec) -> RunSi
         on_host=config.policy.device == "cpu",
         decisions=decisions,
         num_envs=config.sim.num_envs,
-        row_bytes=count_decision_bytes(actor, decisions * config.sim.num_envs // plan.ranks, config),
+        row_bytes=count_decision_bytes(actor, rows, config, noted),
         copies=2 if workers else 1,
         simulators=count_simulator_processes(plan) if known else 0,
     )
 
 
-def count_decision_bytes(actor: Actor, rows: int, config: TrainConfig) -> int:
+def count_decision_bytes(actor: Actor, rows: int, config: TrainConfig, noted: Columns | None = None) -> int:
     """Count the bytes of one recorded decision; the actor, on the meta device, is not usable afterwards.
 
     Args:
         actor: that of the run.
         rows: decisions of a rank, which decide what its trace keeps.
-        config: of the run.
+        config, noted: of the run, and the columns that its writers fill.
     """
     with without_memory() if config.policy.autocast else nullcontext():
         if config.policy.autocast:  # which knows no meta device; computing without memory takes three times as long
             actor = actor.to_empty(device="cpu")
         actor.keep_within(rows, config.policy.cache_gigabytes * 1e9)
-        one = Rollout.allocate(actor, 1, 1, device="meta")
+        one = Rollout.allocate(actor, 1, 1, device="meta", noted=noted)
     return sum(tensor.nbytes for tensor in one.tensors().values())
 
 

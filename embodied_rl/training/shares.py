@@ -11,10 +11,7 @@ from torch import Tensor
 
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.sim import Array
-from embodied_rl.rollout.buffer import Rollout
-
-_OF_ENVIRONMENTS = ("last_value",)
-"""What has no axis of decisions before that of environments."""
+from embodied_rl.rollout.buffer import OF_ENVIRONMENTS, Rollout
 
 
 def to_arrays(rollout: Rollout) -> dict[str, Array]:
@@ -40,7 +37,7 @@ def divide_anew(parts: Sequence[dict[str, Array]], count: int) -> list[dict[str,
         return list(parts)
     shares: list[dict[str, Array]] = [{} for _ in range(count)]
     for name in parts[0]:
-        axis = 0 if name in _OF_ENVIRONMENTS else 1
+        axis = 0 if name in OF_ENVIRONMENTS else 1
         whole = np.concatenate([part[name] for part in parts], axis)
         for share, piece in zip(shares, np.split(whole, count, axis), strict=True):
             share[name] = piece

@@ -28,6 +28,7 @@ from embodied_rl.rollout.staleness import mask_older, summarise_staleness
 from embodied_rl.rollout.timeline import LEARN, RANK, Span, Timeline
 from embodied_rl.rollout.timeline_file import keep_timelines
 from embodied_rl.runs import provenance
+from embodied_rl.scorers.cost import find_prices
 from embodied_rl.training import metrics as figures
 from embodied_rl.training.parts import Parts, count_evaluation_envs
 from embodied_rl.training.sources import Experience, OwnExperience
@@ -84,6 +85,8 @@ class Trainer:
         for _ in range(self.parts.segments):
             self.begin_phase("collecting")
             rollout = turns.collect()
+            if self.parts.distiller is not None:  # before anything is masked, which the ledger must not see
+                self.parts.distiller.settle(rollout)
             if self.config.mode != "sync":
                 masked = mask_older(rollout.version, rollout.valid, self.actor.version, self._bound)
                 turns.aged.append((rollout.version, rollout.valid, masked))
@@ -128,12 +131,15 @@ class Trainer:
         inline, finished = self.config.plan.allocation == "colocated", figures.list_finished(shares)
         drawn_by = experience.figures()  # of this rollout; what the curriculum learns from it counts for the next
         experience.tell(finished)
+        scores = figures.add_counts([share.scores for share in shares])
         found = {
             **figures.count_totals(shares, self.totals),
             **figures.measure_times(shares, ranks, resident, seconds, self.totals, cores=self._cores, inline=inline),
             **drawn_by,
             **figures.summarise_outcomes(finished, self.spec),
-            **summarise_scores(figures.add_counts([share.scores for share in shares])),
+            **summarise_scores(scores),
+            **figures.count_cost(scores, self.totals, find_prices(self.config.reward)),
+            **({} if self.parts.distiller is None else self.parts.distiller.figures()),
         }
         return found | self._guard.note(found) | figures.tell_trouble(shares)
 
@@ -168,6 +174,8 @@ class Trainer:
         state = {f"collector/{name}": torch.as_tensor(value) for name, value in self._experience.state().items()}
         state |= {f"algorithm/{name}": value for name, value in self.algorithm.state().items()}
         state |= {f"guard/{name}": value for name, value in self._guard.state().items()}
+        if self.parts.distiller is not None:
+            state |= {f"distiller/{name}": value for name, value in self.parts.distiller.state().items()}
         gathered = self.ranks.gather(state)
         spread = shards.write_shards(self.folder.checkpoints, self.parts.sharding, self.ranks)
         if self.ranks.rank == 0:
@@ -206,6 +214,8 @@ class Trainer:
         mine = _part(tensors, f"rank/{self.ranks.rank}/")
         self.algorithm.load(_part(mine, "algorithm/"))
         self._guard.load(_part(mine, "guard/"))
+        if self.parts.distiller is not None:
+            self.parts.distiller.load(_part(mine, "distiller/"))
         shards.read_shards(self.folder.checkpoints / f"{self.iteration:08d}", self.parts.sharding)
         self.actor.version = metadata["version"]
         self._experience.load({name: value.numpy() for name, value in _part(mine, "collector/").items()})

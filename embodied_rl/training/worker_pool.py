@@ -1,7 +1,7 @@
 """The rollout workers of a run: rank 0 starts them and publishes weights to them; each is built in its process."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -14,7 +14,7 @@ from embodied_rl.interfaces.sim import Array
 from embodied_rl.learning.weights import Weights, publish_weights
 from embodied_rl.processes.base import Board, BoardReader, Deadlines, NodeShare, Runtime
 from embodied_rl.processes.handle import Handle
-from embodied_rl.rollout.buffer import Rollout
+from embodied_rl.rollout.buffer import Columns, Rollout
 from embodied_rl.rollout.policy_worker import PolicyWorker
 from embodied_rl.rollout.writer import WriterFactory
 from embodied_rl.runtime import selection as runtimes
@@ -94,12 +94,14 @@ class RolloutWork:
         decisions: T, the decisions of a segment.
         segments: number of rollouts that a version learns from, one after another.
         writers: factories of writers in each worker, besides its rollouts.
+        noted: columns of the rollouts that these fill.
     """
 
     needs: Needs
     decisions: int
     segments: int = 1
     writers: tuple[WriterFactory, ...] = ()
+    noted: Columns = field(default_factory=dict)
 
 
 def make_rollout_worker(
@@ -110,7 +112,8 @@ def make_rollout_worker(
     torch.set_num_threads(1)
     actor = blueprint.build()
     actor.version = -1
-    rollout = Rollout.allocate(actor, work.decisions, config.sim.num_envs // int(config.plan.rollout_workers or 1))
+    envs = config.sim.num_envs // int(config.plan.rollout_workers or 1)
+    rollout = Rollout.allocate(actor, work.decisions, envs, noted=work.noted)
     kind, runtime = SimulatorKind.find(config.sim), runtimes.select_runtime(config)
     collecting = make_collector(
         config, kind, work.needs, rollout, runtime, number=number, purpose=f"worker {number}'s", writers=work.writers

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from embodied_rl.config.schema import RewardNode
+from embodied_rl.config.schema import DistillNode, RewardNode
 from embodied_rl.reward.guard import FADE, WINDOW, Guard, diverges
 from embodied_rl.reward.ledger import PotentialLedger, ScoredRollout
 from embodied_rl.rollout.buffer import Rollout
@@ -135,3 +135,16 @@ def test_an_episode_that_begins_takes_back_nothing() -> None:
     guard.weight = 0.8
     guard.fade(made)
     assert made.shaping[0].tolist() == pytest.approx([0.7, 0.8, 0.8])
+
+
+def test_the_bonus_of_a_head_fades_as_well() -> None:
+    guard = Guard(replace(NODE, mode="distill", distill=DistillNode(bonus=True)), speaks=False)
+    watch(guard, *(each[: WINDOW + 1] for each in HACKED))
+    rollout = Rollout.allocate(ACTOR, 2, 1)
+    rollout.bonus.fill_(0.5)
+    guard.fade(rollout)
+    assert guard.weight < 1 and rollout.bonus.flatten().tolist() == pytest.approx([0.5 * guard.weight] * 2)
+    other = Guard(replace(NODE, mode="terminal"), speaks=False)
+    watch(other, *HACKED)
+    other.fade(rollout)
+    assert rollout.bonus.flatten().tolist() == pytest.approx([0.5 * guard.weight] * 2), "in terminal it is all there is"

@@ -108,6 +108,8 @@ ASKED = {"reward/asked": 50.0, "reward/valid": 1.0, "reward/down": 0.0, "reward/
     [
         ({}, ""),
         (ASKED, "healthy"),
+        (ASKED | {"reward/cost": 1.23456}, "healthy, cost 1.235"),
+        (ASKED | {"reward/cost": "unknown"}, "healthy, cost unknown"),
         (ASKED | {"reward/valid": 0.5}, "degraded (50% valid)"),
         (ASKED | {"reward/degraded": 0.5}, "degraded (100% valid)"),
         (ASKED | {"reward/down": 0.5, "reward/trouble": "nobody answers"}, "down (nobody answers)"),

@@ -26,6 +26,11 @@ def describe(digits: dict[str, float]) -> dict[str, Any]:
 
 
 HONEST = json.dumps(describe({"4": 0.5, "6": 0.5})).encode()
+TOKENS = (150, 1)
+COUNTED = json.dumps(
+    describe({"4": 0.5, "6": 0.5}) | {"usage": {"prompt_tokens": TOKENS[0], "completion_tokens": TOKENS[1]}}
+).encode()
+"""The honest answer of a server that counts tokens."""
 Handler = BaseHTTPRequestHandler
 
 
@@ -77,6 +82,8 @@ FAULTS: dict[str, Callable[[Handler, Random], None]] = {
 KILLED, LYING = "killed", "lying"
 """No server any more; a server that says of everything that it is done."""
 KINDS = (*FAULTS, KILLED, LYING)
+COUNTING = "counting"
+"""No fault: tells how many tokens it took."""
 
 
 class FaultyServer:
@@ -120,6 +127,8 @@ class FaultyServer:
             random = Random(self._random.random())
         if not wrong:
             send(handler, HONEST)
+        elif self._kind == COUNTING:
+            send(handler, COUNTED)
         elif self._kind == LYING:
             send(handler, json.dumps(describe({"9": 1.0})).encode())
         elif self._kind == KILLED:

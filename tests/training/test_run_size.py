@@ -11,6 +11,8 @@ import torch
 from embodied_rl.assembly import build
 from embodied_rl.assembly.outline import outline_actor
 from embodied_rl.config.schema import AlgoNode, PolicyNode, SamplerNode, SimNode, TrainConfig
+from embodied_rl.heads.inputs import HeadInputs
+from embodied_rl.heads.noting import list_columns
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.learning.memory_budget import find_machine_bytes, format_bytes
 from embodied_rl.learning.update_memory import count_held
@@ -61,6 +63,18 @@ def test_the_outline_is_of_the_actor_that_is_built(node: PolicyNode) -> None:
     config = TrainConfig(SimNode("tabletop"), node, AlgoNode("ppo"))
     each = count_decision_bytes(outlined, 6, config) - torch.float32.itemsize
     assert each * 6 == sum(tensor.nbytes for tensor in rollout.values())
+
+
+def test_what_is_noted_for_a_head_counts() -> None:
+    spec = SimulatorKind.find(SimNode("tabletop")).spec
+    config = TrainConfig(SimNode("tabletop"), POCKET, AlgoNode("ppo"))
+    columns = list_columns(HeadInputs(spec, 16))
+    without, noted = (
+        count_decision_bytes(outline_actor(POCKET, SamplerNode(), spec, True), 6, config, each)
+        for each in ({}, columns)
+    )
+    held = (torch.zeros(shape, dtype=dtype).nbytes for shape, dtype in columns.values())
+    assert noted - without == sum(held) > 4000
 
 
 def test_a_policy_file_of_other_sizes_is_found_without_reading_weights(tmp_path: Path) -> None:

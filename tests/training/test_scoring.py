@@ -11,8 +11,8 @@ from embodied_rl.cli.main import main
 from embodied_rl.config import plugins
 from embodied_rl.reward import guard
 from embodied_rl.runs.metrics_file import read_metrics
-from embodied_rl.training.trainer import Trainer
-from tests.support.running import POLICY, SMALL, TABLETOP, assert_learned_alike, assert_same, with_plan
+from tests.support.running import POLICY, SMALL, TABLETOP, assert_learned_alike, with_plan
+from tests.support.stopping import assert_stopped_goes_on_alike
 
 ORACLE = ("reward=oracle", "sim.progress=true")
 NOISY = "reward.done_error=0.2"
@@ -206,22 +206,3 @@ def test_the_guard_of_a_run_that_was_stopped_goes_on(
     straight = assert_stopped_goes_on_alike(settings, tmp_path, monkeypatch)
     weights = [row["reward/weight"] for row in read_metrics(straight / "metrics.jsonl")]
     assert weights == pytest.approx([1.0, 0.8, 0.6, 0.4, 0.2, 0.0])
-
-
-def assert_stopped_goes_on_alike(settings: tuple[str, ...], folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A run that is stopped and continued equals one that is not, to the bit; returns that one."""
-    step = Trainer.step
-
-    def interrupted(trainer: Trainer) -> dict[str, Any]:
-        if trainer.iteration == 3:
-            raise KeyboardInterrupt
-        return step(trainer)
-
-    assert main(with_plan(["train", *settings, "run.root=straight"])) == 0
-    with monkeypatch.context() as patch:
-        patch.setattr(Trainer, "step", interrupted)
-        main(with_plan(["train", *settings, "run.root=halted"]))
-    assert main(["train", "resume=last", "run.root=halted"]) == 0
-    (straight,), (halted,) = ((folder / root / "train").iterdir() for root in ("straight", "halted"))
-    assert_same(halted, straight)
-    return straight

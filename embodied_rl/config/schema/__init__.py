@@ -29,6 +29,7 @@ from embodied_rl.config.schema.nodes import (
     BenchmarkPart,
     CheckpointConfig,
     CurriculumNode,
+    DistillNode,
     Logger,
     LoraNode,
     Plan,

@@ -179,15 +179,40 @@ class ProbesNode:
 
 
 @dataclass(frozen=True)
+class DistillNode:
+    labels: int = at_least(1, 4096)
+    """Newest labels that a head learns from; a checkpoint holds them."""
+    steps: int = at_least(1, 32)
+    """Gradient steps after each rollout that brought labels."""
+    batch: int = at_least(1, 256)
+    """Labels of a step; for a ranking, pairs."""
+    rate: float = at_least(0.0, 1e-3)
+    """Learning rate of Adam."""
+    entries: int = at_least(1, 25_000)
+    """Entries of the table (head=hash), at most."""
+    pixels: int = at_least(1, 16)
+    """Pixels of a side of the pictures that a head sees."""
+    held_out: float = at_least(0.0, 0.1, at_most=0.9)
+    """Share of the episodes that no head learns from, to compare it with the judge."""
+    bonus: bool = False
+    """The prediction itself is a reward, no potential: this changes which policy is optimal."""
+
+
+@dataclass(frozen=True)
 class RewardNode:
     kind: ClassVar[str] = "scorers"
     name: str | None = None
     """Scorer that judges progress beside the simulator's reward; `embodied-rl list rewards` shows them. Null: none."""
-    mode: Literal["audit", "late", "sync", "terminal", "rises"] = "late"
+    mode: Literal["audit", "late", "sync", "terminal", "distill", "rises"] = "late"
     """audit: scores are logged and change nothing. late: they are asked for while simulators run, and what came in time
     shapes the reward when advantages are computed. sync: wait for them after each decision, to compare. terminal: the
-    scorer alone says when a task is done, its reward and its end; the simulator's reward counts for nothing. rises:
-    each rise of the score is a reward, which changes what is optimal; to compare."""
+    scorer alone says when a task is done, its reward and its end; the simulator's reward counts for nothing. distill: a
+    head learns from the scores, whenever they come, and its predictions shape the reward; nothing waits. rises: each
+    rise of the score is a reward, which changes what is optimal; to compare."""
+    head: Literal["hash", "classifier", "ranking"] = "classifier"
+    """mode=distill: a table of coarse pictures; a network that predicts scores; one that learns which is higher."""
+    distill: DistillNode = field(default_factory=DistillNode)
+    """mode=distill: how the head learns."""
     at_once: bool = False
     """Wait for scores after each decision in any mode, to compare."""
     done_threshold: float = at_least(0.0, 0.95, at_most=1.0)
@@ -216,6 +241,12 @@ class RewardNode:
     """Requests at once, over all processes of the run."""
     budget: int | None = at_least(1, None)
     """Requests in the whole run, further attempts not counted; when they are spent, it goes on without the scorer."""
+    price_per_1k_tokens: float | None = at_least(0.0, None)
+    """Price of 1000 tokens of a server's model, in any currency: metrics and report tell the cost. Null: no prices."""
+    price_per_1k_written: float | None = at_least(0.0, None)
+    """Price of 1000 tokens that the model writes, where it is another one."""
+    budget_money: float | None = at_least(0.0, None)
+    """Money for the whole run, in the currency of the prices; when it is spent, the run goes on without the scorer."""
     examined: str | None = None
     """Report critic.json of `embodied-rl critic eval` on this very scorer, which must have passed; a critic's own file
     tells how it did on the held-out episodes of its training."""

@@ -2,12 +2,14 @@
 
 from embodied_rl.reward.modes.audit import Audit
 from embodied_rl.reward.modes.base import Mode, ModeOptions
+from embodied_rl.reward.modes.distill import Distill
 from embodied_rl.reward.modes.rises import Rises
 from embodied_rl.reward.modes.shaping import Shaping
 from embodied_rl.reward.modes.terminal import Terminal
 
-_MODES: dict[str, type[Audit | Rises | Shaping | Terminal]] = {
+_MODES: dict[str, type[Audit | Distill | Rises | Shaping | Terminal]] = {
     "audit": Audit,
+    "distill": Distill,
     "late": Shaping,
     "sync": Shaping,  # differs in when it waits
     "terminal": Terminal,

@@ -1,0 +1,142 @@
+"""What a judge costs: tokens as its server counts them, times prices; and a budget that is not exceeded.
+
+What was not counted is unknown, never 0: an answer without a count of tokens has no price, and one that did not come in
+time may have been paid for.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from embodied_rl.config.schema import RewardNode
+from embodied_rl.interfaces.errors import UserError
+from embodied_rl.interfaces.scorer import Reason, Score
+
+_PAID: tuple[Reason, ...] = ("ok", "unreadable", "unsure", "range")
+"""Reasons of scores that a server has answered."""
+
+
+@dataclass(frozen=True)
+class Prices:
+    """Prices, in any currency.
+
+    Attributes:
+        read, written: of 1000 tokens that a model reads, and writes.
+    """
+
+    read: float
+    written: float
+
+    def of(self, tokens: tuple[float, float]) -> float:
+        """Return the price of tokens read and written."""
+        return (tokens[0] * self.read + tokens[1] * self.written) / 1000
+
+
+def find_prices(reward: RewardNode) -> Prices | None:
+    """Return the prices of a configuration; None where it has none."""
+    read, written = reward.price_per_1k_tokens, reward.price_per_1k_written
+    return None if read is None else Prices(read, read if written is None else written)
+
+
+class CostMeter:
+    """Counts what answers cost, and says whether another question may be sent.
+
+    Args:
+        prices: None where costs are not asked about.
+        budget: money that may be spent; None for any amount.
+
+    Attributes:
+        read, written: tokens so far. uncounted: answers whose tokens are unknown, those that came too late among them.
+    """
+
+    def __init__(self, prices: Prices | None = None, budget: float | None = None) -> None:
+        self._prices, self._budget = prices, budget
+        self.read = self.written = self.uncounted = 0
+        self._dearest, self._reserved, self._silent = 0.0, 0.0, False
+
+    def note(self, score: Score) -> None:
+        """Count the answer to a question. One that came too late is reserved for at the highest price so far."""
+        if score.tokens is not None:
+            self.read, self.written = self.read + score.tokens[0], self.written + score.tokens[1]
+            self._dearest = max(self._dearest, self._prices.of(score.tokens) if self._prices else 0.0)
+        elif score.reason in _PAID:
+            self.uncounted += 1
+            self._silent = True
+        elif score.reason == "timeout":
+            self.uncounted += 1
+            self._reserved += self._dearest
+
+    @property
+    def spent(self) -> float:
+        """Return the money that was counted, and what may have been paid beside."""
+        return self._reserved + (self._prices.of((self.read, self.written)) if self._prices else 0.0)
+
+    def has_room(self, in_flight: int) -> bool:
+        """Return whether a question may be sent beside so many whose price is not known yet."""
+        if self._budget is None:
+            return True
+        if not self.read + self.written:
+            return not in_flight  # one after the other, until a price is known
+        return self.spent + (in_flight + 1) * self._dearest <= self._budget
+
+    @property
+    def cause(self) -> str:
+        """Return why nothing may be sent any more, whatever is in flight; empty while something may."""
+        if self._budget is None:
+            return ""
+        if self._silent:
+            return "its server does not count tokens, so that nobody knows what it costs (reward.budget_money)"
+        if self.has_room(0):
+            return ""
+        return f"its budget of {self._budget:g} is spent but for less than a request costs (reward.budget_money)"
+
+    def state(self) -> dict[str, float]:
+        """Return what `load` needs."""
+        names = ("read", "written", "uncounted", "_dearest", "_reserved", "_silent")
+        return {name.strip("_"): float(getattr(self, name)) for name in names}
+
+    def load(self, state: Mapping[str, float]) -> None:
+        """Restore a `state`."""
+        self.read, self.written, self.uncounted = (int(state[name]) for name in ("read", "written", "uncounted"))
+        self._dearest, self._reserved, self._silent = state["dearest"], state["reserved"], bool(state["silent"])
+
+
+def describe_cost(read: int, written: int, uncounted: int, prices: Prices | None) -> dict[str, float | str]:
+    """Return the figures of a run's cost so far; nothing for a judge that was not asked, or counts no tokens.
+
+    Args:
+        read, written: tokens that were counted.
+        uncounted: answers that were not.
+        prices: None where no price is known.
+    """
+    if not read + written + uncounted:
+        return {}
+    tokens = {"reward/tokens_read": read, "reward/tokens_written": written, "reward/tokens_uncounted": uncounted}
+    if prices is None:
+        return {**tokens}
+    return {**tokens, "reward/cost": "unknown" if uncounted else prices.of((read, written))}
+
+
+def check_prices(reward: RewardNode, counts_tokens: bool) -> None:
+    """Check that prices mean something for a scorer; `counts_tokens` says whether its answers may tell tokens.
+
+    Raises:
+        UserError: there is a price without tokens to count, or a budget without a price.
+    """
+    if reward.price_per_1k_tokens is not None and not counts_tokens:
+        raise UserError(f"reward.price_per_1k_tokens: reward={reward.name} is paid by no tokens: leave it out.")
+    for key in ("price_per_1k_written", "budget_money"):
+        if reward.price_per_1k_tokens is None and getattr(reward, key) is not None:
+            raise UserError(f"reward.{key} needs reward.price_per_1k_tokens, the price of 1000 tokens.")
+
+
+def check_budget(reward: RewardNode, counts_tokens: bool) -> None:
+    """Check that a budget of money can hold; `counts_tokens` says whether the server told the tokens of an answer.
+
+    Raises:
+        UserError: it cannot.
+    """
+    if reward.budget_money is not None and not counts_tokens:
+        raise UserError(
+            f"reward.budget_money={reward.budget_money:g}: the server does not count tokens (usage), so that nobody "
+            "knows what it costs. reward.budget limits the requests."
+        )
