@@ -18,6 +18,7 @@ from embodied_rl.critic.measures import Estimate
 from embodied_rl.critic.scorer import CriticScorer
 from embodied_rl.examination.report import FORMAT, VERSION
 from embodied_rl.interfaces.errors import UserError
+from embodied_rl.interfaces.scorer import Scorer
 from embodied_rl.interfaces.sim import SimulatorSpec
 from embodied_rl.runs.untrusted_files import name_file, read_json
 from embodied_rl.scorers.choice import configure_scorer
@@ -130,7 +131,7 @@ def check_examined(
 
 
 def check_run_scorer(reward: RewardNode, spec: SimulatorSpec) -> str | None:
-    """Check the scorer of a run; see `check_examined`. Scorers for experiments, which know the truth, need nothing.
+    """Check the scorer of a run; see `check_built_scorer`.
 
     Raises:
         UserError: see `check_examined`; or the scorer does not fit the simulator.
@@ -138,7 +139,15 @@ def check_run_scorer(reward: RewardNode, spec: SimulatorSpec) -> str | None:
     if reward.name is None or reward.mode == "audit":
         return None
     kind, options = configure_scorer(reward)
-    scorer = kind(options, spec)
+    return check_built_scorer(kind(options, spec), reward)
+
+
+def check_built_scorer(scorer: Scorer, reward: RewardNode) -> str | None:
+    """Check a scorer; see `check_examined`. Scorers for experiments, which know the truth, need nothing.
+
+    Raises:
+        UserError: see `check_examined`.
+    """
     if scorer.traits.needs_progress or not scorer.traits.reads_instruction:
         return None
     learned = isinstance(scorer, CriticScorer)
