@@ -13,7 +13,12 @@ from embodied_rl.commands import collect
 from embodied_rl.config.schema import CollectConfig, FilterNode, RewardNode, SimNode
 from embodied_rl.critic.critic_file import save_critic
 from embodied_rl.datasets.record import Record
-from embodied_rl.examination.demonstration_filter import DemonstrationFilter, check_traits, choose_filter, group_episodes
+from embodied_rl.examination.demonstration_filter import (
+    DemonstrationFilter,
+    check_traits,
+    choose_filter,
+    group_episodes,
+)
 from embodied_rl.examination.filter_account import FILE
 from embodied_rl.examination.filtered_demonstrations import (
     filter_dataset,

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from embodied_rl.config.freeze import freeze_config
 from embodied_rl.config.schema import FilterNode
 from embodied_rl.examination.demonstration_filter import choose_frames
 from embodied_rl.examination.filter_rules import Curve, judge_curve, measure_curve, measure_falls
@@ -45,9 +46,9 @@ def test_each_rule_speaks_for_itself_and_an_unset_one_never() -> None:
     bad = curve([0.5, 0.9, 0.2, 0.1])
     rules = {"voc": 0.5, "losses": 0.5, "end": 0.5, "drop": 0.5}
     for name, threshold in rules.items():
-        assert judge_curve(bad, FilterNode(**{name: threshold}), 4, whole=True).faults == (name,)
-    assert judge_curve(bad, FilterNode(**rules), 4, whole=True).faults == tuple(rules)
-    assert judge_curve(bad, FilterNode(**rules), 4, whole=False).faults == ("voc", "losses", "end")
+        assert judge_curve(bad, freeze_config(FilterNode, {name: threshold}), 4, whole=True).faults == (name,)
+    assert judge_curve(bad, freeze_config(FilterNode, rules), 4, whole=True).faults == tuple(rules)
+    assert judge_curve(bad, freeze_config(FilterNode, rules), 4, whole=False).faults == ("voc", "losses", "end")
     assert judge_curve(bad, FilterNode(), 4, whole=True).faults == ()
     assert judge_curve(curve([0, 0.5, 1]), FilterNode(voc=1.0, losses=0.0, end=1.0, drop=0.0), 4, True).faults == ()
 
