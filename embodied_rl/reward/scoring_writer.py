@@ -24,6 +24,7 @@ from embodied_rl.reward.probes import MismatchProbes
 from embodied_rl.reward.request_queue import Ticket
 from embodied_rl.reward.score_table import RolloutScores, is_usable, tabulate_scores
 from embodied_rl.reward.service import ScoreService, ServiceLimits
+from embodied_rl.reward.strip_keeper import StripKeeper
 from embodied_rl.rollout.buffer import Rollout
 from embodied_rl.rollout.writer import Writer
 from embodied_rl.scorers.score_log import FOLDER, ScoreLog, describe_score
@@ -85,6 +86,7 @@ class ScoringWriter(Writer):
         self._asker = Asker(self._service, spec, (options.decisions, num_envs), reward.every, question)
         self._pairs = PairProgress(num_envs) if question.kind == "pair" else None
         self._probes = MismatchProbes(self._service, reward.probes.mismatch, traits)
+        self._strips = StripKeeper(Path(options.folder), self._number)
         self._log = ScoreLog(Path(options.folder, FOLDER, f"{self._number}.jsonl"), traits.identity)
         self._began: float | None = None
         """When the first decision of the rollout was made."""
@@ -144,6 +146,7 @@ class ScoringWriter(Writer):
         self._service.abandon([*tickets, *self._asker.lost, *probed])
         settled = self._mode.settle(rollout, self._tabulate(rollout))
         self._note(tickets, probed)
+        self._strips.keep(tickets, rollout)
         self._figures = count_tickets(tickets, answered, waited, self._service.status) | dict(settled)
         self._figures |= self._probes.count(probed)
         self._check_service()
@@ -219,6 +222,7 @@ class ScoringWriter(Writer):
         if self._service is not None:
             self._service.close()
             self._log.close()
+            self._strips.close()
 
 
 def choose_question(reward: RewardNode, traits: ScorerTraits) -> Question:
