@@ -21,6 +21,7 @@ from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.scorer import Scorer
 from embodied_rl.interfaces.sim import SimulatorSpec
 from embodied_rl.runs.untrusted_files import name_file, read_json
+from embodied_rl.scorers.calibration import CalibratedScorer
 from embodied_rl.scorers.choice import configure_scorer
 
 HELD_OUT = 4 * LEAST_COUNT
@@ -150,7 +151,8 @@ def check_built_scorer(scorer: Scorer, reward: RewardNode) -> str | None:
     """
     if scorer.traits.needs_progress or not scorer.traits.reads_instruction:
         return None
-    learned = isinstance(scorer, CriticScorer)
+    inner = scorer.inner if isinstance(scorer, CalibratedScorer) else scorer
+    learned = isinstance(inner, CriticScorer)  # what a critic's file tells is of scores without a calibration
     carried = read_carried(scorer.provenance) if isinstance(scorer, CriticScorer) else None
     examined = None if reward.examined is None else Path(reward.examined)
     return check_examined(scorer.traits.identity, learned, reward.mode, examined, carried)
