@@ -1,6 +1,6 @@
 """Demonstrations of the tabletop in which something went wrong, on purpose, and good ones of the same scenes."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
 
 import numpy as np
@@ -11,12 +11,16 @@ from embodied_rl.config.schema import SimNode
 from embodied_rl.datasets.record import Record
 from embodied_rl.evaluate.protocol import enumerate_episodes
 from embodied_rl.interfaces.policy import NoiseKeys
-from embodied_rl.interfaces.sim import Array, Observation, Operated, SimulatorSpec
+from embodied_rl.interfaces.sim import Array, Observation, Operated, SimulatorSpec, StepResult
+from embodied_rl.processes.local import wrap_simulator
+from embodied_rl.rollout.runner import EpisodeRunner, Observer, RunningEpisode, split_into_batches
 from embodied_rl.simulators.kind import SimulatorKind
 
 TABLETOP = SimNode("tabletop")
 HEIGHT, WIDTH = 2, 3
 """Entries of the state."""
+STOPS_AT = 4
+"""Control step at which a hesitant operator stops."""
 HELD, LIFTED = (0.03, 0.045), 0.05
 """Metres between the fingers that hold an object; height of the tool from which it falls."""
 
@@ -82,3 +86,37 @@ def stand_still(record: Record) -> Record:
 def make_spec() -> SimulatorSpec:
     """Of the tabletop whose episodes these are."""
     return SimulatorKind.find(TABLETOP).spec
+
+
+class Hesitant(Observer):
+    """An operator that stops for a while in the middle, watched with the true progress."""
+
+    def __init__(self, operator: OperatorPolicy, pause: int) -> None:
+        self._operator, self._pause = operator, pause
+        self.seen: dict[int, list[tuple[Array, float]]] = {}
+
+    def infer(self, observation: Observation, keys: NoiseKeys) -> Array:
+        actions = self._operator.infer(observation, keys).copy()
+        waits = (keys.decision >= STOPS_AT) & (keys.decision < STOPS_AT + self._pause)
+        actions[waits, :, :-1] = 0  # the gripper stays what it is told
+        return actions
+
+    def on_step(self, running: Sequence[RunningEpisode], before: Observation, result: StepResult) -> None:
+        assert before.progress is not None
+        for each in running:
+            row = before.state[each.row].copy(), float(before.progress[each.row])
+            self.seen.setdefault(each.episode.index, []).append(row)
+
+
+def record_with_progress(count: int, pause: int) -> list[tuple[Array, Array]]:
+    """Let so many operators stop for a while; return the states [T, S] and the true progress [T] of each."""
+    kind = SimulatorKind.find(SimNode("tabletop", options={"progress": True, "image_size": 8}))
+    simulator = kind.build(AT_ONCE)
+    assert isinstance(simulator, Operated)
+    episodes = enumerate_episodes(kind.spec, "eval", count, task=None, seed=5)
+    operator = Hesitant(OperatorPolicy(simulator.expert(), lambda index: index % AT_ONCE), pause)
+    for batch in split_into_batches(episodes, AT_ONCE):
+        EpisodeRunner(operator, kind.spec, 0).run([wrap_simulator(simulator)], AT_ONCE, batch, operator)
+    simulator.close()
+    pairs = (zip(*rows, strict=True) for rows in operator.seen.values())
+    return [(np.stack(state), np.array(progress)) for state, progress in pairs]
