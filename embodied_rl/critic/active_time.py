@@ -35,7 +35,7 @@ def find_pauses(state: Array) -> Array:
     change = np.abs(np.diff(np.asarray(state, np.float64), axis=0))
     quick = np.quantile(change, QUICK, axis=0)
     quick = np.where(quick > 0, quick, change.max(axis=0))  # an entry that seldom changes, such as a gripper's
-    still = ~(change > SLOW * quick).any(axis=1)
+    still: Array = np.all(change <= SLOW * quick, axis=1)
     edges = np.flatnonzero(np.diff(np.concatenate([[False], still, [False]]).astype(np.int8)))
     for start, stop in zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True):
         still[start:stop] = stop - start >= SHORTEST

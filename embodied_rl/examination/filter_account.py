@@ -23,9 +23,12 @@ from rich.text import Text
 
 from embodied_rl.examination.demonstration_filter import DemonstrationFilter, Sifted
 from embodied_rl.runs.atomic_write import write_text
+from embodied_rl.runs.untrusted_files import make_printable
 
 FILE = "filter.json"
 FORMAT, VERSION = "embodied-rl demonstration filter", 1
+SHOWN = 20
+"""Tasks in the table on the screen."""
 
 
 @dataclass
@@ -123,14 +126,17 @@ class FilterAccount:
         )
 
     def make_table(self) -> Table:
-        """Make the table on the screen: one line for each task."""
+        """Make the table on the screen: one line for each of the `SHOWN` tasks that lost most."""
         table = Table(box=None, pad_edge=False)
         for heading in ("task", "episodes", "left out", "rows", "left out", "because of"):
             table.add_column(heading)
-        for task, count in sorted(self._tasks.items()):
+        most = sorted(self._tasks.items(), key=lambda each: (-each[1].rows_left_out, each[0]))
+        for task, count in most[:SHOWN]:
             why = ", ".join(f"{name} {n}" for name, n in sorted(count.reasons.items()) if n)
             figures = (count.episodes, count.left_out, count.rows, count.rows_left_out)
-            table.add_row(Text(task), *map(str, figures), why)
+            table.add_row(Text(make_printable(task)), *map(str, figures), why)
+        if len(most) > SHOWN:
+            table.add_row(f"and {len(most) - SHOWN} tasks more: {FILE}")
         return table
 
     def finish(self, folder: Path, key: str) -> None:

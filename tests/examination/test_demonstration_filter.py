@@ -2,12 +2,14 @@
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from rich.console import Console
 
 from embodied_rl.commands import collect
 from embodied_rl.config.schema import CollectConfig, FilterNode, RewardNode, SimNode
@@ -15,11 +17,13 @@ from embodied_rl.critic.critic_file import save_critic
 from embodied_rl.datasets.record import Record
 from embodied_rl.examination.demonstration_filter import (
     DemonstrationFilter,
+    Sifted,
     check_traits,
     choose_filter,
     group_episodes,
 )
-from embodied_rl.examination.filter_account import FILE
+from embodied_rl.examination.filter_account import FILE, SHOWN, FilterAccount
+from embodied_rl.examination.filter_rules import Curve, Verdict
 from embodied_rl.examination.filtered_demonstrations import (
     filter_dataset,
     filter_recording,
@@ -41,6 +45,7 @@ from tests.support.planted_demonstrations import (
 
 RULES = FilterNode(voc=0.9, losses=0.3, end=0.4, drop=0.3)
 EMBEDDED = RewardNode("embedded")
+NONE = np.zeros(0)
 
 
 def make_filter(rules: FilterNode = RULES, reward: RewardNode = EMBEDDED) -> DemonstrationFilter:
@@ -95,6 +100,18 @@ def test_the_account_has_every_episode_that_was_left_out(tmp_path: Path, capsys:
         assert "voc" in each["faults"] and each["figures"]["voc"] < 0.9 and each["rows"] == each["rows_left_out"]
     assert sum(task["episodes"] for task in said["tasks"].values()) == 14
     assert "6 of 14 episodes" in printed and all(task in printed for task in said["tasks"])
+
+
+def test_the_screen_shows_few_tasks_and_no_stranger_s_control_characters(capsys: pytest.CaptureFixture[str]) -> None:
+    account, shown = FilterAccount(make_filter()), show_record(planted()["good"][0], make_spec(), 2)
+    for number in range(SHOWN + 5):
+        each = replace(shown, task=f"\x1b[31m task {number:03d} [bold]")
+        account.add(Sifted(each, Curve(shown.steps, NONE, NONE), Verdict({}, ("voc",)), 0), 10, 10 - number)
+    Console(width=200).print(account.make_table())
+    printed = capsys.readouterr().out
+    assert "\x1b" not in printed and "[bold]" in printed and "and 5 tasks more: filter.json" in printed
+    assert "task 024" in printed and "task 004" not in printed, "those that lost most"
+    assert len(account.to_dict()["tasks"]) == SHOWN + 5
 
 
 def test_audit_tells_and_leaves_out_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -56,6 +56,8 @@ def test_sft_clones_what_is_left_and_says_so(typed: Callable[..., Any], tmp_path
     (run,) = (tmp_path / "runs" / "sft").iterdir()
     said = json.loads((run / FILE).read_text(encoding="utf-8"))
     assert said["totals"]["episodes"] == 6 and "Filter by critic tabletop_critic" in out
+    told = Report.read(run / "report.json").metadata
+    assert told["filtered_by"] == "embedded" and told["filter"] == {"end": 0.5}
     code, _, err = typed(*words, "filter.end=0.5", "--dry-run")
     assert code == 2 and "filter.end needs somebody who judges" in err
 
