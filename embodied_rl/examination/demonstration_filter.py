@@ -131,10 +131,11 @@ def choose_filter(
         say: called with a line about a scorer that nobody examined.
 
     Raises:
-        UserError: a scorer without a threshold, or the other way round; a mode that means nothing here; or see
+        UserError: a scorer without a threshold, or the other way round; a key or mode that means nothing; or see
             `DemonstrationFilter`.
     """
     if reward.name is None and not rules.rules:
+        check_nothing_unread(reward, rules)
         return None
     if reward.name is None:
         key = next(iter(rules.rules))
@@ -150,6 +151,19 @@ def choose_filter(
     if chosen.notice:
         say(chosen.notice)
     return chosen
+
+
+def check_nothing_unread(reward: RewardNode, rules: FilterNode) -> None:
+    """Check that no key was given that means nothing without a filter.
+
+    Raises:
+        UserError: one was.
+    """
+    if reward.options:
+        key = next(iter(reward.options))
+        raise UserError(f"reward.{key} has no meaning without a scorer: choose one with reward=<name>.")
+    if rules != FilterNode():
+        raise UserError(f"filter.every={rules.every} has no meaning without a rule, such as filter.voc=0.9.")
 
 
 def check_traits(traits: ScorerTraits) -> None:

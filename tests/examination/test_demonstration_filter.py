@@ -183,6 +183,8 @@ def test_rows_of_a_dataset_are_left_out_where_they_lie(tmp_path: Path) -> None:
     ("reward", "rules", "message"),
     [
         (RewardNode(), FilterNode(voc=0.5), "filter.voc needs somebody who judges: reward=embedded"),
+        (RewardNode(), FilterNode(every=4), "filter.every=4 has no meaning without a rule"),
+        (RewardNode(options={"file": "x"}), FilterNode(), "reward.file has no meaning without a scorer"),
         (EMBEDDED, FilterNode(), "none is set: such as filter.voc=0.9"),
         (RewardNode("embedded", mode="terminal"), RULES, "reward.mode=terminal means nothing for demonstrations"),
         (RewardNode("scripted", options={"judge": "oracle"}), RULES, "repeats the simulator's own"),
