@@ -51,6 +51,7 @@ _TRAINING = (
     "train.decisions", "train.eval_every", "train.eval_episodes", "train.final_episodes", "checkpoint.every",
 )  # fmt: skip
 _RUN = ("seed", "run.root", "run.experiment")
+_FILTER = ("filter.voc", "filter.losses", "filter.end", "filter.drop")
 _PLACE = ("plan.allocation", "plan.ranks")
 
 _COMPARE_SWEEP = "embodied_rl.commands.compare:compare_sweep"
@@ -145,9 +146,10 @@ _ALL = (
             "policy.checkpoint",
             "policy.train",
             "policy.device",
+            *_FILTER,
             *_RUN,
         ),
-        check="embodied_rl.training.cloning_checks:check_cloning",
+        check="embodied_rl.commands.sft:check_start",
         compare=_COMPARE_SWEEP,
     ),
     Command(
@@ -193,10 +195,10 @@ _ALL = (
         "embodied_rl.commands.collect:run",
         ("expert episodes=100", "runs/demo/<time>_s0 episodes=500 out=rollouts"),
         config="collect",
-        common=("policy", "episodes", "split", "task", "seed", "out", "format"),
+        common=("policy", "episodes", "split", "task", "seed", "out", "format", *_FILTER),
         values=("policy",),
         words=Words("policy", "policy"),
-        check="embodied_rl.assembly.acting:check_acting",
+        check="embodied_rl.commands.collect:check_collection",
     ),
     Command(
         "play",

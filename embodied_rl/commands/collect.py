@@ -3,18 +3,22 @@
 <out>/episode_000000.npz    see `embodied_rl.datasets.record`
 <out>/index.jsonl           one line per episode: file, task, instruction, seed, split, success, steps
 
-With format=lerobot, the dataset that docs/datasets.md describes replaces the .npz files.
+With format=lerobot, the dataset that docs/datasets.md describes replaces the .npz files. Where a scorer leaves out bad
+episodes (filter.…), <out>/filter.json says which.
 """
 
 import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
-from embodied_rl.assembly.acting import choose_policy
+from embodied_rl.assembly.acting import check_acting, choose_policy
 from embodied_rl.config.schema import CollectConfig
 from embodied_rl.datasets.record import Record, write_npz
 from embodied_rl.evaluate.protocol import enumerate_episodes
+from embodied_rl.examination.demonstration_filter import choose_filter
+from embodied_rl.examination.filtered_demonstrations import filter_records
 from embodied_rl.interfaces.policy import DeployedPolicy
 from embodied_rl.interfaces.sim import Episode, Observation, Simulator, SimulatorSpec, StepResult
 from embodied_rl.processes.local import wrap_simulator
@@ -35,17 +39,29 @@ def run(config: CollectConfig) -> None:
     if config.split == "train":  # demonstrations may be learned from, so they must not share seeds with evaluations
         listed = [Episode(e.index, e.task, derive_episode_seed("train", "train", config.seed, e.index)) for e in listed]
     noise = derive_noise_seed("train" if config.split == "train" else "report", config.seed)
-    out, successes = make_folder(Path(config.out), "out"), 0
+    chosen = choose_filter(config.reward, config.filter, kind.spec, print)
+    out, successes, kept = make_folder(Path(config.out), "out"), 0, 0
+    keep = iter if chosen is None else partial(filter_records, chosen, spec=kind.spec, folder=out)
     with choose_writer(config, kind.spec) as write:  # report its errors before building the simulator
         simulator = kind.build(AT_ONCE)
         actor = choose_policy(config.policy, simulator, AT_ONCE)
         with explain_errors(out, "out"), (out / "index.jsonl").open("w", encoding="utf-8") as index:
-            for record in collect_episodes(actor, simulator, listed, noise):
+            for record in keep(collect_episodes(actor, simulator, listed, noise)):
                 place, task = write(record), kind.spec.tasks[record.episode.task].name
                 index.write(json.dumps(place | describe_record(record, task)) + "\n")
-                successes += any(record.success)
+                successes, kept = successes + any(record.success), kept + 1
         simulator.close()
-    print(f"{len(listed)} episodes in {out}, {successes} successful")
+    print(f"{kept} episodes in {out}, {successes} successful")
+
+
+def check_collection(config: CollectConfig) -> None:
+    """Check who acts and who filters, for a dry run.
+
+    Raises:
+        UserError: see `check_acting` and `choose_filter`.
+    """
+    check_acting(config)
+    choose_filter(config.reward, config.filter, SimulatorKind.find(config.sim).spec)
 
 
 @contextmanager

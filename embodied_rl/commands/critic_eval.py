@@ -9,6 +9,14 @@ from embodied_rl.config.freeze import to_yaml
 from embodied_rl.config.schema import CriticEvalConfig
 from embodied_rl.critic.assessment import assess_judge
 from embodied_rl.critic.evaluation import add_mismatches, build_scorer, choose_kind, judge_episodes, make_limits
+from embodied_rl.examination.calibrating import FILE as CALIBRATION
+from embodied_rl.examination.calibrating import (
+    calibrate,
+    check_calibration,
+    describe_calibration,
+    draw_calibration,
+    write_calibration,
+)
 from embodied_rl.examination.episode_source import EpisodeSource, find_source
 from embodied_rl.examination.page import write_page
 from embodied_rl.examination.report import (
@@ -41,9 +49,15 @@ def run(config: CriticEvalConfig) -> None:
     found = assess_judge(episodes, judged, config.threshold, config.seed)
     report = make_report(found, episodes, told, config.threshold)
     write_report(out / FILE, report)
-    write_page(out / PAGE, found, report, episodes, judged, to_yaml(config))
+    fitted = calibrate(told["identity"], judged, config.seed) if config.calibrate else None
+    drawn = "" if fitted is None else draw_calibration(fitted)
+    write_page(out / PAGE, found, report, episodes, judged, to_yaml(config), drawn)
     say(f"{told['identity']}: {report['rests_on']['episodes']} episodes, {report['rests_on']['successes']} successes")
     console.print(make_table(found))
+    if fitted is not None:
+        write_calibration(out / CALIBRATION, fitted)
+        for line in (*describe_calibration(fitted), f"Written: {out / CALIBRATION}"):
+            say(line)
     for line in (*describe_verdicts(judge_uses(found)), f"Written: {out / FILE}", f"Written: {out / PAGE}"):
         say(line)
 
@@ -55,6 +69,7 @@ def find_examined(config: CriticEvalConfig) -> tuple[EpisodeSource, Scorer]:
         UserError: there are none, they do not fit each other, or the scorer does not answer.
     """
     source = find_source(config)
+    check_calibration(config)
     scorer = build_scorer(config.reward, source.spec)
     choose_kind(scorer.traits)
     asyncio.run(check_scorer(scorer, config.reward.timeout))

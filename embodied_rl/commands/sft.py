@@ -20,6 +20,8 @@ from embodied_rl.config import freeze as configuration
 from embodied_rl.config import plugins
 from embodied_rl.config.schema import SftConfig
 from embodied_rl.evaluate.protocol import choose_tasks
+from embodied_rl.examination.demonstration_filter import DemonstrationFilter, choose_filter
+from embodied_rl.examination.filtered_demonstrations import filter_dataset, filter_recording
 from embodied_rl.imitation import dataset as lessons
 from embodied_rl.imitation.cloning import SFT, SFTConfig
 from embodied_rl.imitation.cloning import Report as Say
@@ -34,9 +36,11 @@ from embodied_rl.runs import provenance
 from embodied_rl.runs.folder import RunFolder
 from embodied_rl.runs.metrics_file import MetricsWriter
 from embodied_rl.simulators.kind import SimulatorKind
-from embodied_rl.training.cloning_checks import check_cloning
+from embodied_rl.training.cloning_checks import Row, check_cloning
 from embodied_rl.training.cloning_report import CloningLog, evaluate_clone, finish_cloning
 
+Filtered = tuple[DemonstrationFilter, Path] | None
+"""Who filters demonstrations, and the folder of the account; None keeps all."""
 WANDERING = Disturbance(noise=0.4, drift=0.7, slip=0.03)
 """How frames for perception are disturbed, so that they show more than an operator's path."""
 
@@ -48,6 +52,7 @@ def run(config: SftConfig) -> None:
         UserError: see `check_cloning`; or the simulator has no scripted operator for this task.
     """
     check_cloning(config)
+    chosen = choose_filter(config.reward, config.filter, SimulatorKind.find(config.sim).spec, print)
     keep_freed_memory()
     torch.set_num_threads(1)
     torch.manual_seed(config.seed)
@@ -58,7 +63,8 @@ def run(config: SftConfig) -> None:
     with folder.removed_if_bare(), MetricsWriter(folder.metrics) as metrics:
         kind = SimulatorKind.find(config.sim)
         make = follow_dataset if config.dataset is not None else follow_operator
-        backbone, embodiment = make(config, kind, CloningLog(metrics).report)
+        kept = None if chosen is None else (chosen, folder.path)
+        backbone, embodiment = make(config, kind, CloningLog(metrics).report, kept)
     actor, results, found = evaluate_clone(config, kind, backbone, embodiment, folder)
     _save(folder.path / build.POLICY, backbone, embodiment, config, found, torch.float32)
     if config.export is not None:
@@ -66,14 +72,28 @@ def run(config: SftConfig) -> None:
     print("\n".join(finish_cloning(config, kind, actor, results, found, folder)))
 
 
-def follow_operator(config: SftConfig, kind: SimulatorKind, say: Say) -> tuple[FlowBackbone, Embodiment]:
+def check_start(config: SftConfig) -> list[Row]:
+    """Check all that `run` does before it records, for a dry run; return what cloning takes, as rows of text.
+
+    Raises:
+        UserError: see `check_cloning` and `choose_filter`.
+    """
+    choose_filter(config.reward, config.filter, SimulatorKind.find(config.sim).spec)
+    return check_cloning(config)
+
+
+def follow_operator(
+    config: SftConfig, kind: SimulatorKind, say: Say, kept: Filtered = None
+) -> tuple[FlowBackbone, Embodiment]:
     """Record and clone the simulator's operator; return the network and its embodiment."""
     with closing(kind.build(config.sim.num_envs)) as simulator:
         assert isinstance(simulator, Operated), "checked before"
-        return fit_network(config, simulator, say)
+        return fit_network(config, simulator, say, kept)
 
 
-def fit_network(config: SftConfig, simulator: Operated, say: Say) -> tuple[FlowBackbone, Embodiment]:
+def fit_network(
+    config: SftConfig, simulator: Operated, say: Say, kept: Filtered = None
+) -> tuple[FlowBackbone, Embodiment]:
     """Train perception, then clone the operator; return the network and its embodiment."""
     _, options = plugins.configure_plugin("algorithms", config.algo, "algo")
     episodes = draw_episodes(simulator.spec, config.seed, config.task, max(options.frames + options.demonstrations, 1))
@@ -84,6 +104,8 @@ def fit_network(config: SftConfig, simulator: Operated, say: Say) -> tuple[FlowB
     frames = demonstrate(seen, disturbance=WANDERING)
     upset = Disturbance(options.noise, options.drift, options.drift_share, options.slip, keep=False)
     demonstrations = demonstrate(shown, disturbance=upset, faulty=options.operator == "faulty")
+    if kept is not None:
+        demonstrations = filter_recording(kept[0], demonstrations, shown, simulator.spec, kept[1])
     share = demonstrations.success.mean()
     print(f"{len(frames)} frames, {len(demonstrations)} demonstrated steps ({share:.1%} in successful episodes)")
     backbone, embodiment = make_network(
@@ -106,13 +128,17 @@ def draw_episodes(spec: SimulatorSpec, seed: int, task: str | None, number: int)
     return list(islice((e for e in map(sampler.episode, count()) if e.task in wanted), number))
 
 
-def follow_dataset(config: SftConfig, kind: SimulatorKind, say: Say) -> tuple[FlowBackbone, Embodiment]:
+def follow_dataset(
+    config: SftConfig, kind: SimulatorKind, say: Say, kept: Filtered = None
+) -> tuple[FlowBackbone, Embodiment]:
     """Clone a dataset, streamed from disk; return the network and its embodiment."""
     _, options = plugins.configure_plugin("algorithms", config.algo, "algo")
     with lessons.open_dataset(str(config.dataset)) as dataset:
         backbone, embodiment = make_network(config, kind.spec, lessons.read_states(dataset), ())
-        told = lessons.stream_batches(dataset, embodiment, backbone, options.batch, config.seed)
         print(f"{len(dataset)} demonstrated steps in {len(dataset.episodes)} episodes of {config.dataset}")
+        names, chunk = lessons.match_dataset(dataset, embodiment), backbone.spec.horizon
+        rows = None if kept is None else filter_dataset(kept[0], dataset, names, chunk, kept[1])
+        told = lessons.stream_batches(dataset, embodiment, backbone, options.batch, config.seed, rows)
         SFT(options, backbone, config.seed, say, autocast=config.policy.autocast).follow(told)
     return backbone, embodiment
 

@@ -1,4 +1,5 @@
-"""Judged episodes of a recorded dataset. Nobody knows how far their goals had come: the truth is guessed from time.
+"""Judged episodes of a recorded dataset. Nobody knows how far their goals had come: the truth is guessed from time,
+which stands still while the robot does.
 
 A dataset of demonstrations shows successes; where frames say `next.success`, that decides.
 """
@@ -8,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from embodied_rl.critic.active_time import measure_active_time
 from embodied_rl.critic.judged_episode import JudgedEpisode, JudgedGoal
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.sim import Array, Camera, SimulatorSpec, Task
@@ -77,16 +79,17 @@ def _read_episode(dataset: "LeRobotDataset", number: int) -> JudgedEpisode:
     features = dataset.info.features
     everything = np.arange(start, stop)
     success = not features.get(_SUCCESS) or bool(dataset.column(_SUCCESS, everything).any())
-    state = dataset.column(_STATE, rows).reshape(len(rows), -1) if _STATE in features else np.zeros((len(rows), 0))
+    known = dataset.column(_STATE, everything) if _STATE in features else np.zeros((len(everything), 0))
+    whole = known.reshape(len(everything), -1).astype(np.float32)
     task = dataset.tasks[int(dataset.column("task_index", rows[:1]).ravel()[0])]
-    progress = ((rows - start) / max(1, stop - 1 - start)).astype(np.float32)
-    goal = JudgedGoal(task, "own", progress, _guess_done(len(rows), success), true=False)
+    progress = measure_active_time(whole)[rows - start].astype(np.float32)
+    goal = JudgedGoal(task, "own", progress, _guess_done(progress, success), true=False)
     frames = {camera: dataset.images(camera, rows) for camera in dataset.cameras}
-    return JudgedEpisode(frames, state.astype(np.float32), (goal,), success, f"dataset {dataset.folder.name}", task)
+    return JudgedEpisode(frames, whole[rows - start], (goal,), success, f"dataset {dataset.folder.name}", task)
 
 
-def _guess_done(frames: int, success: bool) -> Array:
-    """Return that a success holds in its last frame."""
-    done = np.zeros(frames, bool)
-    done[-1] = success
+def _guess_done(progress: Array, success: bool) -> Array:
+    """Return that a success holds in its last frame, and in those before it since which the robot has not moved."""
+    done = progress >= progress[-1] if success else np.zeros(len(progress), bool)
+    done[:-1] &= progress[:-1] > 0
     return done

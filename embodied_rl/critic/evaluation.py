@@ -257,7 +257,8 @@ def _make_request(
     frames = {camera: pictures[shown] for camera, pictures in episode.frames.items()}
     first = {camera: pictures[0] for camera, pictures in episode.frames.items()}
     truth = float(goal.progress[frame]) if goal.true else None
-    return ScoreRequest(number, frame, kind, goal.instruction, frames, first, episode.state[frame], truth)
+    before = episode.state[shown[-2]] if kind == "pair" else None
+    return ScoreRequest(number, frame, kind, goal.instruction, frames, first, episode.state[shown[-1]], truth, before)
 
 
 def _read(ticket: Ticket) -> Score:

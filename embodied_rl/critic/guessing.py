@@ -1,9 +1,11 @@
 """Examples from recorded episodes whose truth nobody knows: progress is guessed from time.
 
-A success advances with time to 1, as in time-contrastive and ReWiND rewards (arXiv:2505.10911). How far a failure came
-nobody can say: it teaches that it is not done, and its progress is left out (NaN). The critic judges frames and not
-sequences, so an episode that is played backwards, or that pauses, shows it nothing new; what does are later beginnings
-(progress counts from the first frame, whatever that shows), clipped endings (which are not done), and other words.
+A success advances with time to 1, as in time-contrastive and ReWiND rewards (arXiv:2505.10911); pauses of the
+demonstrator are left out of that time (`active_time`). How far a failure came nobody can say: it teaches that it is
+not done, and its progress is left out (NaN). The critic judges a frame beside the episode's first one, and not
+sequences. So of an episode that goes back, what is new to it are frames that lie before its beginning, which are no
+progress (`rewind`); others are later beginnings (progress counts from the first frame, whatever that shows), clipped
+endings, which are not done (`clip`), and other words (`add_words`), as ReWiND and SARM (arXiv:2509.25358) show them.
 """
 
 from collections.abc import Sequence
@@ -13,6 +15,7 @@ import numpy as np
 
 from embodied_rl.critic.judged_episode import JudgedEpisode, JudgedGoal
 from embodied_rl.interfaces.errors import UserError
+from embodied_rl.interfaces.sim import Array
 
 MISMATCHES = 2
 """Other instructions that each episode is shown with."""
@@ -21,7 +24,8 @@ LATEST = 0.6
 
 
 def make_examples(episodes: Sequence[JudgedEpisode], seed: int) -> list[JudgedEpisode]:
-    """Return episodes to train on: each as it is, and once more with a later beginning and a clipped ending.
+    """Return episodes to train on: each as it is; successes also with a later beginning and a clipped ending, and going
+    back behind a later beginning.
 
     Args:
         episodes: with the own goal alone, guessed from time.
@@ -41,24 +45,47 @@ def make_examples(episodes: Sequence[JudgedEpisode], seed: int) -> list[JudgedEp
     found: list[JudgedEpisode] = []
     for episode in episodes:
         found.append(add_words(_forget_failure(episode), words, random))
-        if episode.success and (part := clip(episode, random)) is not None:
-            found.append(add_words(part, words, random))
+        parts = (clip(episode, random), rewind(episode, random)) if episode.success else ()
+        found += [add_words(part, words, random) for part in parts if part is not None]
     return found
 
 
 def clip(episode: JudgedEpisode, random: np.random.Generator) -> JudgedEpisode | None:
     """Return a part of a success that begins later and ends before it is done; None if it is too short."""
-    frames = len(episode.state)
+    frames = _count_until_done(episode)
     if frames < 4:
         return None
     begin = int(random.integers(1, max(2, int(LATEST * frames))))
     end = int(random.integers(begin + 2, frames)) if begin + 2 < frames else frames - 1
+    return _rearrange(episode, np.arange(begin, end))
+
+
+def rewind(episode: JudgedEpisode, random: np.random.Generator) -> JudgedEpisode | None:
+    """Return a success that begins later and then goes back behind its beginning; None if it is too short.
+
+    Its first frame is the later beginning; the others run backwards from there. None is progress, and none is done.
+    """
+    frames = _count_until_done(episode)
+    if frames < 4:
+        return None
+    begin = int(random.integers(2, frames - 1))
+    return _rearrange(episode, np.arange(begin, -1, -1))
+
+
+def _count_until_done(episode: JudgedEpisode) -> int:
+    """Return the number of frames up to the first one that is done, with it."""
+    done = episode.goals[0].done
+    return int(np.argmax(done)) + 1 if done.any() else len(done)
+
+
+def _rearrange(episode: JudgedEpisode, places: Array) -> JudgedEpisode:
+    """Return some frames of an episode, int64 [t]; progress counts from the first of them on."""
     own = episode.goals[0]
-    left = 1 - own.progress[begin]
-    progress = (own.progress[begin:end] - own.progress[begin]) / max(float(left), 1e-6)
-    goal = replace(own, progress=progress.astype(np.float32), done=own.done[begin:end])
-    images = {name: frames[begin:end] for name, frames in episode.frames.items()}
-    return replace(episode, frames=images, state=episode.state[begin:end], goals=(goal,))
+    begun = own.progress[places[0]]
+    progress = np.clip((own.progress[places] - begun) / max(float(1 - begun), 1e-6), 0, 1).astype(np.float32)
+    goal = replace(own, progress=progress, done=own.done[places])
+    images = {name: pictures[places] for name, pictures in episode.frames.items()}
+    return replace(episode, frames=images, state=episode.state[places], goals=(goal,))
 
 
 def add_words(episode: JudgedEpisode, words: Sequence[str], random: np.random.Generator) -> JudgedEpisode:

@@ -18,8 +18,10 @@ from embodied_rl.critic.measures import Estimate
 from embodied_rl.critic.scorer import CriticScorer
 from embodied_rl.examination.report import FORMAT, VERSION
 from embodied_rl.interfaces.errors import UserError
+from embodied_rl.interfaces.scorer import Scorer
 from embodied_rl.interfaces.sim import SimulatorSpec
 from embodied_rl.runs.untrusted_files import name_file, read_json
+from embodied_rl.scorers.calibration import CalibratedScorer
 from embodied_rl.scorers.choice import configure_scorer
 
 HELD_OUT = 4 * LEAST_COUNT
@@ -130,7 +132,7 @@ def check_examined(
 
 
 def check_run_scorer(reward: RewardNode, spec: SimulatorSpec) -> str | None:
-    """Check the scorer of a run; see `check_examined`. Scorers for experiments, which know the truth, need nothing.
+    """Check the scorer of a run; see `check_built_scorer`.
 
     Raises:
         UserError: see `check_examined`; or the scorer does not fit the simulator.
@@ -138,10 +140,19 @@ def check_run_scorer(reward: RewardNode, spec: SimulatorSpec) -> str | None:
     if reward.name is None or reward.mode == "audit":
         return None
     kind, options = configure_scorer(reward)
-    scorer = kind(options, spec)
+    return check_built_scorer(kind(options, spec), reward)
+
+
+def check_built_scorer(scorer: Scorer, reward: RewardNode) -> str | None:
+    """Check a scorer; see `check_examined`. Scorers for experiments, which know the truth, need nothing.
+
+    Raises:
+        UserError: see `check_examined`.
+    """
     if scorer.traits.needs_progress or not scorer.traits.reads_instruction:
         return None
-    learned = isinstance(scorer, CriticScorer)
+    inner = scorer.inner if isinstance(scorer, CalibratedScorer) else scorer
+    learned = isinstance(inner, CriticScorer)  # what a critic's file tells is of scores without a calibration
     carried = read_carried(scorer.provenance) if isinstance(scorer, CriticScorer) else None
     examined = None if reward.examined is None else Path(reward.examined)
     return check_examined(scorer.traits.identity, learned, reward.mode, examined, carried)

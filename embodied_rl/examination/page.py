@@ -34,6 +34,7 @@ def write_page(
     episodes: Sequence[JudgedEpisode],
     judged: Sequence[JudgedSequence],
     configuration: str,
+    calibration: str = "",
 ) -> None:
     """Write `critic.html`.
 
@@ -43,6 +44,7 @@ def write_page(
         report: the content of `critic.json`.
         episodes, judged: what was judged, and the answers.
         configuration: the whole configuration as YAML.
+        calibration: reliability diagrams before and after, if one was fitted.
     """
     rests = report["rests_on"]
     lead = f"{rests['episodes']} episodes, {rests['successes']} successes · {rests['frames']} frames · {report['kind']}"
@@ -53,6 +55,7 @@ def write_page(
         make_section("Measures", _measures(found)),
         make_section("By family", _families(found)),
         make_section("Curves", draw_charts(episodes, judged, found)),
+        make_section("Calibration on outcomes", calibration),
         *(make_section(title, strips) for title, strips in make_strips(episodes, judged)),
         make_section("What this rests on", _describe_origin(report, configuration)),
     ]

@@ -72,9 +72,14 @@ def read_states(dataset: "LeRobotDataset") -> NDArray[np.float32]:
 
 
 def stream_batches(
-    dataset: "LeRobotDataset", embodiment: Embodiment, network: FlowBackbone, batch: int, seed: int
+    dataset: "LeRobotDataset",
+    embodiment: Embodiment,
+    network: FlowBackbone,
+    batch: int,
+    seed: int,
+    kept: NDArray[np.bool_] | None = None,
 ) -> Iterator[CloningBatch]:
-    """Yield batches without end, in an order drawn from the seed.
+    """Yield batches without end, in an order drawn from the seed, of the frames that are kept, bool [frames].
 
     Raises:
         UserError: a camera, a state or an action of the dataset does not fit the embodiment.
@@ -82,7 +87,7 @@ def stream_batches(
     from embodied_rl.datasets.lerobot.stream import SampleStream, Shuffle
 
     names = match_dataset(dataset, embodiment)
-    for samples in SampleStream(dataset, batch, network.spec.horizon, Shuffle(seed=seed)):
+    for samples in SampleStream(dataset, batch, network.spec.horizon, Shuffle(seed=seed), kept=kept):
         seen = _renamed(samples.observation, names)
         actions = embodiment.model_actions(samples.actions, seen.state, network.spec.action_dim)
         yield CloningBatch(embodiment.inputs(seen, network), actions, torch.from_numpy(samples.padding))

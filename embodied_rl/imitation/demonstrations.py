@@ -40,16 +40,23 @@ class Demonstrations:
     Attributes:
         observation: M rows.
         actions: float32 [M, H, A], the operator's chunk from each row on; the last action is repeated past the end.
-        episode: int64 [M], `Episode.index`. success: bool [M], whether that episode ended in success.
+        episode: int64 [M], `Episode.index`. step: int64 [M], control steps of the episode before this one.
+        success: bool [M], whether that episode ended in success.
     """
 
     observation: Observation
     actions: Array
     episode: Array
+    step: Array
     success: Array
 
     def __len__(self) -> int:
         return len(self.actions)
+
+    def select(self, rows: Array) -> "Demonstrations":
+        """Return the given rows, int64 [m]."""
+        taken = (each[rows] for each in (self.actions, self.episode, self.step, self.success))
+        return Demonstrations(self.observation.select(rows), *taken)
 
 
 def record_demonstrations(
@@ -92,6 +99,7 @@ def record_demonstrations(
         observation=Observation.concatenate([part.observation for part in parts]),
         actions=np.concatenate([part.actions for part in parts]),
         episode=np.concatenate([part.episode for part in parts]),
+        step=np.concatenate([part.step for part in parts]),
         success=np.concatenate([part.success for part in parts]),
     )
 
@@ -139,6 +147,7 @@ class _DemonstrationRecorder(Observer):
             observation=Observation.concatenate([seen.select(np.flatnonzero(k[r])) for seen, k, r in shown]),
             actions=chosen[follow[rows, steps], rows[:, None]].astype(np.float32),
             episode=np.array([episodes[int(row)].index for row in rows], np.int64),
+            step=steps.astype(np.int64),
             success=np.isin(rows, list(self._success)),
         )
 

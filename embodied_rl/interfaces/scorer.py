@@ -47,6 +47,7 @@ class ScoreRequest:
         first: camera → uint8 [h, w, 3], the episode's first frame.
         state: float32 [S], proprioception.
         progress: the simulator's own judgement in 0…1, for scorers of experiments; None where it gives none.
+        state_before: float32 [S], of "pair": proprioception with the frame before; None where nobody knows it.
     """
 
     episode: int
@@ -57,6 +58,7 @@ class ScoreRequest:
     first: Mapping[str, Array]
     state: Array
     progress: float | None = None
+    state_before: Array | None = None
 
 
 @dataclass(frozen=True)

@@ -49,6 +49,7 @@ def write_page(
     metrics: Path | None = None,
     videos: Sequence[Path] = (),
     configuration: str = "",
+    strips: str = "",
 ) -> None:
     """Write `report.html`.
 
@@ -59,6 +60,7 @@ def write_page(
         metrics: the run's metrics.jsonl, for the learning curves.
         videos: MP4 files to embed; `pair_<index>.mp4` shows an episode before and after training.
         configuration: the whole configuration as YAML.
+        strips: frames with what a scorer said under each, see `kept_strips`.
     """
     earlier, old = (None, None) if before is None else (before.overall, before.episodes)
     at_end, rows = shows_at_end(report), read_metrics(metrics) if metrics else []
@@ -72,6 +74,7 @@ def write_page(
         make_section("Why episodes failed", make_failure_table(report.episodes, old)),
         make_section("Learning curves", draw_learning_curves(rows)),
         make_section("Reward", make_reward_section(rows, report.metadata.get("reward") == "terminal")),
+        make_section("What the scorer said", strips),
         make_section("Videos" if earlier is None else "Videos, after training", _videos(others)),
         make_section("Where these numbers come from", make_origin(report.metadata, configuration)),
     ]

@@ -66,6 +66,8 @@ class Asker:
         self._cameras = list_scored_cameras(spec)
         self._history = FrameHistory(spec, self._cameras, sizes[1], question.frames, question.span)
         self._first: list[dict[str, Array]] = [{} for _ in range(sizes[1])]
+        self._states = np.full((sizes[1], len(spec.state_names)), np.nan, np.float32)
+        """Of the observation that was, or could have been, asked about last; NaN where nobody knows."""
         self._progress = np.zeros((sizes[1], 2), np.int64)
         """Index and next decision of each running episode."""
         self._asked = np.zeros(sizes[1], bool)
@@ -114,6 +116,7 @@ class Asker:
         return self._kind != "pair" or self._history.has_earlier(column)
 
     def _remember(self, observation: Observation, places: Sequence[int], columns: Sequence[int]) -> None:
+        self._states[list(columns)] = observation.state[list(places)]
         for place, column in zip(places, columns, strict=True):
             self._history.add(column, {name: observation.images[name][place] for name in self._cameras})
 
@@ -173,11 +176,16 @@ class Asker:
                 first=self._first[column],
                 state=states[i],
                 progress=told[i],
+                state_before=self._find_state_before(column),
             )
             for i, (place, column) in enumerate(zip(chosen, columns, strict=True))
         ]
         self._turns += 1
         return self._service.submit(requests, [-self._turns] * len(chosen) if self._newest_first else priorities)
+
+    def _find_state_before(self, column: int) -> Array | None:
+        known = self._kind == "pair" and np.isfinite(self._states[column]).all()
+        return self._states[column].copy() if known else None
 
     def state(self) -> dict[str, Array]:
         """Return the first frames of running episodes, and what was asked at the boundary."""
@@ -185,11 +193,13 @@ class Asker:
             f"first/{name}": np.stack([_frame(kept, name, self._spec) for kept in self._first])
             for name in self._cameras
         }
-        return first | {"asked": self._asked.copy()} | self._history.state()
+        pairs = {"states": self._states.copy()} if self._kind == "pair" else {}
+        return first | {"asked": self._asked.copy()} | pairs | self._history.state()
 
     def load(self, state: Mapping[str, Array]) -> None:
         """Restore a `state`."""
         self._asked[:] = state["asked"]
+        self._states[:] = state.get("states", np.nan)
         self._history.load(state)
         for column in range(len(self._first)):
             self._first[column] = {name: state[f"first/{name}"][column].copy() for name in self._cameras}

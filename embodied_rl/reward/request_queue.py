@@ -110,4 +110,6 @@ def hash_request(request: ScoreRequest, identity: str) -> bytes:
             digest.update(repr((name, pictures[name].shape)).encode())
             digest.update(pictures[name].tobytes())
     digest.update(request.state.tobytes())
+    if request.state_before is not None:
+        digest.update(request.state_before.tobytes())
     return digest.digest()

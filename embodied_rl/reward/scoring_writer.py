@@ -24,6 +24,7 @@ from embodied_rl.reward.probes import MismatchProbes
 from embodied_rl.reward.request_queue import Ticket
 from embodied_rl.reward.score_table import RolloutScores, is_usable, tabulate_scores
 from embodied_rl.reward.service import ScoreService, ServiceLimits
+from embodied_rl.reward.strip_keeper import StripKeeper
 from embodied_rl.rollout.buffer import Rollout
 from embodied_rl.rollout.writer import Writer
 from embodied_rl.scorers.cost import CostMeter, find_prices
@@ -88,6 +89,7 @@ class ScoringWriter(Writer):
         self._asker = Asker(self._service, spec, sizes, reward.every, question, newest_first)
         self._pairs = PairProgress(num_envs) if question.kind == "pair" else None
         self._probes = MismatchProbes(self._service, reward.probes.mismatch, traits)
+        self._strips = StripKeeper(Path(options.folder), self._number)
         self._log = ScoreLog(Path(options.folder, FOLDER, f"{self._number}.jsonl"), traits.identity)
         self._began: float | None = None
         """When the first decision of the rollout was made."""
@@ -150,6 +152,7 @@ class ScoringWriter(Writer):
         ended = self._end_tickets(tickets)
         settled = self._settle(rollout)
         self._note(ended, probed)
+        self._strips.keep(ended, rollout)
         self._figures = count_tickets(ended, answered, waited, self._service.status) | dict(settled)
         self._figures |= dict(self._probes.count(probed)) | self._count_tokens()
         self._check_service()
@@ -249,6 +252,7 @@ class ScoringWriter(Writer):
         if self._service is not None:
             self._service.close()
             self._log.close()
+            self._strips.close()
 
 
 def choose_question(reward: RewardNode, traits: ScorerTraits) -> Question:

@@ -4,6 +4,7 @@ SCORERS = {
     "vlm": "embodied_rl.scorers.vlm:VlmScorer",
     "embedded": "embodied_rl.critic.scorer:EmbeddedScorer",
     "clip": "embodied_rl.scorers.clip:ClipScorer",
+    "clip_action": "embodied_rl.scorers.clip_action:ClipActionScorer",
     "robometer": "embodied_rl.scorers.robometer:RobometerScorer",
     "scripted": "embodied_rl.scorers.scripted:ScriptedScorer",
     "replay": "embodied_rl.scorers.replay:ReplayScorer",

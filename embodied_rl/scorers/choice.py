@@ -6,6 +6,7 @@ from typing import Any
 from embodied_rl.config import plugins
 from embodied_rl.config.schema import RewardNode
 from embodied_rl.interfaces.errors import UserError
+from embodied_rl.scorers.calibration import CalibratedConfig, CalibratedScorer
 
 WITHOUT_SERVER = {"vlm": ("url", "embedded")}
 """A scorer behind a server → the key that names the server, and who judges in its place where there is none."""
@@ -34,4 +35,7 @@ def configure_scorer(node: RewardNode) -> tuple[type[Any], Any]:
     Raises:
         UserError: there is no such scorer, or it does not take these settings.
     """
-    return plugins.configure_plugin("scorers", choose_scorer(node), "reward")
+    chosen = plugins.configure_plugin("scorers", choose_scorer(node), "reward")
+    if node.calibration is None:
+        return chosen
+    return CalibratedScorer, CalibratedConfig(chosen, node.calibration)

@@ -75,6 +75,7 @@ def describe_cloning(config: SftConfig, folder: RunFolder) -> dict[str, Any]:
         "split": "eval",
         "episodes_for": "report",
         "task": config.task,
+        **({} if config.reward.name is None else {"filtered_by": config.reward.name, "filter": config.filter.rules}),
         "seed": config.seed,
         **provenance.select_for_report(provenance.read_provenance(folder.path)),
         "finished": provenance.tell_time(),

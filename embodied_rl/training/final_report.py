@@ -11,6 +11,7 @@ from embodied_rl.evaluate.kept_films import KEPT, keep_film, read_films
 from embodied_rl.evaluate.video import film_episodes, record_results
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.reports.judge_notes import describe_cost, describe_head
+from embodied_rl.reports.kept_strips import make_strip_section
 from embodied_rl.reports.page import format_percent
 from embodied_rl.reports.report import Report
 from embodied_rl.reports.report_page import write_page
@@ -91,8 +92,9 @@ def finish_run(trainer: Trainer, log: RunLog) -> list[str]:
     videos = film_episodes(trainer.actor, trainer.kind.build, trainer.spec, results, place, before=kept)
     settings = trainer.folder.config.read_text(encoding="utf-8")
     write_page(
-        folder / PAGE, after, before=before, metrics=trainer.folder.metrics, videos=videos, configuration=settings
-    )
+        folder / PAGE, after, before=before, metrics=trainer.folder.metrics, videos=videos, configuration=settings,
+        strips=make_strip_section(folder),
+    )  # fmt: skip
     return summarise_run(before, after, folder, videos, read_metrics(trainer.folder.metrics))
 
 

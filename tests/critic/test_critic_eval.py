@@ -17,8 +17,9 @@ from embodied_rl.critic.evaluation import judge_episodes
 from embodied_rl.datasets.lerobot.info import Feature
 from embodied_rl.examination import episode_source
 from embodied_rl.examination.examined import read_examination
-from embodied_rl.examination.strips import choose_frames, choose_strips, encode_picture, measure_mistake
+from embodied_rl.examination.strips import choose_frames, choose_strips, measure_mistake
 from embodied_rl.interfaces.errors import UserError
+from embodied_rl.reports.strips import encode_picture
 from tests.support import making_datasets
 from tests.support.judging import LIMITS, Judge, episodes, tell_time
 

@@ -141,6 +141,18 @@ def test_pairs() -> None:
     assert found["voc_reversed"].value == 0 and found["voc_reversed"].constant == 4  # nothing is lost where nothing is
 
 
+def test_a_pair_has_the_states_of_its_own_pictures() -> None:
+    judge = Judge(lambda asked: Score(0.0), ("pair",))
+    shown = episode(0, success=True)
+    shown.state[:, 0] = np.arange(len(shown.state))
+    judge_episodes(judge, [shown], LIMITS, 0)
+    for asked in judge.asked:
+        assert asked.state_before is not None
+        numbers = [int(frame.max()) // 20 for frame in asked.frames["top"]]
+        assert [int(asked.state_before[0]), int(asked.state[0])] == numbers
+    assert len(judge.asked) == 2 * (len(shown.state) - 1)
+
+
 def test_pairs_of_who_always_says_better() -> None:
     found = assess(lambda asked: Score(0.3), kinds=("pair",)).measures
     assert found["swap_error"].value == pytest.approx(0.6) and found["voc_reversed"].value == 1

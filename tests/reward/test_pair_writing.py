@@ -123,6 +123,26 @@ def test_the_frame_before_is_the_one_that_was_asked_about_before(writing: Writin
     assert all(int(a.frames["top"][1].max()) == int(b.frames["top"][0].max()) for a, b in chained)
 
 
+@pytest.mark.parametrize("every", [1, 2])
+def test_the_state_before_belongs_to_the_picture_before(writing: Writing, every: int) -> None:
+    """Also of the first pair after a resume; the state's last entry tells the picture's code."""
+    scorer, later = make_scorer(), make_scorer()
+    node = replace(NODE, every=every)
+    first, actor = make(inline(2, kind=Coded), actor=half_skilled(), writers=[writing(scorer, node=node)])
+    collect(first, actor, 2)
+    resumed, actor = make(inline(2, kind=Coded), actor=half_skilled(), writers=[writing(later, node=node, number=1)])
+    resumed.load(first.state())
+    collect(resumed, actor, 1)
+    for asked in [*list_asked(scorer).values(), *list_asked(later).values()]:
+        assert asked.state_before is not None
+        codes = [int(frame.max()) for frame in asked.frames["top"]]
+        assert [round(255 * float(state[2])) for state in (asked.state_before, asked.state)] == codes
+    absolute = make_scorer(lambda asked: Score(0.5), kind="absolute", frames=1)
+    collector, actor = make(inline(2, kind=Coded), actor=half_skilled(), writers=[writing(absolute, number=2)])
+    collect(collector, actor, 1)
+    assert all(asked.state_before is None for asked in list_asked(absolute).values())
+
+
 def test_a_resumed_run_compares_with_what_was_seen_before(writing: Writing) -> None:
     straight, actor = make(inline(2, kind=Coded), actor=half_skilled(), writers=[writing(make_scorer())])
     collect(straight, actor, 1)

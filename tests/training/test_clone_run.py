@@ -1,5 +1,6 @@
 """`sft` ends as `train` does, and what fails before anything was made leaves no folder."""
 
+import json
 import shlex
 from collections.abc import Callable
 from pathlib import Path
@@ -12,6 +13,7 @@ from embodied_rl.config import next_command
 from embodied_rl.config.compose import compose_config
 from embodied_rl.config.freeze import freeze_config
 from embodied_rl.config.schema import PolicyNode, SimNode
+from embodied_rl.examination.filter_account import FILE
 from embodied_rl.imitation.demonstrations import record_demonstrations
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.reports.report import Report
@@ -42,6 +44,22 @@ def test_a_clone_is_reported_filmed_and_continued(typed: Callable[..., Any], tmp
     assert words[:2] == ["embodied-rl", "train"] and f"policy.checkpoint={name}" in words
     code, out, err = typed(*words[1:], "--dry-run")
     assert code == 0, err
+
+
+def test_sft_clones_what_is_left_and_says_so(typed: Callable[..., Any], tmp_path: Path) -> None:
+    words = (
+        "sft", "sim=tabletop", "policy=pocket", "sim.num_envs=4", "algo.frames=2", "algo.localise_steps=1",
+        "algo.demonstrations=6", "algo.operator=faulty", "algo.steps=1", "eval_episodes=4", "run.root=runs",
+    )  # fmt: skip
+    code, out, err = typed(*words, "reward=embedded", "filter.end=0.5")
+    assert code == 0, err
+    (run,) = (tmp_path / "runs" / "sft").iterdir()
+    said = json.loads((run / FILE).read_text(encoding="utf-8"))
+    assert said["totals"]["episodes"] == 6 and "Filter by critic tabletop_critic" in out
+    told = Report.read(run / "report.json").metadata
+    assert told["filtered_by"] == "embedded" and told["filter"] == {"end": 0.5}
+    code, _, err = typed(*words, "filter.end=0.5", "--dry-run")
+    assert code == 2 and "filter.end needs somebody who judges" in err
 
 
 def test_what_an_operator_refuses_leaves_no_folder(

@@ -193,6 +193,7 @@ def test_who_judges_alone_says_so_at_the_start_and_its_run_is_marked(typed: Call
     rows = read_metrics(run / "metrics.jsonl")
     assert [row["reward/down"] for row in rows] == [0.0, 1.0, 1.0]
     assert "reward/trouble" not in rows[0] and "reward.budget" in str(rows[1]["reward/trouble"])
+    assert 'class="strip"' in (run / "report.html").read_text(), "frames with what it said"
     for text in (out, (run / "report.html").read_text()):
         assert "iteration 3 trained without any reward: its budget of 40" in text
 

@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from embodied_rl.config.freeze import at_least
+from embodied_rl.config.schema.filtering import FilterNode
 from embodied_rl.config.schema.nodes import (
     MOST_EPISODES,
     AlgoNode,
@@ -142,6 +143,10 @@ class SftConfig:
     """Supervised fine-tuning: its demonstrations, stages, learning rates and steps."""
     dataset: str | None = None
     """Folder of a LeRobotDataset v3.0 to clone; null records the simulator's operator."""
+    reward: RewardNode = field(default_factory=RewardNode)
+    """The scorer that demonstrations are filtered by; with reward.mode=audit it only says what would be left out."""
+    filter: FilterNode = field(default_factory=FilterNode)
+    """Which demonstrations are left out; null thresholds leave out none."""
     task: str | None = None
     """Only this task, or this family, is demonstrated by the operator and evaluated; null for all."""
     seed: int = at_least(0, 0, at_most=LAST_SEED)
@@ -204,6 +209,10 @@ class CollectConfig:
     """Only this task, or this family; null for all."""
     out: str = "demonstrations"
     """Folder the episodes are written to."""
+    reward: RewardNode = field(default_factory=RewardNode)
+    """The scorer that episodes are filtered by; with reward.mode=audit it only says what would be left out."""
+    filter: FilterNode = field(default_factory=FilterNode)
+    """Which episodes are left out; null thresholds leave out none."""
     format: Literal["npz", "lerobot"] = "npz"
     """npz: one file an episode; lerobot: a LeRobotDataset v3.0, which needs the extra embodied-rl[lerobot]."""
     images: Literal["video", "png"] = "video"

@@ -53,6 +53,9 @@ class CriticEvalConfig:
     """Other instructions that each episode is judged under: another object, another task, another place."""
     threshold: float = at_least(0.0, 0.95, at_most=1.0)
     """From which probability on "done" counts as said."""
+    calibrate: bool = False
+    """Also fit the scores to outcomes on half of the episodes, measure that on the others, and write calibration.json,
+    which reward.calibration takes."""
     split: str = "eval"
     """eval (training conditions, other seeds), or one of the simulator's held-out splits."""
     seed: int = at_least(0, 0, at_most=LAST_SEED)

@@ -250,6 +250,9 @@ class RewardNode:
     examined: str | None = None
     """Report critic.json of `embodied-rl critic eval` on this very scorer, which must have passed; a critic's own file
     tells how it did on the held-out episodes of its training."""
+    calibration: str | None = None
+    """File calibration.json of `embodied-rl critic eval calibrate=true` on this very scorer: its scores become
+    probabilities of outcomes."""
     on_down: Literal["continue", "abort"] = "continue"
     """When the scorer cannot be reached: continue without it, and say so; or end the run."""
     options: dict[str, Any] = take_other_keys()

@@ -42,6 +42,7 @@ class SampleStream(Iterator[DatasetSamples]):
         horizon: H, actions of a chunk.
         shuffle: settings of shuffling.
         episodes: indices of the episodes to read; None reads all.
+        kept: bool [frames], which frames to read; None reads all. Chunks of actions go on over frames that are not.
         epochs: how often each frame is read; None means endless.
         cursor: the `cursor` of another stream, to continue after its last batch.
 
@@ -58,12 +59,13 @@ class SampleStream(Iterator[DatasetSamples]):
         episodes: Sequence[int] | None = None,
         epochs: int | None = None,
         cursor: dict[str, Any] | None = None,
+        kept: Array | None = None,
     ):
         self._dataset, self._batch, self._horizon = dataset, batch, horizon
         self._shuffle, self._epochs = shuffle or Shuffle(), epochs
         if min(batch, horizon, self._shuffle.run, self._shuffle.buffer) < 1:
             raise DatasetError("batch, horizon, run and buffer must be at least 1")
-        self._runs = _runs(dataset, episodes, self._shuffle.run)
+        self._runs = _runs(dataset, episodes, self._shuffle.run, kept)
         chosen = zlib.crc32(self._runs.tobytes())
         self._identity = {"version": 1, **asdict(self._shuffle), "frames": len(dataset), "chosen": chosen}
         self._frames = int((self._runs[:, 1] - self._runs[:, 0]).sum())
@@ -144,16 +146,28 @@ class SampleStream(Iterator[DatasetSamples]):
         return int(cursor["epoch"]), int(cursor["position"])
 
 
-def _runs(dataset: LeRobotDataset, episodes: Sequence[int] | None, length: int) -> Array:
-    """Return the first frame and the end of each run, int64 [m, 2], end excluded; no run spans two episodes."""
+def _runs(dataset: LeRobotDataset, episodes: Sequence[int] | None, length: int, kept: Array | None) -> Array:
+    """Return the first frame and the end of each run, int64 [m, 2], end excluded.
+
+    No run spans two episodes, or a frame that is not kept.
+    """
     chosen = np.arange(len(dataset.episodes)) if episodes is None else np.asarray(episodes, np.int64)
     if len(chosen) and not 0 <= chosen.min() <= chosen.max() < len(dataset.episodes):
         raise DatasetError(f"{dataset.folder} holds {len(dataset.episodes)} episodes; there is no {chosen.max()}")
     runs = [
-        (start, min(start + length, int(dataset.stops[episode])))
+        (start, min(start + length, stop))
         for episode in chosen.tolist()
-        for start in range(int(dataset.starts[episode]), int(dataset.stops[episode]), length)
+        for first, stop in _spans(int(dataset.starts[episode]), int(dataset.stops[episode]), kept)
+        for start in range(first, stop, length)
     ]
     if not runs:
         raise DatasetError(f"{dataset.folder}: there is no episode to read")
     return np.array(runs, np.int64)
+
+
+def _spans(start: int, stop: int, kept: Array | None) -> list[tuple[int, int]]:
+    """Return the unbroken stretches of kept frames from `start` to `stop`, ends excluded."""
+    if kept is None:
+        return [(start, stop)]
+    edges = np.flatnonzero(np.diff(np.concatenate([[False], kept[start:stop], [False]]).astype(np.int8))) + start
+    return list(zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True))

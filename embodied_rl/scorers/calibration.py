@@ -1,0 +1,150 @@
+"""A scorer whose answers are calibrated on outcomes: what it calls 0.8 came true in about 80 of 100 cases.
+
+Platt's map (1999) on the log-odds of a score, σ(slope · logit(score) + offset), keeps the order of scores, so that what
+rises still rises. `embodied-rl critic eval calibrate=true` fits it and writes the file, which names its scorer.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from embodied_rl.config.freeze import freeze_config
+from embodied_rl.interfaces.errors import UserError
+from embodied_rl.interfaces.scorer import Score, Scorer, ScoreRequest
+from embodied_rl.interfaces.sim import Array, SimulatorSpec
+from embodied_rl.runs.untrusted_files import name_file, read_json
+
+FORMAT, VERSION = "embodied-rl calibration", 1
+EDGE = 1e-4
+"""Scores are kept so far from 0 and 1, where log-odds have no end."""
+LARGEST = 100.0
+"""Of slope and offset: a file with more was not fitted to anything."""
+
+
+@dataclass(frozen=True)
+class PlattMap:
+    """From a score in 0…1 to a probability: rises with it.
+
+    Attributes:
+        slope: more than 0; 1 with offset 0 changes nothing.
+        offset: in log-odds.
+    """
+
+    slope: float
+    offset: float
+
+    def __post_init__(self) -> None:
+        if not (0 < self.slope <= LARGEST and abs(self.offset) <= LARGEST):
+            raise UserError(f"slope {self.slope:g} and offset {self.offset:g} are no calibration.")
+
+    def apply(self, scores: Array) -> Array:
+        """Return probabilities, float64 of the scores' shape; NaN stays NaN."""
+        return 1 / (1 + np.exp(-(self.slope * find_log_odds(scores) + self.offset)))
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """The maps of one scorer.
+
+    Attributes:
+        identity: of the scorer that they were fitted to.
+        progress: of "how far is it", fitted to whether episodes that end there reached their goal; None: as it is.
+        done: of the probability of done, fitted to whether the goal held; None: as it is.
+    """
+
+    identity: str
+    progress: PlattMap | None
+    done: PlattMap | None
+
+
+def find_log_odds(scores: Array) -> Array:
+    """Return log-odds of scores in 0…1, kept `EDGE` away from both ends."""
+    kept = np.clip(np.asarray(scores, np.float64), EDGE, 1 - EDGE)
+    return np.log(kept / (1 - kept))
+
+
+def read_calibration(path: Path) -> Calibration:
+    """Read a file that `critic eval` wrote.
+
+    Raises:
+        UserError: it is missing, damaged, or no such file.
+    """
+    found = read_json(path)
+    with name_file(path):
+        if not isinstance(found, dict) or found.get("format") != FORMAT or found.get("version") != VERSION:
+            raise UserError("is no calibration that `embodied-rl critic eval calibrate=true` wrote.")
+        return freeze_config(Calibration, {key: found.get(key) for key in ("identity", "progress", "done")})
+
+
+@dataclass(frozen=True)
+class CalibratedConfig:
+    """The settings of `CalibratedScorer`.
+
+    Attributes:
+        scorer: class of the scorer, and its settings.
+        file: of the calibration.
+    """
+
+    scorer: tuple[type[Any], Any]
+    file: str
+
+
+class CalibratedScorer(Scorer):
+    """Asks another scorer, and calibrates what it says.
+
+    Attributes:
+        inner: the other scorer.
+
+    Raises:
+        UserError: the calibration is not of this scorer, or the scorer does not say how far a task is.
+    """
+
+    Config = CalibratedConfig
+
+    def __init__(self, config: CalibratedConfig, spec: SimulatorSpec) -> None:
+        kind, options = config.scorer
+        self.inner: Scorer = kind(options, spec)
+        self._maps = read_calibration(Path(config.file))
+        traits = self.inner.traits
+        if self._maps.identity != traits.identity:
+            raise UserError(
+                f"reward.calibration={config.file} is of {self._maps.identity}, and the scorer is {traits.identity}."
+            )
+        if "absolute" not in traits.kinds:
+            raise UserError(f"reward.calibration: {traits.identity} does not say how far a task is.")
+        told = [f"{name} {each.slope:g} {each.offset:g}" for name, each in self._named() if each is not None]
+        self.traits = replace(traits, kinds=("absolute",), identity=f"{traits.identity}, calibrated: {', '.join(told)}")
+
+    def _named(self) -> list[tuple[str, PlattMap | None]]:
+        return [("progress", self._maps.progress), ("done", self._maps.done)]
+
+    async def open(self) -> None:
+        """Open the other scorer."""
+        await self.inner.open()
+
+    async def check(self) -> None:
+        """Check that the other scorer answers."""
+        await self.inner.check()
+
+    async def score(self, requests: Sequence[ScoreRequest]) -> Sequence[Score]:
+        """Ask, and calibrate valid scores."""
+        return [self._calibrate(score) for score in await self.inner.score(requests)]
+
+    async def close(self) -> None:
+        """Close the other scorer."""
+        await self.inner.close()
+
+    def _calibrate(self, score: Score) -> Score:
+        if not score.checked("absolute").valid:
+            return score
+        value = apply_map(self._maps.progress, score.value)
+        done = None if score.done is None else apply_map(self._maps.done, score.done)
+        return replace(score, value=value, done=done)
+
+
+def apply_map(chosen: PlattMap | None, score: float) -> float:
+    """Return a calibrated score, or the score itself where there is no map."""
+    return score if chosen is None else float(chosen.apply(np.asarray(score)))
