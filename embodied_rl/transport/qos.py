@@ -51,7 +51,7 @@ def _same(qos: QoS) -> Profile:
 
 PROFILES = {
     "sensor_data": _same(QoS("best_effort", depth=5)),
-    "state": Profile(QoS("reliable", depth=10), QoS("best_effort", depth=1)),
+    "state": Profile(QoS("reliable", depth=100), QoS("best_effort", depth=1)),  # 100: 200 ms at 500 Hz
     "command": _same(QoS("reliable", depth=1)),
     "latched": _same(QoS("reliable", "transient_local", depth=1)),
     "deadman": _same(QoS("best_effort", depth=1)),

@@ -22,6 +22,8 @@ from embodied_rl.transport.qos import QoS
 LONG_S = 30.0
 """A deadline for what comes at once, on however busy a machine."""
 JOINTS = "sensor_msgs/msg/JointState"
+STAND_IN = "stand-in for rclpy"
+"""Where there is no ROS 2: the transport is ours, what it calls is not rclpy (tests/support/rclpy_stand_in.py)."""
 START_NS = 1_700_000_000_000_000_000
 
 
@@ -102,6 +104,7 @@ def open_pair(kind: str, environment: RosEnvironment) -> Iterator[Pair]:
         with InProcessTransport(bus, "talker") as talker, InProcessTransport(bus, "listener") as listener:
             yield Pair(kind, talker, listener, pass_time)
         return
+    kind = "rclpy" if kind == STAND_IN else kind
     with (
         open_transport(kind, "talker", environment) as talker,
         open_transport(kind, "listener", environment) as listener,
@@ -111,4 +114,4 @@ def open_pair(kind: str, environment: RosEnvironment) -> Iterator[Pair]:
 
 def list_kinds() -> list[str]:
     """The transports that can be opened here."""
-    return ["in_process", "dds", *(["rclpy"] if has_ros() else [])]
+    return ["in_process", "dds", "rclpy" if has_ros() else STAND_IN]

@@ -6,7 +6,8 @@ import pytest
 
 from embodied_rl.transport.environment import RosEnvironment
 from embodied_rl.transport.messages import Messages
-from tests.support.transports import Pair, borrow_environment, list_kinds, open_pair
+from tests.support.rclpy_stand_in import install
+from tests.support.transports import STAND_IN, Pair, borrow_environment, list_kinds, open_pair
 
 
 @pytest.fixture(scope="session")
@@ -16,7 +17,13 @@ def environment() -> Iterator[RosEnvironment]:
 
 
 @pytest.fixture(params=list_kinds())
-def pair(request: pytest.FixtureRequest, environment: RosEnvironment) -> Iterator[Pair]:
+def pair(
+    request: pytest.FixtureRequest, environment: RosEnvironment, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Pair]:
+    monkeypatch.setenv("ROS_DOMAIN_ID", str(environment.domain))  # rclpy reads it
+    monkeypatch.setenv("ROS_AUTOMATIC_DISCOVERY_RANGE", "LOCALHOST")
+    if request.param == STAND_IN:
+        install(monkeypatch)
     with open_pair(request.param, environment) as pair:
         yield pair
 
