@@ -160,7 +160,7 @@ class DdsTransport(Transport):
         self.gid: bytes = self._participant.guid.bytes
         self._waiting, self._wake = WaitSet(self._participant), GuardCondition(self._participant)
         self._waiting.attach(self._wake)
-        self._discovery = Discovery(self._participant)
+        self._discovery = Discovery(self._participant, self.messages, self._types)
         self._announcement = Announcement(self._participant, self.messages, self._types, node)
         self._announce()
 

@@ -132,7 +132,8 @@ class InProcessTransport(Transport):
         return tuple(self._see(each) for each in self.bus.subscriptions if each.topic == topic)
 
     def _see(self, end: InProcessPublisher | InProcessSubscription) -> Endpoint:
-        return Endpoint(end.topic, end.type_name, end.qos, end.gid, end.transport is self)
+        own, node = end.transport is self, "/" + end.transport.node
+        return Endpoint(end.topic, end.type_name, end.qos, end.gid, own, end.type_hash, node)
 
     def now(self) -> int:
         return self.bus.clock()

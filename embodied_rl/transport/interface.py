@@ -11,7 +11,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 from embodied_rl.transport.messages import MessageError, Messages
 from embodied_rl.transport.names import check_topic
@@ -39,6 +39,7 @@ class Endpoint:
         gid: its globally unique identifier.
         own: it belongs to this transport.
         type_hash: of its type's definition (RIHS01), where it says so.
+        node: the full name of its node, such as /teleop; empty where that is not known, yet.
     """
 
     topic: str
@@ -47,6 +48,7 @@ class Endpoint:
     gid: bytes
     own: bool
     type_hash: str | None = None
+    node: str = ""
 
 
 class Publisher(ABC):
@@ -76,6 +78,12 @@ class Publisher(ABC):
     @abstractmethod
     def close(self) -> None:
         """Leave the topic; harmless if that was done before."""
+
+    def find_rivals(self) -> tuple[Endpoint, ...]:
+        """Return every other publisher that is on its topic: a robot must not be given commands by two."""
+        known = bool(self.gid)  # rclpy may not tell it; then what is its node's own is taken for this one
+        others = self.transport.list_publishers(self.topic)
+        return tuple(each for each in others if not each.own or (known and each.gid != self.gid))
 
     def find_faults(self) -> tuple[str, ...]:
         """Return why subscriptions that are on the topic get no message of this publisher, one line each."""
@@ -246,7 +254,7 @@ class Transport(ABC):
     @abstractmethod
     def _leave(self) -> None: ...
 
-    def __enter__(self) -> "Transport":
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *exception: object) -> None:

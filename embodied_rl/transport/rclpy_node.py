@@ -116,8 +116,8 @@ class RclpyTransport(Transport):
         reliable = found.reliability == self._qos.ReliabilityPolicy.RELIABLE
         latched = found.durability == self._qos.DurabilityPolicy.TRANSIENT_LOCAL
         qos = QoS("reliable" if reliable else "best_effort", "transient_local" if latched else "volatile")
-        own = info.node_name == self.node and info.node_namespace == "/"
-        return Endpoint(topic, info.topic_type, qos, bytes(info.endpoint_gid), own)
+        node = info.node_namespace.rstrip("/") + "/" + info.node_name
+        return Endpoint(topic, info.topic_type, qos, bytes(info.endpoint_gid), node == "/" + self.node, node=node)
 
     def _profile(self, qos: QoS) -> Any:
         policies, more = self._qos, {}

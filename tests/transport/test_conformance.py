@@ -60,6 +60,16 @@ def test_messages_arrive_in_order_with_both_times(pair: Pair, reliability: Any) 
     assert sources == sorted(sources) and len(set(sources)) == 20
 
 
+def test_a_message_says_when_it_was_published_and_when_it_came(pair: Pair) -> None:
+    publisher, before = pair.connect(KEPT), pair.talker.now()
+    publisher.publish(pair.joints([0]))
+    published = pair.talker.now()
+    pair.wait(0.2)
+    assert pair.spin_for(1)
+    ((received_ns, source_ns),) = pair.times
+    assert before <= source_ns <= published < received_ns <= pair.listener.now()
+
+
 @pytest.mark.parametrize("type_name", MESSAGES)
 def test_the_messages_of_robots_come_as_they_were_sent(pair: Pair, type_name: str) -> None:
     message = pair.talker.messages.make(type_name, **MESSAGES[type_name])
@@ -184,8 +194,12 @@ def test_a_second_publisher_is_seen(pair: Pair) -> None:
     seen = lambda: {each.gid: each.own for each in pair.talker.list_publishers("/command")}  # noqa: E731
     assert len(seen()) == 2 or pair.talker.spin_until(lambda: len(seen()) == 2, 30)
     assert seen() == {mine.gid: True, theirs.gid: False}
+    nodes = lambda: [each.node for each in mine.find_rivals()]  # noqa: E731
+    assert nodes() == ["/listener"] or pair.talker.spin_until(lambda: nodes() == ["/listener"], 30)
+    assert [each.gid for each in mine.find_rivals()] == [theirs.gid]
     theirs.close()
     assert len(seen()) == 1 or pair.talker.spin_until(lambda: len(seen()) == 1, 30)
+    assert mine.find_rivals() == ()
 
 
 def test_both_publishers_reach_a_subscription(pair: Pair) -> None:

@@ -79,6 +79,7 @@ def test_the_other_process_is_seen_while_it_is_there(
     mine = node.create_publisher("/status", "std_msgs/msg/String", "latched")
     others = lambda: [each for each in node.list_publishers("/status") if not each.own]  # noqa: E731
     assert node.spin_until(lambda: len(others()) == 1, LONG_S)
+    assert node.spin_until(lambda: [each.node for each in others()] == ["/echo"], LONG_S)
     (theirs,) = others()
     assert theirs.gid != mine.gid and theirs.qos == QoS("reliable", "transient_local")
     assert theirs.type_hash == node.messages.hash_type("std_msgs/msg/String")
@@ -88,6 +89,17 @@ def test_the_other_process_is_seen_while_it_is_there(
     echo.communicate(timeout=LONG_S)
     assert echo.returncode == 0
     assert node.spin_until(lambda: others() == [], LONG_S)
+
+
+def test_commands_do_not_wait_for_a_process_that_was_killed(node: Transport, echo: "subprocess.Popen[str]") -> None:
+    """Its end is known after 10 s; until then a reliable publisher keeps the newest for it, and no more."""
+    publisher = node.create_publisher("/ping/joints", TYPES["joints"], "command")
+    assert node.spin_until(lambda: publisher.count_matched() == 1, LONG_S)
+    echo.kill()
+    echo.wait(LONG_S)
+    command = node.messages.make(TYPES["joints"], position=np.zeros(100))
+    for _ in range(2000):  # 1.6 MB, beyond what Cyclone DDS lets wait
+        publisher.publish(command)
 
 
 def test_another_tag_is_another_world(node: Transport, environment: RosEnvironment) -> None:
