@@ -217,7 +217,7 @@ class DdsTransport(Transport):
     def now(self) -> int:
         return time.time_ns()
 
-    def spin_once(self, timeout_s: float = 0.0) -> int:
+    def _spin_once(self, timeout_s: float) -> int:
         self._check_open()
         if self._waiting.wait(int(max(timeout_s, 0.0) * 1e9)) == 0:
             return 0

@@ -138,7 +138,7 @@ class InProcessTransport(Transport):
     def now(self) -> int:
         return self.bus.clock()
 
-    def spin_once(self, timeout_s: float = 0.0) -> int:
+    def _spin_once(self, timeout_s: float) -> int:
         """Call back for what has arrived, in the order in which it was published; there is nothing to wait for."""
         self._check_open()
         mine = [each for each in self.bus.subscriptions if each.transport is self]

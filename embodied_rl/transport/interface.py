@@ -25,6 +25,10 @@ LONGEST_WAIT_S = 0.1
 """A thread that spins looks so often whether it is to end."""
 
 
+LOOKING_S = 0.001
+"""Who waits for what another thread does looks so often."""
+
+
 class TransportError(RuntimeError):
     """The middleware failed: a message was not taken, or the transport is closed."""
 
@@ -201,18 +205,33 @@ class Transport(ABC):
     def now(self) -> int:
         """Return nanoseconds since 1970 by the clock that stamps messages."""
 
-    @abstractmethod
     def spin_once(self, timeout_s: float = 0.0) -> int:
-        """Call back for what has arrived; return for how many messages. Wait up to `timeout_s` for the first."""
+        """Call back for what has arrived; return for how many messages. Wait up to `timeout_s` for the first.
+
+        Raises:
+            TransportError: the thread that `start` started spins, or the transport is closed.
+        """
+        if self._thread is not None and self._thread is not threading.current_thread():
+            raise TransportError(f"{self.node} spins in a thread of its own")
+        return self._spin_once(timeout_s)
+
+    @abstractmethod
+    def _spin_once(self, timeout_s: float) -> int: ...
 
     def spin_until(self, condition: Callable[[], bool], timeout_s: float) -> bool:
-        """Spin until `condition()` holds; return False if it does not within `timeout_s`."""
+        """Spin until `condition()` holds; return False if it does not within `timeout_s`.
+
+        Where `start` has started a thread, that spins, and this waits.
+        """
         deadline = time.monotonic() + timeout_s
         while not condition():
             left = deadline - time.monotonic()
             if left <= 0:
                 return False
-            self.spin_once(min(left, LONGEST_WAIT_S))
+            if self._thread is None:
+                self.spin_once(min(left, LONGEST_WAIT_S))
+            else:
+                time.sleep(min(left, LOOKING_S))
         return True
 
     def start(self) -> None:

@@ -134,7 +134,7 @@ class RclpyTransport(Transport):
     def now(self) -> int:
         return self.node_of_ros.get_clock().now().nanoseconds
 
-    def spin_once(self, timeout_s: float = 0.0) -> int:
+    def _spin_once(self, timeout_s: float) -> int:
         self._check_open()
         delivered, timeout = self._delivered, max(timeout_s, 0.0)
         for _ in range(AT_ONCE):

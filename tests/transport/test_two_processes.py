@@ -1,6 +1,7 @@
 """DDS from pip between two processes, over the loopback interface: what the suite within one process cannot show."""
 
 import json
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -11,16 +12,17 @@ import numpy as np
 import pytest
 
 from embodied_rl.transport.environment import RosEnvironment
-from embodied_rl.transport.interface import Transport
+from embodied_rl.transport.interface import Transport, TransportError
 from embodied_rl.transport.opening import open_transport
 from embodied_rl.transport.qos import QoS
 from tests.support.echoing_node import KEPT, TYPES
-from tests.support.transports import LONG_S
+from tests.support.transports import LONG_S, borrow_environment
 
 pytestmark = pytest.mark.process
 
 
 def start_echo(environment: RosEnvironment) -> "subprocess.Popen[str]":
+    """Start the other process; its variables are this one's."""
     values = json.dumps({"domain": environment.domain, "tag": environment.tag})
     command = [sys.executable, "-m", "tests.support.echoing_node", values]
     process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
@@ -102,6 +104,50 @@ def test_commands_do_not_wait_for_a_process_that_was_killed(node: Transport, ech
         publisher.publish(command)
 
 
+def test_a_process_that_starts_anew_is_found(node: Transport, environment: RosEnvironment) -> None:
+    found: list[bytes] = []
+    for _ in range(2):
+        process = start_echo(environment)
+        try:
+            sent = [node.messages.make(TYPES["joints"], position=[step]) for step in range(3)]
+            assert [each.position[0] for each in ask(node, "joints", sent)] == [0, 1, 2]
+            found += [each.gid for each in node.list_publishers("/pong/joints") if each.gid not in found]
+        finally:
+            process.communicate(timeout=LONG_S)
+    assert len(found) == 2, "each has an identifier of its own"
+
+
+def test_what_the_network_loses_is_sent_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Cyclone DDS throws 5 % of the datagrams away, on both sides."""
+    lossy = (
+        "<CycloneDDS><Domain><Internal><Test><XmitLossiness>50</XmitLossiness></Test></Internal></Domain></CycloneDDS>"
+    )
+    monkeypatch.setenv("CYCLONEDDS_URI", lossy)
+    with borrow_environment() as environment, open_transport("dds", "test", environment) as node:
+        process = start_echo(environment)
+        try:
+            sent = [node.messages.make(TYPES["joints"], position=[step]) for step in range(200)]
+            assert [each.position[0] for each in ask(node, "joints", sent)] == list(range(200))
+            picture = np.random.default_rng(2).integers(0, 256, 480 * 640 * 3, dtype=np.uint8)
+            (got,) = ask(node, "image", [node.messages.make(TYPES["image"], data=picture)])
+            assert np.array_equal(got.data, picture)
+        finally:
+            process.kill()
+            process.communicate()
+
+
+def test_noise_on_the_ports_of_a_node_harms_nothing(node: Transport, echo: object, environment: RosEnvironment) -> None:
+    """Datagrams that begin as RTPS does, and lie from there on."""
+    random, first = np.random.default_rng(3), 7400 + 250 * environment.domain
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as noise:
+        for size in random.integers(0, 1400, 3000):
+            header = b"RTPS\2\1\1\x10" if size % 2 else b""
+            port = first + 10 + int(random.integers(0, 8))  # of the first participants, discovery and data
+            noise.sendto(header + random.bytes(int(size)), ("127.0.0.1", port))
+    sent = [node.messages.make(TYPES["joints"], position=[step]) for step in range(20)]
+    assert [each.position[0] for each in ask(node, "joints", sent)] == list(range(20))
+
+
 def test_another_tag_is_another_world(node: Transport, environment: RosEnvironment) -> None:
     stranger = start_echo(replace(environment, tag="another"))
     try:
@@ -118,8 +164,10 @@ def test_a_thread_spins_and_its_failure_is_heard(node: Transport, echo: object) 
 
     node.create_subscription("/status", "std_msgs/msg/String", "latched", fail)
     node.start()
-    thread = node._thread
-    assert thread is not None
-    thread.join(LONG_S)
+    with pytest.raises(TransportError, match="test spins in a thread"):
+        node.spin_once()
+    with pytest.raises(TransportError, match="test spins in a thread already"):
+        node.start()
+    assert node.spin_until(lambda: node.failure is not None, LONG_S)
     with pytest.raises(KeyError, match="arm"):
         node.close()
