@@ -62,7 +62,7 @@ class Messages:
         """Return (name, definition) of each field, in the order of the definition."""
         return self._store.fielddefs[self._known(type_name)][1]
 
-    def make(self, type_name: str, **values: Any) -> Any:
+    def make(self, type_name: str, /, **values: Any) -> Any:
         """Return a message with these values, and zeros, empty texts and empty sequences elsewhere.
 
         Args:
