@@ -20,7 +20,7 @@ from embodied_rl.transport.dds import DdsTransport
 from embodied_rl.transport.dds_types import DdsTypes, make_qos
 from embodied_rl.transport.environment import RosEnvironment
 from embodied_rl.transport.interface import TransportError
-from embodied_rl.transport.messages import Messages
+from embodied_rl.transport.messages import DISTROS, Messages
 from embodied_rl.transport.opening import has_ros, open_transport
 from embodied_rl.transport.qos import PROFILES, QoS
 from tests.support.transports import JOINTS, LONG_S, borrow_environment
@@ -155,6 +155,19 @@ def test_messages_that_arrived_before_a_spin_are_taken_in_portions(node: DdsTran
         publisher.publish(node.messages.make(JOINTS, position=np.array([step], dtype=float)))
     assert [node.spin_once(1.0) for _ in range(3)] == [64, 64, 22]
     assert got == list(range(150)) and node.spin_once() == 0
+
+
+@pytest.mark.parametrize("distro", DISTROS)
+def test_every_type_of_every_release_has_its_dds_type(distro: str) -> None:
+    messages = Messages(distro)
+    types = DdsTypes(messages)
+    for type_name in messages.list_types():
+        package, _, name = type_name.split("/")
+        made, empty = types.find(type_name), messages.encode(type_name, messages.make(type_name))
+        assert made.__idl_typename__ == f"{package}::msg::dds_::{name}_"
+        assert bytes(made.deserialize(empty + bytes(-len(empty) % 4)).serialize())[4:].strip(b"\0") == empty[4:].strip(
+            b"\0"
+        )
 
 
 @pytest.mark.process
