@@ -1,0 +1,19 @@
+"""What the transports import lazily, and the command that installs it. Imports the standard library only."""
+
+from importlib import metadata
+
+from embodied_rl.interfaces.sim import Unavailable
+
+REMEDY = "pip install 'embodied-rl[ros2]'"
+
+
+def require(package: str, purpose: str) -> str:
+    """Return the version of an installed package.
+
+    Raises:
+        Unavailable: it is not installed; the message has the remedy.
+    """
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        raise Unavailable(f"{purpose} needs {package}, which is not installed here: {REMEDY}") from None

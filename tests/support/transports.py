@@ -1,0 +1,117 @@
+"""Pairs of transports that see each other and nobody else, however many tests run on this machine."""
+
+import fcntl
+import os
+import secrets
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from embodied_rl.transport.environment import RosEnvironment
+from embodied_rl.transport.in_process import Bus, InProcessTransport
+from embodied_rl.transport.interface import Subscription, Transport
+from embodied_rl.transport.opening import has_ros, open_transport
+from embodied_rl.transport.qos import QoS
+
+LONG_S = 30.0
+"""A deadline for what comes at once, on however busy a machine."""
+JOINTS = "sensor_msgs/msg/JointState"
+STAND_IN = "stand-in for rclpy"
+"""Where there is no ROS 2: the transport is ours, what it calls is not rclpy (tests/support/rclpy_stand_in.py)."""
+START_NS = 1_700_000_000_000_000_000
+
+
+@contextmanager
+def borrow_domain() -> Iterator[int]:
+    """A DDS domain that no other test on this machine uses meanwhile: each is a locked file."""
+    folder = Path(tempfile.gettempdir(), f"embodied-rl-domains-{os.getuid()}")
+    folder.mkdir(exist_ok=True)
+    for domain in range(20, 100):  # below the ports that Linux gives away
+        with open(folder / str(domain), "w") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                continue
+            yield domain
+            return
+    pytest.fail("80 tests use DDS at once")
+
+
+@contextmanager
+def borrow_environment() -> Iterator[RosEnvironment]:
+    """An environment on the loopback interface, whose domain and tag nobody else uses."""
+    with borrow_domain() as domain:
+        yield RosEnvironment(domain=domain, range="LOCALHOST", tag=secrets.token_hex(8))
+
+
+@dataclass
+class Pair:
+    """Two nodes of one kind: one publishes, the other one subscribes."""
+
+    kind: str
+    talker: Transport
+    listener: Transport
+    wait: Callable[[float], None]
+    """Lets so many seconds pass, by the clock that stamps messages."""
+    got: list[Any] = field(default_factory=list)
+    times: list[tuple[int, int]] = field(default_factory=list)
+
+    def note(self, message: Any, received_ns: int, source_ns: int) -> None:
+        self.got.append(message)
+        self.times.append((received_ns, source_ns))
+
+    def spin_for(self, count: int) -> bool:
+        """Spin until so many messages have come in all."""
+        return self.listener.spin_until(lambda: len(self.got) >= count, LONG_S)
+
+    def spin_in_vain(self) -> None:
+        """Give a message that must not come the time to come."""
+        self.listener.spin_until(lambda: False, 0.3)
+
+    def joints(self, position: Any) -> Any:
+        return self.talker.messages.make(JOINTS, position=position)
+
+    def connect(self, qos: QoS | str, requested: QoS | str | None = None, topic: str = "/joints") -> Any:
+        """Return a publisher that reaches a subscription which notes what comes."""
+        subscription = self.listener.create_subscription(topic, JOINTS, requested or qos, self.note)
+        publisher = self.talker.create_publisher(topic, JOINTS, qos)
+        matched = lambda: subscription.count_matched() == 1 == publisher.count_matched()  # noqa: E731
+        assert matched() or self.listener.spin_until(matched, LONG_S)
+        return publisher
+
+    def faults_of(self, subscription: Subscription) -> tuple[str, ...]:
+        """Wait until there are some."""
+        assert self.listener.spin_until(lambda: bool(subscription.find_faults()), LONG_S) or subscription.find_faults()
+        return subscription.find_faults()
+
+
+@contextmanager
+def open_pair(kind: str, environment: RosEnvironment) -> Iterator[Pair]:
+    """Two nodes of a kind, "in_process" included."""
+    if kind == "in_process":
+        now = [START_NS]
+        bus = Bus(lambda: now[0])
+
+        def pass_time(seconds: float) -> None:
+            now[0] += int(seconds * 1e9)
+
+        with InProcessTransport(bus, "talker") as talker, InProcessTransport(bus, "listener") as listener:
+            yield Pair(kind, talker, listener, pass_time)
+        return
+    kind = "rclpy" if kind == STAND_IN else kind
+    with (
+        open_transport(kind, "talker", environment) as talker,
+        open_transport(kind, "listener", environment) as listener,
+    ):
+        yield Pair(kind, talker, listener, time.sleep)
+
+
+def list_kinds() -> list[str]:
+    """The transports that can be opened here."""
+    return ["in_process", "dds", "rclpy" if has_ros() else STAND_IN]
