@@ -165,8 +165,9 @@ def test_what_a_policy_is_not_trained_for_is_refused_by_name(make_late, observe,
         actor.infer(observation, keys(3), prefix(3, 3))
     assert actor.infer(observation, keys(3), prefix(3, 3), np.array([0, 1, 2])).shape == (3, EXECUTED, 3)
     assert actor.infer(observation, keys(3), prefix(3, 3), strategy="replacement").shape == (3, EXECUTED, 3)
-    with pytest.raises(UserError, match="strategy=soft is not one of prefix, replacement, guided"):
-        actor.infer(observation, keys(3), prefix(3, 1), strategy="soft")
+    for given in (None, prefix(3, 1)):
+        with pytest.raises(UserError, match="strategy=soft is not one of prefix, replacement, guided"):
+            actor.infer(observation, keys(3), given, strategy="soft")
     actor.backbone.prefix_trained_to = 0
     with pytest.raises(UserError, match="trained to continue no committed actions"):
         actor.infer(observation, keys(3), prefix(3, 1))
