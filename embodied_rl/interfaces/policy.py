@@ -6,6 +6,7 @@ model, `A` ≤ D of the simulator, `S` state dimensions, `L` instruction tokens,
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, ClassVar, Protocol
 
 import numpy as np
@@ -123,6 +124,8 @@ class FlowBackbone(nn.Module):
         CAN_BE_EMPTY: whether it may be created on the meta device, because `restore_buffers` fills the buffers that no
             checkpoint holds.
         STATISTICS: how states are normalised when statistics are measured anew: "mean_std" or "quantiles".
+        GROWS: sizes of the configuration in which a network may exceed the checkpoint it starts from, each with the
+            name of the parameter that has one row for each; no other parameter depends on them.
         PROMPT_WORDS: the words of a prompt besides those of its instruction, for networks with new weights; None if
             instructions are read word by word, without a tokenizer.
     """
@@ -130,6 +133,7 @@ class FlowBackbone(nn.Module):
     KIND: ClassVar[str] = "flow"
     CAN_BE_EMPTY: ClassVar[bool] = False
     STATISTICS: ClassVar[str] = "mean_std"
+    GROWS: ClassVar[Mapping[str, str]] = MappingProxyType({})
     PROMPT_WORDS: ClassVar[tuple[str, ...] | None] = None
 
     spec: PolicySpec
