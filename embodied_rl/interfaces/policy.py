@@ -186,7 +186,11 @@ class FlowBackbone(nn.Module):
         raise NotImplementedError
 
     def velocity(self, x: Tensor, t: Tensor, context: Context) -> tuple[Tensor, Tensor]:
-        """Compute velocity float32 [n, H, D] and features [n, H, F] from x float32 [n, H, D] and t float32 [n]."""
+        """Compute velocity float32 [n, H, D] and features [n, H, F] at x float32 [n, H, D].
+
+        The flow time t is float32 [n], or [n, H] where each action has its own: an action at time 0 is given, as it
+        will be executed, and the others are denoised so that they continue it. Equal times mean what t [n] means.
+        """
         raise NotImplementedError
 
 
