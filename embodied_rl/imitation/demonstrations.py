@@ -139,7 +139,7 @@ class _DemonstrationRecorder(Observer):
         self._success |= set(rows[result.success[rows, 0]].tolist())
 
     def cut(self, episodes: Sequence[Episode], chunk: int, keep: bool, prefix: int) -> Demonstrations:
-        """Return each control step with its following chunk, without those that `prefix` does not cover unless `keep`."""
+        """Return each control step with its following chunk; leave out what `prefix` does not cover, unless `keep`."""
         running, chosen, executed = (np.stack(each) for each in (self._running, self._chosen, self._executed))
         upset = np.stack(self._upset) & (not keep)
         last = np.maximum(running.sum(axis=0) - 1, 0)
