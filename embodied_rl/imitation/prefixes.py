@@ -8,6 +8,8 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from embodied_rl.interfaces.errors import UserError
+
 
 @dataclass(frozen=True)
 class ExecutedPrefix:
@@ -37,3 +39,16 @@ class ExecutedPrefix:
         choices = self.most + 1 - least
         length = least + (torch.rand(choices.shape, generator=generator).to(least.device) * choices).long()
         return torch.arange(self.actions.shape[1], device=least.device) < length
+
+
+def check_prefix(longest: int, horizon: int) -> None:
+    """Check that the longest prefix leaves actions of a chunk to learn.
+
+    Raises:
+        UserError: it may be a whole chunk.
+    """
+    if longest >= horizon:
+        raise UserError(
+            f"algo.prefix={longest}: a chunk of this policy has {horizon} actions, and some must be left to learn. "
+            f"Give algo.prefix={horizon - 1} at most, or a longer policy.horizon, where the policy has one."
+        )
