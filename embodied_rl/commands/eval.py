@@ -29,9 +29,7 @@ from embodied_rl.evaluate.benchmark import EvaluationPart, combine_results, make
 from embodied_rl.evaluate.kept import FILE as RESULTS
 from embodied_rl.evaluate.kept import ResultFile
 from embodied_rl.evaluate.metadata import describe_policy, make_metadata, measure_end
-from embodied_rl.evaluate.protocol import EpisodeResult, Results, evaluate_policy
-from embodied_rl.evaluate.report import Report
-from embodied_rl.evaluate.report_page import write_page
+from embodied_rl.evaluate.protocol import Results, evaluate_policy
 from embodied_rl.evaluate.resumption import FILE as EVALUATION
 from embodied_rl.evaluate.resumption import (
     LAST,
@@ -41,12 +39,15 @@ from embodied_rl.evaluate.resumption import (
     check_same_policies,
     read_evaluation,
 )
-from embodied_rl.evaluate.table import make_summary_table
 from embodied_rl.evaluate.video import film_episodes
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.policy import Actor, DeployedPolicy
 from embodied_rl.learning.memory_budget import format_bytes
 from embodied_rl.processes.handle import Handle, RunFailed
+from embodied_rl.reports.report import Report
+from embodied_rl.reports.report_page import write_page
+from embodied_rl.reports.result import EpisodeResult
+from embodied_rl.reports.table import make_summary_table
 from embodied_rl.rollout.runner import choose_batch
 from embodied_rl.runs.atomic_write import make_folder
 from embodied_rl.runs.folder import RunFolder, make_evaluation_folder, note_folder

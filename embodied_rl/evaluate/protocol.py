@@ -1,7 +1,6 @@
 """The episodes of an evaluation, and their results."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Literal
 
@@ -12,44 +11,14 @@ from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.policy import DeployedPolicy
 from embodied_rl.interfaces.sim import Array, Episode, Observation, SimulatorSpec, StepResult
 from embodied_rl.processes.handle import Handle
+from embodied_rl.reports.result import IN_DISTRIBUTION, EpisodeResult
 from embodied_rl.rollout import ablation
 from embodied_rl.rollout.episode_sampler import Purpose, derive_episode_seed, derive_noise_seed
 from embodied_rl.rollout.runner import EpisodeRunner, Observer, RunningEpisode
 
 Ablation = Literal["none", "image", "instruction"]
-IN_DISTRIBUTION = "eval"
-"""The split with the conditions of training, on seeds that training never sees."""
 TIME_LIMIT = "time limit"
 """The kind of a failure of which only this is known."""
-
-
-@dataclass(frozen=True)
-class EpisodeResult:
-    """The result of one episode.
-
-    Attributes:
-        split: the simulator's conditions, as `Episode.split`; those of an evaluation's split "eval" are "train".
-        success: whether the goal held after any control step; success_at_end: after the last control step.
-        steps: number of control steps.
-        reward: undiscounted sum of rewards.
-        smoothness: mean square of the second difference of the executed actions, in the simulator's units; 0 is smooth.
-        initial_state: the numbered one that it began from, where the benchmark has such.
-        simulator: the number of its simulator in the report's `simulators`; None in reports of older versions.
-        failure: kind of failure, "" after a success; None where the simulator does not tell why it ended the episode.
-    """
-
-    index: int
-    task: int
-    seed: int
-    split: str
-    success: bool
-    success_at_end: bool
-    steps: int
-    reward: float
-    smoothness: float
-    initial_state: int | None = None
-    simulator: int | None = None
-    failure: str | None = None
 
 
 class Results:

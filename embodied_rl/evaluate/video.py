@@ -16,12 +16,12 @@ import imageio_ffmpeg
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
-from embodied_rl.evaluate.protocol import EpisodeResult
 from embodied_rl.interfaces.policy import DeployedPolicy
 from embodied_rl.interfaces.sim import Array, Episode, Observation, Rendered, Simulator, SimulatorSpec, StepResult
 from embodied_rl.processes.handle import RunFailed
 from embodied_rl.processes.local import wrap_simulator
 from embodied_rl.processes.process import describe_exit
+from embodied_rl.reports.result import EpisodeResult
 from embodied_rl.rollout.episode_sampler import Purpose, derive_noise_seed
 from embodied_rl.rollout.runner import EpisodeRunner, Observer, RunningEpisode, split_into_batches
 from embodied_rl.runs.atomic_write import explain_errors

@@ -6,10 +6,11 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from embodied_rl.evaluate.chart import Series, draw_line_chart
-from embodied_rl.evaluate.failures import NOT_TOLD, make_failure_table
-from embodied_rl.evaluate.origin import make_origin
-from embodied_rl.evaluate.page import (
+from embodied_rl.interfaces.errors import UserError
+from embodied_rl.reports.chart import Series, draw_line_chart
+from embodied_rl.reports.failures import NOT_TOLD, make_failure_table
+from embodied_rl.reports.origin import make_origin
+from embodied_rl.reports.page import (
     format_interval,
     format_percent,
     format_share,
@@ -18,11 +19,10 @@ from embodied_rl.evaluate.page import (
     make_section,
     write_html,
 )
-from embodied_rl.evaluate.pairing import name_tasks, pair_reports
-from embodied_rl.evaluate.protocol import EpisodeResult
-from embodied_rl.evaluate.report import Report, Summary
-from embodied_rl.evaluate.reward_section import make_reward_section
-from embodied_rl.interfaces.errors import UserError
+from embodied_rl.reports.pairing import name_tasks, pair_reports
+from embodied_rl.reports.report import Report, Summary
+from embodied_rl.reports.result import EpisodeResult
+from embodied_rl.reports.reward_section import make_reward_section
 from embodied_rl.runs.metrics_file import Value, read_metrics
 
 _CURVES = (

@@ -2,7 +2,7 @@
 
 from rich.table import Table
 
-from embodied_rl.evaluate.report import Rate, Report, Summary
+from embodied_rl.reports.report import Rate, Report, Summary
 
 
 def make_summary_table(report: Report) -> Table:

@@ -9,9 +9,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from embodied_rl.evaluate.report import Report, read_purpose, select_settings
-from embodied_rl.evaluate.statistics import PairedTest, mcnemar_test
 from embodied_rl.interfaces.errors import UserError
+from embodied_rl.reports.report import Report, read_purpose, select_settings
+from embodied_rl.reports.statistics import PairedTest, mcnemar_test
 
 Key = tuple[str, str, int | None, int, str]
 """Simulator, task, initial state, seed and split of an episode."""

@@ -22,10 +22,10 @@ from statistics import fmean
 from typing import Any
 
 from embodied_rl.config.freeze import freeze_config
-from embodied_rl.evaluate.protocol import EpisodeResult
-from embodied_rl.evaluate.statistics import wilson_interval
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.sim import SimulatorSpec
+from embodied_rl.reports.result import EpisodeResult
+from embodied_rl.reports.statistics import wilson_interval
 from embodied_rl.runs.atomic_write import write_text
 from embodied_rl.runs.untrusted_files import read_json, shorten
 
