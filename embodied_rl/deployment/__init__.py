@@ -1,1 +1,1 @@
-"""Acting while thinking: the executor of action chunks on a robot or in simulation. Pure; NumPy alone, no clock of its own."""
+"""Acting while thinking: the executor of action chunks on a robot or in simulation. Pure, with NumPy alone."""

@@ -215,8 +215,8 @@ class Executor:
         if (excess <= 0).all():
             return None
         worst = int(np.argmax(excess))
-        said = f"entry {worst} from {before[worst]:.4g} to {action[worst]:.4g}"
-        return Refusal(Reason.JUMP, f"a chunk would begin with a jump of {said}, beyond {self.settings.jump[worst]:.4g}")
+        said = f"entry {worst} would jump from {before[worst]:.4g} to {action[worst]:.4g}"
+        return Refusal(Reason.JUMP, f"{said}, by more than {self.settings.jump[worst]:.4g}")
 
     def _stack(self, actions: Iterable[Array]) -> Array:
         listed = list(actions)

@@ -9,14 +9,14 @@ Shapes: m rows that decide, H predicted actions, A action dimensions, p actions 
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 
 from embodied_rl.deployment.executor import Executor
-from embodied_rl.deployment.hold import Hold
+from embodied_rl.deployment.hold import Hold, make_hold
 from embodied_rl.deployment.messages import Chunk, Request
-from embodied_rl.deployment.settings import CONTINUING, Settings, Strategy
+from embodied_rl.deployment.settings import CONTINUING, Settings, Strategy, check_budget, choose_replan
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.policy import NoiseKeys
 from embodied_rl.interfaces.sim import Array, Observation, SimulatorSpec
@@ -60,9 +60,11 @@ class Delay:
         """Return how many control steps pass between two decisions."""
         return self.steps + self.replan if self.strategy == "stop" else self.replan
 
-    def describe(self) -> dict[str, int | str]:
-        """Return what a report says of it."""
-        return {"delay": self.steps, "strategy": self.strategy, "replan": self.replan}
+    def describe(self) -> str:
+        """Say in a sentence what is done."""
+        pause = " of standing still" if self.strategy == "stop" else ""
+        every = f"{self.replan} actions of each chunk" if self.strategy == "stop" else f"one every {self.replan}"
+        return f"Inference takes {self.steps} control steps{pause}; strategy={self.strategy}, {every}."
 
 
 @dataclass
@@ -137,3 +139,62 @@ def infer_under_delay(
         prefix[row, : len(request.prefix)] = request.prefix
     committed = np.array([request.committed for request in requests], np.int64)
     return policy.infer(observation, keys, prefix, committed, whole=True)
+
+
+@dataclass(frozen=True)
+class Chunks:
+    """A policy's chunks: H predicted and Hx executed actions, and how long a prefix it was trained to continue."""
+
+    horizon: int
+    executed: int
+    prefix_trained_to: int = 0
+
+
+def read_chunks(policy: Any) -> Chunks:
+    """Return what an actor says of its chunks.
+
+    Raises:
+        UserError: it does not say how many actions it predicts.
+    """
+    spec = getattr(getattr(policy, "network", None), "spec", None)
+    horizon = getattr(spec, "horizon", None)
+    if not isinstance(horizon, int):
+        raise UserError("delay: this policy does not say how many actions it predicts; evaluate it without a delay.")
+    return Chunks(horizon, policy.embodiment.executed, int(getattr(policy, "prefix_trained_to", 0)))
+
+
+def choose_delay(
+    delay: int,
+    strategy: Literal["auto"] | Strategy,
+    replan: int | None,
+    hold: tuple[float, ...] | None,
+    chunks: Chunks,
+    spec: SimulatorSpec,
+) -> Delay | None:
+    """Return how a policy is run under a delay; None without a delay and without `replan`.
+
+    Args:
+        delay: d, control steps of an inference.
+        strategy: "auto" takes "prefix" where the policy was trained to continue d actions, else "naive".
+        replan: s; None for the usual one.
+        hold: see `make_hold`.
+        chunks: of the policy.
+        spec: of the simulator.
+
+    Raises:
+        UserError: the policy's chunks are too short, it was not trained for the strategy, or nobody says how the robot
+            holds still; the message says what would fit.
+    """
+    if delay == 0 and replan is None:
+        return None
+    trained = chunks.prefix_trained_to
+    if strategy == "prefix" and trained < delay:
+        to = f"to continue up to {trained} executed actions" if trained else "without executed actions"
+        remedy = f"Train it with algo.prefix={delay}, or take strategy=naive."
+        raise UserError(f"strategy=prefix: this policy was trained {to}, and delay={delay}. {remedy}")
+    chosen: Strategy = ("prefix" if trained >= delay > 0 else "naive") if strategy == "auto" else strategy
+    every = choose_replan(delay, chosen, chunks.executed) if replan is None else replan
+    check_budget(chunks.horizon, delay, every, chosen)
+    # Without a delay nobody waits, so it does not matter how the robot would hold still.
+    still = Hold(np.zeros(spec.action_dim, np.float32), np.zeros(spec.action_dim, bool))
+    return Delay(delay, chosen, every, chunks.horizon, make_hold(spec, hold) if delay else still)

@@ -13,6 +13,7 @@ import math
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import cast
 
 import numpy as np
 import torch
@@ -22,7 +23,7 @@ from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.policy import DeployedPolicy, NoiseKeys
 from embodied_rl.interfaces.sim import Array, Episode, NotFinite, Observation, SimulatorSpec, StepResult
 from embodied_rl.processes.handle import Future, Handle, WorkerDied, respawn
-from embodied_rl.rollout.delay import Delay, DelayedEpisode, infer_under_delay
+from embodied_rl.rollout.delay import ContinuingPolicy, Delay, DelayedEpisode, infer_under_delay
 
 log = logging.getLogger(__name__)
 
@@ -82,7 +83,8 @@ class EpisodeRunner:
             environment runs no second episode in the same `run`.
         batch: fill up what the policy infers to so many rows, at least as many as a simulator has, with copies whose
             actions nobody uses; see `choose_batch`. None infers the rows that decide.
-        delay: how long inference takes, and what happens meanwhile; None: an observation's actions begin at once.
+        delay: how long inference takes, and what happens meanwhile; the policy is a `ContinuingPolicy` then, and
+            `executed` has no meaning. None: an observation's actions begin at once.
     """
 
     policy: DeployedPolicy
@@ -155,7 +157,8 @@ class EpisodeRunner:
             each.delayed = each.delayed or DelayedEpisode.begin(delay, self.spec)
             episodes.append(each.delayed)
             requests.append(each.delayed.ask())
-        actions = infer_under_delay(self.policy, shown, keys, [requests[row] for row in rows], delay.strategy)
+        asked = [requests[row] for row in rows]
+        actions = infer_under_delay(cast(ContinuingPolicy, self.policy), shown, keys, asked, delay.strategy)
         self._check(actions[: len(running)], running, "The policy chose", "Its checkpoint is of no use")
         for row, each in enumerate(running):
             executed = episodes[row].execute(requests[row], actions[row])
