@@ -125,6 +125,7 @@ class FlowActor(Actor):
         keys: NoiseKeys | None = None,
         prefix: np.ndarray | None = None,
         committed: np.ndarray | None = None,
+        whole: bool = False,
     ) -> np.ndarray:
         """Infer actions; see `Actor.infer`. A prefix is imposed by replacement while the other actions are denoised."""
         context = self.backbone.encode(self._inputs(observation))
@@ -133,7 +134,8 @@ class FlowActor(Actor):
         start = (start if keys is None else draw_normal(keys, NoiseStream.INITIAL, shape)).to(self.device)
         given = None if prefix is None else self._committed(prefix, committed, observation)
         drawn = ode_sample(self._velocity(context), start, self.sampler.denoise_steps, given)
-        return self.embodiment.actions(drawn, observation.state)
+        body = replace(self.embodiment, executed=shape[0]) if whole else self.embodiment
+        return body.actions(drawn, observation.state)
 
     def _committed(self, prefix: np.ndarray, committed: np.ndarray | None, observation: Observation) -> Committed:
         """Convert committed actions to the network's units, with a mask.

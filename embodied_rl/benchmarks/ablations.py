@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 
-from embodied_rl.evaluate.page import format_percent
-from embodied_rl.evaluate.report import Report
 from embodied_rl.learning import checkpoint
+from embodied_rl.reports.page import format_percent
+from embodied_rl.reports.report import Report
 from embodied_rl.runs.folder import RunFolder
 from embodied_rl.runs.metrics_file import read_metrics
 

@@ -20,7 +20,6 @@ from embodied_rl.config import freeze as configuration
 from embodied_rl.config import plugins
 from embodied_rl.config.schema import SftConfig
 from embodied_rl.evaluate.protocol import choose_tasks
-from embodied_rl.evaluate.report import Report
 from embodied_rl.imitation import dataset as lessons
 from embodied_rl.imitation.cloning import SFT, SFTConfig
 from embodied_rl.imitation.cloning import Report as Say
@@ -30,6 +29,7 @@ from embodied_rl.interfaces.policy import FlowBackbone
 from embodied_rl.interfaces.sim import Episode, Operated, SimulatorSpec
 from embodied_rl.learning import trainable
 from embodied_rl.processes.allocator import keep_freed_memory
+from embodied_rl.reports.report import Report
 from embodied_rl.rollout.episode_sampler import EpisodeSampler
 from embodied_rl.runs import provenance
 from embodied_rl.runs.folder import RunFolder

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from embodied_rl.evaluate.statistics import wilson_interval
 from embodied_rl.interfaces.sim import Array
+from embodied_rl.reports.statistics import wilson_interval
 
 RESAMPLES = 1000
 LEAST_FRAMES = 3

@@ -1,1 +1,1 @@
-"""The evaluation of policies: exact episodes, intervals, reports, videos and comparisons."""
+"""The evaluation of policies: exact episodes, benchmarks, what is kept of an evaluation, and films."""

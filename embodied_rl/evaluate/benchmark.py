@@ -8,10 +8,11 @@ from typing import Any
 
 from embodied_rl.config.freeze import freeze_config, suggest_name, thaw_config
 from embodied_rl.config.schema import BenchmarkNode, BenchmarkPart, EvalConfig, SimChange, SimNode
-from embodied_rl.evaluate.protocol import EpisodeResult, enumerate_episodes
-from embodied_rl.evaluate.report import MACHINE
+from embodied_rl.evaluate.protocol import enumerate_episodes
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.sim import Episode, SimulatorSpec, Task
+from embodied_rl.reports.report import MACHINE
+from embodied_rl.reports.result import EpisodeResult
 from embodied_rl.simulators.kind import SimulatorKind
 from embodied_rl.simulators.trust import check_settings
 

@@ -13,9 +13,10 @@ from pathlib import Path
 from types import TracebackType
 
 from embodied_rl.config.freeze import freeze_config
-from embodied_rl.evaluate.protocol import EpisodeResult, Results
+from embodied_rl.evaluate.protocol import Results
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.sim import Episode
+from embodied_rl.reports.result import EpisodeResult
 from embodied_rl.runs.atomic_write import explain_errors
 
 FILE = "episodes.jsonl"

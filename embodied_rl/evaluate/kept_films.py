@@ -6,10 +6,10 @@ from pathlib import Path
 import imageio_ffmpeg
 import numpy as np
 
-from embodied_rl.evaluate.protocol import EpisodeResult
 from embodied_rl.evaluate.video import Recording, write_mp4
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.sim import Array, Episode
+from embodied_rl.reports.result import EpisodeResult
 from embodied_rl.runs.atomic_write import TEMPORARY, explain_errors
 
 KEPT = 4

@@ -10,7 +10,7 @@ from typing import Any
 from embodied_rl.config.plugins import list_plugins
 from embodied_rl.config.schema import EvalConfig
 from embodied_rl.evaluate.benchmark import EvaluationPart, describe_benchmark, describe_simulator
-from embodied_rl.evaluate.report import BENCHMARK
+from embodied_rl.reports.report import BENCHMARK
 from embodied_rl.runs import provenance
 
 

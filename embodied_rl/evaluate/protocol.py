@@ -1,7 +1,6 @@
 """The episodes of an evaluation, and their results."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Literal
 
@@ -12,44 +11,15 @@ from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.policy import DeployedPolicy
 from embodied_rl.interfaces.sim import Array, Episode, Observation, SimulatorSpec, StepResult
 from embodied_rl.processes.handle import Handle
+from embodied_rl.reports.result import IN_DISTRIBUTION, EpisodeResult
 from embodied_rl.rollout import ablation
+from embodied_rl.rollout.delay import Delay
 from embodied_rl.rollout.episode_sampler import Purpose, derive_episode_seed, derive_noise_seed
 from embodied_rl.rollout.runner import EpisodeRunner, Observer, RunningEpisode
 
 Ablation = Literal["none", "image", "instruction"]
-IN_DISTRIBUTION = "eval"
-"""The split with the conditions of training, on seeds that training never sees."""
 TIME_LIMIT = "time limit"
 """The kind of a failure of which only this is known."""
-
-
-@dataclass(frozen=True)
-class EpisodeResult:
-    """The result of one episode.
-
-    Attributes:
-        split: the simulator's conditions, as `Episode.split`; those of an evaluation's split "eval" are "train".
-        success: whether the goal held after any control step; success_at_end: after the last control step.
-        steps: number of control steps.
-        reward: undiscounted sum of rewards.
-        smoothness: mean square of the second difference of the executed actions, in the simulator's units; 0 is smooth.
-        initial_state: the numbered one that it began from, where the benchmark has such.
-        simulator: the number of its simulator in the report's `simulators`; None in reports of older versions.
-        failure: kind of failure, "" after a success; None where the simulator does not tell why it ended the episode.
-    """
-
-    index: int
-    task: int
-    seed: int
-    split: str
-    success: bool
-    success_at_end: bool
-    steps: int
-    reward: float
-    smoothness: float
-    initial_state: int | None = None
-    simulator: int | None = None
-    failure: str | None = None
 
 
 class Results:
@@ -108,6 +78,7 @@ def evaluate_policy(
     purpose: Purpose = "report",
     kept: Results | None = None,
     batch: int | None = None,
+    delay: Delay | None = None,
 ) -> list[EpisodeResult]:
     """Run each episode once, without exploration, and return the results; see `EpisodeRunner`.
 
@@ -123,6 +94,7 @@ def evaluate_policy(
         purpose: that of the episodes; no two purposes share noise.
         kept: receives each result when its episode ends; episodes whose results it has do not run.
         batch: see `EpisodeRunner.batch`.
+        delay: see `EpisodeRunner.delay`.
 
     Returns:
         One result per episode, in the order of `episodes`.
@@ -139,7 +111,7 @@ def evaluate_policy(
         actor = ablation.AblatedPolicy(actor, partial(ablation.replace_instructions, shown))
     kept = kept or Results()
     missing = [episode for episode in episodes if episode.index not in kept.found]
-    runner = EpisodeRunner(actor, spec, derive_noise_seed(purpose, seed), executed, batch=batch)
+    runner = EpisodeRunner(actor, spec, derive_noise_seed(purpose, seed), executed, batch=batch, delay=delay)
     runner.run(handles, envs_per_handle, missing, _Counter(kept))
     return [kept.found[episode.index] for episode in episodes]
 
@@ -170,14 +142,19 @@ class _Tally:
         self._reward, self._success, self._success_at_end = 0.0, False, False
         self._executed: list[Array] = []
         self._failure: str | None = None
+        self._steps = 0
+        self._to_success: int | None = None
 
     def add(self, result: StepResult, row: int) -> None:
         """Add the executed steps of one chunk."""
         valid = int(result.steps[row])
         self._reward += float(np.sum(result.reward[row, :valid], dtype=np.float64))
         if valid:
-            self._success |= bool(result.success[row, :valid].any())
+            if self._to_success is None and result.success[row, :valid].any():
+                self._to_success = self._steps + int(np.argmax(result.success[row, :valid])) + 1
+            self._success = self._to_success is not None
             self._success_at_end = bool(result.success[row, valid - 1])
+        self._steps += valid
         self._executed.append(np.array(result.executed[row, :valid], np.float64))
         if result.terminated[row] or result.truncated[row]:
             self._failure = name_failure(result, row)
@@ -195,6 +172,7 @@ class _Tally:
             smoothness=measure_smoothness(np.concatenate(self._executed)),
             initial_state=ended.episode.initial_state,
             failure="" if self._success else self._failure,
+            steps_to_success=self._to_success,
         )
 
 

@@ -11,12 +11,12 @@ from embodied_rl.critic.assessment import FAMILY_MEASURES, MEANINGS, Assessment,
 from embodied_rl.critic.evaluation import JudgedSequence
 from embodied_rl.critic.judged_episode import JudgedEpisode
 from embodied_rl.critic.measures import Estimate, ReliabilityBin
-from embodied_rl.evaluate.chart import Series, draw_line_chart
-from embodied_rl.evaluate.origin import format_value
-from embodied_rl.evaluate.page import fold, make_definitions, make_html_table, make_section, write_html
 from embodied_rl.examination.report import format_bounds, format_estimate, format_rest, judge_uses
 from embodied_rl.examination.strips import STYLE, make_strips
 from embodied_rl.interfaces.sim import Array
+from embodied_rl.reports.chart import Series, draw_line_chart
+from embodied_rl.reports.origin import format_value
+from embodied_rl.reports.page import fold, make_definitions, make_html_table, make_section, write_html
 
 POINTS = 21
 """Of a mean curve, over the share of an episode."""

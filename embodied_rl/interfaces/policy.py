@@ -313,6 +313,7 @@ class Actor(nn.Module):
         keys: NoiseKeys | None = None,
         prefix: np.ndarray | None = None,
         committed: np.ndarray | None = None,
+        whole: bool = False,
     ) -> np.ndarray:
         """Return a chunk for each row from the deployed policy: no trace, no value, no exploration.
 
@@ -322,9 +323,10 @@ class Actor(nn.Module):
             prefix: float32 [n, d, A] in the simulator's units, actions that the robot will execute regardless of the
                 new chunk, such as those that it executes during inference.
             committed: int64 [n], how many of a row's d actions are committed; None for all.
+            whole: return all H predicted actions of a chunk.
 
         Returns:
-            float32 [n, Hx, A], like `Decision.actions`. It begins with the committed actions and continues them.
+            float32 [n, Hx or H, A], like `Decision.actions`. It begins with the committed actions and continues them.
 
         Raises:
             UserError: inputs that do not fit, or a prefix that this policy cannot continue.

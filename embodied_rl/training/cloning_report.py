@@ -10,12 +10,13 @@ from embodied_rl.actors.kinds import deploy_actor
 from embodied_rl.config.next_command import make_next_command
 from embodied_rl.config.schema import SftConfig
 from embodied_rl.evaluate.benchmark import describe_simulator
-from embodied_rl.evaluate.page import format_percent
-from embodied_rl.evaluate.protocol import EpisodeResult, enumerate_episodes, evaluate_policy
-from embodied_rl.evaluate.report import Report
-from embodied_rl.evaluate.report_page import write_page
+from embodied_rl.evaluate.protocol import enumerate_episodes, evaluate_policy
 from embodied_rl.evaluate.video import film_episodes
 from embodied_rl.interfaces.policy import Actor, FlowBackbone
+from embodied_rl.reports.page import format_percent
+from embodied_rl.reports.report import Report
+from embodied_rl.reports.report_page import write_page
+from embodied_rl.reports.result import EpisodeResult
 from embodied_rl.runs import provenance
 from embodied_rl.runs.folder import RunFolder
 from embodied_rl.runs.metrics_file import MetricsWriter

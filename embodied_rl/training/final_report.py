@@ -8,13 +8,13 @@ from typing import Any
 from embodied_rl.assembly.build import POLICY
 from embodied_rl.evaluate.benchmark import describe_simulator
 from embodied_rl.evaluate.kept_films import KEPT, keep_film, read_films
-from embodied_rl.evaluate.page import format_percent
-from embodied_rl.evaluate.protocol import EpisodeResult
-from embodied_rl.evaluate.report import Report
-from embodied_rl.evaluate.report_page import write_page
-from embodied_rl.evaluate.reward_section import describe_outages
 from embodied_rl.evaluate.video import film_episodes, record_results
 from embodied_rl.interfaces.errors import UserError
+from embodied_rl.reports.page import format_percent
+from embodied_rl.reports.report import Report
+from embodied_rl.reports.report_page import write_page
+from embodied_rl.reports.result import EpisodeResult
+from embodied_rl.reports.reward_section import describe_outages
 from embodied_rl.runs import provenance
 from embodied_rl.runs.atomic_write import explain_errors
 from embodied_rl.runs.log import RunLog

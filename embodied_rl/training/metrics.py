@@ -5,10 +5,10 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from embodied_rl.evaluate.protocol import EpisodeResult
-from embodied_rl.evaluate.statistics import wilson_interval
 from embodied_rl.interfaces.curriculum import EpisodeRecord
 from embodied_rl.interfaces.sim import SimulatorSpec
+from embodied_rl.reports.result import EpisodeResult
+from embodied_rl.reports.statistics import wilson_interval
 from embodied_rl.rollout.buffer import Rollout
 from embodied_rl.rollout.collector import Collector
 from embodied_rl.rollout.timeline import Timeline, summarise_utilisation

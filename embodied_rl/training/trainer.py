@@ -13,12 +13,13 @@ from torch import Tensor
 
 from embodied_rl.assembly import build
 from embodied_rl.checkpoints.policy_file import load_actor, save_actor
-from embodied_rl.evaluate.protocol import EpisodeResult, enumerate_episodes, evaluate_policy
-from embodied_rl.evaluate.statistics import is_as_good
+from embodied_rl.evaluate.protocol import enumerate_episodes, evaluate_policy
 from embodied_rl.interfaces.curriculum import EpisodeRecord
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.learning import checkpoint, shards
 from embodied_rl.processes.process import read_resident_bytes
+from embodied_rl.reports.result import EpisodeResult
+from embodied_rl.reports.statistics import is_as_good
 from embodied_rl.reward.counting import summarise_scores
 from embodied_rl.reward.guard import Guard
 from embodied_rl.rollout.buffer import Rollout

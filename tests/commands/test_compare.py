@@ -5,11 +5,12 @@ import re
 
 import pytest
 
-from embodied_rl.commands.compare import average_curve, average_seeds, compare_sweep, read_entry, run
+from embodied_rl.commands.compare import compare_sweep, run
 from embodied_rl.config.schema import CompareConfig
-from embodied_rl.evaluate.protocol import EpisodeResult
-from embodied_rl.evaluate.report import Report
-from embodied_rl.evaluate.statistics import mean_interval
+from embodied_rl.reports.comparison import average_curve, average_seeds, read_entry
+from embodied_rl.reports.report import Report
+from embodied_rl.reports.result import EpisodeResult
+from embodied_rl.reports.statistics import mean_interval
 from embodied_rl.runs.folder import RunFolder
 
 

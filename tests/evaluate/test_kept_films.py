@@ -5,10 +5,11 @@ import numpy as np
 import pytest
 
 from embodied_rl.evaluate.kept_films import keep_film, read_films
-from embodied_rl.evaluate.protocol import EpisodeResult, enumerate_episodes, evaluate_policy
+from embodied_rl.evaluate.protocol import enumerate_episodes, evaluate_policy
 from embodied_rl.evaluate.video import Recording, film_episodes, record_results
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.sim import Episode
+from embodied_rl.reports.result import EpisodeResult
 
 
 def result(index, success):

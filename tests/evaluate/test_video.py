@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from embodied_rl.evaluate import video
-from embodied_rl.evaluate.protocol import EpisodeResult, enumerate_episodes, evaluate_policy
+from embodied_rl.evaluate.protocol import enumerate_episodes, evaluate_policy
 from embodied_rl.evaluate.video import (
     Recording,
     choose_worst_and_best,
@@ -16,6 +16,7 @@ from embodied_rl.evaluate.video import (
 )
 from embodied_rl.interfaces.sim import Episode
 from embodied_rl.processes.handle import RunFailed
+from embodied_rl.reports.result import EpisodeResult
 from embodied_rl.runs.atomic_write import StorageError
 
 

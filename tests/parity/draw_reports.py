@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 
 from embodied_rl.commands.compare import ComparedReport, pair_all
-from embodied_rl.evaluate.protocol import EpisodeResult
-from embodied_rl.evaluate.report import Report
 from embodied_rl.interfaces.sim import SimulatorSpec, Task
+from embodied_rl.reports.report import Report
+from embodied_rl.reports.result import EpisodeResult
 
 SUITES = [{"name": "kitchen", "suite": suite, "seeded": True} for suite in ("goal", "spatial", "object")]
 

@@ -12,9 +12,9 @@ from embodied_rl.config import next_command
 from embodied_rl.config.compose import compose_config
 from embodied_rl.config.freeze import freeze_config
 from embodied_rl.config.schema import PolicyNode, SimNode
-from embodied_rl.evaluate.report import Report
 from embodied_rl.imitation.demonstrations import record_demonstrations
 from embodied_rl.interfaces.errors import UserError
+from embodied_rl.reports.report import Report
 from embodied_rl.runs.folder import RunFolder
 from embodied_rl.runs.metrics_file import read_metrics
 from tests.support.running import POLICY, REACHING, SMALL, TABLETOP

@@ -5,8 +5,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from embodied_rl.evaluate.protocol import EpisodeResult
-from embodied_rl.evaluate.report import Report
+from embodied_rl.reports.report import Report
+from embodied_rl.reports.result import EpisodeResult
 from embodied_rl.testing.fake_simulator import FakeSimulator
 from embodied_rl.training.final_report import read_before, summarise_run
 

@@ -4,9 +4,9 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from html import escape
 
-from embodied_rl.evaluate.page import format_percent, make_bar, make_html_table
-from embodied_rl.evaluate.protocol import EpisodeResult
-from embodied_rl.evaluate.report import Rate
+from embodied_rl.reports.page import format_percent, make_bar, make_html_table
+from embodied_rl.reports.report import Rate
+from embodied_rl.reports.result import EpisodeResult
 
 NOT_TOLD = "not told"
 """The kind of a failure that the simulator ended without a word."""

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from html import escape
 from typing import Any
 
-from embodied_rl.evaluate.page import fold, make_definitions
+from embodied_rl.reports.page import fold, make_definitions
 
 UNKNOWN = "unknown"
 _SHOWN = {

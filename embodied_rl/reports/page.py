@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from pathlib import Path
 
-from embodied_rl.evaluate.report import Rate
+from embodied_rl.reports.report import Rate
 from embodied_rl.runs.atomic_write import write_text
 
 _STYLE = """

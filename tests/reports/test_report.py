@@ -5,9 +5,9 @@ from dataclasses import replace
 
 import pytest
 
-from embodied_rl.evaluate.protocol import EpisodeResult
-from embodied_rl.evaluate.report import Report
-from embodied_rl.evaluate.statistics import wilson_interval
+from embodied_rl.reports.report import Report
+from embodied_rl.reports.result import EpisodeResult
+from embodied_rl.reports.statistics import wilson_interval
 
 
 def result(index, task, success, **changes):

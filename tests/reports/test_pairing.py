@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 from scipy.stats import binomtest
 
-from embodied_rl.evaluate.pairing import index_outcomes, pair_reports
-from embodied_rl.evaluate.protocol import EpisodeResult
-from embodied_rl.evaluate.report import Report, read_purpose
-from embodied_rl.evaluate.statistics import adjust_by_holm
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.sim import SimulatorSpec, Task
+from embodied_rl.reports.pairing import index_outcomes, pair_reports
+from embodied_rl.reports.report import Report, read_purpose
+from embodied_rl.reports.result import EpisodeResult
+from embodied_rl.reports.statistics import adjust_by_holm
 from embodied_rl.testing.fake_simulator import FakeSimulator
 
 SUITE = {"name": "libero", "suite": "goal", "seeded": True, "depends_on": {"libero": "0.1"}}

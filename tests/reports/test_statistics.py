@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from embodied_rl.evaluate.statistics import is_as_good, mcnemar_test, mean_interval, student_quantile, wilson_interval
+from embodied_rl.reports.statistics import is_as_good, mcnemar_test, mean_interval, student_quantile, wilson_interval
 
 
 @pytest.mark.parametrize(("successes", "n"), [(0, 1), (1, 1), (0, 256), (256, 256), (65, 256), (1, 3), (990, 1000)])

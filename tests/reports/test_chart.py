@@ -5,7 +5,7 @@ from itertools import pairwise
 
 import pytest
 
-from embodied_rl.evaluate.chart import HEIGHT, WIDTH, Series, choose_ticks, draw_line_chart
+from embodied_rl.reports.chart import HEIGHT, WIDTH, Series, choose_ticks, draw_line_chart
 
 
 def points(svg, element="polyline"):

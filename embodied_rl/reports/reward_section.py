@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from html import escape
 from itertools import groupby
 
-from embodied_rl.evaluate.chart import Series, draw_line_chart
+from embodied_rl.reports.chart import Series, draw_line_chart
 from embodied_rl.runs.metrics_file import Value
 
 Row = Mapping[str, Value]

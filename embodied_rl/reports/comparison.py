@@ -1,0 +1,278 @@
+"""Comparison of runs side by side, paired by shared episodes and averaged over seeds, as Markdown and as a page."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from html import escape
+from itertools import combinations
+from pathlib import Path
+
+from embodied_rl.interfaces.errors import UserError
+from embodied_rl.reports.chart import Series, draw_line_chart
+from embodied_rl.reports.page import format_percent, make_bar, make_html_table, make_section, write_html
+from embodied_rl.reports.pairing import Pairing, pair_reports
+from embodied_rl.reports.report import Report, describe_delay, read_purpose
+from embodied_rl.reports.result import IN_DISTRIBUTION
+from embodied_rl.reports.statistics import Mean, adjust_by_holm, mean_interval
+from embodied_rl.runs.folder import RunFolder
+from embodied_rl.runs.metrics_file import Value, read_metrics
+
+REPORT = "report.json"
+PairedRow = tuple[str, str, Pairing, float]
+"""Labels of two reports, their pairing, and the p-value adjusted for all pairs."""
+RefusedRow = tuple[str, str]
+"""What cannot be compared, and why."""
+
+
+@dataclass(frozen=True)
+class ComparedReport:
+    """One report in a comparison.
+
+    Attributes:
+        settings: the experiment and what was overridden, without the seed; the path of a report outside a run.
+        group: name shared by all entries that differ only in the seed.
+        label: the group, with the seed if it is known.
+        seed: seed of its run; None if unknown.
+        report: its newest evaluation.
+        metrics: rows of its metrics.jsonl; empty for a report outside a run.
+    """
+
+    settings: tuple[str, ...]
+    group: str
+    label: str
+    seed: int | None
+    report: Report
+    metrics: tuple[dict[str, Value], ...]
+
+
+def read_entry(path: Path) -> ComparedReport:
+    """Read the report of a run folder, a folder with a report, or a report file.
+
+    Raises:
+        UserError: the folder has no report.
+    """
+    file = _report_file(path)
+    report = Report.read(file)
+    folder = _run_folder(file)
+    if folder is None:
+        return ComparedReport((str(path),), str(path), str(path), None, report, ())
+    own = [text for text in folder.overrides() if not text.startswith(("seed=", "experiment=", "run.", "resume="))]
+    settings = (folder.experiment, *own, *_conditions(report.metadata))
+    group, metrics = " ".join(settings), tuple(read_metrics(folder.metrics))
+    return ComparedReport(settings, group, group + _name_seed(folder.seed), folder.seed, report, metrics)
+
+
+def shorten_labels(entries: Sequence[ComparedReport]) -> list[ComparedReport]:
+    """Return the entries with groups and labels that name only the settings in which entries differ."""
+    shared = set(entries[0].settings).intersection(*(entry.settings for entry in entries))
+    groups = [" ".join(text for text in entry.settings if text not in shared) or entry.settings[0] for entry in entries]
+    return [
+        replace(entry, group=group, label=group + _name_seed(entry.seed))
+        for entry, group in zip(entries, groups, strict=True)
+    ]
+
+
+def number_labels(entries: Sequence[ComparedReport]) -> list[ComparedReport]:
+    """Return the entries with unique labels: number those that share a label."""
+    labels = [entry.label for entry in entries]
+    result: list[ComparedReport] = []
+    for place, entry in enumerate(entries):
+        number = labels[: place + 1].count(entry.label)
+        label = entry.label if labels.count(entry.label) == 1 else f"{entry.label} ({number})"
+        result.append(replace(entry, label=label))
+    return result
+
+
+def pair_all(entries: Sequence[ComparedReport]) -> tuple[list[PairedRow], list[RefusedRow]]:
+    """Compare every two reports in pairs. Returns the pairs, and why two reports cannot be paired."""
+    pairs: list[tuple[str, str, Pairing]] = []
+    refused: list[RefusedRow] = []
+    for first, second in combinations(entries, 2):
+        try:
+            pairs.append((first.label, second.label, pair_reports(first.report, second.report)))
+        except UserError as error:
+            refused.append((f"{first.label} and {second.label}", str(error)))
+    adjusted = adjust_by_holm([pairing.test.p_value for *_, pairing in pairs])
+    return [(*pair, p_value) for pair, p_value in zip(pairs, adjusted, strict=True)], refused
+
+
+def average_seeds(entries: Sequence[ComparedReport]) -> tuple[dict[str, Mean], list[RefusedRow]]:
+    """Average groups of two seeds or more. Returns the mean success of each group, and why a group has none.
+
+    The last report of a seed counts.
+    """
+    means: dict[str, Mean] = {}
+    refused: list[RefusedRow] = []
+    for name, members in _grouped(entries).items():
+        kept = keep_newest_per_seed(members)
+        if len({tuple(_count_tasks(member.report).items()) for member in kept}) > 1:
+            refused.append((f"{name}, over seeds", "the reports differ in their tasks, or in episodes of a task"))
+        elif len(kept) > 1:
+            means[name] = mean_interval([entry.report.success.rate for entry in kept])
+    return means, refused
+
+
+def keep_newest_per_seed(members: Sequence[ComparedReport]) -> list[ComparedReport]:
+    """Return the last entry of each seed, ordered by seed, so that a run given twice counts once."""
+    found = {entry.seed: entry for entry in members if entry.seed is not None}
+    return [found[seed] for seed in sorted(found)]
+
+
+def to_markdown(entries: Sequence[ComparedReport]) -> str:
+    """Return the whole comparison as Markdown."""
+    headings = ("run", "success [95 %]", *_families(entries), "episodes", "split")
+    parts = ["# Comparison", _markdown_table(headings, _rows(entries))]
+    for title, headings, rows in _details(entries):
+        parts += [f"## {title}", _markdown_table(headings, rows)] if rows else []
+    return "\n\n".join(parts) + "\n"
+
+
+def write_comparison(path: Path, entries: Sequence[ComparedReport]) -> None:
+    """Write the comparison as a self-contained HTML page, with learning curves."""
+    rows = [
+        (escape(entry.label), make_bar(entry.report.success), *map(escape, row[1:]))
+        for entry, row in zip(entries, _rows(entries), strict=True)
+    ]
+    headings = ("run", "", "success [95 %]", *_families(entries), "episodes", "split")
+    sections = [make_section("Success", make_html_table(headings, rows))]
+    for title, headings, rows in _details(entries):
+        sections.append(make_section(title, make_html_table(headings, [tuple(map(escape, row)) for row in rows])))
+    write_html(
+        path, "Comparison", f"{len(entries)} runs", [*sections, make_section("Learning curves", _curves(entries))]
+    )
+
+
+def _details(entries: Sequence[ComparedReport]) -> list[tuple[str, tuple[str, ...], list[tuple[str, ...]]]]:
+    """Title, headings and rows of the tables beyond the first; no rows where there is nothing to say."""
+    means, unequal = average_seeds(entries)
+    pairs, unpaired = pair_all(entries)
+    seeds = [(name, str(mean.count), _mean_text(mean)) for name, mean in means.items()]
+    counts = ("shared episodes", "only first", "only second")
+    paired = ("first", "second", *counts, "p (exact McNemar)", "p (Holm)", "other versions, strategies")
+    return [
+        ("Over seeds", ("runs", "seeds", "mean success [95 %, Student]"), seeds),
+        ("The same episodes", paired, [_paired_cells(row) for row in pairs]),
+        ("Not compared", ("what", "why"), [*unequal, *unpaired]),
+        ("Settings", ("run", "as it was started"), [(entry.label, " ".join(entry.settings)) for entry in entries]),
+    ]
+
+
+def average_curve(members: Sequence[ComparedReport], metric: str) -> Series:
+    """Return a metric's mean curve over the seeds that have it, with Student's interval where two or more have it."""
+    members = keep_newest_per_seed(members) or members
+    values: dict[int, list[float]] = {}
+    for member in members:
+        for row in member.metrics:
+            value, iteration = row.get(metric), row.get("iteration")
+            if isinstance(value, int | float) and isinstance(iteration, int):
+                values.setdefault(iteration, []).append(float(value))
+    means = [mean_interval(values[iteration]) for iteration in sorted(values)]
+    banded = any(mean.low is not None for mean in means)
+    return Series(
+        label=members[0].group if len(members) > 1 else members[0].label,
+        x=sorted(values),
+        y=[mean.mean for mean in means],
+        low=[_share(mean.low) for mean in means] if banded else (),
+        high=[_share(mean.high) for mean in means] if banded else (),
+    )
+
+
+def _curves(entries: Sequence[ComparedReport]) -> str:
+    groups = list(_grouped(entries).values())
+    charts = [
+        draw_line_chart(
+            title, [average_curve(members, metric) for members in groups], x_label="iteration", percent=True
+        )
+        for title, metric in (("Success in evaluations", "eval/success"), ("Success while training", "rollout/success"))
+    ]
+    return f'<div class="charts">{"".join(charts)}</div>' if any(charts) else ""
+
+
+def _rows(entries: Sequence[ComparedReport]) -> list[tuple[str, ...]]:
+    rows: list[tuple[str, ...]] = []
+    for entry in entries:
+        report = entry.report
+        shares = [report.families[name].success for name in _families(entries) if name in report.families]
+        texts = iter(format_percent(share) for share in shares)
+        cells = [next(texts) if name in report.families else "–" for name in _families(entries)]
+        split = str(report.metadata.get("split", ""))
+        rows.append((entry.label, format_percent(report.success), *cells, str(report.success.episodes), split))
+    return rows
+
+
+def _name_seed(seed: int | None) -> str:
+    return "" if seed is None else f" seed {seed}"
+
+
+def _paired_cells(row: PairedRow) -> tuple[str, ...]:
+    first, second, pairing, adjusted = row
+    test = pairing.test
+    whole = pairing.sizes == (test.episodes, test.episodes)
+    shared = str(test.episodes) if whole else f"{test.episodes} of {pairing.sizes[0]} and {pairing.sizes[1]}"
+    counts = (shared, str(test.only_first), str(test.only_second))
+    return first, second, *counts, f"{test.p_value:.2g}", f"{adjusted:.2g}", pairing.remark or "–"
+
+
+def _count_tasks(report: Report) -> dict[str, int]:
+    return {name: summary.success.episodes for name, summary in report.tasks.items()}
+
+
+def _families(entries: Sequence[ComparedReport]) -> list[str]:
+    return list(dict.fromkeys(name for entry in entries for name in entry.report.families))
+
+
+def _grouped(entries: Sequence[ComparedReport]) -> dict[str, list[ComparedReport]]:
+    groups: dict[str, list[ComparedReport]] = {}
+    for entry in entries:
+        groups.setdefault(entry.group, []).append(entry)
+    return groups
+
+
+def _report_file(path: Path) -> Path:
+    """Return the report file: `path` itself, or the newest in the folder, preferably of a usual evaluation."""
+    if path.is_file():
+        return path
+    files = sorted([*path.glob(REPORT), *path.glob(f"eval/*/{REPORT}")], key=lambda f: f.stat().st_mtime_ns)
+    if not files:
+        raise UserError(f"{path} holds no evaluation. Make one: embodied-rl eval checkpoint={path}")
+    usual = [file for file in files if _is_usual(Report.read(file).metadata)]
+    return (usual or files)[-1]
+
+
+def _is_usual(metadata: Mapping[str, object]) -> bool:
+    whole = metadata.get("task") is None and metadata.get("ablate", "none") == "none" and not describe_delay(metadata)
+    return whole and metadata.get("split") == IN_DISTRIBUTION
+
+
+def _conditions(metadata: Mapping[str, object]) -> list[str]:
+    """Describe how an evaluation differs from the usual one: after training, in distribution, without ablation."""
+    split, without = metadata.get("split", IN_DISTRIBUTION), metadata.get("ablate", "none")
+    found = [f"({split})"] if split != IN_DISTRIBUTION else []
+    found += ["(publish)"] if read_purpose(metadata) == "publish" else []
+    found += [f"(without {without})"] if without != "none" else []
+    found += [f"({delay})"] if (delay := describe_delay(metadata)) else []
+    return [*found, *(["(before)"] if metadata.get("when") == "before" else [])]
+
+
+def _run_folder(report: Path) -> RunFolder | None:
+    """Return the run folder of <run>/report.json or <run>/eval/<name>/report.json; None for other reports."""
+    parents = report.resolve().parents
+    folders = [RunFolder(parents[level]) for level in (0, 2) if level < len(parents)]
+    return next((folder for folder in folders if folder.config.is_file()), None)
+
+
+def _markdown_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    def line(cells: Sequence[str]) -> str:
+        return f"| {' | '.join(cell.replace('|', '/') for cell in cells)} |"
+
+    return "\n".join([line(headings), line(["---"] * len(headings)), *(line(row) for row in rows)])
+
+
+def _mean_text(mean: Mean) -> str:
+    low, high = _share(mean.low), _share(mean.high)
+    assert low is not None and high is not None, "a mean over two seeds or more has an interval"
+    return f"{100 * mean.mean:.1f} % [{100 * low:.1f}, {100 * high:.1f}]"
+
+
+def _share(value: float | None) -> float | None:
+    """Clip an interval bound of a share to [0, 1]."""
+    return None if value is None else min(1.0, max(0.0, value))
