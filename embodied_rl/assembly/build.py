@@ -223,8 +223,10 @@ def build_embodiment(spec: SimulatorSpec, options: Any, node: PolicyNode, cls: t
 
 
 def configure_embodiment(embodiment: Embodiment, node: PolicyNode) -> Embodiment:
-    """Return the embodiment with the settings of `policy.executed` and `policy.blind`."""
-    return replace(embodiment, executed=node.executed or embodiment.executed, blind=node.blind or embodiment.blind)
+    """Return the embodiment with the settings of `policy.executed`, `policy.delay` and `policy.blind`."""
+    return replace(
+        embodiment, executed=node.executed or node.delay or embodiment.executed, blind=node.blind or embodiment.blind
+    )
 
 
 def resolve_policy_file(text: str) -> Path:

@@ -47,7 +47,9 @@ def grow_network(
     names = tuple(small.spec.auxiliary_names)
     if next(small.parameters()).is_meta:
         with torch.device("meta"):
-            return maker(embodiment, names)
+            outline = maker(embodiment, names)
+        outline.prefix_trained_to = small.prefix_trained_to
+        return outline
     large = maker(embodiment, names)
     state, fresh = small.state_dict(), large.state_dict()
     for key in growth:
@@ -60,5 +62,5 @@ def grow_network(
             key, growth[key], path, getattr(small.config, key), name, added,
         )  # fmt: skip
     large.load_state_dict(state)
-    large.source = small.source
+    large.source, large.prefix_trained_to = small.source, small.prefix_trained_to
     return large

@@ -215,6 +215,8 @@ class SFT:
         self, lessons: Iterator[CloningBatch], parameters: list[torch.nn.Parameter], steps: int, lr: float
     ) -> None:
         config, losses = self.config, deque[float](maxlen=REPORT_EVERY)
+        if steps:
+            self.backbone.prefix_trained_to = config.prefix
         parameters = [parameter for parameter in parameters if parameter.requires_grad]
         optimiser = torch.optim.AdamW(parameters, lr, weight_decay=config.weight_decay)
         for step in range(steps):

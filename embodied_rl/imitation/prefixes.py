@@ -52,3 +52,16 @@ def check_prefix(longest: int, horizon: int) -> None:
             f"algo.prefix={longest}: a chunk of this policy has {horizon} actions, and some must be left to learn. "
             f"Give algo.prefix={horizon - 1} at most, or a longer policy.horizon, where the policy has one."
         )
+
+
+def check_no_delay(delay: int) -> None:
+    """Check that no delay is asked of cloning, which runs no policy.
+
+    Raises:
+        UserError: one is.
+    """
+    if delay:
+        raise UserError(
+            f"policy.delay={delay} is of `train`. Cloning learns for a delay with algo.prefix={delay}; `eval "
+            f"delay={delay}` shows it."
+        )

@@ -8,7 +8,7 @@ from embodied_rl.assembly.outline import outline_backbone
 from embodied_rl.config.schema import SftConfig
 from embodied_rl.imitation import dataset as lessons
 from embodied_rl.imitation.cloning import SFTConfig
-from embodied_rl.imitation.prefixes import check_prefix
+from embodied_rl.imitation.prefixes import check_no_delay, check_prefix
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.policy import FlowBackbone
 from embodied_rl.interfaces.sim import SimulatorSpec
@@ -33,6 +33,7 @@ def check_cloning(config: SftConfig) -> list[Row]:
         name = config.algo.name
         raise UserError(f"algo.name={name} learns from rollouts; `embodied-rl train` is the command for it.")
     options, kind = method.options, SimulatorKind.find(config.sim)
+    check_no_delay(config.policy.delay)
     check_stages(config, options)
     check_placement(config.policy)
     with nullcontext() if config.dataset is None else lessons.open_dataset(config.dataset) as dataset:
