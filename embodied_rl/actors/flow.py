@@ -125,7 +125,9 @@ class FlowActor(Actor):
         keys: NoiseKeys | None = None,
         prefix: np.ndarray | None = None,
         committed: np.ndarray | None = None,
+        *,
         whole: bool = False,
+        strategy: str = "prefix",
     ) -> np.ndarray:
         """Infer actions; see `Actor.infer`. A prefix is imposed by replacement while the other actions are denoised."""
         context = self.backbone.encode(self._inputs(observation))

@@ -305,7 +305,9 @@ class Actor(nn.Module):
         keys: NoiseKeys | None = None,
         prefix: np.ndarray | None = None,
         committed: np.ndarray | None = None,
+        *,
         whole: bool = False,
+        strategy: str = "prefix",
     ) -> np.ndarray:
         """Return a chunk for each row from the deployed policy: no trace, no value, no exploration.
 

@@ -28,11 +28,14 @@ class Counting:
     """Entry i of decision j's chunk is [j, i] / 100, too small to reach a goal. Notes what it is shown."""
 
     def __init__(self, answer: Any = None) -> None:
-        self.shown: list[tuple[Array | None, Array | None, bool]] = []
+        self.shown: list[tuple[Array | None, Array | None, str | None]] = []
         self.answer = answer
 
-    def infer(self, observation: Observation, keys: NoiseKeys, prefix=None, committed=None, whole=False) -> Array:
-        self.shown.append((prefix, committed, whole))
+    def infer(
+        self, observation: Observation, keys: NoiseKeys, prefix=None, committed=None, *, whole=False, strategy=None
+    ) -> Array:
+        assert whole
+        self.shown.append((prefix, committed, strategy))
         entries = [[(j, i) for i in range(PREDICTED)] for j in keys.decision]
         return np.array(entries, np.float32) / 100 if self.answer is None else self.answer
 
@@ -53,7 +56,7 @@ class Diary(Observer):
         for each in running:
             taken = int(result.steps[each.row])
             self.actions[each.episode.index] += list(result.executed[each.row, :taken])
-            self.joins[each.episode.index] += each.joins[:taken]
+            self.joins[each.episode.index] += [command.joins for command in each.commands[:taken]]
 
     def on_end(self, ended: Sequence[RunningEpisode]) -> None:
         self.steps |= {each.episode.index: each.steps for each in ended}
@@ -123,15 +126,15 @@ def test_blend_mixes_the_chunk_before_with_the_new_one() -> None:
 def test_what_the_policy_is_shown(strategy: Strategy) -> None:
     _, policy = run(make(2, strategy, 3), count=1, envs=1, handles=[handle(1)])
     first, *others = policy.shown
-    assert first == (None, None, True)
-    for number, (prefix, committed, whole) in enumerate(others, start=1):
-        assert whole
+    assert first == (None, None, None)
+    for number, (prefix, committed, said) in enumerate(others, start=1):
         if strategy in ("naive", "blend", "stop"):
-            assert prefix is None and committed is None
+            assert prefix is None and committed is None and said is None
             continue
         made = number - 1  # of it, s - d = 1 action ran first, later s
         begin = 1 if made == 0 else 3
-        shown = PREDICTED - begin if strategy == "guided" else 2
+        shown = 2 if strategy == "prefix" else PREDICTED - 3
+        assert said == strategy
         np.testing.assert_allclose(prefix, [[[made / 100, (begin + i) / 100] for i in range(shown)]], atol=1e-7)
         np.testing.assert_array_equal(committed, [2])
 
@@ -193,7 +196,7 @@ def test_a_chunk_that_is_refused_is_an_error_that_says_why() -> None:
 def test_an_ablated_policy_is_shown_the_same_prefix() -> None:
     policy = Counting()
     run(make(2, "prefix"), policy=AblatedPolicy(policy, lambda observation, keys: observation))
-    assert policy.shown[1][1] is not None and policy.shown[1][2]
+    assert policy.shown[1][1] is not None
 
 
 CHUNKS = Chunks(PREDICTED, 5)

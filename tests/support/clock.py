@@ -125,7 +125,8 @@ class NotingActor(Actor):
 
     calls: list[Call] = field(default_factory=list)
     nan_at: int | None = None
-    embodiment = SimpleNamespace(check_body=lambda body, words: None)
+    embodiment = SimpleNamespace(check_body=lambda body, words: None, executed=EXECUTED)
+    network = SimpleNamespace(spec=SimpleNamespace(horizon=EXECUTED + 2))  # type: ignore[assignment]
 
     def __post_init__(self) -> None:
         super().__init__()
