@@ -300,7 +300,7 @@ _ALL = (
             "policy",
             "memory",
             "ablations",
-            "delay",
+            "delay checkpoint=<run> delays=[0,1,2]",
         ),
         config="train",
         words=Words("what", "measurement"),

@@ -179,26 +179,22 @@ def measure_delay(config: BenchConfig) -> dict[str, Any]:
     from embodied_rl.evaluate import delay_table, protocol
     from embodied_rl.evaluate.metadata import describe_policy
 
-    who, kind, load = config.policy.checkpoint or ASYNC_ASSET, SimulatorKind.find(config.sim), provenance.measure_load()
+    who, kind, load = config.checkpoint or ASYNC_ASSET, SimulatorKind.find(config.sim), provenance.measure_load()
     policy, episodes = load_deployed(who), protocol.enumerate_episodes(kind.spec, "eval", config.episodes)
-    envs = min(config.sim.num_envs, config.episodes)
-    cells, make = list[delay_table.Cell](), lambda: kind.inline(envs, "simulator", config.plan)
-    for cell in delay_table.measure_strategies(
-        policy, make, envs, episodes, config.strategies, config.delays, config.seed
-    ):
+    envs, cells = min(config.sim.num_envs, config.episodes), list[delay_table.Cell]()
+    bed = delay_table.TestBed(policy, lambda: kind.inline(envs, "simulator", config.plan), envs, episodes, config.seed)
+    for cell in delay_table.measure_strategies(bed, config.strategies, config.delays):
         cells.append(cell)
-        print(" | ".join([*cell.format_cells(), *([cell.why_not] if cell.why_not else [])]))
-    Console().print(
-        make_table(f"bench delay, {who}", delay_table.CAPTION, delay_table.HEADINGS, [c.format_cells() for c in cells])
-    )
+        print(cell.describe(), flush=True)
+    rows = [cell.format_cells() for cell in cells]
+    Console().print(make_table(f"bench delay, {who}", delay_table.CAPTION, delay_table.HEADINGS, rows))
     with closing(kind.build(1)) as simulator:
         seen = simulator.reset(episodes[:1]).without_privileged()
     cost = delay_cost.measure_cost(policy, seen, 2, config.seconds)
     print(delay_cost.describe_cost(cost))
     found = {"cells": [cell.to_dict() for cell in cells], "cost": cost.summary(), "episodes": config.episodes}
-    return (
-        found | describe_policy(who, find_policy_file(who)) | {"load": load, "load_at_end": provenance.measure_load()}
-    )
+    loads = {"load": load, "load_at_end": provenance.measure_load()}
+    return {**found, **describe_policy(who, find_policy_file(who)), **loads}
 
 
 def measure_policy(config: BenchConfig) -> dict[str, Any]:

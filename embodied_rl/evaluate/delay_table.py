@@ -96,6 +96,11 @@ class Cell:
         content = {**asdict(self), "summary": None if self.summary is None else asdict(self.summary)}
         return content | {"results": {result.index: result.success for result in self.results}}
 
+    def describe(self) -> str:
+        """Return a line on what was measured, or on why it was not."""
+        missing = f"{self.strategy}, d = {self.delay}: {self.why_not}"
+        return missing if self.why_not else " | ".join(self.format_cells())
+
     def format_cells(self) -> tuple[str, ...]:
         """Return the cells of a table."""
         first = (self.strategy, str(self.delay), str(self.replan) if self.replan else "–")
@@ -109,21 +114,34 @@ class Cell:
 
 
 CAPTION = (
-    "d: control steps of an inference; s: between two, of stop the executed actions of a chunk. Waits count against the\n"
-    "horizon. Jumps: root mean square between successive actions, limits scaled to -1 … 1, switches left out."
+    "d: control steps of an inference; s: between two, of stop actions of a chunk.\n"
+    "Jumps: root mean square between successive actions, limits scaled to ±1."
 )
-HEADINGS = ("strategy", "d", "s", "success, % [95 %]", "steps to success", "border jump", "inside")
+HEADINGS = ("strategy", "d", "s", "success, % [95 %]", "steps", "border", "inside")
 
 
-def measure_strategies(
-    policy: Actor,
-    make: Callable[[], Handle],
-    envs: int,
-    episodes: Sequence[Episode],
-    strategies: Sequence[Strategy],
-    delays: Sequence[int],
-    seed: int,
-) -> Iterator[Cell]:
+@dataclass(frozen=True)
+class TestBed:
+    """What all combinations share.
+
+    Attributes:
+        policy: the policy.
+        make: returns a simulator of `envs` environments, which the caller closes.
+        envs: environments.
+        episodes: run once in each combination.
+        seed: of the policy's noise.
+    """
+
+    __test__ = False  # no test of pytest's
+
+    policy: Actor
+    make: Callable[[], Handle]
+    envs: int
+    episodes: Sequence[Episode]
+    seed: int
+
+
+def measure_strategies(bed: TestBed, strategies: Sequence[Strategy], delays: Sequence[int]) -> Iterator[Cell]:
     """Measure each strategy at each delay on the same episodes; yield each as soon as it is known.
 
     Without a delay all strategies are the same, and one of them is measured, with as many actions of a chunk as the
@@ -131,30 +149,21 @@ def measure_strategies(
     """
     for delay in sorted(set(delays)):
         for strategy in strategies if delay else ("naive",):
-            yield measure_cell(policy, make, envs, episodes, strategy, delay, seed)
+            yield measure_cell(bed, strategy, delay)
 
 
-def measure_cell(
-    policy: Actor,
-    make: Callable[[], Handle],
-    envs: int,
-    episodes: Sequence[Episode],
-    strategy: Strategy,
-    delay: int,
-    seed: int,
-) -> Cell:
-    """Run all episodes with one strategy and delay; a combination that the policy cannot run is a cell that says why."""
-    with closing(make()) as handle:
-        chunks, spec = read_chunks(policy), handle.spec
+def measure_cell(bed: TestBed, strategy: Strategy, delay: int) -> Cell:
+    """Run all episodes with one strategy and delay; the cell of what the policy cannot run says why."""
+    with closing(bed.make()) as handle:
+        chunks, spec = read_chunks(bed.policy), handle.spec
         try:
             found = choose_delay(delay, strategy, None if delay else chunks.executed, None, chunks, spec)
         except UserError as error:
             return Cell(strategy, delay, why_not=str(error))
         assert found is not None, "a period is given where there is no delay"
-        meter = JumpMeter(Results(), spec)
-        noise = derive_noise_seed("report", seed)
-        runner = EpisodeRunner(policy, spec, noise, batch=choose_batch(envs), delay=found)
-        runner.run([handle], envs, episodes, meter)
-    results = tuple(meter.results.found[episode.index] for episode in episodes)
+        meter, noise = JumpMeter(Results(), spec), derive_noise_seed("report", bed.seed)
+        runner = EpisodeRunner(bed.policy, spec, noise, batch=choose_batch(bed.envs), delay=found)
+        runner.run([handle], bed.envs, bed.episodes, meter)
+    results = tuple(meter.results.found[episode.index] for episode in bed.episodes)
     jumps = [meter.jumps.measure(where) for where in ("border", "inside")]
     return Cell(strategy if delay else NONE, delay, found.replan, Summary.from_results(results), *jumps, results)

@@ -66,7 +66,7 @@ def test_films_show_what_was_evaluated(kind, tmp_path: Path, monkeypatch: pytest
         ({"delay": 1, "strategy": "prefix", "hold": HOLD}, "trained without executed actions"),
         (
             {"delay": 1, "policy": "random", "checkpoint": None, "sim": SimChange("clock")},
-            "random chooses one action at a time",
+            "random chooses one action",
         ),
     ],
 )
