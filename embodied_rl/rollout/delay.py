@@ -49,6 +49,7 @@ class Delay:
         replan: s, control steps between two observations; of "stop", actions of a chunk that are executed.
         horizon: H, actions that the policy predicts.
         hold: how the robot holds still.
+        whole: the policy has to be told that all H actions are wanted, because it usually gives fewer.
     """
 
     steps: int
@@ -56,6 +57,7 @@ class Delay:
     replan: int
     horizon: int
     hold: Hold
+    whole: bool = True
 
     @property
     def period(self) -> int:
@@ -125,17 +127,18 @@ def stack_actions(commands: Sequence[Command]) -> Array:
 
 
 def infer_under_delay(
-    policy: ContinuingPolicy, observation: Observation, keys: NoiseKeys, requests: Sequence[Request], strategy: Strategy
+    policy: ContinuingPolicy, observation: Observation, keys: NoiseKeys, requests: Sequence[Request], delay: Delay
 ) -> Array:
     """Return the chunks float32 [m, H, A] that a policy answers m requests with."""
-    if strategy not in CONTINUING or not any(request.committed for request in requests):
-        return policy.infer(observation, keys, whole=True)
+    options: dict[str, Any] = {"whole": True} if delay.whole else {}
+    if delay.strategy not in CONTINUING or not any(request.committed for request in requests):
+        return policy.infer(observation, keys, **options)
     longest = max(len(request.prefix) for request in requests)
     prefix = np.zeros((len(requests), longest, requests[0].prefix.shape[1]), np.float32)
     for row, request in enumerate(requests):
         prefix[row, : len(request.prefix)] = request.prefix
     committed = np.array([request.committed for request in requests], np.int64)
-    return policy.infer(observation, keys, prefix, committed, whole=True, strategy=strategy)
+    return policy.infer(observation, keys, prefix, committed, strategy=delay.strategy, **options)
 
 
 @dataclass(frozen=True)
@@ -194,4 +197,5 @@ def choose_delay(
     check_budget(chunks.horizon, delay, every, chosen)
     # Without a delay nobody waits, so it does not matter how the robot would hold still.
     still = Hold(np.zeros(spec.action_dim, np.float32), np.zeros(spec.action_dim, bool))
-    return Delay(delay, chosen, every, chunks.horizon, make_hold(spec, hold) if delay else still)
+    whole = chunks.horizon > chunks.executed
+    return Delay(delay, chosen, every, chunks.horizon, make_hold(spec, hold) if delay else still, whole)

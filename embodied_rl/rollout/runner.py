@@ -158,7 +158,7 @@ class EpisodeRunner:
             episodes.append(each.delayed)
             requests.append(each.delayed.ask())
         asked = [requests[row] for row in rows]
-        actions = infer_under_delay(cast(ContinuingPolicy, self.policy), shown, keys, asked, delay.strategy)
+        actions = infer_under_delay(cast(ContinuingPolicy, self.policy), shown, keys, asked, delay)
         self._check(actions[: len(running)], running, "The policy chose", "Its checkpoint is of no use")
         for row, each in enumerate(running):
             each.commands = episodes[row].execute(requests[row], actions[row])

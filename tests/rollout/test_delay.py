@@ -1,6 +1,7 @@
 """Episodes whose inference takes d control steps: which action runs at which step, in closed form."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -160,7 +161,8 @@ def test_results_depend_neither_on_the_number_of_simulators_nor_on_steps_at_a_ti
     def play(handles, envs, **options) -> dict[int, Array]:
         actor = RowwiseFakeActor(SPEC, PREDICTED, seed=5)
         actor.weight.data *= 20  # so that some episodes reach their goal before the time limit
-        diary, _ = run(make(2, strategy, 3), handles, envs, 8, actor, **options)
+        delay = replace(make(2, strategy, 3), whole=False)
+        diary, _ = run(delay, handles, envs, 8, actor, **options)
         return {index: np.stack(taken) for index, taken in diary.actions.items()}
 
     one = play([handle()], 3)
@@ -216,9 +218,14 @@ CHUNKS = Chunks(PREDICTED, 5)
 )
 def test_the_usual_strategy_and_period(given: tuple, found: tuple) -> None:
     delay = choose_delay(*given, SPEC)
-    assert delay is not None and (delay.steps, delay.strategy, delay.replan) == found
+    assert delay is not None and delay.whole and (delay.steps, delay.strategy, delay.replan) == found
     assert delay.period == (delay.steps + delay.replan if delay.strategy == "stop" else delay.replan)
     assert f"takes {found[0]} control steps" in delay.describe() and f"strategy={found[1]}" in delay.describe()
+
+
+def test_a_policy_that_gives_all_its_actions_is_not_asked_for_them() -> None:
+    delay = choose_delay(1, "auto", None, None, Chunks(PREDICTED, PREDICTED), SPEC)
+    assert delay is not None and not delay.whole
 
 
 def test_without_a_delay_nothing_is_changed() -> None:

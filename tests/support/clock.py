@@ -131,7 +131,10 @@ class NotingActor(Actor):
     def __post_init__(self) -> None:
         super().__init__()
 
-    def act(self, observation: Observation, keys: NoiseKeys, explore: bool) -> Decision:
+    def infer(self, observation: Observation, keys: NoiseKeys, *, whole: bool = False) -> np.ndarray:  # type: ignore[override]
+        return self.act(observation, keys, explore=False).actions
+
+    def act(self, observation: Observation, keys: NoiseKeys, explore: bool) -> Decision:  # type: ignore[override]
         self.calls.append(Call(observation, keys, explore))
         rows = [self._row(observation, keys, row) for row in range(len(observation))]
         empty = torch.zeros(len(observation))
