@@ -64,6 +64,10 @@ class Delay:
         """Return how many control steps pass between two decisions."""
         return self.steps + self.replan if self.strategy == "stop" else self.replan
 
+    def as_metadata(self) -> dict[str, Any]:
+        """Return what a report says of it."""
+        return {"delay": self.steps, "strategy": self.strategy, "replan": self.replan}
+
     def describe(self) -> str:
         """Say in a sentence what is done."""
         pause = " of standing still" if self.strategy == "stop" else ""
@@ -161,6 +165,17 @@ def read_chunks(policy: Any) -> Chunks:
     if not isinstance(horizon, int):
         raise UserError("delay: this policy does not say how many actions it predicts; evaluate it without a delay.")
     return Chunks(horizon, policy.embodiment.executed, int(getattr(policy, "prefix_trained_to", 0)))
+
+
+def follow_training(policy: Any, spec: SimulatorSpec) -> Delay | None:
+    """Return how an actor is evaluated that is trained with a delay: as its rollouts are collected; None without.
+
+    Raises:
+        UserError: see `choose_delay`.
+    """
+    if not policy.delay:
+        return None
+    return choose_delay(policy.delay, "prefix", policy.embodiment.executed, None, read_chunks(policy), spec)
 
 
 def choose_delay(
