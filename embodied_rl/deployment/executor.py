@@ -153,7 +153,8 @@ class Executor:
         most = self.settings.horizon if self.settings.longest_prefix is None else self.settings.longest_prefix
         delay = self.latency.count_steps(self.settings.quantile, self.settings.control_hz)
         committed = min(delay, most, len(self._plan))
-        return committed, list(self._plan) if self.settings.strategy == "guided" else list(self._plan)[:committed]
+        overlap = 0 if self.settings.strategy == "prefix" else self.settings.horizon - self.settings.replan
+        return committed, list(self._plan)[: max(committed, overlap)]
 
     def _identify(self, chunk: Chunk) -> Refusal | None:
         asked = self._asked

@@ -25,7 +25,8 @@ class Settings:
             "naive": the newest chunk replaces the plan when it arrives;
             "blend": as naive, and both plans are mixed over `blend` steps;
             "stop": stop-and-go: the robot holds still while the policy infers;
-            "replacement", "guided": as prefix, for policies that were not trained on prefixes.
+            "replacement", "guided": as prefix, for policies that were not trained on prefixes; they are shown the rest
+            of the plan as well, to stay near it: the H - s actions that the next chunk overlaps.
         replan: s, between two requests; for "stop": actions of a chunk that are executed.
         delay: d, expected from a request to its answer, until that has been measured.
         control_hz: control steps in a second of the clock.

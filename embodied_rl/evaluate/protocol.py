@@ -112,15 +112,19 @@ def evaluate_policy(
     kept = kept or Results()
     missing = [episode for episode in episodes if episode.index not in kept.found]
     runner = EpisodeRunner(actor, spec, derive_noise_seed(purpose, seed), executed, batch=batch, delay=delay)
-    runner.run(handles, envs_per_handle, missing, _Counter(kept))
+    runner.run(handles, envs_per_handle, missing, ResultCounter(kept))
     return [kept.found[episode.index] for episode in episodes]
 
 
-class _Counter(Observer):
-    """An observer that makes the results of episodes."""
+class ResultCounter(Observer):
+    """An observer that makes the results of episodes.
+
+    Attributes:
+        results: receives each result when its episode ends.
+    """
 
     def __init__(self, kept: Results) -> None:
-        self._kept = kept
+        self.results = kept
         self._tallies: dict[int, _Tally] = {}
 
     def on_start(self, started: Sequence[RunningEpisode], observation: Observation) -> None:
@@ -132,7 +136,7 @@ class _Counter(Observer):
 
     def on_end(self, ended: Sequence[RunningEpisode]) -> None:
         for each in ended:
-            self._kept.add(self._tallies.pop(each.episode.index).finish(each))
+            self.results.add(self._tallies.pop(each.episode.index).finish(each))
 
 
 class _Tally:

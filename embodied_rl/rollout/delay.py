@@ -8,14 +8,14 @@ Shapes: m rows that decide, H predicted actions, A action dimensions, p actions 
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
 import numpy as np
 
 from embodied_rl.deployment.executor import Executor
 from embodied_rl.deployment.hold import Hold, make_hold
-from embodied_rl.deployment.messages import Chunk, Request
+from embodied_rl.deployment.messages import Chunk, Command, Request
 from embodied_rl.deployment.settings import CONTINUING, Settings, Strategy, check_budget, choose_replan
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.policy import NoiseKeys
@@ -31,7 +31,9 @@ class ContinuingPolicy(Protocol):
         keys: NoiseKeys,
         prefix: Array | None = None,
         committed: Array | None = None,
+        *,
         whole: bool = False,
+        strategy: str = "prefix",
     ) -> Array:
         """Return a chunk for each row, float32 [m, H, A] in the simulator's units where `whole` is true."""
         ...
@@ -47,6 +49,7 @@ class Delay:
         replan: s, control steps between two observations; of "stop", actions of a chunk that are executed.
         horizon: H, actions that the policy predicts.
         hold: how the robot holds still.
+        whole: the policy has to be told that all H actions are wanted, because it usually gives fewer.
     """
 
     steps: int
@@ -54,6 +57,7 @@ class Delay:
     replan: int
     horizon: int
     hold: Hold
+    whole: bool = True
 
     @property
     def period(self) -> int:
@@ -99,50 +103,46 @@ class DelayedEpisode:
         assert request is not None, "decisions are made when the executor asks"
         return request
 
-    def execute(self, request: Request, actions: Array) -> "Executed":
-        """Return what is executed until the next decision, when `actions` [H, A] come after d control steps.
+    def execute(self, request: Request, actions: Array) -> list[Command]:
+        """Return what is executed in each control step until the next decision, if `actions` [H, A] take d of them.
 
         Raises:
             UserError: the executor refused the actions; the message says why.
         """
-        before = self._run(self.delay.steps)
+        commands = self._run(self.delay.steps)
         chunk = Chunk(request.sequence, request.epoch, request.step, actions)
         if (refusal := self.executor.receive(chunk)) is not None:
             raise UserError(f"The policy's chunk was refused as {refusal.reason}: {refusal.message}.")
-        after = self._run(self.delay.period - self.delay.steps)
-        return Executed(np.concatenate([before.actions, after.actions]), [*before.joins, *after.joins])
+        return [*commands, *self._run(self.delay.period - self.delay.steps)]
 
-    def _run(self, steps: int) -> "Executed":
-        made = Executed(np.zeros((steps, len(self.executor.settings.action_low)), np.float32))
-        for step in range(steps):
-            command = self.executor.act()
-            assert command.action is not None, "a simulated robot can hold still"
-            made.actions[step] = command.action
-            made.joins.append(command.joins)
+    def _run(self, steps: int) -> list[Command]:
+        commands = list[Command]()
+        for _ in range(steps):
+            commands.append(self.executor.act())
             self.ticks += 1
-        return made
+        return commands
 
 
-@dataclass
-class Executed:
-    """Control steps until the next decision: actions float32 [steps, A], and which ones begin a new chunk."""
-
-    actions: Array
-    joins: list[bool] = field(default_factory=list)
+def stack_actions(commands: Sequence[Command]) -> Array:
+    """Return the actions of commands, float32 [steps, A]."""
+    actions = [command.action for command in commands if command.action is not None]
+    assert len(actions) == len(commands), "a simulated robot can hold still"
+    return np.stack(actions)
 
 
 def infer_under_delay(
-    policy: ContinuingPolicy, observation: Observation, keys: NoiseKeys, requests: Sequence[Request], strategy: Strategy
+    policy: ContinuingPolicy, observation: Observation, keys: NoiseKeys, requests: Sequence[Request], delay: Delay
 ) -> Array:
     """Return the chunks float32 [m, H, A] that a policy answers m requests with."""
-    if strategy not in CONTINUING or not any(request.committed for request in requests):
-        return policy.infer(observation, keys, whole=True)
+    options: dict[str, Any] = {"whole": True} if delay.whole else {}
+    if delay.strategy not in CONTINUING or not any(request.committed for request in requests):
+        return policy.infer(observation, keys, **options)
     longest = max(len(request.prefix) for request in requests)
     prefix = np.zeros((len(requests), longest, requests[0].prefix.shape[1]), np.float32)
     for row, request in enumerate(requests):
         prefix[row, : len(request.prefix)] = request.prefix
     committed = np.array([request.committed for request in requests], np.int64)
-    return policy.infer(observation, keys, prefix, committed, whole=True)
+    return policy.infer(observation, keys, prefix, committed, strategy=delay.strategy, **options)
 
 
 @dataclass(frozen=True)
@@ -212,4 +212,5 @@ def choose_delay(
     check_budget(chunks.horizon, delay, every, chosen)
     # Without a delay nobody waits, so it does not matter how the robot would hold still.
     still = Hold(np.zeros(spec.action_dim, np.float32), np.zeros(spec.action_dim, bool))
-    return Delay(delay, chosen, every, chunks.horizon, make_hold(spec, hold) if delay else still)
+    whole = chunks.horizon > chunks.executed
+    return Delay(delay, chosen, every, chunks.horizon, make_hold(spec, hold) if delay else still, whole)

@@ -18,12 +18,12 @@ from typing import cast
 import numpy as np
 import torch
 
-from embodied_rl.deployment.messages import Request
+from embodied_rl.deployment.messages import Command, Request
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.policy import DeployedPolicy, NoiseKeys
 from embodied_rl.interfaces.sim import Array, Episode, NotFinite, Observation, SimulatorSpec, StepResult
 from embodied_rl.processes.handle import Future, Handle, WorkerDied, respawn
-from embodied_rl.rollout.delay import ContinuingPolicy, Delay, DelayedEpisode, infer_under_delay
+from embodied_rl.rollout.delay import ContinuingPolicy, Delay, DelayedEpisode, infer_under_delay, stack_actions
 
 log = logging.getLogger(__name__)
 
@@ -39,7 +39,7 @@ class RunningEpisode:
         steps: number of control steps that it has taken.
         pending: float32 [≤ h, A], chosen actions that have not been handed to the simulator yet.
         delayed: its executor, where inference takes time.
-        joins: which of the actions chosen last begin a new chunk, where inference takes time.
+        commands: what was chosen last, for each control step until the next decision, where inference takes time.
     """
 
     row: int
@@ -48,7 +48,7 @@ class RunningEpisode:
     steps: int = 0
     pending: Array | None = None
     delayed: DelayedEpisode | None = None
-    joins: Sequence[bool] = ()
+    commands: Sequence[Command] = ()
 
 
 class Observer:
@@ -158,11 +158,11 @@ class EpisodeRunner:
             episodes.append(each.delayed)
             requests.append(each.delayed.ask())
         asked = [requests[row] for row in rows]
-        actions = infer_under_delay(cast(ContinuingPolicy, self.policy), shown, keys, asked, delay.strategy)
+        actions = infer_under_delay(cast(ContinuingPolicy, self.policy), shown, keys, asked, delay)
         self._check(actions[: len(running)], running, "The policy chose", "Its checkpoint is of no use")
         for row, each in enumerate(running):
-            executed = episodes[row].execute(requests[row], actions[row])
-            each.pending, each.joins, each.decisions = executed.actions, executed.joins, each.decisions + 1
+            each.commands = episodes[row].execute(requests[row], actions[row])
+            each.pending, each.decisions = stack_actions(each.commands), each.decisions + 1
 
     def _check(self, values: Array, running: Sequence[RunningEpisode], who: str, meaning: str) -> None:
         """Raise `UserError` when `values` [m, ...], the rows of `running`, are not finite."""

@@ -245,13 +245,21 @@ class PlayConfig:
 class BenchConfig(TrainConfig):
     what: str = "sim"
     """What is measured, the first word after `bench`: a simulator, overlap, pipeline, async, cluster, policy, memory,
-    critic or ablations."""
+    critic, delay or ablations."""
     seconds: float = at_least(0.1, 10.0)
     """Length of each measurement."""
     device: str = "cpu"
     """For `bench policy`: where the networks are; on a CUDA device they have their full size."""
     compiled: bool = False
     """For `bench policy`: also compile the denoise steps, which takes minutes."""
+    checkpoint: str | None = None
+    """For `bench delay`: whose policy, a run folder, a file or asset:<name>; null takes one that is trained for it."""
+    episodes: int = at_least(1, 384, at_most=MOST_EPISODES)
+    """For `bench delay`: episodes of each combination."""
+    delays: tuple[int, ...] = (0, 1, 2, 3, 4)
+    """For `bench delay`: control steps that an inference takes."""
+    strategies: tuple[str, ...] = ("prefix", "naive", "blend", "stop", "replacement", "guided")
+    """For `bench delay`: how a new chunk joins the actions that are executed meanwhile; see `eval strategy=…`."""
     out: str = "bench"
     """Folder of bench_<what>.json."""
 
