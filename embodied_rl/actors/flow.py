@@ -136,9 +136,9 @@ class FlowActor(DeployedFlow):
         trace = make_input_trace(inputs) | {FLOW + name: value for name, value in sample.trace.items()}
         trace |= self._critic_trace(observation, keys, explore, known)
         return Decision(
-            actions=self.embodiment.actions(sample.actions[:, self.delay :], observation.state),
+            actions=self.embodiment.actions(self._following(sample.actions, known), observation.state),
             trace=trace,
-            log_prob=self._executed(sample.log_prob),
+            log_prob=self._executed(sample.log_prob, known),
             value=self._value(trace, context, len(inputs)),
             version=torch.full((len(inputs),), self.version, dtype=torch.int64, device=self.device),
         )
@@ -168,11 +168,12 @@ class FlowActor(DeployedFlow):
         trace = {name: value.to(self.device) for name, value in trace.items()}
         context = self.backbone.encode(read_inputs(trace))
         again = self.sampler.evaluate(self._velocity(context), select_entries(trace, FLOW))
+        known = self._recorded(trace)
         target = self._auxiliary_target(trace)
         auxiliary = None if target is None else context.auxiliary
         return Evaluation(
-            log_prob=self._executed(again.log_prob).cpu(),
-            entropy=self._executed(again.entropy).cpu(),
+            log_prob=self._executed(again.log_prob, known).cpu(),
+            entropy=self._executed(again.entropy, known).cpu(),
             value=self._value(trace, context, len(context)).cpu(),
             auxiliary=None if auxiliary is None else auxiliary.cpu(),
             auxiliary_target=None if target is None else target.cpu(),
@@ -234,15 +235,23 @@ class FlowActor(DeployedFlow):
             )
         return trace
 
-    def _executed(self, values: Tensor) -> Tensor:
+    def _executed(self, values: Tensor, known: Committed | None) -> Tensor:
         """Select the entries that `act` returns, [n, H, steps x D] → [n, Hx, steps x A], for scoring."""
         by_step = values.unflatten(-1, (-1, self.backbone.spec.action_dim))
-        return by_step[:, self._window, :, : len(self.embodiment.action_names)].flatten(2)
+        return self._following(by_step[..., : len(self.embodiment.action_names)], known).flatten(2)
 
-    @property
-    def _window(self) -> slice:
-        """Return the places in a chunk of the actions that `act` returns and scores."""
-        return slice(self.delay, self.delay + self.embodiment.executed)
+    def _following(self, values: Tensor, known: Committed | None) -> Tensor:
+        """Select the actions that `act` returns, the first Hx after each row's committed ones: [n, H, …] → [n, Hx, …].
+
+        A robot that holds still for its first inference has none, and executes its first chunk from the beginning.
+        """
+        if known is None:
+            return values[:, : self.embodiment.executed]
+        return known.select_following(values, self.embodiment.executed)
+
+    def _recorded(self, trace: Trace) -> Committed | None:
+        """Return how many actions were committed in recorded decisions; None without a delay."""
+        return Committed(trace[f"{FLOW}x"][:, 0], trace[COMMITTED]) if COMMITTED in trace else None
 
     def _value(self, trace: Trace, context: Context | None, rows: int) -> Tensor:
         if self.critic is None:
@@ -261,7 +270,7 @@ class FlowActor(DeployedFlow):
         times = give_times(known, torch.ones(len(start), device=start.device))
         with torch.set_grad_enabled(torch.is_grad_enabled() and not self.critic.detach):
             features = self._velocity(context)(start, times)[1]
-        return features[:, self._window]
+        return self._following(features, known)
 
     def _critic_needs(self, need: CriticNeed) -> bool:
         return self.critic is not None and self.critic.needs == need

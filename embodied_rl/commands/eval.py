@@ -48,6 +48,7 @@ from embodied_rl.reports.report import Report
 from embodied_rl.reports.report_page import write_page
 from embodied_rl.reports.result import EpisodeResult
 from embodied_rl.reports.table import make_summary_table
+from embodied_rl.rollout.delay import Delay, choose_delay, read_chunks
 from embodied_rl.rollout.runner import choose_batch
 from embodied_rl.runs.atomic_write import make_folder
 from embodied_rl.runs.folder import RunFolder, make_evaluation_folder, note_folder
@@ -80,12 +81,14 @@ class Evaluation:
         players: who runs the parts, one for each.
         parts: the episodes, by simulator and policy.
         told: metadata of the report.
+        delays: how long inference takes in each part, and what happens meanwhile.
     """
 
     config: EvalConfig
     players: tuple[Player, ...]
     parts: tuple[EvaluationPart, ...]
     told: dict[str, Any]
+    delays: tuple[Delay | None, ...]
 
     @property
     def folder(self) -> RunFolder | None:
@@ -159,7 +162,35 @@ def open_evaluation(config: EvalConfig) -> Evaluation:
         if player.actor is not None:
             own = [part for part, each in zip(parts, listed, strict=True) if each is player]
             check_policy_fits(player.actor.embodiment, own)
-    return Evaluation(config, listed, tuple(parts), told)
+    delays = tuple(find_delay(config, part, player) for part, player in zip(parts, listed, strict=True))
+    return Evaluation(config, listed, tuple(parts), told | describe_delays(config, delays), delays)
+
+
+def find_delay(config: EvalConfig, part: EvaluationPart, player: Player) -> Delay | None:
+    """Return how a part is run under the configured delay; None without one.
+
+    Raises:
+        UserError: the policy or the simulator cannot be run so; see `choose_delay`.
+    """
+    if not config.delay and config.replan is None:
+        return None
+    if player.actor is None:
+        raise UserError(f"delay={config.delay}: {player.who} chooses one action at a time. Drop delay.")
+    if config.delay and any(each := part.kind.node.options.get("inference_delay") or ()):
+        said = f"sim.inference_delay={each} already lets the robot wait. Add sim.inference_delay=[0,0], or drop delay."
+        raise UserError(f"delay={config.delay}: {said}")
+    chunks = read_chunks(player.actor)
+    return choose_delay(config.delay, config.strategy, config.replan, config.hold, chunks, part.spec)
+
+
+def describe_delays(config: EvalConfig, delays: Sequence[Delay | None]) -> dict[str, Any]:
+    """Return what a report says of the delays of all parts."""
+    found = [delay for delay in delays if delay is not None]
+    if not found:
+        return {"delay": 0}
+    strategies, replans = ({getattr(delay, name): None for delay in found} for name in ("strategy", "replan"))
+    texts = [", ".join(map(str, each)) for each in (strategies, replans)]
+    return {"delay": config.delay, "strategy": texts[0], "replan": texts[1] if len(replans) > 1 else found[0].replan}
 
 
 def _make_parts(config: EvalConfig, files: Mapping[str, Path | None]) -> list[EvaluationPart]:
@@ -177,8 +208,10 @@ def finish_evaluation(evaluation: Evaluation, out: Path) -> int:
     try:
         with ResultFile(out / RESULTS, [each for part in evaluation.parts for each in part.episodes]) as kept:
             describe_kept(kept, sum(len(part.episodes) for part in evaluation.parts))
-            pairs = zip(evaluation.parts, evaluation.players, strict=True)
-            played = [run_part(part, player, evaluation.config, kept) for part, player in pairs]
+            for said in dict.fromkeys(delay.describe() for delay in evaluation.delays if delay is not None):
+                print(said)
+            each = zip(evaluation.parts, evaluation.players, evaluation.delays, strict=True)
+            played = [run_part(part, player, evaluation.config, kept, delay) for part, player, delay in each]
         report_results(replace(evaluation, told=evaluation.told | measure_end(began)), played, out)
     except KeyboardInterrupt:
         print(f"Stopped; every finished episode is saved. Continue with: {command}", file=sys.stderr)
@@ -253,14 +286,16 @@ def check_policy_fits(embodiment: Embodiment, parts: Sequence[EvaluationPart]) -
             raise UserError(f"{part.kind.node.name}, {tasks}: {error} {remedy}") from None
 
 
-def run_part(part: EvaluationPart, player: Player, config: EvalConfig, kept: Results) -> list[EpisodeResult]:
+def run_part(
+    part: EvaluationPart, player: Player, config: EvalConfig, kept: Results, delay: Delay | None
+) -> list[EpisodeResult]:
     """Return the results of a part's episodes, and run those that are not kept: the operator in one environment, any
     other policy in several simulators.
     """
     if all(episode.index in kept.found for episode in part.episodes):
         return [kept.found[episode.index] for episode in part.episodes]
     if player.who != "expert":
-        return evaluate_parallel(player.actor or RandomPolicy(part.spec), part, config, kept)
+        return evaluate_parallel(player.actor or RandomPolicy(part.spec), part, config, kept, delay)
     policy, handle = open_expert(part.kind.build, "evaluation simulator")
     with closing(handle):
         return evaluate_policy(
@@ -269,7 +304,7 @@ def run_part(part: EvaluationPart, player: Player, config: EvalConfig, kept: Res
 
 
 def evaluate_parallel(
-    actor: DeployedPolicy, part: EvaluationPart, config: EvalConfig, kept: Results
+    actor: DeployedPolicy, part: EvaluationPart, config: EvalConfig, kept: Results, delay: Delay | None
 ) -> list[EpisodeResult]:
     """Evaluate with one simulator per part of the plan, each in its own process if several run on the CPU.
 
@@ -300,6 +335,7 @@ def evaluate_parallel(
             config.episodes_for,
             kept,
             batch=choose_batch(envs),
+            delay=delay,
         )
     finally:
         for handle in handles:
@@ -310,7 +346,8 @@ def choose_output_folder(config: EvalConfig, folder: RunFolder | None) -> Path:
     """Return `out` if given; else a new folder in the run's `eval/`, or in `./eval/` for a file outside a run."""
     what = config.split if config.benchmark is None else config.benchmark.name
     use = "" if config.episodes_for == "report" else f"_{config.episodes_for}"
-    name = what + use + ("" if config.ablate == "none" else f"_without_{config.ablate}")
+    late = f"_delay_{config.delay}" if config.delay else ""
+    name = what + use + ("" if config.ablate == "none" else f"_without_{config.ablate}") + late
     if config.out is not None:
         return note_folder(make_folder(Path(config.out), "out"))
     return make_evaluation_folder(Path("eval"), name) if folder is None else folder.new_evaluation(name)
@@ -324,9 +361,10 @@ def film_as_configured(evaluation: Evaluation, played: Sequence[list[EpisodeResu
     if config.ablate != "none":
         return []
     counts: dict[str, Any] = {"episodes": video.episodes, "best": video.best, "worst": video.worst}
-    for number, (part, player, results) in enumerate(zip(evaluation.parts, evaluation.players, played, strict=True)):
+    listed = zip(evaluation.parts, evaluation.players, evaluation.delays, played, strict=True)
+    for number, (part, player, delay, results) in enumerate(listed):
         if player.actor is not None:
             place = out if len(played) == 1 else out / f"part_{number}"
             given = (player.actor, part.kind.build, part.spec, results, place)
-            films += film_episodes(*given, **counts, seed=config.seed, purpose=config.episodes_for)
+            films += film_episodes(*given, **counts, seed=config.seed, purpose=config.episodes_for, delay=delay)
     return films

@@ -10,9 +10,11 @@ Shapes: `n` rows, `C` cameras, `P` patches of one camera, `J` keypoints of one c
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
+from types import MappingProxyType
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -145,6 +147,7 @@ class Pocket(FlowBackbone):
     """The small flow VLA that ships with the library."""
 
     Config = PocketConfig
+    GROWS: ClassVar[Mapping[str, str]] = MappingProxyType({"horizon": "action_positions"})
     patch_positions: Tensor
     frequencies: Tensor
 
