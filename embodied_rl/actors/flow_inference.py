@@ -9,7 +9,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from embodied_rl.actors.committing import check_delay, check_strategy, commit, continue_prefix, read_prefix
+from embodied_rl.actors.committing import (
+    check_delay,
+    check_strategy,
+    check_trained,
+    commit,
+    continue_prefix,
+    read_prefix,
+)
 from embodied_rl.actors.embodiment import Embodiment
 from embodied_rl.actors.kept_inputs import Keep, keep_inputs
 from embodied_rl.actors.precision import autocast_method
@@ -97,6 +104,7 @@ class DeployedFlow(Actor):
         rows, robot = len(observation), self.embodiment
         prefix = np.zeros((rows, 0, len(robot.action_names)), np.float32) if prefix is None else prefix
         given = read_prefix(prefix, committed, robot, rows, self.delay)
+        check_trained(given, self.prefix_trained_to)  # which may have been loaded after the delay was set
         return commit(given, robot, observation.state, self._chunk).to(self.device)
 
     @property

@@ -188,6 +188,15 @@ def test_a_delay_that_cannot_be_is_refused(make_actor, delay: int, trained_to: i
     assert actor.delay == 0
 
 
+def test_acting_is_refused_to_a_policy_that_is_not_trained_so_far_any_more(make_late, observe, keys) -> None:
+    """Another file may be loaded into an actor after its delay was set."""
+    actor = make_late()
+    actor.backbone.prefix_trained_to = 1
+    assert actor.act(observe(3), keys(3), True, prefix(3, 1)).actions.shape == (3, EXECUTED, 3)
+    with pytest.raises(UserError, match=r"algo\.prefix=2"):
+        actor.act(observe(3), keys(3), True, prefix(3, 2))
+
+
 def test_a_prefix_beyond_the_delay_is_refused(make_late, observe, keys) -> None:
     with pytest.raises(UserError, match="set its `delay`"):
         make_late(delay=0).act(observe(3), keys(3), True, prefix(3, 1))
