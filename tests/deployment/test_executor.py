@@ -88,15 +88,16 @@ def test_one_request_at_a_time_every_s_steps() -> None:
 
 
 def test_a_plan_that_would_not_outlast_the_slowest_answers_asks_earlier() -> None:
-    """Answers take 1 step as expected, then 5: the 4 actions that are left then do not last for another 5."""
-    robot = Robot(delay=1, replan=4)
-    for wait in (1, 1, 5):
+    """Answers take 1 step as expected, then 5: with 5 actions left it is time, although s = 7 steps have not passed."""
+    robot = Robot(delay=1, replan=7, open_loop=20)
+    for wait in (1, 5):
         while (request := robot.executor.request()) is None:
             robot.act()
         robot.act(wait)
         assert robot.executor.receive(robot.answer(request)) is None
-    before = robot.now
-    assert robot.executor.remaining == 4 and robot.executor.request() is not None and robot.now == before
+    assert robot.executor.remaining == 6 and robot.executor.request() is None
+    robot.act()
+    assert robot.executor.remaining == 5 and robot.executor.request() is not None
 
 
 def test_what_is_executed_during_inference_is_committed_and_shown() -> None:
@@ -201,8 +202,8 @@ def test_a_wrong_chunk_is_refused_whole_and_the_plan_goes_on(change: dict, reaso
     request = robot.start()
     refusal = robot.executor.receive(robot.answer(request, **change))
     assert refusal is not None and refusal.reason == reason and refusal.message
-    assert robot.executor.refused == {reason: 1} and steps(robot.act(2)) == [0, 1]
     again = robot.executor.request()
+    assert robot.executor.refused == {reason: 1} and steps(robot.act(2)) == [0, 1]
     if reason in (Reason.EPOCH, Reason.SEQUENCE):
         assert again is None, "the right answer may still come"
         assert robot.executor.receive(robot.answer(request)) is None
