@@ -52,6 +52,7 @@ class Blueprint:
         options, auxiliary_names: of the network. embodiment: of the actor.
         critic: whether the actor has a critic.
         keep: what the actor's traces store.
+        prefix_trained_to: of the network.
     """
 
     node: PolicyNode
@@ -62,18 +63,21 @@ class Blueprint:
     embodiment: Embodiment
     critic: bool
     keep: str
+    prefix_trained_to: int = 0
 
     @staticmethod
     def of_actor(like: Actor, node: PolicyNode, sampling: SamplerNode, spec: SimulatorSpec) -> "Blueprint":
         """Describe an actor that was built from these settings."""
         network = like.network
         names, critic = tuple(network.spec.auxiliary_names), bool(like.parameter_groups()["critic"])
-        return Blueprint(node, sampling, spec, network.config, names, like.embodiment, critic, like.keep)
+        made = (node, sampling, spec, network.config, names, like.embodiment, critic, like.keep)
+        return Blueprint(*made, like.prefix_trained_to)
 
     def build(self) -> Actor:
         """Build an actor with new weights."""
         cls = plugins.find_plugin("policies", self.node.name)
         network = choose_backbone_maker(cls, self.options)(self.embodiment, self.auxiliary_names)
+        network.prefix_trained_to = self.prefix_trained_to
         built = build_actor_around(network, self.embodiment, self.node, self.sampling, self.spec, self.critic)
         built.keep = self.keep
         return built

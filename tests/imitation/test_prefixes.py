@@ -1,17 +1,24 @@
 """Learning to continue what was executed: which prefixes are drawn, what the network is given, and what is scored."""
 
+from dataclasses import replace
 from itertools import product
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
+from embodied_rl.actors.embodiment import Embodiment
+from embodied_rl.imitation import dataset
 from embodied_rl.imitation.cloning import SFT, CloningBatch, SFTConfig, conditional_flow_matching_loss
 from embodied_rl.imitation.demonstrations import find_least_prefix
 from embodied_rl.imitation.prefixes import ExecutedPrefix, check_prefix
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.policy import Context, FlowBackbone, PolicyInput
+from embodied_rl.interfaces.sim import Observation
+from embodied_rl.testing.fakes import FakeSimulator
 from embodied_rl_policies.pocket import Pocket
 from tests.support.experience import MODEL_DIM, SMALL, weights
 
@@ -124,3 +131,34 @@ def test_some_actions_must_be_left_to_learn() -> None:
     check_prefix(4, 5)
     with pytest.raises(UserError, match=r"algo\.prefix=5.*5 actions.*algo\.prefix=4 at most"):
         check_prefix(5, 5)
+
+
+@pytest.mark.parametrize("prefix", [0, 2])
+def test_a_dataset_s_actions_are_their_own_prefix(prefix: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the model's units; without `algo.prefix` there is none."""
+    spec = replace(FakeSimulator.spec_of(FakeSimulator.Config()), cameras=())
+    robot = Embodiment.of_simulator(spec, executed=3, token_length=4)
+    seen = Observation({}, np.zeros((2, 3), np.float32), ("go left", "go right"))
+    given = np.random.default_rng(0).uniform(-1, 1, (2, 3, 2)).astype(np.float32)
+    samples = SimpleNamespace(observation=seen, actions=given, padding=np.zeros((2, 3), bool))
+    monkeypatch.setattr("embodied_rl.datasets.lerobot.stream.SampleStream", lambda *_: iter([samples]))
+    monkeypatch.setattr(dataset, "match_dataset", lambda *_: {})
+    network = Pocket(SMALL, MODEL_DIM, 3, (), (0, 0), robot.vocabulary_size, 4)
+    batch = next(dataset.stream_batches(cast(Any, None), robot, network, 2, 0, prefix))
+    if not prefix:
+        assert batch.prefix is None
+        return
+    assert batch.prefix is not None and torch.equal(batch.prefix.actions, batch.actions)
+    assert batch.prefix.least.tolist() == [0, 0] and batch.prefix.most == 2
+
+
+@pytest.mark.parametrize("prefix", [0, 2])
+def test_a_network_says_what_it_was_trained_to(prefix: int) -> None:
+    """Also 0, where it goes on without; no step changes nothing."""
+    network = Copying()
+    network.prefix_trained_to = 4
+    given = ExecutedPrefix(torch.zeros(4, 3, 1), torch.zeros(4, dtype=torch.int64), prefix) if prefix else None
+    for steps, expected in ((0, 4), (1, prefix)):
+        options = SFTConfig(steps=0, finetune_steps=steps, prefix=prefix, batch=2)
+        SFT(options, network, 0, lambda *_: None).clone(blank(4), torch.zeros(4, 3, 1), given)
+        assert network.prefix_trained_to == expected

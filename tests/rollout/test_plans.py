@@ -9,12 +9,14 @@ import pytest
 import torch
 from torch import Tensor
 
+from embodied_rl.deployment.hold import make_hold
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.policy import Actor, Decision, NoiseKeys, TensorSpec
 from embodied_rl.interfaces.sim import Array, Episode, Observation, Source, StepResult
 from embodied_rl.processes.local import InlineHandle
 from embodied_rl.rollout.buffer import Rollout
 from embodied_rl.rollout.collector import Collector
+from embodied_rl.rollout.delay import Delay, DelayedEpisode, stack_actions
 from embodied_rl.rollout.episode_sampler import EpisodeSampler
 from embodied_rl.rollout.plans import Plans, check_delay, find_scored
 from embodied_rl.rollout.writer import Writer
@@ -135,6 +137,23 @@ def test_actions_are_executed_d_steps_late(config: FakeSimulator.Config, delay: 
         np.testing.assert_array_equal(prefix, expect(index, begin + delay, delay)[begin:])
         assert committed == (delay if decision else 0)
     assert actor.valued.keys() - actor.told.keys(), "values of last and of final observations"
+
+
+@pytest.mark.parametrize(("delay", "executed"), [case for case in CASES if case[0]])
+def test_evaluations_execute_the_same(delay: int, executed: int) -> None:
+    """The executor that runs evaluations and robots asks with the same prefixes, and executes the same actions."""
+    spec, random = spec_of(FakeSimulator.Config()), np.random.default_rng(0)
+    plans, column = Plans(spec, 1, delay), np.zeros(1, np.int64)
+    episode = DelayedEpisode.begin(Delay(delay, "prefix", executed, delay + executed, make_hold(spec)), spec)
+    for _ in range(9):
+        chosen = random.uniform(-1, 1, (executed, 2)).astype(np.float32)
+        request, told = episode.ask(), plans.read(column)
+        assert told is not None and told.committed.tolist() == [request.committed]
+        np.testing.assert_array_equal(told.prefix[0, : request.committed], request.prefix[: request.committed])
+        rest = np.zeros((delay - request.committed, 2), np.float32)  # beyond what the next decision lets stand
+        chunk = np.concatenate([request.prefix[: request.committed], chosen, rest])
+        actions = stack_actions(episode.execute(request, chunk))
+        np.testing.assert_array_equal(plans.follow(column, chosen[None])[0], actions)
 
 
 @pytest.mark.parametrize("fresh", [False, True])
