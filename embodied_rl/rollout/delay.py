@@ -160,7 +160,7 @@ def read_chunks(policy: Any) -> Chunks:
     Raises:
         UserError: it does not say how many actions it predicts.
     """
-    said = getattr(policy, "spec", None)
+    said: Any = getattr(policy, "spec", None)
     if all(isinstance(getattr(said, name, None), int) for name in ("horizon", "executed", "prefix_trained_to")):
         return Chunks(said.horizon, said.executed, said.prefix_trained_to)
     horizon = getattr(getattr(getattr(policy, "network", None), "spec", None), "horizon", None)
