@@ -81,7 +81,7 @@ def test_delays_are_measured_with_their_cost(tmp_path, capsys) -> None:
     asked = replace(
         config(tmp_path, what="delay"),
         sim=sim,
-        checkpoint="asset:tabletop_careful.safetensors",
+        policy_file="asset:tabletop_careful.safetensors",
         episodes=2,
         delays=(0, 1, 3),
         strategies=("prefix", "naive"),

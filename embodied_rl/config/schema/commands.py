@@ -254,7 +254,7 @@ class BenchConfig(TrainConfig):
     """For `bench policy`: where the networks are; on a CUDA device they have their full size."""
     compiled: bool = False
     """For `bench policy`: also compile the denoise steps, which takes minutes."""
-    checkpoint: str | None = None
+    policy_file: str | None = None
     """For `bench delay`: whose policy, a run folder, a file or asset:<name>; null takes one that is trained for it."""
     episodes: int = at_least(1, 384, at_most=MOST_EPISODES)
     """For `bench delay`: episodes of each combination."""
