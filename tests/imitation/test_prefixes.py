@@ -104,8 +104,8 @@ def test_without_prefixes_nothing_is_drawn_for_them() -> None:
     assert torch.equal(generator.get_state(), plain.get_state()) and network.t.shape == (3,)
 
 
-@pytest.mark.parametrize("steps", [{"steps": 3}, {"steps": 0, "finetune_steps": 3}])
-def test_both_stages_learn_from_what_was_executed(steps: dict[str, int]) -> None:
+@pytest.mark.parametrize("stage", ["clone", "finetune"])
+def test_both_stages_learn_from_what_was_executed(stage: str) -> None:
     """Other executed actions teach something else; with `algo.prefix=0` there are none, and nothing changes."""
     random = torch.Generator().manual_seed(1)
     images = torch.randint(0, 256, (8, 16, 16, 3), generator=random, dtype=torch.uint8)
@@ -116,7 +116,9 @@ def test_both_stages_learn_from_what_was_executed(steps: dict[str, int]) -> None
         torch.manual_seed(0)
         network = Pocket(SMALL, MODEL_DIM, 2, ("front",), (16, 16), 3, 1)
         prefix = ExecutedPrefix(torch.full_like(actions, executed), torch.ones(8, dtype=torch.int64), 2)
-        SFT(SFTConfig(batch=4, prefix=2, **steps), network, 0, lambda *_: None).clone(inputs, actions, prefix)
+        steps = {"clone": (3, 0), "finetune": (0, 3)}[stage]
+        options = SFTConfig(batch=4, prefix=2, steps=steps[0], finetune_steps=steps[1])
+        SFT(options, network, 0, lambda *_: None).clone(inputs, actions, prefix)
         learned.append(weights(network))
     assert not torch.equal(learned[0]["action_in.weight"], learned[1]["action_in.weight"])
 

@@ -68,8 +68,15 @@ class Counting(Actor):
         self.told: dict[tuple[int, int], tuple[Array, int]] = {}
         self.valued: dict[tuple[int, int], tuple[Array, int]] = {}
 
-    def act(self, observation: Observation, keys: NoiseKeys, explore: bool, **known: Array) -> Decision:
-        self._note(self.told, keys, known)
+    def act(
+        self,
+        observation: Observation,
+        keys: NoiseKeys,
+        explore: bool,
+        prefix: Array | None = None,
+        committed: Array | None = None,
+    ) -> Decision:
+        self._note(self.told, keys, prefix, committed)
         chosen = [
             [choose(episode, decision * self.executed + j) for j in range(self.executed)]
             for episode, decision in zip(keys.episode.tolist(), keys.decision.tolist(), strict=True)
@@ -79,16 +86,19 @@ class Counting(Actor):
         actions = np.array(chosen, np.float32)
         return Decision(actions, {}, zeros, torch.zeros(rows), torch.zeros(rows, dtype=torch.int64))
 
-    def value(self, observation: Observation, keys: NoiseKeys, **known: Array) -> Tensor:
-        self._note(self.valued, keys, known)
+    def value(
+        self, observation: Observation, keys: NoiseKeys, prefix: Array | None = None, committed: Array | None = None
+    ) -> Tensor:
+        self._note(self.valued, keys, prefix, committed)
         return torch.zeros(len(observation))
 
-    def _note(self, where: dict[tuple[int, int], tuple[Array, int]], keys: NoiseKeys, known: dict[str, Array]) -> None:
-        assert bool(known) == (self.delay > 0)
-        if known:
-            pairs = zip(keys.episode.tolist(), keys.decision.tolist(), strict=True)
-            for row, pair in enumerate(pairs):
-                where[pair] = known["prefix"][row].copy(), int(known["committed"][row])
+    def _note(
+        self, where: dict[tuple[int, int], tuple[Array, int]], keys: NoiseKeys, prefix: Any, committed: Any
+    ) -> None:
+        assert (prefix is not None) == (committed is not None) == (self.delay > 0)
+        if self.delay:
+            for row, pair in enumerate(zip(keys.episode.tolist(), keys.decision.tolist(), strict=True)):
+                where[pair] = prefix[row].copy(), int(committed[row])
 
     def trace_spec(self) -> TensorSpec:
         return {}
