@@ -300,7 +300,7 @@ _ALL = (
             "policy",
             "memory",
             "ablations",
-            "delay checkpoint=<run> delays=[0,1,2]",
+            "delay policy_file=<run> delays=[0,1,2]",
         ),
         config="train",
         words=Words("what", "measurement"),

@@ -3,7 +3,7 @@
 import os
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -48,7 +48,7 @@ from embodied_rl.reports.report import Report
 from embodied_rl.reports.report_page import write_page
 from embodied_rl.reports.result import EpisodeResult
 from embodied_rl.reports.table import make_summary_table
-from embodied_rl.rollout.delay import Delay, choose_delay, read_chunks
+from embodied_rl.rollout.delay import Chunks, Delay, choose_delay, read_chunks
 from embodied_rl.rollout.runner import choose_batch
 from embodied_rl.runs.atomic_write import make_folder
 from embodied_rl.runs.folder import RunFolder, make_evaluation_folder, note_folder
@@ -162,24 +162,32 @@ def open_evaluation(config: EvalConfig) -> Evaluation:
         if player.actor is not None:
             own = [part for part, each in zip(parts, listed, strict=True) if each is player]
             check_policy_fits(player.actor.embodiment, own)
-    delays = tuple(find_delay(config, part, player) for part, player in zip(parts, listed, strict=True))
+    delays = tuple(
+        find_delay(config, part, player.who, lambda p=player: None if p.actor is None else read_chunks(p.actor))
+        for part, player in zip(parts, listed, strict=True)
+    )
     return Evaluation(config, listed, tuple(parts), told | describe_delays(config, delays), delays)
 
 
-def find_delay(config: EvalConfig, part: EvaluationPart, player: Player) -> Delay | None:
+def find_delay(config: EvalConfig, part: EvaluationPart, who: str, read: Callable[[], Chunks | None]) -> Delay | None:
     """Return how a part is run under the configured delay; None without one.
+
+    Args:
+        config: of the evaluation.
+        part: what is run.
+        who: by whom.
+        read: returns its chunks; None where it chooses one action at a time.
 
     Raises:
         UserError: the policy or the simulator cannot be run so; see `choose_delay`.
     """
     if not config.delay and config.replan is None:
         return None
-    if player.actor is None:
-        raise UserError(f"delay={config.delay}: {player.who} chooses one action at a time. Drop delay.")
+    if (chunks := read()) is None:
+        raise UserError(f"delay={config.delay}: {who} chooses one action at a time. Leave delay and replan out.")
     if config.delay and any(each := part.kind.node.options.get("inference_delay") or ()):
-        said = f"sim.inference_delay={each} already lets the robot wait. Add sim.inference_delay=[0,0], or drop delay."
-        raise UserError(f"delay={config.delay}: {said}")
-    chunks = read_chunks(player.actor)
+        said = f"sim.inference_delay={each} already lets the robot wait. Add sim.inference_delay=[0,0]"
+        raise UserError(f"delay={config.delay}: {said}, or leave delay out.")
     return choose_delay(config.delay, config.strategy, config.replan, config.hold, chunks, part.spec)
 
 
@@ -261,12 +269,22 @@ def check_evaluation(config: EvalConfig) -> list[tuple[str, str]]:
         check_environments(min(part.kind.node.num_envs, len(part.episodes)), part.spec)
     episodes = ("episodes", f"{sum(len(part.episodes) for part in parts):,}")
     known = {who: file for who, file in files.items() if file is not None}
-    for who, file in known.items():
-        check_policy_fits(read_metadata(file).embodiment, [part for part in parts if part.policy in (None, who)])
+    for who, file in files.items():
+        own = [part for part in parts if part.policy in (None, who)]
+        if file is not None:
+            check_policy_fits(read_metadata(file).embodiment, own)
+        for part in own:
+            find_delay(config, part, who, lambda f=file: None if f is None else read_stored_chunks(f))
     if not known:
         return [episodes]
     size = format_bytes(sum(map(count_weights, known.values())))
     return [episodes, ("memory", f"parameters {size}. Simulators and activations come on top")]
+
+
+def read_stored_chunks(file: Path) -> Chunks:
+    """Return what a policy file says of its chunks, without loading weights."""
+    said = read_metadata(file)
+    return Chunks(int(said.config["horizon"]), said.embodiment.executed, said.prefix_trained_to)
 
 
 def check_policy_fits(embodiment: Embodiment, parts: Sequence[EvaluationPart]) -> None:

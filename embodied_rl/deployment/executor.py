@@ -167,6 +167,8 @@ class Executor:
 
     def _check_actions(self, chunk: Chunk) -> Refusal | None:
         shape, wanted = np.shape(chunk.actions), (self.settings.horizon, len(self.settings.action_low))
+        if np.asarray(chunk.actions).dtype.kind not in "fiu":
+            return Refusal(Reason.SHAPE, f"a chunk holds {np.asarray(chunk.actions).dtype}, not numbers")
         if len(shape) != 2 or shape[1] != wanted[1] or shape[0] > wanted[0]:
             return Refusal(Reason.SHAPE, f"a chunk has the shape {list(shape)}, not {list(wanted)}")
         if shape[0] < wanted[0]:

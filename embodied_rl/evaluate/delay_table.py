@@ -165,5 +165,6 @@ def measure_cell(bed: TestBed, strategy: Strategy, delay: int) -> Cell:
         runner = EpisodeRunner(bed.policy, spec, noise, batch=choose_batch(bed.envs), delay=found)
         runner.run([handle], bed.envs, bed.episodes, meter)
     results = tuple(meter.results.found[episode.index] for episode in bed.episodes)
-    jumps = [meter.jumps.measure(where) for where in ("border", "inside")]
-    return Cell(strategy if delay else NONE, delay, found.replan, Summary.from_results(results), *jumps, results)
+    border, inside = meter.jumps.measure("border"), meter.jumps.measure("inside")
+    name, summary = strategy if delay else NONE, Summary.from_results(results)
+    return Cell(name, delay, found.replan, summary, border, inside, results)

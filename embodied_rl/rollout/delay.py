@@ -155,13 +155,15 @@ class Chunks:
 
 
 def read_chunks(policy: Any) -> Chunks:
-    """Return what an actor says of its chunks.
+    """Return what a policy says of its chunks: an actor, or the client of a policy server.
 
     Raises:
         UserError: it does not say how many actions it predicts.
     """
-    spec = getattr(getattr(policy, "network", None), "spec", None)
-    horizon = getattr(spec, "horizon", None)
+    said: Any = getattr(policy, "spec", None)
+    if all(isinstance(getattr(said, name, None), int) for name in ("horizon", "executed", "prefix_trained_to")):
+        return Chunks(said.horizon, said.executed, said.prefix_trained_to)
+    horizon = getattr(getattr(getattr(policy, "network", None), "spec", None), "horizon", None)
     if not isinstance(horizon, int):
         raise UserError("delay: this policy does not say how many actions it predicts; evaluate it without a delay.")
     return Chunks(horizon, policy.embodiment.executed, int(getattr(policy, "prefix_trained_to", 0)))

@@ -9,7 +9,16 @@ import pytest
 
 from embodied_rl.commands import eval as command
 from embodied_rl.commands.compare import run as compare
-from embodied_rl.config.schema import CompareConfig, EvalConfig, Plan, SimChange, SimNode, Video
+from embodied_rl.config.schema import (
+    BenchmarkNode,
+    BenchmarkPart,
+    CompareConfig,
+    EvalConfig,
+    Plan,
+    SimChange,
+    SimNode,
+    Video,
+)
 from embodied_rl.interfaces.errors import UserError
 
 HOLD = (0.0, 0.0)
@@ -91,3 +100,28 @@ def test_unequal_delays_are_not_compared(kind, tmp_path: Path) -> None:
     said = (tmp_path / "compare.md").read_text()
     assert said.count("their inference delays differ: 0 and 2 control steps") == 2
     assert "delay 2, naive, every 2 and delay 2, stop, every 4" in said
+
+
+def test_each_part_of_a_benchmark_runs_under_the_delay(kind, tmp_path: Path) -> None:
+    parts = (BenchmarkPart({"name": "clock"}, seeds=3), BenchmarkPart({"name": "clock"}, seeds=2, split="vision"))
+    both = {"benchmark": BenchmarkNode("home", "a book", parts), "episodes": None, "hold": HOLD}
+    slow, fast = (run(tmp_path / str(d), delay=d, **both)["episodes"] for d in (2, 0))
+    assert {each["simulator"] for each in slow} == {0, 1} and len(slow) == len(fast) == 20
+    for simulator in (0, 1):
+        one, other = ([e["smoothness"] for e in each if e["simulator"] == simulator] for each in (slow, fast))
+        assert one != other, "another policy would run there"
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"delay": 3}, "needs chunks of 6 actions, and this policy predicts 5"),
+        ({"delay": 1, "strategy": "prefix"}, "trained without executed actions"),
+    ],
+)
+def test_a_dry_run_reads_the_file_s_header(changes: dict, said: str) -> None:
+    """With the tabletop and its policy, whose weights nobody loads."""
+    asked = {"policy": "asset:tabletop_careful.safetensors", "episodes": 4, "plan": Plan()}
+    assert command.check_evaluation(EvalConfig(**asked, delay=2))  # type: ignore[arg-type]
+    with pytest.raises(UserError, match=said):
+        command.check_evaluation(EvalConfig(**asked, **changes))  # type: ignore[arg-type]

@@ -23,11 +23,11 @@ STILL = Hold(np.array([-1, -1], np.float32), np.array([False, False]))
 
 
 class Robot:
-    """A control loop: the clock counts control steps; action [e, k] belongs to step k of epoch e."""
+    """A control loop and its clock, of 1 Hz unless said; action [e, k] belongs to step k of epoch e."""
 
     def __init__(self, strategy: str = "naive", delay: int = 2, replan: int = 2, **others) -> None:
-        self.now = 0.0
         made = Settings(HORIZON, -WIDE, WIDE, strategy, replan, delay, **others)  # type: ignore[arg-type]
+        self.now, self.step = 0.0, 1 / made.control_hz
         self.executor = Executor(made, lambda: self.now, STILL)
         self.executor.begin()
 
@@ -40,7 +40,7 @@ class Robot:
         made = []
         for _ in range(count):
             made.append(self.executor.act())
-            self.now += 1
+            self.now += self.step
         return made
 
     def start(self) -> Request:
@@ -88,15 +88,16 @@ def test_one_request_at_a_time_every_s_steps() -> None:
 
 
 def test_a_plan_that_would_not_outlast_the_slowest_answers_asks_earlier() -> None:
-    """Answers take 1 step as expected, then 5: the 4 actions that are left then do not last for another 5."""
-    robot = Robot(delay=1, replan=4)
-    for wait in (1, 1, 5):
+    """Answers take 1 step as expected, then 5: with 5 actions left it is time, although s = 7 steps have not passed."""
+    robot = Robot(delay=1, replan=7, open_loop=20)
+    for wait in (1, 5):
         while (request := robot.executor.request()) is None:
             robot.act()
         robot.act(wait)
         assert robot.executor.receive(robot.answer(request)) is None
-    before = robot.now
-    assert robot.executor.remaining == 4 and robot.executor.request() is not None and robot.now == before
+    assert robot.executor.remaining == 6 and robot.executor.request() is None
+    robot.act()
+    assert robot.executor.remaining == 5 and robot.executor.request() is not None
 
 
 def test_what_is_executed_during_inference_is_committed_and_shown() -> None:
@@ -190,6 +191,8 @@ def test_no_more_is_committed_than_the_policy_was_trained_on() -> None:
         ({"actions": np.zeros((HORIZON, 3), np.float32)}, Reason.SHAPE),
         ({"actions": np.zeros((HORIZON + 1, 2), np.float32)}, Reason.SHAPE),
         ({"actions": np.zeros(HORIZON, np.float32)}, Reason.SHAPE),
+        ({"actions": np.full((HORIZON, 2), "left")}, Reason.SHAPE),
+        ({"actions": np.full((HORIZON, 2), None)}, Reason.SHAPE),
         ({"actions": np.zeros((HORIZON - 1, 2), np.float32)}, Reason.SHORT),
         ({"actions": np.full((HORIZON, 2), np.nan, np.float32)}, Reason.NOT_FINITE),
         ({"actions": np.full((HORIZON, 2), np.inf, np.float32)}, Reason.NOT_FINITE),
@@ -201,8 +204,8 @@ def test_a_wrong_chunk_is_refused_whole_and_the_plan_goes_on(change: dict, reaso
     request = robot.start()
     refusal = robot.executor.receive(robot.answer(request, **change))
     assert refusal is not None and refusal.reason == reason and refusal.message
-    assert robot.executor.refused == {reason: 1} and steps(robot.act(2)) == [0, 1]
     again = robot.executor.request()
+    assert robot.executor.refused == {reason: 1} and steps(robot.act(2)) == [0, 1]
     if reason in (Reason.EPOCH, Reason.SEQUENCE):
         assert again is None, "the right answer may still come"
         assert robot.executor.receive(robot.answer(request)) is None
@@ -346,7 +349,7 @@ class Network:
             "epoch": {"epoch": answer.epoch + 1},
         }
         for _ in range({"lost": 0, "twice": 2}.get(fault, 1)):
-            late = self.robot.now + self.data.draw(st.integers(0, 14))
+            late = self.robot.now + self.data.draw(st.floats(0, 14)) * self.robot.step
             self.under_way.append((late, replace(answer, **damaged.get(fault, {}))))  # type: ignore[arg-type]
 
     def deliver(self) -> None:
@@ -363,7 +366,7 @@ def test_whatever_comes_each_action_is_of_its_own_step_and_never_older_than_its_
 ) -> None:
     delay = data.draw(st.integers(0, 3))
     replan = data.draw(st.integers(max(delay, 1), HORIZON - delay))
-    robot = Robot(strategy, delay, replan)
+    robot = Robot(strategy, delay, replan, control_hz=data.draw(st.sampled_from([1.0, 12.5, 50.0])))
     executor, network, asked = robot.executor, Network(robot, data), dict[int, float]()
     expected = 0
     for _ in range(data.draw(st.integers(1, 60))):
@@ -383,12 +386,13 @@ def test_whatever_comes_each_action_is_of_its_own_step_and_never_older_than_its_
         assert command.action is not None
         if command.why == Why.PLAN:
             np.testing.assert_allclose(command.action, [executor.epoch, expected], rtol=1e-6)
-            assert robot.now - 1 - asked[command.sequence] < executor.settings.budget
+            age = robot.now - robot.step - asked[command.sequence]
+            assert age < executor.settings.budget * robot.step
             expected += 1
         else:
             np.testing.assert_array_equal(command.action, STILL.action)
             assert before == 0 or executor.counts["expired"]
-        robot.now += data.draw(st.sampled_from([0.0, 0.0, 0.0, 0.5, 9.0]))
+        robot.now += data.draw(st.sampled_from([0.0, 0.0, 0.0, 0.3, 9.0])) * robot.step
     assert executor.step == expected
     assert sum(executor.counts[why] for why in Why) == sum(executor.counts.values()) - sum(
         executor.counts[name] for name in ("asked", "accepted", "lost", "late", "expired")

@@ -250,5 +250,7 @@ def test_what_a_policy_says_of_its_chunks() -> None:
     network, body = SimpleNamespace(spec=SimpleNamespace(horizon=6)), SimpleNamespace(executed=4)
     assert read_chunks(SimpleNamespace(network=network, embodiment=body)) == Chunks(6, 4, 0)
     assert read_chunks(SimpleNamespace(network=network, embodiment=body, prefix_trained_to=3)).prefix_trained_to == 3
+    served = SimpleNamespace(spec=SimpleNamespace(horizon=9, executed=5, prefix_trained_to=4))
+    assert read_chunks(served) == Chunks(9, 5, 4)
     with pytest.raises(UserError, match="does not say how many actions it predicts"):
         read_chunks(Counting())

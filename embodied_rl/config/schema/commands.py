@@ -20,6 +20,8 @@ from embodied_rl.config.schema.nodes import (
     TrainLoop,
 )
 
+Joining = Literal["prefix", "naive", "blend", "stop", "replacement", "guided"]
+"""How a new chunk joins the actions that are executed while it is inferred."""
 LAST_SEED = 2**64 - 1
 """The largest seed that the sources of random numbers take."""
 
@@ -252,13 +254,13 @@ class BenchConfig(TrainConfig):
     """For `bench policy`: where the networks are; on a CUDA device they have their full size."""
     compiled: bool = False
     """For `bench policy`: also compile the denoise steps, which takes minutes."""
-    checkpoint: str | None = None
+    policy_file: str | None = None
     """For `bench delay`: whose policy, a run folder, a file or asset:<name>; null takes one that is trained for it."""
     episodes: int = at_least(1, 384, at_most=MOST_EPISODES)
     """For `bench delay`: episodes of each combination."""
     delays: tuple[int, ...] = (0, 1, 2, 3, 4)
     """For `bench delay`: control steps that an inference takes."""
-    strategies: tuple[str, ...] = ("prefix", "naive", "blend", "stop", "replacement", "guided")
+    strategies: tuple[Joining, ...] = ("prefix", "naive", "blend", "stop", "replacement", "guided")
     """For `bench delay`: how a new chunk joins the actions that are executed meanwhile; see `eval strategy=…`."""
     out: str = "bench"
     """Folder of bench_<what>.json."""
