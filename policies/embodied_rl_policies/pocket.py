@@ -307,7 +307,7 @@ class Pocket(FlowBackbone):
 
     def _modulation(self, t: Tensor) -> Tensor:
         """Compute all scales, shifts and gates [n, 6 layers + 2, 1 or H, W] of time t [n] or [n, H]."""
-        times = t.reshape(len(t), -1)
+        times = t[:, None] if t.dim() == 1 else t
         angle = times.reshape(-1, 1) * self.frequencies
         condition = self.time(torch.cat([angle.sin(), angle.cos()], dim=-1))
         by_time = self.modulation(condition).unflatten(-1, (-1, self.config.width))
