@@ -19,6 +19,8 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from embodied_rl.actors.embodiment import Embodiment
+from embodied_rl.checkpoints.prefix_length import parse_prefix_length
+from embodied_rl.checkpoints.tensor_files import check_shapes
 from embodied_rl.checkpoints.weight_names import CheckpointSource, build_empty
 from embodied_rl.config import plugins
 from embodied_rl.config.freeze import freeze_config
@@ -50,6 +52,7 @@ class PolicyMetadata:
         extra: further JSON entries, such as its origin and its success rate.
         adapters: settings of its adapters, or None without adapters.
         source: the checkpoint of another project it was made from, or None.
+        prefix_trained_to: the most committed actions that it is trained to continue; see `FlowBackbone`.
     """
 
     policy: str
@@ -59,6 +62,7 @@ class PolicyMetadata:
     extra: Mapping[str, Any] = field(default_factory=dict)
     adapters: LoraNode | None = None
     source: CheckpointSource | None = None
+    prefix_trained_to: int = 0
 
     def to_json(self) -> str:
         """Return the header as JSON text."""
@@ -71,6 +75,7 @@ class PolicyMetadata:
             "extra": dict(self.extra),
             "adapters": None if self.adapters is None else asdict(self.adapters),
             "source": None if self.source is None else self.source.to_dict(),
+            "prefix_trained_to": self.prefix_trained_to,
         }
         return json.dumps(data, sort_keys=True)
 
@@ -141,7 +146,7 @@ def load_network(
     own = {name.removeprefix(BACKBONE): value for name, value in tensors.items() if name.startswith(BACKBONE)}
     _load(path, backbone, own, BACKBONE)
     backbone.restore_buffers()
-    backbone.source = metadata.source
+    backbone.source, backbone.prefix_trained_to = metadata.source, metadata.prefix_trained_to
     if merged:
         merge_adapters(backbone)
     return backbone, metadata.embodiment
@@ -166,8 +171,10 @@ def outline_network(
         add_adapters(backbone, metadata.adapters)
     own = {name: tuple(value.shape) for name, value in backbone.state_dict().items()}
     stored = {name.removeprefix(BACKBONE): shape for name, shape in shapes.items() if name.startswith(BACKBONE)}
-    _check_shapes(path, own, stored, BACKBONE)
-    return (build() if merged and metadata.adapters is not None else backbone), metadata.embodiment
+    check_shapes(path, own, stored, BACKBONE)
+    backbone = build() if merged and metadata.adapters is not None else backbone
+    backbone.prefix_trained_to = metadata.prefix_trained_to
+    return backbone, metadata.embodiment
 
 
 def check_config(path: Path, metadata: PolicyMetadata, policy: str, given: Mapping[str, Any]) -> None:
@@ -201,6 +208,7 @@ def load_actor(path: Path, actor: Actor) -> PolicyMetadata:
         names = ", ".join(name for name in mine if mine[name] != stored[name])
         raise CheckpointError(f"{path} was trained for another embodiment; these entries differ: {names}.")
     _load(path, actor, tensors, "")
+    actor.network.prefix_trained_to = metadata.prefix_trained_to
     return metadata
 
 
@@ -212,9 +220,8 @@ def _described(
     extra: Mapping[str, Any] | None,
 ) -> PolicyMetadata:
     names = backbone.spec.auxiliary_names
-    return PolicyMetadata(
-        policy, config, embodiment, names, extra or {}, read_adapter_settings(backbone), backbone.source
-    )
+    adapters, trained_to = read_adapter_settings(backbone), backbone.prefix_trained_to
+    return PolicyMetadata(policy, config, embodiment, names, extra or {}, adapters, backbone.source, trained_to)
 
 
 def _write(path: Path, state: Mapping[str, Tensor], metadata: PolicyMetadata, dtype: torch.dtype | None) -> None:
@@ -293,6 +300,7 @@ def _parsed(path: Path, header: str | None) -> PolicyMetadata:
             extra=dict(data["extra"]),
             adapters=freeze_config(LoraNode, data["adapters"], "adapters") if data.get("adapters") else None,
             source=CheckpointSource.from_dict(data["source"]) if data.get("source") else None,
+            prefix_trained_to=parse_prefix_length(data.get("prefix_trained_to", 0)),
         )
     except CheckpointError as error:
         raise error if str(path) in str(error) else _damaged(path, error) from None
@@ -315,30 +323,11 @@ def _read_shapes(path: Path) -> dict[str, tuple[int, ...]]:
         return {name: tuple(opened.get_slice(name).get_shape()) for name in opened.keys()}  # noqa: SIM118
 
 
-def _check_shapes(
-    path: Path, own: Mapping[str, tuple[int, ...]], stored: Mapping[str, tuple[int, ...]], prefix: str
-) -> None:
-    """Raise `CheckpointError` if a name or shape of a file's tensors differs from those of a network."""
-    differences = [f"{prefix}{name} is missing" for name in own.keys() - stored.keys()]
-    differences += [f"{prefix}{name} has no place in this network" for name in stored.keys() - own.keys()]
-    differences += [
-        f"{prefix}{name} is {stored[name]}, expected {own[name]}"
-        for name in own.keys() & stored.keys()
-        if own[name] != stored[name]
-    ]
-    if differences:
-        more = f" ({len(differences) - 3} more)" if len(differences) > 3 else ""
-        listed = "; ".join(sorted(differences)[:3])
-        raise CheckpointError(
-            f"{path} is a checkpoint of another network: {listed}{more}. Check policy.* and sim.name."
-        )
-
-
 def _load(path: Path, module: nn.Module, tensors: Mapping[str, Tensor], prefix: str) -> None:
     """Copy tensors into a module; if a name or shape differs, raise `CheckpointError` and change nothing."""
     own = gather_whole(module)
     shapes, stored = ({name: tuple(value.shape) for name, value in each.items()} for each in (own, tensors))
-    _check_shapes(path, shapes, stored, prefix)
+    check_shapes(path, shapes, stored, prefix)
     if sharded.find_sharding(module) is not None:
         for name, value in own.items():
             value.copy_(tensors[name])

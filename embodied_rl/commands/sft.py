@@ -26,6 +26,7 @@ from embodied_rl.imitation import dataset as lessons
 from embodied_rl.imitation.cloning import SFT, SFTConfig
 from embodied_rl.imitation.cloning import Report as Say
 from embodied_rl.imitation.demonstrations import Demonstrations, Disturbance, record_demonstrations
+from embodied_rl.imitation.prefixes import ExecutedPrefix
 from embodied_rl.interfaces.policy import FlowBackbone
 from embodied_rl.interfaces.sim import Episode, Operated, SimulatorSpec
 from embodied_rl.learning import trainable
@@ -103,7 +104,7 @@ def fit_network(
     print(f"Recording {len(seen)} episodes for perception and {len(shown)} demonstrations", flush=True)
     frames = demonstrate(seen, disturbance=WANDERING)
     upset = Disturbance(options.noise, options.drift, options.drift_share, options.slip, keep=False)
-    demonstrations = demonstrate(shown, disturbance=upset, faulty=options.operator == "faulty")
+    demonstrations = demonstrate(shown, disturbance=upset, faulty=options.operator == "faulty", prefix=options.prefix)
     if kept is not None:
         demonstrations = filter_recording(kept[0], demonstrations, shown, simulator.spec, kept[1])
     share = demonstrations.success.mean()
@@ -117,7 +118,11 @@ def fit_network(
     del frames
     state = demonstrations.observation.state
     actions = embodiment.model_actions(demonstrations.actions, state, backbone.spec.action_dim)
-    method.clone(embodiment.inputs(demonstrations.observation, backbone), actions)
+    prefix = None
+    if options.prefix:
+        executed = embodiment.model_actions(demonstrations.executed, state, backbone.spec.action_dim)
+        prefix = ExecutedPrefix(executed, torch.from_numpy(demonstrations.least), options.prefix)
+    method.clone(embodiment.inputs(demonstrations.observation, backbone), actions, prefix)
     return backbone, embodiment
 
 
@@ -138,7 +143,8 @@ def follow_dataset(
         print(f"{len(dataset)} demonstrated steps in {len(dataset.episodes)} episodes of {config.dataset}")
         names, chunk = lessons.match_dataset(dataset, embodiment), backbone.spec.horizon
         rows = None if kept is None else filter_dataset(kept[0], dataset, names, chunk, kept[1])
-        told = lessons.stream_batches(dataset, embodiment, backbone, options.batch, config.seed, rows)
+        data = (dataset, embodiment, backbone, options.batch, config.seed)
+        told = lessons.stream_batches(*data, rows, options.prefix)
         SFT(options, backbone, config.seed, say, autocast=config.policy.autocast).follow(told)
     return backbone, embodiment
 

@@ -19,7 +19,7 @@ from embodied_rl.rollout.writer import select_outcome
 
 OF_ENVIRONMENTS = ("last_value", "noted/last")
 """Tensors that have no axis of decisions before that of environments."""
-_DICTS = ("trace", "noted")
+_DICTS, _PLAIN = ("trace", "noted"), ("finished", "delay")
 Columns = Mapping[str, tuple[tuple[int, ...], torch.dtype]]
 """Name → shape of an entry, and dtype."""
 
@@ -53,6 +53,8 @@ class Rollout:
         last_value: float32 [N], value of the observation that follows the last decision.
         finished: the episodes that ended, in the order of rows, then environments.
         noted: what writers tell those who learn, [T, N, ...] each, but for "last", [N, ...].
+        delay: d, how many control steps after its observation a row's first action is executed; see
+            `embodied_rl.rollout.plans`.
     """
 
     trace: Trace
@@ -78,6 +80,7 @@ class Rollout:
     last_value: Tensor
     finished: list[EpisodeRecord] = field(default_factory=list)
     noted: dict[str, Tensor] = field(default_factory=dict)
+    delay: int = 0
     final_pictures: ClassVar[bool] = False
 
     @staticmethod
@@ -130,6 +133,7 @@ class Rollout:
                 else zeros(*shape, dtype=dtype)
                 for name, (shape, dtype) in (noted or {}).items()
             },
+            delay=actor.delay,
         )
 
     def segments(self, count: int) -> list["Rollout"]:
@@ -225,7 +229,7 @@ class Rollout:
 
     def tensors(self) -> dict[str, Tensor]:
         """Return all tensors by name; the entries of the trace as "trace/<name>", what is noted as "noted/<name>"."""
-        named = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in (*_DICTS, "finished")}
+        named = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in (*_DICTS, *_PLAIN)}
         return named | {f"{kind}/{name}": tensor for kind in _DICTS for name, tensor in getattr(self, kind).items()}
 
     def _long(self, values: list[int]) -> Tensor:

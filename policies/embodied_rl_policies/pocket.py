@@ -10,9 +10,11 @@ Shapes: `n` rows, `C` cameras, `P` patches of one camera, `J` keypoints of one c
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
+from types import MappingProxyType
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -145,6 +147,7 @@ class Pocket(FlowBackbone):
     """The small flow VLA that ships with the library."""
 
     Config = PocketConfig
+    GROWS: ClassVar[Mapping[str, str]] = MappingProxyType({"horizon": "action_positions"})
     patch_positions: Tensor
     frequencies: Tensor
 
@@ -292,10 +295,8 @@ class Pocket(FlowBackbone):
         return tokens, torch.cat([always, inputs.tokens != 0], dim=1)
 
     def velocity(self, x: Tensor, t: Tensor, context: Context) -> tuple[Tensor, Tensor]:
-        """Compute the velocity at x [n, H, D] and time t [n] (1 = noise), and the expert's features [n, H, W]."""
-        angle = t[:, None] * self.frequencies
-        condition = self.time(torch.cat([angle.sin(), angle.cos()], dim=-1))
-        modulation = self.modulation(condition).unflatten(-1, (-1, 1, self.config.width))
+        """Compute the velocity at x [n, H, D] and time t [n] or [n, H], and the expert's features [n, H, W]."""
+        modulation = self._modulation(t)
         tokens = self.action_in(x) + self.action_positions
         mask = F.pad(context.tensors["mask"], (0, x.shape[1]), value=True)
         for index, layer in enumerate(self.expert):
@@ -303,3 +304,11 @@ class Pocket(FlowBackbone):
             tokens = layer(tokens, modulation[:, 6 * index : 6 * index + 6], key_value, mask)
         features = modulate(tokens, modulation[:, -2], modulation[:, -1])
         return self.action_out(features), features
+
+    def _modulation(self, t: Tensor) -> Tensor:
+        """Compute all scales, shifts and gates [n, 6 layers + 2, 1 or H, W] of time t [n] or [n, H]."""
+        times = t[:, None] if t.dim() == 1 else t
+        angle = times.reshape(-1, 1) * self.frequencies
+        condition = self.time(torch.cat([angle.sin(), angle.cos()], dim=-1))
+        by_time = self.modulation(condition).unflatten(-1, (-1, self.config.width))
+        return by_time.unflatten(0, times.shape).transpose(1, 2)
