@@ -175,15 +175,24 @@ def load_backbone(
         UserError: the policy is not installed, or the file is of a version that knew other sizes.
     """
 
-    def make(metadata: PolicyMetadata) -> FlowBackbone:
+    def find(metadata: PolicyMetadata) -> type[Any]:
         if node is not None:
             check_config(path, metadata, node.name, node.options)
         with name_file(path):
-            cls = plugins.find_plugin("policies", metadata.policy)
+            return plugins.find_plugin("policies", metadata.policy)
+
+    def make(metadata: PolicyMetadata) -> FlowBackbone:
+        cls = find(metadata)
+        with name_file(path):
             options = freeze_config(cls.Config, metadata.config, "policy")
         return choose_backbone_maker(cls, options)(metadata.embodiment, metadata.auxiliary_names)
 
-    return load_network(path, make, merged=merged and (node is None or node.train != "lora"))
+    return load_network(
+        path,
+        make,
+        merged=merged and (node is None or node.train != "lora"),
+        can_be_empty=lambda metadata: find(metadata).CAN_BE_EMPTY,
+    )
 
 
 def check_fit(embodiment: Embodiment, spec: SimulatorSpec) -> None:

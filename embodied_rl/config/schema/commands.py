@@ -19,6 +19,7 @@ from embodied_rl.config.schema.nodes import (
     SimNode,
     TrainLoop,
 )
+from embodied_rl.config.schema.serving import ServedNode
 
 LAST_SEED = 2**64 - 1
 """The largest seed that the sources of random numbers take."""
@@ -88,7 +89,7 @@ class Video:
 @dataclass(frozen=True)
 class EvalConfig:
     policy: str | None = None
-    """Who acts: a run folder, a checkpoint file, asset:<name>, expert or random."""
+    """Who acts: a run folder, a checkpoint file, asset:<name>, the address of a server (ws://…), expert or random."""
     checkpoint: str | None = None
     """Another name for `policy`."""
     policies: dict[str, str] = field(default_factory=dict)
@@ -118,6 +119,8 @@ class EvalConfig:
     """Folder of the report; null puts it beside the run, or into eval/ here."""
     video: Video = field(default_factory=Video)
     """What is filmed."""
+    server: ServedNode = field(default_factory=ServedNode)
+    """How a policy behind a server is asked, for policy=ws://…"""
     plan: Plan = field(default_factory=Plan)
     """Which process does what."""
     overrides: tuple[str, ...] = ()
