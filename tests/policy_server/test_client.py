@@ -1,4 +1,4 @@
-"""A client gets an answer to its question, or an error, within its deadline: never an old action, whatever goes wrong."""
+"""A client gets an answer to its question, or an error, within its deadline: never an old action."""
 
 import os
 import signal
@@ -57,9 +57,8 @@ def test_an_observation_that_does_not_fit_is_refused_before_it_is_sent() -> None
     def refuse(number: int, asked: dict[str, Any]) -> bytes:
         raise AssertionError("nothing was to be sent")
 
-    with faulty_server(refuse) as url, PolicyClient(url) as client:
-        with pytest.raises(UserError, match="lacks 'prompt'"):
-            client.act({name: value for name, value in OURS.items() if name != "prompt"})
+    with faulty_server(refuse) as url, PolicyClient(url) as client, pytest.raises(UserError, match="lacks 'prompt'"):
+        client.act({name: value for name, value in OURS.items() if name != "prompt"})
 
 
 # -- what goes wrong --------------------------------------------------------------------------------------------------
@@ -68,7 +67,7 @@ def test_an_observation_that_does_not_fit_is_refused_before_it_is_sent() -> None
 def test_nobody_listens() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-    with pytest.raises(NoPolicyAnswer, match="embodied-rl serve policy=<run|file> starts one"):
+    with pytest.raises(NoPolicyAnswer, match=r"embodied-rl serve policy=<run\|file> starts one"):
         PolicyClient(f"ws://127.0.0.1:{port}", deadline=5)
 
 
@@ -79,9 +78,11 @@ def test_what_is_no_address_is_refused(url: str) -> None:
 
 
 def test_somebody_else_listens_and_is_silent() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as silent:
-        with pytest.raises(NoPolicyAnswer, match="did not answer in time"):
-            PolicyClient(f"ws://127.0.0.1:{silent.getsockname()[1]}", deadline=0.3)
+    with (
+        socket.create_server(("127.0.0.1", 0)) as silent,
+        pytest.raises(NoPolicyAnswer, match="did not answer in time"),
+    ):
+        PolicyClient(f"ws://127.0.0.1:{silent.getsockname()[1]}", deadline=0.3)
 
 
 def test_a_server_of_http_is_no_policy_server() -> None:
@@ -90,21 +91,27 @@ def test_a_server_of_http_is_no_policy_server() -> None:
 
 
 def test_a_server_that_greets_nobody() -> None:
-    with faulty_server(lambda number, asked: None, greeting=None) as url:
-        with pytest.raises(NoPolicyAnswer, match="did not answer in time"):
-            PolicyClient(url, deadline=0.3)
+    with (
+        faulty_server(lambda number, asked: None, greeting=None) as url,
+        pytest.raises(NoPolicyAnswer, match="did not answer in time"),
+    ):
+        PolicyClient(url, deadline=0.3)
 
 
 def test_another_version_of_the_protocol_is_refused() -> None:
-    with faulty_server(lambda *_: None, greeting=pack(METADATA | {"protocol_version": 2})) as url:
-        with pytest.raises(UserError, match="speaks version 2 of the protocol, this client 1: install the same"):
-            PolicyClient(url)
+    with (
+        faulty_server(lambda *_: None, greeting=pack(METADATA | {"protocol_version": 2})) as url,
+        pytest.raises(UserError, match="speaks version 2 of the protocol, this client 1: install the same"),
+    ):
+        PolicyClient(url)
 
 
 def test_metadata_that_lack_something_are_refused() -> None:
-    with faulty_server(lambda *_: None, greeting=pack({**METADATA, "cameras": 3})) as url:
-        with pytest.raises(UserError, match="incomplete"):
-            PolicyClient(url)
+    with (
+        faulty_server(lambda *_: None, greeting=pack({**METADATA, "cameras": 3})) as url,
+        pytest.raises(UserError, match="incomplete"),
+    ):
+        PolicyClient(url)
 
 
 def test_a_late_answer_is_never_taken_for_a_later_question() -> None:
@@ -144,10 +151,12 @@ WRONG: dict[str, Any] = {
 
 @pytest.mark.parametrize("kind", WRONG)
 def test_a_wrong_answer_is_an_error_and_the_next_one_is_right(kind: str) -> None:
-    with faulty_server(lambda number, asked: WRONG[kind](asked) if number == 0 else reply(asked)) as url:
-        with PolicyClient(url) as client:
-            fail_within(client, 10.0)
-            assert (client.act(OURS) == 2).all()
+    with (
+        faulty_server(lambda number, asked: WRONG[kind](asked) if number == 0 else reply(asked)) as url,
+        PolicyClient(url) as client,
+    ):
+        fail_within(client, 10.0)
+        assert (client.act(OURS) == 2).all()
 
 
 def test_what_was_sent_twice_is_not_taken_for_the_next_answer() -> None:
@@ -158,17 +167,21 @@ def test_what_was_sent_twice_is_not_taken_for_the_next_answer() -> None:
 
 
 def test_a_huge_answer_is_refused() -> None:
-    with faulty_server(lambda number, asked: bytes(65 * 2**20) if number == 0 else reply(asked)) as url:
-        with PolicyClient(url) as client:
-            assert (client.act(OURS, deadline=DEADLINE) == 1).all(), "from a second connection, to the same question"
+    with (
+        faulty_server(lambda number, asked: bytes(65 * 2**20) if number == 0 else reply(asked)) as url,
+        PolicyClient(url) as client,
+    ):
+        assert (client.act(OURS, deadline=DEADLINE) == 1).all(), "from a second connection, to the same question"
 
 
 def test_an_error_in_words_is_shown_and_the_client_goes_on() -> None:
-    with faulty_server(lambda number, asked: "Traceback …\nKeyError: 'x'" if number == 0 else reply(asked)) as url:
-        with PolicyClient(url) as client:
-            with pytest.raises(PolicyRefusal, match="KeyError: 'x'"):
-                client.act(OURS)
-            assert (client.act(OURS) == 2).all()
+    with (
+        faulty_server(lambda number, asked: "Traceback …\nKeyError: 'x'" if number == 0 else reply(asked)) as url,
+        PolicyClient(url) as client,
+    ):
+        with pytest.raises(PolicyRefusal, match="KeyError: 'x'"):
+            client.act(OURS)
+        assert (client.act(OURS) == 2).all()
 
 
 def test_a_server_that_hangs_up_is_asked_again_within_the_deadline() -> None:
@@ -195,9 +208,11 @@ def test_another_policy_at_the_same_address_is_refused() -> None:
     with faulty_server(lambda number, asked: reply(asked)) as url:
         client = PolicyClient(url)
     other = pack(METADATA | {"action_names": ["dy", "dx"]})
-    with faulty_server(lambda number, asked: reply(asked), other, int(url.rpartition(":")[2])):
-        with pytest.raises(UserError, match="another policy than before"):
-            client.act(OURS, deadline=DEADLINE)
+    with (
+        faulty_server(lambda number, asked: reply(asked), other, int(url.rpartition(":")[2])),
+        pytest.raises(UserError, match="another policy than before"),
+    ):
+        client.act(OURS, deadline=DEADLINE)
     client.close()
 
 
@@ -267,13 +282,15 @@ def test_a_server_of_others_is_asked_row_by_row_under_its_names() -> None:
         return pack({"action": np.full((3, 2), number, np.float64)})
 
     names = {"images/front": "observation/image", "images/wrist": "observation/wrist", "state": "observation/state"}
-    with faulty_server(answer, pack({"reset_pose": [0, 1]})) as url:
-        with PolicyClient(url, names=names, key="action") as client:
-            assert client.spec is None and not client.is_ours and client.metadata == {"reset_pose": [0, 1]}
-            found = client.infer(as_batch(make_observation(rows=2)), NoiseKeys(0, np.arange(2), np.arange(2)))
-            with pytest.raises(UserError, match="takes neither prefix, committed nor seed"):
-                client.act(OURS, seed=3)
-            assert "cameras" in client.check_body(None)[0]  # type: ignore[arg-type]
+    with (
+        faulty_server(answer, pack({"reset_pose": [0, 1]})) as url,
+        PolicyClient(url, names=names, key="action") as client,
+    ):
+        assert client.spec is None and not client.is_ours and client.metadata == {"reset_pose": [0, 1]}
+        found = client.infer(as_batch(make_observation(rows=2)), NoiseKeys(0, np.arange(2), np.arange(2)))
+        with pytest.raises(UserError, match="takes neither prefix, committed nor seed"):
+            client.act(OURS, seed=3)
+        assert "cameras" in client.check_body(None)[0]  # type: ignore[arg-type]
     assert found.dtype == np.float32 and found[:, 0, 0].tolist() == [0, 1]
     assert set(asked_of[0]) == {"observation/image", "observation/wrist", "observation/state", "prompt"}
     assert asked_of[0]["observation/image"].shape == (4, 5, 3) and isinstance(asked_of[0]["prompt"], str)
@@ -326,7 +343,7 @@ def as_batch_of_one(seed: int) -> Any:
 
 @pytest.mark.process
 def test_a_client_needs_no_torch() -> None:
-    code = "import embodied_rl.policy_server.client as c, sys; c.check_installed('x'); import embodied_rl.policy_server.link"
+    code = "import sys, embodied_rl.policy_server.client, embodied_rl.policy_server.link"
     said = subprocess.run(
         [sys.executable, "-c", code + "; print('torch' in sys.modules)"], capture_output=True, text=True, timeout=120
     )

@@ -124,7 +124,7 @@ def test_what_does_not_fit_is_answered_in_words(running: RunningPolicy, message:
     answer = ask(connection, message)
     with pytest.raises(ConnectionClosed):
         connection.recv(DEADLINE)
-    assert isinstance(answer, str) and said in answer.replace("\n", " ") or pytest.fail(answer)
+    assert (isinstance(answer, str) and said in answer.replace("\n", " ")) or pytest.fail(answer)
     with open_raw(running.url) as other:
         assert "actions" in ask(other, make_observation()), "the server goes on"
 
@@ -149,17 +149,23 @@ def test_a_policy_that_fails_says_so_and_goes_on(caplog: pytest.LogCaptureFixtur
 
 
 def test_what_the_policy_itself_refuses_is_said_without_a_traceback(caplog: pytest.LogCaptureFixture) -> None:
-    with running_policy(RefusingPolicy()) as running, PolicyClient(running.url) as client:
-        with pytest.raises(UserError, match="99 tokens"):
-            client.act(make_observation())
+    with (
+        running_policy(RefusingPolicy()) as running,
+        PolicyClient(running.url) as client,
+        pytest.raises(UserError, match="99 tokens"),
+    ):
+        client.act(make_observation())
     assert "Traceback" not in caplog.text
 
 
 def test_actions_that_are_none_are_not_sent() -> None:
     policy = ToldPolicy(factor=float("nan"))
-    with running_policy(policy) as running, PolicyClient(running.url) as client:
-        with pytest.raises(UserError, match="NaN or infinity: its weights are of no use"):
-            client.act(make_observation())
+    with (
+        running_policy(policy) as running,
+        PolicyClient(running.url) as client,
+        pytest.raises(UserError, match="NaN or infinity: its weights are of no use"),
+    ):
+        client.act(make_observation())
 
 
 def test_a_policy_that_hangs_is_given_up_and_the_connection_told() -> None:
@@ -270,9 +276,11 @@ def test_others_names_are_taken_where_they_are_said() -> None:
 
 
 def test_names_of_nothing_are_refused() -> None:
-    with pytest.raises(UserError, match="the policy has no 'images/frnt'; it takes images/front"):
-        with running_policy(names=WireNames({"images/frnt": "observation/image"})):
-            pass
+    with (
+        pytest.raises(UserError, match="the policy has no 'images/frnt'; it takes images/front"),
+        running_policy(names=WireNames({"images/frnt": "observation/image"})),
+    ):
+        pass
 
 
 # -- who may ask ------------------------------------------------------------------------------------------------------
@@ -329,9 +337,11 @@ def test_more_clients_than_places_are_told_so() -> None:
 
 
 def test_a_port_in_use_is_one_line(running: RunningPolicy) -> None:
-    with pytest.raises(UserError, match=rf"port={running.port} cannot be listened on.*port=0 takes a free one"):
-        with running_policy(port=running.port):
-            pass
+    with (
+        pytest.raises(UserError, match=rf"port={running.port} cannot be listened on.*port=0 takes a free one"),
+        running_policy(port=running.port),
+    ):
+        pass
 
 
 # -- strangers --------------------------------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ from tests.support.policy_serving import SPEC
 
 METADATA = {**SPEC.to_dict(), "protocol": "embodied-rl", "protocol_version": 1, "version": 7, "rows": 256,
             "message_bytes": 2**20}  # fmt: skip
+GREETING = pack(METADATA)
 Answer = bytes | str | None
 """What is sent; None sends nothing."""
 
@@ -28,12 +29,13 @@ def reply(asked: Mapping[str, Any], **changed: Any) -> bytes:
 
 @contextmanager
 def faulty_server(
-    answer: Callable[[int, dict[str, Any]], Answer | list[Answer]], greeting: Answer = pack(METADATA), port: int = 0
+    answer: Callable[[int, dict[str, Any]], Answer | list[Answer]], greeting: Answer = GREETING, port: int = 0
 ) -> Iterator[str]:
     """Serve in a thread while the context lasts; yield the address.
 
     Args:
-        answer: number of the question since the server began, and the question → what is sent; ConnectionError hangs up.
+        answer: number of the question since the server began, and the question → what is sent; ConnectionError hangs
+            up.
         greeting: the first message of each connection.
         port: 0 is a free one.
     """
