@@ -220,13 +220,17 @@ class Embodiment:
         return ((values - values.new_tensor([p[0] for p in pairs])) / values.new_tensor([p[1] for p in pairs])).float()
 
     def actions(self, x: Tensor, state: NDArray[Any] | Tensor) -> NDArray[np.float32]:
-        """Convert model actions [n, H, D] to simulator actions float32 [n, Hx, A]; only here they are clipped.
+        """Convert the executed ones of model actions [n, H, D] to simulator actions float32 [n, Hx, A]."""
+        return self.all_actions(x[:, : self.executed], state)
+
+    def all_actions(self, x: Tensor, state: NDArray[Any] | Tensor) -> NDArray[np.float32]:
+        """Convert model actions [n, H, D] to simulator actions float32 [n, H, A]; only here they are clipped.
 
         Relative actions are relative to `state` [n, S] in SI units. NaN stays NaN, so that the caller can find and
         report it.
         """
         low, high = np.array(self.action_low, np.float32), np.array(self.action_high, np.float32)
-        unit = x[:, : self.executed, : len(low)].detach().float().cpu().numpy()
+        unit = x[:, :, : len(low)].detach().float().cpu().numpy()
         if self.action.kind == "limits":
             return np.clip(low + (unit + 1) * ((high - low) / 2), low, high).astype(np.float32)
         absolute = self.action.restore(unit) + self._origin(state)

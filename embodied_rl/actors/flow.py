@@ -7,19 +7,29 @@ Shapes: `n` rows, `H` predicted and `Hx` executed actions, `D` model and `A` sim
 dimensions x stochastic denoise steps, `P` privileged entries, `G` of them predicted.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
-from typing import Any, Literal
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from embodied_rl.actors.committing import check_delay, commit, continue_prefix, read_prefix
 from embodied_rl.actors.critics import Critic, CriticNeed
 from embodied_rl.actors.embodiment import Embodiment
+from embodied_rl.actors.fit import check_fit, freeze_parameters, is_frozen, select_learning
+from embodied_rl.actors.kept_inputs import (
+    Keep,
+    keep_inputs,
+    make_input_spec,
+    make_input_trace,
+    read_inputs,
+    select_entries,
+)
 from embodied_rl.actors.precision import autocast_method
+from embodied_rl.flow.committed import Committed, give_times
 from embodied_rl.flow.noise import NoiseStream, draw_normal
-from embodied_rl.flow.sampler import Committed, ode_sample
+from embodied_rl.flow.sampler import ode_sample
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.policy import (
     Actor,
@@ -34,9 +44,8 @@ from embodied_rl.interfaces.policy import (
 )
 from embodied_rl.interfaces.sim import Observation
 
-Keep = Literal["images", "features", "prefix"]
-IMAGE, FEATURES, PREFIX, FLOW = "input/image/", "input/features/", "input/prefix/", "flow/"
-TOKENS, STATE, PRIVILEGED, INITIAL = "input/tokens", "input/state", "input/privileged", "critic/initial"
+FLOW, PRIVILEGED, INITIAL = "flow/", "input/privileged", "critic/initial"
+COMMITTED = f"{FLOW}committed"
 
 
 class FlowActor(Actor):
@@ -58,6 +67,7 @@ class FlowActor(Actor):
         privileged_names: Sequence[str] = (),
         freeze_perception: bool = False,
         keep: Keep | None = None,
+        delay: int = 0,
     ) -> None:
         """Combine the parts into an actor.
 
@@ -70,18 +80,20 @@ class FlowActor(Actor):
             freeze_perception: freeze the parameters that `perceive` uses.
             keep: what a trace stores of an observation: its images, or the output of a frozen part of the network; by
                 default the features where `freeze_perception` is set, else images.
+            delay: see `Actor.delay`.
 
         Raises:
-            UserError: backbone and embodiment do not fit; the message names the entry.
+            UserError: backbone, embodiment and delay do not fit; the message names the entry.
         """
         super().__init__()
-        _check_fit(backbone, embodiment, freeze_perception)
+        check_fit(backbone, embodiment, freeze_perception)
         if freeze_perception:
             freeze_parameters(backbone.perception_parameters())
         self.backbone, self.sampler, self.embodiment = backbone, sampler, embodiment
         self.critic = critic
         self.privileged_names, self.freeze_perception = tuple(privileged_names), freeze_perception
         self.keep: Keep = keep or ("features" if freeze_perception else "images")
+        self.delay = delay
 
     def keepable(self) -> list[Keep]:
         """Return what a trace may store, largest saving first: outputs of frozen parts need not be recomputed."""
@@ -113,6 +125,21 @@ class FlowActor(Actor):
         return self.backbone
 
     @property
+    def prefix_trained_to(self) -> int:
+        """Return the most committed actions that the network is trained to continue; see `FlowBackbone`."""
+        return self.backbone.prefix_trained_to
+
+    @property
+    def delay(self) -> int:  # type: ignore[override]
+        """Return d, how many of a chunk's first actions `act` takes as committed; see `Actor`."""
+        return self._delay
+
+    @delay.setter
+    def delay(self, steps: int) -> None:
+        check_delay(steps, self.embodiment.executed, self.backbone)
+        self._delay = steps
+
+    @property
     def critic_reads(self) -> str | None:  # type: ignore[override]
         """Return the entry of a trace that the critic reads directly, or None; see `Actor`."""
         return PRIVILEGED if self._critic_needs(CriticNeed.PRIVILEGED) else None
@@ -125,56 +152,48 @@ class FlowActor(Actor):
         keys: NoiseKeys | None = None,
         prefix: np.ndarray | None = None,
         committed: np.ndarray | None = None,
+        *,
+        whole: bool = False,
+        strategy: str = "prefix",
     ) -> np.ndarray:
-        """Infer actions; see `Actor.infer`. A prefix is imposed by replacement while the other actions are denoised."""
-        context = self.backbone.encode(self._inputs(observation))
-        shape = (self.backbone.spec.horizon, self.backbone.spec.action_dim)
-        start = torch.zeros(len(observation), *shape)
-        start = (start if keys is None else draw_normal(keys, NoiseStream.INITIAL, shape)).to(self.device)
-        given = None if prefix is None else self._committed(prefix, committed, observation)
-        drawn = ode_sample(self._velocity(context), start, self.sampler.denoise_steps, given)
-        return self.embodiment.actions(drawn, observation.state)
-
-    def _committed(self, prefix: np.ndarray, committed: np.ndarray | None, observation: Observation) -> Committed:
-        """Convert committed actions to the network's units, with a mask.
-
-        Raises:
-            UserError: the prefix has another shape, is longer than a chunk or not finite, or `committed` does not fit.
-        """
-        rows, horizon, entries = len(observation), self.backbone.spec.horizon, len(self.embodiment.action_names)
-        length = prefix.shape[1] if prefix.ndim == 3 else -1
-        counts = np.full(rows, length) if committed is None else np.asarray(committed)
-        if prefix.shape != (rows, length, entries) or length > horizon:
-            raise UserError(f"prefix has the shape {prefix.shape}; [{rows}, at most {horizon}, {entries}] fits.")
-        if counts.shape != (rows,) or counts.min(initial=0) < 0 or counts.max(initial=0) > length:
-            raise UserError(f"committed must say for each of {rows} rows how many of {length} actions are, from 0 on.")
-        if not np.isfinite(prefix).all():
-            raise UserError("prefix holds numbers that are none.")
-        known = self.embodiment.model_actions(prefix, observation.state, self.backbone.spec.action_dim)
-        actions = torch.zeros(rows, horizon, known.shape[2])
-        actions[:, :length] = known
-        mask = torch.zeros(actions.shape, dtype=torch.bool)
-        mask[:, :length, :entries] = (torch.arange(length) < torch.from_numpy(counts)[:, None])[..., None]
-        return Committed(actions.to(self.device), mask.to(self.device))
+        """Infer actions; see `Actor.infer`."""
+        robot, state, steps = self.embodiment, observation.state, self.sampler.denoise_steps
+        velocity = self._velocity(self.backbone.encode(self._inputs(observation)))
+        start = torch.zeros(len(observation), *self._chunk) if keys is None else self._draw_start(keys)
+        start = start.to(self.device)
+        if prefix is None:
+            chunk = robot.all_actions(ode_sample(velocity, start, steps), state)
+        else:
+            given = read_prefix(prefix, committed, robot, len(observation), len(start[0]))
+            chunk = continue_prefix(velocity, start, steps, given, strategy, robot, state, self.prefix_trained_to)
+        return chunk if whole else chunk[:, : robot.executed]
 
     @autocast_method
     @torch.no_grad()
-    def act(self, observation: Observation, keys: NoiseKeys, explore: bool) -> Decision:
+    def act(
+        self,
+        observation: Observation,
+        keys: NoiseKeys,
+        explore: bool,
+        prefix: np.ndarray | None = None,
+        committed: np.ndarray | None = None,
+    ) -> Decision:
         """Choose a chunk for each row; `explore=False` follows the plain ODE from the same x_1.
 
         The value is NaN where a privileged critic gets no privileged state, which is allowed only in deployment.
 
         Raises:
-            UserError: exploring needs privileged state and the observation has none, or the inputs do not fit.
+            UserError: exploring needs privileged state and the observation has none, the inputs do not fit, or the
+                prefix is longer than `delay`, or than what the policy is trained to continue.
         """
+        known = self._commit(prefix, committed, observation)
         inputs = self._inputs(observation)
         context = self.backbone.encode(inputs)
-        shape = (self.backbone.spec.horizon, self.backbone.spec.action_dim)
-        sample = self.sampler.sample(self._velocity(context), keys, shape, explore, self.device)
-        trace = self._input_trace(inputs) | {FLOW + name: value for name, value in sample.trace.items()}
-        trace |= self._critic_trace(observation, keys, required=explore)
+        sample = self.sampler.sample(self._velocity(context), keys, self._chunk, explore, self.device, known)
+        trace = make_input_trace(inputs) | {FLOW + name: value for name, value in sample.trace.items()}
+        trace |= self._critic_trace(observation, keys, explore, known)
         return Decision(
-            actions=self.embodiment.actions(sample.actions, observation.state),
+            actions=self.embodiment.actions(sample.actions[:, self.delay :], observation.state),
             trace=trace,
             log_prob=self._executed(sample.log_prob),
             value=self._value(trace, context, len(inputs)),
@@ -183,13 +202,19 @@ class FlowActor(Actor):
 
     @autocast_method
     @torch.no_grad()
-    def value(self, observation: Observation, keys: NoiseKeys) -> Tensor:
-        """Compute the values float32 [n] that `act` would return with the same keys, without choosing actions.
+    def value(
+        self,
+        observation: Observation,
+        keys: NoiseKeys,
+        prefix: np.ndarray | None = None,
+        committed: np.ndarray | None = None,
+    ) -> Tensor:
+        """Compute the values float32 [n] that `act` would return with the same inputs, without choosing actions.
 
         Raises:
-            UserError: the critic needs privileged state and the observation has none.
+            UserError: the critic needs privileged state and the observation has none, or the prefix does not fit.
         """
-        trace = self._critic_trace(observation, keys, required=True)
+        trace = self._critic_trace(observation, keys, True, self._commit(prefix, committed, observation))
         reads_network = self.critic is not None and self.critic.needs != CriticNeed.PRIVILEGED
         context = self.backbone.encode(self._inputs(observation)) if reads_network else None
         return self._value(trace, context, len(observation))
@@ -198,9 +223,8 @@ class FlowActor(Actor):
     def evaluate(self, trace: Trace) -> Evaluation:
         """Recompute decisions with gradients from the tensors that `act` recorded; the result lies on the host."""
         trace = {name: value.to(self.device) for name, value in trace.items()}
-        context = self.backbone.encode(self._recorded_inputs(trace))
-        flow = {name.removeprefix(FLOW): value for name, value in trace.items() if name.startswith(FLOW)}
-        again = self.sampler.evaluate(self._velocity(context), flow)
+        context = self.backbone.encode(read_inputs(trace))
+        again = self.sampler.evaluate(self._velocity(context), select_entries(trace, FLOW))
         target = self._auxiliary_target(trace)
         auxiliary = None if target is None else context.auxiliary
         return Evaluation(
@@ -219,18 +243,12 @@ class FlowActor(Actor):
 
     def trace_spec(self) -> TensorSpec:
         """Return the shapes and dtypes of one row of `Decision.trace`."""
-        spec, size = self.backbone.spec, self.backbone.spec.image_size
-        rows: TensorSpec = {TOKENS: ((spec.token_length,), torch.int64), STATE: ((spec.state_dim,), torch.float32)}
-        if self.keep != "images":
-            start = FEATURES if self.keep == "features" else PREFIX
-            rows |= {start + name: (tuple(value.shape[1:]), value.dtype) for name, value in self._example().items()}
-        else:
-            rows |= {IMAGE + name: ((*size, 3), torch.uint8) for name in spec.cameras}
+        spec, rows = self.backbone.spec, self._input_spec()
         if self._keeps_privileged:
             rows[PRIVILEGED] = ((len(self.privileged_names),), torch.float32)
         if self._critic_needs(CriticNeed.EXPERT):
             rows[INITIAL] = ((spec.horizon, spec.action_dim), torch.float32)
-        flow = self.sampler.trace_spec(spec.horizon, spec.action_dim)
+        flow = self.sampler.trace_spec(spec.horizon, spec.action_dim, self.delay > 0)
         return rows | {FLOW + name: entry for name, entry in flow.items()}
 
     def log_prob_shape(self) -> tuple[int, ...]:
@@ -254,31 +272,42 @@ class FlowActor(Actor):
         return self.embodiment.inputs(observation, self.backbone).to(self.device)
 
     def _inputs(self, observation: Observation) -> PolicyInput:
-        inputs = self.observation_inputs(observation)
-        if self.keep == "images":
-            return inputs
-        if self.keep == "features":
-            return replace(inputs, images={}, features=self.backbone.perceive(inputs))
-        return replace(inputs, images={}, prefix=self.backbone.encode_prefix(inputs))
+        return keep_inputs(self.backbone, self.observation_inputs(observation), self.keep)
 
-    def _input_trace(self, inputs: PolicyInput) -> Trace:
-        trace = {TOKENS: inputs.tokens, STATE: inputs.state}
-        trace |= {IMAGE + name: image for name, image in inputs.images.items()}
-        trace |= {FEATURES + name: value for name, value in (inputs.features or {}).items()}
-        return trace | {PREFIX + name: value for name, value in (inputs.prefix or {}).items()}
+    def _commit(
+        self, prefix: np.ndarray | None, committed: np.ndarray | None, observation: Observation
+    ) -> Committed | None:
+        """Return the actions that `act` continues; None without a delay."""
+        if not self.delay:
+            if prefix is not None:
+                raise UserError("prefix: this actor acts without a delay; set its `delay` to the prefix's length.")
+            return None
+        rows, robot = len(observation), self.embodiment
+        prefix = np.zeros((rows, 0, len(robot.action_names)), np.float32) if prefix is None else prefix
+        given = read_prefix(prefix, committed, robot, rows, self.delay)
+        return commit(given, robot, observation.state, self._chunk).to(self.device)
 
-    def _recorded_inputs(self, trace: Trace) -> PolicyInput:
-        images = {name.removeprefix(IMAGE): value for name, value in trace.items() if name.startswith(IMAGE)}
-        features = {name.removeprefix(FEATURES): value for name, value in trace.items() if name.startswith(FEATURES)}
-        prefix = {name.removeprefix(PREFIX): value for name, value in trace.items() if name.startswith(PREFIX)}
-        return PolicyInput(images, trace[STATE], trace[TOKENS], features or None, prefix or None)
+    @property
+    def _chunk(self) -> tuple[int, int]:
+        """Return (H, D), the shape of a chunk in the model's units."""
+        return self.backbone.spec.horizon, self.backbone.spec.action_dim
 
-    def _critic_trace(self, observation: Observation, keys: NoiseKeys, required: bool) -> Trace:
+    def _draw_start(self, keys: NoiseKeys) -> Tensor:
+        """Draw x_1 [n, H, D] on the host."""
+        return draw_normal(keys, NoiseStream.INITIAL, self._chunk)
+
+    @autocast_method
+    def _input_spec(self) -> TensorSpec:
+        return make_input_spec(self.backbone, self.keep, self.device)
+
+    def _critic_trace(
+        self, observation: Observation, keys: NoiseKeys, required: bool, known: Committed | None
+    ) -> Trace:
         """Return the tensors that the critic and the auxiliary loss read beyond the policy's inputs."""
-        trace: Trace = {}
+        trace: Trace = {} if known is None else {COMMITTED: known.counts}
         if self._critic_needs(CriticNeed.EXPERT):
-            shape = (self.backbone.spec.horizon, self.backbone.spec.action_dim)
-            trace[INITIAL] = draw_normal(keys, NoiseStream.INITIAL, shape).to(self.device)
+            start = self._draw_start(keys).to(self.device)
+            trace[INITIAL] = start if known is None else known.hold(start)
         if not self._keeps_privileged:
             return trace
         if observation.privileged is not None:
@@ -299,9 +328,14 @@ class FlowActor(Actor):
         return velocity
 
     def _executed(self, values: Tensor) -> Tensor:
-        """Select the entries that the simulator executes, [n, H, steps x D] → [n, Hx, steps x A], for scoring."""
+        """Select the entries that `act` returns, [n, H, steps x D] → [n, Hx, steps x A], for scoring."""
         by_step = values.unflatten(-1, (-1, self.backbone.spec.action_dim))
-        return by_step[:, : self.embodiment.executed, :, : len(self.embodiment.action_names)].flatten(2)
+        return by_step[:, self._window, :, : len(self.embodiment.action_names)].flatten(2)
+
+    @property
+    def _window(self) -> slice:
+        """Return the places in a chunk of the actions that `act` returns and scores."""
+        return slice(self.delay, self.delay + self.embodiment.executed)
 
     def _value(self, trace: Trace, context: Context | None, rows: int) -> Tensor:
         if self.critic is None:
@@ -316,9 +350,11 @@ class FlowActor(Actor):
         if context is None or self.critic is None or not self._critic_needs(CriticNeed.EXPERT):
             return None
         start = trace[INITIAL]
+        known = Committed(start, trace[COMMITTED]) if COMMITTED in trace else None
+        times = give_times(known, torch.ones(len(start), device=start.device))
         with torch.set_grad_enabled(torch.is_grad_enabled() and not self.critic.detach):
-            features = self._velocity(context)(start, torch.ones(len(start), device=start.device))[1]
-        return features[:, : self.embodiment.executed]
+            features = self._velocity(context)(start, times)[1]
+        return features[:, self._window]
 
     def _critic_needs(self, need: CriticNeed) -> bool:
         return self.critic is not None and self.critic.needs == need
@@ -338,50 +374,3 @@ class FlowActor(Actor):
             return None
         columns = [self.privileged_names.index(name) for name in self.backbone.spec.auxiliary_names]
         return trace[PRIVILEGED][:, columns]
-
-    @autocast_method
-    @torch.no_grad()
-    def _example(self) -> dict[str, Tensor]:
-        """Compute the output of the kept part for one blank row, to get its shapes."""
-        spec, device = self.backbone.spec, self.device
-        blank = torch.zeros(1, *spec.image_size, 3, dtype=torch.uint8, device=device)
-        tokens = torch.zeros(1, spec.token_length, dtype=torch.int64, device=device)
-        inputs = PolicyInput(dict.fromkeys(spec.cameras, blank), torch.zeros(1, spec.state_dim, device=device), tokens)
-        part = self.backbone.perceive if self.keep == "features" else self.backbone.encode_prefix
-        return part(inputs) or {}
-
-
-def freeze_parameters(parameters: Iterable[nn.Parameter]) -> None:
-    """Freeze parameters, so that they are not trained."""
-    for parameter in parameters:
-        parameter.requires_grad_(False)
-
-
-def select_learning(parameters: Iterable[nn.Parameter]) -> list[nn.Parameter]:
-    """Return the trainable parameters."""
-    return [parameter for parameter in parameters if parameter.requires_grad]
-
-
-def is_frozen(parameters: Iterable[nn.Parameter]) -> bool:
-    """Return whether none of the parameters is trainable."""
-    return not select_learning(parameters)
-
-
-def _check_fit(backbone: FlowBackbone, embodiment: Embodiment, freeze_perception: bool) -> None:
-    spec = backbone.spec
-    pairs = {
-        "cameras": (spec.cameras, embodiment.seen_as),
-        "image size": (spec.image_size, embodiment.image_size),
-        "instruction tokens": (spec.token_length, embodiment.token_length),
-    }
-    for name, (network, robot) in pairs.items():
-        if network != robot:
-            raise UserError(f"The policy has {network} {name}, the embodiment {robot}: build both from one simulator.")
-    if (states := len(embodiment.state_names)) > spec.state_dim:
-        raise UserError(f"The policy has {spec.state_dim} state entries, the robot {states}.")
-    if embodiment.executed > spec.horizon:
-        raise UserError(f"policy.executed={embodiment.executed} exceeds the {spec.horizon} actions of a chunk.")
-    if (robot_dim := len(embodiment.action_names)) > spec.action_dim:
-        raise UserError(f"The policy has {spec.action_dim} action dimensions, the robot {robot_dim}.")
-    if freeze_perception and not backbone.perception_parameters():
-        raise UserError("policy.freeze_perception=true, but this policy has no perception that can be frozen apart.")

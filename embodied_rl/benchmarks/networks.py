@@ -9,8 +9,9 @@ import torch
 from torch import nn
 
 from embodied_rl.actors.embodiment import Embodiment
-from embodied_rl.actors.flow import FEATURES, FLOW, IMAGE, PREFIX, STATE, TOKENS, FlowActor, Keep
+from embodied_rl.actors.flow import FLOW, FlowActor
 from embodied_rl.actors.flow_kind import make_sampler
+from embodied_rl.actors.kept_inputs import FEATURES, IMAGE, PREFIX, STATE, TOKENS, Keep
 from embodied_rl.assembly import build
 from embodied_rl.config import plugins
 from embodied_rl.config.schema import PolicyNode, SamplerNode

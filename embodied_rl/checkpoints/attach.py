@@ -11,6 +11,7 @@ from embodied_rl.actors import tokenizer
 from embodied_rl.actors.embodiment import Embodiment
 from embodied_rl.checkpoints import detection, fitting, tensor_files, unsupported, weight_names
 from embodied_rl.checkpoints.foreign import FoundCheckpoint
+from embodied_rl.checkpoints.prefix_length import read_prefix_length
 from embodied_rl.config import plugins
 from embodied_rl.config.freeze import freeze_config
 from embodied_rl.config.schema import PolicyNode
@@ -67,7 +68,14 @@ def _describe(
         raise CheckpointError(f"{path} holds policy {found.policy!r}, not {node.name!r}{_advise(found.policy)}")
     options = find_network_sizes(found, cls, node.options)
     attached = _embodiment(found, node, spec, options)
-    return found, lambda: make(cls, options)(attached, ()), attached
+    trained_to = read_prefix_length(found.tensors.metadata, str(path))
+
+    def build() -> FlowBackbone:
+        network = make(cls, options)(attached, ())
+        network.prefix_trained_to = trained_to
+        return network
+
+    return found, build, attached
 
 
 def _advise(policy: str) -> str:

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
+from embodied_rl.checkpoints.prefix_length import write_prefix_length
 from embodied_rl.checkpoints.weight_names import PREFIX, CheckpointSource, as_foreign, strip_outermost, to_their_name
 from embodied_rl.interfaces.policy import FlowBackbone
 from embodied_rl.learning.checkpoint import separate_tensors
@@ -29,12 +30,16 @@ def name_tensors(network: FlowBackbone, form: str) -> dict[str, Tensor]:
 
 
 def make_header(network: FlowBackbone, tensors: Mapping[str, Tensor], form: str) -> dict[str, str]:
-    """Return the safetensors header: the original one, or a new one with the second names of weights stored once."""
+    """Return the safetensors header: the original one, or a new one with the second names of weights stored once.
+
+    Either says how many committed actions the network is trained to continue.
+    """
     source: CheckpointSource | None = network.source
     if source is not None and source.format == form and source.header:
-        return source.header
+        return write_prefix_length(source.header, network.prefix_trained_to)
     copies = as_foreign(network).CHECKPOINT_COPIES.items()
-    return {"format": "pt"} | {first: copy for copy, first in copies if copy in tensors and first not in tensors}
+    shared = {first: copy for copy, first in copies if copy in tensors and first not in tensors}
+    return write_prefix_length({"format": "pt"} | shared, network.prefix_trained_to)
 
 
 def _plain(network: FlowBackbone, state: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -19,6 +19,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from embodied_rl.actors.embodiment import Embodiment
+from embodied_rl.checkpoints.prefix_length import parse_prefix_length
 from embodied_rl.checkpoints.weight_names import CheckpointSource, build_empty
 from embodied_rl.config import plugins
 from embodied_rl.config.freeze import freeze_config
@@ -50,6 +51,7 @@ class PolicyMetadata:
         extra: further JSON entries, such as its origin and its success rate.
         adapters: settings of its adapters, or None without adapters.
         source: the checkpoint of another project it was made from, or None.
+        prefix_trained_to: the most committed actions that it is trained to continue; see `FlowBackbone`.
     """
 
     policy: str
@@ -59,6 +61,7 @@ class PolicyMetadata:
     extra: Mapping[str, Any] = field(default_factory=dict)
     adapters: LoraNode | None = None
     source: CheckpointSource | None = None
+    prefix_trained_to: int = 0
 
     def to_json(self) -> str:
         """Return the header as JSON text."""
@@ -71,6 +74,7 @@ class PolicyMetadata:
             "extra": dict(self.extra),
             "adapters": None if self.adapters is None else asdict(self.adapters),
             "source": None if self.source is None else self.source.to_dict(),
+            "prefix_trained_to": self.prefix_trained_to,
         }
         return json.dumps(data, sort_keys=True)
 
@@ -146,7 +150,7 @@ def load_network(
     own = {name.removeprefix(BACKBONE): value for name, value in tensors.items() if name.startswith(BACKBONE)}
     _load(path, backbone, own, BACKBONE)
     backbone.restore_buffers()
-    backbone.source = metadata.source
+    backbone.source, backbone.prefix_trained_to = metadata.source, metadata.prefix_trained_to
     if merged:
         merge_adapters(backbone)
     return backbone, metadata.embodiment
@@ -172,7 +176,9 @@ def outline_network(
     own = {name: tuple(value.shape) for name, value in backbone.state_dict().items()}
     stored = {name.removeprefix(BACKBONE): shape for name, shape in shapes.items() if name.startswith(BACKBONE)}
     _check_shapes(path, own, stored, BACKBONE)
-    return (build() if merged and metadata.adapters is not None else backbone), metadata.embodiment
+    backbone = build() if merged and metadata.adapters is not None else backbone
+    backbone.prefix_trained_to = metadata.prefix_trained_to
+    return backbone, metadata.embodiment
 
 
 def check_config(path: Path, metadata: PolicyMetadata, policy: str, given: Mapping[str, Any]) -> None:
@@ -206,6 +212,7 @@ def load_actor(path: Path, actor: Actor) -> PolicyMetadata:
         names = ", ".join(name for name in mine if mine[name] != stored[name])
         raise CheckpointError(f"{path} was trained for another embodiment; these entries differ: {names}.")
     _load(path, actor, tensors, "")
+    actor.network.prefix_trained_to = metadata.prefix_trained_to
     return metadata
 
 
@@ -217,9 +224,8 @@ def _described(
     extra: Mapping[str, Any] | None,
 ) -> PolicyMetadata:
     names = backbone.spec.auxiliary_names
-    return PolicyMetadata(
-        policy, config, embodiment, names, extra or {}, read_adapter_settings(backbone), backbone.source
-    )
+    adapters, trained_to = read_adapter_settings(backbone), backbone.prefix_trained_to
+    return PolicyMetadata(policy, config, embodiment, names, extra or {}, adapters, backbone.source, trained_to)
 
 
 def _write(path: Path, state: Mapping[str, Tensor], metadata: PolicyMetadata, dtype: torch.dtype | None) -> None:
@@ -298,6 +304,7 @@ def _parsed(path: Path, header: str | None) -> PolicyMetadata:
             extra=dict(data["extra"]),
             adapters=freeze_config(LoraNode, data["adapters"], "adapters") if data.get("adapters") else None,
             source=CheckpointSource.from_dict(data["source"]) if data.get("source") else None,
+            prefix_trained_to=parse_prefix_length(data.get("prefix_trained_to", 0)),
         )
     except CheckpointError as error:
         raise error if str(path) in str(error) else _damaged(path, error) from None

@@ -21,6 +21,7 @@ from embodied_rl.checkpoints import (
     peft_files,
 )
 from embodied_rl.checkpoints.policy_file import PolicyMetadata, read_metadata
+from embodied_rl.checkpoints.prefix_length import write_prefix_length
 from embodied_rl.checkpoints.tensor_files import SINGLE
 from embodied_rl.checkpoints.weight_names import CheckpointSource
 from embodied_rl.config import assets, plugins
@@ -57,7 +58,7 @@ def run(config: ExportConfig) -> None:
     else:
         write_checkpoint(out, network, robot, policy=metadata.policy, form=config.format, steps=steps)
     print(f"{config.format} checkpoint of {metadata.policy} in {out}")
-    for note in list_untold(robot, config.format):
+    for note in list_untold(robot, config.format, network.prefix_trained_to):
         print(f"Not in it, for the format has no place for it: {note}")
     for note in lerobot_tokenizer.describe_versions(out):
         print(note)
@@ -72,13 +73,15 @@ def widen_source(source: CheckpointSource) -> None:
         source.files[lerobot.CONFIG] = json.dumps(config | changed, indent=4).encode()
 
 
-def list_untold(robot: Embodiment, form: str) -> Iterator[str]:
+def list_untold(robot: Embodiment, form: str, trained_to: int = 0) -> Iterator[str]:
     """Yield notes on properties of the policy that the format `form` cannot store."""
     if form == "openpi" and any(source >= 0 for source in robot.relative):
         names = [name for name, source in zip(robot.action_names, robot.relative, strict=True) if source >= 0]
         yield f"actions relative to the state: {', '.join(names)} (openpi's training configuration says that)"
     if robot.gripper != "same":
         yield f"gripper actions of the convention policy.gripper={robot.gripper}"
+    if trained_to:
+        yield f"prefix_trained_to={trained_to} (the weights' header keeps it, but only embodied-rl import reads that)"
 
 
 def check_export(config: ExportConfig) -> tuple[Path, Path]:
@@ -144,7 +147,8 @@ def write_adapter(out: Path, network: FlowBackbone, robot: Embodiment, *, policy
     else:
         print(f"Not checked, for it is not on this disk: that base={base} is what the adapters were trained on.")
     contents = peft_files.make_files(network, base, _files(network, robot, policy, "lerobot", steps))
-    _write(out, contents, peft_files.make_tensors(network), {"format": "pt"}, peft_files.WEIGHTS)
+    header = write_prefix_length({"format": "pt"}, network.prefix_trained_to)
+    _write(out, contents, peft_files.make_tensors(network), header, peft_files.WEIGHTS)
 
 
 def _write(

@@ -13,6 +13,7 @@ from embodied_rl.assembly import build
 from embodied_rl.checkpoints import attach, detection, weight_names
 from embodied_rl.checkpoints.foreign import FoundCheckpoint
 from embodied_rl.checkpoints.policy_file import PolicyMetadata, read_metadata
+from embodied_rl.checkpoints.prefix_length import read_prefix_length
 from embodied_rl.config import assets, plugins
 from embodied_rl.config.freeze import thaw_config
 from embodied_rl.config.schema import InspectConfig
@@ -58,6 +59,7 @@ def describe_policy_file(said: PolicyMetadata) -> Iterator[Row]:
     )
     yield "relative actions", ", ".join(_relative(robot.action_names, robot.relative)) or "none"
     yield "executed", str(robot.executed)
+    yield "prefix_trained_to", str(said.prefix_trained_to)
     yield "prompt", f"at most {robot.token_length} tokens, " + ("tokenizer inside" if robot.tokenizer else "by words")
     yield "trained with", ", ".join(f"{key}: {value}" for key, value in said.extra.items())
 
@@ -75,6 +77,7 @@ def describe_checkpoint(found: FoundCheckpoint) -> Iterator[Row]:
         yield name, said
     yield "relative actions", f"but for {', '.join(found.exceptions)}" if found.relative else "none"
     yield "executed", str(found.executed or "not said")
+    yield "prefix_trained_to", str(read_prefix_length(found.tensors.metadata, str(found.folder)))
     yield "denoise steps", str(found.denoise_steps or "not said")
     yield "tokenizer", "inside" if found.tokenizer else "not inside"
 

@@ -15,6 +15,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
+from embodied_rl.flow.committed import Committed, freeze, give_times
 from embodied_rl.flow.noise import Keys, NoiseStream, as_choice, as_normal, draw_words
 from embodied_rl.flow.schedule import make_time_grid
 from embodied_rl.flow.transition import (
@@ -28,7 +29,7 @@ from embodied_rl.flow.transition import (
 )
 
 Velocity = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
-"""x float32 [n, H, D], t float32 [n] → velocity [n, H, D], features [n, H, F]."""
+"""x float32 [n, H, D], t float32 [n] or [n, H] → velocity [n, H, D], features [n, H, F]."""
 
 
 @dataclass
@@ -38,8 +39,9 @@ class Sample:
     Attributes:
         actions: float32 [n, H, D], x₀, unclipped.
         trace: input of `Sampler.evaluate`: "step" int64 [n, S]; "x" and "x_next" float32 [n, S, H, D], before and
-            after those steps; "noise_level" float32 [n], 0 if the chunk was drawn without exploration.
-        log_prob: float32 [n, H, S·D]; 0 without exploration.
+            after those steps; "noise_level" float32 [n], 0 if the chunk was drawn without exploration; "committed"
+            int64 [n], where `sample` was given committed actions: how many there are. The actions are those of "x".
+        log_prob: float32 [n, H, S·D]; 0 without exploration, and for committed actions.
         features: float32 [n, H, F], averaged over the S stochastic steps, as in `Sampler.evaluate`.
     """
 
@@ -55,7 +57,7 @@ class SampleEvaluation:
 
     Attributes:
         log_prob: float32 [n, H, S·D].
-        entropy: float32 [n, H, S·D]; 0 if the noise is fixed.
+        entropy: float32 [n, H, S·D]; 0 if the noise is fixed, and for committed actions.
         features: float32 [n, H, F].
     """
 
@@ -64,31 +66,18 @@ class SampleEvaluation:
     features: Tensor
 
 
-@dataclass
-class Committed:
-    """The entries of a chunk that are already fixed.
-
-    Attributes:
-        actions: float32 [n, H, D], x₀ at the committed entries.
-        mask: bool [n, H, D], True at the committed entries.
-    """
-
-    actions: Tensor
-    mask: Tensor
-
-
 def ode_sample(velocity: Velocity, x: Tensor, denoise_steps: int, committed: Committed | None = None) -> Tensor:
     """Integrate the deterministic policy: K Euler steps from x₁ [n, H, D] to x₀ [n, H, D].
 
-    Committed entries move straight to their values, v = (x - x₀) / t, so that the others are denoised consistently
-    (replacement, as in inpainting with flows). If nothing is committed, the result equals the plain flow bit for bit.
+    Committed actions are given to the policy, which must be trained on that, and come back to the bit. See
+    `embodied_rl.flow.continuation` for other policies.
     """
+    x = x if committed is None else committed.hold(x)
     for t in make_time_grid(denoise_steps, x.device)[:-1]:
-        v, _ = velocity(x, t.repeat(len(x)))
-        if committed is not None:
-            v = torch.where(committed.mask, (x - committed.actions) / t, v)
+        v, _ = velocity(x, give_times(committed, t.repeat(len(x))))
         x = ode_step(x, v, 1 / denoise_steps)
-    return x if committed is None else torch.where(committed.mask, committed.actions, x)
+        x = x if committed is None else committed.hold(x)
+    return x
 
 
 class Sampler(nn.Module, ABC):
@@ -140,10 +129,12 @@ class Sampler(nn.Module, ABC):
         """Return S·D, the width of log-probabilities."""
         return self.stochastic_steps * action_dim
 
-    def trace_spec(self, horizon: int, action_dim: int) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
-        """Return shape and dtype of one row of each entry of `Sample.trace`."""
+    def trace_spec(
+        self, horizon: int, action_dim: int, committed: bool = False
+    ) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
+        """Return shape and dtype of one row of each entry of `Sample.trace`, of samples with `committed` or without."""
         chain = ((self.stochastic_steps, horizon, action_dim), torch.float32)
-        return {
+        return ({"committed": ((), torch.int64)} if committed else {}) | {
             "step": ((self.stochastic_steps,), torch.int64),
             "x": chain,
             "x_next": chain,
@@ -157,6 +148,7 @@ class Sampler(nn.Module, ABC):
         shape: tuple[int, int],
         explore: bool,
         device: torch.device | str = "cpu",
+        committed: Committed | None = None,
     ) -> Sample:
         """Draw one chunk for each row. Keeps the autograd graph unless the caller disables gradients.
 
@@ -166,18 +158,21 @@ class Sampler(nn.Module, ABC):
             shape: (H, D).
             explore: False gives `ode_sample` from the same x₁, bit for bit, whatever the noise.
             device: device of the velocity field.
+            committed: actions that are given to the policy, at a flow time of 0.
         """
         x, steps, noise = self._draw(keys, shape, explore, device)
+        x = x if committed is None else committed.hold(x)
         rows = torch.arange(len(x), device=device)[:, None]
         chosen = torch.zeros(len(x), self.denoise_steps, dtype=torch.bool, device=device)
         chosen[rows, steps] = True
-        states, transitions, features = self._integrate(velocity, x, chosen, noise)
+        states, transitions, features = self._integrate(velocity, x, chosen, noise, committed)
         trace = {
             "step": steps,
             "x": states[rows, steps],
             "x_next": states[rows, steps + 1],
             "noise_level": x.new_full((len(x),), self.noise_level if explore else 0.0),
         }
+        trace |= {} if committed is None else {"committed": committed.counts}
         scored = Transition(transitions.mean[rows, steps], transitions.std[rows, steps])
         return Sample(states[:, -1], trace, _widen(log_prob(trace["x_next"], scored)), features)
 
@@ -185,10 +180,12 @@ class Sampler(nn.Module, ABC):
         """Recompute recorded chunks with gradients: S evaluations of the velocity, of n rows each."""
         t = make_time_grid(self.denoise_steps, trace["x"].device)[trace["step"]]
         transitions, total = [], torch.zeros((), device=t.device)
+        committed = Committed(trace["x"][:, 0], trace["committed"]) if "committed" in trace else None
         for s in range(self.stochastic_steps):
             x = trace["x"][:, s]
-            v, features = velocity(x, t[:, s].contiguous())
-            transitions.append(self.transition(x, v, features.float(), t[:, s], trace["noise_level"]))
+            v, features = velocity(x, give_times(committed, t[:, s].contiguous()))
+            transition = self.transition(x, v, features.float(), t[:, s], trace["noise_level"])
+            transitions.append(freeze(committed, x, transition))
             total = total + features.float()
         scored = _stack(transitions)
         density = log_prob(trace["x_next"], scored)
@@ -215,7 +212,7 @@ class Sampler(nn.Module, ABC):
         return x, steps.to(device), noise.expand(-1, self.denoise_steps, -1, -1)
 
     def _integrate(
-        self, velocity: Velocity, x: Tensor, chosen: Tensor, noise: Tensor | None
+        self, velocity: Velocity, x: Tensor, chosen: Tensor, noise: Tensor | None, committed: Committed | None
     ) -> tuple[Tensor, Transition, Tensor]:
         """Return states [n, K + 1, H, D], K stacked transitions, and mean features of the `chosen` [n, K] steps.
 
@@ -225,14 +222,14 @@ class Sampler(nn.Module, ABC):
         states, transitions, total = [x], [], torch.zeros((), device=x.device)
         for k, time in enumerate(make_time_grid(self.denoise_steps, x.device)[:-1]):
             t = time.repeat(len(x))
-            v, features = velocity(x, t)
+            v, features = velocity(x, give_times(committed, t))
             features = features.float()
             if noise is None:
                 transition = Transition(ode_step(x, v, self.delta), x.new_zeros(len(x), 1, 1))
-                x = transition.mean
             else:
                 transition = self.transition(x, v, features, t, levels[:, k])
-                x = transition.draw(noise[:, k])
+            transition = freeze(committed, x, transition)
+            x = transition.mean if noise is None else transition.draw(noise[:, k])
             total = total + torch.where(chosen[:, k, None, None], features, 0)
             states.append(x)
             transitions.append(transition)

@@ -120,6 +120,8 @@ class FlowBackbone(nn.Module):
         spec: fixed sizes of the policy.
         config: the plug-in's `Config`, a dataclass that is saved in policy files.
         source: the origin of the weights, if that is a checkpoint of another project.
+        prefix_trained_to: the most committed actions, at flow time 0, that the network is trained to continue; 0 if it
+            is not trained on any. Whoever trains it sets this; policy files hold it.
         CAN_BE_EMPTY: whether it may be created on the meta device, because `restore_buffers` fills the buffers that no
             checkpoint holds.
         STATISTICS: how states are normalised when statistics are measured anew: "mean_std" or "quantiles".
@@ -135,6 +137,7 @@ class FlowBackbone(nn.Module):
     spec: PolicySpec
     config: Any
     source: Any = None
+    prefix_trained_to: int = 0
 
     def perceive(self, inputs: PolicyInput) -> dict[str, Tensor] | None:
         """Compute the part of `encode` that may be frozen and cached across epochs; None if there is no such part."""
@@ -182,7 +185,11 @@ class FlowBackbone(nn.Module):
         raise NotImplementedError
 
     def velocity(self, x: Tensor, t: Tensor, context: Context) -> tuple[Tensor, Tensor]:
-        """Compute velocity float32 [n, H, D] and features [n, H, F] from x float32 [n, H, D] and t float32 [n]."""
+        """Compute velocity float32 [n, H, D] and features [n, H, F] at x float32 [n, H, D].
+
+        The flow time t is float32 [n], or [n, H] where each action has its own: an action at time 0 is given, as it
+        will be executed, and the others are denoised so that they continue it. Equal times mean what t [n] means.
+        """
         raise NotImplementedError
 
 
@@ -218,7 +225,7 @@ class Decision:
     """One policy call for n environments.
 
     Attributes:
-        actions: float32 [n, Hx, A] in the simulator's units, on the host.
+        actions: float32 [n, Hx, A] in the simulator's units, on the host; they follow the committed actions.
         trace: the tensors needed to recompute the log-probability.
         log_prob: float32 [n, Hx, D'], per element (D' = action dims × stochastic steps); masked, then reduced.
         value: float32 [n].
@@ -254,11 +261,24 @@ class Evaluation:
 class Policy(Protocol):
     """The policy interface for collectors: an `Actor`, or a proxy for an actor in another process."""
 
-    def act(self, observation: Observation, keys: NoiseKeys, explore: bool) -> Decision:
+    def act(
+        self,
+        observation: Observation,
+        keys: NoiseKeys,
+        explore: bool,
+        prefix: np.ndarray | None = None,
+        committed: np.ndarray | None = None,
+    ) -> Decision:
         """Choose a chunk for each row; see `Actor.act`."""
         ...
 
-    def value(self, observation: Observation, keys: NoiseKeys) -> Tensor:
+    def value(
+        self,
+        observation: Observation,
+        keys: NoiseKeys,
+        prefix: np.ndarray | None = None,
+        committed: np.ndarray | None = None,
+    ) -> Tensor:
         """Estimate the value of each row; see `Actor.value`."""
         ...
 
@@ -281,6 +301,11 @@ class Actor(nn.Module):
         keep: the form in which traces hold an observation; see `keep_within`.
         critic_reads: the entry of a trace that the critic reads directly, so that it can learn without the network;
             None if the critic reads features of the network, or there is no critic.
+        delay: d, for how many control steps committed actions are executed before those that `act` chooses. Entry i
+            of a chunk belongs to control step i after its observation; `act` returns and scores the entries from d to
+            d + Hx, and its traces hold what was committed. 0: nothing is committed. To be set before a rollout, where
+            traces are allocated; `infer` does not depend on it.
+        prefix_trained_to: the most committed actions that the policy is trained to continue.
     """
 
     version: int = 0
@@ -288,6 +313,8 @@ class Actor(nn.Module):
     autocast: bool = False
     keep: str = "images"
     critic_reads: str | None = None
+    delay: int = 0
+    prefix_trained_to: int = 0
 
     @property
     def network(self) -> Any:
@@ -305,31 +332,63 @@ class Actor(nn.Module):
         keys: NoiseKeys | None = None,
         prefix: np.ndarray | None = None,
         committed: np.ndarray | None = None,
+        *,
+        whole: bool = False,
+        strategy: str = "prefix",
     ) -> np.ndarray:
         """Return a chunk for each row from the deployed policy: no trace, no value, no exploration.
 
         Args:
             observation: n rows.
             keys: keys of the initial noise of the chunk; None starts from the mean of the noise.
-            prefix: float32 [n, d, A] in the simulator's units, actions that the robot will execute regardless of the
-                new chunk, such as those that it executes during inference.
-            committed: int64 [n], how many of a row's d actions are committed; None for all.
+            prefix: float32 [n, p, A] in the simulator's units, p ≤ H: what is planned for the control steps from the
+                observation on, such as the actions that the robot executes during inference.
+            committed: int64 [n], how many of a row's p actions will be executed regardless of the new chunk; None for
+                all. They are clipped to the simulator's limits. A row without any gets the plain policy.
+            whole: return all H predicted actions instead of the first Hx.
+            strategy: how the chunk continues the committed actions. "prefix": they are inputs of a policy that is
+                trained on them, up to `prefix_trained_to`. "replacement": they replace the policy's estimate at each
+                denoise step. "guided", experimental: gradients draw the estimate towards them (real-time chunking,
+                arXiv:2506.07339), which takes several times as long. The last two stay near the rest of the prefix as
+                well, the less the later an action is.
 
         Returns:
-            float32 [n, Hx, A], like `Decision.actions`. It begins with the committed actions and continues them.
+            float32 [n, Hx, A] or [n, H, A]. It begins with the committed actions, to the bit.
 
         Raises:
             UserError: inputs that do not fit, or a prefix that this policy cannot continue.
         """
-        if prefix is not None:
+        if prefix is not None or whole:
             raise UserError(f"{type(self).__name__} cannot continue actions that are already committed.")
         return self.act(observation, keys or NoiseKeys.none(len(observation)), explore=False).actions
 
-    def act(self, observation: Observation, keys: NoiseKeys, explore: bool) -> Decision:
-        """Choose a chunk for each row. `explore=False` is the deterministic policy that is deployed."""
+    def act(
+        self,
+        observation: Observation,
+        keys: NoiseKeys,
+        explore: bool,
+        prefix: np.ndarray | None = None,
+        committed: np.ndarray | None = None,
+    ) -> Decision:
+        """Choose a chunk for each row. `explore=False` is the deterministic policy that is deployed.
+
+        Args:
+            observation: n rows.
+            keys: keys of the noise.
+            explore: whether to draw from the policy that is trained.
+            prefix: float32 [n, p, A] in the simulator's units, p ≤ `delay`: the actions that are executed before those
+                that this decision returns; None for none.
+            committed: int64 [n], how many of a row's p actions are committed; None for all.
+        """
         raise NotImplementedError
 
-    def value(self, observation: Observation, keys: NoiseKeys) -> Tensor:
+    def value(
+        self,
+        observation: Observation,
+        keys: NoiseKeys,
+        prefix: np.ndarray | None = None,
+        committed: np.ndarray | None = None,
+    ) -> Tensor:
         """Estimate values float32 [n] of final and last observations, with the estimator of `act` and `evaluate`."""
         raise NotImplementedError
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from embodied_rl.interfaces.policy import Actor, Decision, NoiseKeys
-from embodied_rl.interfaces.sim import Observation
+from embodied_rl.interfaces.sim import Array, Observation
 from embodied_rl.learning.weights import Weights, load_weights, publish_weights
 from embodied_rl.processes.handle import Handle, WorkerDied, respawn
 
@@ -30,13 +30,22 @@ class PolicyWorker:
     def close(self) -> None:
         """Do nothing: the end of the process frees everything."""
 
-    def act(self, observation: Observation, keys: NoiseKeys, explore: bool) -> Decision:
+    def act(
+        self,
+        observation: Observation,
+        keys: NoiseKeys,
+        explore: bool,
+        prefix: Array | None = None,
+        committed: Array | None = None,
+    ) -> Decision:
         """Choose actions; see `Actor.act`."""
-        return self.actor.act(observation, keys, explore)
+        return self.actor.act(observation, keys, explore, prefix, committed)
 
-    def value(self, observation: Observation, keys: NoiseKeys) -> Tensor:
+    def value(
+        self, observation: Observation, keys: NoiseKeys, prefix: Array | None = None, committed: Array | None = None
+    ) -> Tensor:
         """Compute values; see `Actor.value`."""
-        return self.actor.value(observation, keys)
+        return self.actor.value(observation, keys, prefix, committed)
 
     def load(self, weights: Weights, exploration: dict[str, float]) -> int:
         """Load weights and exploration settings between two calls, and return the version of the weights."""
@@ -75,13 +84,22 @@ class RemotePolicy:
             except WorkerDied as death:
                 self._replace(death)
 
-    def act(self, observation: Observation, keys: NoiseKeys, explore: bool) -> Decision:
+    def act(
+        self,
+        observation: Observation,
+        keys: NoiseKeys,
+        explore: bool,
+        prefix: Array | None = None,
+        committed: Array | None = None,
+    ) -> Decision:
         """Choose actions in the worker; see `Actor.act`."""
-        return self._ask("act", observation, keys, explore)
+        return self._ask("act", observation, keys, explore, prefix, committed)
 
-    def value(self, observation: Observation, keys: NoiseKeys) -> Tensor:
+    def value(
+        self, observation: Observation, keys: NoiseKeys, prefix: Array | None = None, committed: Array | None = None
+    ) -> Tensor:
         """Compute values in the worker; see `Actor.value`."""
-        return self._ask("value", observation, keys)
+        return self._ask("value", observation, keys, prefix, committed)
 
     def _ask(self, method: str, *args: Any) -> Any:
         while True:

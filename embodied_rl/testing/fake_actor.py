@@ -38,7 +38,15 @@ class RowwiseFakeActor(Actor):
         privileged = len(spec.privileged_names)
         self.critic_weight = nn.Parameter(0.1 * torch.randn(1, self._inputs + privileged, generator=generator))
 
-    def act(self, observation: Observation, keys: NoiseKeys, explore: bool) -> Decision:
+    def act(
+        self,
+        observation: Observation,
+        keys: NoiseKeys,
+        explore: bool,
+        prefix: Array | None = None,
+        committed: Array | None = None,
+    ) -> Decision:
+        assert prefix is None, "the fake policy continues no committed actions"
         time.sleep(self.seconds)
         trace = self._inputs_of(observation)
         n, shape = len(observation), (self.executed, self.simulator.action_dim)
@@ -54,7 +62,13 @@ class RowwiseFakeActor(Actor):
             version=torch.full((n,), self.version, dtype=torch.int64),
         )
 
-    def value(self, observation: Observation, keys: NoiseKeys) -> Tensor:
+    def value(
+        self,
+        observation: Observation,
+        keys: NoiseKeys,
+        prefix: Array | None = None,
+        committed: Array | None = None,
+    ) -> Tensor:
         return self._values(self._inputs_of(observation))
 
     def evaluate(self, trace: Trace) -> Evaluation:

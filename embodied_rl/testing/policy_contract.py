@@ -40,6 +40,7 @@ def check_backbone(build: Callable[[], FlowBackbone], *, vocabulary: int = 3) ->
     assert features.shape == (ROWS, spec.horizon, spec.feature_dim), f"features have shape {tuple(features.shape)}"
     _check_rows_are_independent(backbone, inputs, x, t, velocity)
     _check_context_can_be_cut(backbone, context, x, t, velocity)
+    _check_actions_have_own_times(backbone, context, x, t, velocity, features)
     _check_perception(backbone, inputs, context)
     _check_modes_agree(backbone, inputs, x, t)
     velocity.square().mean().backward()
@@ -242,6 +243,22 @@ def _check_context_can_be_cut(backbone: FlowBackbone, context: Context, x: Tenso
     joined = Context.cat([context.select(torch.tensor([row])) for row in range(ROWS)])
     again = backbone.velocity(x, t, joined)[0]
     assert torch.allclose(again, velocity, rtol=CLOSE, atol=CLOSE), "contexts put together again give another velocity"
+
+
+def _check_actions_have_own_times(
+    backbone: FlowBackbone, context: Context, x: Tensor, t: Tensor, velocity: Tensor, features: Tensor
+) -> None:
+    """Check that t [n, H] gives each action its own flow time, and that equal times give what t [n] gives."""
+    own = t[:, None].repeat(1, backbone.spec.horizon)
+    answer = backbone.velocity(x, own, context)
+    for name, one, each in zip(("velocity", "features"), (velocity, features), answer, strict=True):
+        assert each.shape == one.shape, f"with t [n, H], {name} have shape {tuple(each.shape)}"
+        assert torch.allclose(each, one, rtol=CLOSE, atol=CLOSE), f"equal times t [n, H] give other {name} than t [n]"
+    own[:, -1] = 0
+    given, whole = backbone.velocity(x, own, context)[0], backbone.velocity(x, torch.zeros_like(t), context)[0]
+    reads_time = not torch.allclose(whole, velocity, rtol=CLOSE, atol=CLOSE)  # new weights may not yet
+    changed = not torch.allclose(given, velocity, rtol=CLOSE, atol=CLOSE)
+    assert changed or not reads_time, "with t [n, H], the velocity ignores the own time of the last action"
 
 
 def _check_perception(backbone: FlowBackbone, inputs: PolicyInput, context: Context) -> None:

@@ -73,7 +73,10 @@ class ExpertLayer(nn.Module):
         self.feed_forward = FeedForward(width, hidden)
 
     def forward(self, tokens: Tensor, modulation: Tensor, key_value: Tensor, mask: Tensor) -> Tensor:
-        """Update tokens [n, H, W] by modulation [n, 6, 1, W], the prefix's key_value [n, T, 2 W], mask [n, T + H]."""
+        """Update tokens [n, H, W] by modulation [n, 6, 1 or H, W], the prefix's key_value [n, T, 2 W], mask [n, T + H].
+
+        A modulation of size 1 is that of every token; H of them give each token its own flow time.
+        """
         scale, shift, gate, scale_2, shift_2, gate_2 = modulation.unbind(1)
         normed = modulate(tokens, scale, shift)
         key_value = torch.cat([key_value, self.attention.key_value(normed)], dim=1)

@@ -292,10 +292,8 @@ class Pocket(FlowBackbone):
         return tokens, torch.cat([always, inputs.tokens != 0], dim=1)
 
     def velocity(self, x: Tensor, t: Tensor, context: Context) -> tuple[Tensor, Tensor]:
-        """Compute the velocity at x [n, H, D] and time t [n] (1 = noise), and the expert's features [n, H, W]."""
-        angle = t[:, None] * self.frequencies
-        condition = self.time(torch.cat([angle.sin(), angle.cos()], dim=-1))
-        modulation = self.modulation(condition).unflatten(-1, (-1, 1, self.config.width))
+        """Compute the velocity at x [n, H, D] and time t [n] or [n, H], and the expert's features [n, H, W]."""
+        modulation = self._modulation(t)
         tokens = self.action_in(x) + self.action_positions
         mask = F.pad(context.tensors["mask"], (0, x.shape[1]), value=True)
         for index, layer in enumerate(self.expert):
@@ -303,3 +301,11 @@ class Pocket(FlowBackbone):
             tokens = layer(tokens, modulation[:, 6 * index : 6 * index + 6], key_value, mask)
         features = modulate(tokens, modulation[:, -2], modulation[:, -1])
         return self.action_out(features), features
+
+    def _modulation(self, t: Tensor) -> Tensor:
+        """Compute all scales, shifts and gates [n, 6 layers + 2, 1 or H, W] of time t [n] or [n, H]."""
+        times = t.reshape(len(t), -1)
+        angle = times.reshape(-1, 1) * self.frequencies
+        condition = self.time(torch.cat([angle.sin(), angle.cos()], dim=-1))
+        by_time = self.modulation(condition).unflatten(-1, (-1, self.config.width))
+        return by_time.unflatten(0, times.shape).transpose(1, 2)

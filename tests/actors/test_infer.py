@@ -8,7 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from embodied_rl.flow.sampler import Committed, ode_sample
+from embodied_rl.flow.continuation import Plan, replace_sample
+from embodied_rl.flow.sampler import ode_sample
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.testing.fakes import FakeSimulator, RowwiseFakeActor
 
@@ -44,27 +45,17 @@ def actions(rows: int, length: int) -> np.ndarray:
     return np.random.default_rng(1).uniform(low, high, (rows, length, ENTRIES)).astype(np.float32)
 
 
-def test_committed_actions_come_back_and_shape_the_rest(make_actor, observe, keys, embodiment) -> None:
-    actor, observation, prefix = make_actor(), observe(6), actions(6, 1)
-    plain, beside = actor.infer(observation, keys(6)), actor.infer(observation, keys(6), prefix)
-    np.testing.assert_allclose(beside[:, 0], prefix[:, 0], atol=1e-6)
-    assert np.abs(beside[:, 1] - plain[:, 1]).max() > 1e-4, "the second action does not see the first"
-
-
-def test_rows_without_committed_actions_are_the_plain_policy_to_the_bit(make_actor, observe, keys) -> None:
+@pytest.mark.parametrize("strategy", ["prefix", "replacement", "guided"])
+def test_rows_without_committed_actions_are_the_plain_policy(make_actor, observe, keys, strategy: str) -> None:
+    """To the bit, but for "prefix", whose network is asked in another form as soon as one row has a prefix."""
     actor, observation, prefix = make_actor(), observe(6), actions(6, 2)
+    actor.backbone.prefix_trained_to = 2
     plain = actor.infer(observation, keys(6))
-    assert np.array_equal(actor.infer(observation, keys(6), prefix, np.zeros(6, np.int64)), plain)
-    some = actor.infer(observation, keys(6), prefix, np.array([0, 1, 2, 0, 1, 2]))
-    assert np.array_equal(some[[0, 3]], plain[[0, 3]])
-    np.testing.assert_allclose(some[[1, 4], 0], prefix[[1, 4], 0], atol=1e-6)
-    np.testing.assert_allclose(some[[2, 5]], prefix[[2, 5]], atol=1e-6)
+    some = actor.infer(observation, keys(6), prefix, np.array([0, 1, 2, 0, 1, 2]), strategy=strategy)
+    np.testing.assert_allclose(some[[0, 3]], plain[[0, 3]], atol=1e-6)
+    assert np.array_equal(some[[0, 3]], plain[[0, 3]]) or strategy == "prefix"
+    assert np.array_equal(some[[1, 4], 0], prefix[[1, 4], 0]) and np.array_equal(some[[2, 5]], prefix[[2, 5]])
     assert not np.allclose(some[[1, 4], 1], prefix[[1, 4], 1], atol=1e-3)
-
-
-def test_committed_actions_beyond_the_limits_are_clipped(make_actor, observe, keys) -> None:
-    found = make_actor().infer(observe(2), keys(2), np.full((2, 1, ENTRIES), 9.0, np.float32))
-    np.testing.assert_array_equal(found[:, 0], np.array([[0.5, 1.0, 0.1]] * 2, np.float32))
 
 
 @pytest.mark.parametrize(
@@ -114,5 +105,5 @@ def test_replacement_is_the_textbook_s() -> None:
         v = (x.flatten(1) @ matrix.double() * t).view_as(x)
         estimate = torch.where(mask, known.double(), x - t * v)
         x = x - (x - estimate) / t / steps
-    found = ode_sample(velocity, start, steps, Committed(known, mask))
+    found = replace_sample(velocity, start, steps, Plan(known, mask.float()))
     assert torch.allclose(found.double(), x, atol=1e-5) and torch.equal(found[mask], known[mask])

@@ -37,7 +37,8 @@ class LinearBackbone(FlowBackbone):
 
     def velocity(self, x: Tensor, t: Tensor, context: Context) -> tuple[Tensor, Tensor]:
         key = context.tensors["key"].expand(-1, x.shape[1], -1)
-        features = torch.tanh(self.mix(torch.cat([key, x, t[:, None, None].expand(-1, x.shape[1], 1)], dim=-1)))
+        times = t.reshape(len(t), -1).expand(-1, x.shape[1])[..., None]
+        features = torch.tanh(self.mix(torch.cat([key, x, times], dim=-1)))
         return self.out(features), features
 
 
@@ -71,6 +72,20 @@ class Detached(LinearBackbone):
         return velocity.detach().requires_grad_(), features
 
 
+class OneTime(LinearBackbone):
+    """Gives all actions the first one's flow time."""
+
+    def velocity(self, x, t, context):
+        return super().velocity(x, t if t.dim() == 1 else t[:, 0], context)
+
+
+class OtherTimes(LinearBackbone):
+    """Gives the actions other flow times than a time of the whole chunk would."""
+
+    def velocity(self, x, t, context):
+        return super().velocity(x, t if t.dim() == 1 else 0.9 * t, context)
+
+
 class NoAuxiliary(LinearBackbone):
     def encode(self, inputs):
         return replace(super().encode(inputs), auxiliary=None)
@@ -93,6 +108,8 @@ def test_a_sound_backbone_passes() -> None:
         (Peeking, "depends on the rest of its batch"),
         (IgnoringFeatures, "another context for cached features"),
         (Detached, "no gradient reaches the parameters"),
+        (OneTime, "ignores the own time of the last action"),
+        (OtherTimes, "equal times t \\[n, H\\] give other velocity"),
         (NoAuxiliary, "auxiliary_names disagree"),
         (WrongWidth, "features have shape"),
     ],

@@ -57,8 +57,8 @@ class AdaptiveNorm(nn.Module):
         nn.init.ones_(self.dense.bias[2 * width :])  # gates of 0 would let a network with new weights begin slowly
 
     def forward(self, x: Tensor, condition: Tensor) -> tuple[Tensor, Tensor]:
-        """Apply the norm: x [n, t, W], condition [n, W] → normed [n, t, W], gate [n, 1, W]."""
-        scale, shift, gate = self.dense(condition)[:, None].chunk(3, dim=-1)
+        """Apply the norm: x [n, t, W], condition [n, 1 or t, W] → normed [n, t, W], gate [n, 1 or t, W]."""
+        scale, shift, gate = self.dense(condition).chunk(3, dim=-1)
         wide = x.float()
         normed = wide * torch.rsqrt(wide.square().mean(dim=-1, keepdim=True) + self.epsilon)
         return (normed * (1 + scale.float()) + shift.float()).to(x.dtype), gate.to(x.dtype)

@@ -231,12 +231,12 @@ class Pi(ForeignCheckpoint, FlowBackbone):
         return {}
 
     def time_embedding(self, t: Tensor) -> Tensor:
-        """Embed flow times [n] as sines, then cosines, of periods from `min_period` to `max_period`: float32 [n, E]."""
+        """Embed flow times [...] as sines, then cosines, of periods `min_period` to `max_period`: float32 [..., E]."""
         config, half = self.config, self.config.expert_width // 2
         fraction = torch.linspace(0, 1, half, dtype=torch.float64, device=t.device)
         period = config.min_period * (config.max_period / config.min_period) ** fraction
-        angle = t[:, None].double() * (2 * math.pi / period)
-        return torch.cat([angle.sin(), angle.cos()], dim=1).float()
+        angle = t[..., None].double() * (2 * math.pi / period)
+        return torch.cat([angle.sin(), angle.cos()], dim=-1).float()
 
 
 def attend_expert(layer: Any, normed: Tensor, kept: Tensor, mask: Tensor, angles: tuple[Tensor, Tensor]) -> Tensor:

@@ -38,7 +38,7 @@ class Pi0(Pi):
         return {"state": inputs.state}
 
     def velocity(self, x: Tensor, t: Tensor, context: Context) -> tuple[Tensor, Tensor]:
-        """Compute the velocity at x [n, H, D] and time t [n] (1 = noise), and the expert's features [n, H, E]."""
+        """Compute the velocity at x [n, H, D] and time t [n] or [n, H], and the expert's features [n, H, E]."""
         tokens, present = self._tokens(x, t, context.tensors["state"]), context.tensors["mask"]
         count = tokens.shape[1]
         mask = make_expert_mask(present, count, first_alone=True)
@@ -52,10 +52,10 @@ class Pi0(Pi):
         return self.action_out_proj(features).float(), features.float()
 
     def _tokens(self, x: Tensor, t: Tensor, state: Tensor) -> Tensor:
-        """Compute the expert's tokens [n, 1 + H, E] of state and actions."""
+        """Compute the expert's tokens [n, 1 + H, E] of state and actions, t [n] or [n, H]."""
         dtype = self.action_in_proj.weight.dtype
         actions = self.action_in_proj(x.to(dtype))
-        time = self.time_embedding(t).to(dtype)[:, None].expand_as(actions)
+        time = self.time_embedding(t.reshape(len(t), -1)).to(dtype).expand_as(actions)
         mixed = F.silu(self.action_time_mlp_in(torch.cat([actions, time], dim=-1)))
         return torch.cat([self.state_proj(state.to(dtype))[:, None], self.action_time_mlp_out(mixed)], dim=1)
 

@@ -37,9 +37,10 @@ class Pi05(Pi):
         return format_with_state(instructions, state)
 
     def velocity(self, x: Tensor, t: Tensor, context: Context) -> tuple[Tensor, Tensor]:
-        """Compute the velocity at x [n, H, D] and time t [n] (1 = noise), and the expert's features [n, H, E]."""
+        """Compute the velocity at x [n, H, D] and time t [n] or [n, H], and the expert's features [n, H, E]."""
         dtype, present = self.action_in_proj.weight.dtype, context.tensors["mask"]
-        condition = F.silu(self.time_mlp_out(F.silu(self.time_mlp_in(self.time_embedding(t).to(dtype)))))
+        embedding = self.time_embedding(t.reshape(len(t), -1)).to(dtype)
+        condition = F.silu(self.time_mlp_out(F.silu(self.time_mlp_in(embedding))))
         tokens = self.action_in_proj(x.to(dtype))
         count = tokens.shape[1]
         mask = make_expert_mask(present, count, first_alone=False)

@@ -167,11 +167,11 @@ def _causal(mask: Tensor, actions: int) -> Tensor:
 
 
 def embed_time(t: Tensor, width: int, min_period: float, max_period: float) -> Tensor:
-    """Embed flow times [n]: sines and cosines of periods from `min_period` to `max_period`, float64 [n, width].
+    """Embed flow times [...]: sines and cosines of periods from `min_period` to `max_period`, float64 [..., width].
 
     It computes in double precision, because the fastest of them turns 250 times between t = 0 and 1.
     """
     fraction = torch.linspace(0, 1, width // 2, dtype=torch.float64, device=t.device)
     period = min_period * (max_period / min_period) ** fraction
-    angle = t.double()[:, None] * (2 * math.pi / period)
+    angle = t.double()[..., None] * (2 * math.pi / period)
     return torch.cat([angle.sin(), angle.cos()], dim=-1)

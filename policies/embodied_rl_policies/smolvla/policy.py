@@ -240,11 +240,12 @@ class SmolVLA(ForeignCheckpoint, FlowBackbone):
         return self.context(prefix, inputs.state)
 
     def velocity(self, x: Tensor, t: Tensor, context: Context) -> tuple[Tensor, Tensor]:
-        """Compute the velocity at x [n, H, D] and time t [n] (1 = noise), and the expert's features [n, H, E]."""
+        """Compute the velocity at x [n, H, D] and time t [n] or [n, H], and the expert's features [n, H, E]."""
         config, tensors = self.config, context.tensors
         actions = self.action_in_proj(x.to(self.dtype))
-        time = embed_time(t, config.expert_width, config.min_period, config.max_period).to(actions.dtype)
-        both = torch.cat([actions, time[:, None].expand_as(actions)], dim=-1)
+        times = t.reshape(len(t), -1)
+        time = embed_time(times, config.expert_width, config.min_period, config.max_period).to(actions.dtype)
+        both = torch.cat([actions, time.expand_as(actions)], dim=-1)
         tokens = self.action_time_mlp_out(F.silu(self.action_time_mlp_in(both)))
         features = self.expert(tokens, tensors["mask"], [tensors[f"key_value/{i}"] for i in range(config.layers)])
         return self.action_out_proj(features).float(), features.float()

@@ -69,7 +69,7 @@ class SmallFlow(FlowBackbone):
         self.see = nn.Conv2d(3, CHANNELS, 5, stride=2, padding=2)
         self.find = nn.Conv2d(CHANNELS, config.keypoints, 1)
         self.remember = nn.Sequential(nn.Linear(2 * config.keypoints + state_dim, width), nn.SiLU())
-        inputs = width + config.horizon * action_dim + 2
+        inputs = width + config.horizon * (action_dim + 1)
         self.denoise = nn.Sequential(
             nn.Linear(inputs, 2 * width), nn.SiLU(), nn.Linear(2 * width, 2 * width), nn.SiLU()
         )
@@ -91,8 +91,8 @@ class SmallFlow(FlowBackbone):
         return Context({"memory": memory}, pooled=memory)
 
     def velocity(self, x: Tensor, t: Tensor, context: Context) -> tuple[Tensor, Tensor]:
-        """Compute velocity float32 [n, H, D] and features [n, H, W] at x [n, H, D] and time t [n] (1 = noise)."""
-        time = torch.stack([t, 1 - t], dim=1)
+        """Compute velocity float32 [n, H, D] and features [n, H, W] at x [n, H, D] and time t [n] or [n, H]."""
+        time = t.reshape(len(t), -1).expand(-1, self.spec.horizon)
         hidden = self.denoise(torch.cat([context.tensors["memory"], x.flatten(1), time], dim=1))
         features = F.silu(self.split(hidden)).unflatten(1, (self.spec.horizon, self.config.width))
         return self.act(features), features
