@@ -50,16 +50,26 @@ class LoadedPolicy:
         return describe_actor(self.actor, find_control_hz(self.metadata))
 
     def act(
-        self, observation: Mapping[str, Any], *, prefix: Any = None, committed: int | NDArray[np.int64] | None = None
+        self,
+        observation: Mapping[str, Any],
+        *,
+        prefix: Any = None,
+        committed: int | NDArray[np.int64] | None = None,
+        strategy: str = "prefix",
+        whole: bool = False,
     ) -> NDArray[np.float32]:
         """Return the actions to execute next.
 
         Args:
             observation: `images/<camera>` uint8 [h, w, 3] of each camera (or `images`, a mapping of them), `state` [S]
                 or a mapping of its names, `prompt` a text; see `spec`. Or n rows of each, the prompts in a list.
-            prefix: [d, A] in the robot's units, actions that are executed regardless of the answer, such as those that
-                the robot executes meanwhile; [n, d, A] for rows. The answer begins with them.
-            committed: how many of these are committed; int64 [n] for rows. None: all.
+            prefix: [p, A] in the robot's units, what is planned from now on, such as the actions that the robot
+                executes meanwhile; [n, p, A] for rows.
+            committed: how many of these are executed regardless of the answer, which begins with them; int64 [n] for
+                rows. None: all.
+            strategy: how the answer continues them: "prefix", by a policy that is trained to, up to
+                `spec.prefix_trained_to`; "replacement" or "guided", by any.
+            whole: return all actions that are predicted, `spec.horizon`.
 
         Returns:
             float32 [executed, A] in the robot's units, within its limits; [n, executed, A] for rows.
@@ -73,7 +83,7 @@ class LoadedPolicy:
             given = None if given is None else given[None]
             committed = None if committed is None else np.array([committed])
         counts = None if committed is None else np.asarray(committed, np.int64)
-        actions = self.actor.infer(seen, self._draw_keys(len(seen)), given, counts)
+        actions = self.actor.infer(seen, self._draw_keys(len(seen)), given, counts, whole=whole, strategy=strategy)
         return actions[0] if single else actions
 
     def reset(self) -> None:

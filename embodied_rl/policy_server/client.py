@@ -112,7 +112,9 @@ class PolicyClient:
         observation: Mapping[str, Any],
         *,
         prefix: Any = None,
-        committed: int | None = None,
+        committed: Any = None,
+        strategy: str = "prefix",
+        whole: bool = False,
         seed: int | None = None,
         deadline: float | None = None,
     ) -> NDArray[np.float32]:
@@ -120,8 +122,7 @@ class PolicyClient:
 
         Args:
             observation: see `LoadedPolicy.act`; to a server that says nothing of its policy it goes unchecked.
-            prefix: float32 [d, A], actions that are executed regardless of the answer.
-            committed: how many of them are committed; None: all.
+            prefix, committed, strategy, whole: see `LoadedPolicy.act`.
             seed: of the noise; None starts from its mean.
             deadline: seconds; None takes the client's.
 
@@ -136,11 +137,20 @@ class PolicyClient:
         if self.spec is not None:
             seen, single = read_observation(observation, self.spec)
             plain, rows = _write_observation(seen, single), None if single else len(seen)
-        beside = {"prefix": None if prefix is None else np.asarray(prefix, np.float32), "committed": committed}
+        beside = _write_prefix(prefix, committed, strategy, whole)
         return self._ask(plain, {**beside, "seed": seed}, rows, deadline)
 
-    def infer(self, observation: Observation, keys: Keys | None = None) -> NDArray[np.float32]:
-        """Return a chunk for each row, float32 [n, H, A]; see `interfaces.policy.DeployedPolicy`.
+    def infer(
+        self,
+        observation: Observation,
+        keys: Keys | None = None,
+        prefix: NDArray[np.float32] | None = None,
+        committed: NDArray[np.int64] | None = None,
+        *,
+        whole: bool = False,
+        strategy: str = "prefix",
+    ) -> NDArray[np.float32]:
+        """Return a chunk for each row, float32 [n, H, A]; see `interfaces.policy.Actor.infer`.
 
         Our servers get the rows in few messages, with the keys of their noise, and answer to the same bits as the
         policy in this process does. Others get a message for each row, and no keys.
@@ -155,10 +165,14 @@ class PolicyClient:
             rows = range(start, min(start + size, len(shown)))
             part = shown.select(list(rows))
             if self.is_ours:
-                told = {} if keys is None else _select_keys(keys, rows)
+                cut = slice(rows.start, rows.stop)
+                counts = None if committed is None else committed[cut]
+                told = _write_prefix(None if prefix is None else prefix[cut], counts, strategy, whole)
+                told |= {} if keys is None else _select_keys(keys, rows)
                 parts.append(self._ask(_write_observation(part, False), told, len(part), None))
             else:
-                parts.append(self._ask(_write_observation(part, True), {}, None, None)[None])
+                beside = _write_prefix(prefix, committed, strategy, whole)  # refused, where there is any
+                parts.append(self._ask(_write_observation(part, True), beside, None, None)[None])
         return np.concatenate(parts)
 
     def check_body(self, body: Body, words: tuple[str, ...] = ()) -> list[str]:
@@ -196,7 +210,7 @@ class PolicyClient:
             said = {name: value for name, value in beside.items() if value is not None}
             message |= {**said, "seq": number, "epoch": epoch, "protocol_version": PROTOCOL_VERSION}
         elif any(value is not None for value in beside.values()):
-            raise UserError(f"{self.url} is no server of embodied-rl: it takes neither prefix, committed nor seed.")
+            raise UserError(f"{self.url} is no server of embodied-rl: it takes neither a prefix nor a seed.")
         from embodied_rl.policy_server.wire import pack
 
         packed = pack(message)
@@ -317,6 +331,16 @@ class PolicyClient:
 
 _START = "Is it there? embodied-rl serve policy=<run|file> starts one."
 _REMEDY = "Give it more time (deadline), or see on its screen what it does."
+
+
+def _write_prefix(prefix: Any, committed: Any, strategy: str, whole: bool) -> dict[str, Any]:
+    """Return what is said of a prefix, by its names on the wire; None is not sent."""
+    return {
+        "prefix": None if prefix is None else np.asarray(prefix, np.float32),
+        "committed": committed,
+        "strategy": None if prefix is None else strategy,
+        "whole": whole or None,
+    }
 
 
 def _select_keys(keys: Keys, rows: range) -> dict[str, Any]:

@@ -17,7 +17,9 @@ PROTOCOL, PROTOCOL_VERSION = "embodied-rl", 1
 ROWS = 256
 """Most rows of a request."""
 ECHOED = ("seq", "epoch")
-BESIDE = (*ECHOED, "prefix", "committed", "seed", "episode", "decision", "protocol_version")
+STRATEGIES = ("prefix", "replacement", "guided")
+"""How a chunk continues what is committed; see `Actor.infer`."""
+BESIDE = (*ECHOED, "prefix", "committed", "strategy", "whole", "seed", "episode", "decision", "protocol_version")
 """Entries of a request that are no part of its observation."""
 
 
@@ -28,8 +30,10 @@ class Request:
     Attributes:
         observation: n rows.
         single: whether it came without an axis of rows, and is answered so.
-        prefix: float32 [n, d, A], committed actions, or None.
+        prefix: float32 [n, d, A], what is planned, or None.
         committed: int64 [n], how many of them, or None without a prefix.
+        strategy: how the chunk continues it.
+        whole: whether all H actions are wanted, not only those that are executed.
         seed: of the noise; None starts from its mean.
         episode, decision: int64 [n], further keys of the noise.
         echoed: entries that the answer repeats.
@@ -39,6 +43,8 @@ class Request:
     single: bool
     prefix: NDArray[np.float32] | None
     committed: NDArray[np.int64] | None
+    strategy: str
+    whole: bool
     seed: int | None
     episode: NDArray[np.int64]
     decision: NDArray[np.int64]
@@ -47,7 +53,7 @@ class Request:
     @property
     def shape(self) -> Hashable:
         """Return what requests have in common that are answered together."""
-        return (self.seed, None if self.prefix is None else self.prefix.shape[1])
+        return (self.seed, None if self.prefix is None else (self.prefix.shape[1], self.strategy), self.whole)
 
 
 def read_request(message: Any, wanted: PolicyDescription, names: WireNames) -> Request:
@@ -78,6 +84,8 @@ def read_request(message: Any, wanted: PolicyDescription, names: WireNames) -> R
         single,
         prefix,
         committed,
+        _read_strategy(beside, committed, wanted),
+        _read_flag(beside.get("whole", False), "whole"),
         seed,
         _read_counts(beside.get("episode", 0), "episode", rows, 2**63 - 1),
         _read_counts(beside.get("decision", 0), "decision", rows, 2**28 - 1),
@@ -105,6 +113,25 @@ def _read_prefix(
     length = prefix.shape[1]
     committed = _read_counts(beside.get("committed", length), "committed", rows, length)
     return prefix.astype(np.float32), committed
+
+
+def _read_strategy(beside: Mapping[str, Any], committed: NDArray[np.int64] | None, wanted: PolicyDescription) -> str:
+    strategy = beside.get("strategy", STRATEGIES[0])
+    if strategy not in STRATEGIES:
+        raise UserError(f"strategy is one of {', '.join(STRATEGIES)}, not {ascii(strategy)[:40]}.")
+    longest, trained_to = 0 if committed is None else int(committed.max()), wanted.prefix_trained_to
+    if strategy == "prefix" and longest > trained_to:
+        raise UserError(
+            f"prefix commits {longest} actions, and the policy is trained to continue {trained_to}: commit fewer, or "
+            "say strategy=replacement or guided."
+        )
+    return strategy
+
+
+def _read_flag(given: Any, name: str) -> bool:
+    if not isinstance(given, bool):
+        raise UserError(f"{name} is true or false.")
+    return given
 
 
 def _read_counts(given: Any, name: str, rows: int, most: int) -> NDArray[np.int64]:

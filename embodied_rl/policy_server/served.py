@@ -28,6 +28,9 @@ class Infers(Protocol):
         keys: NoiseKeys | None = None,
         prefix: np.ndarray | None = None,
         committed: np.ndarray | None = None,
+        *,
+        whole: bool = False,
+        strategy: str = "prefix",
     ) -> np.ndarray: ...
 
 
@@ -61,7 +64,7 @@ class Answer:
     """An answer.
 
     Attributes:
-        actions: float32 [executed, A], or [n, executed, A] for rows.
+        actions: float32 [executed, A], or [n, executed, A] for rows; H where the whole chunk is asked for.
         version: of the weights that chose them.
         seconds: of the call of the policy.
     """
@@ -108,6 +111,8 @@ class ServedPolicy:
             None if first.seed is None else _join_keys(requests, first.seed, order),
             _join([request.prefix for request in requests], order),
             _join([request.committed for request in requests], order),
+            whole=first.whole,
+            strategy=first.strategy,
         )[:rows]
         if not np.isfinite(actions).all():
             raise RuntimeError("the policy chose NaN or infinity: its weights are of no use")

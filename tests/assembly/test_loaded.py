@@ -73,9 +73,13 @@ def test_a_seed_draws_without_keys_and_counts_by_itself() -> None:
 
 def test_what_is_committed_comes_back(policy: LoadedPolicy) -> None:
     prefix = np.full((2, 4), 0.01, np.float32)
-    assert np.allclose(policy.act(observe(), prefix=prefix)[:2], prefix, atol=1e-6)
-    rows = policy.act(observe(rows=2), prefix=np.stack([prefix, prefix]), committed=np.array([2, 0]))
-    assert np.allclose(rows[0, :2], prefix, atol=1e-6) and not np.allclose(rows[1, :2], prefix, atol=1e-6)
+    assert (policy.act(observe(), prefix=prefix, strategy="replacement")[:2] == prefix).all()
+    both = np.stack([prefix, prefix])
+    rows = policy.act(observe(rows=2), prefix=both, committed=np.array([2, 0]), strategy="replacement")
+    assert (rows[0, :2] == prefix).all() and not (rows[1, :2] == prefix).any()
+    assert policy.act(observe(), whole=True).shape == (5, 4) and policy.spec.prefix_trained_to == 0
+    with pytest.raises(UserError, match="trained to continue no committed actions"):
+        policy.act(observe(), prefix=prefix)
     with pytest.raises(UserError, match="prefix"):
         policy.act(observe(), prefix=np.zeros((2, 3)))
 

@@ -43,6 +43,16 @@ def test_answers_are_those_of_the_policy_itself() -> None:
         assert client.version == 7 and client.spec == SPEC and client.timing["total_ms"] > 0
 
 
+def test_a_prefix_travels() -> None:
+    given, policy = make_observation(rows=6), ToldPolicy()
+    prefix, committed = np.full((6, 2, 2), 0.5, np.float32), np.array([0, 1, 2, 0, 1, 2])
+    with running_policy(message=20_000) as running, PolicyClient(running.url) as client:
+        found = client.infer(as_batch(given), None, prefix, committed, whole=True)
+        assert (found == policy.infer(as_batch(given), None, prefix, committed, whole=True)).all()
+        one = client.act(OURS, prefix=prefix[0], committed=1, strategy="replacement")
+        assert (one[:1] == 0.5).all() and one.shape == (3, 2)
+
+
 def test_rows_beyond_a_message_are_sent_in_several() -> None:
     given = make_observation(rows=11)
     keys = NoiseKeys(5, np.arange(11), np.arange(11))
@@ -288,7 +298,7 @@ def test_a_server_of_others_is_asked_row_by_row_under_its_names() -> None:
     ):
         assert client.spec is None and not client.is_ours and client.metadata == {"reset_pose": [0, 1]}
         found = client.infer(as_batch(make_observation(rows=2)), NoiseKeys(0, np.arange(2), np.arange(2)))
-        with pytest.raises(UserError, match="takes neither prefix, committed nor seed"):
+        with pytest.raises(UserError, match="takes neither a prefix nor a seed"):
             client.act(OURS, seed=3)
         assert "cameras" in client.check_body(None)[0]  # type: ignore[arg-type]
     assert found.dtype == np.float32 and found[:, 0, 0].tolist() == [0, 1]

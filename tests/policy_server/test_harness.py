@@ -115,9 +115,9 @@ def test_messages_of_the_harness_itself_are_answered(kind: str) -> None:
     seen: list[Any] = []
 
     class Noting(ToldPolicy):
-        def infer(self, observation: Any, *args: Any) -> Any:
+        def infer(self, observation: Any, *args: Any, **options: Any) -> Any:
             seen.append(observation)
-            return super().infer(observation, *args)
+            return super().infer(observation, *args, **options)
 
     with running_policy(Noting(), spec) as running, Harness(running.url) as harness:
         harness.connection.send(bytes.fromhex(HARNESS["hello"]))

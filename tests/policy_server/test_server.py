@@ -88,9 +88,11 @@ def test_what_is_sent_beside_the_observation_is_used(running: RunningPolicy) -> 
         drawn = ask(connection, given | {"seed": 4, "episode": 2, "decision": 1})
         whole = ask(connection, given | {"prefix": prefix})
         half = ask(connection, given | {"prefix": prefix, "committed": 1})
+        longer = ask(connection, given | {"whole": True})
     assert (echoed["seq"], echoed["epoch"]) == (5, 3)
     assert not (drawn["actions"] == echoed["actions"]).all()
     assert (whole["actions"][:2] == prefix).all() and (whole["actions"][2] == echoed["actions"][2]).all()
+    assert longer["actions"].shape == (4, 2) and (longer["actions"][:3] == echoed["actions"]).all()
     assert (half["actions"][:1] == prefix[:1]).all() and (half["actions"][1:] == echoed["actions"][1:]).all()
 
 
@@ -115,6 +117,12 @@ def test_what_is_sent_beside_the_observation_is_used(running: RunningPolicy) -> 
         (pack(make_observation() | {"prefix": [["a", "b"]]}), "fits"),
         (pack(make_observation() | {"prefix": np.full((1, 2), np.nan, np.float32)}), "NaN"),
         (pack(make_observation() | {"prefix": np.zeros((1, 2), np.float32), "committed": 2}), "from 0 to 1"),
+        (
+            pack(make_observation() | {"prefix": np.zeros((3, 2), np.float32)}),
+            "commits 3 actions, and the policy is trai",
+        ),
+        (pack(make_observation() | {"strategy": "naive"}), "strategy is one of prefix, replacement, guided"),
+        (pack(make_observation() | {"whole": 1}), "whole is true or false"),
         (pack(make_observation() | {"protocol_version": 2}), "speaks version 2 of the protocol, the server 1"),
         (pack(make_observation(rows=257)), "at most 256 rows"),
     ],

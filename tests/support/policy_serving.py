@@ -59,6 +59,9 @@ class ToldPolicy:
         keys: NoiseKeys | None = None,
         prefix: Array | None = None,
         committed: Array | None = None,
+        *,
+        whole: bool = False,
+        strategy: str = "prefix",
     ) -> Array:
         self.calls.append(len(observation))
         if self.gate is not None:
@@ -69,7 +72,7 @@ class ToldPolicy:
         spoken = np.array([sum(map(ord, text)) for text in observation.instruction])
         drawn = 0.0 if keys is None else keys.seed % 1000 + 10 * keys.episode + 100 * keys.decision
         value = seen + 3 * spoken + observation.state.sum(1, np.float64) + drawn
-        actions = np.sin(self.factor * value[:, None, None] + np.arange(3)[:, None] + 5 * np.arange(2))
+        actions = np.sin(self.factor * value[:, None, None] + np.arange(4 if whole else 3)[:, None] + 5 * np.arange(2))
         for row in range(0 if prefix is None or committed is None else len(prefix)):
             actions[row, : committed[row]] = prefix[row, : committed[row]]
         return actions.astype(np.float32)
@@ -78,7 +81,7 @@ class ToldPolicy:
 class RefusingPolicy:
     """Refuses each row in words, as a tokenizer does a prompt that is too long."""
 
-    def infer(self, observation: Observation, *_: Any) -> Array:
+    def infer(self, observation: Observation, *_: Any, **options: Any) -> Array:
         raise UserError("The prompt has 99 tokens; the policy reads at most 8.")
 
 
