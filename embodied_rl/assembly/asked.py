@@ -40,6 +40,14 @@ def check_server(client: PolicyClient, specs: Sequence[SimulatorSpec]) -> None:
             print(f"{client.url} does not say, and nobody checks: {', '.join(unknown)}.")
 
 
+def end_asking(client: PolicyClient) -> None:
+    """Close the connection; say so if the weights were not the same all the time."""
+    client.close()
+    if len(client.versions) > 1:
+        listed = ", ".join(map(str, sorted(client.versions)))
+        print(f"{client.url}: its weights changed meanwhile (versions {listed}); the result is of none of them alone.")
+
+
 def describe_server(client: PolicyClient) -> dict[str, Any]:
     """Return what a report says of a server's policy."""
     said = client.metadata

@@ -263,9 +263,10 @@ def choose_backbone_maker(cls: type[Any], options: Any) -> Callable[[Embodiment,
     return make
 
 
-def describe_origin(sim: SimNode, sampling: SamplerNode) -> dict[str, Any]:
-    """Return what a policy file stores beyond its network: the training simulator and the number of denoise steps."""
-    return {"sim": {"name": sim.name, **sim.options}, "denoise_steps": sampling.denoise_steps}
+def describe_origin(sim: SimNode, sampling: SamplerNode, control_hz: float) -> dict[str, Any]:
+    """Return what a policy file stores beyond its network: the training simulator, its rate, and the denoise steps."""
+    origin = {"name": sim.name, **sim.options}
+    return {"sim": origin, "control_hz": control_hz, "denoise_steps": sampling.denoise_steps}
 
 
 def build_actor(node: PolicyNode, sampling: SamplerNode, spec: SimulatorSpec, needs_critic: bool) -> Actor:

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import asdict
 from functools import cached_property
@@ -15,8 +16,9 @@ from embodied_rl.actors.embodiment import Embodiment
 from embodied_rl.assembly import build
 from embodied_rl.assembly.acting import WORDS, load_deployed
 from embodied_rl.checkpoints.policy_file import PolicyMetadata, read_metadata
-from embodied_rl.interfaces.description import PolicyDescription, read_observation
+from embodied_rl.interfaces.description import PolicyDescription
 from embodied_rl.interfaces.errors import UserError
+from embodied_rl.interfaces.given_observation import read_observation
 from embodied_rl.interfaces.policy import Actor, NoiseKeys
 
 HASHED = (
@@ -137,8 +139,13 @@ def find_control_hz(metadata: PolicyMetadata) -> float | None:
 
     Files of earlier versions do not say it, but name their simulator: it is asked where it is installed in this
     environment, and where its settings name no code to run. Else None.
+
+    Raises:
+        UserError: the file says something that is no rate.
     """
-    if isinstance(said := metadata.extra.get("control_hz"), int | float):
+    if (said := metadata.extra.get("control_hz")) is not None:
+        if isinstance(said, bool) or not isinstance(said, int | float) or not 0 < said < math.inf:
+            raise UserError(f"The policy's file says control_hz={ascii(said)[:40]}, which is no rate.")
         return float(said)
     from embodied_rl.config.freeze import freeze_config
     from embodied_rl.config.schema import SimNode

@@ -15,7 +15,7 @@ from rich.console import Console
 from embodied_rl.actors.embodiment import Embodiment
 from embodied_rl.actors.scripted import RandomPolicy
 from embodied_rl.assembly.acting import is_address, load_deployed, open_expert
-from embodied_rl.assembly.asked import ask_server, check_server, describe_server
+from embodied_rl.assembly.asked import ask_server, check_server, describe_server, end_asking
 from embodied_rl.assembly.evaluated import (
     find_policies,
     find_run,
@@ -197,6 +197,9 @@ def finish_evaluation(evaluation: Evaluation, out: Path) -> int:
         raise
     except RunFailed as error:
         raise RunFailed(f"{str(error).rstrip()}\nOnce the cause is gone, continue with: {command}") from error
+    finally:
+        for client in {player.actor for player in evaluation.players if isinstance(player.actor, PolicyClient)}:
+            end_asking(client)
     return 0
 
 

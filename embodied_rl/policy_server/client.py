@@ -12,8 +12,9 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from embodied_rl.interfaces.description import IMAGES, PROMPT, STATE, PolicyDescription, read_observation
+from embodied_rl.interfaces.description import IMAGES, PROMPT, STATE, PolicyDescription
 from embodied_rl.interfaces.errors import UserError
+from embodied_rl.interfaces.given_observation import read_observation
 from embodied_rl.interfaces.robot import Body
 from embodied_rl.interfaces.sim import Observation
 from embodied_rl.policy_server.names import WireNames
@@ -54,6 +55,7 @@ class PolicyClient:
         metadata: what it said of itself.
         spec: what the policy expects and returns; None where a server of others does not say it.
         version: of the weights that gave the last answer; None where the server does not say.
+        versions: of all weights that answered.
         timing: milliseconds of the last answer: `total_ms`, and what the server told.
     """
 
@@ -93,6 +95,7 @@ class PolicyClient:
         self.metadata: Mapping[str, Any] = {}
         self.spec: PolicyDescription | None = None
         self.version: int | None = None
+        self.versions: set[int] = set()
         self.timing: Mapping[str, float] = {}
         try:
             self._attempt(lambda until: None, time.monotonic() + deadline, patient=False)
@@ -226,6 +229,7 @@ class PolicyClient:
             raise
         version = answer.get("version")
         self.version = version if type(version) is int else None
+        self.versions |= set() if self.version is None else {self.version}
         told = answer.get("server_timing")
         self.timing = {**(told if isinstance(told, dict) else {}), "total_ms": (time.monotonic() - began) * 1e3}
         return actions

@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from embodied_rl.interfaces.description import PolicyDescription, read_observation
+from embodied_rl.interfaces.description import PolicyDescription
 from embodied_rl.interfaces.errors import UserError
+from embodied_rl.interfaces.given_observation import read_observation
 from embodied_rl.interfaces.sim import Observation
 from embodied_rl.policy_server.names import WireNames
 

@@ -144,7 +144,7 @@ class PolicyServer:
                 return
             timing = {"infer_ms": answer.seconds * 1e3}
             said = {"actions": answer.actions, "policy_timing": timing, "server_timing": timing | before}
-            await connection.send(pack(said | {"version": answer.version} | request.echoed))
+            await connection.send(pack(said | {"version": answer.version} | dict(request.echoed)))
             before = {"prev_total_ms": (time.perf_counter() - began) * 1e3}
 
     async def ask(self, request: Request) -> Answer:

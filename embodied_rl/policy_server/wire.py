@@ -60,7 +60,9 @@ def pack(value: Any, text_keys: bool = False) -> bytes:
             return item.item()
         raise TypeError(f"{type(item).__name__} cannot be sent")
 
-    return msgpack.packb(value, default=convert)
+    packed = msgpack.packb(value, default=convert)
+    assert packed is not None, "a packer that is not told otherwise returns what it packed"
+    return packed
 
 
 def _pack_array(array: NDArray[Any], text_keys: bool) -> dict[Any, Any]:

@@ -5,7 +5,7 @@ import binascii
 import io
 import struct
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import numpy as np
 from PIL import Image
@@ -49,7 +49,7 @@ def decode_picture(url: str, where: str, pixels: int, reserve: Callable[[int], N
 
 
 def decode_file(
-    file: bytes, where: str, pixels: int, reserve: Callable[[int], None], formats: Sequence[str] = FORMATS
+    file: bytes, where: str, pixels: int, reserve: Callable[[int], None], formats: tuple[str, ...] = FORMATS
 ) -> Array:
     """Decode the bytes of a picture's file; see `decode_picture`.
 

@@ -11,8 +11,8 @@ import pytest
 import embodied_rl
 from embodied_rl.assembly.acting import load_deployed
 from embodied_rl.assembly.loaded import LoadedPolicy, hash_normalisation
-from embodied_rl.interfaces.description import read_observation
 from embodied_rl.interfaces.errors import UserError
+from embodied_rl.interfaces.given_observation import read_observation
 from embodied_rl.interfaces.policy import NoiseKeys
 from embodied_rl_sims.tabletop import Tabletop
 

@@ -6,8 +6,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from embodied_rl.interfaces.description import PolicyDescription, read_observation
+from embodied_rl.interfaces.description import PolicyDescription
 from embodied_rl.interfaces.errors import UserError
+from embodied_rl.interfaces.given_observation import read_observation
 from embodied_rl.interfaces.robot import Body
 from tests.support.policy_serving import SPEC, make_observation
 

@@ -54,7 +54,7 @@ def ask(connection: ClientConnection, message: Any) -> Any:
 
 
 def expect(given: dict[str, Any], policy: ToldPolicy | None = None, **keys: Any) -> Any:
-    from embodied_rl.interfaces.description import read_observation
+    from embodied_rl.interfaces.given_observation import read_observation
 
     seen, single = read_observation(given, SPEC)
     actions = (policy or ToldPolicy()).infer(seen, **keys)
@@ -236,7 +236,7 @@ def test_new_weights_answer_from_the_next_question_on(running: RunningPolicy) ->
         before = client.act(make_observation())
         running.served.replace(Weights(ToldPolicy(factor=2.0), SPEC, 8))
         after = client.act(make_observation())
-        assert client.version == 8
+        assert client.version == 8 and client.versions == {7, 8}
     assert (before == expect(make_observation())).all()
     assert (after == expect(make_observation(), ToldPolicy(factor=2.0))).all()
 
