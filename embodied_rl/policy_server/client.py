@@ -7,44 +7,34 @@ question besides.
 
 import time
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from embodied_rl.interfaces.description import IMAGES, PROMPT, STATE, PolicyDescription
+from embodied_rl.interfaces.description import PolicyDescription
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.given_observation import read_observation
 from embodied_rl.interfaces.robot import Body
 from embodied_rl.interfaces.sim import Observation
+from embodied_rl.policy_server.exchange import (
+    LARGEST,
+    Keys,
+    NoPolicyAnswer,
+    PolicyRefusal,
+    Question,
+    read_actions,
+    read_map,
+    select_keys,
+    write_observation,
+    write_prefix,
+)
 from embodied_rl.policy_server.names import WireNames
+from embodied_rl.policy_server.request import PROTOCOL, PROTOCOL_VERSION
 from embodied_rl.policy_server.settings import check_installed
-from embodied_rl.processes.handle import RunFailed
 
-PROTOCOL, PROTOCOL_VERSION = "embodied-rl", 1
-LARGEST = 64 * 2**20
-"""Bytes of an answer that is read."""
 PAUSES = (0.0, 0.05, 0.1, 0.2, 0.5)
 """Seconds before the next try to reach a server that is away; the last one repeats."""
-
-
-class NoPolicyAnswer(RunFailed):
-    """A server did not answer within the deadline. There is no action; the robot decides what it does without one."""
-
-
-class PolicyRefusal(UserError):  # noqa: N818 - it says what happened
-    """A server answered with an error in words."""
-
-
-class Keys(Protocol):
-    """Keys of the noise; `interfaces.policy.NoiseKeys` are some."""
-
-    @property
-    def seed(self) -> int: ...
-    @property
-    def episode(self) -> NDArray[Any]: ...
-    @property
-    def decision(self) -> NDArray[Any]: ...
 
 
 class PolicyClient:
@@ -139,8 +129,8 @@ class PolicyClient:
         plain, rows = dict(observation), None
         if self.spec is not None:
             seen, single = read_observation(observation, self.spec)
-            plain, rows = _write_observation(seen, single), None if single else len(seen)
-        beside = _write_prefix(prefix, committed, strategy, whole)
+            plain, rows = write_observation(seen, single), None if single else len(seen)
+        beside = write_prefix(prefix, committed, strategy, whole)
         return self._ask(plain, {**beside, "seed": seed}, rows, deadline)
 
     def infer(
@@ -170,12 +160,12 @@ class PolicyClient:
             if self.is_ours:
                 cut = slice(rows.start, rows.stop)
                 counts = None if committed is None else committed[cut]
-                told = _write_prefix(None if prefix is None else prefix[cut], counts, strategy, whole)
-                told |= {} if keys is None else _select_keys(keys, rows)
-                parts.append(self._ask(_write_observation(part, False), told, len(part), None))
+                told = write_prefix(None if prefix is None else prefix[cut], counts, strategy, whole)
+                told |= {} if keys is None else select_keys(keys, rows)
+                parts.append(self._ask(write_observation(part, False), told, len(part), None))
             else:
-                beside = _write_prefix(prefix, committed, strategy, whole)  # refused, where there is any
-                parts.append(self._ask(_write_observation(part, True), beside, None, None)[None])
+                beside = write_prefix(prefix, committed, strategy, whole)  # refused, where there is any
+                parts.append(self._ask(write_observation(part, True), beside, None, None)[None])
         return np.concatenate(parts)
 
     def check_body(self, body: Body, words: tuple[str, ...] = ()) -> list[str]:
@@ -207,23 +197,25 @@ class PolicyClient:
         """Ask until there is an answer or the deadline is over."""
         began = time.monotonic()
         self._sequence += 1
-        number, epoch = self._sequence, self.epoch
+        echoed = {"seq": self._sequence, "epoch": self.epoch} if self.is_ours else {}
+        size = None if self.spec is None else len(self.spec.action_names)
+        asked = Question(self.url, echoed, rows, size, self._key)
         message = self._names.to_theirs(observation)
         if self.is_ours:
             said = {name: value for name, value in beside.items() if value is not None}
-            message |= {**said, "seq": number, "epoch": epoch, "protocol_version": PROTOCOL_VERSION}
+            message |= {**said, **echoed, "protocol_version": PROTOCOL_VERSION}
         elif any(value is not None for value in beside.values()):
             raise UserError(f"{self.url} is no server of embodied-rl: it takes neither a prefix nor a seed.")
-        from embodied_rl.policy_server.wire import pack
+        from embodied_rl.policy_server.wire import pack  # needs the extra
 
         packed = pack(message)
         if len(packed) > (most := int(self.metadata.get("message_bytes", LARGEST))):
             raise UserError(f"The observation has {len(packed)} bytes; {self.url} takes {most}. Send fewer rows.")
         answer = self._attempt(
-            lambda until: self._read(self._link.exchange(packed, until)), began + (deadline or self.deadline)
+            lambda until: read_map(self._link.exchange(packed, until), self.url), began + (deadline or self.deadline)
         )
         try:
-            actions = self._read_actions(answer, number, epoch, rows)
+            actions = read_actions(answer, asked)
         except NoPolicyAnswer:
             self._link.drop()
             raise
@@ -265,7 +257,7 @@ class PolicyClient:
         Raises:
             UserError: the server speaks another version of our protocol.
         """
-        said = self._read(self._link.exchange(None, until))
+        said = read_map(self._link.exchange(None, until), self.url)
         spec = None
         if said.get("protocol") == PROTOCOL:
             if (spoken := said.get("protocol_version")) != PROTOCOL_VERSION:
@@ -279,43 +271,6 @@ class PolicyClient:
                 self._link.drop()
                 raise UserError(f"{self.url} serves another policy than before: connect anew.")
         self.metadata, self.spec = said, spec
-
-    def _read(self, message: bytes | str) -> dict[str, Any]:
-        """Return the map of a message.
-
-        Raises:
-            PolicyRefusal: it is an error in words.
-            NoPolicyAnswer: it is damaged.
-        """
-        from embodied_rl.policy_server.wire import WireError, WireLimits, unpack
-
-        if isinstance(message, str):
-            raise PolicyRefusal(f"{self.url}: {message.strip()[-2000:]}")
-        try:
-            said = unpack(message, WireLimits(LARGEST, LARGEST, keys=100_000))
-        except WireError as error:
-            raise NoPolicyAnswer(f"{self.url} sent what is no answer: {error}") from None
-        if not isinstance(said, dict):
-            raise NoPolicyAnswer(f"{self.url} sent what is no answer: a {type(said).__name__}.")
-        return said
-
-    def _read_actions(
-        self, answer: Mapping[str, Any], number: int, epoch: int, rows: int | None
-    ) -> NDArray[np.float32]:
-        """Return an answer's actions, if they are of this question and can be executed."""
-        if self.is_ours and (answer.get("seq"), answer.get("epoch")) != (number, epoch):
-            raise NoPolicyAnswer(f"{self.url} answered another question ({answer.get('seq')}, not {number}).")
-        actions = answer.get(self._key)
-        if not isinstance(actions, np.ndarray) or actions.dtype.kind != "f":
-            known = ", ".join(map(str, answer))
-            raise NoPolicyAnswer(f"{self.url} sent no array {self._key!r} of floats; its answer has {known}.")
-        leading = () if rows is None else (rows,)
-        size = actions.shape[-1:] if self.spec is None else (len(self.spec.action_names),)
-        if actions.ndim != 2 + len(leading) or (actions.shape[:-2], actions.shape[-1:]) != (leading, size):
-            raise NoPolicyAnswer(f"{self.url} sent actions of the shape {list(actions.shape)}.")
-        if not actions.size or not np.isfinite(actions).all():
-            raise NoPolicyAnswer(f"{self.url} sent actions that are NaN, infinite or none.")
-        return np.array(actions, np.float32)
 
     def _select_cameras(self, observation: Observation) -> Observation:
         assert self.spec is not None, "the caller asked"
@@ -335,31 +290,3 @@ class PolicyClient:
 
 _START = "Is it there? embodied-rl serve policy=<run|file> starts one."
 _REMEDY = "Give it more time (deadline), or see on its screen what it does."
-
-
-def _write_prefix(prefix: Any, committed: Any, strategy: str, whole: bool) -> dict[str, Any]:
-    """Return what is said of a prefix, by its names on the wire; None is not sent."""
-    return {
-        "prefix": None if prefix is None else np.asarray(prefix, np.float32),
-        "committed": committed,
-        "strategy": None if prefix is None else strategy,
-        "whole": whole or None,
-    }
-
-
-def _select_keys(keys: Keys, rows: range) -> dict[str, Any]:
-    """Return the keys of some rows, by their names on the wire."""
-    episode, decision = (np.asarray(each)[rows.start : rows.stop] for each in (keys.episode, keys.decision))
-    return {"seed": keys.seed, "episode": episode, "decision": decision}
-
-
-def _write_observation(observation: Observation, single: bool) -> dict[str, Any]:
-    """Return an observation's entries by our names; without an axis of rows, of one row."""
-    images = {f"{IMAGES}{name}": image for name, image in observation.images.items()}
-    if single:
-        return {
-            **{name: np.ascontiguousarray(image[0]) for name, image in images.items()},
-            STATE: observation.state[0],
-            PROMPT: observation.instruction[0],
-        }
-    return {**images, STATE: observation.state, PROMPT: list(observation.instruction)}

@@ -15,6 +15,7 @@ import pytest
 
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.policy import NoiseKeys
+from embodied_rl.policy_server import settings
 from embodied_rl.policy_server.client import NoPolicyAnswer, PolicyClient, PolicyRefusal
 from embodied_rl.policy_server.wire import pack
 from embodied_rl.processes.handle import RunFailed
@@ -362,3 +363,16 @@ def test_a_client_needs_no_torch() -> None:
 
 def test_the_error_stops_an_evaluation_in_words() -> None:
     assert issubclass(NoPolicyAnswer, RunFailed)
+
+
+def test_without_the_extra_it_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(settings, "find_spec", lambda name: None)
+    with pytest.raises(UserError, match=r"needs websockets and msgpack: pip install 'embodied-rl\[serve\]'"):
+        PolicyClient("ws://127.0.0.1:8000")
+
+
+@pytest.mark.process
+def test_commands_are_imported_without_the_extra() -> None:
+    code = "import sys, embodied_rl.commands.eval, embodied_rl.commands.serve as s; print({'msgpack'} & {*sys.modules})"
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert said.stdout.strip() == "set()", said.stderr
