@@ -1,3 +1,26 @@
 """embodied-rl: online reinforcement learning for vision-language-action policies."""
 
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from embodied_rl.assembly.loaded import LoadedPolicy
+
 __version__ = "0.1.0"
+__all__ = ["__version__", "load_policy"]
+
+
+def load_policy(policy: str, *, seed: "int | None" = None, device: str = "cpu") -> "LoadedPolicy":
+    """Load a policy to act with: read `.spec`, call `.act(observation)`.
+
+    Args:
+        policy: a run folder, a checkpoint of one, a policy file, or asset:<name>.
+        seed: None starts each chunk from the mean of the policy's noise, so that equal observations have equal answers.
+            A number draws the start anew for each call, the same draws for the same number and sequence of calls.
+        device: where the network computes: "cpu", "cuda" or "cuda:<number>".
+
+    Raises:
+        UserError: there is no such policy, or its file is damaged or of a policy that is not installed.
+    """
+    from embodied_rl.assembly import loaded  # imports torch, which workers of simulators may lack
+
+    return loaded.load_policy(policy, seed=seed, device=device)

@@ -37,12 +37,24 @@ def check_acting(config: CollectConfig | PlayConfig) -> None:
         read_metadata(find_policy_file(config.policy))
 
 
+def is_address(text: str) -> bool:
+    """Return whether a text is the address of a policy server."""
+    return text.startswith(("ws://", "wss://"))
+
+
+def names_file(text: str) -> bool:
+    """Return whether a text names a policy file, not a word or a server."""
+    return text not in WORDS and not is_address(text)
+
+
 def find_policy_file(text: str) -> Path:
     """Return the policy file for a text that is neither `expert` nor `random`.
 
     Raises:
         UserError: there is no such file.
     """
+    if is_address(text):
+        raise UserError(f"policy={text}: `eval` alone asks a server. Give a run, a file or asset:<name>.")
     near = get_close_matches(text, WORDS, n=1, cutoff=0.6)
     if near and not Path(text).exists():
         raise UserError(f"policy={text}: there is no such checkpoint. Did you mean '{near[0]}'?")

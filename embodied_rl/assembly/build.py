@@ -181,21 +181,28 @@ def load_backbone(
         CheckpointError: the file is damaged, of another policy, or of other sizes than `node` gives.
         UserError: the policy is not installed, or the file is of a version that knew other sizes.
     """
-
     growth: dict[str, int] = {}
     if node is not None:
         metadata, cls = read_metadata(path), plugins.find_plugin_with_keys("policies", node, "policy")
         growth = growing.find_growth(metadata, cls, node.options)
         check_config(path, metadata, node.name, growing.without_growth(node.options, growth))
 
-    def make(metadata: PolicyMetadata) -> FlowBackbone:
+    def find(metadata: PolicyMetadata) -> type[Any]:
         with name_file(path):
-            cls = plugins.find_plugin("policies", metadata.policy)
+            return plugins.find_plugin("policies", metadata.policy)
+
+    def make(metadata: PolicyMetadata) -> FlowBackbone:
+        cls = find(metadata)
+        with name_file(path):
             options = freeze_config(cls.Config, metadata.config, "policy")
         return choose_backbone_maker(cls, options)(metadata.embodiment, metadata.auxiliary_names)
 
-    merged = merged and (node is None or node.train != "lora" or bool(growth))
-    network, embodiment = load_network(path, make, merged=merged)
+    network, embodiment = load_network(
+        path,
+        make,
+        merged=merged and (node is None or node.train != "lora" or bool(growth)),
+        can_be_empty=lambda metadata: find(metadata).CAN_BE_EMPTY,
+    )
     if growth:
         network = growing.grow_network(path, network, embodiment, growth, choose_backbone_maker)
     return network, embodiment
@@ -271,9 +278,10 @@ def choose_backbone_maker(cls: type[Any], options: Any) -> Callable[[Embodiment,
     return make
 
 
-def describe_origin(sim: SimNode, sampling: SamplerNode) -> dict[str, Any]:
-    """Return what a policy file stores beyond its network: the training simulator and the number of denoise steps."""
-    return {"sim": {"name": sim.name, **sim.options}, "denoise_steps": sampling.denoise_steps}
+def describe_origin(sim: SimNode, sampling: SamplerNode, control_hz: float) -> dict[str, Any]:
+    """Return what a policy file stores beyond its network: the training simulator, its rate, and the denoise steps."""
+    origin = {"name": sim.name, **sim.options}
+    return {"sim": origin, "control_hz": control_hz, "denoise_steps": sampling.denoise_steps}
 
 
 def build_actor(node: PolicyNode, sampling: SamplerNode, spec: SimulatorSpec, needs_critic: bool) -> Actor:

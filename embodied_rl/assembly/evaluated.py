@@ -5,7 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from embodied_rl.assembly.acting import WORDS, find_policy_file
+from embodied_rl.assembly.acting import find_policy_file, names_file
 from embodied_rl.checkpoints.policy_file import read_metadata
 from embodied_rl.config import freeze as configuration
 from embodied_rl.config import plugins
@@ -17,28 +17,28 @@ from embodied_rl.simulators.trust import check_settings
 
 
 def find_policy(config: EvalConfig) -> tuple[str, Path | None]:
-    """Return the policy's name or checkpoint and its file; the file is None for the operator and random actions.
+    """Return the policy's name or checkpoint and its file; the file is None for words and servers.
 
     Raises:
         UserError: the checkpoint does not exist.
     """
     who = config.policy or config.checkpoint
     assert who is not None, "validation asks for it"
-    return who, None if who in WORDS else find_policy_file(who)
+    return who, find_policy_file(who) if names_file(who) else None
 
 
 def find_policies(config: EvalConfig) -> dict[str, Path | None]:
     """Return the policies of an evaluation and their files; see `find_policy`."""
     if not config.policies:
         return dict([find_policy(config)])
-    return {who: None if who in WORDS else find_policy_file(who) for who in config.policies.values()}
+    return {who: find_policy_file(who) if names_file(who) else None for who in config.policies.values()}
 
 
 def place_policies(config: EvalConfig) -> EvalConfig:
     """Return the configuration with the policies' files, wherever it is read."""
 
     def place(text: str) -> str:
-        return text if text in WORDS else str(find_policy_file(text).resolve())
+        return str(find_policy_file(text).resolve()) if names_file(text) else text
 
     if config.policies:
         return replace(config, policies={task: place(text) for task, text in config.policies.items()})

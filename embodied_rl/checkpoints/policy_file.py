@@ -126,7 +126,11 @@ def read_metadata(path: Path) -> PolicyMetadata:
 
 
 def load_network(
-    path: Path, make: Callable[[PolicyMetadata], FlowBackbone], *, merged: bool = True
+    path: Path,
+    make: Callable[[PolicyMetadata], FlowBackbone],
+    *,
+    merged: bool = True,
+    can_be_empty: Callable[[PolicyMetadata], bool] = lambda metadata: True,
 ) -> tuple[FlowBackbone, Embodiment]:
     """Build the network of a policy file, with its weights as float32; ignore the file's sampler and critic.
 
@@ -134,12 +138,13 @@ def load_network(
         path: a policy file.
         make: a function that builds the network from the file's metadata, or refuses it; see `check_config`.
         merged: whether to merge adapters into the weights, or to keep them separate.
+        can_be_empty: whether it is worth trying to build the network without memory; see `build_empty`.
 
     Raises:
         CheckpointError: the file is missing, damaged or a pickle, or its tensors belong to another network.
     """
     metadata, tensors = _read(path)
-    backbone = build_empty(lambda: make(metadata))
+    backbone = build_empty(lambda: make(metadata), can_be_empty(metadata))
     if metadata.adapters is not None:
         with name_file(path):
             add_adapters(backbone, metadata.adapters)

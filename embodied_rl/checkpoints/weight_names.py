@@ -106,8 +106,14 @@ def _statistics(data: Mapping[str, Any] | None) -> Normalisation | None:
     return None if data is None else Normalisation(data["kind"], tuple(data["center"]), tuple(data["scale"]))
 
 
-def build_empty(build: Callable[[], FlowBackbone]) -> FlowBackbone:
-    """Build a network whose weights will be replaced; on the meta device, without memory, if the network allows it."""
+def build_empty(build: Callable[[], FlowBackbone], allowed: bool = True) -> FlowBackbone:
+    """Build a network whose weights will be replaced; on the meta device, without memory, if the network allows it.
+
+    `allowed=False` says that the network is known not to allow it: then nothing is tried on the meta device, whose
+    first use imports PyTorch's compiler and takes seconds.
+    """
+    if not allowed:
+        return build()
     with torch.device("meta"):
         network = build()
     return network if network.CAN_BE_EMPTY else build()

@@ -216,6 +216,17 @@ _ALL = (
         check="embodied_rl.assembly.acting:check_acting",
     ),
     Command(
+        "serve",
+        "Serve a policy by openpi's protocol: websocket and msgpack, for robots and others' harnesses.",
+        "ServeConfig",
+        "embodied_rl.commands.serve:run",
+        ("asset:tabletop_base.safetensors", "runs/demo/<time>_s0 follow=true port=8000"),
+        values=("policy",),
+        words=Words("policy", "policy"),
+        check="embodied_rl.commands.serve:check_serving",
+        common=("policy", "follow", "host", "port", "token_variable", "keys", "device", "batch"),
+    ),
+    Command(
         "critic train",
         "Train an embedded critic: a small network that judges progress from pictures, without a server.",
         "CriticTrainConfig",

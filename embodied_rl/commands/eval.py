@@ -14,7 +14,8 @@ from rich.console import Console
 
 from embodied_rl.actors.embodiment import Embodiment
 from embodied_rl.actors.scripted import RandomPolicy
-from embodied_rl.assembly.acting import load_deployed, open_expert
+from embodied_rl.assembly.acting import is_address, load_deployed, open_expert
+from embodied_rl.assembly.asked import ask_server, check_server, describe_server, end_asking
 from embodied_rl.assembly.evaluated import (
     find_policies,
     find_run,
@@ -43,6 +44,7 @@ from embodied_rl.evaluate.video import film_episodes
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.policy import Actor, DeployedPolicy
 from embodied_rl.learning.memory_budget import format_bytes
+from embodied_rl.policy_server.client import PolicyClient
 from embodied_rl.processes.handle import Handle, RunFailed
 from embodied_rl.reports.report import Report
 from embodied_rl.reports.report_page import write_page
@@ -61,14 +63,15 @@ class Player:
     """A policy that is evaluated.
 
     Attributes:
-        who: its name or checkpoint.
-        file: its file; actor: the policy. None for the operator, and for random actions.
+        who: its name, checkpoint or address.
+        file: its file; None for the operator, random actions and servers.
+        actor: the policy; None for the operator and random actions.
         folder: the run that made it, if any.
     """
 
     who: str
     file: Path | None
-    actor: Actor | None
+    actor: Actor | PolicyClient | None
     folder: RunFolder | None
 
 
@@ -156,11 +159,14 @@ def open_evaluation(config: EvalConfig) -> Evaluation:
     parts = _make_parts(config, files)
     played = {who: file for who, file in files.items() if any(part.policy in (None, who) for part in parts)}
     told = make_metadata(config, played, parts)
-    players = {w: Player(w, f, None if f is None else load_deployed(w), folders[w]) for w, f in played.items()}
+    players = {w: Player(w, f, _find_actor(w, f, config), folders[w]) for w, f in played.items()}
     listed = tuple(players[part.policy or next(iter(players))] for part in parts)
     for player in players.values():
-        if player.actor is not None:
-            own = [part for part, each in zip(parts, listed, strict=True) if each is player]
+        own = [part for part, each in zip(parts, listed, strict=True) if each is player]
+        if isinstance(player.actor, PolicyClient):
+            check_server(player.actor, [part.spec for part in own])
+            told = {**told, "served": {**told.get("served", {}), player.who: describe_server(player.actor)}}
+        elif player.actor is not None:
             check_policy_fits(player.actor.embodiment, own)
     delays = tuple(
         find_delay(config, part, player.who, lambda p=player: None if p.actor is None else read_chunks(p.actor))
@@ -201,6 +207,12 @@ def describe_delays(config: EvalConfig, delays: Sequence[Delay | None]) -> dict[
     return {"delay": config.delay, "strategy": texts[0], "replan": texts[1] if len(replans) > 1 else found[0].replan}
 
 
+def _find_actor(who: str, file: Path | None, config: EvalConfig) -> Actor | PolicyClient | None:
+    if is_address(who):
+        return ask_server(who, config.server)
+    return None if file is None else load_deployed(who)
+
+
 def _make_parts(config: EvalConfig, files: Mapping[str, Path | None]) -> list[EvaluationPart]:
     owns = {w: None if f is None else find_simulator(f, find_run(f), config.sim) for w, f in files.items()}
     return make_parts(config, None if config.policies else next(iter(owns.values())), owns)
@@ -226,6 +238,9 @@ def finish_evaluation(evaluation: Evaluation, out: Path) -> int:
         raise
     except RunFailed as error:
         raise RunFailed(f"{str(error).rstrip()}\nOnce the cause is gone, continue with: {command}") from error
+    finally:
+        for client in {player.actor for player in evaluation.players if isinstance(player.actor, PolicyClient)}:
+            end_asking(client)
     return 0
 
 
@@ -352,7 +367,7 @@ def evaluate_parallel(
             config.ablate,
             config.episodes_for,
             kept,
-            batch=choose_batch(envs),
+            batch=None if isinstance(actor, PolicyClient) and not actor.is_ours else choose_batch(envs),
             delay=delay,
         )
     finally:

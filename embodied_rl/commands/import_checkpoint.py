@@ -27,7 +27,8 @@ def run(config: ImportConfig) -> None:
     path, out = check_import(config)
     kind = SimulatorKind.find(config.sim)
     network, embodiment = build.build_backbone(config.policy, kind.spec)
-    extra: dict[str, Any] = {"sim": {"name": config.sim.name, **config.sim.options}}
+    origin = {"name": config.sim.name, **config.sim.options}
+    extra: dict[str, Any] = {"sim": origin, "control_hz": kind.spec.control_hz}
     found = detection.read_checkpoint(path)
     if found.denoise_steps is not None:
         extra["denoise_steps"] = found.denoise_steps

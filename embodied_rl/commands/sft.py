@@ -67,9 +67,10 @@ def run(config: SftConfig) -> None:
         kept = None if chosen is None else (chosen, folder.path)
         backbone, embodiment = make(config, kind, CloningLog(metrics).report, kept)
     actor, results, found = evaluate_clone(config, kind, backbone, embodiment, folder)
-    _save(folder.path / build.POLICY, backbone, embodiment, config, found, torch.float32)
+    rate = kind.spec.control_hz
+    _save(folder.path / build.POLICY, backbone, embodiment, config, rate, found, torch.float32)
     if config.export is not None:
-        _save(Path(config.export), backbone, embodiment, config, found, torch.float16)
+        _save(Path(config.export), backbone, embodiment, config, rate, found, torch.float16)
     print("\n".join(finish_cloning(config, kind, actor, results, found, folder)))
 
 
@@ -176,12 +177,13 @@ def _save(
     backbone: FlowBackbone,
     embodiment: Embodiment,
     config: SftConfig,
+    control_hz: float,
     found: Report,
     dtype: torch.dtype,
 ) -> None:
     """Write the policy, with its origin and its success in the header."""
     options = asdict(backbone.config)
-    extra = build.describe_origin(config.sim, config.algo.sampler) | {
+    extra = build.describe_origin(config.sim, config.algo.sampler, control_hz) | {
         "algo": config.algo.options,
         "seed": config.seed,
         "success": asdict(found.success),

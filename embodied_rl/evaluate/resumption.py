@@ -19,7 +19,7 @@ from embodied_rl.runs.atomic_write import explain_errors, write_text
 FILE = "evaluation.json"
 LAST = "report.html"
 """What an evaluation writes last: where it stands beside `evaluation.json`, nothing is left to do."""
-_SAME = ("packages", "source_sha256", "simulators")
+_SAME = ("packages", "source_sha256", "simulators", "served")
 
 
 def begin_evaluation(folder: Path, config: EvalConfig, metadata: Mapping[str, Any]) -> None:

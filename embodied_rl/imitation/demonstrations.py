@@ -1,7 +1,7 @@
 """Recording of a scripted operator: the observation of every control step, with the operator's following chunk."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 
@@ -61,8 +61,8 @@ class Demonstrations:
 
     def select(self, rows: Array) -> "Demonstrations":
         """Return the given rows, int64 [m]."""
-        taken = (each[rows] for each in (self.actions, self.episode, self.step, self.success))
-        return Demonstrations(self.observation.select(rows), *taken)
+        columns = {f.name: getattr(self, f.name)[rows] for f in fields(self) if f.name != "observation"}
+        return Demonstrations(self.observation.select(rows), **columns)
 
 
 def record_demonstrations(

@@ -45,6 +45,7 @@ class MicroBatcher(Generic[Asked, Answer]):
         wait: seconds that a question waits for others.
         places: questions that may wait.
         watch: called with the size and the seconds of each batch.
+        expected: how many questions can be asked at once; where all of them wait, nobody is waited for.
     """
 
     def __init__(
@@ -54,8 +55,10 @@ class MicroBatcher(Generic[Asked, Answer]):
         wait: float,
         places: int,
         watch: Callable[[int, float], None] = lambda size, seconds: None,
+        expected: Callable[[], int] | None = None,
     ) -> None:
         self._compute, self._batch, self._wait, self._places, self._watch = compute, batch, wait, places, watch
+        self._expected = expected
         self._waiting: OrderedDict[int, _Place[Asked, Answer]] = OrderedDict()  # by arrival
         self._changed = asyncio.Event()
         self._busy_since: float | None = None
@@ -129,6 +132,8 @@ class MicroBatcher(Generic[Asked, Answer]):
             return [], 0.0
         oldest = next(iter(by_shape.values()))
         due = self._wait - (time.monotonic() - oldest[0].arrived)
+        if self._expected is not None and len(self._waiting) >= self._expected():
+            due = 0.0
         whole = next((line for line in by_shape.values() if len(line) == self._batch), None)
         return (whole, 0.0) if due > 0 and whole is not None else (oldest, due)
 

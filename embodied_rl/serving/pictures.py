@@ -45,8 +45,19 @@ def decode_picture(url: str, where: str, pixels: int, reserve: Callable[[int], N
         file = base64.b64decode(data, validate=True)
     except (binascii.Error, ValueError) as error:  # ValueError: letters that are not ASCII
         raise Refusal(400, f"{where} is not base64: {error}.", where) from None
+    return decode_file(file, where, pixels, reserve)
+
+
+def decode_file(
+    file: bytes, where: str, pixels: int, reserve: Callable[[int], None], formats: tuple[str, ...] = FORMATS
+) -> Array:
+    """Decode the bytes of a picture's file; see `decode_picture`.
+
+    Raises:
+        Refusal: they are no picture in one of the formats, or one beyond the limits.
+    """
     try:
-        with Image.open(io.BytesIO(file), formats=FORMATS) as opened:
+        with Image.open(io.BytesIO(file), formats=formats) as opened:
             _check_size(opened, where, pixels)
             reserve(3 * opened.width * opened.height)
             return np.asarray(opened.convert("RGB"))

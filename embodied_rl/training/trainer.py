@@ -235,7 +235,7 @@ class Trainer:
 
     def export(self, path: Path) -> None:
         """Write only the policy, in the form in which it is deployed."""
-        extra = build.describe_origin(self.config.sim, self.config.algo.sampler)
+        extra = build.describe_origin(self.config.sim, self.config.algo.sampler, self.spec.control_hz)
         save_actor(path, self.actor, self.config.policy.name, asdict(self.actor.network.config), extra=extra)
 
 

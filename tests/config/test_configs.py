@@ -19,6 +19,7 @@ REQUIRED = {
     "compare": ["runs=[a,b]"],
     "export": ["checkpoint=runs/x"],
     "inspect": ["checkpoint=runs/x"],
+    "serve": ["policy=asset:tabletop_base.safetensors"],
     "critic serve": ["model=asset:tabletop_critic.safetensors"],
 }
 

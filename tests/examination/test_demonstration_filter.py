@@ -139,7 +139,8 @@ def record_rows(records: Sequence[Record], horizon: int) -> Demonstrations:
                 places.append((number, step, any(each.success)))
     episode, steps, success = (np.array(column) for column in zip(*places, strict=True))
     actions = np.zeros((len(seen), horizon, 4), np.float32)
-    return Demonstrations(Observation.concatenate(seen), actions, episode, steps, success)
+    least = np.zeros(len(seen), np.int64)
+    return Demonstrations(Observation.concatenate(seen), actions, actions, least, episode, steps, success)
 
 
 def test_rows_before_a_fall_are_left_out_of_a_recording(tmp_path: Path) -> None:

@@ -42,6 +42,7 @@ COMMANDS = {
     "inspect": ("inspect", "{}"),
     "eval": ("eval", "policy={}", "--dry-run"),
     "play": ("play", "policy={}", "sim=tabletop", "--dry-run"),
+    "serve": ("serve", "policy={}", "--dry-run"),
     "collect": ("collect", "policy={}", "sim=tabletop", "--dry-run"),
     "collect into": ("collect", "policy=random", "sim=tabletop", "episodes=1", "format=lerobot", "out={}"),
     "export": ("export", "checkpoint={}", "out=exported"),
@@ -59,8 +60,8 @@ COMMANDS = {
     "statistics": ("import", *PI0[:1], "policy.checkpoint=../sound", *PI0[2:], "policy.statistics={}"),
     "tokenizer": ("import", *PI0[:1], "policy.checkpoint=../sound", *PI0[2:], "policy.tokenizer={}"),
 }
-ACT = ("inspect", "eval", "play", "collect", "export", "train", "sft")
-FOREIGN = ("inspect", "import", "train pi0", "sft pi0", "eval", "play", "collect", "export")
+ACT = ("inspect", "eval", "play", "serve", "collect", "export", "train", "sft")
+FOREIGN = ("inspect", "import", "train pi0", "sft pi0", "eval", "play", "serve", "collect", "export")
 RUN = (*ACT, "resume", "compare", "trace")
 DATASET = ("dataset", "collect into", "inspect")
 

@@ -3,7 +3,7 @@
 import asyncio
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,11 +40,18 @@ class Computer:
         return [item.number for item in items]
 
 
-def run(computer: Computer, body: Any, batch: int = 4, wait: float = 0.005, places: int = 100) -> Any:
+def run(
+    computer: Computer,
+    body: Any,
+    batch: int = 4,
+    wait: float = 0.005,
+    places: int = 100,
+    expected: Callable[[], int] | None = None,
+) -> Any:
     """Run a coroutine that asks a batcher."""
 
     async def whole() -> Any:
-        batcher = MicroBatcher(computer, batch, wait, places)
+        batcher = MicroBatcher(computer, batch, wait, places, expected=expected)
         running = asyncio.create_task(batcher.run())
         try:
             async with asyncio.timeout(60):
@@ -60,6 +67,15 @@ def test_one_alone_is_answered_after_the_wait() -> None:
         return await batcher.ask(Item(7))
 
     assert run(Computer(), body, batch=32) == 7
+
+
+def test_where_all_who_can_ask_have_asked_nobody_waits() -> None:
+    async def body(batcher: MicroBatcher) -> list[int]:
+        return await asyncio.gather(*(batcher.ask(Item(number)) for number in range(3)))
+
+    computer = Computer()
+    assert run(computer, body, wait=LONG, expected=lambda: 3) == [0, 1, 2]
+    assert computer.calls == [[0, 1, 2]]
 
 
 def test_a_full_batch_does_not_wait() -> None:

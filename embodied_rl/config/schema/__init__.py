@@ -43,3 +43,4 @@ from embodied_rl.config.schema.nodes import (
     SimNode,
     TrainLoop,
 )
+from embodied_rl.config.schema.serving import ServeConfig, ServedNode

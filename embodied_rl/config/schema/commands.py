@@ -20,6 +20,7 @@ from embodied_rl.config.schema.nodes import (
     SimNode,
     TrainLoop,
 )
+from embodied_rl.config.schema.serving import ServedNode
 
 Joining = Literal["prefix", "naive", "blend", "stop", "replacement", "guided"]
 """How a new chunk joins the actions that are executed while it is inferred."""
@@ -91,7 +92,7 @@ class Video:
 @dataclass(frozen=True)
 class EvalConfig:
     policy: str | None = None
-    """Who acts: a run folder, a checkpoint file, asset:<name>, expert or random."""
+    """Who acts: a run folder, a checkpoint file, asset:<name>, the address of a server (ws://…), expert or random."""
     checkpoint: str | None = None
     """Another name for `policy`."""
     policies: dict[str, str] = field(default_factory=dict)
@@ -133,6 +134,8 @@ class EvalConfig:
     """Folder of the report; null puts it beside the run, or into eval/ here."""
     video: Video = field(default_factory=Video)
     """What is filmed."""
+    server: ServedNode = field(default_factory=ServedNode)
+    """How a policy behind a server is asked, for policy=ws://…"""
     plan: Plan = field(default_factory=Plan)
     """Which process does what."""
     overrides: tuple[str, ...] = ()

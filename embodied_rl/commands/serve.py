@@ -1,0 +1,67 @@
+"""`embodied-rl serve`: a policy behind a websocket, by openpi's protocol."""
+
+import os
+from contextlib import ExitStack
+from pathlib import Path
+
+from embodied_rl.assembly.acting import find_policy_file
+from embodied_rl.assembly.serving import find_newest_file, weigh_policy
+from embodied_rl.checkpoints.policy_file import read_metadata
+from embodied_rl.config.schema import ServeConfig
+from embodied_rl.policy_server.names import WireNames
+from embodied_rl.policy_server.settings import ServerSettings, check_settings
+
+
+def run(config: ServeConfig) -> None:
+    """Load the policy, and serve it until a signal.
+
+    Raises:
+        UserError: there is no such policy, the address cannot be taken, or the extra `serve` is missing.
+    """
+    file = check_start(config)
+    import torch
+
+    from embodied_rl.policy_server.follow import Follower
+    from embodied_rl.policy_server.served import ServedPolicy
+    from embodied_rl.policy_server.server import serve_policy
+
+    torch.set_num_threads(config.threads or max(1, len(os.sched_getaffinity(0)) - 1))
+    served = ServedPolicy(weigh_policy(file, config.device), config.batch)
+
+    def tell(url: str) -> None:
+        spec = served.weights.spec
+        print(f"Serving {config.policy} (version {served.weights.version}) at {url}; Ctrl-C ends it.")
+        print(f"It takes {', '.join(spec.keys)}; it returns {spec.executed} actions of {', '.join(spec.action_names)}.")
+        print(f"Measure it: embodied-rl eval policy={url} sim=<simulator>", flush=True)
+
+    with ExitStack() as stack:
+        if config.follow:
+            newest = lambda: find_newest_file(config.policy)  # noqa: E731
+            load = lambda path: weigh_policy(path, config.device)  # noqa: E731
+            stack.enter_context(Follower(served, file, newest, load, lambda line: print(line, flush=True)))
+        serve_policy(served, _make_settings(config), tell)
+    print("The server has ended.")
+
+
+def check_start(config: ServeConfig) -> Path:
+    """Check what would keep the server from starting, without loading weights; return the policy's file.
+
+    Raises:
+        UserError: see `run`.
+    """
+    check_settings(_make_settings(config))
+    file = find_newest_file(config.policy) if config.follow else find_policy_file(config.policy)
+    read_metadata(file)
+    return file
+
+
+def check_serving(config: ServeConfig) -> None:
+    """Check for a dry run; see `check_start`."""
+    check_start(config)
+
+
+def _make_settings(config: ServeConfig) -> ServerSettings:
+    return ServerSettings(
+        config.host, config.port, config.token_variable, config.batch, config.wait_ms / 1e3, config.clients,
+        config.message_mb * 2**20, config.deadline, WireNames(config.keys, config.ignore),
+    )  # fmt: skip

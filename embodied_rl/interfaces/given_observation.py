@@ -1,0 +1,114 @@
+"""An observation that somebody hands to a policy, checked and converted. NumPy and the standard library alone, so that
+a robot's computer checks what it sends without torch.
+
+Shapes: `n` rows, `h`, `w` pixels, `S` state entries.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Any, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from embodied_rl.interfaces.description import IMAGES, PROMPT, STATE, UNITS, PolicyDescription
+from embodied_rl.interfaces.errors import UserError
+from embodied_rl.interfaces.sim import Observation
+
+_HELP = "It says what to do, such as 'pick up the red cube'."
+
+
+def read_observation(given: Mapping[str, Any], wanted: PolicyDescription) -> tuple[Observation, bool]:
+    """Check an observation that somebody hands to a policy, and convert it.
+
+    Args:
+        given: `images/<camera>` uint8 [h, w, 3] for each camera (or `images`, a mapping of them), `state` [S] or a
+            mapping of its names, `prompt` a text; or all of them with n rows before that. `state_units` may be said.
+        wanted: of the policy.
+
+    Returns:
+        The observation, and whether it had no axis of rows.
+
+    Raises:
+        UserError: an entry is missing, unknown, or of another size, type or unit; the message says which.
+    """
+    plain = _flatten(given)
+    known = (*wanted.keys, UNITS)
+    if unknown := [key for key in plain if key not in known]:
+        raise UserError(f"The observation has {unknown[0]!r}, which the policy does not take: {_list(wanted.keys)}.")
+    if missing := [key for key in wanted.keys if key not in plain]:
+        raise UserError(f"The observation lacks {missing[0]!r}: the policy takes {_list(wanted.keys)}.")
+    if plain.get(UNITS, wanted.state_units) != wanted.state_units:
+        raise UserError(f"The state is in {plain[UNITS]!r}: convert it, the policy takes {wanted.state_units}.")
+    state, single = _read_state(plain[STATE], wanted.state_names)
+    prompts = _read_prompts(plain[PROMPT], len(state), single, wanted)
+    images = {
+        name: _read_image(plain[IMAGES + name], name, size, len(state), single) for name, size in wanted.cameras.items()
+    }
+    return Observation(images, state, prompts), single
+
+
+def _flatten(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the entries with `images` spread to `images/<camera>`."""
+    if not hasattr(given, "keys"):
+        raise UserError(f"An observation is a mapping of names, not {type(given).__name__}.")
+    plain = dict(given)
+    inner: Any = plain.pop(IMAGES.rstrip("/"), {})
+    if not isinstance(inner, Mapping):
+        raise UserError("images is a mapping of cameras, uint8 [height, width, 3] each.")
+    cameras = cast(Mapping[str, Any], inner)
+    return plain | {f"{IMAGES}{name}": image for name, image in cameras.items()}
+
+
+def _read_state(given: Any, names: tuple[str, ...]) -> tuple[NDArray[np.float32], bool]:
+    """Return the state [n, S], and whether it had no axis of rows."""
+    if isinstance(given, Mapping):
+        entries = cast(Mapping[str, Any], given)
+        if sorted(map(str, entries)) != sorted(names):
+            raise UserError(f"state has the entries {_list(map(str, entries))}; the policy takes {_list(names)}.")
+        given = np.stack([np.asarray(entries[name]) for name in names], axis=-1)
+    state: NDArray[Any] = np.asarray(given)
+    if state.dtype.kind not in "fiu" or state.ndim not in (1, 2) or state.shape[-1] != len(names) or not state.size:
+        found = f"{state.dtype} {list(state.shape)}"
+        raise UserError(f"state is {found}; the policy takes {len(names)} numbers: {_list(names)}; or rows of them.")
+    if not np.isfinite(state).all():
+        bad = names[int(np.argwhere(~np.isfinite(state))[0][-1])]
+        raise UserError(f"state has NaN or infinity in {bad!r}: wait for a measurement.")
+    single = state.ndim == 1
+    return np.ascontiguousarray(state.reshape(-1, len(names)), np.float32), single
+
+
+def _read_prompts(given: Any, rows: int, single: bool, wanted: PolicyDescription) -> tuple[str, ...]:
+    prompts = [given] if isinstance(given, str) else _list_texts(given)
+    if prompts is None or len(prompts) != rows or (single and not isinstance(given, str)):
+        raise UserError("prompt is one text" + (". " if single else f" for each of {rows} rows, in a list. ") + _HELP)
+    for text in prompts:
+        if not text.strip():
+            raise UserError(f"prompt is empty. {_HELP}")
+        words = text.lower().split()
+        unknown = [word for word in words if word not in wanted.words]
+        if wanted.words and unknown:
+            listed = ", ".join(wanted.words)
+            raise UserError(f"prompt: the policy does not know the word {unknown[0][:40]!r}; it knows {listed}.")
+        if wanted.words and len(words) > wanted.prompt_length:
+            raise UserError(f"prompt has {len(words)} words; the policy reads at most {wanted.prompt_length}.")
+    return tuple(prompts)
+
+
+def _list_texts(given: Any) -> list[str] | None:
+    """Return a list of texts, or None if it is none."""
+    listed = list(cast(Iterable[Any], given)) if isinstance(given, list | tuple) else []
+    return [str(text) for text in listed] if listed and all(isinstance(text, str) for text in listed) else None
+
+
+def _read_image(given: Any, name: str, size: tuple[int, int], rows: int, single: bool) -> NDArray[np.uint8]:
+    image: NDArray[Any] = np.asarray(given)
+    shape = (*size, 3) if single else (rows, *size, 3)
+    if image.dtype != np.uint8:
+        raise UserError(f"{IMAGES}{name} is {image.dtype}: the policy takes uint8, 0 … 255. Convert it.")
+    if image.shape != shape:
+        raise UserError(f"{IMAGES}{name} is {list(image.shape)}; the policy takes {list(shape)}, RGB. Resize it.")
+    return image[None] if single else image
+
+
+def _list(names: Iterable[str]) -> str:
+    return ", ".join(names)

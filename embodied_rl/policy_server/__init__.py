@@ -1,0 +1,1 @@
+"""Policies behind a websocket, by openpi's protocol: server and client. Needs the extra `serve`."""

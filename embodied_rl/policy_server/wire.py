@@ -1,0 +1,166 @@
+"""Messages: msgpack with NumPy arrays in openpi's form. Plain values alone; nothing is ever unpickled or called.
+
+An array is a map with the entries `__ndarray__`, `data`, `dtype`, `shape`, in openpi with keys of bytes, in the
+harness vla-eval with keys of text; both are read. Source of the form: openpi_client/msgpack_numpy.py of openpi.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import msgpack
+import numpy as np
+from numpy.typing import NDArray
+
+DTYPES = frozenset(["|b1", "|u1", "|i1", "<u2", "<i2", "<u4", "<i4", "<u8", "<i8", "<f2", "<f4", "<f8"])
+"""Of arrays that are read: numbers alone, little-endian."""
+ARRAY, SCALAR = "__ndarray__", "__npgeneric__"
+MOST_DIMENSIONS = 8
+
+
+class WireError(ValueError):
+    """An error for a message that is refused; its text says why, and is shown to who sent it."""
+
+
+@dataclass(frozen=True)
+class WireLimits:
+    """The limits of one message.
+
+    Attributes:
+        message: bytes.
+        array: bytes of one array.
+        keys: entries of all maps and lists together.
+        text: characters of a text.
+        depth: maps and lists within each other.
+    """
+
+    message: int = 16 * 2**20
+    array: int = 16 * 2**20
+    keys: int = 1024
+    text: int = 10_000
+    depth: int = 6
+
+
+LIMITS = WireLimits()
+
+
+def pack(value: Any, text_keys: bool = False) -> bytes:
+    """Return a message.
+
+    Args:
+        value: maps, lists, texts, numbers and arrays of numbers.
+        text_keys: write arrays as the vla-eval harness does.
+    """
+
+    def convert(item: Any) -> Any:
+        if isinstance(item, np.ndarray):
+            return _pack_array(item, text_keys)
+        if isinstance(item, np.generic):
+            return item.item()
+        raise TypeError(f"{type(item).__name__} cannot be sent")
+
+    packed = msgpack.packb(value, default=convert)
+    assert packed is not None, "a packer that is not told otherwise returns what it packed"
+    return packed
+
+
+def _pack_array(array: NDArray[Any], text_keys: bool) -> dict[Any, Any]:
+    ordered = array.astype(array.dtype.newbyteorder("<"), copy=False)
+    if ordered.dtype.str not in DTYPES:
+        raise TypeError(f"an array of {array.dtype} cannot be sent")
+    said = {ARRAY: True, "data": ordered.tobytes(), "dtype": ordered.dtype.str, "shape": list(array.shape)}
+    return said if text_keys else {name.encode(): value for name, value in said.items()}
+
+
+def unpack(message: bytes | str, limits: WireLimits = LIMITS) -> Any:
+    """Return the value of a message: maps have keys of text, arrays are read-only.
+
+    Raises:
+        WireError: the message is no msgpack, larger than the limits, or holds something else than plain values.
+    """
+    if isinstance(message, str):
+        raise WireError("a message is msgpack, in a binary frame; this was text.")
+    if len(message) > limits.message:
+        raise WireError(f"a message has at most {limits.message} bytes; this has {len(message)}.")
+    try:
+        value = msgpack.unpackb(message, raw=False, strict_map_key=True, ext_hook=_refuse_extension,
+                                max_array_len=limits.keys, max_map_len=limits.keys)  # fmt: skip
+    except WireError:
+        raise
+    except (ValueError, TypeError, RecursionError, msgpack.UnpackException, OverflowError) as error:
+        raise WireError(f"the message is no msgpack: {type(error).__name__}: {str(error)[:200]}") from None
+    return _Reader(limits).read(value, 0)
+
+
+def _refuse_extension(code: int, data: bytes) -> Any:
+    raise WireError(f"the message has an extension of msgpack (type {code}), which may mean anything: leave it out.")
+
+
+class _Reader:
+    """Checks and converts one message."""
+
+    def __init__(self, limits: WireLimits) -> None:
+        self._limits, self._entries = limits, 0
+
+    def read(self, value: Any, depth: int) -> Any:
+        if depth > self._limits.depth:
+            raise WireError(f"maps and lists lie at most {self._limits.depth} deep in each other.")
+        if isinstance(value, dict):
+            return self._read_map(value, depth)
+        if isinstance(value, list):
+            self._count(len(value))
+            return [self.read(item, depth + 1) for item in value]
+        if isinstance(value, str) and len(value) > self._limits.text:
+            raise WireError(f"a text has at most {self._limits.text} characters; one has {len(value)}.")
+        if value is None or isinstance(value, bool | int | float | str | bytes):
+            return value
+        raise WireError(f"the message holds a {type(value).__name__}, which is not read.")
+
+    def _read_map(self, value: Mapping[Any, Any], depth: int) -> Any:
+        self._count(len(value))
+        named = {_name(key): item for key, item in value.items()}
+        if len(named) != len(value):
+            raise WireError("two keys of a map are the same text.")
+        if ARRAY in named:
+            return self._read_array(named)
+        if SCALAR in named:
+            return self._read_scalar(named)
+        return {name: self.read(item, depth + 1) for name, item in named.items()}
+
+    def _read_array(self, said: Mapping[str, Any]) -> NDArray[Any]:
+        if set(said) != {ARRAY, "data", "dtype", "shape"}:
+            raise WireError(f"an array has {ARRAY}, data, dtype and shape; this has {', '.join(map(ascii, said))}.")
+        data, dtype, shape = said["data"], _find_dtype(said["dtype"]), said["shape"]
+        if not isinstance(data, bytes) or len(data) > self._limits.array:
+            raise WireError(f"an array's data are at most {self._limits.array} bytes.")
+        whole = isinstance(shape, list) and all(type(size) is int and 0 <= size < 2**31 for size in shape)
+        if not whole or len(shape) > MOST_DIMENSIONS or math.prod(shape) * dtype.itemsize != len(data):
+            raise WireError(f"an array of {dtype} says shape {str(shape)[:80]} and has {len(data)} bytes.")
+        return np.frombuffer(data, dtype).reshape(shape)
+
+    def _read_scalar(self, said: Mapping[str, Any]) -> Any:
+        if set(said) != {SCALAR, "data", "dtype"} or not isinstance(said["data"], bool | int | float):
+            raise WireError(f"a number of NumPy has {SCALAR}, data (a number) and dtype.")
+        _find_dtype(said["dtype"])
+        return said["data"]
+
+    def _count(self, entries: int) -> None:
+        self._entries += entries
+        if self._entries > self._limits.keys:
+            raise WireError(f"a message has at most {self._limits.keys} entries.")
+
+
+def _name(key: Any) -> str:
+    if isinstance(key, bytes):
+        key = key.decode("utf-8", "replace")
+    if not isinstance(key, str) or len(key) > 200:
+        raise WireError("keys of maps are texts of at most 200 characters.")
+    return key
+
+
+def _find_dtype(said: Any) -> np.dtype[Any]:
+    if not isinstance(said, str) or said not in DTYPES:
+        known = ", ".join(sorted(DTYPES))
+        raise WireError(f"an array's dtype is one of {known}; not {ascii(said)[:60]}. Objects are never read.")
+    return np.dtype(said)

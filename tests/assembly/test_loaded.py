@@ -1,0 +1,138 @@
+"""The three lines that somebody types who deploys a policy."""
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import embodied_rl
+from embodied_rl.assembly.acting import load_deployed
+from embodied_rl.assembly.loaded import LoadedPolicy, hash_normalisation
+from embodied_rl.interfaces.errors import UserError
+from embodied_rl.interfaces.given_observation import read_observation
+from embodied_rl.interfaces.policy import NoiseKeys
+from embodied_rl_sims.tabletop import Tabletop
+
+ASSET = "asset:tabletop_base.safetensors"
+
+
+@pytest.fixture(scope="module")
+def policy() -> LoadedPolicy:
+    return embodied_rl.load_policy(ASSET)
+
+
+def observe(seed: int = 0, rows: int | None = None) -> dict[str, Any]:
+    random, lead = np.random.default_rng(seed), () if rows is None else (rows,)
+    return {
+        "images/front": random.integers(0, 256, (*lead, 64, 64, 3), dtype=np.uint8),
+        "state": random.normal(0, 0.1, (*lead, 7)),
+        "prompt": "pick up the red cube" if rows is None else ["pick up the red cube"] * rows,
+    }
+
+
+def test_its_spec_says_what_the_simulator_says(policy: LoadedPolicy) -> None:
+    said, simulator = policy.spec, Tabletop.spec_of(Tabletop.Config())
+    said.check_body(simulator.body, simulator.words)
+    assert said.control_hz == simulator.control_hz and said.state_units == "SI"
+    assert (said.horizon, said.executed, said.prompt_length) == (5, 5, 8)
+    assert set(said.words) == {word.lower() for word in simulator.words}
+    assert said.normalisation == hash_normalisation(policy.actor.embodiment) and len(said.normalisation) == 64
+
+
+def test_one_observation_has_one_chunk_within_the_limits(policy: LoadedPolicy) -> None:
+    actions = policy.act(observe())
+    assert actions.shape == (5, 4) and actions.dtype == np.float32
+    assert (actions >= policy.spec.action_low).all() and (actions <= policy.spec.action_high).all()
+    assert (policy.act(observe()) == actions).all(), "the same observation has the same answer"
+    assert (policy.act(observe(1)) != actions).any()
+
+
+def test_rows_are_answered_by_the_policy_that_commands_use(policy: LoadedPolicy) -> None:
+    given = observe(rows=4)
+    seen, _ = read_observation(given, policy.spec)
+    actions = policy.act(given)
+    assert (actions == load_deployed(ASSET).infer(seen, None)).all()
+    alone = policy.act({name: value[2] for name, value in given.items()})
+    assert np.allclose(alone, actions[2], atol=1e-5)
+
+
+def test_a_seed_draws_without_keys_and_counts_by_itself() -> None:
+    policy = embodied_rl.load_policy(ASSET, seed=3)
+    seen, _ = read_observation(observe(), policy.spec)
+    first, second = policy.act(observe()), policy.act(observe())
+    assert (first != second).any()
+    policy.reset()
+    assert (policy.act(observe()) == first).all() and (policy.act(observe()) == second).all()
+    zero = np.zeros(1, np.int64)
+    assert (policy.actor.infer(seen, NoiseKeys(3, zero, zero + 1))[0] == second).all()
+    assert (embodied_rl.load_policy(ASSET, seed=4).act(observe()) != first).any()
+
+
+def test_what_is_committed_comes_back(policy: LoadedPolicy) -> None:
+    prefix = np.full((2, 4), 0.01, np.float32)
+    assert (policy.act(observe(), prefix=prefix, strategy="replacement")[:2] == prefix).all()
+    both = np.stack([prefix, prefix])
+    rows = policy.act(observe(rows=2), prefix=both, committed=np.array([2, 0]), strategy="replacement")
+    assert (rows[0, :2] == prefix).all() and not (rows[1, :2] == prefix).any()
+    assert policy.act(observe(), whole=True).shape == (5, 4) and policy.spec.prefix_trained_to == 0
+    with pytest.raises(UserError, match="trained to continue no committed actions"):
+        policy.act(observe(), prefix=prefix)
+    with pytest.raises(UserError, match="prefix"):
+        policy.act(observe(), prefix=np.zeros((2, 3)))
+
+
+def test_what_does_not_fit_is_refused_before_the_network_runs(
+    policy: LoadedPolicy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(policy.actor, "infer", None)
+    with pytest.raises(UserError, match=r"takes \[64, 64, 3\]"):
+        policy.act(observe() | {"images/front": np.zeros((32, 32, 3), np.uint8)})
+    with pytest.raises(UserError, match="does not know the word 'dance'"):
+        policy.act(observe() | {"prompt": "dance"})
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("expert", "is no file of a policy"),
+        ("ws://127.0.0.1:8000", "PolicyClient asks a server"),
+        ("asset:tabletop_bas.safetensors", "Did you mean 'tabletop_base.safetensors'"),
+        ("runs/none", "no file or folder runs/none"),
+    ],
+)
+def test_what_is_no_policy_is_refused(text: str, said: str) -> None:
+    with pytest.raises(UserError, match=said):
+        embodied_rl.load_policy(text)
+
+
+def test_a_device_that_is_not_there_is_refused() -> None:
+    with pytest.raises(UserError, match="device=tpu is not there"):
+        embodied_rl.load_policy(ASSET, device="tpu")
+
+
+def test_a_pickle_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "policy.safetensors"
+    file.write_bytes(b"\x80\x04cos\nsystem\n")
+    with pytest.raises(UserError, match="pickle"):
+        embodied_rl.load_policy(str(file))
+
+
+CODE = """
+import sys, numpy as np, embodied_rl
+assert "torch" not in sys.modules, "workers of simulators import embodied_rl without torch"
+policy = embodied_rl.load_policy("asset:tabletop_base.safetensors")
+image, words = np.zeros((64, 64, 3), np.uint8), "press the red button"
+actions = policy.act({"images/front": image, "state": np.zeros(7), "prompt": words})
+slow = [name for name in ("torch._dynamo", "transformers", "mujoco", "tensorboard", "scipy") if name in sys.modules]
+print(actions.shape, slow)
+"""
+
+
+@pytest.mark.process
+def test_nothing_slow_is_imported() -> None:
+    """These imports take longer than loading the policy; torch's compiler alone takes seconds."""
+    said = subprocess.run([sys.executable, "-c", CODE], capture_output=True, text=True, timeout=200)
+    assert said.stdout.strip() == "(5, 4) ['mujoco']", said.stdout + said.stderr
