@@ -79,7 +79,7 @@ def test_common_keys_come_alone_and_all_keys_on_demand(run) -> None:
     _, short, _ = run("train", "--help")
     _, long, _ = run("train", "--help-all")
     assert "train.iterations=100" in short and "plan.call_timeout" not in short and "--help-all" in short
-    listed = set(re.findall(r"^  ([a-z_.]+)(?==| \(required\))", long, re.MULTILINE))
+    listed = set(re.findall(r"^  ([a-z0-9_.]+)(?==| \(required\))", long, re.MULTILINE))
     assert {key.name for key in list_schema_keys("TrainConfig")} <= listed
 
 

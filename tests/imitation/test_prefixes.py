@@ -146,7 +146,7 @@ def test_a_dataset_s_actions_are_their_own_prefix(prefix: int, monkeypatch: pyte
     monkeypatch.setattr("embodied_rl.datasets.lerobot.stream.SampleStream", lambda *_: iter([samples]))
     monkeypatch.setattr(dataset, "match_dataset", lambda *_: {})
     network = Pocket(SMALL, MODEL_DIM, 3, (), (0, 0), robot.vocabulary_size, 4)
-    batch = next(dataset.stream_batches(cast(Any, None), robot, network, 2, 0, prefix))
+    batch = next(dataset.stream_batches(cast(Any, None), robot, network, 2, 0, prefix=prefix))
     if not prefix:
         assert batch.prefix is None
         return
