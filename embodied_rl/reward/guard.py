@@ -42,7 +42,6 @@ class Guard:
     def __init__(self, reward: RewardNode, speaks: bool) -> None:
         self._active = reward.name is not None and reward.guard and reward.mode != "audit"
         self._fades, self._speaks = reward.mode != "terminal", speaks
-        self._has_bonus = reward.mode == "distill" and reward.distill.bonus
         self.weight = self._applied = 1.0
         self._fired = False
         self._seen = np.full((2, WINDOW), np.nan)
@@ -55,11 +54,9 @@ class Guard:
         """
         if self.weight == self._applied == 1.0:
             return
-        if self._has_bonus:
-            rollout.bonus *= self.weight
         goes_on = (rollout.decision[0] > 0) & rollout.valid[0]
         rollout.shaping *= self.weight
-        rollout.bonus *= self.weight  # of mode `rises`; it has no potential to take back
+        rollout.bonus *= self.weight  # of `rises`, and of a head: no potential to take back
         rollout.shaping[0] -= torch.where(goes_on, (self._applied - self.weight) * rollout.potential[0], 0.0)
         self._applied = self.weight
 

@@ -143,7 +143,7 @@ def test_a_dataset_s_actions_are_their_own_prefix(prefix: int, monkeypatch: pyte
     seen = Observation({}, np.zeros((2, 3), np.float32), ("go left", "go right"))
     given = np.random.default_rng(0).uniform(-1, 1, (2, 3, 2)).astype(np.float32)
     samples = SimpleNamespace(observation=seen, actions=given, padding=np.zeros((2, 3), bool))
-    monkeypatch.setattr("embodied_rl.datasets.lerobot.stream.SampleStream", lambda *_: iter([samples]))
+    monkeypatch.setattr("embodied_rl.datasets.lerobot.stream.SampleStream", lambda *_, **__: iter([samples]))
     monkeypatch.setattr(dataset, "match_dataset", lambda *_: {})
     network = Pocket(SMALL, MODEL_DIM, 3, (), (0, 0), robot.vocabulary_size, 4)
     batch = next(dataset.stream_batches(cast(Any, None), robot, network, 2, 0, prefix=prefix))
