@@ -77,10 +77,14 @@ def say(process: "subprocess.Popen[str]") -> None:
     process.stdin.flush()
 
 
-def check_order(numbers: list[int], reliability: str, sent: int) -> None:
-    """Without loss where that was promised; else some, in order."""
+def check_order(numbers: list[int], reliability: str) -> None:
+    """Where that was promised: without loss, but for the first one.
+
+    A reliable subscription to what is not latched begins with the first heartbeat of the publisher, and that may
+    overtake the pieces of the first image.
+    """
     assert numbers == sorted(set(numbers)) and numbers
-    assert reliability == "best_effort" or numbers == list(range(sent))
+    assert reliability == "best_effort" or (numbers == list(range(numbers[0], numbers[-1] + 1)) and numbers[0] <= 1)
 
 
 @pytest.mark.parametrize("reliability", RELIABILITIES)
@@ -88,17 +92,17 @@ def check_order(numbers: list[int], reliability: str, sent: int) -> None:
 def test_what_fast_dds_publishes_arrives(node: Transport, peer: Peer, what: str, reliability: Any) -> None:
     got: list[Any] = []
     subscription = node.create_subscription(*TOPICS[what], QoS(reliability, depth=50), lambda *of: got.append(of[0]))
-    process, wanted = peer("publish", what, reliability, 20), 20 if reliability == "reliable" else 3
+    process, wanted = peer("publish", what, reliability, 20), 19 if reliability == "reliable" else 3
     begin(node, subscription, process)
     assert node.spin_until(lambda: len(got) >= wanted, LONG_S), (len(got), subscription.find_faults())
     headers = {(each.header.stamp.sec, each.header.stamp.nanosec, each.header.frame_id) for each in got}
     assert headers == {(7, 8, "base")}
     if what == "joints":
-        check_order([int(each.position[0]) for each in got], reliability, 20)
+        check_order([int(each.position[0]) for each in got], reliability)
         assert all((each.name, each.position[1]) == (["shoulder", "elbow"], -0.5) for each in got)
         assert all((each.velocity.tolist(), each.effort.tolist()) == ([], [1.5]) for each in got)
     else:
-        check_order([int(each.data[0]) for each in got], reliability, 20)
+        check_order([int(each.data[0]) for each in got], reliability)
         ramp = np.arange(480 * 1920)
         assert all(np.array_equal(each.data, (ramp + each.data[0]).astype(np.uint8)) for each in got)
     assert process.communicate(timeout=LONG_S) == ("sent 20\n", "") and process.returncode == 0
@@ -108,7 +112,7 @@ def test_what_fast_dds_publishes_arrives(node: Transport, peer: Peer, what: str,
 @pytest.mark.parametrize("what", TOPICS)
 def test_what_we_publish_arrives_at_fast_dds(node: Transport, peer: Peer, what: str, reliability: Any) -> None:
     publisher = node.create_publisher(*TOPICS[what], QoS(reliability, depth=50))
-    most, wanted = (20, 20) if reliability == "reliable" else (250, 3)
+    most, wanted = (20, 19) if reliability == "reliable" else (250, 3)
     process = peer("subscribe", what, reliability, wanted)
     assert process.stdout is not None and process.stdout.readline() == "matched\n"
     assert node.spin_until(lambda: publisher.count_matched() == 1, LONG_S), publisher.find_faults()
@@ -120,7 +124,7 @@ def test_what_we_publish_arrives_at_fast_dds(node: Transport, peer: Peer, what: 
     out, errors = process.communicate(timeout=LONG_S + 60)
     assert process.returncode == 0, out + errors
     form = r"joints base a bc (\d+) 0.25 \| 0 1" if what == "joints" else r"image 640x480 rgb8 whole (\d+)"
-    check_order([int(number) for number in re.findall(form, out)], reliability, 20)
+    check_order([int(number) for number in re.findall(form, out)], reliability)
     assert len(out.splitlines()) == len(re.findall(form, out)) == wanted
 
 

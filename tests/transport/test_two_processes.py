@@ -4,6 +4,7 @@ import json
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -45,11 +46,23 @@ def node(environment: RosEnvironment) -> Iterator[Transport]:
 
 
 def ask(node: Transport, name: str, messages: list[Any]) -> list[Any]:
-    """Send messages to the other process and return what comes back."""
+    """Send messages to the other process and return what comes back, after greetings that may get lost.
+
+    A reliable subscription that has just been matched begins with the publisher's first heartbeat.
+    """
     got: list[Any] = []
-    subscription = node.create_subscription(f"/pong/{name}", TYPES[name], KEPT, lambda *of: got.append(of[0]))
+    greeted: list[Any] = []
+
+    def note(message: Any, *_: int) -> None:
+        (greeted if message.header.frame_id == "greeting" else got).append(message)
+
+    subscription = node.create_subscription(f"/pong/{name}", TYPES[name], KEPT, note)
     publisher = node.create_publisher(f"/ping/{name}", TYPES[name], KEPT)
     assert node.spin_until(lambda: subscription.count_matched() == 1 == publisher.count_matched(), LONG_S)
+    deadline = time.monotonic() + LONG_S
+    while not greeted and time.monotonic() < deadline:
+        publisher.publish(node.messages.make(TYPES[name], header={"frame_id": "greeting"}))
+        node.spin_until(lambda: bool(greeted), 0.1)
     for message in messages:
         publisher.publish(message)
         node.spin_once()
