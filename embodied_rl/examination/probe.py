@@ -20,7 +20,7 @@ from embodied_rl.examination.watch import Watch
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.scorer import Score, ScoreRequest, ScorerError
 from embodied_rl.interfaces.sim import SimulatorSpec
-from embodied_rl.scorers.prompt import list_prompts, load_prompt
+from embodied_rl.prompts.prompt import list_prompts, load_prompt
 from embodied_rl.scorers.vlm import VlmConfig, VlmScorer
 
 ALONE = 5

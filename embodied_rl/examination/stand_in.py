@@ -8,7 +8,7 @@ from typing import Any
 
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.sim import Camera, SimulatorSpec, Task
-from embodied_rl.scorers.prompt import list_prompts
+from embodied_rl.prompts.prompt import list_prompts
 
 WORDS = "pick up the red cube"
 MOST_CAMERAS, MOST_PIXELS, MOST_NAMES, LONGEST_NAME = 8, 4096, 1000, 100

@@ -6,8 +6,8 @@ from typing import Any
 
 import httpx2
 
+from embodied_rl.prompts.labels import read_log_probabilities
 from embodied_rl.scorers.http_json import LONGEST_ANSWER
-from embodied_rl.scorers.labels import read_log_probabilities
 
 
 class Watch(httpx2.AsyncBaseTransport):

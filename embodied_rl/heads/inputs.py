@@ -12,8 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from embodied_rl.interfaces.scorer import list_scored_cameras
 from embodied_rl.interfaces.sim import Array, SimulatorSpec
-from embodied_rl.scorers.cameras import list_scored_cameras
 
 WORDS = 64
 """Places of the words' hash: each word of the instruction sets one."""

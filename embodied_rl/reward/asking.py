@@ -10,13 +10,12 @@ import numpy as np
 from torch import Tensor
 
 from embodied_rl.interfaces.policy import NoiseKeys
-from embodied_rl.interfaces.scorer import ScoreKind, ScoreRequest, Span
+from embodied_rl.interfaces.scorer import ScoreKind, ScoreRequest, Span, list_scored_cameras
 from embodied_rl.interfaces.sim import Array, Observation, SimulatorSpec, StepResult
+from embodied_rl.judging.priority import ENDS, FIRST, rank_decision
+from embodied_rl.judging.request_queue import Ticket
+from embodied_rl.judging.service import ScoreService
 from embodied_rl.reward.frame_history import FrameHistory
-from embodied_rl.reward.priority import ENDS, FIRST, rank_decision
-from embodied_rl.reward.request_queue import Ticket
-from embodied_rl.reward.service import ScoreService
-from embodied_rl.scorers.cameras import list_scored_cameras
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from embodied_rl.reward.request_queue import Ticket
+from embodied_rl.judging.request_queue import Ticket
 
 
 def count_tickets(tickets: Sequence[Ticket], answered: int, waited: float, status: str) -> dict[str, float]:

@@ -16,7 +16,7 @@ from embodied_rl.heads.inputs import HeadInputs
 from embodied_rl.heads.noting import make_labels
 from embodied_rl.interfaces.policy import Decision, NoiseKeys
 from embodied_rl.interfaces.sim import Array, Episode, Observation, SimulatorSpec, StepResult
-from embodied_rl.reward.request_queue import Ticket
+from embodied_rl.judging.request_queue import Ticket
 from embodied_rl.reward.score_table import is_usable
 from embodied_rl.reward.scoring_writer import QUEUED_ROLLOUTS, ScoringOptions, ScoringWriter
 from embodied_rl.rollout.buffer import Rollout

@@ -11,9 +11,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from embodied_rl.interfaces.scorer import ScorerTraits
-from embodied_rl.reward.priority import PROBE
-from embodied_rl.reward.request_queue import Ticket
-from embodied_rl.reward.service import ScoreService
+from embodied_rl.judging.priority import PROBE
+from embodied_rl.judging.request_queue import Ticket
+from embodied_rl.judging.service import ScoreService
 
 log = logging.getLogger(__name__)
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from embodied_rl.interfaces.scorer import Score, ScoreRequest
 from embodied_rl.interfaces.sim import Array
-from embodied_rl.reward.request_queue import Ticket
+from embodied_rl.judging.request_queue import Ticket
 
 
 @dataclass(frozen=True)

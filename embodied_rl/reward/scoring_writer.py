@@ -15,15 +15,15 @@ from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.policy import Decision, NoiseKeys
 from embodied_rl.interfaces.scorer import ScoreKind, ScorerTraits
 from embodied_rl.interfaces.sim import Array, Episode, Observation, SimulatorSpec, StepResult
+from embodied_rl.judging.request_queue import Ticket
+from embodied_rl.judging.service import ScoreService, ServiceLimits
 from embodied_rl.reward.asking import Asker, Question
 from embodied_rl.reward.counting import count_tickets
 from embodied_rl.reward.modes.base import ModeOptions
 from embodied_rl.reward.modes.choice import make_mode
 from embodied_rl.reward.pair_progress import PairProgress
 from embodied_rl.reward.probes import MismatchProbes
-from embodied_rl.reward.request_queue import Ticket
 from embodied_rl.reward.score_table import RolloutScores, is_usable, tabulate_scores
-from embodied_rl.reward.service import ScoreService, ServiceLimits
 from embodied_rl.reward.strip_keeper import StripKeeper
 from embodied_rl.rollout.buffer import Rollout
 from embodied_rl.rollout.writer import Writer

@@ -16,10 +16,10 @@ import numpy as np
 
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.sim import Array
+from embodied_rl.judging.request_queue import Ticket
 from embodied_rl.reports.kept_strips import FOLDER, KEPT, Group, KeptStrip, describe_strips
 from embodied_rl.reports.strips import FRAMES, LARGEST, Strip, StripFrame, encode_picture
 from embodied_rl.reward.pair_progress import advance
-from embodied_rl.reward.request_queue import Ticket
 from embodied_rl.reward.score_table import read_done
 from embodied_rl.rollout.buffer import Rollout
 from embodied_rl.runs.atomic_write import write_text

@@ -7,12 +7,11 @@ import numpy as np
 
 from embodied_rl.config.freeze import suggest_name
 from embodied_rl.interfaces.errors import UserError
-from embodied_rl.interfaces.scorer import ScoreRequest
+from embodied_rl.interfaces.scorer import ScoreRequest, list_scored_cameras
 from embodied_rl.interfaces.sim import SimulatorSpec
-from embodied_rl.scorers.cameras import list_scored_cameras
+from embodied_rl.prompts.prompt import Prompt, load_prompt
 from embodied_rl.scorers.chat_message import MessageWriter
 from embodied_rl.scorers.pictures import PictureEncoder
-from embodied_rl.scorers.prompt import Prompt, load_prompt
 from embodied_rl.scorers.reference import load_reference
 
 GREY = 128

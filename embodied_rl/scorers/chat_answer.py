@@ -6,9 +6,9 @@ from dataclasses import replace
 from typing import Any
 
 from embodied_rl.interfaces.scorer import Score
+from embodied_rl.prompts.labels import read_log_probabilities
+from embodied_rl.prompts.reading import Reading
 from embodied_rl.scorers.http_json import shorten
-from embodied_rl.scorers.labels import read_log_probabilities
-from embodied_rl.scorers.reading import Reading
 
 NUMBERED = "token_id:"
 """Tokens begin so where vLLM was started with --return-tokens-as-token-ids."""

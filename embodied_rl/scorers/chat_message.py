@@ -6,9 +6,9 @@ from typing import Any
 
 from embodied_rl.interfaces.scorer import ScoreRequest
 from embodied_rl.interfaces.sim import Array
+from embodied_rl.prompts.prompt import Prompt
+from embodied_rl.prompts.prompt_parts import PromptPictures, PromptText, fill
 from embodied_rl.scorers.pictures import PictureEncoder
-from embodied_rl.scorers.prompt import Prompt
-from embodied_rl.scorers.prompt_parts import PromptPictures, PromptText, fill
 
 
 class MessageWriter:

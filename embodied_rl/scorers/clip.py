@@ -13,11 +13,10 @@ from pathlib import Path
 import torch
 
 from embodied_rl.interfaces.errors import UserError
-from embodied_rl.interfaces.scorer import Score, Scorer, ScoreRequest, ScorerTraits
+from embodied_rl.interfaces.scorer import Score, Scorer, ScoreRequest, ScorerTraits, list_scored_cameras
 from embodied_rl.interfaces.sim import SimulatorSpec
-from embodied_rl.scorers.cameras import list_scored_cameras
+from embodied_rl.prompts.prompt_parts import check_placeholders, fill
 from embodied_rl.scorers.clip_model import ClipModel
-from embodied_rl.scorers.prompt_parts import check_placeholders, fill
 
 
 @dataclass(frozen=True)

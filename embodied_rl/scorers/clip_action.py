@@ -19,11 +19,10 @@ import torch
 
 from embodied_rl.config.freeze import suggest_name
 from embodied_rl.interfaces.errors import UserError
-from embodied_rl.interfaces.scorer import Score, Scorer, ScoreRequest, ScorerTraits
+from embodied_rl.interfaces.scorer import Score, Scorer, ScoreRequest, ScorerTraits, list_scored_cameras
 from embodied_rl.interfaces.sim import Array, SimulatorSpec
-from embodied_rl.scorers.cameras import list_scored_cameras
+from embodied_rl.prompts.prompt_parts import check_placeholders, fill
 from embodied_rl.scorers.clip_model import ClipModel
-from embodied_rl.scorers.prompt_parts import check_placeholders, fill
 
 
 @dataclass(frozen=True)

@@ -16,9 +16,16 @@ import numpy as np
 
 from embodied_rl.config.freeze import suggest_name
 from embodied_rl.interfaces.errors import UserError
-from embodied_rl.interfaces.scorer import Score, ScoreKind, Scorer, ScoreRequest, ScorerError, ScorerTraits
+from embodied_rl.interfaces.scorer import (
+    Score,
+    ScoreKind,
+    Scorer,
+    ScoreRequest,
+    ScorerError,
+    ScorerTraits,
+    list_scored_cameras,
+)
 from embodied_rl.interfaces.sim import Array, SimulatorSpec
-from embodied_rl.scorers.cameras import list_scored_cameras
 from embodied_rl.scorers.http_json import JsonServer, check_url
 
 ROUNDING = 1e-3

@@ -14,13 +14,13 @@ from embodied_rl.config.freeze import suggest_name
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.scorer import Score, Scorer, ScoreRequest, ScorerError, ScorerTraits
 from embodied_rl.interfaces.sim import SimulatorSpec
+from embodied_rl.prompts.prompt import Prompt
+from embodied_rl.prompts.prompt_checks import MOST_LABELS
 from embodied_rl.scorers.asking import check_lossless, load_prompts, make_grey_request, make_writers
 from embodied_rl.scorers.chat_answer import add_usage, read_answer, read_usage
 from embodied_rl.scorers.chat_message import order_frames
 from embodied_rl.scorers.http_json import JsonServer, check_url, list_ids
 from embodied_rl.scorers.pictures import Fit, PictureEncoder
-from embodied_rl.scorers.prompt import Prompt
-from embodied_rl.scorers.prompt_checks import MOST_LABELS
 
 PICTURE_SIZE = 224
 """Pixels of the longer side of pictures, where neither prompt nor setting says otherwise."""

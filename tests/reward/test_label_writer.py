@@ -15,8 +15,8 @@ from embodied_rl.heads.inputs import HeadInputs
 from embodied_rl.heads.noting import list_columns, read_labels
 from embodied_rl.interfaces.algorithm import Discount
 from embodied_rl.interfaces.scorer import Score, ScoreRequest, ScorerError
+from embodied_rl.judging.request_queue import Ticket
 from embodied_rl.reward.label_writer import LabelWriter
-from embodied_rl.reward.request_queue import Ticket
 from embodied_rl.reward.scoring_writer import ScoringOptions
 from embodied_rl.rollout.buffer import Rollout
 from embodied_rl.rollout.collector import Collector

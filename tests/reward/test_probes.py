@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from embodied_rl.interfaces.scorer import Score, ScoreRequest, ScorerTraits
+from embodied_rl.judging.service import ScoreService
 from embodied_rl.reward.probes import ENOUGH, MismatchProbes
-from embodied_rl.reward.service import ScoreService
 from tests.support.scoring import DEADLINE, ToldScorer, request, serving
 
 WORDS = ("go left", "go right")

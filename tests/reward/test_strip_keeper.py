@@ -14,9 +14,9 @@ from PIL import Image
 
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.scorer import Score, ScoreRequest
+from embodied_rl.judging.request_queue import Ticket
 from embodied_rl.reports.kept_strips import FOLDER, KEPT, KeptStrip, make_strip_section, read_strips
 from embodied_rl.reports.strips import FRAMES
-from embodied_rl.reward.request_queue import Ticket
 from embodied_rl.reward.strip_keeper import FollowedEpisode, StripKeeper, choose_episodes
 from tests.reward.test_scoring_writer import Coded, make_writer
 from tests.support.collecting import half_skilled, inline, make

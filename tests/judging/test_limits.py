@@ -1,6 +1,6 @@
 """How many requests are in flight, and when a scorer is paused, by a clock of our own."""
 
-from embodied_rl.reward.limits import (
+from embodied_rl.judging.limits import (
     FIRST_PAUSE,
     GROW_AFTER,
     LONGEST_PAUSE,
@@ -9,7 +9,7 @@ from embodied_rl.reward.limits import (
     Breaker,
     InFlightLimit,
 )
-from embodied_rl.reward.priority import FIRST, rank_decision
+from embodied_rl.judging.priority import FIRST, rank_decision
 
 
 class Clock:

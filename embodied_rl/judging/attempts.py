@@ -7,7 +7,7 @@ import random
 from collections.abc import Sequence
 
 from embodied_rl.interfaces.scorer import Reason, Score, Scorer, ScoreRequest, ScorerError
-from embodied_rl.reward.limits import Breaker, InFlightLimit
+from embodied_rl.judging.limits import Breaker, InFlightLimit
 
 log = logging.getLogger(__name__)
 

@@ -9,9 +9,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from embodied_rl.interfaces.scorer import Reason, Score, Scorer, ScoreRequest
-from embodied_rl.reward.attempts import Attempts
-from embodied_rl.reward.limits import Breaker, Clock, InFlightLimit
-from embodied_rl.reward.request_queue import Question, RequestQueue, Ticket
+from embodied_rl.judging.attempts import Attempts
+from embodied_rl.judging.limits import Breaker, Clock, InFlightLimit
+from embodied_rl.judging.request_queue import Question, RequestQueue, Ticket
 from embodied_rl.scorers.cost import CostMeter, Prices
 
 log = logging.getLogger(__name__)

@@ -11,11 +11,11 @@ import yaml
 from embodied_rl.config.freeze import freeze_config, suggest_name
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.scorer import ScoreKind, Span
-from embodied_rl.scorers.prompt_checks import check_prompt
-from embodied_rl.scorers.prompt_parts import Part, PromptPictures, make_part
-from embodied_rl.scorers.reading import EntryKeys, Reading
+from embodied_rl.prompts.prompt_checks import check_prompt
+from embodied_rl.prompts.prompt_parts import Part, PromptPictures, make_part
+from embodied_rl.prompts.reading import EntryKeys, Reading
 
-FOLDER = Path(__file__).parent / "prompts"
+FOLDER = Path(__file__).parent
 
 
 @dataclass(frozen=True)

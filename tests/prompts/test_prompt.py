@@ -8,8 +8,8 @@ import yaml
 
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.scorer import RANGES
-from embodied_rl.scorers.prompt import FOLDER, list_prompts, load_prompt
-from embodied_rl.scorers.prompt_parts import PromptPictures, PromptText
+from embodied_rl.prompts.prompt import FOLDER, list_prompts, load_prompt
+from embodied_rl.prompts.prompt_parts import PromptPictures, PromptText
 
 SOUND = {"version": 2, "kind": "absolute", "user": [{"text": "{instruction}"}, "frame"], "labels": {"Yes": 1, "No": 0}}
 PAIR = {"kind": "pair", "frames": 2, "user": ["before", "frame"]}

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from embodied_rl.interfaces.scorer import Score
-from embodied_rl.scorers.labels import expect_value, measure_likelihood
+from embodied_rl.prompts.labels import expect_value, measure_likelihood
 
 
 @dataclass(frozen=True)

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.scorer import ScoreKind
-from embodied_rl.scorers.prompt_parts import PromptPictures
-from embodied_rl.scorers.reading import Reading
+from embodied_rl.prompts.prompt_parts import PromptPictures
+from embodied_rl.prompts.reading import Reading
 
 MOST_LABELS = 20
 """Servers tell the probabilities of at most so many tokens."""

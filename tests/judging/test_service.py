@@ -9,8 +9,8 @@ import pytest
 
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.scorer import Reason, Score, ScoreRequest, ScorerError
-from embodied_rl.reward.attempts import RETRIES
-from embodied_rl.reward.service import ScoreService, ServiceLimits
+from embodied_rl.judging.attempts import RETRIES
+from embodied_rl.judging.service import ScoreService, ServiceLimits
 from tests.support.scoring import DEADLINE, ToldScorer, read_code, request, serving, wait_until
 
 

@@ -1,0 +1,1 @@
+"""Asks scorers without waiting: the queue, attempts, and limits that one run shares."""
