@@ -8,8 +8,8 @@ from typing import Any
 from embodied_rl.actors import tokenizer
 from embodied_rl.actors.embodiment import Embodiment
 from embodied_rl.actors.kinds import ActorSettings, make_actor
-from embodied_rl.assembly import growing
-from embodied_rl.checkpoints import attach, detection
+from embodied_rl.assembly import attach, growing
+from embodied_rl.checkpoints import detection
 from embodied_rl.checkpoints.policy_file import PolicyMetadata, check_config, load_network, read_metadata
 from embodied_rl.config import assets, plugins
 from embodied_rl.config.freeze import freeze_config

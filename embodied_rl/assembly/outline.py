@@ -11,7 +11,7 @@ import torch
 from embodied_rl.actors.embodiment import Embodiment
 from embodied_rl.actors.kinds import ActorSettings, make_actor
 from embodied_rl.actors.placement import check_placement
-from embodied_rl.assembly import growing
+from embodied_rl.assembly import attach, growing
 from embodied_rl.assembly.build import (
     build_embodiment,
     check_fit,
@@ -19,7 +19,7 @@ from embodied_rl.assembly.build import (
     configure_embodiment,
     resolve_policy_file,
 )
-from embodied_rl.checkpoints import attach, detection
+from embodied_rl.checkpoints import detection
 from embodied_rl.checkpoints.policy_file import PolicyMetadata, check_config, outline_network, read_metadata
 from embodied_rl.config import assets, plugins
 from embodied_rl.config.freeze import freeze_config

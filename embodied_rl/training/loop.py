@@ -9,9 +9,9 @@ from embodied_rl.ranks.collective import Ranks
 from embodied_rl.ranks.launch import Stopped, raise_on_signals, stop_on_signals
 from embodied_rl.reward.run_scoring import describe_reward
 from embodied_rl.runs.folder import RunFolder
+from embodied_rl.runs.forecast import Forecast
 from embodied_rl.runs.log import RunLog, open_log
 from embodied_rl.training.final_report import film_before, finish_run, write_report
-from embodied_rl.training.forecast import Forecast
 from embodied_rl.training.parts import Parts, assemble_parts
 from embodied_rl.training.trainer import Trainer
 

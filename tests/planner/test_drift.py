@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from embodied_rl.training.forecast import WINDOW, Forecast
+from embodied_rl.runs.forecast import WINDOW, Forecast
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ import pytest
 
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.planner.stored import describe_move, expand_stored_plan
-from embodied_rl.training.forecast import Forecast
+from embodied_rl.runs.forecast import Forecast
 
 DAMAGED = [b"\xff\xfe", b"", b"[]", b"{}", b'{"chosen": nul']
 
