@@ -353,7 +353,7 @@ class Actor(nn.Module):
             strategy: how the chunk continues the committed actions. "prefix": they are inputs of a policy that is
                 trained on them, up to `prefix_trained_to`. "replacement": they replace the policy's estimate at each
                 denoise step. "guided", experimental: gradients draw the estimate towards them (real-time chunking,
-                arXiv:2506.07339), which takes several times as long. The last two stay near the rest of the prefix as
+                arXiv:2506.07339), which takes about twice as long. The last two stay near the rest of the prefix as
                 well, the less the later an action is.
 
         Returns:
