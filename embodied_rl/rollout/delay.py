@@ -133,12 +133,16 @@ def stack_actions(commands: Sequence[Command]) -> Array:
 def infer_under_delay(
     policy: ContinuingPolicy, observation: Observation, keys: NoiseKeys, requests: Sequence[Request], delay: Delay
 ) -> Array:
-    """Return the chunks float32 [m, H, A] that a policy answers m requests with."""
+    """Return the chunks float32 [m, H, A] that a policy answers m requests with.
+
+    A policy that continues prefixes gets one of the same length for each row, even where nothing is committed yet: so
+    it computes a row by the same operations whatever the other rows are.
+    """
     options: dict[str, Any] = {"whole": True} if delay.whole else {}
-    if delay.strategy not in CONTINUING or not any(request.committed for request in requests):
+    if delay.strategy not in CONTINUING or not delay.steps:
         return policy.infer(observation, keys, **options)
-    longest = max(len(request.prefix) for request in requests)
-    prefix = np.zeros((len(requests), longest, requests[0].prefix.shape[1]), np.float32)
+    length = delay.steps if delay.strategy == "prefix" else max(delay.steps, delay.horizon - delay.replan)
+    prefix = np.zeros((len(requests), length, requests[0].prefix.shape[1]), np.float32)
     for row, request in enumerate(requests):
         prefix[row, : len(request.prefix)] = request.prefix
     committed = np.array([request.committed for request in requests], np.int64)
