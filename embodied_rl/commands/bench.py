@@ -24,7 +24,7 @@ OVERLAP, PIPELINE, POLICY, MEMORY, ABLATIONS = "overlap", "pipeline", "policy", 
 ASYNC, CLUSTER, CRITIC, DELAY, POTENTIALS = "async", "cluster", "critic", "delay", "potentials"
 SLICES = (1, 2)
 CRITIC_ASSET = "tabletop_critic.safetensors"
-ASYNC_ASSET = "asset:tabletop_careful.safetensors"
+ASYNC_ASSET = "asset:tabletop_async.safetensors"
 
 
 def run(config: BenchConfig) -> None:

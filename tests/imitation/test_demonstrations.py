@@ -96,7 +96,8 @@ class Wide(Operated):
     def spec_of(config):
         narrow = FakeSimulator.spec_of(config)
         names = ("x", "y", "z", "gripper")
-        return replace(narrow, action_names=names, action_low=(-2.0,) * 4, action_high=(2.0,) * 4, hold=None)
+        limits = {"action_low": (-2.0,) * 4, "action_high": (2.0,) * 4, "hold": (0.0,) * 4}
+        return replace(narrow, action_names=names, **limits)
 
     def expert(self, faulty=False):
         return lambda: np.tile(np.array([0, 0, 0, 1], np.float32), (self.num_envs, 1))

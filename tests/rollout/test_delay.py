@@ -220,7 +220,7 @@ CHUNKS = Chunks(PREDICTED, 5)
     ],
 )
 def test_the_usual_strategy_and_period(given: tuple, found: tuple) -> None:
-    delay = choose_delay(*given, SPEC)
+    delay = choose_delay(*given, spec=SPEC)
     assert delay is not None and delay.whole and (delay.steps, delay.strategy, delay.replan) == found
     assert delay.period == (delay.steps + delay.replan if delay.strategy == "stop" else delay.replan)
     assert f"takes {found[0]} control steps" in delay.describe() and f"strategy={found[1]}" in delay.describe()
@@ -246,7 +246,7 @@ def test_without_a_delay_nothing_is_changed() -> None:
 )
 def test_what_cannot_be_run_is_refused(given: tuple, said: str) -> None:
     with pytest.raises(UserError, match=said):
-        choose_delay(*given, SPEC)
+        choose_delay(*given, spec=SPEC)
 
 
 def test_what_a_policy_says_of_its_chunks() -> None:
