@@ -20,9 +20,10 @@ from embodied_rl.runs.atomic_write import make_folder, write_text
 from embodied_rl.simulators.kind import SimulatorKind
 
 OVERLAP, PIPELINE, POLICY, MEMORY, ABLATIONS = "overlap", "pipeline", "policy", "memory", "ablations"
-ASYNC, CLUSTER, CRITIC = "async", "cluster", "critic"
+ASYNC, CLUSTER, CRITIC, SERVER = "async", "cluster", "critic", "server"
 SLICES = (1, 2)
 CRITIC_ASSET = "tabletop_critic.safetensors"
+POLICY_ASSET = "asset:tabletop_base.safetensors"
 
 
 def run(config: BenchConfig) -> None:
@@ -38,7 +39,7 @@ def run(config: BenchConfig) -> None:
         return
     measures = {simulator: measure_simulator, OVERLAP: measure_overlap, PIPELINE: measure_pipeline}
     measures |= {POLICY: measure_policy, MEMORY: count_memory, ASYNC: measure_async, CLUSTER: measure_cluster}
-    measures |= {CRITIC: measure_critic}
+    measures |= {CRITIC: measure_critic, SERVER: measure_server}
     if what not in measures:
         hint = suggest_name(what, [*measures, ABLATIONS])
         raise UserError(f"bench: cannot measure '{what}'.{hint} Another simulator is chosen with sim=<name>.")
@@ -168,6 +169,18 @@ def measure_critic(config: BenchConfig) -> dict[str, Any]:
     served = server_speed.measure_server(critic, spec, config.seconds)
     print(f"{CRITIC_ASSET} behind `critic serve`, asked from this machine: {served.describe()}")
     return {"scoring": [asdict(each) for each in found], "server": asdict(served)}
+
+
+def measure_server(config: BenchConfig) -> dict[str, Any]:
+    """Measure a policy behind `serve`: one client, eight, and what the way costs; the configuration's checkpoint."""
+    from embodied_rl.policy_server import speed
+    from embodied_rl.policy_server.settings import check_installed
+
+    check_installed("bench server")
+    policy = config.policy.checkpoint or POLICY_ASSET
+    served = speed.measure_serving(policy, config.seconds)
+    print(f"{policy} behind `serve`, asked from this machine:\n{served.describe()}")
+    return {"policy": policy, **asdict(served)}
 
 
 def measure_policy(config: BenchConfig) -> dict[str, Any]:

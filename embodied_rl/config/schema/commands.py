@@ -236,7 +236,7 @@ class PlayConfig:
 class BenchConfig(TrainConfig):
     what: str = "sim"
     """What is measured, the first word after `bench`: a simulator, overlap, pipeline, async, cluster, policy, memory,
-    critic or ablations."""
+    critic, server or ablations."""
     seconds: float = at_least(0.1, 10.0)
     """Length of each measurement."""
     device: str = "cpu"
