@@ -63,6 +63,16 @@ def read_prefix(
     return GivenPrefix(clipped.astype(np.float32), counts.astype(np.int64))
 
 
+def check_strategy(strategy: str) -> None:
+    """Check that a strategy is one of `STRATEGIES`.
+
+    Raises:
+        UserError: it is not.
+    """
+    if strategy not in STRATEGIES:
+        raise UserError(f"strategy={strategy} is not one of {', '.join(STRATEGIES)}.")
+
+
 def check_trained(given: GivenPrefix, trained_to: int) -> None:
     """Check that a policy is trained to continue so many committed actions.
 
@@ -111,10 +121,8 @@ def continue_prefix(
         trained_to: the most committed actions that the policy is trained to continue.
 
     Raises:
-        UserError: there is no such strategy, or the policy is not trained for it.
+        UserError: the policy is not trained for the strategy "prefix".
     """
-    if strategy not in STRATEGIES:
-        raise UserError(f"strategy={strategy} is not one of {', '.join(STRATEGIES)}.")
     known = commit(given, robot, state, (start.shape[1], start.shape[2])).to(start.device)
     if strategy == "prefix":
         check_trained(given, trained_to)
@@ -136,12 +144,12 @@ def check_delay(delay: int, executed: int, network: FlowBackbone) -> None:
         UserError: the delay is negative, the chunk too short for it, or the policy is not trained for it.
     """
     horizon, trained_to = network.spec.horizon, network.prefix_trained_to
-    if delay < 0 or delay + executed > horizon:
+    if delay < 0:
+        raise UserError(f"delay={delay} must be at least 0.")
+    if delay + executed > horizon:
         raise UserError(
             f"delay={delay}: {delay} committed and {executed} executed actions (policy.executed) are more than the "
             f"{horizon} of a chunk; lower one of them, or train a policy with a larger policy.horizon."
-            if delay > 0
-            else f"delay={delay} must be at least 0."
         )
     if delay > trained_to:
         raise UserError(

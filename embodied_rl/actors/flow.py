@@ -14,31 +14,20 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from embodied_rl.actors.committing import check_delay, commit, continue_prefix, read_prefix
 from embodied_rl.actors.critics import Critic, CriticNeed
 from embodied_rl.actors.embodiment import Embodiment
 from embodied_rl.actors.fit import check_fit, freeze_parameters, is_frozen, select_learning
-from embodied_rl.actors.kept_inputs import (
-    Keep,
-    keep_inputs,
-    make_input_spec,
-    make_input_trace,
-    read_inputs,
-    select_entries,
-)
+from embodied_rl.actors.flow_inference import DeployedFlow
+from embodied_rl.actors.kept_inputs import Keep, make_input_spec, make_input_trace, read_inputs, select_entries
 from embodied_rl.actors.precision import autocast_method
 from embodied_rl.flow.committed import Committed, give_times
-from embodied_rl.flow.noise import NoiseStream, draw_normal
-from embodied_rl.flow.sampler import ode_sample
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.policy import (
-    Actor,
     Context,
     Decision,
     Evaluation,
     FlowBackbone,
     NoiseKeys,
-    PolicyInput,
     TensorSpec,
     Trace,
 )
@@ -48,7 +37,7 @@ FLOW, PRIVILEGED, INITIAL = "flow/", "input/privileged", "critic/initial"
 COMMITTED = f"{FLOW}committed"
 
 
-class FlowActor(Actor):
+class FlowActor(DeployedFlow):
     """A flow policy as algorithms, collectors and servers use it.
 
     A critic on the expert reads the features of one point that `act`, `evaluate` and `value` all share: those of the
@@ -85,15 +74,12 @@ class FlowActor(Actor):
         Raises:
             UserError: backbone, embodiment and delay do not fit; the message names the entry.
         """
-        super().__init__()
         check_fit(backbone, embodiment, freeze_perception)
         if freeze_perception:
             freeze_parameters(backbone.perception_parameters())
-        self.backbone, self.sampler, self.embodiment = backbone, sampler, embodiment
+        super().__init__(backbone, sampler, embodiment, keep or ("features" if freeze_perception else "images"), delay)
         self.critic = critic
         self.privileged_names, self.freeze_perception = tuple(privileged_names), freeze_perception
-        self.keep: Keep = keep or ("features" if freeze_perception else "images")
-        self.delay = delay
 
     def keepable(self) -> list[Keep]:
         """Return what a trace may store, largest saving first: outputs of frozen parts need not be recomputed."""
@@ -121,52 +107,9 @@ class FlowActor(Actor):
             setattr(self.sampler, name, value)
 
     @property
-    def network(self) -> FlowBackbone:
-        return self.backbone
-
-    @property
-    def prefix_trained_to(self) -> int:
-        """Return the most committed actions that the network is trained to continue; see `FlowBackbone`."""
-        return self.backbone.prefix_trained_to
-
-    @property
-    def delay(self) -> int:  # type: ignore[override]
-        """Return d, how many of a chunk's first actions `act` takes as committed; see `Actor`."""
-        return self._delay
-
-    @delay.setter
-    def delay(self, steps: int) -> None:
-        check_delay(steps, self.embodiment.executed, self.backbone)
-        self._delay = steps
-
-    @property
     def critic_reads(self) -> str | None:  # type: ignore[override]
         """Return the entry of a trace that the critic reads directly, or None; see `Actor`."""
         return PRIVILEGED if self._critic_needs(CriticNeed.PRIVILEGED) else None
-
-    @autocast_method
-    @torch.no_grad()
-    def infer(
-        self,
-        observation: Observation,
-        keys: NoiseKeys | None = None,
-        prefix: np.ndarray | None = None,
-        committed: np.ndarray | None = None,
-        *,
-        whole: bool = False,
-        strategy: str = "prefix",
-    ) -> np.ndarray:
-        """Infer actions; see `Actor.infer`."""
-        robot, state, steps = self.embodiment, observation.state, self.sampler.denoise_steps
-        velocity = self._velocity(self.backbone.encode(self._inputs(observation)))
-        start = torch.zeros(len(observation), *self._chunk) if keys is None else self._draw_start(keys)
-        start = start.to(self.device)
-        if prefix is None:
-            chunk = robot.all_actions(ode_sample(velocity, start, steps), state)
-        else:
-            given = read_prefix(prefix, committed, robot, len(observation), len(start[0]))
-            chunk = continue_prefix(velocity, start, steps, given, strategy, robot, state, self.prefix_trained_to)
-        return chunk if whole else chunk[:, : robot.executed]
 
     @autocast_method
     @torch.no_grad()
@@ -193,9 +136,9 @@ class FlowActor(Actor):
         trace = make_input_trace(inputs) | {FLOW + name: value for name, value in sample.trace.items()}
         trace |= self._critic_trace(observation, keys, explore, known)
         return Decision(
-            actions=self.embodiment.actions(sample.actions[:, self.delay :], observation.state),
+            actions=self.embodiment.actions(self._following(sample.actions, known), observation.state),
             trace=trace,
-            log_prob=self._executed(sample.log_prob),
+            log_prob=self._executed(sample.log_prob, known),
             value=self._value(trace, context, len(inputs)),
             version=torch.full((len(inputs),), self.version, dtype=torch.int64, device=self.device),
         )
@@ -225,11 +168,12 @@ class FlowActor(Actor):
         trace = {name: value.to(self.device) for name, value in trace.items()}
         context = self.backbone.encode(read_inputs(trace))
         again = self.sampler.evaluate(self._velocity(context), select_entries(trace, FLOW))
+        known = self._recorded(trace)
         target = self._auxiliary_target(trace)
         auxiliary = None if target is None else context.auxiliary
         return Evaluation(
-            log_prob=self._executed(again.log_prob).cpu(),
-            entropy=self._executed(again.entropy).cpu(),
+            log_prob=self._executed(again.log_prob, known).cpu(),
+            entropy=self._executed(again.entropy, known).cpu(),
             value=self._value(trace, context, len(context)).cpu(),
             auxiliary=None if auxiliary is None else auxiliary.cpu(),
             auxiliary_target=None if target is None else target.cpu(),
@@ -267,35 +211,6 @@ class FlowActor(Actor):
         groups = {"actor": actor, "critic": [] if self.critic is None else list(self.critic.parameters())}
         return groups | {"perception": perception} if perception else groups
 
-    def observation_inputs(self, observation: Observation) -> PolicyInput:
-        """Convert an observation to inputs on the network's device, with images even if perception is frozen."""
-        return self.embodiment.inputs(observation, self.backbone).to(self.device)
-
-    def _inputs(self, observation: Observation) -> PolicyInput:
-        return keep_inputs(self.backbone, self.observation_inputs(observation), self.keep)
-
-    def _commit(
-        self, prefix: np.ndarray | None, committed: np.ndarray | None, observation: Observation
-    ) -> Committed | None:
-        """Return the actions that `act` continues; None without a delay."""
-        if not self.delay:
-            if prefix is not None:
-                raise UserError("prefix: this actor acts without a delay; set its `delay` to the prefix's length.")
-            return None
-        rows, robot = len(observation), self.embodiment
-        prefix = np.zeros((rows, 0, len(robot.action_names)), np.float32) if prefix is None else prefix
-        given = read_prefix(prefix, committed, robot, rows, self.delay)
-        return commit(given, robot, observation.state, self._chunk).to(self.device)
-
-    @property
-    def _chunk(self) -> tuple[int, int]:
-        """Return (H, D), the shape of a chunk in the model's units."""
-        return self.backbone.spec.horizon, self.backbone.spec.action_dim
-
-    def _draw_start(self, keys: NoiseKeys) -> Tensor:
-        """Draw x_1 [n, H, D] on the host."""
-        return draw_normal(keys, NoiseStream.INITIAL, self._chunk)
-
     @autocast_method
     def _input_spec(self) -> TensorSpec:
         return make_input_spec(self.backbone, self.keep, self.device)
@@ -320,22 +235,23 @@ class FlowActor(Actor):
             )
         return trace
 
-    def _velocity(self, context: Context) -> Any:
-        def velocity(x: Tensor, t: Tensor) -> tuple[Tensor, Tensor]:
-            value, features = self.backbone.velocity(x, t, context)
-            return value.float(), features.float()
-
-        return velocity
-
-    def _executed(self, values: Tensor) -> Tensor:
+    def _executed(self, values: Tensor, known: Committed | None) -> Tensor:
         """Select the entries that `act` returns, [n, H, steps x D] → [n, Hx, steps x A], for scoring."""
         by_step = values.unflatten(-1, (-1, self.backbone.spec.action_dim))
-        return by_step[:, self._window, :, : len(self.embodiment.action_names)].flatten(2)
+        return self._following(by_step[..., : len(self.embodiment.action_names)], known).flatten(2)
 
-    @property
-    def _window(self) -> slice:
-        """Return the places in a chunk of the actions that `act` returns and scores."""
-        return slice(self.delay, self.delay + self.embodiment.executed)
+    def _following(self, values: Tensor, known: Committed | None) -> Tensor:
+        """Select the actions that `act` returns, the first Hx after each row's committed ones: [n, H, …] → [n, Hx, …].
+
+        A robot that holds still for its first inference has none, and executes its first chunk from the beginning.
+        """
+        if known is None:
+            return values[:, : self.embodiment.executed]
+        return known.select_following(values, self.embodiment.executed)
+
+    def _recorded(self, trace: Trace) -> Committed | None:
+        """Return how many actions were committed in recorded decisions; None without a delay."""
+        return Committed(trace[f"{FLOW}x"][:, 0], trace[COMMITTED]) if COMMITTED in trace else None
 
     def _value(self, trace: Trace, context: Context | None, rows: int) -> Tensor:
         if self.critic is None:
@@ -354,7 +270,7 @@ class FlowActor(Actor):
         times = give_times(known, torch.ones(len(start), device=start.device))
         with torch.set_grad_enabled(torch.is_grad_enabled() and not self.critic.detach):
             features = self._velocity(context)(start, times)[1]
-        return features[:, self._window]
+        return self._following(features, known)
 
     def _critic_needs(self, need: CriticNeed) -> bool:
         return self.critic is not None and self.critic.needs == need

@@ -36,6 +36,7 @@ class FlowKind:
             embodiment,
             privileged_names=settings.privileged_names,
             freeze_perception=node.freeze_perception,
+            delay=node.delay,
         )
         return place_actor(actor, node)
 

@@ -11,9 +11,8 @@ import torch
 from torch import Tensor
 
 from embodied_rl.interfaces.policy import Trace
-from embodied_rl.interfaces.sim import Source
-from embodied_rl.objectives.reduce import step_mask
 from embodied_rl.rollout.buffer import Rollout
+from embodied_rl.rollout.plans import find_scored
 
 _OPTIONAL = ("value", "returns", "version", "weight")
 
@@ -102,13 +101,11 @@ def as_batch(
         learnable: bool [T, N], the rows to learn from; by default all valid rows.
         value, returns: float32 [T, N], for a critic that learns with the policy.
     """
-    executed = step_mask(rollout.steps, rollout.reward.shape[-1])
-    mask = executed & (rollout.source == int(Source.POLICY))
     learnable = rollout.valid if learnable is None else learnable
     return Batch(
         trace={name: tensor.flatten(0, 1) for name, tensor in rollout.trace.items()},
         log_prob=rollout.log_prob.flatten(0, 1),
-        mask=mask.flatten(0, 1),
+        mask=find_scored(rollout).flatten(0, 1),
         advantage=advantage.flatten(),
         rows=learnable.flatten().nonzero().squeeze(1),
         value=None if value is None else value.flatten(),

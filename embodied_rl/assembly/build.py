@@ -8,6 +8,7 @@ from typing import Any
 from embodied_rl.actors import tokenizer
 from embodied_rl.actors.embodiment import Embodiment
 from embodied_rl.actors.kinds import ActorSettings, make_actor
+from embodied_rl.assembly import growing
 from embodied_rl.checkpoints import attach, detection
 from embodied_rl.checkpoints.policy_file import PolicyMetadata, check_config, load_network, read_metadata
 from embodied_rl.config import assets, plugins
@@ -51,6 +52,7 @@ class Blueprint:
         options, auxiliary_names: of the network. embodiment: of the actor.
         critic: whether the actor has a critic.
         keep: what the actor's traces store.
+        prefix_trained_to: of the network.
     """
 
     node: PolicyNode
@@ -61,18 +63,21 @@ class Blueprint:
     embodiment: Embodiment
     critic: bool
     keep: str
+    prefix_trained_to: int = 0
 
     @staticmethod
     def of_actor(like: Actor, node: PolicyNode, sampling: SamplerNode, spec: SimulatorSpec) -> "Blueprint":
         """Describe an actor that was built from these settings."""
         network = like.network
         names, critic = tuple(network.spec.auxiliary_names), bool(like.parameter_groups()["critic"])
-        return Blueprint(node, sampling, spec, network.config, names, like.embodiment, critic, like.keep)
+        made = (node, sampling, spec, network.config, names, like.embodiment, critic, like.keep)
+        return Blueprint(*made, like.prefix_trained_to)
 
     def build(self) -> Actor:
         """Build an actor with new weights."""
         cls = plugins.find_plugin("policies", self.node.name)
         network = choose_backbone_maker(cls, self.options)(self.embodiment, self.auxiliary_names)
+        network.prefix_trained_to = self.prefix_trained_to
         built = build_actor_around(network, self.embodiment, self.node, self.sampling, self.spec, self.critic)
         built.keep = self.keep
         return built
@@ -158,9 +163,10 @@ def find_sizes(node: PolicyNode) -> Any:
     if detection.detect_format(path) is not None:
         return attach.find_network_sizes(detection.read_checkpoint(path, attach.find_asset(node)), cls, node.options)
     metadata = read_metadata(resolve_policy_file(node.checkpoint))
-    check_config(path, metadata, node.name, node.options)
+    growth = growing.find_growth(metadata, cls, node.options)
+    check_config(path, metadata, node.name, growing.without_growth(node.options, growth))
     with name_file(path):
-        return freeze_config(cls.Config, metadata.config, "policy")
+        return freeze_config(cls.Config, {**metadata.config, **growth}, "policy")
 
 
 def load_backbone(
@@ -168,16 +174,20 @@ def load_backbone(
 ) -> tuple[FlowBackbone, Embodiment]:
     """Load the network and embodiment of a policy file, in the file's sizes.
 
-    Adapters stay where `node` trains them, or where `merged` is False; else they become weights.
+    Adapters stay where `node` trains them, or where `merged` is False; else they become weights. Where `node` gives a
+    size that may grow, the network is larger than the file's; see `FlowBackbone.GROWS`.
 
     Raises:
         CheckpointError: the file is damaged, of another policy, or of other sizes than `node` gives.
         UserError: the policy is not installed, or the file is of a version that knew other sizes.
     """
+    growth: dict[str, int] = {}
+    if node is not None:
+        metadata, cls = read_metadata(path), plugins.find_plugin_with_keys("policies", node, "policy")
+        growth = growing.find_growth(metadata, cls, node.options)
+        check_config(path, metadata, node.name, growing.without_growth(node.options, growth))
 
     def find(metadata: PolicyMetadata) -> type[Any]:
-        if node is not None:
-            check_config(path, metadata, node.name, node.options)
         with name_file(path):
             return plugins.find_plugin("policies", metadata.policy)
 
@@ -187,12 +197,15 @@ def load_backbone(
             options = freeze_config(cls.Config, metadata.config, "policy")
         return choose_backbone_maker(cls, options)(metadata.embodiment, metadata.auxiliary_names)
 
-    return load_network(
+    network, embodiment = load_network(
         path,
         make,
-        merged=merged and (node is None or node.train != "lora"),
+        merged=merged and (node is None or node.train != "lora" or bool(growth)),
         can_be_empty=lambda metadata: find(metadata).CAN_BE_EMPTY,
     )
+    if growth:
+        network = growing.grow_network(path, network, embodiment, growth, choose_backbone_maker)
+    return network, embodiment
 
 
 def check_fit(embodiment: Embodiment, spec: SimulatorSpec) -> None:
@@ -221,8 +234,10 @@ def build_embodiment(spec: SimulatorSpec, options: Any, node: PolicyNode, cls: t
 
 
 def configure_embodiment(embodiment: Embodiment, node: PolicyNode) -> Embodiment:
-    """Return the embodiment with the settings of `policy.executed` and `policy.blind`."""
-    return replace(embodiment, executed=node.executed or embodiment.executed, blind=node.blind or embodiment.blind)
+    """Return the embodiment with the settings of `policy.executed`, `policy.delay` and `policy.blind`."""
+    return replace(
+        embodiment, executed=node.executed or node.delay or embodiment.executed, blind=node.blind or embodiment.blind
+    )
 
 
 def resolve_policy_file(text: str) -> Path:

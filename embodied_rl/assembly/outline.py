@@ -11,6 +11,7 @@ import torch
 from embodied_rl.actors.embodiment import Embodiment
 from embodied_rl.actors.kinds import ActorSettings, make_actor
 from embodied_rl.actors.placement import check_placement
+from embodied_rl.assembly import growing
 from embodied_rl.assembly.build import (
     build_embodiment,
     check_fit,
@@ -19,7 +20,7 @@ from embodied_rl.assembly.build import (
     resolve_policy_file,
 )
 from embodied_rl.checkpoints import attach, detection
-from embodied_rl.checkpoints.policy_file import PolicyMetadata, check_config, outline_network
+from embodied_rl.checkpoints.policy_file import PolicyMetadata, check_config, outline_network, read_metadata
 from embodied_rl.config import assets, plugins
 from embodied_rl.config.freeze import freeze_config
 from embodied_rl.config.schema import PolicyNode, SamplerNode
@@ -73,12 +74,15 @@ def _outline(
         network, embodiment = attach.outline_network(path, node, cls, spec, choose_backbone_maker)
         return network, configure_embodiment(embodiment, node)
     file = resolve_policy_file(node.checkpoint)
+    growth = growing.find_growth(read_metadata(file), cls, node.options)
 
     def make(metadata: PolicyMetadata) -> FlowBackbone:
-        check_config(file, metadata, node.name, node.options)
+        check_config(file, metadata, node.name, growing.without_growth(node.options, growth))
         found = freeze_config(cls.Config, metadata.config, "policy")
         return choose_backbone_maker(cls, found)(metadata.embodiment, metadata.auxiliary_names)
 
-    network, embodiment = outline_network(file, make, merged=node.train != "lora")
+    network, embodiment = outline_network(file, make, merged=node.train != "lora" or bool(growth))
+    if growth:
+        network = growing.grow_network(file, network, embodiment, growth, choose_backbone_maker)
     check_fit(embodiment, spec)
     return network, configure_embodiment(embodiment, node)

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from embodied_rl.actors.embodiment import Embodiment
 from embodied_rl.checkpoints.prefix_length import parse_prefix_length
+from embodied_rl.checkpoints.tensor_files import check_shapes
 from embodied_rl.checkpoints.weight_names import CheckpointSource, build_empty
 from embodied_rl.config import plugins
 from embodied_rl.config.freeze import freeze_config
@@ -175,7 +176,7 @@ def outline_network(
         add_adapters(backbone, metadata.adapters)
     own = {name: tuple(value.shape) for name, value in backbone.state_dict().items()}
     stored = {name.removeprefix(BACKBONE): shape for name, shape in shapes.items() if name.startswith(BACKBONE)}
-    _check_shapes(path, own, stored, BACKBONE)
+    check_shapes(path, own, stored, BACKBONE)
     backbone = build() if merged and metadata.adapters is not None else backbone
     backbone.prefix_trained_to = metadata.prefix_trained_to
     return backbone, metadata.embodiment
@@ -327,30 +328,11 @@ def _read_shapes(path: Path) -> dict[str, tuple[int, ...]]:
         return {name: tuple(opened.get_slice(name).get_shape()) for name in opened.keys()}  # noqa: SIM118
 
 
-def _check_shapes(
-    path: Path, own: Mapping[str, tuple[int, ...]], stored: Mapping[str, tuple[int, ...]], prefix: str
-) -> None:
-    """Raise `CheckpointError` if a name or shape of a file's tensors differs from those of a network."""
-    differences = [f"{prefix}{name} is missing" for name in own.keys() - stored.keys()]
-    differences += [f"{prefix}{name} has no place in this network" for name in stored.keys() - own.keys()]
-    differences += [
-        f"{prefix}{name} is {stored[name]}, expected {own[name]}"
-        for name in own.keys() & stored.keys()
-        if own[name] != stored[name]
-    ]
-    if differences:
-        more = f" ({len(differences) - 3} more)" if len(differences) > 3 else ""
-        listed = "; ".join(sorted(differences)[:3])
-        raise CheckpointError(
-            f"{path} is a checkpoint of another network: {listed}{more}. Check policy.* and sim.name."
-        )
-
-
 def _load(path: Path, module: nn.Module, tensors: Mapping[str, Tensor], prefix: str) -> None:
     """Copy tensors into a module; if a name or shape differs, raise `CheckpointError` and change nothing."""
     own = gather_whole(module)
     shapes, stored = ({name: tuple(value.shape) for name, value in each.items()} for each in (own, tensors))
-    _check_shapes(path, shapes, stored, prefix)
+    check_shapes(path, shapes, stored, prefix)
     if sharded.find_sharding(module) is not None:
         for name, value in own.items():
             value.copy_(tensors[name])

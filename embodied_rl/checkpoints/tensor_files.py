@@ -171,3 +171,26 @@ def _entry(file: Path, said: Mapping[str, Any]) -> TensorEntry:
 
 def _product(shape: tuple[int, ...]) -> int:
     return int(torch.Size(shape).numel())
+
+
+def check_shapes(
+    path: Path, own: Mapping[str, tuple[int, ...]], stored: Mapping[str, tuple[int, ...]], prefix: str
+) -> None:
+    """Check that a file's tensors have the names and shapes of a network's; names are shown after `prefix`.
+
+    Raises:
+        CheckpointError: a name or a shape differs.
+    """
+    differences = [f"{prefix}{name} is missing" for name in own.keys() - stored.keys()]
+    differences += [f"{prefix}{name} has no place in this network" for name in stored.keys() - own.keys()]
+    differences += [
+        f"{prefix}{name} is {stored[name]}, expected {own[name]}"
+        for name in own.keys() & stored.keys()
+        if own[name] != stored[name]
+    ]
+    if differences:
+        more = f" ({len(differences) - 3} more)" if len(differences) > 3 else ""
+        listed = "; ".join(sorted(differences)[:3])
+        raise CheckpointError(
+            f"{path} is a checkpoint of another network: {listed}{more}. Check policy.* and sim.name."
+        )

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping
+from contextlib import closing
 from dataclasses import asdict
 from itertools import zip_longest
 from pathlib import Path
@@ -20,9 +21,10 @@ from embodied_rl.runs.atomic_write import make_folder, write_text
 from embodied_rl.simulators.kind import SimulatorKind
 
 OVERLAP, PIPELINE, POLICY, MEMORY, ABLATIONS = "overlap", "pipeline", "policy", "memory", "ablations"
-ASYNC, CLUSTER, CRITIC, SERVER = "async", "cluster", "critic", "server"
+ASYNC, CLUSTER, CRITIC, DELAY, SERVER = "async", "cluster", "critic", "delay", "server"
 SLICES = (1, 2)
 CRITIC_ASSET = "tabletop_critic.safetensors"
+ASYNC_ASSET = "asset:tabletop_careful.safetensors"
 POLICY_ASSET = "asset:tabletop_base.safetensors"
 
 
@@ -39,7 +41,7 @@ def run(config: BenchConfig) -> None:
         return
     measures = {simulator: measure_simulator, OVERLAP: measure_overlap, PIPELINE: measure_pipeline}
     measures |= {POLICY: measure_policy, MEMORY: count_memory, ASYNC: measure_async, CLUSTER: measure_cluster}
-    measures |= {CRITIC: measure_critic, SERVER: measure_server}
+    measures |= {CRITIC: measure_critic, DELAY: measure_delay, SERVER: measure_server}
     if what not in measures:
         hint = suggest_name(what, [*measures, ABLATIONS])
         raise UserError(f"bench: cannot measure '{what}'.{hint} Another simulator is chosen with sim=<name>.")
@@ -172,15 +174,40 @@ def measure_critic(config: BenchConfig) -> dict[str, Any]:
 
 
 def measure_server(config: BenchConfig) -> dict[str, Any]:
-    """Measure a policy behind `serve`: one client, eight, and what the way costs; the configuration's checkpoint."""
+    """Measure a policy behind `serve`: one client, eight, and what the way costs."""
     from embodied_rl.policy_server import speed
     from embodied_rl.policy_server.settings import check_installed
 
     check_installed("bench server")
-    policy = config.policy.checkpoint or POLICY_ASSET
+    policy = config.policy_file or POLICY_ASSET
     served = speed.measure_serving(policy, config.seconds)
     print(f"{policy} behind `serve`, asked from this machine:\n{served.describe()}")
     return {"policy": policy, **asdict(served)}
+
+
+def measure_delay(config: BenchConfig) -> dict[str, Any]:
+    """Measure a policy's success under inference delay, for each strategy, and what a decision costs."""
+    from embodied_rl.assembly.acting import find_policy_file, load_deployed
+    from embodied_rl.benchmarks import delay_cost
+    from embodied_rl.evaluate import delay_table, protocol
+    from embodied_rl.evaluate.metadata import describe_policy
+
+    who, kind, load = config.policy_file or ASYNC_ASSET, SimulatorKind.find(config.sim), provenance.measure_load()
+    policy, episodes = load_deployed(who), protocol.enumerate_episodes(kind.spec, "eval", config.episodes)
+    envs, cells = min(config.sim.num_envs, config.episodes), list[delay_table.Cell]()
+    bed = delay_table.TestBed(policy, lambda: kind.inline(envs, "simulator", config.plan), envs, episodes, config.seed)
+    for cell in delay_table.measure_strategies(bed, config.strategies, config.delays):
+        cells.append(cell)
+        print(cell.describe(), flush=True)
+    rows = [cell.format_cells() for cell in cells]
+    Console().print(make_table(f"bench delay, {who}", delay_table.CAPTION, delay_table.HEADINGS, rows))
+    with closing(kind.build(1)) as simulator:
+        seen = simulator.reset(episodes[:1]).without_privileged()
+    cost = delay_cost.measure_cost(policy, seen, 2, config.seconds)
+    print(delay_cost.describe_cost(cost))
+    found = {"cells": [cell.to_dict() for cell in cells], "cost": cost.summary(), "episodes": config.episodes}
+    loads = {"load": load, "load_at_end": provenance.measure_load()}
+    return {**found, **describe_policy(who, find_policy_file(who)), **loads}
 
 
 def measure_policy(config: BenchConfig) -> dict[str, Any]:

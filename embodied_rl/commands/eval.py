@@ -3,7 +3,7 @@
 import os
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -50,6 +50,7 @@ from embodied_rl.reports.report import Report
 from embodied_rl.reports.report_page import write_page
 from embodied_rl.reports.result import EpisodeResult
 from embodied_rl.reports.table import make_summary_table
+from embodied_rl.rollout.delay import Chunks, Delay, choose_delay, read_chunks
 from embodied_rl.rollout.runner import choose_batch
 from embodied_rl.runs.atomic_write import make_folder
 from embodied_rl.runs.folder import RunFolder, make_evaluation_folder, note_folder
@@ -83,12 +84,14 @@ class Evaluation:
         players: who runs the parts, one for each.
         parts: the episodes, by simulator and policy.
         told: metadata of the report.
+        delays: how long inference takes in each part, and what happens meanwhile.
     """
 
     config: EvalConfig
     players: tuple[Player, ...]
     parts: tuple[EvaluationPart, ...]
     told: dict[str, Any]
+    delays: tuple[Delay | None, ...]
 
     @property
     def folder(self) -> RunFolder | None:
@@ -165,7 +168,43 @@ def open_evaluation(config: EvalConfig) -> Evaluation:
             told = {**told, "served": {**told.get("served", {}), player.who: describe_server(player.actor)}}
         elif player.actor is not None:
             check_policy_fits(player.actor.embodiment, own)
-    return Evaluation(config, listed, tuple(parts), told)
+    delays = tuple(
+        find_delay(config, part, player.who, lambda p=player: None if p.actor is None else read_chunks(p.actor))
+        for part, player in zip(parts, listed, strict=True)
+    )
+    return Evaluation(config, listed, tuple(parts), told | describe_delays(config, delays), delays)
+
+
+def find_delay(config: EvalConfig, part: EvaluationPart, who: str, read: Callable[[], Chunks | None]) -> Delay | None:
+    """Return how a part is run under the configured delay; None without one.
+
+    Args:
+        config: of the evaluation.
+        part: what is run.
+        who: by whom.
+        read: returns its chunks; None where it chooses one action at a time.
+
+    Raises:
+        UserError: the policy or the simulator cannot be run so; see `choose_delay`.
+    """
+    if not config.delay and config.replan is None:
+        return None
+    if (chunks := read()) is None:
+        raise UserError(f"delay={config.delay}: {who} chooses one action at a time. Leave delay and replan out.")
+    if config.delay and any(each := part.kind.node.options.get("inference_delay") or ()):
+        said = f"sim.inference_delay={each} already lets the robot wait. Add sim.inference_delay=[0,0]"
+        raise UserError(f"delay={config.delay}: {said}, or leave delay out.")
+    return choose_delay(config.delay, config.strategy, config.replan, config.hold, chunks, part.spec)
+
+
+def describe_delays(config: EvalConfig, delays: Sequence[Delay | None]) -> dict[str, Any]:
+    """Return what a report says of the delays of all parts."""
+    found = [delay for delay in delays if delay is not None]
+    if not found:
+        return {"delay": 0}
+    strategies, replans = ({getattr(delay, name): None for delay in found} for name in ("strategy", "replan"))
+    texts = [", ".join(map(str, each)) for each in (strategies, replans)]
+    return {"delay": config.delay, "strategy": texts[0], "replan": texts[1] if len(replans) > 1 else found[0].replan}
 
 
 def _find_actor(who: str, file: Path | None, config: EvalConfig) -> Actor | PolicyClient | None:
@@ -189,8 +228,10 @@ def finish_evaluation(evaluation: Evaluation, out: Path) -> int:
     try:
         with ResultFile(out / RESULTS, [each for part in evaluation.parts for each in part.episodes]) as kept:
             describe_kept(kept, sum(len(part.episodes) for part in evaluation.parts))
-            pairs = zip(evaluation.parts, evaluation.players, strict=True)
-            played = [run_part(part, player, evaluation.config, kept) for part, player in pairs]
+            for said in dict.fromkeys(delay.describe() for delay in evaluation.delays if delay is not None):
+                print(said)
+            each = zip(evaluation.parts, evaluation.players, evaluation.delays, strict=True)
+            played = [run_part(part, player, evaluation.config, kept, delay) for part, player, delay in each]
         report_results(replace(evaluation, told=evaluation.told | measure_end(began)), played, out)
     except KeyboardInterrupt:
         print(f"Stopped; every finished episode is saved. Continue with: {command}", file=sys.stderr)
@@ -243,12 +284,22 @@ def check_evaluation(config: EvalConfig) -> list[tuple[str, str]]:
         check_environments(min(part.kind.node.num_envs, len(part.episodes)), part.spec)
     episodes = ("episodes", f"{sum(len(part.episodes) for part in parts):,}")
     known = {who: file for who, file in files.items() if file is not None}
-    for who, file in known.items():
-        check_policy_fits(read_metadata(file).embodiment, [part for part in parts if part.policy in (None, who)])
+    for who, file in files.items():
+        own = [part for part in parts if part.policy in (None, who)]
+        if file is not None:
+            check_policy_fits(read_metadata(file).embodiment, own)
+        for part in own:
+            find_delay(config, part, who, lambda f=file: None if f is None else read_stored_chunks(f))
     if not known:
         return [episodes]
     size = format_bytes(sum(map(count_weights, known.values())))
     return [episodes, ("memory", f"parameters {size}. Simulators and activations come on top")]
+
+
+def read_stored_chunks(file: Path) -> Chunks:
+    """Return what a policy file says of its chunks, without loading weights."""
+    said = read_metadata(file)
+    return Chunks(int(said.config["horizon"]), said.embodiment.executed, said.prefix_trained_to)
 
 
 def check_policy_fits(embodiment: Embodiment, parts: Sequence[EvaluationPart]) -> None:
@@ -268,14 +319,16 @@ def check_policy_fits(embodiment: Embodiment, parts: Sequence[EvaluationPart]) -
             raise UserError(f"{part.kind.node.name}, {tasks}: {error} {remedy}") from None
 
 
-def run_part(part: EvaluationPart, player: Player, config: EvalConfig, kept: Results) -> list[EpisodeResult]:
+def run_part(
+    part: EvaluationPart, player: Player, config: EvalConfig, kept: Results, delay: Delay | None
+) -> list[EpisodeResult]:
     """Return the results of a part's episodes, and run those that are not kept: the operator in one environment, any
     other policy in several simulators.
     """
     if all(episode.index in kept.found for episode in part.episodes):
         return [kept.found[episode.index] for episode in part.episodes]
     if player.who != "expert":
-        return evaluate_parallel(player.actor or RandomPolicy(part.spec), part, config, kept)
+        return evaluate_parallel(player.actor or RandomPolicy(part.spec), part, config, kept, delay)
     policy, handle = open_expert(part.kind.build, "evaluation simulator")
     with closing(handle):
         return evaluate_policy(
@@ -284,7 +337,7 @@ def run_part(part: EvaluationPart, player: Player, config: EvalConfig, kept: Res
 
 
 def evaluate_parallel(
-    actor: DeployedPolicy, part: EvaluationPart, config: EvalConfig, kept: Results
+    actor: DeployedPolicy, part: EvaluationPart, config: EvalConfig, kept: Results, delay: Delay | None
 ) -> list[EpisodeResult]:
     """Evaluate with one simulator per part of the plan, each in its own process if several run on the CPU.
 
@@ -315,6 +368,7 @@ def evaluate_parallel(
             config.episodes_for,
             kept,
             batch=None if isinstance(actor, PolicyClient) and not actor.is_ours else choose_batch(envs),
+            delay=delay,
         )
     finally:
         for handle in handles:
@@ -325,7 +379,8 @@ def choose_output_folder(config: EvalConfig, folder: RunFolder | None) -> Path:
     """Return `out` if given; else a new folder in the run's `eval/`, or in `./eval/` for a file outside a run."""
     what = config.split if config.benchmark is None else config.benchmark.name
     use = "" if config.episodes_for == "report" else f"_{config.episodes_for}"
-    name = what + use + ("" if config.ablate == "none" else f"_without_{config.ablate}")
+    late = f"_delay_{config.delay}" if config.delay else ""
+    name = what + use + ("" if config.ablate == "none" else f"_without_{config.ablate}") + late
     if config.out is not None:
         return note_folder(make_folder(Path(config.out), "out"))
     return make_evaluation_folder(Path("eval"), name) if folder is None else folder.new_evaluation(name)
@@ -339,9 +394,10 @@ def film_as_configured(evaluation: Evaluation, played: Sequence[list[EpisodeResu
     if config.ablate != "none":
         return []
     counts: dict[str, Any] = {"episodes": video.episodes, "best": video.best, "worst": video.worst}
-    for number, (part, player, results) in enumerate(zip(evaluation.parts, evaluation.players, played, strict=True)):
+    listed = zip(evaluation.parts, evaluation.players, evaluation.delays, played, strict=True)
+    for number, (part, player, delay, results) in enumerate(listed):
         if player.actor is not None:
             place = out if len(played) == 1 else out / f"part_{number}"
             given = (player.actor, part.kind.build, part.spec, results, place)
-            films += film_episodes(*given, **counts, seed=config.seed, purpose=config.episodes_for)
+            films += film_episodes(*given, **counts, seed=config.seed, purpose=config.episodes_for, delay=delay)
     return films

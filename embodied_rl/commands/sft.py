@@ -24,6 +24,7 @@ from embodied_rl.imitation import dataset as lessons
 from embodied_rl.imitation.cloning import SFT, SFTConfig
 from embodied_rl.imitation.cloning import Report as Say
 from embodied_rl.imitation.demonstrations import Demonstrations, Disturbance, record_demonstrations
+from embodied_rl.imitation.prefixes import ExecutedPrefix
 from embodied_rl.interfaces.policy import FlowBackbone
 from embodied_rl.interfaces.sim import Episode, Operated, SimulatorSpec
 from embodied_rl.learning import trainable
@@ -84,7 +85,7 @@ def fit_network(config: SftConfig, simulator: Operated, say: Say) -> tuple[FlowB
     print(f"Recording {len(seen)} episodes for perception and {len(shown)} demonstrations", flush=True)
     frames = demonstrate(seen, disturbance=WANDERING)
     upset = Disturbance(options.noise, options.drift, options.drift_share, options.slip, keep=False)
-    demonstrations = demonstrate(shown, disturbance=upset, faulty=options.operator == "faulty")
+    demonstrations = demonstrate(shown, disturbance=upset, faulty=options.operator == "faulty", prefix=options.prefix)
     share = demonstrations.success.mean()
     print(f"{len(frames)} frames, {len(demonstrations)} demonstrated steps ({share:.1%} in successful episodes)")
     backbone, embodiment = make_network(
@@ -96,7 +97,11 @@ def fit_network(config: SftConfig, simulator: Operated, say: Say) -> tuple[FlowB
     del frames
     state = demonstrations.observation.state
     actions = embodiment.model_actions(demonstrations.actions, state, backbone.spec.action_dim)
-    method.clone(embodiment.inputs(demonstrations.observation, backbone), actions)
+    prefix = None
+    if options.prefix:
+        executed = embodiment.model_actions(demonstrations.executed, state, backbone.spec.action_dim)
+        prefix = ExecutedPrefix(executed, torch.from_numpy(demonstrations.least), options.prefix)
+    method.clone(embodiment.inputs(demonstrations.observation, backbone), actions, prefix)
     return backbone, embodiment
 
 
@@ -112,7 +117,7 @@ def follow_dataset(config: SftConfig, kind: SimulatorKind, say: Say) -> tuple[Fl
     _, options = plugins.configure_plugin("algorithms", config.algo, "algo")
     with lessons.open_dataset(str(config.dataset)) as dataset:
         backbone, embodiment = make_network(config, kind.spec, lessons.read_states(dataset), ())
-        told = lessons.stream_batches(dataset, embodiment, backbone, options.batch, config.seed)
+        told = lessons.stream_batches(dataset, embodiment, backbone, options.batch, config.seed, options.prefix)
         print(f"{len(dataset)} demonstrated steps in {len(dataset.episodes)} episodes of {config.dataset}")
         SFT(options, backbone, config.seed, say, autocast=config.policy.autocast).follow(told)
     return backbone, embodiment

@@ -13,6 +13,7 @@ from embodied_rl.interfaces.sim import Array, Episode, Observation, SimulatorSpe
 from embodied_rl.processes.handle import Handle
 from embodied_rl.reports.result import IN_DISTRIBUTION, EpisodeResult
 from embodied_rl.rollout import ablation
+from embodied_rl.rollout.delay import Delay
 from embodied_rl.rollout.episode_sampler import Purpose, derive_episode_seed, derive_noise_seed
 from embodied_rl.rollout.runner import EpisodeRunner, Observer, RunningEpisode
 
@@ -77,6 +78,7 @@ def evaluate_policy(
     purpose: Purpose = "report",
     kept: Results | None = None,
     batch: int | None = None,
+    delay: Delay | None = None,
 ) -> list[EpisodeResult]:
     """Run each episode once, without exploration, and return the results; see `EpisodeRunner`.
 
@@ -92,6 +94,7 @@ def evaluate_policy(
         purpose: that of the episodes; no two purposes share noise.
         kept: receives each result when its episode ends; episodes whose results it has do not run.
         batch: see `EpisodeRunner.batch`.
+        delay: see `EpisodeRunner.delay`.
 
     Returns:
         One result per episode, in the order of `episodes`.
@@ -108,16 +111,20 @@ def evaluate_policy(
         actor = ablation.AblatedPolicy(actor, partial(ablation.replace_instructions, shown))
     kept = kept or Results()
     missing = [episode for episode in episodes if episode.index not in kept.found]
-    runner = EpisodeRunner(actor, spec, derive_noise_seed(purpose, seed), executed, batch=batch)
-    runner.run(handles, envs_per_handle, missing, _Counter(kept))
+    runner = EpisodeRunner(actor, spec, derive_noise_seed(purpose, seed), executed, batch=batch, delay=delay)
+    runner.run(handles, envs_per_handle, missing, ResultCounter(kept))
     return [kept.found[episode.index] for episode in episodes]
 
 
-class _Counter(Observer):
-    """An observer that makes the results of episodes."""
+class ResultCounter(Observer):
+    """An observer that makes the results of episodes.
+
+    Attributes:
+        results: receives each result when its episode ends.
+    """
 
     def __init__(self, kept: Results) -> None:
-        self._kept = kept
+        self.results = kept
         self._tallies: dict[int, _Tally] = {}
 
     def on_start(self, started: Sequence[RunningEpisode], observation: Observation) -> None:
@@ -129,7 +136,7 @@ class _Counter(Observer):
 
     def on_end(self, ended: Sequence[RunningEpisode]) -> None:
         for each in ended:
-            self._kept.add(self._tallies.pop(each.episode.index).finish(each))
+            self.results.add(self._tallies.pop(each.episode.index).finish(each))
 
 
 class _Tally:
@@ -139,14 +146,19 @@ class _Tally:
         self._reward, self._success, self._success_at_end = 0.0, False, False
         self._executed: list[Array] = []
         self._failure: str | None = None
+        self._steps = 0
+        self._to_success: int | None = None
 
     def add(self, result: StepResult, row: int) -> None:
         """Add the executed steps of one chunk."""
         valid = int(result.steps[row])
         self._reward += float(np.sum(result.reward[row, :valid], dtype=np.float64))
         if valid:
-            self._success |= bool(result.success[row, :valid].any())
+            if self._to_success is None and result.success[row, :valid].any():
+                self._to_success = self._steps + int(np.argmax(result.success[row, :valid])) + 1
+            self._success = self._to_success is not None
             self._success_at_end = bool(result.success[row, valid - 1])
+        self._steps += valid
         self._executed.append(np.array(result.executed[row, :valid], np.float64))
         if result.terminated[row] or result.truncated[row]:
             self._failure = name_failure(result, row)
@@ -164,6 +176,7 @@ class _Tally:
             smoothness=measure_smoothness(np.concatenate(self._executed)),
             initial_state=ended.episode.initial_state,
             failure="" if self._success else self._failure,
+            steps_to_success=self._to_success,
         )
 
 

@@ -22,6 +22,7 @@ from embodied_rl.processes.handle import RunFailed
 from embodied_rl.processes.local import wrap_simulator
 from embodied_rl.processes.process import describe_exit
 from embodied_rl.reports.result import EpisodeResult
+from embodied_rl.rollout.delay import Delay
 from embodied_rl.rollout.episode_sampler import Purpose, derive_noise_seed
 from embodied_rl.rollout.runner import EpisodeRunner, Observer, RunningEpisode, split_into_batches
 from embodied_rl.runs.atomic_write import explain_errors
@@ -65,6 +66,7 @@ def film_episodes(
     seed: int = 0,
     before: Mapping[int, Recording] | None = None,
     purpose: Purpose = "report",
+    delay: Delay | None = None,
 ) -> list[Path]:
     """Repeat episodes of an evaluation and film them.
 
@@ -82,6 +84,7 @@ def film_episodes(
         seed: seed of the policy's noise in the evaluation.
         before: episode index → what another policy did in this episode, from `read_films`.
         purpose: that of the evaluation's episodes.
+        delay: that of the evaluation.
 
     Returns:
         Paths of the written videos; a video without episodes is left out.
@@ -91,7 +94,7 @@ def film_episodes(
     shown = {"grid": list(results[:episodes]), "best": successes, "worst": failures}
     paired = [result for result in results if result.index in before]
     filmed = record_results(
-        actor, build, [*(r for part in shown.values() for r in part), *paired], seed=seed, purpose=purpose
+        actor, build, [*(r for part in shown.values() for r in part), *paired], seed=seed, purpose=purpose, delay=delay
     )
     films = {name: [filmed[result.index] for result in part] for name, part in shown.items()}
     films |= {f"pair_{r.index}": label_pair(before[r.index], filmed[r.index]) for r in paired}
@@ -112,6 +115,7 @@ def record_results(
     *,
     seed: int,
     purpose: Purpose = "report",
+    delay: Delay | None = None,
 ) -> dict[int, Recording]:
     """Repeat the episodes of these results, each once, and return episode index → its recording."""
     wanted = {result.index: result for result in results}
@@ -120,7 +124,7 @@ def record_results(
     envs = min(len(wanted), AT_ONCE)
     with closing(build(envs)) as simulator:
         listed = [Episode(r.index, r.task, r.seed, r.initial_state, split=r.split) for r in wanted.values()]
-        recorded = record_episodes(actor, simulator, listed, num_envs=envs, seed=seed, purpose=purpose)
+        recorded = record_episodes(actor, simulator, listed, num_envs=envs, seed=seed, purpose=purpose, delay=delay)
     return {recording.episode.index: recording for recording in recorded}
 
 
@@ -132,6 +136,7 @@ def record_episodes(
     num_envs: int,
     seed: int,
     purpose: Purpose = "report",
+    delay: Delay | None = None,
     width: int = SIZE,
     height: int = SIZE,
 ) -> list[Recording]:
@@ -146,7 +151,7 @@ def record_episodes(
         episodes: episodes to film, in batches of `num_envs`.
         num_envs: number of environments of the simulator.
         seed: seed of the policy's noise; take that of `evaluate_policy` to repeat its episodes.
-        purpose: that of the episodes; take that of `evaluate_policy`.
+        purpose, delay: those of the episodes; take those of `evaluate_policy`.
         width, height: size of a frame in pixels.
 
     Raises:
@@ -154,7 +159,7 @@ def record_episodes(
         WorkerDied: the simulator's worker died.
     """
     handle, camera = wrap_simulator(simulator), _Camera(simulator, (width, height))
-    runner = EpisodeRunner(actor, simulator.spec, derive_noise_seed(purpose, seed), stepwise=True)
+    runner = EpisodeRunner(actor, simulator.spec, derive_noise_seed(purpose, seed), stepwise=True, delay=delay)
     for batch in split_into_batches(episodes, num_envs):
         runner.run([handle], num_envs, batch, camera)
     return [camera.recordings[episode.index] for episode in episodes]

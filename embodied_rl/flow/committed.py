@@ -45,6 +45,11 @@ class Committed:
         """Return x [n, H, D] with the committed actions in their places."""
         return torch.where(self.mask[..., None], self.actions, x)
 
+    def select_following(self, values: Tensor, count: int) -> Tensor:
+        """Return the first `count` entries after each row's committed actions, [n, H, …] → [n, count, …]."""
+        places = self.counts[:, None] + torch.arange(count, device=values.device)
+        return values[torch.arange(len(values), device=values.device)[:, None], places]
+
     def give_times(self, t: Tensor) -> Tensor:
         """Return the flow time of each action, [n, H], from that of the rows, [n]; t itself where nothing is held."""
         return t if self.is_empty else torch.where(self.mask, 0, t[:, None])

@@ -20,6 +20,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from embodied_rl.config.freeze import at_least
+from embodied_rl.imitation.prefixes import ExecutedPrefix
 from embodied_rl.interfaces.algorithm import Needs
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.policy import FlowBackbone, PolicyInput
@@ -58,6 +59,10 @@ class SFTConfig:
     """chance of a control step that the gripper does the opposite. Rows whose chunk meets a slip are left out."""
     longest: int = at_least(1, 30)
     """control steps after which a demonstration is cut."""
+    prefix: int = at_least(0, 0)
+    """longest prefix that the policy learns to continue: the first actions of a chunk, up to so many, are given as they
+    were executed, and are not learned. So it can be asked for the next chunk while the robot still executes these; 0
+    for none. Rows whose chunk meets a drift or a slip stay where a prefix of that length covers it."""
     steps: int = at_least(0, 4000)
     """optimiser steps of the cloning stage."""
     lr: float = at_least(0, 1.5e-3)
@@ -93,11 +98,13 @@ class CloningBatch:
         inputs: n rows.
         actions: float32 [n, H, D] in the model's units.
         padding: bool [n, H], actions that only repeat the last one and are not learned; None for none.
+        prefix: what was executed of these actions; None to clone without prefixes.
     """
 
     inputs: PolicyInput
     actions: Tensor
     padding: Tensor | None = None
+    prefix: ExecutedPrefix | None = None
 
 
 def conditional_flow_matching_loss(
@@ -107,24 +114,34 @@ def conditional_flow_matching_loss(
     generator: torch.Generator,
     padding: Tensor | None = None,
     draws: int = 1,
+    prefix: ExecutedPrefix | None = None,
 ) -> Tensor:
     """Compute the velocity's mean squared error, for actions [n, H, D] in model units (pi0, arXiv:2410.24164, eq. 1).
 
     Each row is encoded once for all `draws` of time and noise (CogACT, arXiv:2411.19650). Actions where `padding`,
-    bool [n, H], is set are left out of the mean. Everything but the generator is on the network's device.
+    bool [n, H], is set are left out of the mean. So are those of a drawn `prefix`, which the network gets as they were
+    executed, at flow time 0 (training-time RTC, arXiv:2512.05964). Everything but the generator is on the network's
+    device.
     """
     rows = torch.arange(len(actions), device=actions.device).repeat(draws)
-    actions, padding = actions[rows], None if padding is None else padding[rows]
+    actions, left_out = actions[rows], None if padding is None else padding[rows]
     time = draw_flow_times(len(actions), generator).to(actions.device)
     noise = torch.randn(actions.shape, generator=generator).to(actions.device)
     t = time[:, None, None]
+    x = t * noise + (1 - t) * actions
+    if prefix is not None:
+        given = prefix.select(rows)
+        committed = given.draw(generator)
+        x = torch.where(committed[..., None], given.actions, x)
+        time = time[:, None].masked_fill(committed, 0.0)
+        left_out = committed if left_out is None else left_out | committed
     context = backbone.encode(inputs)
     context = context if draws == 1 else context.select(rows)
-    velocity, _ = backbone.velocity(t * noise + (1 - t) * actions, time, context)
+    velocity, _ = backbone.velocity(x, time, context)
     error = (velocity - (noise - actions)).square()
-    if padding is None:
+    if left_out is None:
         return error.mean()
-    wanted = ~padding[..., None].expand_as(error)
+    wanted = ~left_out[..., None].expand_as(error)
     return (error * wanted).sum() / wanted.sum().clamp_min(1)
 
 
@@ -169,30 +186,37 @@ class SFT:
             if _is_told(step, config.localise_steps):
                 self._report("localise", step + 1, {"loss": loss.item()})
 
-    def clone(self, inputs: PolicyInput, actions: Tensor) -> None:
-        """Clone chunks float32 [M, H, D] on frozen, cached perception; then, if configured, train everything."""
+    def clone(self, inputs: PolicyInput, actions: Tensor, prefix: ExecutedPrefix | None = None) -> None:
+        """Clone chunks float32 [M, H, D] on frozen, cached perception; then, if configured, train everything.
+
+        A `prefix` holds what was executed of these chunks; None clones without prefixes.
+        """
         config = self.config
         frozen = {id(parameter) for parameter in self.backbone.perception_parameters()}
         others = [parameter for parameter in self.backbone.parameters() if id(parameter) not in frozen]
         if config.steps:
-            self._clone(self._drawn(perceive_once(self.backbone, inputs), actions), others, config.steps, config.lr)
-        self.follow(self._drawn(inputs, actions))
+            seen = perceive_once(self.backbone, inputs)
+            self._clone(self._drawn(seen, actions, prefix), others, config.steps, config.lr)
+        self.follow(self._drawn(inputs, actions, prefix))
 
     def follow(self, lessons: Iterator[CloningBatch]) -> None:
         """Take `finetune_steps` steps on the given batches, with all trainable parameters."""
         parameters = list(self.backbone.parameters())
         self._clone(lessons, parameters, self.config.finetune_steps, self.config.finetune_lr)
 
-    def _drawn(self, inputs: PolicyInput, actions: Tensor) -> Iterator[CloningBatch]:
+    def _drawn(self, inputs: PolicyInput, actions: Tensor, prefix: ExecutedPrefix | None) -> Iterator[CloningBatch]:
         """Yield batches of random rows, without end."""
         while True:
             rows = torch.randint(len(actions), (self.config.batch,), generator=self._generator)
-            yield CloningBatch(select_rows(inputs, rows), actions[rows])
+            given = None if prefix is None else prefix.select(rows)
+            yield CloningBatch(select_rows(inputs, rows), actions[rows], prefix=given)
 
     def _clone(
         self, lessons: Iterator[CloningBatch], parameters: list[torch.nn.Parameter], steps: int, lr: float
     ) -> None:
         config, losses = self.config, deque[float](maxlen=REPORT_EVERY)
+        if steps:
+            self.backbone.prefix_trained_to = config.prefix
         parameters = [parameter for parameter in parameters if parameter.requires_grad]
         optimiser = torch.optim.AdamW(parameters, lr, weight_decay=config.weight_decay)
         for step in range(steps):
@@ -201,9 +225,10 @@ class SFT:
             batch = _shaken(lesson.inputs, config.feature_noise, self._generator).to(self._device)
             padding = None if lesson.padding is None else lesson.padding.to(self._device)
             actions = lesson.actions.to(self._device)
+            prefix = None if lesson.prefix is None else lesson.prefix.to(self._device)
             with self._cast():
                 loss = conditional_flow_matching_loss(
-                    self.backbone, batch, actions, self._generator, padding, config.draws
+                    self.backbone, batch, actions, self._generator, padding, config.draws, prefix
                 )
             _descend(optimiser, parameters, loss)
             losses.append(loss.item())

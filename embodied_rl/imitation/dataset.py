@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from embodied_rl.actors.embodiment import Embodiment
 from embodied_rl.config.schema import SftConfig
 from embodied_rl.imitation.cloning import CloningBatch, SFTConfig
+from embodied_rl.imitation.prefixes import ExecutedPrefix
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.policy import FlowBackbone
 from embodied_rl.interfaces.sim import Observation
@@ -72,9 +73,11 @@ def read_states(dataset: "LeRobotDataset") -> NDArray[np.float32]:
 
 
 def stream_batches(
-    dataset: "LeRobotDataset", embodiment: Embodiment, network: FlowBackbone, batch: int, seed: int
+    dataset: "LeRobotDataset", embodiment: Embodiment, network: FlowBackbone, batch: int, seed: int, prefix: int = 0
 ) -> Iterator[CloningBatch]:
     """Yield batches without end, in an order drawn from the seed.
+
+    A dataset's actions are those that were executed, so that they are their own prefixes, of up to `prefix` actions.
 
     Raises:
         UserError: a camera, a state or an action of the dataset does not fit the embodiment.
@@ -85,7 +88,8 @@ def stream_batches(
     for samples in SampleStream(dataset, batch, network.spec.horizon, Shuffle(seed=seed)):
         seen = _renamed(samples.observation, names)
         actions = embodiment.model_actions(samples.actions, seen.state, network.spec.action_dim)
-        yield CloningBatch(embodiment.inputs(seen, network), actions, torch.from_numpy(samples.padding))
+        given = ExecutedPrefix(actions, torch.zeros(len(actions), dtype=torch.int64), prefix) if prefix else None
+        yield CloningBatch(embodiment.inputs(seen, network), actions, torch.from_numpy(samples.padding), given)
 
 
 def match_cameras(known: Mapping[str, Any], embodiment: Embodiment) -> dict[str, str]:

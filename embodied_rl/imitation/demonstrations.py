@@ -24,6 +24,7 @@ class Disturbance:
         drift_share: share of those eight control steps that drift at all.
         slip: chance of a control step that the gripper does the opposite.
         keep: whether to keep rows whose chunk meets a drift or a slip, and so reacts to events the row does not show.
+            Without, rows stay whose prefix covers all of these events: see `Demonstrations.uncovered`.
     """
 
     noise: float = 0.1
@@ -40,11 +41,16 @@ class Demonstrations:
     Attributes:
         observation: M rows.
         actions: float32 [M, H, A], the operator's chunk from each row on; the last action is repeated past the end.
+        executed: float32 [M, H, A], what the simulator executed of it, with the disturbances; repeated alike.
+        least: int64 [M], length of the shortest prefix of `executed` that holds all drifts and slips of the chunk; 0
+            where there are none, or where rows are kept with them. The rest of `actions` reacts to such a prefix alone.
         episode: int64 [M], `Episode.index`. success: bool [M], whether that episode ended in success.
     """
 
     observation: Observation
     actions: Array
+    executed: Array
+    least: Array
     episode: Array
     success: Array
 
@@ -61,6 +67,7 @@ def record_demonstrations(
     seed: int,
     faulty: bool = False,
     longest: int | None = None,
+    prefix: int = 0,
 ) -> Demonstrations:
     """Let the operator run episodes, and record every control step.
 
@@ -72,6 +79,8 @@ def record_demonstrations(
         seed: of the disturbance.
         faulty: use the operator with systematic faults.
         longest: control steps after which an episode is cut; None cuts none.
+        prefix: length of the longest prefix that a policy is told of; without `disturbance.keep`, rows that need a
+            longer one to know of all drifts and slips are left out.
 
     Raises:
         UserError: the operator or the simulator returned NaN; the message names the episode.
@@ -87,10 +96,12 @@ def record_demonstrations(
         actor = OperatorPolicy(recorder.operate, row_of.__getitem__)
         runner = EpisodeRunner(actor, simulator.spec, seed, longest=longest)
         runner.run([handle], width, batch, recorder)
-        parts.append(recorder.cut(batch, chunk, disturbance.keep))
+        parts.append(recorder.cut(batch, chunk, disturbance.keep, prefix))
     return Demonstrations(
         observation=Observation.concatenate([part.observation for part in parts]),
         actions=np.concatenate([part.actions for part in parts]),
+        executed=np.concatenate([part.executed for part in parts]),
+        least=np.concatenate([part.least for part in parts]),
         episode=np.concatenate([part.episode for part in parts]),
         success=np.concatenate([part.success for part in parts]),
     )
@@ -107,6 +118,7 @@ class _DemonstrationRecorder(Observer):
     def __init__(self, operator: Callable[[], Array], disturb: Callable[[Array], tuple[Array, Array]]) -> None:
         self._operator, self._disturb = operator, disturb
         self._chosen: list[Array] = []
+        self._executed: list[Array] = []
         self._upset: list[Array] = []
         self._seen: list[Observation] = []
         self._running: list[Array] = []
@@ -123,24 +135,35 @@ class _DemonstrationRecorder(Observer):
         rows = np.array([each.row for each in running])
         self._seen.append(before.select(rows))
         self._running.append(np.isin(np.arange(len(before)), rows))
+        self._executed.append(result.executed[:, 0].copy())
         self._success |= set(rows[result.success[rows, 0]].tolist())
 
-    def cut(self, episodes: Sequence[Episode], chunk: int, keep: bool) -> Demonstrations:
-        """Return each control step with its following chunk, without chunks that drift or slip unless `keep`."""
-        running, chosen = np.stack(self._running), np.stack(self._chosen)  # [steps, n], [steps, n, A]
+    def cut(self, episodes: Sequence[Episode], chunk: int, keep: bool, prefix: int) -> Demonstrations:
+        """Return each control step with its following chunk; leave out what `prefix` does not cover, unless `keep`."""
+        running, chosen, executed = (np.stack(each) for each in (self._running, self._chosen, self._executed))
         upset = np.stack(self._upset) & (not keep)
         last = np.maximum(running.sum(axis=0) - 1, 0)
         follow = np.minimum(np.arange(len(running))[:, None] + np.arange(chunk), last[:, None, None])  # [n, steps, H]
         columns = np.arange(running.shape[1])
-        kept = running & ~upset[follow.swapaxes(0, 1), columns[:, None]].any(axis=-1)
+        least = find_least_prefix(upset[follow.swapaxes(0, 1), columns[:, None]])
+        kept = running & (least <= prefix)
         steps, rows = np.nonzero(kept)
         shown = zip(self._seen, kept, running, strict=True)
+        after = follow[rows, steps], rows[:, None]
         return Demonstrations(
             observation=Observation.concatenate([seen.select(np.flatnonzero(k[r])) for seen, k, r in shown]),
-            actions=chosen[follow[rows, steps], rows[:, None]].astype(np.float32),
+            actions=chosen[after].astype(np.float32),
+            executed=executed[after].astype(np.float32),
+            least=least[steps, rows],
             episode=np.array([episodes[int(row)].index for row in rows], np.int64),
             success=np.isin(rows, list(self._success)),
         )
+
+
+def find_least_prefix(upset: Array) -> Array:
+    """Return for chunks bool [..., H] the length int64 [...] of the shortest prefix that holds all that are set."""
+    after_last = upset.shape[-1] - np.argmax(upset[..., ::-1], axis=-1)
+    return np.where(upset.any(axis=-1), after_last, 0)
 
 
 def _disturber(

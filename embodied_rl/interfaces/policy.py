@@ -6,6 +6,7 @@ model, `A` ≤ D of the simulator, `S` state dimensions, `L` instruction tokens,
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, ClassVar, Protocol
 
 import numpy as np
@@ -125,6 +126,8 @@ class FlowBackbone(nn.Module):
         CAN_BE_EMPTY: whether it may be created on the meta device, because `restore_buffers` fills the buffers that no
             checkpoint holds.
         STATISTICS: how states are normalised when statistics are measured anew: "mean_std" or "quantiles".
+        GROWS: sizes of the configuration in which a network may exceed the checkpoint it starts from, each with the
+            name of the parameter that has one row for each; no other parameter depends on them.
         PROMPT_WORDS: the words of a prompt besides those of its instruction, for networks with new weights; None if
             instructions are read word by word, without a tokenizer.
     """
@@ -132,6 +135,7 @@ class FlowBackbone(nn.Module):
     KIND: ClassVar[str] = "flow"
     CAN_BE_EMPTY: ClassVar[bool] = False
     STATISTICS: ClassVar[str] = "mean_std"
+    GROWS: ClassVar[Mapping[str, str]] = MappingProxyType({})
     PROMPT_WORDS: ClassVar[tuple[str, ...] | None] = None
 
     spec: PolicySpec
@@ -301,10 +305,10 @@ class Actor(nn.Module):
         keep: the form in which traces hold an observation; see `keep_within`.
         critic_reads: the entry of a trace that the critic reads directly, so that it can learn without the network;
             None if the critic reads features of the network, or there is no critic.
-        delay: d, for how many control steps committed actions are executed before those that `act` chooses. Entry i
-            of a chunk belongs to control step i after its observation; `act` returns and scores the entries from d to
-            d + Hx, and its traces hold what was committed. 0: nothing is committed. To be set before a rollout, where
-            traces are allocated; `infer` does not depend on it.
+        delay: d, for how many control steps committed actions are executed before those that `act` chooses. A chunk
+            begins with the committed actions; `act` returns and scores the Hx entries after them, and its traces hold
+            what was committed. 0: nothing is committed. To be set before a rollout, where traces are allocated; `infer`
+            does not depend on it.
         prefix_trained_to: the most committed actions that the policy is trained to continue.
     """
 

@@ -113,6 +113,9 @@ class SimulatorSpec:
         final_observation: "exact", or "previous" if the simulator resets an environment within the step that ends its
             episode: then the final observation is the one before that step, and a truncation bootstraps from it.
         reports_progress: whether observations hold `Observation.progress`.
+        hold: the action, length A, with which the robot holds still, as it does while it waits for a policy; None if no
+            action does, or it is not known. kept_while_holding: names of the action's entries that repeat the last
+            command instead, such as a gripper's.
         seeded: whether the seed determines an episode. If not, groups of episodes cannot start alike, and an evaluation
             draws its episodes instead of enumerating them.
 
@@ -137,6 +140,8 @@ class SimulatorSpec:
     final_observation: Literal["exact", "previous"] = "exact"
     seeded: bool = True
     reports_progress: bool = False
+    hold: tuple[float, ...] | None = None
+    kept_while_holding: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         check_spec(self)

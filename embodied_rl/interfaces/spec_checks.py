@@ -10,7 +10,7 @@ from embodied_rl.interfaces.errors import UserError
 
 Spec = Any
 """A `SimulatorSpec`, or a camera of it: their module imports this one."""
-_NAMES = ("state_names", "action_names", "privileged_names", "words", "splits")
+_NAMES = ("state_names", "action_names", "privileged_names", "words", "splits", "kept_while_holding")
 _ROLES = ("policy", "score", "video")
 _FINALS = ("exact", "previous")
 _SHOW = reprlib.Repr()
@@ -33,6 +33,7 @@ def check_spec(spec: Spec) -> None:
     length = spec.instruction_length
     _require(_counts(length, 0), "instruction_length", "a whole number of at least 0", length)
     _check_tasks(spec.tasks)
+    _check_hold(spec)
     _require(spec.final_observation in _FINALS, "final_observation", f"one of {_FINALS}", spec.final_observation)
 
 
@@ -66,6 +67,18 @@ def _check_limits(spec: Spec) -> None:
         _require(all(_is_finite(limit) for limit in limits), field, "finite", limits)
     ordered = all(low < high for low, high in zip(spec.action_low, spec.action_high, strict=True))
     _require(ordered, "action_low", f"below action_high ({_SHOW.repr(spec.action_high)})", spec.action_low)
+
+
+def _check_hold(spec: Spec) -> None:
+    unknown = [name for name in spec.kept_while_holding if name not in spec.action_names]
+    _require(not unknown, "kept_while_holding", "names of action_names", unknown)
+    if spec.hold is None:
+        _require(not spec.kept_while_holding, "kept_while_holding", "empty without hold", spec.kept_while_holding)
+        return
+    fits = _is_listed(spec.hold) and len(spec.hold) == len(spec.action_names) and all(map(_is_finite, spec.hold))
+    _require(fits, "hold", f"one number for each of the {len(spec.action_names)} action_names", spec.hold)
+    limits = zip(spec.action_low, spec.hold, spec.action_high, strict=True)
+    _require(all(low <= value <= high for low, value, high in limits), "hold", "within the action's limits", spec.hold)
 
 
 def _check_tasks(tasks: Any) -> None:

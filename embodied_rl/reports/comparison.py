@@ -10,7 +10,7 @@ from embodied_rl.interfaces.errors import UserError
 from embodied_rl.reports.chart import Series, draw_line_chart
 from embodied_rl.reports.page import format_percent, make_bar, make_html_table, make_section, write_html
 from embodied_rl.reports.pairing import Pairing, pair_reports
-from embodied_rl.reports.report import Report, read_purpose
+from embodied_rl.reports.report import Report, describe_delay, read_purpose
 from embodied_rl.reports.result import IN_DISTRIBUTION
 from embodied_rl.reports.statistics import Mean, adjust_by_holm, mean_interval
 from embodied_rl.runs.folder import RunFolder
@@ -147,7 +147,7 @@ def _details(entries: Sequence[ComparedReport]) -> list[tuple[str, tuple[str, ..
     pairs, unpaired = pair_all(entries)
     seeds = [(name, str(mean.count), _mean_text(mean)) for name, mean in means.items()]
     counts = ("shared episodes", "only first", "only second")
-    paired = ("first", "second", *counts, "p (exact McNemar)", "p (Holm)", "other versions")
+    paired = ("first", "second", *counts, "p (exact McNemar)", "p (Holm)", "other versions, strategies")
     return [
         ("Over seeds", ("runs", "seeds", "mean success [95 %, Student]"), seeds),
         ("The same episodes", paired, [_paired_cells(row) for row in pairs]),
@@ -239,7 +239,7 @@ def _report_file(path: Path) -> Path:
 
 
 def _is_usual(metadata: Mapping[str, object]) -> bool:
-    whole = metadata.get("task") is None and metadata.get("ablate", "none") == "none"
+    whole = metadata.get("task") is None and metadata.get("ablate", "none") == "none" and not describe_delay(metadata)
     return whole and metadata.get("split") == IN_DISTRIBUTION
 
 
@@ -249,6 +249,7 @@ def _conditions(metadata: Mapping[str, object]) -> list[str]:
     found = [f"({split})"] if split != IN_DISTRIBUTION else []
     found += ["(publish)"] if read_purpose(metadata) == "publish" else []
     found += [f"(without {without})"] if without != "none" else []
+    found += [f"({delay})"] if (delay := describe_delay(metadata)) else []
     return [*found, *(["(before)"] if metadata.get("when") == "before" else [])]
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from embodied_rl.interfaces.errors import UserError
-from embodied_rl.reports.report import Report, read_purpose, select_settings
+from embodied_rl.reports.report import Report, describe_delay, read_purpose, select_settings
 from embodied_rl.reports.statistics import PairedTest, mcnemar_test
 
 Key = tuple[str, str, int | None, int, str]
@@ -37,11 +37,14 @@ def pair_reports(first: Report, second: Report) -> Pairing:
 
     Raises:
         UserError: they share no episode, a report does not tell its episodes apart, their episodes have different
-            purposes, or their simulators differ.
+            purposes, their simulators differ, or their inference delays.
     """
     purposes = [read_purpose(report.metadata) for report in (first, second)]
     if purposes[0] != purposes[1]:
         raise UserError(f"their episodes are others: episodes_for is {purposes[0]} and {purposes[1]}")
+    delays = [report.metadata.get("delay") or 0 for report in (first, second)]
+    if delays[0] != delays[1]:
+        raise UserError(f"their inference delays differ: {delays[0]} and {delays[1]} control steps")
     outcomes: list[dict[Key, bool]] = []
     for place, report in (("first", first), ("second", second)):
         try:
@@ -134,9 +137,12 @@ def _list_differences(first: Sequence[Mapping[str, Any]], second: Sequence[Mappi
 
 def _describe_versions(first: Report, second: Report) -> str:
     """Say which of the things that results depend on differ; empty where none does."""
+    delays = [describe_delay(report.metadata) for report in (first, second)]
+    strategies = [f"{delays[0]} and {delays[1]}"] if delays[0] != delays[1] else []
     packages = [
         {name: text for each in _read_simulators(report) for name, text in (each.get("depends_on") or {}).items()}
         for report in (first, second)
     ]
     names = [name for name in {**packages[0], **packages[1]} if packages[0].get(name) != packages[1].get(name)]
-    return "; ".join(f"{name} {packages[0].get(name)} and {packages[1].get(name)}" for name in names[:3])
+    versions = [f"{name} {packages[0].get(name)} and {packages[1].get(name)}" for name in names[:3]]
+    return "; ".join([*strategies, *versions])

@@ -5,6 +5,7 @@
     success: {rate, low, high, episodes}      success-once, with Wilson's 95 % interval
     success_at_end: {rate, low, high, episodes}
     steps, reward, smoothness                 means over episodes
+    steps_to_success                          mean over successes; null without any
     families: {name: as above}, tasks: {name: as above}
     metadata: {checkpoint, split, episodes_for, seed, commit, packages, episodes_sha256, …}
     episodes: [{index, task, seed, split, conditions, success, failure, …}]
@@ -58,22 +59,28 @@ class Rate:
 
 @dataclass(frozen=True)
 class Summary:
-    """The statistics of some episodes; `steps`, `reward` and `smoothness` are means, see `EpisodeResult`."""
+    """The statistics of some episodes; `steps`, `reward` and `smoothness` are means, see `EpisodeResult`.
+
+    `steps_to_success` is the mean over successes; None without any, and in reports of older versions.
+    """
 
     success: Rate
     success_at_end: Rate
     steps: float
     reward: float
     smoothness: float
+    steps_to_success: float | None = None
 
     @staticmethod
     def from_results(results: Sequence[EpisodeResult]) -> "Summary":
+        to_success = [result.steps_to_success for result in results if result.steps_to_success is not None]
         return Summary(
             success=Rate.from_outcomes([result.success for result in results]),
             success_at_end=Rate.from_outcomes([result.success_at_end for result in results]),
             steps=fmean(result.steps for result in results),
             reward=fmean(result.reward for result in results),
             smoothness=fmean(result.smoothness for result in results),
+            steps_to_success=fmean(to_success) if to_success else None,
         )
 
 
@@ -209,6 +216,13 @@ def read_purpose(metadata: Mapping[str, Any]) -> str:
     return str(metadata.get("episodes_for", usual))
 
 
+def describe_delay(metadata: Mapping[str, Any]) -> str:
+    """Return a report's inference delay and strategy in words; empty without a delay, as in older reports."""
+    if not (metadata.get("delay") or metadata.get("replan")):
+        return ""
+    return f"delay {metadata.get('delay')}, {metadata.get('strategy')}, every {metadata.get('replan')}"
+
+
 def _summary(content: Mapping[str, Any]) -> Summary:
     return Summary(
         success=_rate(content["success"], "success"),
@@ -216,6 +230,7 @@ def _summary(content: Mapping[str, Any]) -> Summary:
         steps=float(content["steps"]),
         reward=float(content["reward"]),
         smoothness=float(content["smoothness"]),
+        steps_to_success=None if (quick := content.get("steps_to_success")) is None else float(quick),
     )
 
 

@@ -20,7 +20,7 @@ from embodied_rl.reports.page import (
     write_html,
 )
 from embodied_rl.reports.pairing import name_tasks, pair_reports
-from embodied_rl.reports.report import Report, Summary
+from embodied_rl.reports.report import Report, Summary, describe_delay
 from embodied_rl.reports.result import EpisodeResult
 from embodied_rl.reports.reward_section import make_reward_section
 from embodied_rl.runs.metrics_file import Value, read_metrics
@@ -104,6 +104,7 @@ def make_lead(report: Report) -> str:
         said.get("task"),
         part,
         ablated,
+        describe_delay(said),
     )
     return " · ".join(str(part) for part in parts if part)
 
@@ -153,7 +154,9 @@ def _cards(report: Report, before: Report | None, at_end: bool) -> list[str]:
         end = overall.success_at_end
         cards.append(_card(format_share(end.rate), f"success that lasts to the end, {format_interval(end)} %"))
     was = "" if before is None else f", {before.overall.steps:.1f} before"
-    return [*cards, _card(f"{overall.steps:.1f}", f"control steps per episode{was}")]
+    cards.append(_card(f"{overall.steps:.1f}", f"control steps per episode{was}"))
+    quick = overall.steps_to_success
+    return cards if quick is None else [*cards, _card(f"{quick:.1f}", "control steps to success, of the successes")]
 
 
 def _card(value: str, label: str) -> str:

@@ -19,6 +19,7 @@ class EpisodeResult:
         initial_state: the numbered one that it began from, where the benchmark has such.
         simulator: the number of its simulator in the report's `simulators`; None in reports of older versions.
         failure: kind of failure, "" after a success; None where the simulator does not tell why it ended the episode.
+        steps_to_success: control steps until the goal held for the first time; None without success.
     """
 
     index: int
@@ -33,3 +34,4 @@ class EpisodeResult:
     initial_state: int | None = None
     simulator: int | None = None
     failure: str | None = None
+    steps_to_success: int | None = None

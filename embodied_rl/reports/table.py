@@ -2,7 +2,7 @@
 
 from rich.table import Table
 
-from embodied_rl.reports.report import Rate, Report, Summary
+from embodied_rl.reports.report import Rate, Report, Summary, describe_delay
 
 
 def make_summary_table(report: Report) -> Table:
@@ -14,24 +14,28 @@ def make_summary_table(report: Report) -> Table:
     if "benchmark" in said:
         changes = "".join(f", sim.{key}={value}" for key, value in said["changed"].items())
         where = f"{said['benchmark']}{'' if said['complete'] else ', not all of it'}{changes}"
+    delay = describe_delay(said)
+    where += f", {delay}" if delay else ""
     table = Table(title=f"{said.get('checkpoint', '')}, {where}")
     table.add_column("")
-    for heading in ("success", "95 %", "at the end", "episodes", "steps"):
+    last = "to success" if delay else "at the end"
+    for heading in ("success", "95 %", last, "episodes", "steps"):
         table.add_column(heading, justify="right", no_wrap=True)
     for name, summary in report.tasks.items():
-        table.add_row(f"  {name}", *_cells(summary))
+        table.add_row(f"  {name}", *_cells(summary, bool(delay)))
     for name in said.get("not_run", ()):
         table.add_row(f"  {name}", "not run")
     table.add_section()
     for name, summary in report.families.items():
-        table.add_row(name, *_cells(summary))
+        table.add_row(name, *_cells(summary, bool(delay)))
     table.add_section()
-    table.add_row("all", *_cells(report.overall), style="bold")
+    table.add_row("all", *_cells(report.overall, bool(delay)), style="bold")
     return table
 
 
-def _cells(summary: Summary) -> tuple[str, ...]:
+def _cells(summary: Summary, delayed: bool) -> tuple[str, ...]:
     success: Rate = summary.success
     interval = f"{100 * success.low:.1f} – {100 * success.high:.1f}"
-    at_end = f"{summary.success_at_end.rate:.1%}"
-    return f"{success.rate:.1%}", interval, at_end, str(success.episodes), f"{summary.steps:.1f}"
+    quick = "–" if summary.steps_to_success is None else f"{summary.steps_to_success:.1f}"
+    last = quick if delayed else f"{summary.success_at_end.rate:.1%}"
+    return f"{success.rate:.1%}", interval, last, str(success.episodes), f"{summary.steps:.1f}"

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -20,9 +21,9 @@ class AblatedPolicy:
     policy: DeployedPolicy
     alter: Callable[[Observation, NoiseKeys], Observation]
 
-    def infer(self, observation: Observation, keys: NoiseKeys) -> np.ndarray:
-        """Return chunks for the altered observation; see `DeployedPolicy`."""
-        return self.policy.infer(self.alter(observation, keys), keys)
+    def infer(self, observation: Observation, keys: NoiseKeys, *continued: Any, **options: Any) -> np.ndarray:
+        """Return chunks for the altered observation; see `DeployedPolicy`. What else is given goes to the policy."""
+        return self.policy.infer(self.alter(observation, keys), keys, *continued, **options)
 
 
 def blank_images(observation: Observation, keys: NoiseKeys) -> Observation:

@@ -16,6 +16,9 @@ from embodied_rl.interfaces.policy import Actor, Decision, NoiseKeys, Trace
 from embodied_rl.interfaces.sim import Episode, Observation, SimulatorSpec, Source, StepResult
 from embodied_rl.rollout.writer import select_outcome
 
+_WHOLE = ("trace", "last_value", "finished", "delay")
+"""What of a rollout has no axis of decisions, or several tensors."""
+
 
 @dataclass
 class Rollout:
@@ -45,6 +48,8 @@ class Rollout:
         episode, group, task: int64 [T, N].
         last_value: float32 [N], value of the observation that follows the last decision.
         finished: the episodes that ended, in the order of rows, then environments.
+        delay: d, how many control steps after its observation a row's first action is executed; see
+            `embodied_rl.rollout.plans`.
     """
 
     trace: Trace
@@ -69,6 +74,7 @@ class Rollout:
     task: Tensor
     last_value: Tensor
     finished: list[EpisodeRecord] = field(default_factory=list)
+    delay: int = 0
     final_pictures: ClassVar[bool] = False
 
     @staticmethod
@@ -101,6 +107,7 @@ class Rollout:
             group=zeros(dtype=torch.int64),
             task=zeros(dtype=torch.int64),
             last_value=torch.zeros(num_envs, device=device),
+            delay=actor.delay,
         )
 
     def segments(self, count: int) -> list["Rollout"]:
@@ -112,11 +119,7 @@ class Rollout:
         return [self._segment(slice(first, first + each)) for first in range(0, self.decisions, each)]
 
     def _segment(self, rows: slice) -> "Rollout":
-        views = {
-            f.name: getattr(self, f.name)[rows]
-            for f in fields(self)
-            if f.name not in ("trace", "last_value", "finished")
-        }
+        views = {f.name: getattr(self, f.name)[rows] for f in fields(self) if f.name not in _WHOLE}
         trace = {name: tensor[rows] for name, tensor in self.trace.items()}
         return replace(self, trace=trace, last_value=torch.zeros_like(self.last_value), finished=[], **views)
 
@@ -196,7 +199,8 @@ class Rollout:
 
     def tensors(self) -> dict[str, Tensor]:
         """Return all tensors by name; the trace's entries as "trace/<name>"."""
-        named = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in ("trace", "finished")}
+        apart = ("trace", "finished", "delay")
+        named = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in apart}
         return named | {f"trace/{name}": tensor for name, tensor in self.trace.items()}
 
     def _long(self, values: list[int]) -> Tensor:

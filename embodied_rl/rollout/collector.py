@@ -7,6 +7,7 @@ import logging
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -31,6 +32,7 @@ from embodied_rl.rollout.handle_parts import (
     zero_unexecuted,
 )
 from embodied_rl.rollout.order import Order, take_in_turn, take_ready_first
+from embodied_rl.rollout.plans import Plans, as_arguments
 from embodied_rl.rollout.timeline import INFER, SIMULATE, VALUE, WAIT, Timeline
 from embodied_rl.rollout.writer import Writer
 
@@ -43,6 +45,9 @@ class Collector:
     Episodes carry over from one rollout to the next, unless `fresh`. Environment e of all N runs the episodes e, e + N,
     e + 2N, …; noise is keyed by episode and decision, and slices take turns in a fixed order. So a rollout depends on
     neither timing nor, for a row-wise actor, on the number of slices and handles.
+
+    A rollout of an actor with a `delay` executes what was chosen that many control steps later; see
+    `embodied_rl.rollout.plans`.
 
     A worker that dies is replaced. The episodes it ran are lost: their rows become invalid, all other rows stay valid.
 
@@ -70,7 +75,8 @@ class Collector:
         lost_episodes: episodes that were lost with these workers.
 
     Raises:
-        UserError: the sizes do not fit each other or a writer, or a `fresh` rollout is too short for a whole episode.
+        UserError: the sizes do not fit each other or a writer, a `fresh` rollout is too short for a whole episode, or
+            nobody says how a robot holds still under a delay.
     """
 
     def __init__(
@@ -101,6 +107,7 @@ class Collector:
         self._writers = [rollout, *writers]
         pictured = any(writer.final_pictures for writer in self._writers)
         self._envs = Environments(sampler, env_offset + np.arange(rollout.num_envs), total, seed, pictured)
+        self._plans = Plans(spec, rollout.num_envs, rollout.delay)
         columns = np.split(np.arange(rollout.num_envs), len(handles))
         self._parts = [HandlePart(handle, mine) for handle, mine in zip(handles, columns, strict=True)]
         size = envs_per_slice * len(handles) // rollout.num_envs
@@ -170,7 +177,7 @@ class Collector:
                 arrays |= {f"simulator/{number}/{name}": array for name, array in self._snapshot(part).items()}
         counters = {"begun": self._begun, "restarts": self.restarts, "lost_episodes": self.lost_episodes}
         written = {f"writer/{n}/{name}": x for n, each in enumerate(self.writers) for name, x in each.state().items()}
-        arrays |= self._envs.state() | written
+        arrays |= self._envs.state() | self._plans.state() | written
         return arrays | {name: np.array(value, np.int64) for name, value in counters.items()}
 
     def load(self, state: dict[str, Array]) -> None:
@@ -180,6 +187,7 @@ class Collector:
             UserError: the state has another number of environments or simulators.
         """
         self._envs.load(state)
+        self._plans.load(state)
         for number, writer in enumerate(self.writers):
             writer.load(select_part(state, f"writer/{number}/"))
         self._begun = bool(state["begun"])
@@ -196,6 +204,7 @@ class Collector:
         else:
             log.warning("the simulator has no snapshots: the episodes that were running start anew")
             self._envs.restart()
+            self._plans.reset(np.arange(self.rollout.num_envs))
             self._start()
 
     def _restored(self, part: HandlePart, future: Future) -> None:
@@ -247,10 +256,12 @@ class Collector:
             part.decided += 1
         if observation is None:
             return
-        keys = self._envs.keys(columns)
+        keys, plan = self._envs.keys(columns), self._plans.read(columns)
         with self.timeline.record(INFER, len(columns)):
-            decision = policy.act(observation, keys, explore=True)
+            decision = policy.act(observation, keys, explore=True, **as_arguments(plan))
         self._envs.check("the policy's actions", decision.actions, columns)
+        if plan is not None:
+            decision = replace(decision, actions=self._plans.follow(columns, decision.actions))
         where = torch.from_numpy(rows), torch.from_numpy(columns)
         for writer in self._writers:
             writer.write_decision(*where, decision, self._envs.episodes(columns), observation, keys)
@@ -301,10 +312,12 @@ class Collector:
         assert result.final_observation is not None
         observation, columns = result.final_observation.select([position]), np.array([column])
         self._envs.check_observation(observation, columns)
-        self._finals.append(FinalObservation(row, column, observation, self._envs.keys(columns)))
+        plan = self._plans.read(columns)
+        self._finals.append(FinalObservation(row, column, observation, self._envs.keys(columns), plan))
 
     def _leave(self, columns: Array, row: int) -> None:
         """Park environments whose episode ended in this row (if `fresh`), or move them to their next episode."""
+        self._plans.reset(columns)
         if self._fresh:
             self._envs.active[columns] = False
         else:
@@ -336,14 +349,16 @@ class Collector:
         for first in range(0, len(self._finals), most):
             finals = self._finals[first : first + most]
             with self.timeline.record(VALUE, len(finals)):
-                values = policy.value(*join_finals(finals))
+                observation, keys, plan = join_finals(finals)
+                values = policy.value(observation, keys, **as_arguments(plan))
             where = [final.row for final in finals], [final.column for final in finals]
             rollout.final_value[where] = values.to(rollout.value)
         for parts in self._slices:
             observation, columns = self._in_hand(parts)
             if observation is not None:
                 with self.timeline.record(VALUE, len(columns)):
-                    values = policy.value(observation, self._envs.keys(columns))
+                    plan = as_arguments(self._plans.read(columns))
+                    values = policy.value(observation, self._envs.keys(columns), **plan)
                 rollout.last_value[columns] = values.to(rollout.value)
 
     def _in_hand(self, parts: list[HandlePart]) -> tuple[Observation | None, Array]:

@@ -12,6 +12,7 @@ from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.policy import NoiseKeys
 from embodied_rl.interfaces.sim import Array, Observation, StepResult
 from embodied_rl.processes.handle import Future, Handle, Revival
+from embodied_rl.rollout.plans import CommittedActions
 
 
 @dataclass
@@ -66,12 +67,16 @@ class HandlePart:
 
 @dataclass
 class FinalObservation:
-    """The last observation (one row) of an episode that the time limit ended, and the rollout entry of its value."""
+    """The last observation (one row) of an episode that the time limit ended, and the rollout entry of its value.
+
+    `plan` is what would have been executed next, under an inference delay.
+    """
 
     row: int
     column: int
     observation: Observation
     keys: NoiseKeys
+    plan: CommittedActions | None = None
 
 
 def check_sizes(handles: int, envs_per_slice: int, num_envs: int, total: int, group_size: int) -> None:
@@ -95,10 +100,16 @@ def check_ended(result: StepResult, acting: Array) -> None:
         )
 
 
-def join_finals(finals: list[FinalObservation]) -> tuple[Observation, NoiseKeys]:
+def join_finals(finals: list[FinalObservation]) -> tuple[Observation, NoiseKeys, CommittedActions | None]:
     keys = [final.keys for final in finals]
     episode, decision = np.concatenate([k.episode for k in keys]), np.concatenate([k.decision for k in keys])
-    return Observation.concatenate([final.observation for final in finals]), NoiseKeys(keys[0].seed, episode, decision)
+    plans = [final.plan for final in finals if final.plan is not None]
+    observation = Observation.concatenate([final.observation for final in finals])
+    return (
+        observation,
+        NoiseKeys(keys[0].seed, episode, decision),
+        CommittedActions.concatenate(plans) if plans else None,
+    )
 
 
 def zero_unexecuted(values: Array, steps: Array) -> Array:

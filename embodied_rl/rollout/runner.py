@@ -13,14 +13,17 @@ import math
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import cast
 
 import numpy as np
 import torch
 
+from embodied_rl.deployment.messages import Command, Request
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.policy import DeployedPolicy, NoiseKeys
 from embodied_rl.interfaces.sim import Array, Episode, NotFinite, Observation, SimulatorSpec, StepResult
 from embodied_rl.processes.handle import Future, Handle, WorkerDied, respawn
+from embodied_rl.rollout.delay import ContinuingPolicy, Delay, DelayedEpisode, infer_under_delay, stack_actions
 
 log = logging.getLogger(__name__)
 
@@ -35,6 +38,8 @@ class RunningEpisode:
         decisions: number of chunks that the policy has chosen for it.
         steps: number of control steps that it has taken.
         pending: float32 [≤ h, A], chosen actions that have not been handed to the simulator yet.
+        delayed: its executor, where inference takes time.
+        commands: what was chosen last, for each control step until the next decision, where inference takes time.
     """
 
     row: int
@@ -42,6 +47,8 @@ class RunningEpisode:
     decisions: int = 0
     steps: int = 0
     pending: Array | None = None
+    delayed: DelayedEpisode | None = None
+    commands: Sequence[Command] = ()
 
 
 class Observer:
@@ -76,6 +83,8 @@ class EpisodeRunner:
             environment runs no second episode in the same `run`.
         batch: fill up what the policy infers to so many rows, at least as many as a simulator has, with copies whose
             actions nobody uses; see `choose_batch`. None infers the rows that decide.
+        delay: how long inference takes, and what happens meanwhile; the policy is a `ContinuingPolicy` then, and
+            `executed` has no meaning. None: an observation's actions begin at once.
     """
 
     policy: DeployedPolicy
@@ -85,6 +94,7 @@ class EpisodeRunner:
     stepwise: bool = False
     longest: int | None = None
     batch: int | None = None
+    delay: Delay | None = None
 
     @torch.no_grad()
     def run(
@@ -131,10 +141,28 @@ class EpisodeRunner:
         )
         shown = observation.without_privileged()
         shown = shown if len(rows) == len(running) else shown.select(rows)
+        if self.delay is not None:
+            return self._decide_under_delay(self.delay, shown, keys, running, rows)
         actions = self.policy.infer(shown, keys)[: len(running), : self.executed]
         self._check(actions, running, "The policy chose", "Its checkpoint is of no use")
         for each, chunk in zip(running, actions, strict=True):
             each.pending, each.decisions = chunk, each.decisions + 1
+
+    def _decide_under_delay(
+        self, delay: Delay, shown: Observation, keys: NoiseKeys, running: Sequence[RunningEpisode], rows: Sequence[int]
+    ) -> None:
+        """Store in `pending` what m episodes execute until their next decision, if inference takes time."""
+        episodes, requests = list[DelayedEpisode](), list[Request]()
+        for each in running:
+            each.delayed = each.delayed or DelayedEpisode.begin(delay, self.spec)
+            episodes.append(each.delayed)
+            requests.append(each.delayed.ask())
+        asked = [requests[row] for row in rows]
+        actions = infer_under_delay(cast(ContinuingPolicy, self.policy), shown, keys, asked, delay)
+        self._check(actions[: len(running)], running, "The policy chose", "Its checkpoint is of no use")
+        for row, each in enumerate(running):
+            each.commands = episodes[row].execute(requests[row], actions[row])
+            each.pending, each.decisions = stack_actions(each.commands), each.decisions + 1
 
     def _check(self, values: Array, running: Sequence[RunningEpisode], who: str, meaning: str) -> None:
         """Raise `UserError` when `values` [m, ...], the rows of `running`, are not finite."""

@@ -80,6 +80,7 @@ class FakeSimulator:
             words=("go", "left", "right"),
             privileged_names=("goal_x", "drift_x", "drift_y"),
             can_snapshot=True,
+            hold=(0.0, 0.0),
         )
 
     def reset(self, episodes: Sequence[Episode | None]) -> Observation:

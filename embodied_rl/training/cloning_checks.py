@@ -8,6 +8,7 @@ from embodied_rl.assembly.outline import outline_backbone
 from embodied_rl.config.schema import SftConfig
 from embodied_rl.imitation import dataset as lessons
 from embodied_rl.imitation.cloning import SFTConfig
+from embodied_rl.imitation.prefixes import check_no_delay, check_prefix
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.policy import FlowBackbone
 from embodied_rl.interfaces.sim import SimulatorSpec
@@ -32,6 +33,7 @@ def check_cloning(config: SftConfig) -> list[Row]:
         name = config.algo.name
         raise UserError(f"algo.name={name} learns from rollouts; `embodied-rl train` is the command for it.")
     options, kind = method.options, SimulatorKind.find(config.sim)
+    check_no_delay(config.policy.delay)
     check_stages(config, options)
     check_placement(config.policy)
     with nullcontext() if config.dataset is None else lessons.open_dataset(config.dataset) as dataset:
@@ -45,6 +47,7 @@ def check_cloning(config: SftConfig) -> list[Row]:
             check_perception(config, options, network, kind.spec)
         else:
             lessons.match_dataset(dataset, embodiment)
+    check_prefix(options.prefix, network.spec.horizon)
     held = count_held(network).held
     seen = 0 if config.dataset is not None else count_recorded(options, kind.spec, network.spec.horizon)
     check_environments(config.sim.num_envs, kind.spec)
@@ -110,9 +113,9 @@ def check_perception(config: SftConfig, options: SFTConfig, network: FlowBackbon
 
 
 def count_recorded(options: SFTConfig, spec: SimulatorSpec, horizon: int) -> int:
-    """Return the bytes of all recorded steps, each with its chunk, at most: some episodes end earlier."""
+    """Return the bytes of all recorded steps, each with its chunk as it was chosen and as it was executed, at most."""
     steps = (max(options.frames, 1) + options.demonstrations) * min(options.longest, spec.horizon)
-    return steps * (count_observation(spec) + 4 * horizon * len(spec.action_names))
+    return steps * (count_observation(spec) + 8 * horizon * len(spec.action_names))
 
 
 def check_memory(config: SftConfig, options: SFTConfig, spec: SimulatorSpec, held: int, seen: int) -> None:

@@ -54,6 +54,7 @@ def describe_training(trainer: Trainer, when: str) -> dict[str, Any]:
         "algorithm": config.algo.name,
         "simulator": config.sim.name,
         **({} if config.reward.name is None else {"scorer": config.reward.name, "reward": config.reward.mode}),
+        **({} if trainer.delay is None else trainer.delay.as_metadata()),
         "split": "eval",
         "episodes_for": "report",
         "seed": config.seed,
@@ -68,7 +69,7 @@ def describe_training(trainer: Trainer, when: str) -> dict[str, Any]:
 def film_before(trainer: Trainer, results: Sequence[EpisodeResult]) -> None:
     """Film some episodes of the evaluation before training; each rank films its share of them."""
     mine = results[:KEPT][trainer.ranks.rank :: trainer.ranks.size]
-    for recording in record_results(trainer.actor, trainer.kind.build, mine, seed=0).values():
+    for recording in record_results(trainer.actor, trainer.kind.build, mine, seed=0, delay=trainer.delay).values():
         keep_film(trainer.folder.videos / BEFORE, recording, trainer.spec.control_hz)
 
 
@@ -87,7 +88,9 @@ def finish_run(trainer: Trainer, log: RunLog) -> list[str]:
     log.begin_phase("filming", announce=True)
     kept = read_films(trainer.folder.videos / BEFORE, before.episodes if before else ())
     place = trainer.folder.videos
-    videos = film_episodes(trainer.actor, trainer.kind.build, trainer.spec, results, place, before=kept)
+    videos = film_episodes(
+        trainer.actor, trainer.kind.build, trainer.spec, results, place, before=kept, delay=trainer.delay
+    )
     settings = trainer.folder.config.read_text(encoding="utf-8")
     write_page(
         folder / PAGE, after, before=before, metrics=trainer.folder.metrics, videos=videos, configuration=settings

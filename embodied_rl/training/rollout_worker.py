@@ -96,14 +96,23 @@ class FollowingPolicy:
     def __init__(self, policy: PolicyWorker, board: BoardReader) -> None:
         self._policy, self._board = policy, board
 
-    def act(self, observation: Observation, keys: NoiseKeys, explore: bool) -> Decision:
+    def act(
+        self,
+        observation: Observation,
+        keys: NoiseKeys,
+        explore: bool,
+        prefix: Array | None = None,
+        committed: Array | None = None,
+    ) -> Decision:
         """Load newer weights, then decide; see `Actor.act`."""
         self.follow()
-        return self._policy.act(observation, keys, explore)
+        return self._policy.act(observation, keys, explore, prefix, committed)
 
-    def value(self, observation: Observation, keys: NoiseKeys) -> Tensor:
+    def value(
+        self, observation: Observation, keys: NoiseKeys, prefix: Array | None = None, committed: Array | None = None
+    ) -> Tensor:
         """Return the values of observations with the present weights; see `Actor.value`."""
-        return self._policy.value(observation, keys)
+        return self._policy.value(observation, keys, prefix, committed)
 
     def load(self, published: PublishedWeights) -> None:
         """Load published weights and exploration settings."""

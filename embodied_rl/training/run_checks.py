@@ -8,6 +8,7 @@ from embodied_rl.interfaces.sim import SimulatorSpec
 from embodied_rl.learning.memory_budget import find_machine_bytes, format_bytes
 from embodied_rl.reward.run_scoring import check_reward
 from embodied_rl.rollout.episode_sampler import EpisodeSampler
+from embodied_rl.rollout.plans import check_delay
 from embodied_rl.runtime import selection as runtimes
 from embodied_rl.simulators.kind import SimulatorKind
 from embodied_rl.training.run_size import RunSize, measure_run
@@ -21,7 +22,7 @@ def check_run(config: TrainConfig) -> RunSize:
     Raises:
         UserError: the algorithm does not learn from rollouts, ranks would have to share groups, segments would split a
             decision, the simulator lacks a task, the checkpoint is damaged or of another network, or the run is too
-            large for this machine.
+            large for this machine; or nothing can be trained with this `policy.delay`.
     """
     needs = build.find_method(config.algo).needs
     if needs.learns_from != "rollouts":
@@ -35,6 +36,7 @@ def check_run(config: TrainConfig) -> RunSize:
     EpisodeSampler(spec, config.seed, curriculum=build.build_curriculum(config.curriculum, spec))
     check_reward(config, spec, needs)
     size = measure_run(config, needs, spec)
+    check_delay(config.policy.delay, config.policy.executed, spec, config.sim.options.get("inference_delay"))
     check_minibatch(config, needs, size.rows)
     check_memory(config, needs, size)
     return size

@@ -23,6 +23,7 @@ from embodied_rl.reports.statistics import is_as_good
 from embodied_rl.reward.counting import summarise_scores
 from embodied_rl.reward.guard import Guard
 from embodied_rl.rollout.buffer import Rollout
+from embodied_rl.rollout.delay import follow_training
 from embodied_rl.rollout.episode_sampler import Purpose
 from embodied_rl.rollout.staleness import mask_older, summarise_staleness
 from embodied_rl.rollout.timeline import LEARN, RANK, Span, Timeline
@@ -43,6 +44,7 @@ class Trainer:
 
     Attributes:
         parts: the same.
+        delay: how the policy is evaluated, where it learns under an inference delay.
         iteration: the next iteration, counted from 0.
         begin_phase: called with the name of each phase of an iteration when it begins; shows nothing by default.
         totals: of the run so far.
@@ -53,6 +55,7 @@ class Trainer:
         self.parts, self.config, self.folder, self.ranks = parts, parts.config, parts.folder, parts.ranks
         self.actor, self.algorithm, self._experience = parts.actor, parts.algorithm, parts.experience
         self.kind, self.spec = parts.kind, parts.kind.spec
+        self.delay = follow_training(self.actor, self.spec)
         self._guard = Guard(self.config.reward, speaks=self.ranks.rank == 0)
         self._bound = self.config.staleness if self.config.mode == "async" else 0
         self._offered = -1
@@ -147,7 +150,9 @@ class Trainer:
         mine = listed[self.ranks.rank :: self.ranks.size]
         evaluators, executed = self.parts.evaluators, self.actor.embodiment.executed
         envs = count_evaluation_envs(self.config, self.ranks) // len(evaluators)
-        results = evaluate_policy(self.actor, evaluators, self.spec, mine, 0, envs, executed, purpose=purpose)
+        results = evaluate_policy(
+            self.actor, evaluators, self.spec, mine, 0, envs, executed, purpose=purpose, delay=self.delay
+        )
         everything = [result for part in self.ranks.gather(results, EpisodeResult) for result in part]
         if purpose == "select":
             self.totals.seconds += time.perf_counter() - began

@@ -10,9 +10,11 @@ Shapes: `n` rows, `C` cameras, `P` patches of one camera, `J` keypoints of one c
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
+from types import MappingProxyType
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -145,6 +147,7 @@ class Pocket(FlowBackbone):
     """The small flow VLA that ships with the library."""
 
     Config = PocketConfig
+    GROWS: ClassVar[Mapping[str, str]] = MappingProxyType({"horizon": "action_positions"})
     patch_positions: Tensor
     frequencies: Tensor
 
@@ -304,7 +307,7 @@ class Pocket(FlowBackbone):
 
     def _modulation(self, t: Tensor) -> Tensor:
         """Compute all scales, shifts and gates [n, 6 layers + 2, 1 or H, W] of time t [n] or [n, H]."""
-        times = t.reshape(len(t), -1)
+        times = t[:, None] if t.dim() == 1 else t
         angle = times.reshape(-1, 1) * self.frequencies
         condition = self.time(torch.cat([angle.sin(), angle.cos()], dim=-1))
         by_time = self.modulation(condition).unflatten(-1, (-1, self.config.width))

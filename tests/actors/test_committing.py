@@ -66,17 +66,19 @@ def test_the_trace_is_as_its_specification_says(make_late, observe, keys, sample
 
 @pytest.mark.parametrize("sampler", SAMPLERS)
 def test_what_is_chosen_and_scored_follows_what_is_committed(make_late, observe, keys, sampler) -> None:
-    """Entries [d : d + Hx] of the chunk that `infer` returns whole."""
+    """Of each row the entries [c : c + Hx] of the chunk that `infer` returns whole, where c are committed."""
     actor, observation = make_late(sampler), observe(ROWS)
     decision = actor.act(observation, keys(ROWS), False, prefix(), COUNTS)
     chunk = actor.infer(observation, keys(ROWS), prefix(), COUNTS, whole=True)
-    assert np.array_equal(decision.actions, chunk[:, DELAY : DELAY + EXECUTED])
+    for row, count in enumerate(COUNTS):
+        assert np.array_equal(decision.actions[row], chunk[row, count : count + EXECUTED])
     drawn = actor.act(observation, keys(ROWS), True, prefix(), COUNTS)
+    scored = torch.from_numpy((np.arange(4) >= COUNTS[:, None]) & (np.arange(4) < COUNTS[:, None] + EXECUTED))
     moved = {name: value.clone() for name, value in drawn.trace.items()}
-    moved["flow/x_next"][:, :, :DELAY] += 1
+    moved["flow/x_next"] += 1.0 * ~scored[:, None, :, None]
     assert torch.equal(actor.evaluate(moved).log_prob, drawn.log_prob)
-    moved["flow/x_next"][:, :, DELAY] += 1
-    assert not torch.isclose(actor.evaluate(moved).log_prob[:, 0], drawn.log_prob[:, 0]).any()
+    moved["flow/x_next"] += 1.0 * scored[:, None, :, None]
+    assert not torch.isclose(actor.evaluate(moved).log_prob, drawn.log_prob).any()
 
 
 def test_the_expert_critic_reads_what_is_chosen_and_sees_what_is_committed(make_late, observe, keys) -> None:
@@ -93,15 +95,16 @@ def test_the_expert_critic_reads_what_is_chosen_and_sees_what_is_committed(make_
         decision = actor.act(observation, keys(ROWS), True, prefix(), COUNTS)
         times = (torch.arange(4) >= torch.from_numpy(COUNTS)[:, None]).float()
         expected = actor.backbone.velocity(decision.trace["critic/initial"], times, context)[1]
-    assert torch.equal(features[0], expected[:, DELAY : DELAY + EXECUTED])
+    windows = [expected[row, count : count + EXECUTED] for row, count in enumerate(COUNTS)]
+    assert torch.equal(features[0], torch.stack(windows))
 
 
 @pytest.mark.parametrize("sampler", SAMPLERS)
-def test_without_a_prefix_a_delay_only_moves_the_window(make_late, make_actor, observe, keys, sampler) -> None:
+def test_without_a_prefix_a_delay_changes_nothing(make_late, make_actor, observe, keys, sampler) -> None:
     """The chunk is that of an actor without a delay to the bit; rows of zero committed actions say the same."""
     late, plain, observation = make_late(sampler), make_actor(sampler), observe(ROWS)
     whole = plain.infer(observation, keys(ROWS), whole=True)
-    assert np.array_equal(late.act(observation, keys(ROWS), False).actions, whole[:, DELAY:])
+    assert np.array_equal(late.act(observation, keys(ROWS), False).actions, whole[:, :EXECUTED])
     none = np.zeros(ROWS, np.int64)
     for strategy in ("prefix", "replacement", "guided"):
         assert np.array_equal(late.infer(observation, keys(ROWS), prefix(), none, whole=True, strategy=strategy), whole)
@@ -165,8 +168,9 @@ def test_what_a_policy_is_not_trained_for_is_refused_by_name(make_late, observe,
         actor.infer(observation, keys(3), prefix(3, 3))
     assert actor.infer(observation, keys(3), prefix(3, 3), np.array([0, 1, 2])).shape == (3, EXECUTED, 3)
     assert actor.infer(observation, keys(3), prefix(3, 3), strategy="replacement").shape == (3, EXECUTED, 3)
-    with pytest.raises(UserError, match="strategy=soft is not one of prefix, replacement, guided"):
-        actor.infer(observation, keys(3), prefix(3, 1), strategy="soft")
+    for given in (None, prefix(3, 1)):
+        with pytest.raises(UserError, match="strategy=soft is not one of prefix, replacement, guided"):
+            actor.infer(observation, keys(3), given, strategy="soft")
     actor.backbone.prefix_trained_to = 0
     with pytest.raises(UserError, match="trained to continue no committed actions"):
         actor.infer(observation, keys(3), prefix(3, 1))
@@ -182,6 +186,15 @@ def test_a_delay_that_cannot_be_is_refused(make_actor, delay: int, trained_to: i
     with pytest.raises(UserError, match=said):
         actor.delay = delay
     assert actor.delay == 0
+
+
+def test_acting_is_refused_to_a_policy_that_is_not_trained_so_far_any_more(make_late, observe, keys) -> None:
+    """Another file may be loaded into an actor after its delay was set."""
+    actor = make_late()
+    actor.backbone.prefix_trained_to = 1
+    assert actor.act(observe(3), keys(3), True, prefix(3, 1)).actions.shape == (3, EXECUTED, 3)
+    with pytest.raises(UserError, match=r"algo\.prefix=2"):
+        actor.act(observe(3), keys(3), True, prefix(3, 2))
 
 
 def test_a_prefix_beyond_the_delay_is_refused(make_late, observe, keys) -> None:

@@ -1,6 +1,7 @@
 """`embodied-rl bench`: what is measured, the tables, and the files beside them."""
 
 import json
+from dataclasses import replace
 
 import pytest
 from rich.console import Console
@@ -73,3 +74,25 @@ def test_tables_fit_a_narrow_terminal() -> None:
 def test_only_slices_that_come_out_even_are_measured(tmp_path) -> None:
     plain = config(tmp_path, plan=Plan(allocation="split", ranks=1, workers=2))
     assert [slices for slices in bench.SLICES if bench.check_divisible(plain, slices)] == [1]
+
+
+def test_delays_are_measured_with_their_cost(tmp_path, capsys) -> None:
+    sim = SimNode("tabletop", num_envs=2, options={"horizon": 6})
+    asked = replace(
+        config(tmp_path, what="delay"),
+        sim=sim,
+        policy_file="asset:tabletop_careful.safetensors",
+        episodes=2,
+        delays=(0, 1, 3),
+        strategies=("prefix", "naive"),
+    )
+    bench.run(asked)
+    written = json.loads((tmp_path / "out" / "bench_delay.json").read_text())
+    assert [(cell["strategy"], cell["delay"]) for cell in written["cells"]] == [
+        ("no delay", 0), ("prefix", 1), ("naive", 1), ("prefix", 3), ("naive", 3),
+    ]  # fmt: skip
+    assert [cell["summary"] is None for cell in written["cells"]] == [False, True, False, True, True]
+    assert written["cost"]["seconds"].keys() == {"plain", "replacement", "guided"} and len(written["sha256"]) == 64
+    assert "load" in written and "load_at_end" in written
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "prefix, d = 1: strategy=prefix: this policy was trained without" in printed and "plain" in printed

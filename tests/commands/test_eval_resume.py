@@ -23,6 +23,7 @@ CASES = {
     "random actions": {"policy": "random", "checkpoint": None, "sim": SimChange("clock")},
     "a part of a benchmark": {"benchmark": BenchmarkNode("home", "a book", PARTS), "episodes": 17},
     "other instructions": {"ablate": "instruction"},
+    "a delay": {"delay": 2, "strategy": "stop", "hold": (0.0, 0.0)},
     "episodes to publish": {"episodes_for": "publish"},
     "a policy for each task": {
         "checkpoint": None,

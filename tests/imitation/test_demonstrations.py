@@ -131,6 +131,27 @@ def test_rows_whose_chunk_is_upset_can_be_left_out() -> None:
     assert len(recorded.observation) == len(recorded.success) == sum(expected)
 
 
+@pytest.mark.parametrize("prefix", [0, 1, 2, 3])
+def test_rows_stay_whose_prefix_covers_every_upset(prefix: int) -> None:
+    """They say how long it must be, and what was executed, the disturbances included."""
+    simulator = Wide(20, FakeSimulator.Config(horizon=16))
+    upset = Disturbance(noise=0.0, drift=0.5, drift_share=0.3, slip=0.1, keep=False)
+    recorded = record_demonstrations(simulator, episodes(20), chunk=3, disturbance=upset, seed=0, prefix=prefix)
+    executed = np.stack(simulator.executed)  # [16, 20, 4]
+    as_chosen = (executed == [0, 0, 0, 1]).all(axis=-1)
+    for number in range(20):
+        expected = list[tuple[int, Array]]()
+        for step in range(16):
+            ahead = np.minimum(step + np.arange(3), 15)
+            least = next(d for d in range(4) if as_chosen[ahead[d:], number].all())
+            if least <= prefix:
+                expected.append((least, executed[ahead, number]))
+        rows = rows_of(recorded, 10 + number)
+        assert recorded.least[rows].tolist() == [least for least, _ in expected]
+        np.testing.assert_array_equal(recorded.executed[rows], np.array([x for _, x in expected]).reshape(-1, 3, 4))
+        np.testing.assert_array_equal(recorded.actions[rows], np.tile(np.float32([0, 0, 0, 1]), (len(rows), 3, 1)))
+
+
 def test_a_faulty_operator_is_the_one_that_is_recorded() -> None:
     recorded = record_demonstrations(Operated(2), episodes(2), chunk=1, disturbance=CALM, seed=0, faulty=True)
     assert not recorded.success.any()

@@ -37,6 +37,10 @@ WRONG = [
     ("action_low", (-np.inf, -1.0), "-inf"),
     ("action_low", (1.0, -1.0), r"1\.0"),
     ("action_high", (np.nan, 1.0), "nan"),
+    ("hold", (0.0,), r"0\.0"),
+    ("hold", (0.0, np.nan), "nan"),
+    ("hold", (0.0, 2.0), r"2\.0"),
+    ("kept_while_holding", ("gripper",), "gripper"),
     ("instruction_length", -1, "-1"),
     ("final_observation", "later", "'later'"),
 ]
@@ -51,4 +55,4 @@ def test_a_wrong_field_is_refused_by_name_and_value(field: str, value: object, s
 def test_numbers_of_numpy_and_a_body_without_actions_are_taken() -> None:
     numbers = replace(SPEC, horizon=np.int64(5), control_hz=np.float32(20), action_low=tuple(np.float32([-1, -1])))
     assert (numbers.horizon, numbers.control_hz) == (5, 20)
-    assert replace(SPEC, action_names=(), action_low=(), action_high=()).action_dim == 0
+    assert replace(SPEC, action_names=(), action_low=(), action_high=(), hold=None).action_dim == 0

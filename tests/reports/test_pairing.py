@@ -150,3 +150,18 @@ def test_holms_adjustment() -> None:
     """Worked by hand: the least times 4, the next times 3, never below the one before, never above 1."""
     assert adjust_by_holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
     assert adjust_by_holm([0.6, 0.9]) == [1.0, 1.0] and adjust_by_holm([]) == []
+
+
+def test_unequal_delays_are_no_pair_and_unequal_strategies_are_named() -> None:
+    def under(**said: Any) -> Report:
+        made = report(states(0))
+        return replace(made, metadata=made.metadata | said)
+
+    late = {"delay": 2, "strategy": "naive", "replan": 2}
+    for first, second in ((under(), under(**late)), (under(delay=0), under(**late))):
+        with pytest.raises(UserError, match="inference delays differ: 0 and 2 control steps"):
+            pair_reports(first, second)
+    assert pair_reports(under(), under(delay=0)).remark == ""
+    assert pair_reports(under(**late), under(**late)).remark == ""
+    remark = pair_reports(under(**late), under(**late | {"strategy": "stop", "replan": 5})).remark
+    assert remark == "delay 2, naive, every 2 and delay 2, stop, every 5"

@@ -125,12 +125,16 @@ class NotingActor(Actor):
 
     calls: list[Call] = field(default_factory=list)
     nan_at: int | None = None
-    embodiment = SimpleNamespace(check_body=lambda body, words: None)
+    embodiment = SimpleNamespace(check_body=lambda body, words: None, executed=EXECUTED)
+    network = SimpleNamespace(spec=SimpleNamespace(horizon=EXECUTED + 2))  # type: ignore[assignment]
 
     def __post_init__(self) -> None:
         super().__init__()
 
-    def act(self, observation: Observation, keys: NoiseKeys, explore: bool) -> Decision:
+    def infer(self, observation: Observation, keys: NoiseKeys, *, whole: bool = False) -> np.ndarray:  # type: ignore[override]
+        return self.act(observation, keys, explore=False).actions
+
+    def act(self, observation: Observation, keys: NoiseKeys, explore: bool) -> Decision:  # type: ignore[override]
         self.calls.append(Call(observation, keys, explore))
         rows = [self._row(observation, keys, row) for row in range(len(observation))]
         empty = torch.zeros(len(observation))

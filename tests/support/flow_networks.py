@@ -1,8 +1,16 @@
 """Small networks of each flow policy, with weights by which their velocities depend on the flow time."""
 
+from dataclasses import replace
+
 import torch
 
+from embodied_rl.actors.embodiment import Embodiment
+from embodied_rl.actors.flow import FlowActor
+from embodied_rl.actors.tokenizer import make_word_tokenizer
+from embodied_rl.flow.sampler import Sampler
 from embodied_rl.interfaces.policy import FlowBackbone
+from embodied_rl.interfaces.sim import Camera, Observation, SimulatorSpec, Task
+from embodied_rl.testing.policy_contract import make_random_observation
 from embodied_rl_policies.pocket import Pocket
 from tests.support import pi_sizes, small_pi, small_smolvla, smolvla_sizes
 
@@ -26,3 +34,25 @@ def build(name: str) -> FlowBackbone:
     pocket = Pocket(config, 3, 5, ("front",), (32, 32), VOCABULARY[name], 6)
     torch.nn.init.normal_(pocket.modulation.weight, std=0.2)  # new ones ignore the flow time
     return pocket
+
+
+def build_actor(name: str, sampler: Sampler) -> tuple[FlowActor, Observation]:
+    """An actor of a kind in `NAMES` that may continue any prefix, and an observation of three rows."""
+    network = build(name)
+    network.prefix_trained_to = network.spec.horizon
+    height, width = network.spec.image_size
+    spec = SimulatorSpec(
+        cameras=tuple(Camera(camera, height, width) for camera in network.spec.cameras),
+        state_names=("x", "y", "z", "yaw", "gripper")[: network.spec.state_dim],
+        action_names=("dx", "dy", "gripper"),
+        action_low=(-0.5, -2.0, 0.0),
+        action_high=(0.5, 1.0, 0.1),
+        control_hz=10,
+        horizon=20,
+        tasks=(Task("reach", "reach"),),
+        words=("reach", "push"),
+    )
+    robot = Embodiment.of_simulator(spec, executed=2, token_length=network.spec.token_length)
+    if network.PROMPT_WORDS is not None:
+        robot = replace(robot, tokenizer=make_word_tokenizer([*spec.words, *network.PROMPT_WORDS]))
+    return FlowActor(network, sampler, None, robot).eval(), make_random_observation(spec)

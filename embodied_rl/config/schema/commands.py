@@ -21,6 +21,8 @@ from embodied_rl.config.schema.nodes import (
 )
 from embodied_rl.config.schema.serving import ServedNode
 
+Joining = Literal["prefix", "naive", "blend", "stop", "replacement", "guided"]
+"""How a new chunk joins the actions that are executed while it is inferred."""
 LAST_SEED = 2**64 - 1
 """The largest seed that the sources of random numbers take."""
 
@@ -113,6 +115,18 @@ class EvalConfig:
     ever shows. Look at these once, for the figures you publish. Not for a benchmark, which has episodes of its own."""
     ablate: Literal["none", "image", "instruction"] = "none"
     """Show blank images, or the instruction of another episode, to see whether the policy needs them."""
+    delay: int = at_least(0, 0, at_most=1000)
+    """Control steps that an inference takes: the robot goes on meanwhile, or holds still. 0: actions begin at once."""
+    strategy: Literal["auto", "prefix", "naive", "blend", "stop", "replacement", "guided"] = "auto"
+    """How a new chunk joins the actions that are executed during inference. prefix: the policy continues them, which it
+    was trained for; naive: it replaces them; blend: both are mixed over three steps; stop: the robot holds still
+    during inference; replacement, guided: the policy continues them untrained, experimental. auto: prefix where the
+    policy was trained on as many steps, else naive. Without a delay nothing has to be joined."""
+    replan: int | None = at_least(1, None)
+    """Control steps between two inferences, for stop: actions of a chunk that are executed. null: as often as inference
+    allows; for stop, and without a delay, as many as the policy's file says."""
+    hold: tuple[float, ...] | None = None
+    """The action with which the robot holds still, for a simulator that does not say; it does for its first chunk."""
     resume: str | None = None
     """Continue an evaluation that ended early: its folder. Only what is missing runs."""
     out: str | None = None
@@ -236,13 +250,21 @@ class PlayConfig:
 class BenchConfig(TrainConfig):
     what: str = "sim"
     """What is measured, the first word after `bench`: a simulator, overlap, pipeline, async, cluster, policy, memory,
-    critic, server or ablations."""
+    critic, delay, server or ablations."""
     seconds: float = at_least(0.1, 10.0)
     """Length of each measurement."""
     device: str = "cpu"
     """For `bench policy`: where the networks are; on a CUDA device they have their full size."""
     compiled: bool = False
     """For `bench policy`: also compile the denoise steps, which takes minutes."""
+    policy_file: str | None = None
+    """For `bench delay`: whose policy, a run folder, a file or asset:<name>; null takes one that is trained for it."""
+    episodes: int = at_least(1, 384, at_most=MOST_EPISODES)
+    """For `bench delay`: episodes of each combination."""
+    delays: tuple[int, ...] = (0, 1, 2, 3, 4)
+    """For `bench delay`: control steps that an inference takes."""
+    strategies: tuple[Joining, ...] = ("prefix", "naive", "blend", "stop", "replacement", "guided")
+    """For `bench delay`: how a new chunk joins the actions that are executed meanwhile; see `eval strategy=…`."""
     out: str = "bench"
     """Folder of bench_<what>.json."""
 

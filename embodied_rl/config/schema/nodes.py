@@ -107,6 +107,10 @@ class PolicyNode:
     of the same position; null takes what its files say, which is nothing in openpi's."""
     executed: int | None = at_least(1, None)
     """Actions of a chunk that are executed before the policy is asked again; null executes all."""
+    delay: int = at_least(0, 0)
+    """Training: control steps that an inference takes, in rollouts and evaluations, while the robot executes what was
+    chosen before. The policy is told, and must be trained on prefixes so long (`sft algo.prefix`). A chunk needs
+    executed + delay actions, and executed: null is the delay then."""
     blind: Literal["none", "image", "instruction"] | None = None
     """An input the policy never gets, for controls; null keeps the checkpoint's, or gives all."""
     freeze_perception: bool = False

@@ -42,6 +42,8 @@ def spec_of(config: GymnasiumConfig) -> SimulatorSpec:
         tasks=(Task(name, name.rpartition("-v")[0] or name),),
         words=tuple(dict.fromkeys(instruction.split())),
         privileged_names=layout.names,
+        hold=(0.0,) * len(low) if known else None,
+        kept_while_holding=fetch.ACTIONS[3:] if known else (),
     )
 
 

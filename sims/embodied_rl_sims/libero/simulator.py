@@ -39,6 +39,8 @@ def spec_of(config: LiberoConfig) -> SimulatorSpec:
         words=tuple(sorted({word for problem in problems for word in problem.instruction.split()})),
         instruction_length=max(len(problem.instruction.split()) for problem in problems),
         privileged_names=(*(f"object{slot}_{axis}" for slot in slots for axis in POSE), "goal", "clock"),
+        hold=(0.0,) * 6 + (-1.0,),
+        kept_while_holding=("close_gripper",),
     )  # fmt: skip
 
 

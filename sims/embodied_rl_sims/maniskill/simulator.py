@@ -52,6 +52,8 @@ def read_spec(config: ManiSkillConfig, env: Any) -> SimulatorSpec:
         instruction_length=len(make_instruction(config.task).split()),
         privileged_names=name_entries(hidden),
         device="cuda" if config.backend == "gpu" else "cpu",
+        hold=_hold(config, names),
+        kept_while_holding=("gripper",) if _hold(config, names) is not None and "gripper" in names else (),
     )
 
 
@@ -144,6 +146,13 @@ def _actions(config: ManiSkillConfig, env: Any) -> tuple[tuple[str, ...], tuple[
         f"{part}_{i}" if end - start > 1 else part for part, (start, end) in parts.items() for i in range(end - start)
     ]
     return tuple(names), tuple(map(float, space.low)), tuple(map(float, space.high))
+
+
+def _hold(config: ManiSkillConfig, names: tuple[str, ...]) -> tuple[float, ...] | None:
+    """Return the action with which the robot holds still, with the gripper open; None where actions are no changes."""
+    if config.control_mode not in ("pd_ee_delta_pos", "pd_ee_delta_pose", "pd_joint_delta_pos"):
+        return None
+    return tuple(1.0 if name == "gripper" else 0.0 for name in names)
 
 
 def _horizon(config: ManiSkillConfig) -> int:

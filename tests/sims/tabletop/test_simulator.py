@@ -108,7 +108,7 @@ def test_a_button_takes_its_cap_along(make, still) -> None:
 def test_a_delay_holds_the_arm_still(make) -> None:
     """Waiting d control steps is what d actions that change nothing are, but for the clock."""
     episode, action = Episode(0, TASK["pick_cube"], 3), random_chunk(1, 1, 1)
-    hold = np.broadcast_to(np.array([0, 0, 0, 1], np.float32), (1, 3, 4))
+    hold = np.broadcast_to(np.array(make().spec.hold, np.float32), (1, 3, 4))
     slow, fast = make(inference_delay=(3, 3)), make()
     slow.reset([episode])
     fast.reset([episode])

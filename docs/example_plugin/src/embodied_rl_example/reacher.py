@@ -92,6 +92,7 @@ class Reacher(Rows):
             words=("reach", "the", *COLOURS, "disc"),
             instruction_length=4,
             privileged_names=("target_x", "target_y", "other_x", "other_y"),
+            hold=(0.0, 0.0),
         )
 
     def expert(self, faulty: bool = False) -> Callable[[], Array]:

@@ -1,0 +1,103 @@
+"""What an executor asks for, what it gets, and what it tells the robot to do.
+
+Shapes: `H` actions of a chunk, `A` action dimensions. A *step* counts the actions of a policy that were executed since
+the epoch began; steps in which the robot held still do not count.
+"""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from embodied_rl.interfaces.sim import Array, Source
+
+
+@dataclass(frozen=True)
+class Request:
+    """A request for a chunk that continues the plan, made with the observation of the present.
+
+    Attributes:
+        sequence: number of the request, from 1 on; never used twice by one executor.
+        epoch: number of the epoch: an episode, or the time between two takeovers.
+        step: actions executed when the observation was taken; entry i of the chunk is for step + i.
+        prefix: float32 [p, A], the plan's actions from `step` on that the policy should continue; may be empty.
+        committed: how many of them will be executed, whatever the policy answers.
+        time: seconds of the executor's clock.
+    """
+
+    sequence: int
+    epoch: int
+    step: int
+    prefix: Array
+    committed: int
+    time: float
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """A policy's answer.
+
+    Attributes:
+        sequence, epoch, step: those of its request.
+        actions: float32 [H, A]; entry i is for step + i.
+        policy_version: version of the weights that chose it.
+    """
+
+    sequence: int
+    epoch: int
+    step: int
+    actions: Array
+    policy_version: int = 0
+
+
+class Reason(StrEnum):
+    """Why a chunk was refused."""
+
+    EPOCH = "wrong epoch"
+    SEQUENCE = "out of sequence"
+    STEP = "wrong step"
+    SHAPE = "wrong shape"
+    SHORT = "short"
+    NOT_FINITE = "not finite"
+    STALE = "stale"
+    JUMP = "jump"
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """A refused chunk: the reason, and a sentence with the numbers."""
+
+    reason: Reason
+    message: str
+
+
+class Why(StrEnum):
+    """Why a command is what it is."""
+
+    PLAN = "plan"
+    FIRST_CHUNK = "waiting for the first chunk"
+    PAUSE = "waiting for the next chunk"
+    EXHAUSTED = "plan exhausted"
+
+
+@dataclass(frozen=True)
+class Command:
+    """What the robot should do in one control step.
+
+    Attributes:
+        action: float32 [A]; None where the plan has no action and nobody said how this robot holds still.
+        why: `PLAN`, or why the robot holds still.
+        step: the step that the action is for.
+        sequence: request whose chunk it is from; 0 for a hold.
+        policy_version: version of the weights that chose it; -1 for a hold.
+        joins: whether it is the first action of its chunk that is executed.
+    """
+
+    action: Array | None
+    why: Why
+    step: int
+    sequence: int = 0
+    policy_version: int = -1
+    joins: bool = False
+
+    @property
+    def source(self) -> Source:
+        return Source.POLICY if self.why == Why.PLAN else Source.HOLD

@@ -1,0 +1,143 @@
+"""Rollouts under an inference delay: what a policy chooses is executed d control steps after the observation.
+
+Meanwhile the robot executes what was chosen before, or holds still where an episode begins. So the actions of an
+environment are a line of d of them, into which decisions feed. `embodied_rl.deployment.executor` does the same with
+strategy "prefix" at a constant delay; a collector needs no clock for it, and its line can be saved.
+
+Shapes: T decisions, N environments, n of one call, Hx executed actions of a chunk, A action dimensions.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from embodied_rl.deployment.hold import make_hold
+from embodied_rl.interfaces.errors import UserError
+from embodied_rl.interfaces.sim import Array, SimulatorSpec, Source
+from embodied_rl.objectives.reduce import step_mask
+from embodied_rl.rollout.buffer import Rollout
+
+
+@dataclass(frozen=True)
+class CommittedActions:
+    """What n environments will execute while the policy infers, as `Actor.act` and `Actor.value` take it.
+
+    Attributes:
+        prefix: float32 [n, d, A] in the simulator's units.
+        committed: int64 [n], how many of them the policy chose: d, or 0 where the robot only holds still.
+    """
+
+    prefix: Array
+    committed: Array
+
+    @staticmethod
+    def concatenate(parts: "Sequence[CommittedActions]") -> "CommittedActions":
+        """Concatenate rows in order."""
+        prefix = np.concatenate([part.prefix for part in parts])
+        return CommittedActions(prefix, np.concatenate([part.committed for part in parts]))
+
+
+def as_arguments(plan: CommittedActions | None) -> dict[str, Array]:
+    """Return the arguments of `Actor.act` and `Actor.value` by name; none without a delay."""
+    return {} if plan is None else {"prefix": plan.prefix, "committed": plan.committed}
+
+
+class Plans:
+    """The actions that N environments will execute during the next inference.
+
+    Args:
+        spec: of the simulators.
+        num_envs: N.
+        delay: d, control steps of an inference; 0 for none, and then there are no plans.
+
+    Raises:
+        UserError: nobody says how the robot holds still.
+    """
+
+    def __init__(self, spec: SimulatorSpec, num_envs: int, delay: int) -> None:
+        self._hold = make_hold(spec).choose(None) if delay else np.zeros(spec.action_dim, np.float32)
+        self._actions = np.zeros((num_envs, delay, spec.action_dim), np.float32)
+        self._chosen = np.zeros(num_envs, bool)
+        self.reset(np.arange(num_envs))
+
+    def reset(self, columns: Array) -> None:
+        """Let the environments hold still for their first inference, because a new episode begins."""
+        self._actions[columns], self._chosen[columns] = self._hold, False
+
+    def read(self, columns: Array) -> CommittedActions | None:
+        """Return what the environments will execute, or None without a delay."""
+        delay = self._actions.shape[1]
+        if not delay:
+            return None
+        return CommittedActions(self._actions[columns], np.where(self._chosen[columns], delay, 0).astype(np.int64))
+
+    def follow(self, columns: Array, chosen: Array) -> Array:
+        """Add what the policy chose, float32 [n, Hx, A], and return the next Hx actions to execute."""
+        line = np.concatenate([self._actions[columns], chosen], axis=1)
+        steps = chosen.shape[1]
+        self._actions[columns], self._chosen[columns] = line[:, steps:], True
+        return line[:, :steps]
+
+    def state(self) -> dict[str, Array]:
+        """Return copies of the arrays that `load` needs; none without a delay."""
+        if not self._actions.shape[1]:
+            return {}
+        return {"plan/actions": self._actions.copy(), "plan/chosen": self._chosen.copy()}
+
+    def load(self, state: Mapping[str, Array]) -> None:
+        """Restore a `state`.
+
+        Raises:
+            UserError: it is of another delay or number of environments.
+        """
+        if not self._actions.shape[1]:
+            return
+        saved = state.get("plan/actions")
+        if saved is None or saved.shape != self._actions.shape:
+            found = "none" if saved is None else list(saved.shape)
+            raise UserError(f"the saved collector has plans {found}, this one {list(self._actions.shape)}")
+        self._actions[:], self._chosen[:] = saved, state["plan/chosen"]
+
+
+def check_delay(delay: int, executed: int | None, spec: SimulatorSpec, waits: object = None) -> None:
+    """Check that rollouts can be collected with a delay.
+
+    Args:
+        delay: `policy.delay`.
+        executed: `policy.executed`; None is the delay.
+        spec: of the simulator.
+        waits: the simulator's own `inference_delay`, if it has one.
+
+    Raises:
+        UserError: an inference would last longer than its chunk, or the simulator waits already, or nobody knows how.
+    """
+    if not delay:
+        return
+    if executed is not None and executed < delay:
+        raise UserError(
+            f"policy.delay={delay}: the next inference begins after policy.executed={executed} control steps, before "
+            f"this one is done. Give policy.executed={delay} or more."
+        )
+    if isinstance(waits, list | tuple) and any(waits):
+        raise UserError(
+            f"policy.delay={delay}: sim.inference_delay={list(waits)} already lets the robot wait. Add "
+            "sim.inference_delay=[0,0], or drop policy.delay."
+        )
+    make_hold(spec)
+
+
+def find_scored(rollout: Rollout) -> Tensor:
+    """Return which of the actions that decisions chose were executed as chosen, bool [T, N, Hx].
+
+    Under a delay of d, action j of a row is executed in control step d + j after its observation: the last d of them
+    during the next row, if the episode goes on so far. What follows the last row is not known, and counts as executed.
+    """
+    executed = step_mask(rollout.steps, rollout.executed) & (rollout.source == int(Source.POLICY))
+    if not rollout.delay:
+        return executed
+    goes_on = ~(rollout.terminated | rollout.truncated)
+    following = torch.cat([executed[1:], torch.ones_like(executed[:1])]) & goes_on[..., None]
+    return torch.cat([executed, following], dim=-1)[..., rollout.delay : rollout.delay + rollout.executed]
