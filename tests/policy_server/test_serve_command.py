@@ -63,6 +63,10 @@ def test_what_is_served_is_measured_to_the_same_bits(tmp_path: Path, capsys: pyt
         assert main(["eval", url, "sim=tabletop", *EVAL, f"out={served}"]) == 0
         assert main(["eval", ASSET, *EVAL, f"out={here}"]) == 0
         assert episodes(served) == episodes(here), "roughness of the actions included"
+        delayed = ("delay=1", "strategy=replacement", "replan=2", *EVAL)
+        assert main(["eval", url, "sim=tabletop", *delayed, f"out={tmp_path / 'one'}"]) == 0
+        assert main(["eval", ASSET, *delayed, f"out={tmp_path / 'other'}"]) == 0
+        assert episodes(tmp_path / "one") == episodes(tmp_path / "other") != episodes(here)
         report = json.loads((served / "report.json").read_text())["metadata"]
         assert report["policies"][0]["policy"] == url and report["served"][url]["policy"] == "pocket"
         assert len(report["served"][url]["sha256"]) == 64

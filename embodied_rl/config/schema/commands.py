@@ -258,7 +258,7 @@ class BenchConfig(TrainConfig):
     compiled: bool = False
     """For `bench policy`: also compile the denoise steps, which takes minutes."""
     policy_file: str | None = None
-    """For `bench delay`: whose policy, a run folder, a file or asset:<name>; null takes one that is trained for it."""
+    """For `bench delay` and `bench server`: whose policy, a run folder, a file or asset:<name>; null takes ours."""
     episodes: int = at_least(1, 384, at_most=MOST_EPISODES)
     """For `bench delay`: episodes of each combination."""
     delays: tuple[int, ...] = (0, 1, 2, 3, 4)
