@@ -172,6 +172,11 @@ def test_nobody_at_the_address_is_one_line(capsys: pytest.CaptureFixture[str], t
     assert "ws://127.0.0.1:9" in error and "embodied-rl serve" in error and "Traceback" not in error
 
 
+def test_keys_of_a_server_are_refused_where_nobody_reads_them(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["eval", ASSET, "server.deadline=3", "--dry-run"]) == 2
+    assert "server: its keys are read where a policy is behind a server" in capsys.readouterr().err
+
+
 def test_the_simulator_has_to_be_said(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["eval", "ws://127.0.0.1:9"]) == 2
     assert "sim" in capsys.readouterr().err
