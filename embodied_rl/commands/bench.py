@@ -21,10 +21,12 @@ from embodied_rl.runs.atomic_write import make_folder, write_text
 from embodied_rl.simulators.kind import SimulatorKind
 
 OVERLAP, PIPELINE, POLICY, MEMORY, ABLATIONS = "overlap", "pipeline", "policy", "memory", "ablations"
-ASYNC, CLUSTER, CRITIC, DELAY, POTENTIALS = "async", "cluster", "critic", "delay", "potentials"
+ASYNC, CLUSTER, CRITIC, DELAY = "async", "cluster", "critic", "delay"
+POTENTIALS, SERVER = "potentials", "server"
 SLICES = (1, 2)
 CRITIC_ASSET = "tabletop_critic.safetensors"
 ASYNC_ASSET = "asset:tabletop_async.safetensors"
+POLICY_ASSET = "asset:tabletop_base.safetensors"
 
 
 def run(config: BenchConfig) -> None:
@@ -40,7 +42,7 @@ def run(config: BenchConfig) -> None:
         return
     measures = {simulator: measure_simulator, OVERLAP: measure_overlap, PIPELINE: measure_pipeline}
     measures |= {POLICY: measure_policy, MEMORY: count_memory, ASYNC: measure_async, CLUSTER: measure_cluster}
-    measures |= {CRITIC: measure_critic, DELAY: measure_delay, POTENTIALS: compare_rewards}
+    measures |= {CRITIC: measure_critic, DELAY: measure_delay, POTENTIALS: compare_rewards, SERVER: measure_server}
     if what not in measures:
         hint = suggest_name(what, [*measures, ABLATIONS])
         raise UserError(f"bench: cannot measure '{what}'.{hint} Another simulator is chosen with sim=<name>.")
@@ -179,6 +181,18 @@ def compare_rewards(config: BenchConfig) -> dict[str, Any]:
     table, found = reward_comparison.compare_rewards(config, make_folder(Path(config.out) / "runs", "out"))
     Console().print(table)
     return found
+
+
+def measure_server(config: BenchConfig) -> dict[str, Any]:
+    """Measure a policy behind `serve`: one client, eight, and what the way costs."""
+    from embodied_rl.policy_server import speed
+    from embodied_rl.policy_server.settings import check_installed
+
+    check_installed("bench server")
+    policy = config.policy_file or POLICY_ASSET
+    served = speed.measure_serving(policy, config.seconds)
+    print(f"{policy} behind `serve`, asked from this machine:\n{served.describe()}")
+    return {"policy": policy, **asdict(served)}
 
 
 def measure_delay(config: BenchConfig) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from embodied_rl.config.schema import (
     PolicyNode,
     RunConfig,
     SamplerNode,
+    ServedNode,
     SimNode,
     TrainConfig,
 )
@@ -74,7 +75,10 @@ def check_actor(config: EvalConfig) -> None:
     if config.policies and config.benchmark is None:
         raise UserError("policies: tasks have policies of their own only in a benchmark. Add benchmark=…, or task=….")
     if (config.policy is not None) + (config.checkpoint is not None) + bool(config.policies) != 1:
-        raise UserError("Who acts? Give policy=<a run folder, a file, asset:<name>, expert or random>, once.")
+        raise UserError("Who acts? Give policy=<a run folder, a file, asset:<name>, ws://…, expert or random>, once.")
+    asked = [who for who in (config.policy, config.checkpoint, *config.policies.values()) if who is not None]
+    if config.server != ServedNode() and not any(who.startswith(("ws://", "wss://")) for who in asked):
+        raise UserError("server: its keys are read where a policy is behind a server: policy=ws://…. Leave them out.")
 
 
 def check_division(sim: SimNode, plan: Plan) -> None:

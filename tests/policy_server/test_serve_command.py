@@ -63,6 +63,10 @@ def test_what_is_served_is_measured_to_the_same_bits(tmp_path: Path, capsys: pyt
         assert main(["eval", url, "sim=tabletop", *EVAL, f"out={served}"]) == 0
         assert main(["eval", ASSET, *EVAL, f"out={here}"]) == 0
         assert episodes(served) == episodes(here), "roughness of the actions included"
+        delayed = ("delay=1", "strategy=replacement", "replan=2", *EVAL)
+        assert main(["eval", url, "sim=tabletop", *delayed, f"out={tmp_path / 'one'}"]) == 0
+        assert main(["eval", ASSET, *delayed, f"out={tmp_path / 'other'}"]) == 0
+        assert episodes(tmp_path / "one") == episodes(tmp_path / "other") != episodes(here)
         report = json.loads((served / "report.json").read_text())["metadata"]
         assert report["policies"][0]["policy"] == url and report["served"][url]["policy"] == "pocket"
         assert len(report["served"][url]["sha256"]) == 64
@@ -166,6 +170,11 @@ def test_nobody_at_the_address_is_one_line(capsys: pytest.CaptureFixture[str], t
     assert main(["eval", "ws://127.0.0.1:9", "sim=tabletop", *EVAL, f"out={tmp_path}"]) != 0
     error = capsys.readouterr().err
     assert "ws://127.0.0.1:9" in error and "embodied-rl serve" in error and "Traceback" not in error
+
+
+def test_keys_of_a_server_are_refused_where_nobody_reads_them(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["eval", ASSET, "server.deadline=3", "--dry-run"]) == 2
+    assert "server: its keys are read where a policy is behind a server" in capsys.readouterr().err
 
 
 def test_the_simulator_has_to_be_said(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,0 +1,106 @@
+"""openpi's own client, and the harness's, from their own packages in an environment of their own, are answered."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.support.policy_serving import SPEC, ToldPolicy, as_batch, make_observation, running_policy
+
+CODE = """
+import json, sys
+import numpy as np
+from openpi_client.websocket_client_policy import WebsocketClientPolicy
+given = np.load(sys.argv[2], allow_pickle=False)
+observation = {name: given[name] for name in given.files if name != "prompt"} | {"prompt": str(given["prompt"])}
+policy = WebsocketClientPolicy("127.0.0.1", int(sys.argv[1]), api_key=sys.argv[3])
+answers = [policy.infer(observation) for _ in range(2)]
+try:
+    policy.infer({"prompt": "go left"})
+    said = ""
+except RuntimeError as error:
+    said = str(error)
+print(json.dumps({"numpy": np.__version__, "actions": [answer["actions"].tolist() for answer in answers],
+                  "dtype": str(answers[0]["actions"].dtype), "said": said,
+                  "timing": sorted(answers[1]["server_timing"]),
+                  "names": policy.get_server_metadata()["action_names"]}))
+"""
+
+HARNESS = """
+import asyncio, json, sys
+import numpy as np
+from vla_eval.connection import Connection
+from vla_eval.protocol.numpy_codec import set_image_format
+given = np.load(sys.argv[2], allow_pickle=False)
+images = {name.partition("/")[2]: given[name] for name in given.files if name.startswith("images/")}
+payload = {"images": images, "state": given["state"], "task_description": str(given["prompt"])}
+async def run(form):
+    set_image_format(form)
+    async with Connection(f"ws://127.0.0.1:{sys.argv[1]}/vla-eval", timeout=60.0) as connection:
+        await connection.start_episode({"task": {"name": "go"}})
+        actions = [(await connection.act(payload))["actions"] for _ in range(4)]
+        await connection.end_episode({"metrics": {"success": True}})
+        try:
+            await connection.act({"images": {}})
+            said = ""
+        except RuntimeError as error:
+            said = str(error)
+        spec = connection.server_info["action_spec"]["actions"]
+        return {"actions": [action.tolist() for action in actions], "said": said, "dims": spec["dims"]}
+print(json.dumps([asyncio.run(run(form)) for form in ("raw", "png")]))
+"""
+
+
+@pytest.fixture(scope="module")
+def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The interpreter of an environment with both clients, made with pip."""
+    folder = tmp_path_factory.mktemp("others")
+    subprocess.run([sys.executable, "-m", "venv", folder], check=True, timeout=300)
+    install = [folder / "bin" / "pip", "install", "--quiet"]
+    # openpi's client imports typing_extensions without asking for it; the harness's needs a part of what it asks for
+    for packages in (
+        ["openpi-client==0.1.2", "typing_extensions", "numpy<2", "anyio"],
+        ["--no-deps", "vla-eval==0.8.0"],
+    ):
+        done = subprocess.run([*install, *packages], capture_output=True, text=True, timeout=600)
+        if done.returncode:
+            pytest.skip(f"{packages} cannot be installed here: {done.stderr[-300:]}")
+    return folder / "bin" / "python"
+
+
+@pytest.mark.network
+@pytest.mark.process
+def test_openpis_client_is_answered(python: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    given = make_observation()
+    np.savez(tmp_path / "given.npz", **given)
+    monkeypatch.setenv("TOKEN", "0123456789abcdef")
+    with running_policy(token_variable="TOKEN") as running:
+        command = [python, "-c", CODE, str(running.port), tmp_path / "given.npz", "0123456789abcdef"]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=120, env={"PATH": ""})
+    assert done.returncode == 0, done.stderr
+    said = json.loads(done.stdout)
+    rows = {name: [value] if name == "prompt" else np.asarray(value)[None] for name, value in given.items()}
+    expected = ToldPolicy().infer(as_batch(rows))[0]
+    assert said["numpy"].startswith("1.") and said["dtype"] == "float32"
+    assert all((np.array(actions, np.float32) == expected).all() for actions in said["actions"])
+    assert "lacks 'images/front'" in said["said"]
+    assert said["timing"] == ["infer_ms", "prev_total_ms"] and said["names"] == list(SPEC.action_names)
+
+
+@pytest.mark.network
+@pytest.mark.process
+def test_the_harness_is_answered(python: Path, tmp_path: Path) -> None:
+    given = make_observation()
+    np.savez(tmp_path / "given.npz", **given)
+    with running_policy() as running:
+        command = [python, "-c", HARNESS, str(running.port), tmp_path / "given.npz"]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=120, env={"PATH": ""})
+    assert done.returncode == 0, done.stderr
+    rows = {name: [value] if name == "prompt" else np.asarray(value)[None] for name, value in given.items()}
+    chunk = ToldPolicy().infer(as_batch(rows))[0]
+    for said in json.loads(done.stdout):
+        assert np.array_equal(np.array(said["actions"], np.float32), [*chunk, chunk[0]]), "a chunk, then the next one"
+        assert "lacks 'images/front'" in said["said"] and said["dims"] == 2
