@@ -84,11 +84,11 @@ def test_a_head_without_labels_says_nothing(name: str) -> None:
 def test_a_state_is_everything(name: str) -> None:
     """Predictions now, and after further learning: to the bit, and without torch's random numbers."""
     labels, more = label(GREY, GREY), label(GREY[::2], GREY[::2] ** 2, first=100)
+    before = torch.get_rng_state()
     head = train(name, labels, 3)
     again = make(name, batch=32, rate=3e-3)
     again.load(head.state())
     assert head.predict(pack(GREY)).tobytes() == again.predict(pack(GREY)).tobytes()
-    before = torch.get_rng_state()
     for each in (head, again):
         each.learn(more, Labels.join([labels, more]), 3)
     assert torch.equal(torch.get_rng_state(), before)
