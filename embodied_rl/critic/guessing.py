@@ -45,8 +45,10 @@ def make_examples(episodes: Sequence[JudgedEpisode], seed: int) -> list[JudgedEp
     found: list[JudgedEpisode] = []
     for episode in episodes:
         found.append(add_words(_forget_failure(episode), words, random))
-        parts = (clip(episode, random), rewind(episode, random)) if episode.success else ()
-        found += [add_words(part, words, random) for part in parts if part is not None]
+        if episode.success and (part := clip(episode, random)) is not None:
+            found.append(add_words(part, words, random))
+        if episode.success and (back := rewind(episode, random)) is not None:
+            found.append(back)  # nothing is progress in it, whatever the words
     return found
 
 

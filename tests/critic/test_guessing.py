@@ -23,7 +23,17 @@ def test_failures_are_not_done_and_their_progress_is_unknown() -> None:
         assert np.isnan(each.goals[0].progress).all() and not each.goals[0].done.any()
     for each in made:
         assert each.goals[0].instruction not in [goal.instruction for goal in each.goals[1:]]
-        assert len(each.goals) == 3 and all(not goal.progress.any() and not goal.done.any() for goal in each.goals[1:])
+        assert len(each.goals) in (1, 3) and all(
+            not goal.progress.any() and not goal.done.any() for goal in each.goals[1:]
+        )
+
+
+def test_what_goes_back_is_shown_under_its_own_words_alone() -> None:
+    """Nothing in it is progress, so that other words would tell nothing."""
+    made = make_examples([draw_episode(n, frames=9, words=WORDS[n % 3]) for n in range(3)], 0)
+    back = [each for each in made if not each.goals[0].progress.any()]
+    assert len(made) == 9 and len(back) == 3 and all(len(each.goals) == 1 for each in back)
+    assert all(len(each.goals) == 3 for each in made if each.goals[0].progress.any())
 
 
 def test_a_clipped_episode_counts_from_its_own_beginning_and_is_not_done() -> None:
