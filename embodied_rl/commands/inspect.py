@@ -9,8 +9,8 @@ from rich.markup import escape
 from rich.table import Table
 
 from embodied_rl.actors.normalisation import Normalisation
-from embodied_rl.assembly import build
-from embodied_rl.checkpoints import attach, detection, weight_names
+from embodied_rl.assembly import attach, build
+from embodied_rl.checkpoints import detection, weight_names
 from embodied_rl.checkpoints.foreign import FoundCheckpoint
 from embodied_rl.checkpoints.policy_file import PolicyMetadata, read_metadata
 from embodied_rl.checkpoints.prefix_length import read_prefix_length

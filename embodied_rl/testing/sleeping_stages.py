@@ -115,7 +115,14 @@ class SleepingActor(Actor):
         self._spec, self._fixed, self._per_env = spec, fixed, per_env
         self._still = torch.nn.Parameter(torch.zeros(1))
 
-    def act(self, observation: Observation, keys: NoiseKeys, explore: bool) -> Decision:
+    def act(
+        self,
+        observation: Observation,
+        keys: NoiseKeys,
+        explore: bool,
+        prefix: Array | None = None,
+        committed: Array | None = None,
+    ) -> Decision:
         n = len(observation)
         until = time.perf_counter() + self._fixed + self._per_env * n
         trace = {f"input/image/{name}": torch.from_numpy(image) for name, image in observation.images.items()}
