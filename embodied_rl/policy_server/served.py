@@ -14,7 +14,7 @@ from embodied_rl.interfaces.policy import NoiseKeys
 from embodied_rl.interfaces.sim import Observation
 from embodied_rl.policy_server.request import Request
 
-LIKE = 1
+LIKE = 4
 """Batches are filled up to a multiple of so many rows, because matrix libraries compute other numbers of rows by other
 operations: then an answer does not depend on who else asks."""
 

@@ -79,7 +79,7 @@ class LabelWriter(ScoringWriter):
         return super()._patience(collecting) if self._at_once or self._reward.wait_share is None else 0.0
 
     def _end_tickets(self, tickets: Sequence[Ticket]) -> Sequence[Ticket]:
-        """Keep tickets without an answer; return those that have been answered by now, also of earlier rollouts."""
+        """Keep tickets without an answer; return those that have come to their end by now, also of earlier rollouts."""
         assert self._service is not None
         waiting = [*self._open, *self._asker.lost, *tickets]
         most = QUEUED_ROLLOUTS * self._seen.shape[0] * self._seen.shape[1]

@@ -12,7 +12,7 @@ import torch
 
 from embodied_rl.config.schema import DistillNode, ProbesNode, RewardNode
 from embodied_rl.heads.inputs import HeadInputs
-from embodied_rl.heads.noting import list_columns, read_labels
+from embodied_rl.heads.noting import PLACES, list_columns, read_labels
 from embodied_rl.interfaces.algorithm import Discount
 from embodied_rl.interfaces.scorer import Score, ScoreRequest, ScorerError
 from embodied_rl.judging.request_queue import Ticket
@@ -22,7 +22,7 @@ from embodied_rl.rollout.buffer import Rollout
 from embodied_rl.rollout.collector import Collector
 from embodied_rl.rollout.episode_sampler import EpisodeSampler
 from tests.support.collecting import SEED, SPEC, N, T, half_skilled, inline
-from tests.support.scoring import ToldScorer, wait_until
+from tests.support.scoring import ToldScorer, request, wait_until
 
 INPUTS = HeadInputs(SPEC, 4)
 NODE = RewardNode(
@@ -139,28 +139,22 @@ def test_what_waits_is_bounded(collecting: Callable[..., Any]) -> None:
     actor = half_skilled()
     for _ in range(4):
         collector.collect(actor)
-    assert len(writer._open) <= 2 * T * N + 8
+    assert len(writer._open) <= 2 * T * N
     assert isinstance(writer._open[-1], Ticket)
     assert writer._service.counts["late"] + writer._service.counts["dropped"] > 0
 
 
 def test_more_labels_than_places_wait_for_the_next_rollout(collecting: Callable[..., Any]) -> None:
-    gate = threading.Event()
-    scorer = ToldScorer(judge, gate=gate, cacheable=False)
-    collector, writer = collecting(scorer, wait_share=0.02)
-    actor = half_skilled()
-    asked = 0
-    for _ in range(2):  # 140 questions for 112 places
-        collector.collect(actor)
-        asked += writer.figures()["asked"]
-    gate.set()
-    wait_until(lambda: sum(writer._service.counts.values()) == asked)
-    found: list[tuple[int, int]] = []
-    for _ in range(3):
-        labels = read_labels(collector.collect(actor).noted)
-        assert len(labels) <= 2 * T * N
-        found += zip(labels.episode.tolist(), labels.decision.tolist(), strict=True)
-    assert len(found) == len(set(found)) > 2 * T * N
+    _, writer = collecting(ToldScorer(judge))
+    asked = [request(each % 250, decision=each) for each in range(PLACES * T * N + 10)]
+    writer._ready = [Ticket(each, 0, 0.0, Score(0.5)) for each in asked]
+    found = []
+    for _ in range(2):
+        rollout = Rollout.allocate(half_skilled(), T, N, noted=list_columns(INPUTS))
+        writer._settle(rollout)
+        found.append(read_labels(rollout.noted).decision)
+    assert [len(each) for each in found] == [PLACES * T * N, 10]
+    assert np.concatenate(found).tolist() == list(range(PLACES * T * N + 10))
 
 
 def test_columns_come_through_parts_and_segments() -> None:
