@@ -3,7 +3,7 @@
 import os
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -27,6 +27,7 @@ from embodied_rl.checkpoints.policy_file import count_weights, read_metadata
 from embodied_rl.config import freeze as configuration
 from embodied_rl.config.schema import EvalConfig
 from embodied_rl.evaluate.benchmark import EvaluationPart, combine_results, make_parts
+from embodied_rl.evaluate.delayed import describe_delays, find_delay
 from embodied_rl.evaluate.kept import FILE as RESULTS
 from embodied_rl.evaluate.kept import ResultFile
 from embodied_rl.evaluate.metadata import describe_policy, make_metadata, measure_end
@@ -50,7 +51,7 @@ from embodied_rl.reports.report import Report
 from embodied_rl.reports.report_page import write_page
 from embodied_rl.reports.result import EpisodeResult
 from embodied_rl.reports.table import make_summary_table
-from embodied_rl.rollout.delay import Chunks, Delay, choose_delay, read_chunks
+from embodied_rl.rollout.delay import Chunks, Delay, read_chunks
 from embodied_rl.rollout.runner import choose_batch
 from embodied_rl.runs.atomic_write import make_folder
 from embodied_rl.runs.folder import RunFolder, make_evaluation_folder, note_folder
@@ -173,38 +174,6 @@ def open_evaluation(config: EvalConfig) -> Evaluation:
         for part, player in zip(parts, listed, strict=True)
     )
     return Evaluation(config, listed, tuple(parts), told | describe_delays(config, delays), delays)
-
-
-def find_delay(config: EvalConfig, part: EvaluationPart, who: str, read: Callable[[], Chunks | None]) -> Delay | None:
-    """Return how a part is run under the configured delay; None without one.
-
-    Args:
-        config: of the evaluation.
-        part: what is run.
-        who: by whom.
-        read: returns its chunks; None where it chooses one action at a time.
-
-    Raises:
-        UserError: the policy or the simulator cannot be run so; see `choose_delay`.
-    """
-    if not config.delay and config.replan is None:
-        return None
-    if (chunks := read()) is None:
-        raise UserError(f"delay={config.delay}: {who} chooses one action at a time. Leave delay and replan out.")
-    if config.delay and any(each := part.kind.node.options.get("inference_delay") or ()):
-        said = f"sim.inference_delay={each} already lets the robot wait. Add sim.inference_delay=[0,0]"
-        raise UserError(f"delay={config.delay}: {said}, or leave delay out.")
-    return choose_delay(config.delay, config.strategy, config.replan, config.hold, chunks, part.spec)
-
-
-def describe_delays(config: EvalConfig, delays: Sequence[Delay | None]) -> dict[str, Any]:
-    """Return what a report says of the delays of all parts."""
-    found = [delay for delay in delays if delay is not None]
-    if not found:
-        return {"delay": 0}
-    strategies, replans = ({getattr(delay, name): None for delay in found} for name in ("strategy", "replan"))
-    texts = [", ".join(map(str, each)) for each in (strategies, replans)]
-    return {"delay": config.delay, "strategy": texts[0], "replan": texts[1] if len(replans) > 1 else found[0].replan}
 
 
 def _find_actor(who: str, file: Path | None, config: EvalConfig) -> Actor | PolicyClient | None:

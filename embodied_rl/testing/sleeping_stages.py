@@ -136,7 +136,13 @@ class SleepingActor(Actor):
         time.sleep(max(0.0, until - time.perf_counter()))
         return decision
 
-    def value(self, observation: Observation, keys: NoiseKeys) -> Tensor:
+    def value(
+        self,
+        observation: Observation,
+        keys: NoiseKeys,
+        prefix: Array | None = None,
+        committed: Array | None = None,
+    ) -> Tensor:
         return torch.zeros(len(observation))
 
     def evaluate(self, trace: Trace) -> Evaluation:
