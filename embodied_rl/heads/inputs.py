@@ -53,6 +53,8 @@ class HeadInputs:
             state: float32 [n, S].
             instructions: n texts.
         """
+        for name, (_, _, high, wide) in self._sides.items():
+            assert images[name].shape[1:3] == (high, wide), f"{name} is {images[name].shape}, not {high} × {wide}"
         small = [_flatten(shrink(images[name], *sides[:2])) for name, sides in self._sides.items()]
         numbers = np.ascontiguousarray(state, "<f4").view(np.uint8)
         words = (

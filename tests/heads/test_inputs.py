@@ -51,3 +51,10 @@ def test_what_is_hashed_leaves_out_the_state_and_small_changes() -> None:
 
     assert coarse(100, 0.0) == coarse(110, 1.0)
     assert coarse(100, 0.0) != coarse(200, 0.0) and coarse(100, 0.0) != coarse(100, 0.0, "stop")
+
+
+def test_pictures_of_another_size_are_a_mistake_that_is_seen() -> None:
+    camera = replace(SPEC.cameras[0], height=8, width=8)
+    inputs = HeadInputs(replace(SPEC, cameras=(camera,)), 4)
+    with pytest.raises(AssertionError, match="not 8 × 8"):
+        inputs.pack({camera.name: np.zeros((1, 2, 2, 3), np.uint8)}, np.zeros((1, 3), np.float32), ["go"])

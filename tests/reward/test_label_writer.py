@@ -146,7 +146,11 @@ def test_what_waits_is_bounded(collecting: Callable[..., Any]) -> None:
 
 def test_more_labels_than_places_wait_for_the_next_rollout(collecting: Callable[..., Any]) -> None:
     _, writer = collecting(ToldScorer(judge))
-    asked = [request(each % 250, decision=each) for each in range(PLACES * T * N + 10)]
+    camera = SPEC.cameras[0]
+    picture = np.zeros((1, camera.height, camera.width, 3), np.uint8)
+    shown, count = {"frames": {camera.name: picture}, "first": {camera.name: picture[0]}}, PLACES * T * N + 10
+    state = np.zeros(len(SPEC.state_names), np.float32)
+    asked = [replace(request(decision=each), state=state, **shown) for each in range(count)]
     writer._ready = [Ticket(each, 0, 0.0, Score(0.5)) for each in asked]
     found = []
     for _ in range(2):
