@@ -74,7 +74,8 @@ def _read_state(given: Any, names: tuple[str, ...]) -> tuple[NDArray[np.float32]
         bad = names[int(np.argwhere(~np.isfinite(state))[0][-1])]
         raise UserError(f"state has NaN or infinity in {bad!r}: wait for a measurement.")
     single = state.ndim == 1
-    return np.ascontiguousarray(state.reshape(-1, len(names)), np.float32), single
+    rows = np.ascontiguousarray(state, np.float32).reshape(-1, len(names))
+    return rows, single
 
 
 def _read_prompts(given: Any, rows: int, single: bool, wanted: PolicyDescription) -> tuple[str, ...]:

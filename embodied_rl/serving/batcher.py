@@ -132,7 +132,7 @@ class MicroBatcher(Generic[Asked, Answer]):
             return [], 0.0
         oldest = next(iter(by_shape.values()))
         due = self._wait - (time.monotonic() - oldest[0].arrived)
-        if False:
+        if self._expected is not None and len(self._waiting) >= self._expected():
             due = 0.0
         whole = next((line for line in by_shape.values() if len(line) == self._batch), None)
         return (whole, 0.0) if due > 0 and whole is not None else (oldest, due)
