@@ -74,8 +74,8 @@ def _read_state(given: Any, names: tuple[str, ...]) -> tuple[NDArray[np.float32]
         bad = names[int(np.argwhere(~np.isfinite(state))[0][-1])]
         raise UserError(f"state has NaN or infinity in {bad!r}: wait for a measurement.")
     single = state.ndim == 1
-    rows = np.ascontiguousarray(state, np.float32).reshape(-1, len(names))
-    return rows, single
+    rows: NDArray[np.float32] = np.ascontiguousarray(state, np.float32)
+    return rows.reshape((-1, len(names))), single
 
 
 def _read_prompts(given: Any, rows: int, single: bool, wanted: PolicyDescription) -> tuple[str, ...]:
