@@ -75,7 +75,7 @@ def _read_state(given: Any, names: tuple[str, ...]) -> tuple[NDArray[np.float32]
         raise UserError(f"state has NaN or infinity in {bad!r}: wait for a measurement.")
     single = state.ndim == 1
     rows: NDArray[np.float32] = np.ascontiguousarray(state, np.float32)
-    return rows.reshape((-1, len(names))), single
+    return (rows[None] if single else rows), single
 
 
 def _read_prompts(given: Any, rows: int, single: bool, wanted: PolicyDescription) -> tuple[str, ...]:
