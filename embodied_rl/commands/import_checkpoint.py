@@ -41,9 +41,14 @@ def check_import(config: ImportConfig) -> tuple[Path, Path]:
     """Check the configured paths; return the checkpoint folder and the policy file to write.
 
     Raises:
-        UserError: no folder was given, it is no checkpoint of another project, or `out` is there already or no name of
-            a policy file.
+        UserError: no folder was given, it is no checkpoint of another project, `out` is there already or no name of a
+            policy file, or a setting is of `train` alone.
     """
+    if config.policy.delay:
+        raise UserError(
+            f"policy.delay={config.policy.delay} is of `train`; a file says what its policy was trained to continue. "
+            f"Leave it out; `eval delay={config.policy.delay}` measures under a delay."
+        )
     if config.policy.checkpoint is None:
         raise UserError("policy.checkpoint is missing. Add policy.checkpoint=<folder of lerobot's or openpi's>.")
     path = assets.resolve_path(config.policy.checkpoint)

@@ -40,6 +40,12 @@ def test_an_import_overwrites_nothing_and_says_what_to_give(tmp_path: Path, out:
         check_import(config)
 
 
+def test_a_delay_is_of_training(tmp_path: Path) -> None:
+    config = importing(lerobot(tmp_path / "pi0", "pi0"), tmp_path / "new.safetensors")
+    with pytest.raises(UserError, match=r"policy\.delay=2 is of `train`.*eval delay=2"):
+        check_import(replace(config, policy=replace(config.policy, delay=2)))
+
+
 def test_a_name_that_is_free_is_proposed(tmp_path: Path) -> None:
     folder = lerobot(tmp_path / "pi0", "pi0")
     for name in ("imported.safetensors", "pi0_tabletop.safetensors"):
