@@ -54,6 +54,7 @@ def test_a_row_of_the_actor_does_not_know_where_it_lies() -> None:
         action_names=tuple(f"action_{number}" for number in range(6)),
         action_low=(-1.0,) * 6,
         action_high=(1.0,) * 6,
+        hold=None,
     )
     actor, rows = RowwiseFakeActor(spec, executed=3), 64
     state = np.random.default_rng(0).normal(size=(rows, 16)).astype(np.float32)

@@ -70,8 +70,8 @@ def test_their_experiments_are_listed(example: None, typed: Callable[..., Any]) 
 def test_weights_move_as_the_algorithm_says(
     example: None, typed: Callable[..., Any], tmp_path: Path, rate: float
 ) -> None:
-    """Not by anything of ours."""
-    run = trained(typed, tmp_path, f"algo.lr={rate}", "sim.horizon=24", "train.decisions=6", "sim.num_envs=32")
+    """Not by anything of ours. Environments are so many that some reach the goal by chance, or nothing is learned."""
+    run = trained(typed, tmp_path, f"algo.lr={rate}", "sim.horizon=24", "train.decisions=6", "sim.num_envs=128")
     first, second = (load_file(run / "checkpoints" / f"{step:08d}" / "policy.safetensors") for step in (1, 2))
     moved = [name for name in first if not torch.equal(first[name], second[name])]
     assert bool(moved) == bool(rate), moved
