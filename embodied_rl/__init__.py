@@ -2,10 +2,11 @@
 
 from typing import TYPE_CHECKING
 
+from embodied_rl.interfaces.version import __version__
+
 if TYPE_CHECKING:
     from embodied_rl.assembly.loaded import LoadedPolicy
 
-__version__ = "0.1.0"
 __all__ = ["__version__", "load_policy"]
 
 

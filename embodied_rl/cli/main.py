@@ -5,11 +5,11 @@ import sys
 from collections.abc import Sequence
 from importlib import import_module
 
-from embodied_rl import __version__
 from embodied_rl.cli.signals import announce_end
 from embodied_rl.cli.table import COMMANDS, find_command_name, list_groups
 from embodied_rl.config.freeze import suggest_name
 from embodied_rl.interfaces.errors import UserError
+from embodied_rl.interfaces.version import __version__
 from embodied_rl.ranks.torchrun_place import FAILED, TorchrunPlace
 from embodied_rl.runs.untrusted_files import make_printable
 

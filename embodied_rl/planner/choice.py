@@ -7,11 +7,11 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from embodied_rl import __version__
 from embodied_rl.assembly import build
 from embodied_rl.config.freeze import thaw_config
 from embodied_rl.config.schema import Plan, TrainConfig
 from embodied_rl.interfaces.errors import UserError
+from embodied_rl.interfaces.version import __version__
 from embodied_rl.planner.allocation import Allocation, Order
 from embodied_rl.planner.costs import CostFile
 from embodied_rl.planner.model import Workload

@@ -14,10 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 from websockets.asyncio.server import ServerConnection
 
-from embodied_rl import __version__
 from embodied_rl.interfaces.description import IMAGES, PROMPT, STATE, PolicyDescription
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.given_observation import read_observation
+from embodied_rl.interfaces.version import __version__
 from embodied_rl.policy_server.names import WireNames
 from embodied_rl.policy_server.request import Request, read_request
 from embodied_rl.policy_server.served import Answer, Unanswered

@@ -21,8 +21,8 @@ from websockets.exceptions import ConnectionClosed
 from websockets.http11 import Request as Handshake
 from websockets.http11 import Response
 
-from embodied_rl import __version__
 from embodied_rl.interfaces.errors import UserError
+from embodied_rl.interfaces.version import __version__
 from embodied_rl.policy_server.harness import HarnessSession
 from embodied_rl.policy_server.request import PROTOCOL, PROTOCOL_VERSION, ROWS, Request, read_request
 from embodied_rl.policy_server.served import Answer, ServedPolicy, Unanswered

@@ -13,8 +13,8 @@ import numpy as np
 import psutil
 import pytest
 
-import embodied_rl
 from embodied_rl.interfaces.sim import Episode, NotFinite, Unavailable
+from embodied_rl.interfaces.version import __version__
 from embodied_rl.processes.base import Deadlines, NodeShare
 from embodied_rl.processes.handle import GaveUp, Handle, NoAnswer, WorkerDied, WorkerError, revive, wait_for_any
 from embodied_rl.processes.interpreter import Interpreter
@@ -183,8 +183,8 @@ def test_who_waits_for_what_when_no_node_has_room(started) -> None:
 
 
 def test_another_version_on_the_nodes_is_named_before_anything_is_unpickled(started, monkeypatch) -> None:
-    there = embodied_rl.__version__
-    monkeypatch.setattr(embodied_rl, "__version__", "77.0")
+    there = __version__
+    monkeypatch.setattr("embodied_rl.runtime.ray.handle.__version__", "77.0")
     handle = started()
     with pytest.raises(GaveUp, match=rf"on node .*embodied-rl {there} runs there, embodied-rl 77\.0 here. Install"):
         handle.submit("reset", EPISODES).result()

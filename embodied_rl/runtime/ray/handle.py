@@ -7,8 +7,8 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-import embodied_rl
 from embodied_rl.interfaces.sim import SimulatorSpec
+from embodied_rl.interfaces.version import __version__
 from embodied_rl.processes.arrays import pack, unpack
 from embodied_rl.processes.base import Deadlines, NodeShare
 from embodied_rl.processes.handle import GaveUp, NoAnswer, WorkerDied
@@ -210,7 +210,7 @@ class RayHandle(RemoteHandle[RayCall]):
 
 def compare_versions(spoken: Mapping[str, Any]) -> str:
     """Return which version differs from ours, or an empty text if all match. Python's patch version may differ."""
-    here = {"embodied-rl": embodied_rl.__version__, "protocol": PROTOCOL, "Python": platform.python_version()}
+    here = {"embodied-rl": __version__, "protocol": PROTOCOL, "Python": platform.python_version()}
     minor = lambda version: str(version).rpartition(".")[0]  # noqa: E731
     for what, ours in here.items():
         theirs = spoken.get(what)

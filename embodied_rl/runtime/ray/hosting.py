@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-import embodied_rl
+from embodied_rl.interfaces.version import __version__
 from embodied_rl.processes.arrays import Packed, pack, unpack
 from embodied_rl.processes.base import Deadlines
 from embodied_rl.processes.handle import RunFailed
@@ -44,7 +44,7 @@ class RaisedError:
 
 def make_greeting() -> dict[str, Any]:
     """Return this process's versions, id, node and log as plain values, which any version of our package can read."""
-    spoken = {"embodied-rl": embodied_rl.__version__, "protocol": PROTOCOL, "Python": platform.python_version()}
+    spoken = {"embodied-rl": __version__, "protocol": PROTOCOL, "Python": platform.python_version()}
     log = os.path.realpath("/proc/self/fd/2")
     return {"speaks": spoken, "pid": os.getpid(), "node": cluster.find_own_address(), "log": log}
 
