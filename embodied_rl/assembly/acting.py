@@ -58,7 +58,10 @@ def find_policy_file(text: str) -> Path:
     near = get_close_matches(text, WORDS, n=1, cutoff=0.6)
     if near and not Path(text).exists():
         raise UserError(f"policy={text}: there is no such checkpoint. Did you mean '{near[0]}'?")
-    return build.resolve_policy_file(text)
+    file = build.resolve_policy_file(text)
+    if not file.is_file():
+        raise UserError(f"There is no policy file {file}.")
+    return file
 
 
 def open_expert(make: Callable[[int], Simulator], name: str) -> tuple[OperatorPolicy, InlineHandle]:

@@ -1,10 +1,11 @@
 """A scripted operator and its simulator are replaced together when their process dies."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from embodied_rl.assembly.acting import RESTARTS, open_expert
+from embodied_rl.assembly.acting import RESTARTS, find_policy_file, open_expert
 from embodied_rl.evaluate.protocol import enumerate_episodes, evaluate_policy
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.processes.handle import GaveUp, WorkerDied
@@ -64,3 +65,11 @@ def test_one_that_dies_again_and_again_is_given_up() -> None:
 def test_a_simulator_without_an_operator_is_refused() -> None:
     with pytest.raises(UserError, match="no scripted operator"):
         open_expert(FakeSimulator, "the simulator")
+
+
+def test_a_policy_file_that_is_not_there_is_named(tmp_path: Path) -> None:
+    """Also below a file, such as the one that names a run's last checkpoint."""
+    (tmp_path / "last").write_text("00000044")
+    for path in (tmp_path / "policy.safetensors", tmp_path / "last" / "policy.safetensors"):
+        with pytest.raises(UserError, match=f"There is no policy file {path}"):
+            find_policy_file(str(path))
