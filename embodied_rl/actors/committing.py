@@ -13,7 +13,7 @@ from torch.nn.functional import pad
 
 from embodied_rl.actors.embodiment import Embodiment
 from embodied_rl.flow.committed import Committed
-from embodied_rl.flow.continuation import Plan, guide_sample, replace_sample, weigh_plan
+from embodied_rl.flow.continuation import PlannedActions, guide_sample, replace_sample, weigh_plan
 from embodied_rl.flow.sampler import Velocity, ode_sample
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.policy import FlowBackbone
@@ -133,7 +133,7 @@ def continue_prefix(
         )
         weight[..., len(robot.action_names) :] = 0
         sample = replace_sample if strategy == "replacement" else guide_sample
-        drawn = sample(velocity, start, denoise_steps, Plan(known.actions, weight))
+        drawn = sample(velocity, start, denoise_steps, PlannedActions(known.actions, weight))
     return given.impose(robot.all_actions(drawn, state))
 
 

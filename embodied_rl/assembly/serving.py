@@ -10,12 +10,12 @@ from embodied_rl.config import assets
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.learning import checkpoint
 from embodied_rl.learning.checkpoint import CheckpointError
-from embodied_rl.policy_server.served import Weights
+from embodied_rl.policy_server.served import ServedWeights
 
 _STEP = re.compile(r"\d{8,}")
 
 
-def weigh_policy(file: Path, device: str = "cpu") -> Weights:
+def weigh_policy(file: Path, device: str = "cpu") -> ServedWeights:
     """Load a policy file for a server. Its version is the iteration of its checkpoint; 0 outside of a run.
 
     Raises:
@@ -25,7 +25,7 @@ def weigh_policy(file: Path, device: str = "cpu") -> Weights:
     version = int(file.parent.name) if _STEP.fullmatch(file.parent.name) else 0
     with file.open("rb") as content:
         digest = hashlib.file_digest(content, "sha256").hexdigest()
-    return Weights(loaded.actor, loaded.spec, version, {"policy": loaded.metadata.policy, "sha256": digest})
+    return ServedWeights(loaded.actor, loaded.spec, version, {"policy": loaded.metadata.policy, "sha256": digest})
 
 
 def find_newest_file(run: str) -> Path:

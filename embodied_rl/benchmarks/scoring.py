@@ -61,7 +61,7 @@ def make_variants() -> dict[str, RewardNode]:
 
 
 @dataclass(frozen=True)
-class Sample:
+class IterationTime:
     """One iteration: its seconds, those of each simulated chunk, and the figures of its scorer."""
 
     seconds: float
@@ -95,7 +95,7 @@ class ScoringCost:
     iterations: int
 
 
-Iterate = Callable[[], Sample]
+Iterate = Callable[[], IterationTime]
 """Runs one iteration."""
 
 
@@ -109,12 +109,12 @@ def measure_scoring(config: TrainConfig, seconds: float) -> list[ScoringCost]:
     return found
 
 
-def run_in_turn(runs: Mapping[str, Iterate], seconds: float) -> dict[str, list[Sample]]:
+def run_in_turn(runs: Mapping[str, Iterate], seconds: float) -> dict[str, list[IterationTime]]:
     """Run one iteration of each in turn for so many seconds, at least one measured turn; return what was measured."""
     for _ in range(WARM):
         for iterate in runs.values():
             iterate()
-    found: dict[str, list[Sample]] = {name: [] for name in runs}
+    found: dict[str, list[IterationTime]] = {name: [] for name in runs}
     until = time.monotonic() + seconds
     while not found[OFF] or time.monotonic() < until:
         for name, iterate in runs.items():
@@ -122,12 +122,14 @@ def run_in_turn(runs: Mapping[str, Iterate], seconds: float) -> dict[str, list[S
     return found
 
 
-def summarise_samples(stages: str, samples: Mapping[str, Sequence[Sample]]) -> list[ScoringCost]:
+def summarise_samples(stages: str, samples: Mapping[str, Sequence[IterationTime]]) -> list[ScoringCost]:
     """Summarise the iterations of each variant, compared turn by turn with those of the variant "off"."""
     return [summarise_variant(stages, name, mine, samples[OFF]) for name, mine in samples.items()]
 
 
-def summarise_variant(stages: str, name: str, mine: Sequence[Sample], off: Sequence[Sample]) -> ScoringCost:
+def summarise_variant(
+    stages: str, name: str, mine: Sequence[IterationTime], off: Sequence[IterationTime]
+) -> ScoringCost:
     """Summarise the iterations of one variant."""
     return ScoringCost(
         stages=stages,
@@ -155,10 +157,10 @@ def make_training(config: TrainConfig, reward: RewardNode) -> Iterator[Iterate]:
         parts = assemble_parts(config, RunFolder.create(root, "bench", config.seed), Ranks())
         trainer = Trainer(parts)
 
-        def iterate() -> Sample:
+        def iterate() -> IterationTime:
             began = time.perf_counter()
             figures = trainer.step()
-            return Sample(time.perf_counter() - began, list_chunks(trainer.timelines[0]), figures)
+            return IterationTime(time.perf_counter() - began, list_chunks(trainer.timelines[0]), figures)
 
         try:
             yield iterate
@@ -178,13 +180,13 @@ def make_sleeping(config: TrainConfig, reward: RewardNode) -> Iterator[Iterate]:
         rollout, sampler = Rollout.allocate(actor, DECISIONS, ENVS), EpisodeSampler(spec, 0)
         collector = Collector(handles, spec, ENVS, sampler, rollout, 0, writers=writers)
 
-        def iterate() -> Sample:
+        def iterate() -> IterationTime:
             began = time.perf_counter()
             collector.collect(actor)
             time.sleep(UPDATING)
             passed = time.perf_counter() - began
             figures = summarise_scores(add_counts([writer.figures() for writer in writers]))
-            return Sample(passed, list_chunks(collector.timeline), figures)
+            return IterationTime(passed, list_chunks(collector.timeline), figures)
 
         try:
             yield iterate

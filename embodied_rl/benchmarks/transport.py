@@ -87,7 +87,7 @@ class StillSimulator:
 
 
 @dataclass(frozen=True)
-class Transport:
+class TransportTimes:
     """Median seconds of a step.
 
     Attributes:
@@ -107,7 +107,7 @@ class Transport:
         return {"load": self.load.name, **asdict(self)}
 
 
-def measure_transport(load: Load, steps: int = STEPS) -> Transport:
+def measure_transport(load: Load, steps: int = STEPS) -> TransportTimes:
     """Measure a step's transport through a handle, then through a plain pipe, in the same run."""
     spec = StillSimulator.spec_of(load)
     episodes = [EpisodeSampler(spec, 0).episode(index) for index in range(load.envs)]
@@ -122,7 +122,7 @@ def measure_transport(load: Load, steps: int = STEPS) -> Transport:
             future.result()
             whole.append(time.perf_counter() - began)
             signal.append(whole[-1] - future.seconds)
-    return Transport(
+    return TransportTimes(
         load, statistics.median(signal), statistics.median(whole), measure_plain_pipe(load, actions, episodes, steps)
     )
 
@@ -154,7 +154,7 @@ def _serve(connection: Connection, load: Load) -> None:
         connection.send(simulator.step(*connection.recv()))
 
 
-def make_transport_table(found: Sequence[Transport]) -> Table:
+def make_transport_table(found: Sequence[TransportTimes]) -> Table:
     """Build the table of milliseconds per step for each way of transport."""
     caption = "Milliseconds of a step there and back: messages alone, with the copy of the pictures, and by plain pipe."
     seconds = [(each.load.name, (each.signal, each.whole, each.pickled)) for each in found]

@@ -77,7 +77,7 @@ class Player:
 
 
 @dataclass(frozen=True)
-class Evaluation:
+class PlannedEvaluation:
     """What is evaluated.
 
     Attributes:
@@ -149,7 +149,7 @@ def read_resumed(config: EvalConfig, folder: Path) -> tuple[EvalConfig, dict[str
     return replace(stored, sim=change, resume=None), before
 
 
-def open_evaluation(config: EvalConfig) -> Evaluation:
+def open_evaluation(config: EvalConfig) -> PlannedEvaluation:
     """Find and check everything that an evaluation needs, so that nothing fails after hours of episodes.
 
     Raises:
@@ -173,7 +173,7 @@ def open_evaluation(config: EvalConfig) -> Evaluation:
         find_delay(config, part, player.who, lambda p=player: None if p.actor is None else read_chunks(p.actor))
         for part, player in zip(parts, listed, strict=True)
     )
-    return Evaluation(config, listed, tuple(parts), told | describe_delays(config, delays), delays)
+    return PlannedEvaluation(config, listed, tuple(parts), told | describe_delays(config, delays), delays)
 
 
 def _find_actor(who: str, file: Path | None, config: EvalConfig) -> Actor | PolicyClient | None:
@@ -187,7 +187,7 @@ def _make_parts(config: EvalConfig, files: Mapping[str, Path | None]) -> list[Ev
     return make_parts(config, None if config.policies else next(iter(owns.values())), owns)
 
 
-def finish_evaluation(evaluation: Evaluation, out: Path) -> int:
+def finish_evaluation(evaluation: PlannedEvaluation, out: Path) -> int:
     """Run the episodes whose results the folder lacks; write and print the report.
 
     Raises:
@@ -221,7 +221,7 @@ def describe_kept(kept: ResultFile, episodes: int) -> None:
         print(f"{len(kept.found)} of {episodes} episodes are done.")
 
 
-def report_results(evaluation: Evaluation, played: Sequence[list[EpisodeResult]], out: Path) -> None:
+def report_results(evaluation: PlannedEvaluation, played: Sequence[list[EpisodeResult]], out: Path) -> None:
     """Write an evaluation's report, videos and page, and print its table."""
     results, spec = combine_results(evaluation.parts, played)
     found = Report.from_results(results, spec, evaluation.told)
@@ -355,7 +355,7 @@ def choose_output_folder(config: EvalConfig, folder: RunFolder | None) -> Path:
     return make_evaluation_folder(Path("eval"), name) if folder is None else folder.new_evaluation(name)
 
 
-def film_as_configured(evaluation: Evaluation, played: Sequence[list[EpisodeResult]], out: Path) -> list[Path]:
+def film_as_configured(evaluation: PlannedEvaluation, played: Sequence[list[EpisodeResult]], out: Path) -> list[Path]:
     """Record the configured videos, and return their paths; several parts have separate folders. Record none for an
     ablation, the operator or random actions.
     """

@@ -9,7 +9,7 @@ from embodied_rl.assembly.serving import find_newest_file, weigh_policy
 from embodied_rl.checkpoints.policy_file import read_metadata
 from embodied_rl.config.schema import ServeConfig
 from embodied_rl.policy_server.names import WireNames
-from embodied_rl.policy_server.settings import ServerSettings, check_settings
+from embodied_rl.policy_server.settings import PolicyServerSettings, check_settings
 
 
 def run(config: ServeConfig) -> None:
@@ -21,7 +21,7 @@ def run(config: ServeConfig) -> None:
     file = check_start(config)
     import torch
 
-    from embodied_rl.policy_server.follow import Follower
+    from embodied_rl.policy_server.follow import WeightFollower
     from embodied_rl.policy_server.served import ServedPolicy
     from embodied_rl.policy_server.server import serve_policy
 
@@ -38,7 +38,7 @@ def run(config: ServeConfig) -> None:
         if config.follow:
             newest = lambda: find_newest_file(config.policy)  # noqa: E731
             load = lambda path: weigh_policy(path, config.device)  # noqa: E731
-            stack.enter_context(Follower(served, file, newest, load, lambda line: print(line, flush=True)))
+            stack.enter_context(WeightFollower(served, file, newest, load, lambda line: print(line, flush=True)))
         serve_policy(served, _make_settings(config), tell)
     print("The server has ended.")
 
@@ -60,8 +60,8 @@ def check_serving(config: ServeConfig) -> None:
     check_start(config)
 
 
-def _make_settings(config: ServeConfig) -> ServerSettings:
-    return ServerSettings(
+def _make_settings(config: ServeConfig) -> PolicyServerSettings:
+    return PolicyServerSettings(
         config.host, config.port, config.token_variable, config.batch, config.wait_ms / 1e3, config.clients,
         config.message_mb * 2**20, config.deadline, WireNames(config.keys, config.ignore),
     )  # fmt: skip

@@ -55,7 +55,7 @@ what `terminal` rewards is what a policy learns, so that the scorer has to be ri
 
 
 @dataclass(frozen=True)
-class Verdict:
+class GateVerdict:
     """Whether a scorer passed, for one use.
 
     Attributes:
@@ -67,7 +67,7 @@ class Verdict:
     reasons: tuple[str, ...] = ()
 
 
-def check_gate(measures: Mapping[str, Estimate], use: Use) -> Verdict:
+def check_gate(measures: Mapping[str, Estimate], use: Use) -> GateVerdict:
     """Return whether measures suffice for a use; what was not measured has not been shown.
 
     Args:
@@ -76,7 +76,7 @@ def check_gate(measures: Mapping[str, Estimate], use: Use) -> Verdict:
     """
     problems = [_check(criterion, measures) for criterion in CRITERIA if use in criterion.uses]
     reasons = tuple(problem for problem in problems if problem)
-    return Verdict(not reasons, reasons)
+    return GateVerdict(not reasons, reasons)
 
 
 def _check(criterion: Criterion, measures: Mapping[str, Estimate]) -> str:

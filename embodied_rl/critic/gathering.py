@@ -40,7 +40,7 @@ LONGEST = 3600.0
 
 
 @dataclass(frozen=True)
-class Source:
+class EpisodeKind:
     """Episodes of one kind.
 
     Attributes:
@@ -73,11 +73,11 @@ class Draw:
 class _Share:
     """A part of a source: its episodes from the index `first` on."""
 
-    source: Source
+    source: EpisodeKind
     first: int
 
 
-def mix_sources(episodes: int) -> tuple[Source, ...]:
+def mix_sources(episodes: int) -> tuple[EpisodeKind, ...]:
     """Return sources of so many episodes: half of them by operators, a quarter going on after success."""
     shares: tuple[tuple[Literal["careful", "faulty", "policy"], float, bool], ...] = (
         ("careful", 0.18, False), ("faulty", 0.18, False), ("policy", 0.38, False),
@@ -86,14 +86,16 @@ def mix_sources(episodes: int) -> tuple[Source, ...]:
     counts = [round(share * episodes) for _, share, _ in shares]
     counts[2] += episodes - sum(counts)
     return tuple(
-        Source(actor, count, goes_on) for (actor, _, goes_on), count in zip(shares, counts, strict=True) if count > 0
+        EpisodeKind(actor, count, goes_on)
+        for (actor, _, goes_on), count in zip(shares, counts, strict=True)
+        if count > 0
     )
 
 
 def gather_episodes(
     sim: SimNode,
     policy: str | None,
-    sources: Sequence[Source],
+    sources: Sequence[EpisodeKind],
     draw: Draw,
     processes: int = 1,
     tell: Callable[[str], None] = lambda line: None,
@@ -144,7 +146,7 @@ def _gather_apart(
         return [call.result() for call in calls]
 
 
-def check_sources(sim: SimNode, policy: str | None, sources: Sequence[Source]) -> None:
+def check_sources(sim: SimNode, policy: str | None, sources: Sequence[EpisodeKind]) -> None:
     """Check, before anything is simulated, that the policy fits the simulator and that episodes can go on.
 
     Raises:
@@ -157,7 +159,7 @@ def check_sources(sim: SimNode, policy: str | None, sources: Sequence[Source]) -
         build.check_fit(read_metadata(build.resolve_policy_file(policy)).embodiment, SimulatorKind.find(sim).spec)
 
 
-def find_kind(sim: SimNode, source: Source) -> SimulatorKind:
+def find_kind(sim: SimNode, source: EpisodeKind) -> SimulatorKind:
     """Return the simulator of a source.
 
     Raises:
@@ -171,7 +173,7 @@ def find_kind(sim: SimNode, source: Source) -> SimulatorKind:
         raise UserError(f"Episodes that go on after success need sim.terminate_on_success=false: {error}") from None
 
 
-def _check_simulator(simulator: type[Any], source: Source) -> None:
+def _check_simulator(simulator: type[Any], source: EpisodeKind) -> None:
     if not issubclass(simulator, GoalWatched):
         raise UserError(
             f"{simulator.__name__} does not tell how far all goals of a scene have come, which a critic learns from. "
@@ -181,7 +183,7 @@ def _check_simulator(simulator: type[Any], source: Source) -> None:
         raise UserError(f"{simulator.__name__} has no scripted operator, whose episodes a critic learns from.")
 
 
-def _divide(sources: Sequence[Source], processes: int) -> list[list[_Share]]:
+def _divide(sources: Sequence[EpisodeKind], processes: int) -> list[list[_Share]]:
     """Return the shares of each process: of every source about as many episodes."""
     shares: list[list[_Share]] = [[] for _ in range(processes)]
     first = 0

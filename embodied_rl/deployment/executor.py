@@ -13,14 +13,14 @@ import numpy as np
 
 from embodied_rl.deployment.hold import Hold
 from embodied_rl.deployment.latency import LAST, Latency
-from embodied_rl.deployment.messages import Chunk, Command, Reason, Refusal, Request, Why
+from embodied_rl.deployment.messages import Chunk, ChunkRefusal, ChunkRequest, Reason, RobotCommand, Why
 from embodied_rl.deployment.settings import CONTINUING, Settings
 from embodied_rl.interfaces.sim import Array
 
 
 @dataclass(frozen=True)
 class _Planned:
-    """An action of the plan: until when it may be executed, in seconds of the clock; the rest as in `Command`."""
+    """An action of the plan: until when it may be executed, in seconds of the clock; the rest as in `RobotCommand`."""
 
     action: Array
     expires: float
@@ -53,7 +53,7 @@ class Executor:
         self.refused: Counter[Reason] = Counter()
         self._sequence, self._since = 0, 0
         self._plan: deque[_Planned] = deque()
-        self._asked: Request | None = None
+        self._asked: ChunkRequest | None = None
         self._last: Array | None = None
         self._joined, self._again = False, False
 
@@ -82,7 +82,7 @@ class Executor:
         """Tell what was executed in place of the last command, such as by a safety filter; float32 [A]."""
         self._last = np.array(action, np.float32)
 
-    def request(self) -> Request | None:
+    def request(self) -> ChunkRequest | None:
         """Return the next request where it is time for one, else None. Ask the policy with the newest observation.
 
         There is one request at a time. One that is not answered in time counts as lost, and its answer is refused.
@@ -97,10 +97,10 @@ class Executor:
         self.counts["asked"] += 1
         committed, known = self._choose_prefix()
         prefix = self._stack(each.action for each in known)
-        self._asked = Request(self._sequence, self.epoch, self.step, prefix, committed, self._clock())
+        self._asked = ChunkRequest(self._sequence, self.epoch, self.step, prefix, committed, self._clock())
         return self._asked
 
-    def receive(self, chunk: Chunk) -> Refusal | None:
+    def receive(self, chunk: Chunk) -> ChunkRefusal | None:
         """Join a chunk with the plan; or refuse it whole, and say why."""
         refusal = self._identify(chunk)
         if refusal is None:
@@ -113,7 +113,7 @@ class Executor:
             self.refused[refusal.reason] += 1
         return refusal
 
-    def act(self) -> Command:
+    def act(self) -> RobotCommand:
         """Return the command of this control step: the plan's next action, or a hold that says why."""
         if self._plan and self._clock() >= self._plan[0].expires:
             self.counts["expired"] += 1
@@ -124,16 +124,16 @@ class Executor:
         self._last = made.action if made.action is not None else self._last
         return made
 
-    def _take(self) -> Command:
+    def _take(self) -> RobotCommand:
         planned, step = self._plan.popleft(), self.step
         self.step += 1
-        return Command(planned.action, Why.PLAN, step, planned.sequence, planned.policy_version, planned.joins)
+        return RobotCommand(planned.action, Why.PLAN, step, planned.sequence, planned.policy_version, planned.joins)
 
-    def _hold_still(self) -> Command:
+    def _hold_still(self) -> RobotCommand:
         why = Why.FIRST_CHUNK if not self._joined else Why.EXHAUSTED
         if self._joined and self.settings.strategy == "stop":
             why = Why.PAUSE
-        return Command(None if self._hold is None else self._hold.choose(self._last), why, self.step)
+        return RobotCommand(None if self._hold is None else self._hold.choose(self._last), why, self.step)
 
     def _is_due(self) -> bool:
         """Return whether it is time to ask: s steps after the last request, or earlier where the plan would not last,
@@ -156,37 +156,37 @@ class Executor:
         overlap = 0 if self.settings.strategy == "prefix" else self.settings.horizon - self.settings.replan
         return committed, list(self._plan)[: max(committed, overlap)]
 
-    def _identify(self, chunk: Chunk) -> Refusal | None:
+    def _identify(self, chunk: Chunk) -> ChunkRefusal | None:
         asked = self._asked
         if chunk.epoch != self.epoch:
-            return Refusal(Reason.EPOCH, f"a chunk of epoch {chunk.epoch} came in epoch {self.epoch}")
+            return ChunkRefusal(Reason.EPOCH, f"a chunk of epoch {chunk.epoch} came in epoch {self.epoch}")
         if asked is None or chunk.sequence != asked.sequence:
             waited = "none" if asked is None else str(asked.sequence)
-            return Refusal(Reason.SEQUENCE, f"answer {chunk.sequence} came, {waited} was waited for")
+            return ChunkRefusal(Reason.SEQUENCE, f"answer {chunk.sequence} came, {waited} was waited for")
         return None
 
-    def _check_actions(self, chunk: Chunk) -> Refusal | None:
+    def _check_actions(self, chunk: Chunk) -> ChunkRefusal | None:
         shape, wanted = np.shape(chunk.actions), (self.settings.horizon, len(self.settings.action_low))
         if np.asarray(chunk.actions).dtype.kind not in "fiu":
-            return Refusal(Reason.SHAPE, f"a chunk holds {np.asarray(chunk.actions).dtype}, not numbers")
+            return ChunkRefusal(Reason.SHAPE, f"a chunk holds {np.asarray(chunk.actions).dtype}, not numbers")
         if len(shape) != 2 or shape[1] != wanted[1] or shape[0] > wanted[0]:
-            return Refusal(Reason.SHAPE, f"a chunk has the shape {list(shape)}, not {list(wanted)}")
+            return ChunkRefusal(Reason.SHAPE, f"a chunk has the shape {list(shape)}, not {list(wanted)}")
         if shape[0] < wanted[0]:
-            return Refusal(Reason.SHORT, f"a chunk has {shape[0]} actions, not {wanted[0]}")
+            return ChunkRefusal(Reason.SHORT, f"a chunk has {shape[0]} actions, not {wanted[0]}")
         if not np.isfinite(chunk.actions).all():
-            return Refusal(Reason.NOT_FINITE, "a chunk holds NaN or infinity")
+            return ChunkRefusal(Reason.NOT_FINITE, "a chunk holds NaN or infinity")
         return None
 
-    def _join(self, chunk: Chunk, asked: Request) -> Refusal | None:
+    def _join(self, chunk: Chunk, asked: ChunkRequest) -> ChunkRefusal | None:
         """Let the plan continue with the chunk, from the first entry that is neither executed nor committed."""
         if chunk.step != asked.step:
-            return Refusal(Reason.STEP, f"a chunk begins at step {chunk.step}, and {asked.step} was asked for")
+            return ChunkRefusal(Reason.STEP, f"a chunk begins at step {chunk.step}, and {asked.step} was asked for")
         kept = max(0, min(asked.step + asked.committed - self.step, len(self._plan)))
         first = self.step + kept - asked.step
         expires = asked.time + self._seconds(self.settings.budget)
         if first >= len(chunk.actions) or self._clock() >= expires:
             waited = (self._clock() - asked.time) * self.settings.control_hz
-            return Refusal(Reason.STALE, f"a chunk came {waited:.1f} control steps after its observation")
+            return ChunkRefusal(Reason.STALE, f"a chunk came {waited:.1f} control steps after its observation")
         actions = self._blend(np.clip(chunk.actions, self.settings.action_low, self.settings.action_high), first, kept)
         if (refusal := self._check_jump(actions[0], kept)) is not None:
             return refusal
@@ -210,7 +210,7 @@ class Executor:
         chosen[:count] = (1 - weight) * old[:count] + weight * chosen[:count]
         return chosen
 
-    def _check_jump(self, action: Array, kept: int) -> Refusal | None:
+    def _check_jump(self, action: Array, kept: int) -> ChunkRefusal | None:
         before = self._plan[kept - 1].action if kept else self._last
         if self.settings.jump is None or before is None:
             return None
@@ -219,7 +219,7 @@ class Executor:
             return None
         worst = int(np.argmax(excess))
         said = f"entry {worst} would jump from {before[worst]:.4g} to {action[worst]:.4g}"
-        return Refusal(Reason.JUMP, f"{said}, by more than {self.settings.jump[worst]:.4g}")
+        return ChunkRefusal(Reason.JUMP, f"{said}, by more than {self.settings.jump[worst]:.4g}")
 
     def _stack(self, actions: Iterable[Array]) -> Array:
         listed = list(actions)

@@ -11,7 +11,7 @@ from embodied_rl.interfaces.sim import Array, Source
 
 
 @dataclass(frozen=True)
-class Request:
+class ChunkRequest:
     """A request for a chunk that continues the plan, made with the observation of the present.
 
     Attributes:
@@ -62,7 +62,7 @@ class Reason(StrEnum):
 
 
 @dataclass(frozen=True)
-class Refusal:
+class ChunkRefusal:
     """A refused chunk: the reason, and a sentence with the numbers."""
 
     reason: Reason
@@ -79,7 +79,7 @@ class Why(StrEnum):
 
 
 @dataclass(frozen=True)
-class Command:
+class RobotCommand:
     """What the robot should do in one control step.
 
     Attributes:

@@ -12,7 +12,7 @@ from embodied_rl.config.schema import FilterNode, RewardNode
 from embodied_rl.critic.evaluation import build_scorer, choose_kind, judge_episodes, make_limits
 from embodied_rl.critic.judged_episode import JudgedEpisode, JudgedGoal
 from embodied_rl.examination.examined import check_built_scorer
-from embodied_rl.examination.filter_rules import Curve, Verdict, judge_curve, measure_falls
+from embodied_rl.examination.filter_rules import FilterVerdict, ProgressCurve, judge_curve, measure_falls
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.scorer import ScorerTraits
 from embodied_rl.interfaces.sim import Array, SimulatorSpec
@@ -54,8 +54,8 @@ class Sifted:
     """
 
     episode: ShownEpisode
-    curve: Curve
-    verdict: Verdict
+    curve: ProgressCurve
+    verdict: FilterVerdict
     missing: int
 
 
@@ -100,7 +100,7 @@ class DemonstrationFilter:
             limits = make_limits(self._reward)
             judged = judge_episodes(build_scorer(self._reward, self._spec), list(map(_hide_truth, group)), limits, 0)
             for episode, said in zip(group, judged, strict=True):
-                curve = Curve(episode.steps, said.values, said.gains)
+                curve = ProgressCurve(episode.steps, said.values, said.gains)
                 missing = sum(reason != "ok" for reason in said.reasons)
                 yield Sifted(episode, curve, judge_curve(curve, self.rules, chunk, whole), missing)
 

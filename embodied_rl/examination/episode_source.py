@@ -13,7 +13,7 @@ from embodied_rl.assembly.evaluated import find_run, find_simulator, read_simula
 from embodied_rl.config.checks import check_episodes
 from embodied_rl.config.schema import CriticEvalConfig, SimNode
 from embodied_rl.critic.dataset_episodes import check_dataset, read_dataset
-from embodied_rl.critic.gathering import Draw, Source, check_sources, gather_episodes
+from embodied_rl.critic.gathering import Draw, EpisodeKind, check_sources, gather_episodes
 from embodied_rl.critic.judged_episode import JudgedEpisode
 from embodied_rl.evaluate.benchmark import change_simulator, describe_simulator, to_mapping
 from embodied_rl.interfaces.errors import UserError
@@ -86,7 +86,7 @@ def _find_simulated(config: CriticEvalConfig) -> EpisodeSource:
     if len(files) > config.episodes:
         raise UserError(f"episodes={config.episodes} are fewer than runs: give at least {len(files)}.")
     for run in files:
-        check_sources(nodes[0], run, [Source("policy", 1)])
+        check_sources(nodes[0], run, [EpisodeKind("policy", 1)])
     told = {
         "source": "policies of runs, exploring" if files else "operators of the simulator",
         "policies": {run: str(file) for run, file in files.items()},
@@ -103,10 +103,12 @@ def _gather(config: CriticEvalConfig, node: SimNode, runs: Sequence[str]) -> lis
     draw = Draw(config.seed, PURPOSE, "train" if config.split == "eval" else config.split)
     if not runs:
         half = config.episodes // 2
-        return gather_episodes(node, None, [Source("careful", config.episodes - half), Source("faulty", half)], draw)
+        return gather_episodes(
+            node, None, [EpisodeKind("careful", config.episodes - half), EpisodeKind("faulty", half)], draw
+        )
     found: list[JudgedEpisode] = []
     for number, run in enumerate(runs):
         share = config.episodes // len(runs) + (number < config.episodes % len(runs))
-        own = gather_episodes(node, run, [Source("policy", share)], replace(draw, seed=config.seed + number))
+        own = gather_episodes(node, run, [EpisodeKind("policy", share)], replace(draw, seed=config.seed + number))
         found += [replace(each, actor=run) for each in own]
     return found

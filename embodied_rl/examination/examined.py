@@ -13,7 +13,7 @@ from typing import Any
 
 from embodied_rl.config.freeze import freeze_config
 from embodied_rl.config.schema import RewardNode
-from embodied_rl.critic.gate import CRITERIA, LEAST_COUNT, USES, Use, Verdict, check_gate
+from embodied_rl.critic.gate import CRITERIA, LEAST_COUNT, USES, GateVerdict, Use, check_gate
 from embodied_rl.critic.measures import Estimate
 from embodied_rl.critic.scorer import CriticScorer
 from embodied_rl.examination.report import FORMAT, VERSION
@@ -40,7 +40,7 @@ class Examination:
     """
 
     identity: str
-    verdicts: Mapping[Use, Verdict]
+    verdicts: Mapping[Use, GateVerdict]
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ def read_examination(path: Path) -> Examination:
     return Examination(said.identity, {use: check_gate(measures, use) for use in USES})
 
 
-def read_carried(provenance: Mapping[str, Any]) -> dict[Use, Verdict] | None:
+def read_carried(provenance: Mapping[str, Any]) -> dict[Use, GateVerdict] | None:
     """Return the verdicts on the measures that a critic's file carries; None where it carries none.
 
     Args:
@@ -93,7 +93,7 @@ def check_examined(
     learned: bool,
     mode: str,
     examined: Path | None,
-    carried: Mapping[Use, Verdict] | None = None,
+    carried: Mapping[Use, GateVerdict] | None = None,
 ) -> str | None:
     """Check that a scorer was examined before its scores become a reward.
 

@@ -23,7 +23,7 @@ DIGITS = 4
 
 
 @dataclass(frozen=True, eq=False)
-class Curve:
+class ProgressCurve:
     """What a scorer said of an episode; NaN where it said nothing.
 
     Attributes:
@@ -38,7 +38,7 @@ class Curve:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class FilterVerdict:
     """What speaks against an episode.
 
     Attributes:
@@ -50,7 +50,7 @@ class Verdict:
     faults: tuple[str, ...]
 
 
-def judge_curve(curve: Curve, rules: FilterNode, chunk: int, whole: bool) -> Verdict:
+def judge_curve(curve: ProgressCurve, rules: FilterNode, chunk: int, whole: bool) -> FilterVerdict:
     """Compare a curve with the rules.
 
     Args:
@@ -67,10 +67,10 @@ def judge_curve(curve: Curve, rules: FilterNode, chunk: int, whole: bool) -> Ver
         "drop": lambda value, most: whole and value > most,
     }
     faults = [name for name, threshold in rules.rules.items() if figures and wrong[name](figures[name], threshold)]
-    return Verdict(figures, tuple(faults))
+    return FilterVerdict(figures, tuple(faults))
 
 
-def measure_curve(curve: Curve, chunk: int) -> dict[str, float]:
+def measure_curve(curve: ProgressCurve, chunk: int) -> dict[str, float]:
     """Measure what the rules look at; nothing of a curve with fewer than three known frames."""
     known = np.isfinite(curve.progress)
     progress, steps = curve.progress[known], curve.steps[known]
@@ -87,7 +87,7 @@ def measure_curve(curve: Curve, chunk: int) -> dict[str, float]:
     return {name: round(value, DIGITS) for name, value in figures.items()}
 
 
-def measure_falls(curve: Curve, steps: Array, chunk: int) -> Array:
+def measure_falls(curve: ProgressCurve, steps: Array, chunk: int) -> Array:
     """Measure by how much progress falls within a chunk from each step on, float64 [m]; less than 0 where it rises.
 
     Between judged frames progress is a line, past the last one it stays. Nothing falls where fewer than two frames are

@@ -35,7 +35,7 @@ Tell = Callable[[str, str], None]
 
 
 @dataclass(frozen=True)
-class Load:
+class LoadResult:
     """What happened with so many requests at once.
 
     Attributes:
@@ -105,7 +105,7 @@ async def probe_server(
     ]  # fmt: skip
 
 
-def choose_load(loads: Sequence[Load]) -> Load:
+def choose_load(loads: Sequence[LoadResult]) -> LoadResult:
     """Return the lowest concurrency that is nearly as good as the best, of those at which nothing failed.
 
     Raises:
@@ -252,9 +252,11 @@ async def _time(scorer: VlmScorer, frame: Frame, limits: ProbeLimits) -> float:
     return time.perf_counter() - began
 
 
-async def _raise_load(scorer: VlmScorer, pictures: Iterator[Frame], limits: ProbeLimits, tell: Tell) -> list[Load]:
+async def _raise_load(
+    scorer: VlmScorer, pictures: Iterator[Frame], limits: ProbeLimits, tell: Tell
+) -> list[LoadResult]:
     """Double the concurrency until more brings no more, something fails, or the highest is reached."""
-    loads: list[Load] = []
+    loads: list[LoadResult] = []
     at_once = 1
     while at_once <= limits.most:
         load = await _measure_load(scorer, at_once, pictures, limits)
@@ -267,7 +269,7 @@ async def _raise_load(scorer: VlmScorer, pictures: Iterator[Frame], limits: Prob
     return loads
 
 
-async def _measure_load(scorer: VlmScorer, at_once: int, pictures: Iterator[Frame], limits: ProbeLimits) -> Load:
+async def _measure_load(scorer: VlmScorer, at_once: int, pictures: Iterator[Frame], limits: ProbeLimits) -> LoadResult:
     began, taken, failures = time.perf_counter(), list[float](), list[str]()
 
     async def work() -> None:
@@ -281,4 +283,4 @@ async def _measure_load(scorer: VlmScorer, at_once: int, pictures: Iterator[Fram
 
     await asyncio.gather(*(work() for _ in range(at_once)))
     failure = failures[0] if failures else ""
-    return Load(at_once, len(taken) / (time.perf_counter() - began), max(taken, default=0.0), failure)
+    return LoadResult(at_once, len(taken) / (time.perf_counter() - began), max(taken, default=0.0), failure)

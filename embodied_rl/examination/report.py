@@ -23,7 +23,7 @@ from typing import Any
 from rich.table import Table
 
 from embodied_rl.critic.assessment import MEANINGS, Assessment
-from embodied_rl.critic.gate import USES, Use, Verdict, check_gate
+from embodied_rl.critic.gate import USES, GateVerdict, Use, check_gate
 from embodied_rl.critic.judged_episode import JudgedEpisode
 from embodied_rl.critic.measures import Estimate
 from embodied_rl.runs import provenance
@@ -81,7 +81,7 @@ def make_report(
     }
 
 
-def judge_uses(found: Assessment) -> dict[Use, Verdict]:
+def judge_uses(found: Assessment) -> dict[Use, GateVerdict]:
     """Return the gate's verdict for each use."""
     return {use: check_gate(found.measures, use) for use in USES}
 
@@ -130,7 +130,7 @@ def make_table(found: Assessment) -> Table:
     return table
 
 
-def describe_verdicts(verdicts: Mapping[Use, Verdict]) -> list[str]:
+def describe_verdicts(verdicts: Mapping[Use, GateVerdict]) -> list[str]:
     """Return lines that say for which use a scorer passed, and why not."""
     lines: list[str] = []
     for use, verdict in verdicts.items():

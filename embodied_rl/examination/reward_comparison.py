@@ -25,7 +25,7 @@ WINDOW = 5
 
 
 @dataclass(frozen=True)
-class Curve:
+class SuccessCurve:
     """A run's course: for each iteration decisions since the start, episodes that ended, and successes among them."""
 
     arm: str
@@ -35,7 +35,7 @@ class Curve:
     successes: tuple[int, ...]
 
     @staticmethod
-    def read(arm: str, seed: int, rows: Sequence[Mapping[str, Any]]) -> "Curve":
+    def read(arm: str, seed: int, rows: Sequence[Mapping[str, Any]]) -> "SuccessCurve":
         """Read the rows of a run's metrics; iterations in which no episode ended count none.
 
         Raises:
@@ -46,12 +46,14 @@ class Curve:
             raise UserError(f"The run of arm {arm}, seed {seed}, has no metrics of an iteration.")
         episodes = [int(row.get("rollout/episodes", 0)) for row in told]
         successes = [round(row.get("rollout/success", 0.0) * n) for row, n in zip(told, episodes, strict=True)]
-        return Curve(arm, seed, tuple(int(row["total/decisions"]) for row in told), tuple(episodes), tuple(successes))
+        return SuccessCurve(
+            arm, seed, tuple(int(row["total/decisions"]) for row in told), tuple(episodes), tuple(successes)
+        )
 
-    def cut(self, decisions: int) -> "Curve":
+    def cut(self, decisions: int) -> "SuccessCurve":
         """Return the part that lies within so many decisions."""
         n = sum(total <= decisions for total in self.decisions)
-        return Curve(self.arm, self.seed, self.decisions[:n], self.episodes[:n], self.successes[:n])
+        return SuccessCurve(self.arm, self.seed, self.decisions[:n], self.episodes[:n], self.successes[:n])
 
     def late(self) -> tuple[int, int]:
         """Return successes and episodes of the last `LATE` of the iterations."""
@@ -90,7 +92,7 @@ class ArmResult:
     reached: tuple[int | None, ...]
 
 
-def compare_arms(curves: Sequence[Curve], target: float) -> tuple[int, list[ArmResult]]:
+def compare_arms(curves: Sequence[SuccessCurve], target: float) -> tuple[int, list[ArmResult]]:
     """Compare the arms after as many decisions as the shortest run has; return these and the results.
 
     Args:
@@ -103,7 +105,7 @@ def compare_arms(curves: Sequence[Curve], target: float) -> tuple[int, list[ArmR
     return decisions, [_summarise(by_arm[arm], by_arm[SPARSE], target) for arm in arms]
 
 
-def _summarise(curves: Sequence[Curve], sparse: Sequence[Curve], target: float) -> ArmResult:
+def _summarise(curves: Sequence[SuccessCurve], sparse: Sequence[SuccessCurve], target: float) -> ArmResult:
     successes, episodes = (sum(part) for part in zip(*(curve.late() for curve in curves), strict=True))
     low, high = wilson_interval(successes, episodes)
     gain = (None, None, None) if curves[0].arm == SPARSE else _compare(curves, sparse)
@@ -112,7 +114,7 @@ def _summarise(curves: Sequence[Curve], sparse: Sequence[Curve], target: float) 
     return ArmResult(curves[0].arm, len(curves), episodes, rate, low, high, *gain, reached)
 
 
-def _compare(curves: Sequence[Curve], sparse: Sequence[Curve]) -> tuple[float, float, float]:
+def _compare(curves: Sequence[SuccessCurve], sparse: Sequence[SuccessCurve]) -> tuple[float, float, float]:
     """Return the mean gain over the sparse runs of the same seeds, with its 95 % interval."""
     pairs = [(mine.late(), other.late()) for mine, other in zip(curves, sparse, strict=True)]
     rates = [[won / max(n, 1) for won, n in pair] for pair in pairs]
@@ -152,7 +154,7 @@ def compare_rewards(config: BenchConfig, root: Path) -> tuple[Table, dict[str, A
         UserError: a run did not finish, an arm is unknown, or a key is one that the comparison sets.
     """
     done = run_arms(list_runs(config, root))
-    curves = [Curve.read(run.arm, run.seed, read_metrics(folder.metrics)) for run, folder in done]
+    curves = [SuccessCurve.read(run.arm, run.seed, read_metrics(folder.metrics)) for run, folder in done]
     decisions, results = compare_arms(curves, config.target)
     found = {"decisions": decisions, "arms": [asdict(r) for r in results], "curves": [asdict(c) for c in curves]}
     return make_comparison_table(decisions, results, config.target), found

@@ -21,7 +21,7 @@ MOST_GUIDANCE = 5.0
 
 
 @dataclass(frozen=True)
-class Plan:
+class PlannedActions:
     """What earlier chunks planned for the steps of a new one.
 
     Attributes:
@@ -47,7 +47,7 @@ def weigh_plan(counts: Tensor, planned: int, horizon: int) -> Tensor:
     return torch.where(place < counts, 1.0, soft) * (counts > 0)
 
 
-def replace_sample(velocity: Velocity, x: Tensor, denoise_steps: int, plan: Plan) -> Tensor:
+def replace_sample(velocity: Velocity, x: Tensor, denoise_steps: int, plan: PlannedActions) -> Tensor:
     """Integrate the flow from x₁ [n, H, D] towards x̂₀ in which the plan replaces the share `weight` at each step.
 
     With weights of 1, v' = (x - x₀) / t leads straight to the planned actions (inpainting with flows) and gives them
@@ -61,7 +61,9 @@ def replace_sample(velocity: Velocity, x: Tensor, denoise_steps: int, plan: Plan
     return torch.where(plan.weight == 1, plan.actions, x)
 
 
-def guide_sample(velocity: Velocity, x: Tensor, denoise_steps: int, plan: Plan, most: float = MOST_GUIDANCE) -> Tensor:
+def guide_sample(
+    velocity: Velocity, x: Tensor, denoise_steps: int, plan: PlannedActions, most: float = MOST_GUIDANCE
+) -> Tensor:
     """Integrate the flow from x₁ [n, H, D], guided towards the plan by the gradient of its weighted distance to x̂₀.
 
     Real-time chunking (arXiv:2506.07339), with time in our direction: v' = v - w Jᵀ W (Y - x̂₀), J = ∂x̂₀/∂x and

@@ -25,7 +25,7 @@ class Ticket:
 
 
 @dataclass(frozen=True, eq=False)
-class Question:
+class QueuedRequest:
     """A request that has to be sent; `key` is None for a scorer whose answers may not be used again."""
 
     key: bytes | None
@@ -65,14 +65,14 @@ class RequestQueue:
         tickets, self._waiting = [ticket for _, _, ticket in self._waiting], []
         return tickets
 
-    def take(self, most: int | None = None) -> tuple[list[Question], list[tuple[Ticket, Score]]]:
+    def take(self, most: int | None = None) -> tuple[list[QueuedRequest], list[tuple[Ticket, Score]]]:
         """Take the next questions, as many as one call of the scorer may have; and tickets that are answered already.
 
         At most `most` questions are taken, if it is given.
 
         A question that is in flight is not asked again: its ticket is answered with the other one's.
         """
-        questions: list[Question] = []
+        questions: list[QueuedRequest] = []
         answered: list[tuple[Ticket, Score]] = []
         limit = self._traits.batch if most is None else min(self._traits.batch, most)
         while self._waiting and len(questions) < limit:
@@ -88,10 +88,10 @@ class RequestQueue:
             else:
                 if key is not None:
                     self._in_flight[key] = [ticket]
-                questions.append(Question(key, ticket))
+                questions.append(QueuedRequest(key, ticket))
         return questions, answered
 
-    def finish(self, question: Question, score: Score) -> list[Ticket]:
+    def finish(self, question: QueuedRequest, score: Score) -> list[Ticket]:
         """Return all tickets that a score answers, and remember it if it is valid: failures are asked about again."""
         if question.key is None:
             return [question.ticket]

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from embodied_rl.interfaces.scorer import Reason, Score, Scorer, ScoreRequest
 from embodied_rl.judging.attempts import Attempts
 from embodied_rl.judging.limits import Breaker, Clock, InFlightLimit
-from embodied_rl.judging.request_queue import Question, RequestQueue, Ticket
+from embodied_rl.judging.request_queue import QueuedRequest, RequestQueue, Ticket
 from embodied_rl.scorers.cost import CostMeter, Prices
 
 log = logging.getLogger(__name__)
@@ -192,14 +192,14 @@ class ScoreService:
             self._told_spent = True
             log.warning("The scorer is not asked any more: %s. The run goes on without it.", self.cause)
 
-    def _send(self, questions: list[Question]) -> None:
+    def _send(self, questions: list[QueuedRequest]) -> None:
         self.spent += len(questions)
         self._breaker.begin()
         task = self._loop.create_task(self._ask(questions))
         self._tasks.add(task)
         task.add_done_callback(self._finish)
 
-    async def _ask(self, questions: list[Question]) -> None:
+    async def _ask(self, questions: list[QueuedRequest]) -> None:
         scores = await self._attempts.answer([question.ticket.request for question in questions])
         with self._changed:
             for question, score in zip(questions, scores, strict=True):

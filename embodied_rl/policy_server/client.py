@@ -19,10 +19,10 @@ from embodied_rl.interfaces.robot import Body
 from embodied_rl.interfaces.sim import Observation
 from embodied_rl.policy_server.exchange import (
     LARGEST,
-    Keys,
+    ExpectedAnswer,
     NoPolicyAnswer,
     PolicyRefusal,
-    Question,
+    SentKeys,
     read_actions,
     read_map,
     select_keys,
@@ -136,7 +136,7 @@ class PolicyClient:
     def infer(
         self,
         observation: Observation,
-        keys: Keys | None = None,
+        keys: SentKeys | None = None,
         prefix: NDArray[np.float32] | None = None,
         committed: NDArray[np.int64] | None = None,
         *,
@@ -199,7 +199,7 @@ class PolicyClient:
         self._sequence += 1
         echoed = {"seq": self._sequence, "epoch": self.epoch} if self.is_ours else {}
         size = None if self.spec is None else len(self.spec.action_names)
-        asked = Question(self.url, echoed, rows, size, self._key)
+        asked = ExpectedAnswer(self.url, echoed, rows, size, self._key)
         message = self._names.to_theirs(observation)
         if self.is_ours:
             said = {name: value for name, value in beside.items() if value is not None}

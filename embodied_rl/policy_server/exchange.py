@@ -24,7 +24,7 @@ class PolicyRefusal(UserError):  # noqa: N818 - it says what happened
     """A server answered with an error in words."""
 
 
-class Keys(Protocol):
+class SentKeys(Protocol):
     """Keys of the noise; `interfaces.policy.NoiseKeys` are some."""
 
     @property
@@ -36,7 +36,7 @@ class Keys(Protocol):
 
 
 @dataclass(frozen=True)
-class Question:
+class ExpectedAnswer:
     """What an answer has to fit.
 
     Attributes:
@@ -74,7 +74,7 @@ def read_map(message: bytes | str, url: str) -> dict[str, Any]:
     return said
 
 
-def read_actions(answer: Mapping[str, Any], asked: Question) -> NDArray[np.float32]:
+def read_actions(answer: Mapping[str, Any], asked: ExpectedAnswer) -> NDArray[np.float32]:
     """Return an answer's actions, float32 [H, A], or [n, H, A] for rows.
 
     Raises:
@@ -106,7 +106,7 @@ def write_prefix(prefix: Any, committed: Any, strategy: str, whole: bool) -> dic
     }
 
 
-def select_keys(keys: Keys, rows: range) -> dict[str, Any]:
+def select_keys(keys: SentKeys, rows: range) -> dict[str, Any]:
     """Return the keys of some rows, by their names on the wire."""
     episode, decision = (np.asarray(each)[rows.start : rows.stop] for each in (keys.episode, keys.decision))
     return {"seed": keys.seed, "episode": episode, "decision": decision}

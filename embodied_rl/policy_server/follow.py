@@ -6,7 +6,7 @@ from pathlib import Path
 from threading import Event, Thread
 
 from embodied_rl.interfaces.errors import UserError
-from embodied_rl.policy_server.served import ServedPolicy, Weights
+from embodied_rl.policy_server.served import ServedPolicy, ServedWeights
 
 log = logging.getLogger(__name__)
 
@@ -14,7 +14,7 @@ PERIOD = 1.0
 """Seconds between two looks."""
 
 
-class Follower:
+class WeightFollower:
     """Looks for newer weights on a thread of its own, for a `with` block.
 
     Args:
@@ -31,7 +31,7 @@ class Follower:
         served: ServedPolicy,
         present: Path,
         find: Callable[[], Path],
-        load: Callable[[Path], Weights],
+        load: Callable[[Path], ServedWeights],
         told: Callable[[str], None] = log.warning,
         period: float = PERIOD,
     ) -> None:
@@ -39,7 +39,7 @@ class Follower:
         self._period, self._stop, self._refused = period, Event(), None
         self._thread = Thread(target=self._run, name="follower", daemon=True)
 
-    def __enter__(self) -> "Follower":
+    def __enter__(self) -> "WeightFollower":
         self._thread.start()
         return self
 

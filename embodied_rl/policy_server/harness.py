@@ -19,7 +19,7 @@ from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.given_observation import read_observation
 from embodied_rl.interfaces.version import __version__
 from embodied_rl.policy_server.names import WireNames
-from embodied_rl.policy_server.request import Request, read_request
+from embodied_rl.policy_server.request import PolicyRequest, read_request
 from embodied_rl.policy_server.served import Answer, Unanswered
 from embodied_rl.policy_server.wire import WireError, WireLimits, pack, unpack
 from embodied_rl.serving.pictures import decode_file
@@ -50,7 +50,7 @@ class HarnessSession:
         spec: PolicyDescription,
         names: WireNames,
         limits: WireLimits,
-        ask: Callable[[Request], Awaitable[Answer]],
+        ask: Callable[[PolicyRequest], Awaitable[Answer]],
     ) -> None:
         self._connection, self._spec, self._limits, self._ask = connection, spec, limits, ask
         self._names = WireNames({PROMPT: "task_description", **names.given}, names.ignored)

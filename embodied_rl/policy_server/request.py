@@ -25,7 +25,7 @@ BESIDE = (*ECHOED, "prefix", "committed", "strategy", "whole", "seed", "episode"
 
 
 @dataclass(frozen=True)
-class Request:
+class PolicyRequest:
     """A request that fits the policy.
 
     Attributes:
@@ -57,7 +57,7 @@ class Request:
         return (self.seed, None if self.prefix is None else (self.prefix.shape[1], self.strategy), self.whole)
 
 
-def read_request(message: Any, wanted: PolicyDescription, names: WireNames) -> Request:
+def read_request(message: Any, wanted: PolicyDescription, names: WireNames) -> PolicyRequest:
     """Check and convert a client's message.
 
     Raises:
@@ -80,7 +80,7 @@ def read_request(message: Any, wanted: PolicyDescription, names: WireNames) -> R
     seed = None if beside.get("seed") is None else _read_count(beside["seed"], "seed", 2**64 - 1)
     if seed is None and beside.keys() & {"episode", "decision"}:
         raise UserError("episode and decision are keys of the noise, beside a seed: send it, too.")
-    return Request(
+    return PolicyRequest(
         observation,
         single,
         prefix,

@@ -12,7 +12,7 @@ from embodied_rl.interfaces.description import PolicyDescription
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.policy import NoiseKeys
 from embodied_rl.interfaces.sim import Observation
-from embodied_rl.policy_server.request import Request
+from embodied_rl.policy_server.request import PolicyRequest
 
 LIKE = 4
 """Batches are filled up to a multiple of so many rows, because matrix libraries compute other numbers of rows by other
@@ -43,7 +43,7 @@ class Unanswered(Exception):  # noqa: N818 - it says what happened
 
 
 @dataclass(frozen=True)
-class Weights:
+class ServedWeights:
     """A policy with its present weights.
 
     Attributes:
@@ -82,10 +82,10 @@ class ServedPolicy:
         batch: most requests of a call; 1 answers one at a time, and fills nothing up.
     """
 
-    def __init__(self, weights: Weights, batch: int) -> None:
+    def __init__(self, weights: ServedWeights, batch: int) -> None:
         self.weights, self.batch = weights, batch
 
-    def replace(self, weights: Weights) -> None:
+    def replace(self, weights: ServedWeights) -> None:
         """Answer with other weights from the next call on.
 
         Raises:
@@ -95,7 +95,7 @@ class ServedPolicy:
             raise UserError("the new weights belong to another robot, or a policy of other sizes")
         self.weights = weights
 
-    def answer(self, requests: Sequence[Request]) -> list[Answer]:
+    def answer(self, requests: Sequence[PolicyRequest]) -> list[Answer]:
         """Answer requests of one shape, in their order.
 
         Raises:
@@ -120,7 +120,7 @@ class ServedPolicy:
         return [Answer(part, weights.version, seconds) for part in _split(actions, requests)]
 
 
-def _join_keys(requests: Sequence[Request], seed: int, order: Sequence[int]) -> NoiseKeys:
+def _join_keys(requests: Sequence[PolicyRequest], seed: int, order: Sequence[int]) -> NoiseKeys:
     episode, decision = (
         np.concatenate([getattr(request, name) for request in requests])[order] for name in ("episode", "decision")
     )
@@ -132,7 +132,7 @@ def _join(parts: Sequence[NDArray[Any] | None], order: Sequence[int]) -> NDArray
     return np.concatenate(there)[order] if there else None
 
 
-def _split(actions: NDArray[np.float32], requests: Sequence[Request]) -> list[NDArray[np.float32]]:
+def _split(actions: NDArray[np.float32], requests: Sequence[PolicyRequest]) -> list[NDArray[np.float32]]:
     ends = np.cumsum([len(request.observation) for request in requests])[:-1]
     parts = np.split(actions, ends)
     return [part[0] if request.single else part for part, request in zip(parts, requests, strict=True)]

@@ -24,9 +24,9 @@ from websockets.http11 import Response
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.version import __version__
 from embodied_rl.policy_server.harness import HarnessSession
-from embodied_rl.policy_server.request import PROTOCOL, PROTOCOL_VERSION, ROWS, Request, read_request
+from embodied_rl.policy_server.request import PROTOCOL, PROTOCOL_VERSION, ROWS, PolicyRequest, read_request
 from embodied_rl.policy_server.served import Answer, ServedPolicy, Unanswered
-from embodied_rl.policy_server.settings import ServerSettings
+from embodied_rl.policy_server.settings import PolicyServerSettings
 from embodied_rl.policy_server.wire import WireError, WireLimits, pack, unpack
 from embodied_rl.serving.batcher import MicroBatcher, QueueFullError
 
@@ -50,12 +50,12 @@ class PolicyServer:
         token: that clients must have; None needs none.
     """
 
-    def __init__(self, served: ServedPolicy, settings: ServerSettings, token: str | None) -> None:
+    def __init__(self, served: ServedPolicy, settings: PolicyServerSettings, token: str | None) -> None:
         self._served, self._settings = served, settings
         self._limits = WireLimits(settings.message, settings.message)
         self._digests = None if token is None else [_digest(f"{kind} {token}") for kind in ("Bearer", "Api-Key")]
         self._connections = 0
-        self.batcher: MicroBatcher[Request, Answer] = MicroBatcher(
+        self.batcher: MicroBatcher[PolicyRequest, Answer] = MicroBatcher(
             served.answer, settings.batch, settings.wait, settings.clients, expected=lambda: self._connections
         )
         settings.names.check(served.weights.spec.keys, "keys")
@@ -147,7 +147,7 @@ class PolicyServer:
             await connection.send(pack(said | {"version": answer.version} | dict(request.echoed)))
             before = {"prev_total_ms": (time.perf_counter() - began) * 1e3}
 
-    async def ask(self, request: Request) -> Answer:
+    async def ask(self, request: PolicyRequest) -> Answer:
         """Return the policy's answer.
 
         Raises:
@@ -168,7 +168,7 @@ class PolicyServer:
 
 
 def serve_policy(
-    served: ServedPolicy, settings: ServerSettings, ready: Callable[[str], None] = lambda url: None
+    served: ServedPolicy, settings: PolicyServerSettings, ready: Callable[[str], None] = lambda url: None
 ) -> None:
     """Serve a policy until SIGINT or SIGTERM.
 

@@ -8,7 +8,7 @@ from embodied_rl.policy_server.names import WireNames
 
 
 @dataclass(frozen=True)
-class ServerSettings:
+class PolicyServerSettings:
     """The settings of a server.
 
     Attributes:
@@ -43,7 +43,7 @@ def check_installed(what: str) -> None:
         raise UserError(f"{what} needs {' and '.join(missing)}: pip install 'embodied-rl[serve]'")
 
 
-def check_settings(settings: ServerSettings) -> None:
+def check_settings(settings: PolicyServerSettings) -> None:
     """Check what can be known before the policy is loaded.
 
     Raises:

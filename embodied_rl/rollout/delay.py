@@ -15,7 +15,7 @@ import numpy as np
 
 from embodied_rl.deployment.executor import Executor
 from embodied_rl.deployment.hold import Hold, make_hold
-from embodied_rl.deployment.messages import Chunk, Command, Request
+from embodied_rl.deployment.messages import Chunk, ChunkRequest, RobotCommand
 from embodied_rl.deployment.settings import CONTINUING, Settings, Strategy, check_budget, choose_replan
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.policy import NoiseKeys
@@ -97,13 +97,13 @@ class DelayedEpisode:
         made.executor.begin()
         return made
 
-    def ask(self) -> Request:
+    def ask(self) -> ChunkRequest:
         """Return the request of a decision."""
         request = self.executor.request()
         assert request is not None, "decisions are made when the executor asks"
         return request
 
-    def execute(self, request: Request, actions: Array) -> list[Command]:
+    def execute(self, request: ChunkRequest, actions: Array) -> list[RobotCommand]:
         """Return what is executed in each control step until the next decision, if `actions` [H, A] take d of them.
 
         Raises:
@@ -115,15 +115,15 @@ class DelayedEpisode:
             raise UserError(f"The policy's chunk was refused as {refusal.reason}: {refusal.message}.")
         return [*commands, *self._run(self.delay.period - self.delay.steps)]
 
-    def _run(self, steps: int) -> list[Command]:
-        commands = list[Command]()
+    def _run(self, steps: int) -> list[RobotCommand]:
+        commands = list[RobotCommand]()
         for _ in range(steps):
             commands.append(self.executor.act())
             self.ticks += 1
         return commands
 
 
-def stack_actions(commands: Sequence[Command]) -> Array:
+def stack_actions(commands: Sequence[RobotCommand]) -> Array:
     """Return the actions of commands, float32 [steps, A]."""
     actions = [command.action for command in commands if command.action is not None]
     assert len(actions) == len(commands), "a simulated robot can hold still"
@@ -131,7 +131,7 @@ def stack_actions(commands: Sequence[Command]) -> Array:
 
 
 def infer_under_delay(
-    policy: ContinuingPolicy, observation: Observation, keys: NoiseKeys, requests: Sequence[Request], delay: Delay
+    policy: ContinuingPolicy, observation: Observation, keys: NoiseKeys, requests: Sequence[ChunkRequest], delay: Delay
 ) -> Array:
     """Return the chunks float32 [m, H, A] that a policy answers m requests with.
 

@@ -18,7 +18,7 @@ from typing import cast
 import numpy as np
 import torch
 
-from embodied_rl.deployment.messages import Command, Request
+from embodied_rl.deployment.messages import ChunkRequest, RobotCommand
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.policy import DeployedPolicy, NoiseKeys
 from embodied_rl.interfaces.sim import Array, Episode, NotFinite, Observation, SimulatorSpec, StepResult
@@ -48,7 +48,7 @@ class RunningEpisode:
     steps: int = 0
     pending: Array | None = None
     delayed: DelayedEpisode | None = None
-    commands: Sequence[Command] = ()
+    commands: Sequence[RobotCommand] = ()
 
 
 class Observer:
@@ -152,7 +152,7 @@ class EpisodeRunner:
         self, delay: Delay, shown: Observation, keys: NoiseKeys, running: Sequence[RunningEpisode], rows: Sequence[int]
     ) -> None:
         """Store in `pending` what m episodes execute until their next decision, if inference takes time."""
-        episodes, requests = list[DelayedEpisode](), list[Request]()
+        episodes, requests = list[DelayedEpisode](), list[ChunkRequest]()
         for each in running:
             each.delayed = each.delayed or DelayedEpisode.begin(delay, self.spec)
             episodes.append(each.delayed)

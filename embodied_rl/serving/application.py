@@ -20,9 +20,9 @@ from embodied_rl.serving.batcher import MicroBatcher, QueueFullError
 from embodied_rl.serving.chat import ChatRequest, parse_request
 from embodied_rl.serving.limits import Memory, RequestLimits, Reservation
 from embodied_rl.serving.meters import MEDIA_TYPE, Meters
-from embodied_rl.serving.model import ChatModel, Question
+from embodied_rl.serving.model import ChatModel, ModelInput
 from embodied_rl.serving.refusal import Refusal, quote
-from embodied_rl.serving.reply import Reply, describe_reply
+from embodied_rl.serving.reply import ChatReply, describe_reply
 
 GONE = 499
 """Status of requests whose client hung up; nobody reads it."""
@@ -42,7 +42,7 @@ class ChatServer:
     def __init__(
         self,
         model: ChatModel,
-        batcher: MicroBatcher[Question, Reply],
+        batcher: MicroBatcher[ModelInput, ChatReply],
         limits: RequestLimits,
         memory: Memory,
         meters: Meters,
@@ -151,7 +151,7 @@ class ChatServer:
         finally:
             answer.cancel()
 
-    def _prepare(self, body: bytes, memory: Reservation) -> tuple[ChatRequest, Question]:
+    def _prepare(self, body: bytes, memory: Reservation) -> tuple[ChatRequest, ModelInput]:
         asked = parse_request(body, self._limits, memory)
         self._check_name(asked.model)
         return asked, self._model.prepare(asked)
@@ -173,7 +173,7 @@ async def _read_body(request: Request, most: int, memory: Reservation) -> bytes:
     return b"".join(chunks)
 
 
-async def _wait_for(answer: "asyncio.Future[Reply]", request: Request) -> None:
+async def _wait_for(answer: "asyncio.Future[ChatReply]", request: Request) -> None:
     """Wait until there is an answer.
 
     Raises:

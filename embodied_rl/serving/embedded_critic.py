@@ -15,9 +15,9 @@ import numpy as np
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.sim import Array
 from embodied_rl.serving.chat import ChatRequest
-from embodied_rl.serving.model import Question
+from embodied_rl.serving.model import ModelInput
 from embodied_rl.serving.refusal import Refusal, quote
-from embodied_rl.serving.reply import Reply, Token, find_logprob
+from embodied_rl.serving.reply import ChatReply, Token, find_logprob
 
 KEYS = ("question", "instruction", "cameras", "state")
 DIGITS = tuple("0123456789")
@@ -26,7 +26,7 @@ LABELS: Mapping[str, tuple[str, ...]] = {"progress": DIGITS, "done": ("yes", "no
 PROMPTS = "this model is asked with reward.prompt=embedded or reward.prompt=embedded_done"
 
 
-class Judgement(Protocol):
+class CriticJudgement(Protocol):
     """What a critic says of n observations.
 
     Attributes:
@@ -54,7 +54,7 @@ class Judge(Protocol):
 
     def judge(
         self, frames: Mapping[str, Array], first: Mapping[str, Array], instructions: Sequence[str], state: Array
-    ) -> Judgement:
+    ) -> CriticJudgement:
         """Judge n observations: camera → uint8 [n, h, w, 3]; words; float32 [n, S]."""
         ...
 
@@ -85,7 +85,7 @@ class EmbeddedCritic:
         self.asked_with: Mapping[str, Any] = {"prompt": "embedded", **critic.describe_input()}
         self._critic = critic
 
-    def prepare(self, request: ChatRequest) -> Question:
+    def prepare(self, request: ChatRequest) -> ModelInput:
         """Read an observation from the one message of a request.
 
         Raises:
@@ -98,9 +98,9 @@ class EmbeddedCritic:
         pictures = [part for part in parts if not isinstance(part, str)]
         observed = _read_observation(_read_lines(texts), pictures, self._critic.cameras, request.choices)
         sizes = tuple(observed.frames[camera].shape for camera in self._critic.cameras)
-        return Question((sizes, observed.state.shape), observed)
+        return ModelInput((sizes, observed.state.shape), observed)
 
-    def answer(self, questions: Sequence[Question]) -> Sequence[Reply]:
+    def answer(self, questions: Sequence[ModelInput]) -> Sequence[ChatReply]:
         """Judge observations whose pictures and states have one size.
 
         Raises:
@@ -187,7 +187,7 @@ def _read_state(text: str) -> Array:
     return state
 
 
-def _make_reply(asked: Observed, bins: Array, done: float) -> Reply:
+def _make_reply(asked: Observed, bins: Array, done: float) -> ChatReply:
     if not np.isfinite(bins).all() or not np.isfinite(done):
         raise UserError("the critic says NaN about this observation.")
     masses = split_bins(bins) if asked.question == "progress" else (done, 1 - done)
@@ -198,4 +198,4 @@ def _make_reply(asked: Observed, bins: Array, done: float) -> Reply:
     told.sort(key=lambda each: -each[1])
     alternatives = tuple((label, find_logprob(mass)) for label, mass in told)
     (text, logprob), *_ = alternatives
-    return Reply(text, (Token(text, logprob, alternatives),), "stop", asked.words)
+    return ChatReply(text, (Token(text, logprob, alternatives),), "stop", asked.words)

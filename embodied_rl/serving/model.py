@@ -5,11 +5,11 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from embodied_rl.serving.chat import ChatRequest
-from embodied_rl.serving.reply import Reply
+from embodied_rl.serving.reply import ChatReply
 
 
 @dataclass(frozen=True, eq=False)
-class Question:
+class ModelInput:
     """A request as a model wants it.
 
     Attributes:
@@ -32,7 +32,7 @@ class ChatModel(Protocol):
     """how to ask it, for the list of models: "prompt", of `reward.prompt`; and "cameras", "state" and "words" where it
     answers about these alone."""
 
-    def prepare(self, request: ChatRequest) -> Question:
+    def prepare(self, request: ChatRequest) -> ModelInput:
         """Check a request and make a question of it.
 
         Raises:
@@ -40,7 +40,7 @@ class ChatModel(Protocol):
         """
         ...
 
-    def answer(self, questions: Sequence[Question]) -> Sequence[Reply]:
+    def answer(self, questions: Sequence[ModelInput]) -> Sequence[ChatReply]:
         """Answer questions of one shape, in their order.
 
         Raises:

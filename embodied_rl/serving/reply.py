@@ -28,7 +28,7 @@ class Token:
 
 
 @dataclass(frozen=True)
-class Reply:
+class ChatReply:
     """An answer.
 
     Attributes:
@@ -44,7 +44,7 @@ class Reply:
     prompt_tokens: int
 
 
-def describe_reply(reply: Reply, request: ChatRequest) -> dict[str, Any]:
+def describe_reply(reply: ChatReply, request: ChatRequest) -> dict[str, Any]:
     """Return the body of an answer, as the OpenAI API has it."""
     choice = {
         "index": 0,

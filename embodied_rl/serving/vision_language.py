@@ -22,10 +22,10 @@ from embodied_rl.config.freeze import suggest_name
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.runs.untrusted_files import shorten
 from embodied_rl.serving.chat import MOST_LOGPROBS, ChatRequest
-from embodied_rl.serving.model import Question
+from embodied_rl.serving.model import ModelInput
 from embodied_rl.serving.model_folder import check_folder
 from embodied_rl.serving.refusal import Refusal, quote
-from embodied_rl.serving.reply import Reply, Token
+from embodied_rl.serving.reply import ChatReply, Token
 
 _LOCAL: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
 _BROKEN = (
@@ -105,7 +105,7 @@ class VisionLanguageModel:
         )  # never changed, so for all threads
         self._control = _list_control_words(processor)
 
-    def prepare(self, request: ChatRequest) -> Question:
+    def prepare(self, request: ChatRequest) -> ModelInput:
         """Write the messages by the chat template.
 
         Raises:
@@ -130,9 +130,9 @@ class VisionLanguageModel:
             ) from None
         choices = {choice: self._find_tokens(choice) for choice in request.choices}
         max_tokens = 1 if choices else request.max_tokens
-        return Question((max_tokens, len(pictures)), Prompted(text, tuple(pictures), max_tokens, choices))
+        return ModelInput((max_tokens, len(pictures)), Prompted(text, tuple(pictures), max_tokens, choices))
 
-    def answer(self, questions: Sequence[Question]) -> Sequence[Reply]:
+    def answer(self, questions: Sequence[ModelInput]) -> Sequence[ChatReply]:
         """Answer questions of one length of answer and number of pictures.
 
         Raises:
@@ -177,13 +177,13 @@ class VisionLanguageModel:
             )
         return found
 
-    def _choose(self, asked: Prompted, logprobs: Tensor, length: int) -> Reply:
+    def _choose(self, asked: Prompted, logprobs: Tensor, length: int) -> ChatReply:
         """Return the most probable choice, with the model's own probabilities of all of them."""
         told = [(choice, float(logprobs[ids].logsumexp(0))) for choice, ids in asked.choices.items()]
         told.sort(key=lambda each: -each[1])
-        return Reply(told[0][0], (Token(*told[0], tuple(told)),), "stop", length)
+        return ChatReply(told[0][0], (Token(*told[0], tuple(told)),), "stop", length)
 
-    def _read(self, tokens: Tensor, logprobs: Tensor, length: int) -> Reply:
+    def _read(self, tokens: Tensor, logprobs: Tensor, length: int) -> ChatReply:
         """Return an answer up to the token that ends it."""
         said: list[Token] = []
         ids: list[int] = []
@@ -194,9 +194,9 @@ class VisionLanguageModel:
                 Token(self._write(word), float(each[word]), tuple((self._write(i), value) for i, value in told))
             )
             if word in self._ends:
-                return Reply(self._tokenizer.decode(ids, skip_special_tokens=True), tuple(said), "stop", length)
+                return ChatReply(self._tokenizer.decode(ids, skip_special_tokens=True), tuple(said), "stop", length)
             ids.append(word)
-        return Reply(self._tokenizer.decode(ids, skip_special_tokens=True), tuple(said), "length", length)
+        return ChatReply(self._tokenizer.decode(ids, skip_special_tokens=True), tuple(said), "length", length)
 
     def _write(self, word: int) -> str:
         return self._tokenizer.decode([word])

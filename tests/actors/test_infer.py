@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from embodied_rl.flow.continuation import Plan, replace_sample
+from embodied_rl.flow.continuation import PlannedActions, replace_sample
 from embodied_rl.flow.sampler import ode_sample
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.testing.fakes import FakeSimulator, RowwiseFakeActor
@@ -105,5 +105,5 @@ def test_replacement_is_the_textbook_s() -> None:
         v = (x.flatten(1) @ matrix.double() * t).view_as(x)
         estimate = torch.where(mask, known.double(), x - t * v)
         x = x - (x - estimate) / t / steps
-    found = replace_sample(velocity, start, steps, Plan(known, mask.float()))
+    found = replace_sample(velocity, start, steps, PlannedActions(known, mask.float()))
     assert torch.allclose(found.double(), x, atol=1e-5) and torch.equal(found[mask], known[mask])

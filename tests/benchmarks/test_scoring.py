@@ -5,7 +5,7 @@ from contextlib import ExitStack
 import pytest
 
 from embodied_rl.benchmarks import scoring
-from embodied_rl.benchmarks.scoring import OFF, Sample, make_sleeping, make_variants, summarise_samples
+from embodied_rl.benchmarks.scoring import OFF, IterationTime, make_sleeping, make_variants, summarise_samples
 
 
 @pytest.fixture
@@ -27,9 +27,9 @@ def test_each_variant_asks_as_it_is_named(quick: None) -> None:
 
 def test_variants_are_compared_in_the_same_turn() -> None:
     """What slows both down, here tenfold in the second turn, is in neither ratio."""
-    off = [Sample(1.0, (0.1,), {}), Sample(10.0, (0.2,), {}), Sample(1.0, (0.1,), {})]
-    late = [Sample(1.1, (0.1,) * 99 + (9.0,), {"reward/valid": 0.5, "time/reward_wait": 0.3})] * 3
-    late[1] = Sample(11.0, (0.1,), {"reward/valid": 1.0, "time/reward_wait": 0.1})
+    off = [IterationTime(1.0, (0.1,), {}), IterationTime(10.0, (0.2,), {}), IterationTime(1.0, (0.1,), {})]
+    late = [IterationTime(1.1, (0.1,) * 99 + (9.0,), {"reward/valid": 0.5, "time/reward_wait": 0.3})] * 3
+    late[1] = IterationTime(11.0, (0.1,), {"reward/valid": 1.0, "time/reward_wait": 0.1})
     _, found = summarise_samples("x", {OFF: off, "late": late})
     assert found.ratio == pytest.approx(1.1) and found.waited == 0.3 and found.valid == pytest.approx(2 / 3)
     assert found.seconds == 1.1

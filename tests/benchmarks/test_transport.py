@@ -6,7 +6,7 @@ import pytest
 from rich.console import Console
 
 from embodied_rl.benchmarks import recovery, transport
-from embodied_rl.benchmarks.transport import Load, StillSimulator, Transport
+from embodied_rl.benchmarks.transport import Load, StillSimulator, TransportTimes
 from embodied_rl.config.schema import SimNode
 from embodied_rl.simulators.kind import SimulatorKind
 
@@ -23,7 +23,7 @@ def test_pictures_of_the_size_that_is_told_are_carried() -> None:
 def test_the_table_shows_milliseconds() -> None:
     text = StringIO()
     Console(file=text, width=120).print(
-        transport.make_transport_table([Transport(Load(32, 1, 64), 0.0001, 0.0002, 0.5)])
+        transport.make_transport_table([TransportTimes(Load(32, 1, 64), 0.0001, 0.0002, 0.5)])
     )
     assert all(shown in text.getvalue() for shown in ("0.100", "0.200", "500.000"))
 

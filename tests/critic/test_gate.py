@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from embodied_rl.config.schema import RewardNode
-from embodied_rl.critic.gate import CRITERIA, LEAST_COUNT, Use, Verdict, check_gate
+from embodied_rl.critic.gate import CRITERIA, LEAST_COUNT, GateVerdict, Use, check_gate
 from embodied_rl.critic.measures import Estimate
 from embodied_rl.critic.scorer import CriticScorer
 from embodied_rl.examination import examined
@@ -42,7 +42,7 @@ def write(folder: Path, values: dict[str, float | None] = GOOD, **changes: Any) 
 
 @pytest.mark.parametrize("use", ["shaping", "terminal"])
 def test_a_good_critic_passes(use: Any) -> None:
-    assert check_gate(measured(GOOD), use) == Verdict(True)
+    assert check_gate(measured(GOOD), use) == GateVerdict(True)
 
 
 def test_voc_alone_does_not_pass() -> None:
@@ -114,7 +114,10 @@ def test_nan_in_a_report_does_not_pass(tmp_path: Path) -> None:
 
 # -- who asks ---------------------------------------------------------------------------------------------------------
 
-PASSED: dict[Use, Verdict] = {"shaping": Verdict(True), "terminal": Verdict(False, ("done_false is too high.",))}
+PASSED: dict[Use, GateVerdict] = {
+    "shaping": GateVerdict(True),
+    "terminal": GateVerdict(False, ("done_false is too high.",)),
+}
 
 
 def test_audit_asks_nothing() -> None:

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from embodied_rl.config.schema import SimNode
-from embodied_rl.critic.gathering import Draw, Source, gather_episodes, mix_sources
+from embodied_rl.critic.gathering import Draw, EpisodeKind, gather_episodes, mix_sources
 from embodied_rl.interfaces.errors import UserError
 from tests.support.critics import BASE, SIM, gather_some
 
@@ -28,14 +28,14 @@ def test_episodes_have_their_frames_goals_and_ends() -> None:
 
 
 def test_an_episode_that_goes_on_after_success_is_done_there() -> None:
-    (episode,) = gather_episodes(SIM, BASE, [Source("careful", 1, goes_on=True)], Draw(1))
+    (episode,) = gather_episodes(SIM, BASE, [EpisodeKind("careful", 1, goes_on=True)], Draw(1))
     done = episode.goals[0].done
     assert episode.success and done[-1] and done.sum() > 1 and len(done) == 11
 
 
 def test_episodes_depend_on_seed_and_purpose_alone() -> None:
     def words(draw: Draw) -> list[str]:
-        return [each.goals[0].instruction for each in gather_episodes(SIM, None, [Source("careful", 3)], draw)]
+        return [each.goals[0].instruction for each in gather_episodes(SIM, None, [EpisodeKind("careful", 3)], draw)]
 
     first = words(Draw(0))
     assert first == words(Draw(0)) and first != words(Draw(1)) and first != words(Draw(0, "report"))
@@ -50,7 +50,7 @@ def test_shares_are_whole() -> None:
 
 @pytest.mark.process
 def test_processes_gather_the_same_episodes() -> None:
-    sources = [Source("careful", 3), Source("faulty", 2)]
+    sources = [EpisodeKind("careful", 3), EpisodeKind("faulty", 2)]
     alone, together = (gather_episodes(SIM, None, sources, Draw(5), processes) for processes in (1, 2))
     assert len(alone) == len(together) == 5
     for one, other in zip(alone, together, strict=True):
@@ -68,4 +68,4 @@ def test_processes_gather_the_same_episodes() -> None:
 )
 def test_what_does_not_fit_is_refused_before_anything_runs(sim: SimNode, policy: str | None, message: str) -> None:
     with pytest.raises(UserError, match=message):
-        gather_episodes(sim, policy, [Source("careful", 1)], Draw(0))
+        gather_episodes(sim, policy, [EpisodeKind("careful", 1)], Draw(0))

@@ -14,7 +14,7 @@ import pytest
 
 from embodied_rl.commands.critic_probe import run
 from embodied_rl.config.schema import CriticProbeConfig, RewardNode
-from embodied_rl.examination.probe import Load, ProbeLimits, choose_load, probe_server
+from embodied_rl.examination.probe import LoadResult, ProbeLimits, choose_load, probe_server
 from embodied_rl.examination.stand_in import make_stand_in
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.scorers.vlm import VlmConfig
@@ -127,13 +127,13 @@ def test_too_much_ends_the_climb() -> None:
 )
 def test_the_lowest_concurrency_that_is_nearly_the_best(rates: list[float], useful: int) -> None:
     """A negative rate: something failed there."""
-    loads = [Load(2**place, abs(rate), 0.1, "busy" if rate < 0 else "") for place, rate in enumerate(rates)]
+    loads = [LoadResult(2**place, abs(rate), 0.1, "busy" if rate < 0 else "") for place, rate in enumerate(rates)]
     assert choose_load(loads).at_once == useful
 
 
 def test_failing_alone_is_an_error() -> None:
     with pytest.raises(UserError, match="fails even with one request"):
-        choose_load([Load(1, 0.0, 0.0, "busy")])
+        choose_load([LoadResult(1, 0.0, 0.0, "busy")])
 
 
 def refusing(status: int, text: str = "no") -> Answer:

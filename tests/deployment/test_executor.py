@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from embodied_rl.deployment.executor import Executor
 from embodied_rl.deployment.hold import Hold, make_hold
-from embodied_rl.deployment.messages import Chunk, Command, Reason, Request, Why
+from embodied_rl.deployment.messages import Chunk, ChunkRequest, Reason, RobotCommand, Why
 from embodied_rl.deployment.settings import STRATEGIES, Settings
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.sim import Array, Source
@@ -31,19 +31,19 @@ class Robot:
         self.executor = Executor(made, lambda: self.now, STILL)
         self.executor.begin()
 
-    def answer(self, request: Request, **changes) -> Chunk:
+    def answer(self, request: ChunkRequest, **changes) -> Chunk:
         steps = request.step + np.arange(HORIZON)
         actions = np.stack([np.full(HORIZON, request.epoch), steps], axis=1).astype(np.float32)
         return replace(Chunk(request.sequence, request.epoch, request.step, actions), **changes)
 
-    def act(self, count: int = 1) -> list[Command]:
+    def act(self, count: int = 1) -> list[RobotCommand]:
         made = []
         for _ in range(count):
             made.append(self.executor.act())
             self.now += self.step
         return made
 
-    def start(self) -> Request:
+    def start(self) -> ChunkRequest:
         """Get a plan of a whole chunk, after two steps of waiting; return the next request."""
         first = self.executor.request()
         assert first is not None
@@ -54,7 +54,7 @@ class Robot:
         return following
 
 
-def steps(commands: Sequence[Command]) -> list[int]:
+def steps(commands: Sequence[RobotCommand]) -> list[int]:
     """The steps that actions belong to, by their content; -1 for holds."""
     assert all(each.action is not None for each in commands)
     return [int(each.action[1]) for each in commands if each.action is not None]
@@ -339,7 +339,7 @@ class Network:
         self.robot, self.data = robot, data
         self.under_way: list[tuple[float, Chunk]] = []
 
-    def send(self, request: Request) -> None:
+    def send(self, request: ChunkRequest) -> None:
         answer = self.robot.answer(request)
         fault = self.data.draw(st.sampled_from(["", "", "", "lost", "twice", "nan", "short", "step", "epoch"]))
         damaged: dict[str, dict[str, int | Array]] = {

@@ -23,7 +23,7 @@ from embodied_rl.examination.demonstration_filter import (
     group_episodes,
 )
 from embodied_rl.examination.filter_account import FILE, SHOWN, FilterAccount
-from embodied_rl.examination.filter_rules import Curve, Verdict
+from embodied_rl.examination.filter_rules import FilterVerdict, ProgressCurve
 from embodied_rl.examination.filtered_demonstrations import (
     filter_dataset,
     filter_recording,
@@ -106,7 +106,9 @@ def test_the_screen_shows_few_tasks_and_no_stranger_s_control_characters(capsys:
     account, shown = FilterAccount(make_filter()), show_record(planted()["good"][0], make_spec(), 2)
     for number in range(SHOWN + 5):
         each = replace(shown, task=f"\x1b[31m task {number:03d} [bold]")
-        account.add(Sifted(each, Curve(shown.steps, NONE, NONE), Verdict({}, ("voc",)), 0), 10, 10 - number)
+        account.add(
+            Sifted(each, ProgressCurve(shown.steps, NONE, NONE), FilterVerdict({}, ("voc",)), 0), 10, 10 - number
+        )
     Console(width=200).print(account.make_table())
     printed = capsys.readouterr().out
     assert "\x1b" not in printed and "[bold]" in printed and "and 5 tasks more: filter.json" in printed

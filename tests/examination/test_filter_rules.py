@@ -6,13 +6,15 @@ import pytest
 from embodied_rl.config.freeze import freeze_config
 from embodied_rl.config.schema import FilterNode
 from embodied_rl.examination.demonstration_filter import choose_frames
-from embodied_rl.examination.filter_rules import Curve, judge_curve, measure_curve, measure_falls
+from embodied_rl.examination.filter_rules import ProgressCurve, judge_curve, measure_curve, measure_falls
 
 NONE = np.zeros(0)
 
 
-def curve(progress: list[float], every: int = 2, gains: list[float] | None = None) -> Curve:
-    return Curve(np.arange(len(progress)) * every, np.array(progress), NONE if gains is None else np.array(gains))
+def curve(progress: list[float], every: int = 2, gains: list[float] | None = None) -> ProgressCurve:
+    return ProgressCurve(
+        np.arange(len(progress)) * every, np.array(progress), NONE if gains is None else np.array(gains)
+    )
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from embodied_rl.config.compose import compose_config
 from embodied_rl.config.schema import BenchConfig
 from embodied_rl.examination import reward_arms
 from embodied_rl.examination.reward_arms import ARMS, ArmRun, list_runs, run_arms
-from embodied_rl.examination.reward_comparison import Curve, compare_arms, compare_rewards, make_comparison_table
+from embodied_rl.examination.reward_comparison import SuccessCurve, compare_arms, compare_rewards, make_comparison_table
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.reports.statistics import mean_interval, wilson_interval
 from embodied_rl.runs.folder import RunFolder
@@ -143,9 +143,9 @@ def test_the_whole_comparison_is_tabulated_and_kept(tmp_path, monkeypatch) -> No
 # -- figures ----------------------------------------------------------------------------------------------------------
 
 
-def curve(arm: str, seed: int, successes: list[int], episodes: int = 100) -> Curve:
+def curve(arm: str, seed: int, successes: list[int], episodes: int = 100) -> SuccessCurve:
     n = len(successes)
-    return Curve(arm, seed, tuple(1000 * (i + 1) for i in range(n)), (episodes,) * n, tuple(successes))
+    return SuccessCurve(arm, seed, tuple(1000 * (i + 1) for i in range(n)), (episodes,) * n, tuple(successes))
 
 
 def test_a_curve_is_read_from_metrics() -> None:
@@ -154,9 +154,9 @@ def test_a_curve_is_read_from_metrics() -> None:
         {"iteration": 1, "total/decisions": 200},
         {"eval/success": 0.4},
     ]
-    assert Curve.read("oracle", 4, rows) == Curve("oracle", 4, (100, 200), (3, 0), (1, 0))
+    assert SuccessCurve.read("oracle", 4, rows) == SuccessCurve("oracle", 4, (100, 200), (3, 0), (1, 0))
     with pytest.raises(UserError, match="arm oracle, seed 4, has no metrics"):
-        Curve.read("oracle", 4, [{"eval/success": 0.4}])
+        SuccessCurve.read("oracle", 4, [{"eval/success": 0.4}])
 
 
 def test_success_is_that_of_the_last_third_and_runs_are_cut_to_the_shortest() -> None:

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from embodied_rl.flow.continuation import (
-    Plan,
+    PlannedActions,
     compute_guidance_weight,
     guide_sample,
     replace_sample,
@@ -36,17 +36,17 @@ def planned() -> Tensor:
 @pytest.mark.parametrize("sample", SAMPLERS)
 def test_weights_of_zero_are_the_plain_sampler_to_the_bit(sample) -> None:
     plain = ode_sample(field, start(), K)
-    assert torch.equal(sample(field, start(), K, Plan(planned(), torch.zeros(ROWS, H, D))), plain)
+    assert torch.equal(sample(field, start(), K, PlannedActions(planned(), torch.zeros(ROWS, H, D))), plain)
     weight = torch.zeros(ROWS, H, D)
     weight[[1, 3], :2] = 1
-    mixed = sample(field, start(), K, Plan(planned(), weight))
+    mixed = sample(field, start(), K, PlannedActions(planned(), weight))
     assert torch.equal(mixed[[0, 2, 4]], plain[[0, 2, 4]]), "single rows of a batch"
     assert not torch.isclose(mixed[[1, 3]], plain[[1, 3]]).any()
 
 
 def test_replacement_gives_what_is_fixed_exactly() -> None:
     weight = (torch.rand(ROWS, H, D, generator=torch.Generator().manual_seed(3)) < 0.4).float()
-    found = replace_sample(field, start(), K, Plan(planned(), weight))
+    found = replace_sample(field, start(), K, PlannedActions(planned(), weight))
     assert torch.equal(found[weight == 1], planned()[weight == 1])
 
 
@@ -67,7 +67,7 @@ def test_guidance_of_a_linear_field_is_the_closed_form() -> None:
         jacobian = torch.eye(size, dtype=torch.float64) - t * t * matrix.double()
         w = most if t == 1 else min(most, ((1 - t) ** 2 + t * t) / (t * (1 - t)))
         x = x - (v - w * ((y - (x - t * v)) * weight.flatten(1).double()) @ jacobian.T) / K
-    found = guide_sample(linear, start(), K, Plan(planned(), weight), most)
+    found = guide_sample(linear, start(), K, PlannedActions(planned(), weight), most)
     torch.testing.assert_close(found.flatten(1).double(), x, rtol=1e-5, atol=1e-5)
     assert not found.requires_grad
 
@@ -78,7 +78,7 @@ def test_guidance_comes_nearer_to_the_plan_within_no_grad_and_changes_no_gradien
     weight[:, :2] = 1
     with torch.no_grad():
         plain = ode_sample(lambda x, t: (scale * field(x, t)[0], x), start(), K)
-        guided = guide_sample(lambda x, t: (scale * field(x, t)[0], x), start(), K, Plan(planned(), weight))
+        guided = guide_sample(lambda x, t: (scale * field(x, t)[0], x), start(), K, PlannedActions(planned(), weight))
     before, after = ((each - planned()).abs()[:, :2].mean() for each in (plain, guided))
     assert after < 0.5 * before and scale.grad is None
 

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from embodied_rl.interfaces.errors import UserError
-from embodied_rl.policy_server.follow import Follower
-from embodied_rl.policy_server.served import ServedPolicy, Weights
+from embodied_rl.policy_server.follow import WeightFollower
+from embodied_rl.policy_server.served import ServedPolicy, ServedWeights
 from tests.support.policy_serving import SPEC, ToldPolicy
 
 
@@ -18,19 +18,19 @@ class Run:
         self.folder, self.told, self.loaded = folder, list[str](), list[int]()
         self.newest = self.write(1)
         self.served = ServedPolicy(self.load(self.newest), 8)
-        self.follower = Follower(self.served, self.newest, lambda: self.newest, self.load, self.told.append)
+        self.follower = WeightFollower(self.served, self.newest, lambda: self.newest, self.load, self.told.append)
 
     def write(self, version: int) -> Path:
         file = self.folder / f"{version:08d}"
         file.write_text(str(version))
         return file
 
-    def load(self, file: Path) -> Weights:
+    def load(self, file: Path) -> ServedWeights:
         if not file.exists():
             raise UserError(f"There is no policy file {file}.")
         self.loaded.append(int(file.name))
         spec = SPEC if int(file.name) < 90 else dataclasses.replace(SPEC, state_names=("y", "x", "grip"))
-        return Weights(ToldPolicy(factor=float(file.name)), spec, int(file.name))
+        return ServedWeights(ToldPolicy(factor=float(file.name)), spec, int(file.name))
 
     @property
     def version(self) -> int:
@@ -68,7 +68,7 @@ def test_a_checkpoint_that_was_removed_is_looked_for_again(run: Run) -> None:
 def test_it_looks_by_itself_and_ends(run: Run) -> None:
     import time
 
-    follower = Follower(run.served, run.newest, lambda: run.newest, run.load, run.told.append, period=0.01)
+    follower = WeightFollower(run.served, run.newest, lambda: run.newest, run.load, run.told.append, period=0.01)
     with follower:
         run.newest = run.write(4)
         until = time.monotonic() + 60

@@ -17,7 +17,7 @@ from websockets.sync.client import ClientConnection, connect
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.policy_server.client import PolicyClient
 from embodied_rl.policy_server.names import WireNames
-from embodied_rl.policy_server.served import Weights
+from embodied_rl.policy_server.served import ServedWeights
 from embodied_rl.policy_server.wire import pack, unpack
 from tests.support.policy_serving import (
     DEADLINE,
@@ -234,7 +234,7 @@ def test_without_batches_nothing_is_filled_up() -> None:
 def test_new_weights_answer_from_the_next_question_on(running: RunningPolicy) -> None:
     with PolicyClient(running.url) as client:
         before = client.act(make_observation())
-        running.served.replace(Weights(ToldPolicy(factor=2.0), SPEC, 8))
+        running.served.replace(ServedWeights(ToldPolicy(factor=2.0), SPEC, 8))
         after = client.act(make_observation())
         assert client.version == 8 and client.versions == {7, 8}
     assert (before == expect(make_observation())).all()
@@ -245,7 +245,7 @@ def test_weights_of_another_robot_are_not_swapped_in(running: RunningPolicy) -> 
     import dataclasses
 
     with pytest.raises(UserError, match="another robot"):
-        running.served.replace(Weights(ToldPolicy(), dataclasses.replace(SPEC, normalisation="1" * 64), 8))
+        running.served.replace(ServedWeights(ToldPolicy(), dataclasses.replace(SPEC, normalisation="1" * 64), 8))
     assert running.served.weights.version == 7
 
 

@@ -17,6 +17,7 @@ from embodied_rl.processes.handle import GaveUp, Handle, WorkerDied, WorkerError
 from embodied_rl.processes.local import InlineHandle, ProcessHandle
 from embodied_rl.testing.comparison import assert_same, copy_observation
 from embodied_rl.testing.fake_simulator import FakeSimulator
+from tests.support.ended import gone, wait_for
 
 pytestmark = pytest.mark.process
 
@@ -31,17 +32,6 @@ def worker(rows: int = 3, config: FakeSimulator.Config | None = None, **options)
 
 def actions(chunk: int, rows: int = 3) -> np.ndarray:
     return np.random.default_rng(chunk).uniform(-1, 1, (rows, 4, 2)).astype(np.float32)
-
-
-def gone(pid: int) -> bool:
-    return not Path(f"/proc/{pid}").exists() or ") Z " in Path(f"/proc/{pid}/stat").read_text()
-
-
-def wait_for(condition, seconds: float = 60.0) -> None:
-    until = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < until, "waited in vain"
-        time.sleep(0.005)
 
 
 def test_a_worker_gives_what_an_inline_simulator_gives() -> None:

@@ -15,21 +15,7 @@ import torch
 from embodied_rl.ranks.collective import make_store
 from embodied_rl.ranks.launch import RankFailed, RankFailure, Ranks, find_first_cause, launch_ranks, stop_on_signals
 from tests.support import rank_functions
-
-
-def gone(pid: int) -> bool:
-    """Whether a process has ended (or only waits to be reaped)."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().split(")")[1].split()[0] == "Z"
-    except FileNotFoundError:
-        return True
-
-
-def wait_for(condition, seconds: float = 60.0) -> None:
-    until = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < until, "waited in vain"
-        time.sleep(0.02)
+from tests.support.ended import gone, wait_for
 
 
 @pytest.mark.process

@@ -23,8 +23,9 @@ from embodied_rl.runtime.ray.handle import RayHandle
 from embodied_rl.runtime.ray.runtime import NoRoom, RayRuntime
 from embodied_rl.testing.comparison import assert_same
 from embodied_rl.testing.fake_simulator import FakeSimulator
+from tests.support.ended import gone, wait_for
 from tests.support.guests import Nosy
-from tests.support.ray_nodes import gone, two_nodes, wait_for
+from tests.support.ray_nodes import two_nodes
 
 pytestmark = pytest.mark.process
 

@@ -22,7 +22,8 @@ from embodied_rl.ranks.collective import LOOPBACK, make_store
 from embodied_rl.ranks.launch import RankFailed
 from embodied_rl.runtime.ray.runtime import RayRuntime
 from tests.support import rank_functions
-from tests.support.ray_nodes import gone, two_nodes, wait_for
+from tests.support.ended import gone, wait_for
+from tests.support.ray_nodes import two_nodes
 
 pytestmark = pytest.mark.process
 

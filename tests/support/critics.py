@@ -7,7 +7,7 @@ import torch
 
 from embodied_rl.assembly import build
 from embodied_rl.config.schema import SimNode
-from embodied_rl.critic.gathering import Draw, Source, gather_episodes
+from embodied_rl.critic.gathering import Draw, EpisodeKind, gather_episodes
 from embodied_rl.critic.judged_episode import JudgedEpisode, JudgedGoal
 from embodied_rl.critic.network import CriticConfig, ProgressCritic
 
@@ -25,7 +25,7 @@ def make_critic(seed: int = 0) -> ProgressCritic:
 @cache
 def gather_some() -> tuple[JudgedEpisode, ...]:
     """Real episodes: successes and failures, ended by success or not."""
-    sources = [Source("careful", 7), Source("faulty", 7), Source("policy", 7, goes_on=True)]
+    sources = [EpisodeKind("careful", 7), EpisodeKind("faulty", 7), EpisodeKind("policy", 7, goes_on=True)]
     return tuple(gather_episodes(SIM, BASE, sources, Draw(3, "report")))
 
 

@@ -13,9 +13,9 @@ from embodied_rl.interfaces.description import PolicyDescription
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.policy import NoiseKeys
 from embodied_rl.interfaces.sim import Array, Observation
-from embodied_rl.policy_server.served import ServedPolicy, Weights
+from embodied_rl.policy_server.served import ServedPolicy, ServedWeights
 from embodied_rl.policy_server.server import PolicyServer
-from embodied_rl.policy_server.settings import ServerSettings
+from embodied_rl.policy_server.settings import PolicyServerSettings
 from embodied_rl.serving.access import find_token
 from embodied_rl.serving.listening import open_socket
 
@@ -106,8 +106,8 @@ class RunningPolicy:
 @contextmanager
 def running_policy(policy: Any = None, spec: PolicyDescription = SPEC, port: int = 0, **options: Any) -> Iterator[Any]:
     """Serve a policy, on a free port unless one is given, while the context lasts."""
-    settings = ServerSettings(**options)
-    served = ServedPolicy(Weights(policy or ToldPolicy(), spec, 7, {"policy": "told"}), settings.batch)
+    settings = PolicyServerSettings(**options)
+    served = ServedPolicy(ServedWeights(policy or ToldPolicy(), spec, 7, {"policy": "told"}), settings.batch)
     server = PolicyServer(served, settings, find_token(settings.host, settings.token_variable))
     listening = open_socket(settings.host, port)
     ready, ends = threading.Event(), list[Any]()

@@ -1,10 +1,8 @@
 """A Ray cluster of two nodes on this machine, as the tests have it, and what they ask of it."""
 
 import signal
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 
@@ -24,15 +22,3 @@ def two_nodes() -> Iterator[Any]:
         cluster.shutdown()
         for number, handler in before.items():
             signal.signal(number, handler)
-
-
-def gone(pid: int) -> bool:
-    """Whether a process has ended (or only waits to be reaped)."""
-    return not Path(f"/proc/{pid}").exists() or ") Z " in Path(f"/proc/{pid}/stat").read_text()
-
-
-def wait_for(condition, seconds: float = 120.0) -> None:
-    until = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < until, "waited in vain"
-        time.sleep(0.02)

@@ -25,8 +25,8 @@ from embodied_rl.serving.embedded_critic import EmbeddedCritic
 from embodied_rl.serving.limits import Memory
 from embodied_rl.serving.listening import open_socket
 from embodied_rl.serving.meters import Meters
-from embodied_rl.serving.model import ChatModel, Question
-from embodied_rl.serving.reply import Reply, Token
+from embodied_rl.serving.model import ChatModel, ModelInput
+from embodied_rl.serving.reply import ChatReply, Token
 from embodied_rl.serving.starting import ServerSettings
 
 DEADLINE = 60.0
@@ -80,18 +80,18 @@ class ToldModel:
     def __init__(self, gate: threading.Event | None = None) -> None:
         self.gate, self.batches = gate, list[list[str]]()
 
-    def prepare(self, request: ChatRequest) -> Question:
+    def prepare(self, request: ChatRequest) -> ModelInput:
         text = request.messages[-1].parts[-1]
         assert isinstance(text, str)
-        return Question(text.partition(" ")[0] if text.startswith("shape") else "", text)
+        return ModelInput(text.partition(" ")[0] if text.startswith("shape") else "", text)
 
-    def answer(self, questions: Sequence[Question]) -> Sequence[Reply]:
+    def answer(self, questions: Sequence[ModelInput]) -> Sequence[ChatReply]:
         self.batches.append([question.content for question in questions])
         if self.gate is not None:
             assert self.gate.wait(DEADLINE)
         if any(question.content == "fail" for question in questions):
             raise RuntimeError("told to fail")
-        return [Reply(each.content, (Token(each.content, -0.5),), "stop", 1) for each in questions]
+        return [ChatReply(each.content, (Token(each.content, -0.5),), "stop", 1) for each in questions]
 
 
 @dataclass
@@ -106,7 +106,7 @@ class Running:
 
     url: str
     model: Any
-    batcher: MicroBatcher[Question, Reply]
+    batcher: MicroBatcher[ModelInput, ChatReply]
 
     def client(self, token: str | None = None, **options: Any) -> httpx2.Client:
         headers = {"Authorization": f"Bearer {token}"} if token else {}

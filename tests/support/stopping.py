@@ -22,8 +22,8 @@ def assert_stopped_goes_on_alike(settings: tuple[str, ...], folder: Path, monkey
     assert main(with_plan(["train", *settings, "run.root=straight"])) == 0
     with monkeypatch.context() as patch:
         patch.setattr(Trainer, "step", interrupted)
-        main(with_plan(["train", *settings, "run.root=halted"]))
+        assert main(with_plan(["train", *settings, "run.root=halted"])) == 130
     assert main(["train", "resume=last", "run.root=halted"]) == 0
-    (straight,), (halted,) = ((folder / root / "train").iterdir() for root in ("straight", "halted"))
+    (straight,), (halted,) = ((folder / root).glob("*/*") for root in ("straight", "halted"))
     assert_same(halted, straight)
     return straight

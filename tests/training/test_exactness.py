@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from embodied_rl.cli.main import main
-from embodied_rl.training.trainer import Trainer
-from tests.support.running import ITERATIONS, REACHING, SMALL, TABLETOP, assert_same, complete, figures, with_plan
+from tests.support.running import ITERATIONS, REACHING, SMALL, TABLETOP, assert_same, complete, figures
+from tests.support.stopping import assert_stopped_goes_on_alike
 
 
 @pytest.mark.process
@@ -48,21 +48,8 @@ def test_a_stopped_run_continues_as_if_nothing_had_happened(
     own = [key.partition("=")[0] for key in KINDS[kind]]
     critic = [setting for setting in SMALL if not ("grpo" in kind and "critic" in setting)]
     settings = (*(s for s in critic if s.partition("=")[0] not in own), *REACHING, "plan.ranks=1", *KINDS[kind])
-    step = Trainer.step
-
-    def interrupted(trainer: Trainer) -> dict[str, float]:
-        if trainer.iteration == 3:
-            raise KeyboardInterrupt
-        return step(trainer)
-
-    assert main(with_plan(["train", *settings, "run.root=straight"])) == 0
-    with monkeypatch.context() as patch:
-        patch.setattr(Trainer, "step", interrupted)
-        assert main(with_plan(["train", *settings, "run.root=stopped"])) == 130
-    assert main(["train", "resume=last", "run.root=stopped"]) == 0
-    straight, stopped = (next((tmp_path / root).glob("*/*")) for root in ("straight", "stopped"))
+    straight = assert_stopped_goes_on_alike(settings, tmp_path, monkeypatch)
     assert any(row.get("rollout/success", 0) > 0 for row in figures(straight))
-    assert_same(stopped, straight)
 
 
 def test_another_seed_gives_another_run(typed: Callable[..., Any], tmp_path: Path) -> None:

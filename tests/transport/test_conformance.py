@@ -10,7 +10,7 @@ from embodied_rl.transport.interface import TransportError
 from embodied_rl.transport.messages import MessageError
 from embodied_rl.transport.opening import has_ros
 from embodied_rl.transport.qos import PROFILES, QoS
-from tests.support.transports import JOINTS, Pair
+from tests.support.transports import JOINTS, STAND_IN, Pair, list_kinds
 
 KEPT = QoS(depth=50)
 STAMP = {"stamp": {"sec": 7, "nanosec": 8}, "frame_id": "base"}
@@ -42,6 +42,8 @@ MESSAGES: dict[str, dict[str, Any]] = {
 
 
 def test_rclpy_is_among_the_transports_that_are_tested() -> None:
+    """Itself where it is installed, else its stand-in, and the skip says so."""
+    assert list_kinds() == ["in_process", "dds", "rclpy" if has_ros() else STAND_IN]
     if not has_ros():
         pytest.skip("rclpy cannot be imported: it comes with an installation of ROS 2, which is not here")
 

@@ -37,7 +37,7 @@ class Terminal:
         self._threshold, self._needed = options.reward.done_threshold, options.reward.done_in_a_row
         discount = options.discount
         self._within = discount.gamma if discount is not None and discount.per == "control_step" else 1.0
-        self._memory = Memory.empty(options.num_envs)
+        self._memory = EpisodeMemory.empty(options.num_envs)
         self._told_missing = self._told_ended = False
 
     def settle(self, rollout: Rollout, scores: RolloutScores) -> Mapping[str, float]:
@@ -108,7 +108,7 @@ class Terminal:
 
 
 @dataclass
-class Memory:
+class EpisodeMemory:
     """What is remembered of the running episode of each environment, also from one rollout to the next.
 
     Attributes:
@@ -122,9 +122,9 @@ class Memory:
     in_a_row: Array
 
     @staticmethod
-    def empty(num_envs: int) -> "Memory":
+    def empty(num_envs: int) -> "EpisodeMemory":
         """Return the memory of environments of which nothing is known."""
-        return Memory(np.zeros(num_envs, bool), np.zeros(num_envs, bool), np.zeros(num_envs, np.int64))
+        return EpisodeMemory(np.zeros(num_envs, bool), np.zeros(num_envs, bool), np.zeros(num_envs, np.int64))
 
     def begin(self, begins: Array) -> None:
         """Forget the earlier episode where another one begins."""

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from embodied_rl.interfaces.sim import Diagnosis
 from embodied_rl_sims.libero import assets, loading, package
-from embodied_rl_sims.libero.scene import Scene
+from embodied_rl_sims.libero.scene import LiberoScene
 from embodied_rl_sims.libero.settings import LiberoConfig
 from embodied_rl_sims.packages import find_version
 
@@ -70,7 +70,7 @@ def _renderer(config: LiberoConfig, place: Path) -> Diagnosis:
     name = f"renderer {config.renderer}"
     try:
         environments = loading.load_package(config.renderer, place)
-        scene = Scene(environments, package.list_problems(config.suite)[0], config)
+        scene = LiberoScene(environments, package.list_problems(config.suite)[0], config)
         rate, driver = _pictures_a_second(scene, config), _driver()
         scene.close()
     except Exception as error:  # noqa: BLE001  a driver can fail in any way, and this failure is the result
@@ -81,7 +81,7 @@ def _renderer(config: LiberoConfig, place: Path) -> Diagnosis:
     return Diagnosis(name, "ok", found)
 
 
-def _pictures_a_second(scene: Scene, config: LiberoConfig) -> float:
+def _pictures_a_second(scene: LiberoScene, config: LiberoConfig) -> float:
     camera, size = (*config.cameras, "agentview")[0], config.image_size
     scene.draw(camera, size, size)
     began = time.perf_counter()

@@ -9,7 +9,7 @@ from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.sim import Array, Episode
 from embodied_rl_sims.libero import package
 from embodied_rl_sims.libero.operator import Operator
-from embodied_rl_sims.libero.scene import Scene
+from embodied_rl_sims.libero.scene import LiberoScene
 from embodied_rl_sims.libero.settings import LiberoConfig
 from embodied_rl_sims.rows import StepOutcome, View
 
@@ -27,12 +27,12 @@ class Scenes:
         keep: number of scenes to hold; beyond it, the scene that has waited longest is closed.
     """
 
-    def __init__(self, build: Callable[[int], Scene], keep: int) -> None:
+    def __init__(self, build: Callable[[int], LiberoScene], keep: int) -> None:
         self._build, self._keep = build, keep
-        self._waiting: OrderedDict[int, tuple[int, Scene]] = OrderedDict()
+        self._waiting: OrderedDict[int, tuple[int, LiberoScene]] = OrderedDict()
         self._number = 0
 
-    def take(self, task: int) -> Scene:
+    def take(self, task: int) -> LiberoScene:
         """Take a waiting scene of a task, or build one."""
         for number, (of_task, scene) in self._waiting.items():
             if of_task == task:
@@ -40,7 +40,7 @@ class Scenes:
                 return scene
         return self._build(task)
 
-    def give_back(self, task: int, scene: Scene) -> None:
+    def give_back(self, task: int, scene: LiberoScene) -> None:
         self._number += 1
         self._waiting[self._number] = (task, scene)
         while len(self._waiting) > self._keep:
@@ -104,14 +104,14 @@ class LiberoEnvironment:
             self._scene.close()
         self._task, self._scene = -1, None
 
-    def _scene_of(self, task: int) -> Scene:
+    def _scene_of(self, task: int) -> LiberoScene:
         if self._scene is None or task != self._task:
             if self._scene is not None:
                 self._scenes.give_back(self._task, self._scene)
             self._task, self._scene = task, self._scenes.take(task)
         return self._scene
 
-    def _privileged(self, scene: Scene) -> Array:
+    def _privileged(self, scene: LiberoScene) -> Array:
         poses = np.zeros((self._slots, len(POSE)), np.float32)
         for slot, (place, quaternion) in enumerate(scene.objects(self._interest)):
             poses[slot] = [*place, *quaternion]

@@ -20,7 +20,7 @@ STILL = (0.0, 0.0, 0.0, 0.0, 0.0, 0.0, -1.0)
 _RESET_ATTEMPTS = 100
 
 
-class Scene:
+class LiberoScene:
     """A task's robosuite environment.
 
     robosuite reads its sensors once per control step, at one of its substeps, never at its end; a picture shows exactly

@@ -13,7 +13,7 @@ from embodied_rl_sims.tabletop.bodies import Bodies
 from embodied_rl_sims.tabletop.goals import Goals
 from embodied_rl_sims.tabletop.layout import Layout, list_goals
 from embodied_rl_sims.tabletop.observation import Truth
-from embodied_rl_sims.tabletop.progress import Progress
+from embodied_rl_sims.tabletop.progress import ProgressMeter
 
 MOST = 9
 """Goals of a scene, at most: to pick each of three objects, and to bring each to both of two fixtures."""
@@ -27,7 +27,7 @@ class AllGoals:
     """
 
     def __init__(self, num_envs: int) -> None:
-        self.progress = Progress(num_envs * MOST)
+        self.progress = ProgressMeter(num_envs * MOST)
         self._goals = Goals(num_envs * MOST)
         self._owner = np.repeat(np.arange(num_envs), MOST)
         self._named: list[list[tuple[str, Relation]]] = [[] for _ in range(num_envs)]

@@ -20,7 +20,7 @@ RESTING, LIFTED = 0.019, 0.08  # metres, height of an object's centre
 CAP_REST, CAP_TRAVEL = 0.035, 0.007  # metres
 
 
-class Progress:
+class ProgressMeter:
     """Compares the truth with that at the start of each episode."""
 
     def __init__(self, num_envs: int) -> None:

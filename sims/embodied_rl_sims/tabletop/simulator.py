@@ -19,7 +19,7 @@ from embodied_rl_sims.tabletop.film import Film
 from embodied_rl_sims.tabletop.goals import Goals
 from embodied_rl_sims.tabletop.layout import Layout
 from embodied_rl_sims.tabletop.observation import Privileged, Truth, add_noise
-from embodied_rl_sims.tabletop.progress import Progress
+from embodied_rl_sims.tabletop.progress import ProgressMeter
 from embodied_rl_sims.tabletop.settings import LAG, WORKSPACE_HIGH, WORKSPACE_LOW, TabletopConfig, spec_of
 
 _CAMERA = "front"
@@ -43,7 +43,7 @@ class Tabletop:
         self._bodies = self._build_bodies()
         self._goals, self._privileged = Goals(num_envs), Privileged(num_envs)
         self._chains = Chains(num_envs, config.goals)
-        self._progress = Progress(num_envs) if config.progress else None
+        self._progress = ProgressMeter(num_envs) if config.progress else None
         self._watch: AllGoals | None = None
         model = self._bodies.model
         self._camera = RayCamera(model, _CAMERA, config.image_size, config.image_size)

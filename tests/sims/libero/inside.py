@@ -14,7 +14,7 @@ import numpy as np
 
 from embodied_rl.interfaces.sim import Array, Episode
 from embodied_rl_sims.libero import Libero, LiberoConfig, light, loading, package
-from embodied_rl_sims.libero.scene import Scene
+from embodied_rl_sims.libero.scene import LiberoScene
 
 SIZE, RENDERER = 48, "osmesa"
 SEED, STATE = 5, 3
@@ -203,7 +203,7 @@ class lights:  # noqa: N801
 
 def put_on(environments: ModuleType, problem: package.Problem, state: Array) -> Array:
     """A state in which the first object of interest hangs just above the second."""
-    scene = Scene(environments, problem, LiberoConfig(cameras=()))
+    scene = LiberoScene(environments, problem, LiberoConfig(cameras=()))
     domain, (moved, below) = scene._domain, package.read_objects_of_interest(problem.bddl)
     places = [domain.sim.model.get_joint_qpos_addr(domain.get_object(name).joints[-1])[0] for name in (moved, below)]
     changed = state.copy()
@@ -281,10 +281,10 @@ def chunks(assets: str) -> dict[str, Array]:
     episode = [Episode(0, 1, SEED, initial_state=STATE)]
     global_state = np.random.get_state()[1].copy()
     simulator.reset(episode)
-    drawn, draw = [], Scene.draw
-    Scene.draw = lambda self, camera, *size: drawn.append(camera) or draw(self, camera, *size)
+    drawn, draw = [], LiberoScene.draw
+    LiberoScene.draw = lambda self, camera, *size: drawn.append(camera) or draw(self, camera, *size)
     at_once = simulator.step(actions(6)[None], episode)
-    Scene.draw = draw
+    LiberoScene.draw = draw
     interest = package.read_objects_of_interest(package.list_problems("libero_object")[1].bddl)
     data, bodies = domain_of(simulator).sim.data, domain_of(simulator).obj_body_id
     places = np.array([data.body_xpos[bodies[name]] for name in interest])
