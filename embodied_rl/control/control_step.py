@@ -49,7 +49,7 @@ class StepAccount:
     """
 
     def __init__(self, units: Units, most: Vector) -> None:
-        self._units, self._most = units, most
+        self._units, self._most, self._most_command = units, most, units.command(most)
         self.begin()
 
     def begin(self) -> None:
@@ -62,7 +62,12 @@ class StepAccount:
         self.step = self.sequence = self.policy_version = -1
 
     def add(self, wanted: Vector | None, command: Vector, source: Source, why: str) -> tuple[Array, Source]:
-        """Add a tick; return the action until now, float32 [A], and the tick's source: the policy's, or `SAFETY`."""
+        """Add a tick; return the action until now, float32 [A], and the tick's source: `SAFETY` if the filter decided.
+
+        Args:
+            wanted: float64 [A], None for nothing. command: float64 [A], what became of it.
+            source: who wanted it. why: in words, separated by "; ".
+        """
         self._sum, self._ticks = self._sum + command, self._ticks + 1
         if wanted is not None:
             self._wanted_sum, self._wanted_ticks = self._wanted_sum + wanted, self._wanted_ticks + 1
@@ -71,7 +76,12 @@ class StepAccount:
         for each in why.split("; ") if why else ():
             self._whys[each] = None
         self._command = command
-        if source == Source.POLICY and wanted is not None and self._is_material(wanted, command):
+        if (
+            source == Source.POLICY
+            and wanted is not None
+            and why
+            and (np.abs(command - wanted) > self._most_command).any()
+        ):
             source = Source.SAFETY
         return self.executed(), source
 
@@ -102,7 +112,3 @@ class StepAccount:
         cut = self._sources != {Source.POLICY}
         changed = proposed is not None and bool((np.abs(executed - proposed) > self._most).any())
         return Source.SAFETY if cut or changed else Source.POLICY
-
-    def _is_material(self, wanted: Vector, command: Vector) -> bool:
-        change = self._units.action(command, command) - self._units.action(wanted, wanted)
-        return bool((np.abs(change) > self._most).any())

@@ -60,7 +60,7 @@ class DeploymentCore:
         self._parts: _Parts | None = None
         self._said, self._blocked = "", ""
         self._now, self._phase, self._leaving, self._still = 0.0, 0, False, True
-        self._command = self._rate = self._measured = np.zeros(0)
+        self._command = self._before = self._measured = np.zeros(0)
 
     @property
     def state(self) -> State:
@@ -90,7 +90,7 @@ class DeploymentCore:
         guard = Guard(settings, self._source_clock)
         account = StepAccount(intentions.units, _find_material(settings, policy))
         self._parts = _Parts(settings, guard, intentions, SafetyFilter(settings.limits, settings.period_s), account)
-        self._command = self._rate = np.zeros(len(entries))
+        self._command = self._before = np.zeros(len(entries))
         self._measured = np.full(len(entries), np.nan)
         self._life.advance("configure")
 
@@ -116,8 +116,7 @@ class DeploymentCore:
         self._measured = np.where(parts.settings.measured, measured, np.nan)
         parts.guard.forget()
         parts.filter.begin(self._measured, start)
-        self._command = parts.filter.command
-        self._rate = np.zeros_like(self._command)
+        self._command = self._before = parts.filter.command
         parts.intentions.interrupt(self._command)
         self._modes.fall("no mode was asked for")
         self._phase, self._leaving, self._still, self._blocked = 0, False, True, ""
@@ -229,8 +228,7 @@ class DeploymentCore:
         self._counts["ticks"] += 1
         want = self._want(self._parts, now)
         filtered = self._parts.filter.step(want.wanted, self._measured)
-        self._rate = (filtered.command - self._command) * self._parts.settings.command_hz
-        self._command, self._still = filtered.command, filtered.still
+        self._before, self._command, self._still = self._command, filtered.command, filtered.still
         made = self._report(self._parts, want, filtered, now)
         if self._leaving and self._still:
             self._life.advance("deactivate")
@@ -279,7 +277,8 @@ class DeploymentCore:
         if self.mode not in MOVING or blocked:
             return Want(None, why=blocked or self._modes.why)
         if self.mode == Mode.TELEOP:
-            want = parts.intentions.follow_human(self._operator, now, self._command, self._rate)
+            rate = (self._command - self._before) * parts.settings.command_hz
+            want = parts.intentions.follow_human(self._operator, now, self._command, rate)
         else:
             want = parts.intentions.want(self.mode, self._phase, self._command, self._measured)
         if want.over:

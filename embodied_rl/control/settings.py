@@ -52,7 +52,7 @@ class CoreSettings:
         material: share of the range of the policy's action; a step that the filter changed by more is `Source.SAFETY`.
 
     Raises:
-        UserError: rates or lengths do not fit, or a number that cannot be.
+        UserError: rates or lengths do not fit, a number that cannot be, or a speed whose box nothing watches.
     """
 
     limits: CommandLimits
@@ -94,6 +94,11 @@ class CoreSettings:
         for entry, error in zip(self.limits.entries, self.tracking_error, strict=True):
             if not error > 0:
                 raise UserError(f"{entry.name}: tracking_error={error} must be above 0; .inf for none.")
+        for entry, measured in zip(self.limits.entries, self.measured, strict=True):
+            boxed = math.isfinite(entry.low) or math.isfinite(entry.high)
+            if entry.kind != "position" and boxed and not measured:
+                said = f"{entry.name} is moved by its speed within a box {entry.low:g}…{entry.high:g}, and nothing measures"
+                raise UserError(f"{said} where it is. Name the state entry that does, or give it no box.")
 
     @property
     def ticks(self) -> int:

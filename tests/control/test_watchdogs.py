@@ -81,6 +81,10 @@ def test_a_picture_that_stays_while_the_robot_moves_is_frozen() -> None:
         ({"measured": (True,)}, "measured has 1 entries, and the robot's action 2"),
         ({"tracking_error": (0.0, 1.0)}, "shoulder: tracking_error=0.0 must be above 0"),
         ({"streams": (StreamRule("front", 0.1),)}, "Say which topic measures"),
+        (
+            {"limits": TOOL, "measured": (True, False, False), "keeps": (False,) * 3, "tracking_error": (1.0,) * 3},
+            "y is moved by its speed within a box -1…1, and nothing measures where it is",
+        ),
         ({"streams": (StreamRule("a", 0.1, measures=True), StreamRule("a", 0.1))}, "a stands there twice"),
     ],
 )
