@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embodied_rl.control.settings import CoreSettings
+from embodied_rl.deployment.settings import Settings
 from embodied_rl.deployment.tick import ExecutedStep, Mode
 from embodied_rl.interfaces.sim import Array, Source
 
@@ -112,3 +113,15 @@ class StepAccount:
         cut = self._sources != {Source.POLICY}
         changed = proposed is not None and bool((np.abs(executed - proposed) > self._most).any())
         return Source.SAFETY if cut or changed else Source.POLICY
+
+
+def find_material(settings: CoreSettings, policy: Settings | None) -> Vector:
+    """Return the largest change of an action that is not material, float64 [A]: a share of the policy's range."""
+    ranges = []
+    for entry in settings.limits.entries:
+        step = settings.control_hz if entry.kind == "displacement" else 1.0
+        ranges.append(entry.high - entry.low if entry.kind == "position" else 2 * entry.speed / step)
+    most = np.array(ranges, np.float64)
+    if policy is not None:
+        most = np.minimum(most, np.asarray(policy.action_high, np.float64) - np.asarray(policy.action_low, np.float64))
+    return settings.material * most

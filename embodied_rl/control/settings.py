@@ -4,6 +4,7 @@ import math
 from dataclasses import dataclass
 
 from embodied_rl.deployment.limits import CommandLimits
+from embodied_rl.deployment.settings import Settings
 from embodied_rl.interfaces.errors import UserError
 
 
@@ -97,8 +98,23 @@ class CoreSettings:
         for entry, measured in zip(self.limits.entries, self.measured, strict=True):
             boxed = math.isfinite(entry.low) or math.isfinite(entry.high)
             if entry.kind != "position" and boxed and not measured:
-                said = f"{entry.name} is moved by its speed within a box {entry.low:g}…{entry.high:g}, and nothing measures"
-                raise UserError(f"{said} where it is. Name the state entry that does, or give it no box.")
+                said = f"{entry.name} is moved by its speed within a box {entry.low:g}…{entry.high:g}"
+                raise UserError(
+                    f"{said}, and nothing measures where it is. Name the state entry that does, or give it no box."
+                )
+
+    def check_policy(self, policy: Settings) -> None:
+        """Check that a policy is for this robot.
+
+        Raises:
+            UserError: another number of entries, or another rate.
+        """
+        count, wanted = len(policy.action_low), len(self.limits.entries)
+        if count != wanted:
+            raise UserError(f"The policy's actions have {count} entries, and the robot's {wanted}.")
+        if not math.isclose(policy.control_hz, self.control_hz, rel_tol=1e-9):
+            said = f"The policy acts at control_hz={policy.control_hz:g}, and the robot at {self.control_hz:g}"
+            raise UserError(f"{said}. Give both the rate of the policy's training.")
 
     @property
     def ticks(self) -> int:

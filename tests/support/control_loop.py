@@ -49,7 +49,7 @@ class ControlLoop:
     """A robot, its surroundings and its core, active from the start.
 
     Attributes:
-        operator: what is handed in each tick; the dead man's switch is held while `held`. human: commands, [A], in each.
+        operator: what is handed in each tick; the dead man's switch is held while `held`. human: its commands, [A].
         published: topics that publish. place: where the robot is, [A]; it goes where it is commanded if it `follows`.
         ticks: all that were made. requests: of the policy that were not answered.
     """
