@@ -4,19 +4,38 @@ import json
 import math
 import os
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from embodied_rl.deployment.tick import ExecutedStep
+from embodied_rl.recording.steps import STATUS, STEPS, ControlStep
 from embodied_rl.transport.interface import Transport
 from embodied_rl.transport.qos import QoS
 
-STATUS, STEPS = "/policy_bridge/status", "/policy_bridge/steps"
 TEXT = "std_msgs/msg/String"
 STEPS_QOS = QoS("reliable", depth=500)
 """Of whoever wants every step: what does not fit into the depth while it is busy is lost."""
 STATUS_HZ = 10.0
+NO_EPISODE = -1
+
+
+@dataclass(frozen=True)
+class StepContext:
+    """What was known when a control step began.
+
+    Attributes:
+        time_ns: by the clock that stamps messages. episode: its index; below 0 outside of one.
+        number: control steps since the episode began. words: of the task.
+        observed: topic → when its message was published, by its publisher's clock.
+    """
+
+    time_ns: int
+    episode: int
+    number: int
+    words: str
+    observed: Mapping[str, int]
 
 
 class BridgeReporter:
@@ -32,17 +51,31 @@ class BridgeReporter:
         self._steps = node.create_publisher(STEPS, TEXT, STEPS_QOS)
 
     def publish_status(self, said: Mapping[str, Any]) -> None:
-        """Publish the status: any JSON values."""
+        """Publish the status: any values, of which what JSON cannot say becomes null."""
         self._status.publish(self._make(TEXT, data=json.dumps(make_plain(said))))
 
-    def publish_step(self, step: ExecutedStep, episode: int | None) -> None:
-        """Publish a control step of an episode, or of no counted one."""
-        said = {
-            "time": step.time, "episode": episode, "mode": step.mode, "source": step.source.name.lower(),
-            "proposed": step.proposed, "executed": step.executed, "command": step.command,
-            "policy_version": step.policy_version, "sequence": step.sequence, "step": step.step, "why": step.why,
-        }  # fmt: skip
-        self._steps.publish(self._make(TEXT, data=json.dumps(make_plain(said))))
+    def publish_step(self, step: ExecutedStep, context: StepContext) -> None:
+        """Publish a control step that has ended."""
+        made = ControlStep(
+            time_ns=context.time_ns,
+            episode=context.episode,
+            step=context.number,
+            mode=str(step.mode),
+            source=step.source,
+            proposed=_list(step.proposed),
+            executed=_list(step.executed),
+            command=_list(step.command),
+            policy_version=step.policy_version,
+            sequence=step.sequence,
+            why=step.why,
+            instruction=context.words,
+            observed=context.observed,
+        )
+        self._steps.publish(self._make(TEXT, data=made.to_json()))
+
+
+def _list(values: Any) -> tuple[float, ...] | None:
+    return None if values is None else tuple(map(float, values))
 
 
 def make_plain(value: Any) -> Any:
