@@ -59,14 +59,16 @@ class SentNoiseKeys:
 
 @dataclass(frozen=True)
 class Question:
-    """A request of the executor, with the observation that it was made with: one row.
+    """A request of the executor, and the observation that it was made with.
 
     Attributes:
+        observe: makes the observation, of one row, from messages that were kept; it may take long, and raises
+            `UserError` where they cannot be used.
         episode: key of the policy's noise, with the number of the decision; None: chunks start from the noise's mean.
     """
 
     request: ChunkRequest
-    observation: Observation
+    observe: Callable[[], Observation]
     episode: int | None = None
     decision: int = 0
 
@@ -103,7 +105,7 @@ class ChunkAsker:
         self.asked += 1
         try:
             actions = self.policy.infer(
-                question.observation, self._choose_keys(question), *self._show_prefix(request),
+                question.observe(), self._choose_keys(question), *self._show_prefix(request),
                 whole=True, strategy=self.strategy if self.strategy in CONTINUING else "prefix",
             )  # fmt: skip
         except (NoPolicyAnswer, UserError) as error:
@@ -125,6 +127,27 @@ class ChunkAsker:
         if self.strategy not in CONTINUING or not len(request.prefix):
             return None, None
         return request.prefix[None], np.array([request.committed], np.int64)
+
+
+class DirectAsking:
+    """Answers a question before the control loop goes on, for lockstep: time stands still meanwhile.
+
+    Args:
+        asker: who asks.
+    """
+
+    def __init__(self, asker: ChunkAsker) -> None:
+        self._asker = asker
+        self._answers: list[Answer] = []
+
+    def ask(self, question: Question) -> None:
+        """Ask, and keep the answer."""
+        self._answers.append(self._asker.ask(question))
+
+    def take_answers(self) -> list[Answer]:
+        """Return the answers since the last call."""
+        found, self._answers = self._answers, []
+        return found
 
 
 class AskerThread:

@@ -9,6 +9,8 @@ from embodied_rl.robots.description import OperatorTopics
 from embodied_rl.transport.interface import Transport
 
 TEXT = "std_msgs/msg/String"
+GIVEN = 2**63 - 1
+"""When words were said that hold for all episodes."""
 
 
 @dataclass(frozen=True)
@@ -27,13 +29,13 @@ class EpisodeDesk:
         words: of the task, where no topic says them.
 
     Attributes:
-        words: of the present task; None: nobody has said them.
+        words: of the present task; None: nobody has said them. words_ns: when they were published.
         asked: the newest episode that was asked for; None before the first one.
         refused: messages that could not be understood. last_refusal: what was wrong with the last one.
     """
 
     def __init__(self, node: Transport, topics: OperatorTopics, words: str | None) -> None:
-        self.words, self.words_ns = words, 0
+        self.words, self.words_ns = words, 0 if words is None else GIVEN
         self.asked: AskedEpisode | None = None
         self.refused, self.last_refusal = 0, ""
         self._over: set[int] = set()

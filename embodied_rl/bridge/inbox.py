@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from embodied_rl.deployment.tick import Stream
 from embodied_rl.interfaces.sim import Observation
@@ -52,14 +51,6 @@ class Inbox:
         if robot.use_sim_time:
             node.create_subscription(CLOCK, CLOCK_TYPE, "clock", self._note_clock)
 
-    def list_streams(self) -> dict[str, Stream]:
-        """Return what the freshness gate is told, by the short names of topics that have said something."""
-        return {name: each.stream for name, each in self.newest.copy().items()}
-
-    def read_state(self) -> NDArray[np.float64]:
-        """Return the newest state, float64 [S]; raises `UnusableMessage`, see `ObservationMapping.read_state`."""
-        return self.mapping.read_state(self.keep())
-
     def keep(self) -> dict[str, Any]:
         """Return the newest messages by their short names; later ones do not change them."""
         return {name: each.message for name, each in self.newest.copy().items()}
@@ -73,6 +64,11 @@ class Inbox:
         state = self.mapping.read_state(messages).astype(np.float32)
         pictures = self.mapping.read_pictures(messages)
         return Observation({name: each[None] for name, each in pictures.items()}, state[None], (words,))
+
+    def find_newest_state(self) -> float | None:
+        """Return when the newest message of the state came, in seconds of the clock; None: none has come."""
+        found = (self.newest.get(name) for name in self.mapping.state_topics)
+        return max((each.stream.received_s for each in found if each is not None), default=None)
 
     def find_set(self, after_stamp: int | None, after_ns: int) -> int | None:
         """Return the stamp that the newest messages of all topics have in common, as a robot in lockstep sends them.

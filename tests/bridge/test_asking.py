@@ -37,7 +37,7 @@ class NotingPolicy:
 def question(sequence: int = 1, prefix: Any = None, episode: int | None = None) -> Question:
     given = np.zeros((0, 2), np.float32) if prefix is None else prefix
     seen = Observation({}, np.zeros((1, 3), np.float32), ("go",))
-    return Question(ChunkRequest(sequence, 2, 5, given, len(given), 0.0), seen, episode, 3)
+    return Question(ChunkRequest(sequence, 2, 5, given, len(given), 0.0), lambda: seen, episode, 3)
 
 
 def test_an_answer_is_of_its_request() -> None:

@@ -29,6 +29,10 @@ class BridgeConfig:
     """The words of the task, for a robot without a topic for them."""
     lockstep: bool = False
     """For a simulated robot that waits for each command: one command for each observation, and no time between."""
+    deadman: bool = True
+    """The dead man's switch must be held, where the robot's file names one; false is for simulated robots alone."""
+    priority: bool = True
+    """Ask the system for real-time priority of the control loop; without permission it has ordinary priority."""
     episodes: bool = False
     """Act in episodes alone: from when one is asked for over the robot's topics until its outcome."""
     seed: int | None = at_least(0, None)
