@@ -12,6 +12,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from embodied_rl.bridge.pacing import DurationHistogram
 from embodied_rl.deployment.messages import Chunk, ChunkRequest
 from embodied_rl.deployment.settings import CONTINUING, Strategy
 from embodied_rl.interfaces.description import PolicyDescription
@@ -92,12 +93,11 @@ class ChunkAsker:
         clock: seconds, monotonic.
     """
 
-    def __init__(
-        self, policy: AskedPolicy, strategy: Strategy, seed: int | None, clock: Callable[[], float]
-    ) -> None:
+    def __init__(self, policy: AskedPolicy, strategy: Strategy, seed: int | None, clock: Callable[[], float]) -> None:
         self.policy, self.strategy, self._seed, self._clock = policy, strategy, seed, clock
         self.asked = self.answered = self.failed = 0
-        self.last_failure = ""
+        self.seconds = DurationHistogram()
+        """From a question to its answer."""
 
     def ask(self, question: Question) -> Answer:
         """Ask, and wait for the answer as long as the policy does."""
@@ -110,9 +110,9 @@ class ChunkAsker:
             )  # fmt: skip
         except (NoPolicyAnswer, UserError) as error:
             self.failed += 1
-            self.last_failure = str(error)
             return Answer(None, str(error), self._clock() - began)
         self.answered += 1
+        self.seconds.add(self._clock() - began)
         version = -1 if self.policy.version is None else self.policy.version
         chunk = Chunk(request.sequence, request.epoch, request.step, actions[0], version)
         return Answer(chunk, "", self._clock() - began)

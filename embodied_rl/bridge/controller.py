@@ -17,7 +17,7 @@ from embodied_rl.bridge.episodes import AskedEpisode, EpisodeDesk
 from embodied_rl.bridge.inbox import Inbox
 from embodied_rl.bridge.operator_topics import OperatorListener
 from embodied_rl.bridge.reporting import NO_EPISODE, StepContext
-from embodied_rl.deployment.core import DeploymentCore
+from embodied_rl.control.core import DeploymentCore
 from embodied_rl.deployment.tick import ExecutedStep, Mode, State, Tick
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.robots.description import RobotDescription
@@ -65,9 +65,7 @@ class Controller:
         refused: what was wrong with the last chunk that was refused.
     """
 
-    def __init__(
-        self, robot: RobotDescription, core: DeploymentCore, around: Surroundings, *, episodic: bool
-    ) -> None:
+    def __init__(self, robot: RobotDescription, core: DeploymentCore, around: Surroundings, *, episodic: bool) -> None:
         self.core, self.around = core, around
         self.present: AskedEpisode | None = None
         self.waiting, self.why, self.policy_why, self.refused = episodic, "", "", ""

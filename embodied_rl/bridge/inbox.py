@@ -85,6 +85,8 @@ class Inbox:
             return None
         stamps = {each.stream.source_ns for each in found.values()}
         stamp = stamps.pop()
+        if self.clock_ns is not None and self.clock_ns < stamp:
+            return None  # it says its time last, after an episode's outcome
         return stamp if not stamps and (after_stamp is None or stamp > after_stamp) else None
 
     def _note(self, name: str) -> Callback:

@@ -29,6 +29,7 @@ class OperatorListener:
         self.desk, self._clock = OperatorDesk(topics.device, robot.entry_limits), clock
         self._lock = threading.Lock()
         self._asked: Mode | None = None
+        self._estop = False
         if topics.estop:
             node.create_subscription(topics.estop, BOOL, "latched", self._call(self._note_estop))
         if topics.deadman:
@@ -52,8 +53,7 @@ class OperatorListener:
     @property
     def stopped(self) -> bool:
         """Whether the emergency stop is pressed."""
-        with self._lock:
-            return self.desk.read_estop()
+        return self._estop
 
     def _call(self, note: Callable[[Any], None]) -> Callable[[Any, int, int], None]:
         def call(message: Any, received_ns: int, source_ns: int) -> None:
@@ -63,7 +63,8 @@ class OperatorListener:
         return call
 
     def _note_estop(self, message: Any) -> None:
-        self.desk.receive_estop(bool(message.data))
+        self._estop = bool(message.data)
+        self.desk.receive_estop(self._estop)
 
     def _note_deadman(self, message: Any) -> None:
         self.desk.receive_deadman(bool(message.data), self._clock())

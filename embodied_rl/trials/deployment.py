@@ -61,7 +61,9 @@ def plan_deployment(config: DeployConfig) -> PlannedDeployment:
         UserError: policy, robot, split or task are unknown, or the policy was made for another robot.
     """
     if is_address(config.policy):
-        raise UserError(f"policy={config.policy}: deploy starts a server of its own. Give a run, a file or asset:<name>.")
+        raise UserError(
+            f"policy={config.policy}: deploy starts a server of its own. Give a run, a file or asset:<name>."
+        )
     robot = load_robot(config.robot)
     asked = EvalConfig(
         policy=config.policy, sim=SimChange(name=robot.name), seed=config.seed, episodes=config.episodes,

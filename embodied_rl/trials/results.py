@@ -105,7 +105,9 @@ def _format_ms(value: float | None) -> str:
 def film(conducted: Sequence[ConductedEpisode], spec: SimulatorSpec, folder: Path) -> list[Path]:
     """Write a film of the first episodes from the camera's pictures; return its path, or nothing without pictures."""
     recordings = [
-        Recording(each.episode, each.instruction, [_enlarge(frame) for frame in each.frames], bool(each.outcome["success"]))
+        Recording(
+            each.episode, each.instruction, [_enlarge(frame) for frame in each.frames], bool(each.outcome["success"])
+        )
         for each in conducted[:FILMED]
         if each.frames
     ]

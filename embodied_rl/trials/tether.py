@@ -1,6 +1,6 @@
 """Runs a command of this package that ends with the process that started it, even if that one is killed.
 
-    python -m embodied_rl.trials.tether <parent's process id> serve policy=…
+python -m embodied_rl.trials.tether <parent's process id> serve policy=…
 """
 
 import os
