@@ -6,6 +6,7 @@ What goes wrong is said in words and never raised in the control loop: the robot
 import queue
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -168,10 +169,8 @@ class AskerThread:
 
     def ask(self, question: Question) -> None:
         """Hand over a question without waiting. For the control thread alone."""
-        try:
+        with suppress(queue.Empty):
             self._questions.get_nowait()  # it was lost anyway: the executor has one question at a time
-        except queue.Empty:
-            pass
         self._questions.put_nowait(question)
 
     def take_answers(self) -> list[Answer]:
@@ -197,6 +196,6 @@ class AskerThread:
         try:
             while (question := self._questions.get()) is not None:
                 self._answers.put(self._asker.ask(question))
-        except BaseException as error:
+        except BaseException as error:  # noqa: BLE001  raised by the bridge, once the robot is at rest
             self.failure = error
             self._answers.put(Answer(None, f"asking the policy failed: {type(error).__name__}: {error}"))

@@ -20,8 +20,8 @@ def check_policy(spec: PolicyDescription | None, robot: RobotDescription, who: s
     """
     if spec is None:
         raise UserError(
-            f"{who} does not say what its policy expects and returns, and a robot is not moved on a guess. Serve it with "
-            "embodied-rl serve."
+            f"{who} does not say what its policy expects and returns, and a robot is not moved on a guess. Serve it "
+            "with embodied-rl serve."
         )
     try:
         spec.check_body(robot.body)
@@ -29,8 +29,8 @@ def check_policy(spec: PolicyDescription | None, robot: RobotDescription, who: s
         raise UserError(f"{who} does not fit robot={robot.name}: {error} Serve a policy of this robot.") from None
     if spec.state_units != SI:
         raise UserError(
-            f"{who} wants its state in {spec.state_units!r}, and robot={robot.name} gives {SI} units. Serve a policy that "
-            "was trained in these."
+            f"{who} wants its state in {spec.state_units!r}, and robot={robot.name} gives {SI} units. Serve a policy "
+            "that was trained in these."
         )
     if spec.control_hz is None:
         raise UserError(

@@ -21,7 +21,7 @@ from embodied_rl.control.core import DeploymentCore
 from embodied_rl.deployment.tick import ExecutedStep, Mode, State, Tick
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.robots.description import RobotDescription
-from embodied_rl.robots.fields import UnusableMessage
+from embodied_rl.robots.fields import UnusableMessageError
 
 
 class Asking(Protocol):
@@ -139,7 +139,7 @@ class Controller:
         try:
             state = inbox.mapping.read_state({name: each.message for name, each in newest.items()})
             measured = np.array([np.nan if place is None else state[place] for place in self._measured])
-        except UnusableMessage as error:
+        except UnusableMessageError as error:
             self.why = str(error)
         self.core.observe({name: each.stream for name, each in newest.items()}, measured)
         return measured

@@ -55,8 +55,8 @@ def _choose_strategy(config: BridgeConfig, spec: PolicyDescription, delay: int) 
     if config.strategy != "auto":
         if config.strategy == "prefix" and delay > spec.prefix_trained_to:
             raise UserError(
-                f"strategy=prefix: the policy is trained to continue {spec.prefix_trained_to} actions, and its answers take "
-                f"{delay} control steps. Take strategy=naive, or a policy that is trained on more."
+                f"strategy=prefix: the policy is trained to continue {spec.prefix_trained_to} actions, and its answers "
+                f"take {delay} control steps. Take strategy=naive, or a policy that is trained on more."
             )
         return config.strategy
     if config.lockstep:

@@ -59,7 +59,7 @@ class Inbox:
         """Return an observation of one row from kept messages.
 
         Raises:
-            UnusableMessage: a message cannot be used.
+            UnusableMessageError: a message cannot be used.
         """
         state = self.mapping.read_state(messages).astype(np.float32)
         pictures = self.mapping.read_pictures(messages)

@@ -68,8 +68,8 @@ class LockstepLoop:
         if not self._is_due() or not (running or self._controller.pending):
             if running and time.monotonic() - self._since > self._patience_s:
                 raise RunFailed(
-                    f"The robot did not answer a command within {self._patience_s:g} s. In lockstep each command brings one "
-                    "message on every topic; see whether the robot runs, with lockstep=true."
+                    f"The robot did not answer a command within {self._patience_s:g} s. In lockstep each command brings "
+                    "one message on every topic; see whether the robot runs, with lockstep=true."
                 )
             return False
         stamp = self._find_stamp()

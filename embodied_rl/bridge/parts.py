@@ -1,4 +1,4 @@
-"""What a bridge is made of: the core's settings from a robot's description, and the policy with its measured latency."""
+"""What a bridge is made of: settings of the core from a robot's description, and the policy with its latency."""
 
 import os
 import time

@@ -1,4 +1,4 @@
-"""The loop in real time: a thread that wakes at absolute deadlines, decides, and publishes the command; nothing else."""
+"""The loop in real time: a thread that wakes at absolute deadlines, decides, and publishes the command."""
 
 import threading
 import time
@@ -79,7 +79,7 @@ class ControlThread:
                     until = time.monotonic() + LEAVING_S if until is None else until
                     if self._controller.leave() or time.monotonic() >= until:
                         return
-        except BaseException as error:
+        except BaseException as error:  # noqa: BLE001  raised by the bridge, which sees that the loop ended
             self.failure = error
 
     def _tick(self) -> None:

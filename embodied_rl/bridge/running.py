@@ -48,8 +48,8 @@ def check_bridge(config: BridgeConfig) -> list[tuple[str, str]]:
     robot = load_robot(config.robot)
     if not config.policy.startswith(("ws://", "wss://")):
         raise UserError(
-            f"policy={config.policy} is no address of a policy server. Start one, embodied-rl serve policy=…, and give its "
-            "address, ws://…; or use embodied-rl deploy, which starts one."
+            f"policy={config.policy} is no address of a policy server. Start one, embodied-rl serve policy=…, and give "
+            "its address, ws://…; or use embodied-rl deploy, which starts one."
         )
     if config.lockstep and config.dry_run:
         raise UserError("lockstep=true: the robot waits for commands, and dry_run=true gives none. Leave one out.")
@@ -138,8 +138,8 @@ class Bridge:
         self._configure(settings)
         slowest = 1e3 * max(latencies)
         print(
-            f"{self.robot.name} and {config.policy} fit. Of {len(latencies)} answers the slowest took {slowest:.0f} ms; "
-            f"strategy={settings.strategy}, an inference every {settings.replan} control steps"
+            f"{self.robot.name} and {config.policy} fit. Of {len(latencies)} answers the slowest took {slowest:.0f} "
+            f"ms; strategy={settings.strategy}, an inference every {settings.replan} control steps"
             f"{'; nothing is commanded (dry_run)' if config.dry_run else ''}.",
             flush=True,
         )

@@ -17,6 +17,7 @@ from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.sim import Episode
 from embodied_rl.processes.handle import RunFailed
 from embodied_rl.robots.description import RobotDescription
+from embodied_rl.robots.pictures import read_picture
 from embodied_rl.transport.interface import Transport
 from embodied_rl.transport.qos import QoS
 
@@ -87,13 +88,13 @@ class EpisodeConductor:
         """Keep the pictures of the robot's first camera from now on."""
         if not robot.cameras:
             return
-        read = make_camera_reader(robot, robot.cameras[0])
+        camera = robot.cameras[0]
 
         def note(message: Any, received_ns: int, source_ns: int) -> None:
             if self._now is not None and not self._now.outcome:
-                self._now.frames.append(read(message))
+                self._now.frames.append(read_picture(message, camera, None))
 
-        topic = robot.topics[robot.cameras[0].topic]
+        topic = robot.topics[camera.topic]
         self._node.create_subscription(topic.name, topic.type_name, FILM_QOS, note)
 
     def wait_for(self, what: str, condition: Callable[[], bool], patience_s: float) -> None:

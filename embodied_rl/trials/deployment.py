@@ -102,7 +102,7 @@ def deploy_policy(config: DeployConfig) -> int:
 
 
 def conduct_episodes(planned: PlannedDeployment, folder: Path) -> tuple[list[ConductedEpisode], dict[str, Any]]:
-    """Start the processes, run all episodes, end the processes; return the episodes and what to say of the robot's side.
+    """Start the processes, run all episodes, end the processes; return the episodes, and what to say of the robot.
 
     Raises:
         RunFailed: see `deploy_policy`.

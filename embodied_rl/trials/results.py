@@ -104,18 +104,17 @@ def _format_ms(value: float | None) -> str:
 
 def film(conducted: Sequence[ConductedEpisode], spec: SimulatorSpec, folder: Path) -> list[Path]:
     """Write a film of the first episodes from the camera's pictures; return its path, or nothing without pictures."""
-    recordings = [
-        Recording(
-            each.episode, each.instruction, [_enlarge(frame) for frame in each.frames], bool(each.outcome["success"])
-        )
-        for each in conducted[:FILMED]
-        if each.frames
-    ]
+    recordings = [_make_recording(each) for each in conducted[:FILMED] if each.frames]
     if not recordings:
         return []
     path = folder / "grid.mp4"
     write_mp4(path, tile_recordings(recordings, spec.control_hz), spec.control_hz)
     return [path]
+
+
+def _make_recording(conducted: ConductedEpisode) -> Recording:
+    frames = [_enlarge(frame) for frame in conducted.frames]
+    return Recording(conducted.episode, conducted.instruction, frames, bool(conducted.outcome["success"]))
 
 
 def _enlarge(frame: np.ndarray) -> np.ndarray:

@@ -21,10 +21,10 @@ class BridgeConfig:
     transport: Carrier = "dds"
     """How messages travel: dds, which needs no ROS 2; rclpy, by the ROS 2 that is installed."""
     strategy: Joining = "auto"
-    """How a new chunk joins the actions that are executed during inference; see `eval strategy=…`. auto: prefix where the
-    policy was trained on as many steps as an inference takes, else naive; in lockstep stop."""
+    """How a new chunk joins the actions that are executed during inference; see `eval strategy=…`. auto: prefix where
+    the policy was trained on as many steps as an inference takes, else naive; in lockstep stop."""
     replan: int | None = at_least(1, None)
-    """Control steps between two inferences; null: as often as inference allows, in lockstep what the policy executes."""
+    """Control steps between two inferences; null: as often as inference allows, in lockstep as the policy executes."""
     instruction: str | None = None
     """The words of the task, for a robot without a topic for them."""
     lockstep: bool = False
@@ -44,8 +44,8 @@ class BridgeConfig:
     seconds: float | None = at_least(0.0, None)
     """Leave after so many seconds; null: at Ctrl-C."""
     server: ServedNode = field(default_factory=lambda: ServedNode(deadline=10.0))
-    """How the policy's server is asked. Its deadline holds for the first answer; while the robot moves, an answer has as
-    long as it is of use."""
+    """How the policy's server is asked. Its deadline holds for the first answer; while the robot moves, an answer has
+    as long as it is of use."""
 
 
 @dataclass(frozen=True)
