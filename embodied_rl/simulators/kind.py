@@ -66,6 +66,11 @@ class SimulatorKind:
             _specs[key] = replace(self.ask("spec_of"), device="cpu")  # its worker returns arrays on the host
         return _specs[key]
 
+    def limit_environments(self, wanted: int) -> int:
+        """Return how many environments of this simulator there can be, `wanted` at most; a robot is one."""
+        most: int | None = getattr(self.simulator, "most_environments", None)
+        return wanted if most is None else min(wanted, most)
+
     def ask(self, method: str) -> Any:
         """Call a static method of the simulator's class with its options, in the simulator's Python environment.
 

@@ -67,7 +67,7 @@ def describe_tabletop(**changes: Any) -> RobotDescription:
             "front": topic("/camera/front/image_raw", "sensor_msgs/msg/Image", "sensor_data", HZ, 0.25),
             "info": topic("/camera/front/camera_info", "sensor_msgs/msg/CameraInfo", "sensor_data", HZ, 0.25),
         },
-        "cameras": (CameraEntry("front", "front", 64, 64),),
+        "cameras": (CameraEntry("front", "front", 64, 64, "info"),),
         "state": (
             *(_entry(f"tool_{axis}", ("tool", place + axis, 1.0)) for axis in "xyz"),
             _entry("gripper_width", ("joints", "position[finger1]", 1.0), ("joints", "position[finger2]", 1.0)),
