@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from embodied_rl.control.control_step import StepAccount
 from embodied_rl.control.guard import Guard
-from embodied_rl.control.intentions import Intentions, Want
+from embodied_rl.control.intentions import MOST, Intentions, Want
 from embodied_rl.control.life_cycle import LifeCycle
 from embodied_rl.control.modes import MOVING, Modes
 from embodied_rl.control.settings import CoreSettings
@@ -173,13 +173,14 @@ class DeploymentCore:
         now, before = self._read_clock(), self._operator
         operator, said = self._check_teleop(operator)
         self._operator = operator
-        if operator.estop or (operator.wanted == Mode.ESTOP != before.wanted):
+        stopped = operator.estop or (operator.wanted == Mode.ESTOP != before.wanted)
+        if stopped:
             self._change_mode(lambda: self._modes.stop(now, "the emergency stop was pressed"))
         self._release_deadman(now)
         if operator.wanted not in (None, Mode.ESTOP) and operator.wanted != before.wanted:
             said = self._ask(operator.wanted, now) or said  # before the reset: a stop leads to hold, never on from it
         if operator.reset and not before.reset:
-            said = str(self._change_mode(lambda: self._modes.reset(operator.estop))) or said
+            said = str(self._change_mode(lambda: self._modes.reset(stopped))) or said
         if operator.label and operator.label != before.label:
             said = self._take_label(operator.label) or said
         self._counts["asked for and refused"] += bool(said)
@@ -338,10 +339,12 @@ class DeploymentCore:
     def _check_teleop(self, operator: OperatorInput) -> tuple[OperatorInput, str]:
         """Return the operator's input without a human's command that cannot be, and in words why it cannot."""
         given, shape = operator.teleop, self._command.shape
-        if given is None or self._parts is None or (np.shape(given) == shape and not np.isinf(given).any()):
+        if given is None or self._parts is None:
+            return operator, ""
+        if np.shape(given) == shape and not (np.abs(given) > MOST).any():
             return operator, ""
         self._counts["human's commands refused"] += 1
-        said = f"a human's command was refused: {shape[0]} numbers are wanted, none infinite; NaN for none."
+        said = f"a human's command was refused: {shape[0]} numbers of at most {MOST:g} are wanted; NaN for none."
         return replace(operator, teleop=None), said
 
     def _is_measured(self, measured: Vector) -> bool:

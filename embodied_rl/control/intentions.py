@@ -20,6 +20,8 @@ from embodied_rl.deployment.tick import Mode, OperatorInput
 from embodied_rl.interfaces.sim import Source
 
 Vector = NDArray[np.float64]
+MOST = 1e6
+"""No robot is wanted to be farther or faster, in the units of any entry: what is larger is a mistake."""
 
 
 @dataclass(frozen=True)
@@ -150,4 +152,10 @@ class Intentions:
         made = motion.step(measured, self._clock())
         if made.failed:
             return Want(None, over=f"the {motion.mode} was given up: {made.failed}")
-        return Want(None, over=f"the {motion.mode} is done") if made.done else Want(made.wanted, Source.REPLAY)
+        if made.done:
+            return Want(None, over=f"the {motion.mode} is done")
+        if made.wanted is not None and not (
+            np.shape(made.wanted) == command.shape and (np.abs(made.wanted) <= MOST).all()
+        ):
+            return Want(None, over=f"the {motion.mode} was given up: it wants {made.wanted}")
+        return Want(made.wanted, Source.HOLD if made.wanted is None else Source.REPLAY)
