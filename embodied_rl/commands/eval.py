@@ -315,7 +315,7 @@ def evaluate_parallel(
     """
     kind, spec, episodes = part.kind, part.spec, part.episodes
     processes = min(config.plan.parts, len(episodes))
-    envs = max(1, min(kind.node.num_envs, len(episodes)) // processes)
+    envs = max(1, min(kind.limit_environments(kind.node.num_envs), len(episodes)) // processes)
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     torch.set_num_threads(max(1, cores - processes))
     handles: list[Handle] = []
