@@ -241,7 +241,9 @@ class RealTimeLink(RobotLink):
 
     def is_observed(self, floor_ns: int) -> bool:
         newest = self.inbox.newest.copy()
-        return len(newest) == len(self.inbox.mapping.topics) and all(each.source_ns > floor_ns for each in newest.values())
+        return len(newest) == len(self.inbox.mapping.topics) and all(
+            each.source_ns > floor_ns for each in newest.values()
+        )
 
     def rest(self) -> None:
         control, self._control = self._control, None

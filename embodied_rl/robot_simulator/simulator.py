@@ -35,6 +35,11 @@ class RobotSimulator:
     spec_of = staticmethod(describe_robot)
     most_environments = 1
 
+    @staticmethod
+    def is_attended(config: RobotSimulatorConfig) -> bool:
+        """Return whether a human sets up each episode."""
+        return config.simulator is None
+
     def __init__(self, config: RobotSimulatorConfig, num_envs: int) -> None:
         if num_envs != 1:
             raise UserError(f"sim.num_envs={num_envs}: sim=robot is one robot. Give sim.num_envs=1.")
@@ -65,7 +70,9 @@ class RobotSimulator:
         if self.config.simulator is None:
             return AttendedEpisodes(topics, link.operator, self.config.attend)
         if not (topics.reset and topics.outcome):
-            raise UserError(f"The file of {self.robot.name} names no operator.reset and outcome, as a simulated robot has.")
+            raise UserError(
+                f"The file of {self.robot.name} names no operator.reset and outcome, as a simulated robot has."
+            )
         episodes = SimulatedEpisodes(link.node, topics)
         wait_for_listener(link, episodes.publisher.count_matched, topics.reset)
         if self._hosted is not None and self.config.human == "scripted":
