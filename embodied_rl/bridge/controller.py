@@ -118,6 +118,10 @@ class Controller:
         """Return after when messages must have been published to count, in ns of the transport."""
         return 0 if self.present is None else self.present.source_ns
 
+    def is_behind(self) -> bool:
+        """Return whether an episode was asked for that it has not noticed yet."""
+        return self.around.desk.asked != self.present
+
     def follow_episodes(self) -> None:
         """Notice an episode that was asked for, or has ended."""
         asked = self.around.desk.asked

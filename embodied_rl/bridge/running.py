@@ -112,6 +112,7 @@ class Bridge:
         self.asker: ChunkAsker | None = None
         self.control: ControlThread | None = None
         self.ticks = 0
+        self._loop: LockstepLoop | None = None
 
     def prepare(self, stopped: Callable[[], bool]) -> None:
         """Check everything, and measure the policy's latency; nothing is commanded.
@@ -165,13 +166,18 @@ class Bridge:
         (self._run_lockstep if self._lockstep is not None else self._run_in_real_time)(over)
 
     def _run_lockstep(self, over: Callable[[], bool]) -> None:
-        controller, clock = self.controller, self._lockstep
-        assert controller is not None and clock is not None, "it was prepared"
-        loop = LockstepLoop(controller, self.inbox, clock, self.publish, self.config.patience)
         while not over():
-            loop.step(self.node)
-            self.ticks = loop.ticks
-            self.report()
+            self.step_in_lockstep()
+
+    def step_in_lockstep(self) -> None:
+        """Wait a moment for the robot's next observation, answer it, and report; raises `RunFailed`, see `run`."""
+        if self._loop is None:
+            controller, clock = self.controller, self._lockstep
+            assert controller is not None and clock is not None, "it was prepared"
+            self._loop = LockstepLoop(controller, self.inbox, clock, self.publish, self.config.patience)
+        self._loop.step(self.node)
+        self.ticks = self._loop.ticks
+        self.report()
 
     def _run_in_real_time(self, over: Callable[[], bool]) -> None:
         controller = self.controller

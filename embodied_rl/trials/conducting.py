@@ -4,6 +4,7 @@ Whoever conducts commands nothing: the bridge does, which hears the same topics.
 """
 
 import json
+import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -103,19 +104,17 @@ class EpisodeConductor:
         Raises:
             RunFailed: it does not, although nothing has come from the bridge for `patience_s`; or a process has ended.
         """
-        while not condition():
-            before = self.seen
-            waited = 0.0
-            while not self._node.spin_until(condition, LOOKING_S):
-                self._check()
-                waited = 0.0 if self.seen != before else waited + LOOKING_S
-                before = self.seen
-                if waited >= patience_s:
-                    raise RunFailed(f"{what} did not happen, and the bridge was silent for {patience_s:g} s.")
+        heard, since = self.seen, time.monotonic()
+        while not self._node.spin_until(condition, LOOKING_S):
+            self._check()
+            if self.seen != heard:
+                heard, since = self.seen, time.monotonic()
+            elif time.monotonic() - since >= patience_s:
+                raise RunFailed(f"{what} did not happen, and the bridge was silent for {patience_s:g} s. {self.describe()}")
 
     def wait_for_bridge(self, patience_s: float) -> None:
-        """Wait until the bridge is active and waits for an episode."""
-        self.wait_for("The bridge's activation", lambda: self._is_waiting(None), patience_s)
+        """Wait until the bridge waits for an episode."""
+        self.wait_for("The bridge's start", lambda: self._is_waiting(None), patience_s)
 
     def run_episode(self, episode: Episode, patience_s: float, longest_s: float) -> ConductedEpisode:
         """Run one episode to its end.
@@ -155,7 +154,7 @@ class EpisodeConductor:
 
     def _is_waiting(self, index: int | None) -> bool:
         said = self.status
-        return said.get("state") == "active" and bool(said.get("waiting")) and said.get("episode") == index
+        return bool(said.get("waiting")) and index in (None, said.get("episode"))
 
     def _note_status(self, message: Any, received_ns: int, source_ns: int) -> None:
         self.status, self.seen = _read(message.data, STATUS), self.seen + 1
