@@ -1,11 +1,14 @@
 """The safety filter: the last stage before the robot, which nothing bypasses. Pure, with NumPy alone.
 
-In each tick it turns what is wanted, whatever that is, into a command that is finite and inside its box, from which the
-robot can stop inside the box, and whose speed, acceleration and jerk keep their limits, as differences of the commands at
-the period of the tick. This holds from `begin` on, at each splice, takeover and stop. It never jumps: where the robot does
-not follow, the filter trips, ramps to rest, and stays there until the next `begin`.
+In each tick it turns what is wanted, whatever that is, into a command that is finite and inside its box, and from which
+the robot can stop inside the box. Speed, acceleration and jerk of the commands keep their limits, as differences at the
+period of a tick, from `begin` on, at each splice, takeover and stop. The filter never jumps: where the robot does not
+follow its commands, the filter trips, ramps to rest, and stays there until the next `begin`.
 
-A wanted value within all limits passes as it is, to the bit. Shapes: `A` action entries.
+What is wanted within all limits passes as it is, to the bit. For a speed the filter takes it that the robot moves as it
+is commanded; where it lags, its box belongs inside the true one by the distance that it goes meanwhile.
+
+Shapes: `A` action entries.
 """
 
 import math
@@ -50,8 +53,8 @@ class SafetyFilter:
     Args:
         limits: of its A entries.
         period_s: of a tick, in seconds: every tick commands once.
-        tracking_error: [A], the largest distance in q between a commanded position and the measured one, else the filter
-            trips; `inf` for none, which is the default. It says nothing for a speed.
+        tracking_error: [A], the largest distance in q between a commanded position and the measured one; beyond it the
+            filter trips. `inf` for none, which is the default. It says nothing for a speed.
 
     Attributes:
         counts: in how many ticks a command was changed for each `Reason`.
@@ -159,7 +162,7 @@ class SafetyFilter:
             error = abs(limiter.command - value)
             if limiter.moves_position and error > allowed and not self.tripped:
                 self.tripped = (
-                    f"{limiter.limits.name} is at {value:.4g}, {error:.3g} from the commanded {limiter.command:.4g}, and "
+                    f"{limiter.limits.name} is at {value:.4g}, {error:.3g} from its command {limiter.command:.4g}; "
                     f"{allowed:.3g} is allowed"
                 )
 
@@ -190,7 +193,7 @@ def _choose_start(entry: EntryLimits, measured: float, given: float) -> float:
     inside = min(max(known if math.isfinite(known) else 0.0, entry.low), entry.high)
     if math.isfinite(known) and abs(known - inside) > OUTSIDE * (entry.high - entry.low):
         raise UserError(
-            f"{entry.name} is at {known:.4g}, outside its limits {entry.low:g} to {entry.high:g}. Move the robot inside "
-            "by hand, or correct the limits."
+            f"{entry.name} is at {known:.4g}, outside its limits {entry.low:g} to {entry.high:g}. Move the robot "
+            "inside, by hand, or correct the limits."
         )
     return inside
