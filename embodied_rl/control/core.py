@@ -16,13 +16,13 @@ from numpy.typing import NDArray
 
 from embodied_rl.control.control_step import StepAccount
 from embodied_rl.control.guard import Guard
+from embodied_rl.control.intentions import MOST, Intentions, Want
 from embodied_rl.control.life_cycle import LifeCycle
 from embodied_rl.control.modes import MOVING, Modes
-from embodied_rl.control.motion import Motion, Want
-from embodied_rl.control.scripted import Recording, ReturnPath
 from embodied_rl.control.settings import CoreSettings
 from embodied_rl.control.status import Status
 from embodied_rl.deployment.messages import Chunk, ChunkRefusal, ChunkRequest, Reason
+from embodied_rl.deployment.motion import Motion
 from embodied_rl.deployment.safety_filter import FilteredCommand, SafetyFilter
 from embodied_rl.deployment.settings import Settings
 from embodied_rl.deployment.tick import Mode, OperatorInput, State, Stream, Tick
@@ -38,7 +38,7 @@ class _Parts(NamedTuple):
 
     settings: CoreSettings
     guard: Guard
-    motion: Motion
+    intentions: Intentions
     filter: SafetyFilter
     account: StepAccount
 
@@ -84,14 +84,12 @@ class DeploymentCore:
         """
         self._life.check("configure")
         entries = settings.limits.entries
-        most = np.full(len(entries), np.inf)
         if policy is not None:
             _check_policy(settings, policy)
-            most = settings.material * (np.array(policy.action_high) - np.array(policy.action_low))
-        motion = Motion(settings, policy, lambda: self._now)
+        intentions = Intentions(settings, policy, lambda: self._now)
         guard = Guard(settings, self._source_clock)
-        account = StepAccount(motion.units, np.asarray(most, np.float64))
-        self._parts = _Parts(settings, guard, motion, SafetyFilter(settings.limits, settings.period_s), account)
+        account = StepAccount(intentions.units, _find_material(settings, policy))
+        self._parts = _Parts(settings, guard, intentions, SafetyFilter(settings.limits, settings.period_s), account)
         self._command = self._rate = np.zeros(len(entries))
         self._measured = np.full(len(entries), np.nan)
         self._life.advance("configure")
@@ -120,7 +118,7 @@ class DeploymentCore:
         parts.filter.begin(self._measured, start)
         self._command = parts.filter.command
         self._rate = np.zeros_like(self._command)
-        parts.motion.interrupt(self._command)
+        parts.intentions.interrupt(self._command)
         self._modes.fall("no mode was asked for")
         self._phase, self._leaving, self._still, self._blocked = 0, False, True, ""
         self._life.advance("activate")
@@ -175,57 +173,52 @@ class DeploymentCore:
         now, before = self._read_clock(), self._operator
         operator, said = self._check_teleop(operator)
         self._operator = operator
-        if operator.estop or (operator.wanted == Mode.ESTOP != before.wanted):
+        stopped = operator.estop or (operator.wanted == Mode.ESTOP != before.wanted)
+        if stopped:
             self._change_mode(lambda: self._modes.stop(now, "the emergency stop was pressed"))
         self._release_deadman(now)
         if operator.wanted not in (None, Mode.ESTOP) and operator.wanted != before.wanted:
             said = self._ask(operator.wanted, now) or said  # before the reset: a stop leads to hold, never on from it
         if operator.reset and not before.reset:
-            said = str(self._change_mode(lambda: self._modes.reset(operator.estop))) or said
+            said = str(self._change_mode(lambda: self._modes.reset(stopped))) or said
         if operator.label and operator.label != before.label:
             said = self._take_label(operator.label) or said
         self._counts["asked for and refused"] += bool(said)
         self._said = said or self._said
         return said
 
-    def plan_return(self, target: Vector) -> None:
-        """Say where `RETURN` goes: float64 [A], NaN for entries that stay; raises `UserError` as `ReturnPath` does."""
-        parts = self._get_parts()
-        parts.motion.path = ReturnPath(parts.settings, target)
-
-    def load_recording(self, recording: Recording) -> None:
-        """Say what `REPLAY` repeats, from its beginning.
+    def plan(self, motion: Motion) -> None:
+        """Say what `RETURN` or `REPLAY` does, from when the operator asks for it.
 
         Raises:
-            UserError: the recording has another number of entries, or a replay is running.
+            UserError: a motion is under way.
         """
-        parts = self._get_parts()
-        if np.shape(recording.actions)[1] != len(self._command) or self.mode == Mode.REPLAY:
-            raise UserError(f"A replay takes {len(self._command)} entries, and begins when no replay is running.")
-        parts.motion.recording = recording
+        if self.mode in (Mode.RETURN, Mode.REPLAY):
+            raise UserError(f"A {self.mode} is under way. Hold first, then plan another motion.")
+        self._get_parts().intentions.motion = motion
 
     def request(self) -> ChunkRequest | None:
         """Return what the policy should be asked for now, with the newest observation; None: nothing."""
         now = self._read_clock()
         if self._parts is None or self.mode != Mode.RUN or self._phase != 0 or self.state != State.ACTIVE:
             return None
-        guard, motion = self._parts.guard, self._parts.motion
-        if motion.executor is None or self._blocked or guard.gate.explain(now):
+        guard, intentions = self._parts.guard, self._parts.intentions
+        if intentions.executor is None or self._blocked or guard.gate.explain(now):
             return None
-        made = motion.executor.request()
+        made = intentions.executor.request()
         if made is not None:
-            motion.note_request(now)
+            intentions.note_request(now)
         return made
 
     def receive(self, chunk: Chunk) -> ChunkRefusal | None:
         """Take an answer of the policy; or refuse it whole, and say why."""
         self._read_clock()
         parts = self._get_parts()
-        if parts.motion.executor is None:
+        if parts.intentions.executor is None:
             return ChunkRefusal(Reason.EPOCH, "a chunk came, and no policy was configured")
-        refusal = parts.motion.executor.receive(chunk)
+        refusal = parts.intentions.executor.receive(chunk)
         if refusal is None:
-            parts.motion.note_answer()
+            parts.intentions.note_answer()
         return refusal
 
     def tick(self) -> Tick:
@@ -246,7 +239,7 @@ class DeploymentCore:
     def status(self) -> Status:
         """Return a snapshot, which says all that an operator who comes late must know."""
         now, parts = self._read_clock(), self._parts
-        executor = None if parts is None else parts.motion.executor
+        executor = None if parts is None else parts.intentions.executor
         counts = dict(self._counts)
         if executor is not None:
             counts |= {str(name): count for name, count in executor.counts.items()}
@@ -279,16 +272,16 @@ class DeploymentCore:
         blocked = parts.guard.explain(self.mode) if self.mode in MOVING else ""
         if blocked and not self._blocked:
             self._counts["holds"] += 1
-            parts.motion.interrupt(self._command)
+            parts.intentions.interrupt(self._command)
         self._blocked = blocked
-        if blocked and self.mode == Mode.REPLAY:
-            self._change_mode(lambda: self._modes.fall(f"the replay was stopped: {blocked}"))
+        if blocked and self.mode in (Mode.RETURN, Mode.REPLAY):  # its time went on without it
+            self._change_mode(lambda: self._modes.fall(f"the {self.mode} was given up: {blocked}"))
         if self.mode not in MOVING or blocked:
             return Want(None, why=blocked or self._modes.why)
         if self.mode == Mode.TELEOP:
-            want = parts.motion.follow_human(self._operator, now, self._command, self._rate)
+            want = parts.intentions.follow_human(self._operator, now, self._command, self._rate)
         else:
-            want = parts.motion.want(self.mode, self._phase, self._command, self._measured)
+            want = parts.intentions.want(self.mode, self._phase, self._command, self._measured)
         if want.over:
             self._change_mode(lambda: self._modes.fall(want.over))
             return Want(None, why=want.over)
@@ -296,7 +289,7 @@ class DeploymentCore:
 
     def _report(self, parts: _Parts, want: Want, filtered: FilteredCommand, now: float) -> Tick:
         """Return the tick, and end its control step if it is the last one."""
-        account, made, begins = parts.account, parts.motion.made, self._phase == 0
+        account, made, begins = parts.account, parts.intentions.made, self._phase == 0
         if begins:
             account.begin()
         if want.source == Source.POLICY and made is not None:
@@ -307,8 +300,8 @@ class DeploymentCore:
         self._phase = (self._phase + 1) % parts.settings.ticks
         if self._phase == 0:
             ended = account.end(now, self.mode)
-            if made is not None and parts.motion.executor is not None:
-                parts.motion.executor.correct(ended.executed)
+            if made is not None and parts.intentions.executor is not None:
+                parts.intentions.executor.correct(ended.executed)
         ids = (made.step, made.sequence, made.policy_version) if want.source == Source.POLICY and made else (-1, -1, -1)
         return Tick(
             filtered.command, want.wanted, action, source, self.mode, self.state, why, *ids, begins=begins, ended=ended
@@ -320,7 +313,7 @@ class DeploymentCore:
         said = change()
         if self.mode != before and self._parts is not None:
             self._counts[f"{before} to {self.mode}"] += 1
-            self._parts.motion.interrupt(self._command)
+            self._parts.intentions.interrupt(self._command)
             self._blocked = ""
         return said
 
@@ -334,7 +327,7 @@ class DeploymentCore:
             return f"the robot is {'being deactivated' if self._leaving else self.state}"
         stale = parts.guard.gate.explain(now, True if wanted in (Mode.TELEOP, Mode.RETURN) else None)
         released = parts.guard.explain_deadman(self._operator, now)
-        return parts.motion.find_lack(wanted) or released or stale or parts.guard.explain(wanted)
+        return parts.intentions.find_lack(wanted) or released or stale or parts.guard.explain(wanted)
 
     def _release_deadman(self, now: float) -> None:
         """Let a robot that moves fall to hold when the dead man's switch is released; it stays there."""
@@ -346,10 +339,12 @@ class DeploymentCore:
     def _check_teleop(self, operator: OperatorInput) -> tuple[OperatorInput, str]:
         """Return the operator's input without a human's command that cannot be, and in words why it cannot."""
         given, shape = operator.teleop, self._command.shape
-        if given is None or self._parts is None or (np.shape(given) == shape and not np.isinf(given).any()):
+        if given is None or self._parts is None:
+            return operator, ""
+        if np.shape(given) == shape and not (np.abs(given) > MOST).any():
             return operator, ""
         self._counts["human's commands refused"] += 1
-        said = f"a human's command was refused: {shape[0]} numbers are wanted, none infinite; NaN for none."
+        said = f"a human's command was refused: {shape[0]} numbers of at most {MOST:g} are wanted; NaN for none."
         return replace(operator, teleop=None), said
 
     def _is_measured(self, measured: Vector) -> bool:
@@ -371,6 +366,18 @@ class DeploymentCore:
             return f"label {label!r} was refused: it is none of {', '.join(LABELS)}."
         self._change_mode(lambda: self._modes.fall(f"the operator said {label}"))
         return ""
+
+
+def _find_material(settings: CoreSettings, policy: Settings | None) -> Vector:
+    """Return the largest change of an action that is not material, float64 [A]: a share of the policy's range."""
+    ranges = []
+    for entry in settings.limits.entries:
+        step = settings.control_hz if entry.kind == "displacement" else 1.0
+        ranges.append(entry.high - entry.low if entry.kind == "position" else 2 * entry.speed / step)
+    most = np.array(ranges, np.float64)
+    if policy is not None:
+        most = np.minimum(most, np.asarray(policy.action_high, np.float64) - np.asarray(policy.action_low, np.float64))
+    return settings.material * most
 
 
 def _check_policy(settings: CoreSettings, policy: Settings) -> None:

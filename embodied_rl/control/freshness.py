@@ -41,6 +41,7 @@ class StreamGate:
         settle_s: see `CoreSettings`.
 
     Attributes:
+        changed_s: when its content changed, by the core's clock.
         counts: how many readings were "accepted", refused for each `Fault`, and how often the "clock was set".
     """
 
@@ -54,7 +55,7 @@ class StreamGate:
         self._seen: Stream | None = None
         self._last: Stream | None = None
         self._fault: Fault | None = None
-        self._changed_s = 0.0
+        self.changed_s = 0.0
         self._offset = self._anchor = 0.0  # seconds of arrival minus seconds of stamp: least of late, of the first
         self._anchored_s = 0.0
         self._other: list[Stream] = []  # readings in a row of a clock that was perhaps set: first and last
@@ -88,7 +89,7 @@ class StreamGate:
         late = self._find_source_s(now) - last.source_ns * 1e-9
         if late > limit:
             return f"{self.rule.name}: its stamp is {late:.2f} s old, at most {limit:g}"
-        same = now - self._changed_s
+        same = now - self.changed_s
         if same > limit and not self.rule.may_repeat:
             return f"{self.rule.name}: the same content for {same:.2f} s, at most {limit:g}"
         return ""
@@ -103,7 +104,7 @@ class StreamGate:
             passed = stream.received_s - self._last.received_s
             self._offset = min(self._offset + DRIFT * passed, offset)
         if self._last is None or stream.digest != self._last.digest:
-            self._changed_s = stream.received_s
+            self.changed_s = stream.received_s
         self._last, self._others = stream, 0
         self._other.clear()
 

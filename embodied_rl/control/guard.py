@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from embodied_rl.control.freshness import FreshnessGate
 from embodied_rl.control.settings import CoreSettings
-from embodied_rl.control.watchdogs import LoopWatch, TrackingWatch, Trip, Vector
+from embodied_rl.control.watchdogs import LoopWatch, PictureWatch, TrackingWatch, Trip, Vector
 from embodied_rl.deployment.tick import Mode, OperatorInput
 
 NAMES = ("clock", "sensors", "cameras", "tracking")
@@ -24,6 +24,7 @@ class Guard:
     def __init__(self, settings: CoreSettings, source_clock: Callable[[], int] | None) -> None:
         self.gate = FreshnessGate(settings.streams, source_clock, settings.settle_s)
         self.loop, self.tracking = LoopWatch(settings.longest_tick_s), TrackingWatch(settings)
+        self.pictures = PictureWatch(settings, self.gate.streams)
         self._settings = settings
         self.forget()
 
@@ -33,18 +34,21 @@ class Guard:
         self.reasons = dict.fromkeys(NAMES, "")
         self.loop.forget()
         self.tracking.forget()
+        self.pictures.forget()
 
     def update(self, now: float, command: Vector, measured: Vector) -> None:
         """Look at everything, once in each tick; [A] the command of the tick before, and what is measured."""
         loop, went_back = self.loop.update(now)
         if went_back:  # times that were noted before mean nothing any more
             self.gate.forget()
+            self.tracking.forget()
+            self.pictures.forget()
             for trip in self._trips.values():
                 trip.restart(now)
         found = {
             "clock": loop,
             "sensors": self.gate.explain(now, measuring=True),
-            "cameras": self.gate.explain(now, measuring=False),
+            "cameras": self.gate.explain(now, measuring=False) or self.pictures.update(now, measured),
             "tracking": self.tracking.update(command, measured),
         }
         self.reasons = {name: trip.update(now, found[name]) for name, trip in self._trips.items()}

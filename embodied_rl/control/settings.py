@@ -16,12 +16,14 @@ class StreamRule:
         may_repeat: equal contents are no sign of a dead sensor, such as joints that stand still without noise.
         measures: the measured entries come from it. What does not measure, such as a camera, is needed by the policy
             and by a replay alone: a human may drive a robot home whose camera died.
+        sees: it is a camera: where equal contents are no sign by themselves, they are one after the robot moved.
     """
 
     name: str
     max_age_s: float
     may_repeat: bool = False
     measures: bool = False
+    sees: bool = False
 
     def __post_init__(self) -> None:
         if not (math.isfinite(self.max_age_s) and self.max_age_s > 0):
@@ -45,8 +47,8 @@ class CoreSettings:
         settle_s: what stopped the robot must be well again for so long before it moves.
         overrun_s: a tick that comes so long after the one before is an overrun; at least three periods are allowed.
         silence_s: the plan is dropped when a request is unanswered for so long; None: the executor's own budget alone.
-        return_speed: share of the largest speed at which the robot returns. return_s: a return takes at most so long.
-        near: share of an entry's box within which a return has arrived.
+        approach: share of the largest speed at which a takeover draws the robot to where the human's command is.
+        visible: share of an entry's box; a robot that moved so far must have changed what its cameras see.
         material: share of the range of the policy's action; a step that the filter changed by more is `Source.SAFETY`.
 
     Raises:
@@ -66,13 +68,12 @@ class CoreSettings:
     settle_s: float = 0.5
     overrun_s: float = 0.1
     silence_s: float | None = None
-    return_speed: float = 0.25
-    return_s: float = 30.0
-    near: float = 0.01
+    approach: float = 0.25
+    visible: float = 0.02
     material: float = 0.1
 
     def __post_init__(self) -> None:
-        for name in ("control_hz", "command_hz", "return_speed", "return_s", "near", "overrun_s", "blend_s"):
+        for name in ("control_hz", "command_hz", "approach", "visible", "overrun_s", "blend_s"):
             if not (math.isfinite(getattr(self, name)) and getattr(self, name) > 0):
                 raise UserError(f"{name}={getattr(self, name)} must be above 0.")
         self._check_lengths()

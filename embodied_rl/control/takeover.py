@@ -23,7 +23,7 @@ class Takeover:
     def __init__(self, settings: CoreSettings) -> None:
         entries = settings.limits.entries
         self._position = np.array([entry.kind == "position" for entry in entries])
-        self._speed = settings.return_speed * np.array([entry.speed for entry in entries])
+        self._speed = settings.approach * np.array([entry.speed for entry in entries])
         self._blend_s, self._period_s = settings.blend_s, settings.period_s
         self.begin(np.zeros(len(entries)), np.zeros(len(entries)))
 

@@ -1,10 +1,12 @@
 """The watchdogs: each says in words why the robot must hold, and goes on until all was well for the settling time."""
 
 import math
+from collections.abc import Mapping
 
 import numpy as np
 from numpy.typing import NDArray
 
+from embodied_rl.control.freshness import StreamGate
 from embodied_rl.control.settings import CoreSettings
 
 Vector = NDArray[np.float64]
@@ -65,6 +67,38 @@ class LoopWatch:
             self.jumps += self._standing == STANDING
             return "the clock stands still", False
         return "", False
+
+
+class PictureWatch:
+    """Watches for cameras that repeat one picture while the robot moves, also where a resting robot's may repeat.
+
+    Args:
+        settings: of the core. gates: of its streams.
+    """
+
+    def __init__(self, settings: CoreSettings, gates: Mapping[str, StreamGate]) -> None:
+        box = np.array([entry.high - entry.low for entry in settings.limits.entries])
+        self._visible = settings.visible * np.where(np.isfinite(box), box, np.inf)
+        self._gates = [gate for gate in gates.values() if gate.rule.sees and gate.rule.may_repeat]
+        self.forget()
+
+    def forget(self) -> None:
+        """Begin anew."""
+        self._seen: dict[str, tuple[float, Vector]] = {}
+
+    def update(self, now: float, measured: Vector) -> str:
+        """Take what is measured, [A]; return the reason to hold, empty for none."""
+        return "; ".join(words for gate in self._gates if (words := self._compare(gate, now, measured)))
+
+    def _compare(self, gate: StreamGate, now: float, measured: Vector) -> str:
+        since, place = self._seen.get(gate.rule.name, (math.nan, measured))
+        if since != gate.changed_s:
+            self._seen[gate.rule.name] = (gate.changed_s, measured)
+            return ""
+        same = now - since
+        if same <= gate.rule.max_age_s or not (np.abs(measured - place) > self._visible).any():
+            return ""
+        return f"{gate.rule.name}: the same picture for {same:.2f} s, though the robot moved"
 
 
 class TrackingWatch:

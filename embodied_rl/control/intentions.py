@@ -1,4 +1,4 @@
-"""What each mode wants of the robot in each tick: the policy's plan, the human, a return point, a recording.
+"""What each mode wants of the robot in each tick: the policy's plan, the human, or a motion such as a return.
 
 Shapes: `A` action entries.
 """
@@ -10,16 +10,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embodied_rl.control.control_step import Units
-from embodied_rl.control.scripted import Recording, ReturnPath
 from embodied_rl.control.settings import CoreSettings
 from embodied_rl.control.takeover import Takeover
 from embodied_rl.deployment.executor import Executor
 from embodied_rl.deployment.messages import RobotCommand, Why
+from embodied_rl.deployment.motion import Motion
 from embodied_rl.deployment.settings import Settings
 from embodied_rl.deployment.tick import Mode, OperatorInput
 from embodied_rl.interfaces.sim import Source
 
 Vector = NDArray[np.float64]
+MOST = 1e6
+"""No robot is wanted to be farther or faster, in the units of any entry: what is larger is a mistake."""
 
 
 @dataclass(frozen=True)
@@ -38,8 +40,8 @@ class Want:
     over: str = ""
 
 
-class Motion:
-    """The motions of one robot.
+class Intentions:
+    """The intentions of one robot.
 
     Args:
         settings: of the core.
@@ -49,14 +51,13 @@ class Motion:
     Attributes:
         executor: of the policy's chunks.
         made: what the executor made of this control step; None outside of `RUN`.
-        path, recording: what `RETURN` and `REPLAY` follow; None: nobody said.
+        motion: what `RETURN` or `REPLAY` does; None: nobody said.
     """
 
     def __init__(self, settings: CoreSettings, policy: Settings | None, clock: Callable[[], float]) -> None:
         self.units = Units(settings)
         self.executor = None if policy is None else Executor(policy, clock)
-        self.path: ReturnPath | None = None
-        self.recording: Recording | None = None
+        self.motion: Motion | None = None
         self.made: RobotCommand | None = None
         self._settings, self._takeover, self._clock = settings, Takeover(settings), clock
         self._silent_s: float | None = None
@@ -65,20 +66,17 @@ class Motion:
     def interrupt(self, command: Vector) -> None:
         """Forget the plan and all that was asked for: what comes next begins at the command [A], with a new epoch."""
         self._start = self._target = None
-        self.made, self._silent_s, self._anchored, self._replayed = None, None, False, 0
-        if self.path is not None:
-            self.path.begin()
+        self.made, self._silent_s, self._anchored, self._begun = None, None, False, False
         if self.executor is not None:
             self.executor.begin(self.units.action(command, command))
 
     def find_lack(self, mode: Mode) -> str:
         """Return in words what a mode lacks to begin; empty: nothing."""
-        lacks = {
-            Mode.RUN: "there is no policy" if self.executor is None else "",
-            Mode.RETURN: "no return point was given" if self.path is None else "",
-            Mode.REPLAY: "no recording was loaded" if self.recording is None else "",
-        }
-        return lacks.get(mode, "")
+        if mode == Mode.RUN and self.executor is None:
+            return "there is no policy"
+        if mode in (Mode.RETURN, Mode.REPLAY) and (self.motion is None or self.motion.mode != mode):
+            return f"nobody has said what to {mode}"
+        return ""
 
     def note_request(self, now: float) -> None:
         """Note that the policy was asked, and since when it has not answered."""
@@ -97,7 +95,7 @@ class Motion:
         """
         if mode == Mode.RUN:
             return self._run(tick, command)
-        return self._return(command, measured) if mode == Mode.RETURN else self._replay(tick, command, measured)
+        return self._follow_motion(tick, command, measured)
 
     def follow_human(self, operator: OperatorInput, now: float, command: Vector, rate: Vector) -> Want:
         """Return what the human wants; `rate` [A] is the change of the command [A] per second."""
@@ -142,24 +140,22 @@ class Motion:
             return str(self.made.why)
         return f"{self.made.why}; the policy has not answered for {self._clock() - self._silent_s:.2f} s"
 
-    def _return(self, command: Vector, measured: Vector) -> Want:
-        assert self.path is not None, "nobody returns without a point"
-        wanted = self.path.step(command, measured)
-        if wanted is None:
-            return Want(None, over="the return point is reached")
-        if self.path.left_s < 0:
-            return Want(None, over=f"the return took longer than {self._settings.return_s:g} s")
-        return Want(wanted, Source.REPLAY)
-
-    def _replay(self, tick: int, command: Vector, measured: Vector) -> Want:
-        assert self.recording is not None, "nobody replays without a recording"
-        if tick == 0:
-            if self._replayed == len(self.recording.actions):
-                return Want(None, over="the replay is over")
-            if deviation := self.recording.compare(self._replayed, measured):
-                return Want(None, over=f"the replay was stopped: {deviation}")
-            self._aim(self.units.command(self.recording.actions[self._replayed]), command)
-            self._replayed += 1
-        if self._target is None or self._start is None:
-            return Want(None, why="waiting for the next control step")
-        return Want(self.units.interpolate(self._start, self._target, tick), Source.REPLAY)
+    def _follow_motion(self, tick: int, command: Vector, measured: Vector) -> Want:
+        motion = self.motion
+        assert motion is not None, "nobody returns or replays without a motion"
+        if not self._begun:
+            if tick != 0:
+                return Want(None, why="waiting for the next control step")
+            self._begun = True
+            if refused := motion.begin(measured, command, self._clock()):
+                return Want(None, over=f"the {motion.mode} was refused: {refused}")
+        made = motion.step(measured, self._clock())
+        if made.failed:
+            return Want(None, over=f"the {motion.mode} was given up: {made.failed}")
+        if made.done:
+            return Want(None, over=f"the {motion.mode} is done")
+        if made.wanted is not None and not (
+            np.shape(made.wanted) == command.shape and (np.abs(made.wanted) <= MOST).all()
+        ):
+            return Want(None, over=f"the {motion.mode} was given up: it wants {made.wanted}")
+        return Want(made.wanted, Source.HOLD if made.wanted is None else Source.REPLAY)
