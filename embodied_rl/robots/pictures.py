@@ -54,7 +54,8 @@ def _unpack(message: Any, name: str) -> Image.Image:
         )
     mode = "L" if layout == "L" else "RGB"
     data = np.ascontiguousarray(message.data, np.uint8)
-    image = Image.frombuffer(mode, (width, height), data, "raw", layout, step, 1)
+    # Not `frombuffer`, which takes RGBX as it is: four channels and the message's own memory.
+    image = Image.frombytes(mode, (width, height), data.data, "raw", layout, step)
     return image if mode == "RGB" else image.convert("RGB")
 
 

@@ -120,12 +120,14 @@ def _describe_action(name: str, keys: ActionKeys) -> ActionEntry:
 
 def _describe_limits(name: str, keys: ActionKeys) -> EntryLimits:
     limits, where = keys.limits, f"actions.{name}.limits"
-    if not limits.low < limits.high:
-        raise UserError(f"{where}.low={limits.low:g} must be below {where}.high={limits.high:g}: exchange them.")
+    low, high = (_read_bound(getattr(limits, bound), f"{where}.{bound}") for bound in ("low", "high"))
+    low = -low if limits.low == UNLIMITED else low
+    if not low < high:
+        raise UserError(f"{where}.low={low:g} must be below {where}.high={high:g}: exchange them.")
     speed, acceleration, jerk = (
         _read_limit(getattr(limits, limit), f"{where}.{limit}") for limit in ("speed", "acceleration", "jerk")
     )
-    return EntryLimits(name, keys.kind, limits.low, limits.high, speed, acceleration, jerk)
+    return EntryLimits(name, keys.kind, low, high, speed, acceleration, jerk)
 
 
 def _describe_command(keys: CommandKeys) -> CommandTopic:
@@ -140,6 +142,14 @@ def _describe_command(keys: CommandKeys) -> CommandTopic:
         keys.order,
         keys.orientation,
     )
+
+
+def _read_bound(value: float | str, where: str) -> float:
+    if value == UNLIMITED:
+        return math.inf
+    if isinstance(value, str) or not math.isfinite(value):
+        raise UserError(f"{where}={value} is no limit: write a number, or {UNLIMITED}.")
+    return value
 
 
 def _read_limit(value: float | str, where: str) -> float:

@@ -19,7 +19,9 @@ class _Loader(yaml.SafeLoader):
     def compose_node(self, parent: Any, index: Any) -> Any:
         if self.check_event(yaml.AliasEvent):
             place = self.peek_event().start_mark
-            raise yaml.constructor.ConstructorError(None, None, "references (*name) are not read here", place)
+            raise yaml.constructor.ConstructorError(
+                None, None, "references (*name) are not read here: write the values out", place
+            )
         return super().compose_node(parent, index)
 
     def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:

@@ -62,6 +62,10 @@ def test_a_folder_of_configurations_comes_first(tmp_path: Path) -> None:
         ({MOVE + "unit": "mm"}, "actions.move_x.unit='mm' is not SI"),
         ({MOVE + "measured": "tool_w"}, "actions.move_x.measured: 'tool_w' is not an entry of state. Did you mean"),
         ({MOVE + "target": "y"}, "actions.move_x.target='y': each action needs a target of its own"),
+        ({MOVE + "limits__high": "none"}, "actions.move_x.limits.high=none is no limit: write a number, or unlimited"),
+        ({MOVE + "limits__low": math.nan}, "actions.move_x.limits.low=nan is no limit"),
+        ({MOVE + "measured": ""}, "actions.move_x.limits: low and high cannot be held"),
+        ({"actions__gripper__limits__low": "unlimited"}, "a position needs both low and high"),
         ({MOVE + "tracking_error": 0.1}, "only a position that is measured"),
         ({"actions": {}}, "actions has no entries"),
         ({"state": {}}, "state has no entries"),
@@ -146,6 +150,12 @@ def test_a_variable_of_this_machine_stays_text(tmp_path: Path, monkeypatch: pyte
     assert (
         change_robot(tmp_path, verified="${oc.env:SECRET} ${control_hz}").verified == "${oc.env:SECRET} ${control_hz}"
     )
+
+
+def test_a_speed_without_a_measured_place_has_no_box(tmp_path: Path) -> None:
+    free = {f"{MOVE}limits__{bound}": "unlimited" for bound in ("low", "high")}
+    limits = change_robot(tmp_path, **free, **{MOVE + "measured": ""}).entry_limits[0]
+    assert (limits.low, limits.high) == (-math.inf, math.inf)
 
 
 def test_numbers_with_exponents_are_numbers(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """Robots of the project, changed for a test, and their messages."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,7 @@ def change_keys(keys: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]
 def write_robot(folder: Path, base: str = "tabletop", **changes: Any) -> Path:
     """A file of a robot with changed keys; a dot in a key's name is written as two underscores."""
     keys = change_keys(read_keys(base), {key.replace("__", "."): value for key, value in changes.items()})
+    keys = json.loads(json.dumps(keys))  # without references, which YAML would write for what stands there twice
     file = folder / "mine.yaml"
     file.write_text(yaml.safe_dump(keys, sort_keys=False, allow_unicode=True))
     return file
