@@ -1,7 +1,7 @@
-"""Which commands a robot takes: of the right length, finite, within its limits."""
+"""Which commands a robot takes, and what they mean in lockstep."""
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.robots.description import ActionEntry, RobotDescription
@@ -14,7 +14,7 @@ class CommandCheck:
     """Checks commands against a description.
 
     Args:
-        description: of the robot, which is commanded by std_msgs/msg/Float64MultiArray.
+        description: of the robot.
 
     Attributes:
         low, high: float64 [A], limits of a command: of speeds for displacements and velocities, else of actions.
@@ -29,17 +29,12 @@ class CommandCheck:
         self.low, self.high = (np.array(each, np.float64) for each in zip(*bounds, strict=True))
         self._control_hz = description.control_hz
 
-    def read(self, values: ArrayLike) -> NDArray[np.float64]:
-        """Return a command, float64 [A].
+    def check(self, command: NDArray[np.float64]) -> None:
+        """Check a command, float64 [A].
 
         Raises:
-            UserError: it has another length, a number that is not finite, or one beyond its limits.
+            UserError: it has a number beyond its limits.
         """
-        command = np.asarray(values, np.float64)
-        if command.shape != self.low.shape:
-            raise UserError(f"a command has {len(self.low)} numbers ({', '.join(self.names)}), not {command.size}")
-        if not np.isfinite(command).all():
-            raise UserError(f"{self._name(~np.isfinite(command))} of a command is not finite")
         slack = TOLERANCE * np.maximum(np.abs(self.low), np.abs(self.high))
         beyond = (command < self.low - slack) | (command > self.high + slack)
         if beyond.any():
@@ -48,7 +43,6 @@ class CommandCheck:
                 f"{self.names[place]}={command[place]:.6g} of a command is beyond its limits, "
                 f"{self.low[place]:.6g} … {self.high[place]:.6g}"
             )
-        return command
 
     def find_action(self, command: NDArray[np.float64]) -> NDArray[np.float32]:
         """Return the action, float32 [A], that a command means when it lasts for one control step."""
@@ -57,9 +51,6 @@ class CommandCheck:
     def rests(self, command: NDArray[np.float64]) -> bool:
         """Whether nothing moves by a command, as far as speeds are concerned."""
         return not command[self.speeds].any()
-
-    def _name(self, where: NDArray[np.bool_]) -> str:
-        return self.names[int(np.flatnonzero(where)[0])]
 
 
 def _find_bounds(entry: ActionEntry, description: RobotDescription, place: int) -> tuple[float, float]:

@@ -10,6 +10,7 @@ from embodied_rl.config.schema.robot import FaultsNode
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.servo import RobotOutcome, ServoedRobot
 from embodied_rl.interfaces.sim import Array, Episode
+from embodied_rl.robots.commands import CommandMapping
 from embodied_rl.robots.description import RobotDescription
 from embodied_rl.simulated_robot.command_check import CommandCheck
 from embodied_rl.simulated_robot.drive import Drive
@@ -25,7 +26,7 @@ STATUS_S = 0.5
 
 
 class Watcher:
-    """What happens to a simulated robot, for who films it or counts episodes."""
+    """Is told what happens to a simulated robot."""
 
     def on_begin(self, episode: Episode, instruction: str) -> None:
         """An episode began."""
@@ -76,7 +77,7 @@ class SimulatedRobot:
         self.late_s = 0.0
         self.progress_s = clock()
         """When something moved last in lockstep, by the clock."""
-        self._check = CommandCheck(description)
+        self._commands, self._check = CommandMapping(description, node.messages), CommandCheck(description)
         self._drive = Drive(self._check, settings.timeout_s)
         self._clock, self._tell, self._watcher = clock, tell, watcher or Watcher()
         self._control_ns = round(1e9 / description.control_hz)
@@ -86,6 +87,7 @@ class SimulatedRobot:
         self._said_instruction: str | None = None
         self._said_outcome = self._awaited = False
         self._gone_until: float | None = None
+        self._restarted_ns = 0
         self._restart_s = 0.0
         self._listeners = make_listeners(
             description,
@@ -119,6 +121,8 @@ class SimulatedRobot:
         self._restart_s = faults.restart
 
     def _on_reset(self, message: Any, received_ns: int, source_ns: int) -> None:
+        if source_ns <= self._restarted_ns:  # a latched request of before: the node's restart ended that episode
+            return
         try:
             self.begin(read_episode(message.data, self.robot.spec))
             self._awaited = True
@@ -141,7 +145,8 @@ class SimulatedRobot:
 
     def _on_command(self, message: Any, received_ns: int, source_ns: int) -> None:
         try:
-            command = self._check.read(message.data)
+            command = self._commands.decode(message)
+            self._check.check(command)
             if self.settings.lockstep:
                 self._drive.allow(command)
             else:
@@ -213,6 +218,7 @@ class SimulatedRobot:
         if self._restart_s > 0:
             self._tell(f"the node restarts, and is gone for {self._restart_s:g} s")
             self._gone_until, self._restart_s = now + self._restart_s, 0.0
+            self._restarted_ns = self.node.now()
             self.topics.close()
             self._drive.begin()
             self.episode, self._said_instruction = None, None

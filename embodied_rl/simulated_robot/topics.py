@@ -14,7 +14,7 @@ from embodied_rl.transport.qos import QoS
 
 JOINTS, POSE = "sensor_msgs/msg/JointState", "geometry_msgs/msg/PoseStamped"
 IMAGE, INFO = "sensor_msgs/msg/Image", "sensor_msgs/msg/CameraInfo"
-TEXT, BOOL, NUMBERS = "std_msgs/msg/String", "std_msgs/msg/Bool", "std_msgs/msg/Float64MultiArray"
+TEXT, BOOL = "std_msgs/msg/String", "std_msgs/msg/Bool"
 CLOCK_TYPE = "rosgraph_msgs/msg/Clock"
 _POSES = ("tool_pose", "commanded_pose")
 _BASE = "base"
@@ -66,10 +66,15 @@ class RobotTopics:
     def is_open(self) -> bool:
         return bool(self._publishers)
 
-    def describe(self) -> list[tuple[str, str]]:
-        """Return (topic, type) of all topics: first those that it publishes."""
-        ends = [*self._publishers.values(), *self._subscriptions]
-        return [(end.topic, end.type_name) for end in ends]
+    @property
+    def published(self) -> list[tuple[str, str]]:
+        """Return (topic, type) of what it publishes."""
+        return [(end.topic, end.type_name) for end in self._publishers.values()]
+
+    @property
+    def heard(self) -> list[tuple[str, str]]:
+        """Return (topic, type) of what it subscribes to."""
+        return [(end.topic, end.type_name) for end in self._subscriptions]
 
     def _offer(self, topic: Topic) -> QoS | str:
         return QoS("reliable", depth=5) if self._lockstep and topic.type_name in (IMAGE, INFO) else topic.qos
@@ -146,26 +151,20 @@ class RobotTopics:
 
 
 def check_topics(description: RobotDescription) -> None:
-    """Check that a simulated robot can publish all topics of a description, and obey it.
+    """Check that a simulated robot can publish all topics of a description.
 
     Raises:
         UserError: it cannot; the message names the topic.
     """
-    pictures = {camera.topic for camera in description.cameras}
+    shown = {camera.topic for camera in description.cameras} | {camera.info for camera in description.cameras}
     for key, topic in description.topics.items():
         pose = topic.type_name == POSE and topic.name.rpartition("/")[2] in _POSES
-        image = topic.type_name == IMAGE and key in pictures
-        info = topic.type_name == INFO and topic.name in _find_infos(description).values()
-        if not (pose or image or info or topic.type_name == JOINTS):
+        picture = topic.type_name in (IMAGE, INFO) and key in shown
+        if not (pose or picture or topic.type_name == JOINTS):
             raise UserError(
                 f"robot={description.name}: a simulated robot does not publish {topic.name} ({topic.type_name}); it "
                 f"publishes joint states, {' and '.join(_POSES)}, and cameras' pictures with their camera info."
             )
-    if description.command.type_name != NUMBERS:
-        raise UserError(
-            f"robot={description.name}: a simulated robot obeys {NUMBERS}, not {description.command.type_name} "
-            f"on {description.command.name}."
-        )
 
 
 def make_listeners(description: RobotDescription, callbacks: Mapping[str, Callback]) -> Listeners:
@@ -185,15 +184,8 @@ def make_listeners(description: RobotDescription, callbacks: Mapping[str, Callba
 
 
 def _find_infos(description: RobotDescription) -> dict[str, str]:
-    """Return the topic of camera info of each camera that has one: it lies beside that of the pictures."""
-    topics = description.topics
-    infos = {_find_folder(topic.name): topic.name for topic in topics.values() if topic.type_name == INFO}
-    folders = {camera.name: _find_folder(topics[camera.topic].name) for camera in description.cameras}
-    return {camera: infos[folder] for camera, folder in folders.items() if folder in infos}
-
-
-def _find_folder(topic: str) -> str:
-    return topic.rpartition("/")[0]
+    """Return the topic of camera info of each camera that has one."""
+    return {camera.name: description.topics[camera.info].name for camera in description.cameras if camera.info}
 
 
 def _time(stamp_ns: int) -> dict[str, int]:

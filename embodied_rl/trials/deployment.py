@@ -141,7 +141,7 @@ def start_processes(planned: PlannedDeployment, processes: TrialProcesses) -> No
     more = () if config.replan is None else (f"replan={config.replan}",)
     address = _find_address(server.read_log())
     processes.start(
-        "bridge", "bridge", *common, f"policy={address}", "episodes=true", f"seed={seed}",
+        "bridge", "bridge", *common, f"policy={address}", "episodes=true", "deadman=false", f"seed={seed}",
         f"strategy={config.strategy}", f"patience={START_S}", *more,
     )  # fmt: skip
 

@@ -45,12 +45,13 @@ class RobotConfig:
     """dds needs no ROS 2; rclpy uses the one that is installed."""
     lockstep: bool = False
     """Time stands still until a command comes, which makes exactly one control step of the simulator."""
-    task: int = at_least(0, 0)
-    """Of the episode that is there when it starts; /simulation/reset asks for others."""
+    task: str | None = None
+    """Of the episode that is there when it starts, or its family; null takes the first. /simulation/reset asks for
+    others."""
     seed: int = at_least(0, 0)
     """Of that episode."""
     split: str = "train"
-    """Of that episode."""
+    """Conditions of that episode."""
     episodes: int | None = at_least(1, None)
     """End after so many episodes; null: at a signal."""
     timeout: float | None = at_least(0.008, None)
