@@ -89,12 +89,24 @@ class Bridge:
         config: of the bridge. robot: its description.
         node: the transport; in real time it is given a thread of its own by `run`.
         client: the policy, checked.
+        clock: seconds, monotonic; in lockstep there is another one.
+        threads: the policy is asked in a thread of its own; in lockstep it is not.
     """
 
-    def __init__(self, config: BridgeConfig, robot: RobotDescription, node: Transport, client: PolicyClient) -> None:
+    def __init__(
+        self,
+        config: BridgeConfig,
+        robot: RobotDescription,
+        node: Transport,
+        client: PolicyClient,
+        clock: Callable[[], float] = time.monotonic,
+        *,
+        threads: bool = True,
+    ) -> None:
         self.config, self.robot, self.node, self.client = config, robot, node, client
         self._lockstep = LockstepClock(robot.control_hz) if config.lockstep else None
-        clock: Callable[[], float] = time.monotonic if self._lockstep is None else self._lockstep.read
+        self._threads = threads and not config.lockstep
+        clock = clock if self._lockstep is None else self._lockstep.read
         self.inbox = Inbox(node, robot, clock)
         self.desk = EpisodeDesk(node, robot.operator, config.instruction)
         self.operator = OperatorListener(node, robot, clock)
@@ -107,7 +119,7 @@ class Bridge:
         self._previous: np.ndarray | None = None
         source = make_source_clock(self.inbox, robot) if self._lockstep is None else self._lockstep.read_source
         self.core = DeploymentCore(clock, source)
-        self._clock, self._said, self._due, self._rival = clock, "", 0.0, ""
+        self._said, self._due, self._rival = "", 0.0, ""
         self.controller: Controller | None = None
         self.asker: ChunkAsker | None = None
         self.control: ControlThread | None = None
@@ -151,7 +163,7 @@ class Bridge:
         if not config.lockstep:
             self.client.deadline = settings.longest_wait / settings.control_hz  # later it is of no use
         self.asker = ChunkAsker(self.client, settings.strategy, config.seed, time.monotonic)
-        asking = DirectAsking(self.asker) if config.lockstep else AskerThread(self.asker)
+        asking = AskerThread(self.asker) if self._threads else DirectAsking(self.asker)
         around = Surroundings(self.inbox, self.operator, self.desk, asking, self.node.now)
         self.controller = Controller(self.robot, self.core, around, episodic=config.episodes)
 

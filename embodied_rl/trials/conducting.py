@@ -4,9 +4,10 @@ Whoever conducts commands nothing: the bridge does, which hears the same topics.
 """
 
 import json
+import re
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,6 +23,7 @@ from embodied_rl.robots.pictures import read_picture
 from embodied_rl.transport.interface import Transport
 from embodied_rl.transport.qos import QoS
 
+_SECONDS = re.compile(r" (for|takes|took) [0-9.]+ s\b.*")
 FILM_QOS = QoS("best_effort", depth=50)
 LOOKING_S = 0.1
 
@@ -49,9 +51,18 @@ class ConductedEpisode:
         rows = [each["executed"] for each in self.steps]
         return np.array([[np.nan if value is None else value for value in row] for row in rows], np.float64)
 
-    def count_holds(self) -> Counter[str]:
-        """Return for how many control steps the policy did not decide, by the reason."""
-        return Counter(each["why"] or each["mode"] for each in self.steps if each["source"] != "policy")
+    def count_sources(self) -> Counter[str]:
+        """Return for how many control steps each source decided: policy, safety (which changed its action), hold …"""
+        return Counter(str(each["source"]) for each in self.steps)
+
+    def count_reasons(self, source: str) -> Counter[str]:
+        """Return for how many control steps of a source each reason was given, without the times in it."""
+        return Counter(why for each in self.steps if each["source"] == source for why in list_reasons(each["why"]))
+
+
+def list_reasons(why: str) -> list[str]:
+    """Return the different reasons in a text, without the numbers of seconds that tell two ticks apart."""
+    return list(dict.fromkeys(_SECONDS.sub("", part).strip() for part in why.split(";") if part.strip()))
 
 
 class EpisodeConductor:
@@ -110,7 +121,9 @@ class EpisodeConductor:
             if self.seen != heard:
                 heard, since = self.seen, time.monotonic()
             elif time.monotonic() - since >= patience_s:
-                raise RunFailed(f"{what} did not happen, and the bridge was silent for {patience_s:g} s. {self.describe()}")
+                raise RunFailed(
+                    f"{what} did not happen, and the bridge was silent for {patience_s:g} s. {self.describe()}"
+                )
 
     def wait_for_bridge(self, patience_s: float) -> None:
         """Wait until the bridge waits for an episode."""
@@ -185,6 +198,6 @@ def _read(text: str, who: str) -> dict[str, Any]:
     return said
 
 
-def count_all_holds(conducted: Sequence[ConductedEpisode]) -> dict[str, int]:
-    """Return for how many control steps the policy did not decide, by the reason, most first."""
-    return dict(sum((each.count_holds() for each in conducted), Counter[str]()).most_common())
+def add_counts(counters: Iterable[Counter[str]]) -> dict[str, int]:
+    """Return the sum of counters, the most frequent first."""
+    return dict(sum(counters, Counter[str]()).most_common())

@@ -49,23 +49,26 @@ def load_local(policy: str = POLICY) -> LocalPolicy:
 
 @dataclass
 class LockstepBench:
-    """Robot, bridge and conductor on one bus, taking turns; time passes a microsecond with each look at it."""
+    """Robot, bridge and conductor on one bus, taking turns; time passes a millisecond with each turn."""
 
     policy: Any
     seed: int | None = None
+    patience: float = 20.0
     now_ns: int = START_NS
     conducted: list[ConductedEpisode] = field(default_factory=list)
     commands: list[np.ndarray] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.bus = Bus(self._look)
+        self.bus = Bus(lambda: self.now_ns)
         description = load_robot("tabletop")
         self.robot = SimulatedRobot(
             TabletopServo(TabletopConfig()), description, InProcessTransport(self.bus, "robot"), RobotSettings(True)
         )
         self.robot.begin(Episode(0, 0, 0))
         node = InProcessTransport(self.bus, "policy_bridge")
-        config = BridgeConfig("tabletop", "ws://in-process", lockstep=True, episodes=True, seed=self.seed)
+        config = BridgeConfig(
+            "tabletop", "ws://in-process", lockstep=True, episodes=True, seed=self.seed, patience=self.patience
+        )
         self.bridge = Bridge(config, description, node, self.policy)
         self.robot.repeat()
         self.bridge.prepare(lambda: False)
@@ -80,12 +83,16 @@ class LockstepBench:
 
     def turn(self) -> None:
         """Let robot and bridge each do what they have to do."""
+        self.now_ns += 1_000_000
         self.bridge.step_in_lockstep()
         self.robot.node.spin_once()
 
-    def _look(self) -> int:
-        self.now_ns += 1000
-        return self.now_ns
+    def deafen(self) -> None:
+        """Let the robot hear no command any more."""
+        for each in [
+            one for one in self.bus.subscriptions if one.topic == "/command" and one.transport.node == "robot"
+        ]:
+            each.close()
 
     def _note(self, message: Any, received_ns: int, source_ns: int) -> None:
         self.commands.append(np.array(message.data))
