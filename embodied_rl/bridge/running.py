@@ -207,7 +207,7 @@ class Bridge:
                 self.report()
                 if time.monotonic() - looked >= RIVALS_S:
                     looked = time.monotonic()
-                    self._look_for_rivals()
+                    self.look_for_rivals()
         finally:
             control.stop()
         self.report(at_once=True)
@@ -242,7 +242,8 @@ class Bridge:
         controller, asker, control = self.controller, self.asker, self.control
         assert controller is not None and asker is not None, "it was prepared"
         status = self.core.status().as_dict()
-        whys = (self._rival, status["blocked"] or status["why"], controller.policy_why, controller.why)
+        said = status["said"] if self.core.mode == Mode.HOLD else ""
+        whys = (self._rival, status["blocked"] or status["why"], said, controller.policy_why, controller.why)
         latency = {"inference": asker.seconds.summarise()}
         if control is not None:
             latency |= {
@@ -269,11 +270,12 @@ class Bridge:
             "pid": os.getpid(),
         }
 
-    def _look_for_rivals(self) -> None:
+    def look_for_rivals(self) -> None:
         """Let the robot hold while somebody else commands it; it goes on when it is asked to."""
+        assert self.controller is not None, "it was prepared"
         if self.publisher is not None and (rival := find_rivals(self.publisher)) and rival != self._rival:
             self._rival = f"{rival}: hold until run is asked for"
-            self.operator.ask(Mode.HOLD)
+            self.controller.hold()
 
 
 @contextmanager

@@ -96,3 +96,78 @@ class LockstepBench:
 
     def _note(self, message: Any, received_ns: int, source_ns: int) -> None:
         self.commands.append(np.array(message.data))
+
+
+@dataclass
+class RealTimeBench:
+    """Robot and bridge on one bus in real time, by a clock that the test turns; the policy answers at once.
+
+    Args:
+        changes: of the bridge's configuration.
+        policy: who is asked.
+    """
+
+    policy: Any
+    changes: dict[str, Any] = field(default_factory=dict)
+    description: Any = None
+    now_ns: int = START_NS
+    commands: list[np.ndarray] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.bus = Bus(lambda: self.now_ns)
+        seconds = lambda: (self.now_ns - START_NS) / 1e9  # noqa: E731
+        robot = load_robot("tabletop")
+        servo = TabletopServo(TabletopConfig())
+        self.robot = SimulatedRobot(servo, robot, InProcessTransport(self.bus, "robot"), RobotSettings(), seconds)
+        self.robot.begin(Episode(0, 0, 0))
+        self.node = InProcessTransport(self.bus, "operator")
+        self.node.create_subscription("/command", "std_msgs/msg/Float64MultiArray", "command", self._note)
+        config = BridgeConfig("tabletop", "ws://in-process", **{"deadman": False, "patience": 0.2, **self.changes})
+        node = InProcessTransport(self.bus, "policy_bridge")
+        self.bridge = Bridge(config, self.description or robot, node, self.policy, seconds, threads=False)
+        self._due = 0.0
+
+    def prepare(self) -> None:
+        """Let the robot speak for a while, then check everything."""
+        self.run(0.3)
+        self.bridge.prepare(lambda: False)
+
+    def run(self, seconds: float) -> None:
+        """Let time pass: the servo steps every 8 ms, the bridge ticks every 10."""
+        until = self.now_ns + round(seconds * 1e9)
+        while self.now_ns < until:
+            self.robot.node.spin_once()
+            self.robot.tick()
+            self.now_ns += 2_000_000
+            self.bridge.node.spin_once()
+            if self.bridge.controller is not None:
+                self._tick()
+            self.node.spin_once()
+            self.now_ns += 6_000_000
+
+    def _tick(self) -> None:
+        now = (self.now_ns - START_NS) / 1e9
+        if now < self._due:
+            return
+        self._due = max(self._due + 0.01, now)
+        assert self.bridge.controller is not None
+        made = self.bridge.controller.tick()
+        if made is not None and made.command is not None:
+            self.bridge.publish(made)
+        self.bridge.report(at_once=True)
+
+    def say(self, topic: str, type_name: str, qos: str, **values: Any) -> None:
+        """Publish a message, as an operator does."""
+        self.node.create_publisher(topic, type_name, qos).publish(self.node.messages.make(type_name, **values))
+
+    @property
+    def why(self) -> str:
+        return self.bridge.describe()["why"]
+
+    @property
+    def speeds(self) -> np.ndarray:
+        """The last commanded speeds [3], m/s."""
+        return self.commands[-1][:3]
+
+    def _note(self, message: Any, received_ns: int, source_ns: int) -> None:
+        self.commands.append(np.array(message.data))
