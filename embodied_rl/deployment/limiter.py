@@ -21,7 +21,7 @@ ADMITTED = 1e-10
 """By how much a wanted motion may exceed a limit, relatively: by the rounding of numbers such as 0.375·0.08."""
 
 
-class Reason(StrEnum):
+class Correction(StrEnum):
     """Why a command is not what was wanted."""
 
     TRIPPED = "tripped"
@@ -99,7 +99,7 @@ class Limiter:
             chosen = self._reach_speed(0.0, 0.0)
         return self._move(self._keep_inside(min(max(chosen, least), most), low, high), low, high)
 
-    def follow(self, wanted: float, measured: float) -> tuple[float, Reason | None]:
+    def follow(self, wanted: float, measured: float) -> tuple[float, Correction | None]:
         """Return the next command towards a finite `wanted`, and why it is not that.
 
         Args:
@@ -111,16 +111,17 @@ class Limiter:
         reason = self._check(inside, low, high)
         if reason is None and self._follows and inside == wanted:
             return self._take(wanted), None
-        acceleration = self._catch_up(inside, 0.0 if before is None else inside - before)
-        acceleration = self._keep_inside(acceleration, low, high)
+        chosen = self._catch_up(inside, 0.0 if before is None else inside - before)
+        acceleration = self._keep_inside(chosen, low, high)
+        reason = reason if acceleration == chosen else Correction.BOX
         near = abs(self._predict(acceleration) - inside) <= 1e-12 * self._jerk + 2 * math.ulp(inside)
         self._follows = near and reason is None
         made = self._take(inside) if self._follows else self._move(acceleration, low, high)
         if made == wanted:
             return made, None
         if inside != wanted:
-            reason = Reason.BOX if self.moves_position else Reason.SPEED
-        return made, reason or Reason.CATCHING_UP
+            reason = Correction.BOX if self.moves_position else Correction.SPEED
+        return made, reason or Correction.CATCHING_UP
 
     def _measure_grain(self) -> float:
         """Return by how much rounding may change a difference of differences of commands."""
@@ -139,7 +140,7 @@ class Limiter:
         """Return the box of a position; or the speeds that would take the entry to its edges within one tick."""
         if self.moves_position:
             return self.limits.low, self.limits.high
-        if measured != measured:
+        if math.isnan(measured):
             return -math.inf, math.inf
         below, above = self.limits.low - measured, self.limits.high - measured
         return min(below, 0.0) / self._period, max(above, 0.0) / self._period
@@ -149,23 +150,23 @@ class Limiter:
         speed = self.speed + acceleration
         return self.command + speed if self.moves_position else speed
 
-    def _check(self, wanted: float, low: float, high: float) -> Reason | None:
+    def _check(self, wanted: float, low: float, high: float) -> Correction | None:
         """Return the limit that the command `wanted` breaks now, or would have to break later."""
         speed = wanted - self.command if self.moves_position else wanted
         acceleration = speed - self.speed
         if abs(speed) > self._speed * (1 + ADMITTED):
-            return Reason.SPEED
+            return Correction.SPEED
         if abs(acceleration) > self._acceleration * (1 + ADMITTED):
-            return Reason.ACCELERATION
+            return Correction.ACCELERATION
         if abs(acceleration - self.acceleration) > self._jerk * (1 + ADMITTED):
-            return Reason.JERK
+            return Correction.JERK
         growth = math.copysign(sum_fading(abs(acceleration), self._firm_jerk), acceleration)
         if abs(speed + growth) > self._speed * (1 + ADMITTED):
-            return Reason.SPEED
+            return Correction.SPEED
         if self._longest_stop < min(high - wanted, wanted - low):
             return None
         stop = self._brake.foresee(speed, acceleration)
-        return Reason.BOX if stop.above > high - wanted or stop.below > wanted - low else None
+        return Correction.BOX if stop.above > high - wanted or stop.below > wanted - low else None
 
     def _bound(self) -> tuple[float, float]:
         """Return the least and the largest next acceleration under the limits of jerk, acceleration and speed."""

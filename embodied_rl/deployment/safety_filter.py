@@ -19,7 +19,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from embodied_rl.deployment.limiter import Limiter, Reason
+from embodied_rl.deployment.limiter import Correction, Limiter
 from embodied_rl.deployment.limits import CommandLimits, EntryLimits
 from embodied_rl.interfaces.errors import UserError
 
@@ -57,7 +57,7 @@ class SafetyFilter:
             filter trips. `inf` for none, which is the default. It says nothing for a speed.
 
     Attributes:
-        counts: in how many ticks a command was changed for each `Reason`.
+        counts: in how many ticks a command was changed for each `Correction`.
         tripped: in words, why the filter stopped for good; empty while it has not.
 
     Raises:
@@ -73,7 +73,7 @@ class SafetyFilter:
         if len(allowed) != len(limits.entries) or not all(each > 0 for each in allowed):
             raise UserError(f"tracking_error={allowed}: give {len(limits.entries)} numbers above 0, or inf for none.")
         self.limits, self.period_s = limits, period_s
-        self.counts: Counter[Reason] = Counter()
+        self.counts: Counter[Correction] = Counter()
         self.tripped = ""
         self._allowed = allowed
         self._limiters = [Limiter(entry, period_s) for entry in limits.entries]
@@ -132,30 +132,29 @@ class SafetyFilter:
         return FilteredCommand(self.command, bool(said), "; ".join(said), still, self.tripped)
 
     def _read(self, values: Numbers | None) -> list[float]:
-        """Return A floats; NaN throughout where `values` are not that many numbers."""
-        count = len(self.limits.entries)
-        if values is None or np.shape(values) != (count,) or np.asarray(values).dtype.kind not in "fiu":
-            return [math.nan] * count
-        return np.asarray(values, np.float64).tolist()
+        """Return A floats, finite or NaN; NaN throughout where `values` are not that many numbers."""
+        if values is None or not _has_numbers(values, len(self.limits.entries)):
+            return [math.nan] * len(self.limits.entries)
+        return [value if math.isfinite(value) else math.nan for value in np.asarray(values, np.float64).tolist()]
 
-    def _find_stop(self, wanted: Numbers | None, measured: list[float]) -> dict[Reason, list[str]]:
+    def _find_stop(self, wanted: Numbers | None, measured: list[float]) -> dict[Correction, list[str]]:
         """Return why the whole robot has to ramp to rest, with the entries that are the cause; empty: it has not to."""
         self._check_tracking(measured)
         if self.tripped:
-            return {Reason.TRIPPED: []}
+            return {Correction.TRIPPED: []}
         entries = self.limits.entries
-        if wanted is not None and (
-            strange := [
-                entry.name for entry, v in zip(entries, self._read(wanted), strict=True) if not math.isfinite(v)
-            ]
-        ):
-            return {Reason.NOT_FINITE: strange}
+        if wanted is not None:
+            if not _has_numbers(wanted, len(entries)):
+                return {Correction.SHAPE: []}
+            values = zip(entries, np.asarray(wanted, np.float64).tolist(), strict=True)
+            if strange := [entry.name for entry, value in values if not math.isfinite(value)]:
+                return {Correction.NOT_FINITE: strange}
         blind = [
             entry.name
             for entry, value, known, allowed in zip(entries, measured, self._measured, self._allowed, strict=True)
             if not math.isfinite(value) and _needs_measurement(entry, known, allowed)
         ]
-        return {Reason.MEASUREMENT: blind} if blind else {}
+        return {Correction.MEASUREMENT: blind} if blind else {}
 
     def _check_tracking(self, measured: list[float]) -> None:
         for limiter, value, allowed in zip(self._limiters, measured, self._allowed, strict=True):
@@ -176,6 +175,11 @@ def hold_command(limits: CommandLimits, command: Numbers) -> Numbers:
 def measure_longest_ramp(limits: CommandLimits, period_s: float) -> float:
     """Return how long the longest ramp to rest takes, from top speed in any entry, in seconds."""
     return max(Limiter(entry, period_s).count_ramp_ticks() for entry in limits.entries) * period_s
+
+
+def _has_numbers(values: Numbers, count: int) -> bool:
+    """Return whether these are `count` numbers; what comes from outside may be anything."""
+    return isinstance(values, np.ndarray) and values.shape == (count,) and values.dtype.kind in "fiu"
 
 
 def _needs_measurement(entry: EntryLimits, known: bool, allowed: float) -> bool:
