@@ -75,6 +75,7 @@ class Controller:
         self._measured = [names.index(entry.measured) if entry.measured else None for entry in robot.actions]
         self._topics = {name: robot.topics[name].name for name in around.inbox.mapping.topics}
         self._command = np.zeros(len(robot.actions))
+        self._begins = self._asks = False
         self._decisions = self._number = 0
         self._context = StepContext(0, NO_EPISODE, 0, "", {})
 
@@ -91,6 +92,7 @@ class Controller:
             self._activate(measured)
         if self.core.state != State.ACTIVE:
             return None
+        self._ask_to_run()
         self.core.operate(self.around.operator.read(self.core.mode, self._command))
         self._talk_with_policy()
         made = self.core.tick()
@@ -100,6 +102,11 @@ class Controller:
             self.ended.append((made.ended, self._context))
         self._command = self._command if made.command is None else made.command
         return made
+
+    def hold(self) -> None:
+        """Let the robot hold until the operator asks for something else."""
+        self._begins = False
+        self.around.operator.ask(Mode.HOLD)
 
     def leave(self) -> bool:
         """Bring the robot to rest, and return whether it is and nothing is commanded any more; called until it does."""
@@ -117,6 +124,10 @@ class Controller:
     def find_floor(self) -> int:
         """Return after when messages must have been published to count, in ns of the transport."""
         return 0 if self.present is None else self.present.source_ns
+
+    def is_behind(self) -> bool:
+        """Return whether an episode was asked for that it has not noticed yet."""
+        return self.around.desk.asked != self.present
 
     def follow_episodes(self) -> None:
         """Notice an episode that was asked for, or has ended."""
@@ -155,10 +166,20 @@ class Controller:
             self.why = str(error)
             return
         self.pending, self.waiting, self.why, self.policy_why = False, False, "", ""
-        self._decisions = self._number = 0
+        self._decisions, self._number, self._asks = 0, 0, False
         self.around.operator.ask(None)  # what is asked for anew is asked for once more
         self.core.operate(self.around.operator.read(Mode.HOLD, self._command))
-        self.around.operator.ask(Mode.RUN)
+        self._begins = True
+
+    def _ask_to_run(self) -> None:
+        """Ask for the policy until it was let in once, such as when the dead man's switch is held at last."""
+        if not self._begins:
+            return
+        if self.core.mode == Mode.RUN:
+            self._begins = False
+        else:
+            self._asks = not self._asks
+            self.around.operator.ask(Mode.RUN if self._asks else None)
 
     def _talk_with_policy(self) -> None:
         self._take_answers()

@@ -60,16 +60,17 @@ class LockstepLoop:
         Raises:
             RunFailed: the robot does not answer.
         """
-        node.spin_until(self._is_due, LOOKING_S)
+        node.spin_once()
+        node.spin_until(lambda: self._controller.is_behind() or (self._acts() and self._is_due()), LOOKING_S)
         self._controller.follow_episodes()
         running = self._controller.core.state == State.ACTIVE
         if not running:
             self._since = time.monotonic()
-        if not self._is_due() or not (running or self._controller.pending):
+        if not (self._acts() and self._is_due()):
             if running and time.monotonic() - self._since > self._patience_s:
                 raise RunFailed(
-                    f"The robot did not answer a command within {self._patience_s:g} s. In lockstep each command brings "
-                    "one message on every topic; see whether the robot runs, with lockstep=true."
+                    f"The robot did not answer a command within {self._patience_s:g} s. In lockstep each command "
+                    "brings one message on every topic; see whether the robot runs, with lockstep=true."
                 )
             return False
         stamp = self._find_stamp()
@@ -83,6 +84,9 @@ class LockstepLoop:
         self.ticks += 1
         self._publish(made)
         return True
+
+    def _acts(self) -> bool:
+        return self._controller.pending or self._controller.core.state == State.ACTIVE
 
     def _is_due(self) -> bool:
         return self._find_stamp() is not None

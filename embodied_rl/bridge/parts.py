@@ -44,8 +44,8 @@ def _has_deadman(robot: RobotDescription, config: BridgeConfig) -> bool:
         return False
     if not config.deadman and not robot.operator.reset:
         raise UserError(
-            f"deadman=false: {robot.name} has a dead man's switch, and is no simulated robot (which names operator.reset). "
-            "Leave deadman=false out, and hold the switch."
+            f"deadman=false: {robot.name} has a dead man's switch, and is no simulated robot, which names "
+            "operator.reset. Leave deadman=false out, and hold the switch."
         )
     return config.deadman
 

@@ -89,12 +89,24 @@ class Bridge:
         config: of the bridge. robot: its description.
         node: the transport; in real time it is given a thread of its own by `run`.
         client: the policy, checked.
+        clock: seconds, monotonic; in lockstep there is another one.
+        threads: the policy is asked in a thread of its own; in lockstep it is not.
     """
 
-    def __init__(self, config: BridgeConfig, robot: RobotDescription, node: Transport, client: PolicyClient) -> None:
+    def __init__(
+        self,
+        config: BridgeConfig,
+        robot: RobotDescription,
+        node: Transport,
+        client: PolicyClient,
+        clock: Callable[[], float] = time.monotonic,
+        *,
+        threads: bool = True,
+    ) -> None:
         self.config, self.robot, self.node, self.client = config, robot, node, client
         self._lockstep = LockstepClock(robot.control_hz) if config.lockstep else None
-        clock: Callable[[], float] = time.monotonic if self._lockstep is None else self._lockstep.read
+        self._threads = threads and not config.lockstep
+        clock = clock if self._lockstep is None else self._lockstep.read
         self.inbox = Inbox(node, robot, clock)
         self.desk = EpisodeDesk(node, robot.operator, config.instruction)
         self.operator = OperatorListener(node, robot, clock)
@@ -107,11 +119,12 @@ class Bridge:
         self._previous: np.ndarray | None = None
         source = make_source_clock(self.inbox, robot) if self._lockstep is None else self._lockstep.read_source
         self.core = DeploymentCore(clock, source)
-        self._clock, self._said, self._due, self._rival = clock, "", 0.0, ""
+        self._said, self._due, self._rival = "", 0.0, ""
         self.controller: Controller | None = None
         self.asker: ChunkAsker | None = None
         self.control: ControlThread | None = None
         self.ticks = 0
+        self._loop: LockstepLoop | None = None
 
     def prepare(self, stopped: Callable[[], bool]) -> None:
         """Check everything, and measure the policy's latency; nothing is commanded.
@@ -150,7 +163,7 @@ class Bridge:
         if not config.lockstep:
             self.client.deadline = settings.longest_wait / settings.control_hz  # later it is of no use
         self.asker = ChunkAsker(self.client, settings.strategy, config.seed, time.monotonic)
-        asking = DirectAsking(self.asker) if config.lockstep else AskerThread(self.asker)
+        asking = AskerThread(self.asker) if self._threads else DirectAsking(self.asker)
         around = Surroundings(self.inbox, self.operator, self.desk, asking, self.node.now)
         self.controller = Controller(self.robot, self.core, around, episodic=config.episodes)
 
@@ -165,13 +178,18 @@ class Bridge:
         (self._run_lockstep if self._lockstep is not None else self._run_in_real_time)(over)
 
     def _run_lockstep(self, over: Callable[[], bool]) -> None:
-        controller, clock = self.controller, self._lockstep
-        assert controller is not None and clock is not None, "it was prepared"
-        loop = LockstepLoop(controller, self.inbox, clock, self.publish, self.config.patience)
         while not over():
-            loop.step(self.node)
-            self.ticks = loop.ticks
-            self.report()
+            self.step_in_lockstep()
+
+    def step_in_lockstep(self) -> None:
+        """Wait a moment for the robot's next observation, answer it, and report; raises `RunFailed`, see `run`."""
+        if self._loop is None:
+            controller, clock = self.controller, self._lockstep
+            assert controller is not None and clock is not None, "it was prepared"
+            self._loop = LockstepLoop(controller, self.inbox, clock, self.publish, self.config.patience)
+        self._loop.step(self.node)
+        self.ticks = self._loop.ticks
+        self.report()
 
     def _run_in_real_time(self, over: Callable[[], bool]) -> None:
         controller = self.controller
@@ -189,7 +207,7 @@ class Bridge:
                 self.report()
                 if time.monotonic() - looked >= RIVALS_S:
                     looked = time.monotonic()
-                    self._look_for_rivals()
+                    self.look_for_rivals()
         finally:
             control.stop()
         self.report(at_once=True)
@@ -224,7 +242,8 @@ class Bridge:
         controller, asker, control = self.controller, self.asker, self.control
         assert controller is not None and asker is not None, "it was prepared"
         status = self.core.status().as_dict()
-        whys = (self._rival, status["blocked"] or status["why"], controller.policy_why, controller.why)
+        said = status["said"] if self.core.mode == Mode.HOLD else ""
+        whys = (self._rival, status["blocked"] or status["why"], said, controller.policy_why, controller.why)
         latency = {"inference": asker.seconds.summarise()}
         if control is not None:
             latency |= {
@@ -251,11 +270,12 @@ class Bridge:
             "pid": os.getpid(),
         }
 
-    def _look_for_rivals(self) -> None:
+    def look_for_rivals(self) -> None:
         """Let the robot hold while somebody else commands it; it goes on when it is asked to."""
+        assert self.controller is not None, "it was prepared"
         if self.publisher is not None and (rival := find_rivals(self.publisher)) and rival != self._rival:
             self._rival = f"{rival}: hold until run is asked for"
-            self.operator.ask(Mode.HOLD)
+            self.controller.hold()
 
 
 @contextmanager

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embodied_rl.control.settings import CoreSettings
+from embodied_rl.deployment.settings import Settings
 from embodied_rl.deployment.tick import ExecutedStep, Mode
 from embodied_rl.interfaces.sim import Array, Source
 
@@ -49,7 +50,7 @@ class StepAccount:
     """
 
     def __init__(self, units: Units, most: Vector) -> None:
-        self._units, self._most = units, most
+        self._units, self._most, self._most_command = units, most, units.command(most)
         self.begin()
 
     def begin(self) -> None:
@@ -62,7 +63,12 @@ class StepAccount:
         self.step = self.sequence = self.policy_version = -1
 
     def add(self, wanted: Vector | None, command: Vector, source: Source, why: str) -> tuple[Array, Source]:
-        """Add a tick; return the action until now, float32 [A], and the tick's source: the policy's, or `SAFETY`."""
+        """Add a tick; return the action until now, float32 [A], and the tick's source: `SAFETY` if the filter decided.
+
+        Args:
+            wanted: float64 [A], None for nothing. command: float64 [A], what became of it.
+            source: who wanted it. why: in words, separated by "; ".
+        """
         self._sum, self._ticks = self._sum + command, self._ticks + 1
         if wanted is not None:
             self._wanted_sum, self._wanted_ticks = self._wanted_sum + wanted, self._wanted_ticks + 1
@@ -71,7 +77,12 @@ class StepAccount:
         for each in why.split("; ") if why else ():
             self._whys[each] = None
         self._command = command
-        if source == Source.POLICY and wanted is not None and self._is_material(wanted, command):
+        if (
+            source == Source.POLICY
+            and wanted is not None
+            and why
+            and (np.abs(command - wanted) > self._most_command).any()
+        ):
             source = Source.SAFETY
         return self.executed(), source
 
@@ -103,6 +114,14 @@ class StepAccount:
         changed = proposed is not None and bool((np.abs(executed - proposed) > self._most).any())
         return Source.SAFETY if cut or changed else Source.POLICY
 
-    def _is_material(self, wanted: Vector, command: Vector) -> bool:
-        change = self._units.action(command, command) - self._units.action(wanted, wanted)
-        return bool((np.abs(change) > self._most).any())
+
+def find_material(settings: CoreSettings, policy: Settings | None) -> Vector:
+    """Return the largest change of an action that is not material, float64 [A]: a share of the policy's range."""
+    ranges = []
+    for entry in settings.limits.entries:
+        step = settings.control_hz if entry.kind == "displacement" else 1.0
+        ranges.append(entry.high - entry.low if entry.kind == "position" else 2 * entry.speed / step)
+    most = np.array(ranges, np.float64)
+    if policy is not None:
+        most = np.minimum(most, np.asarray(policy.action_high, np.float64) - np.asarray(policy.action_low, np.float64))
+    return settings.material * most

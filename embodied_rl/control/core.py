@@ -5,7 +5,6 @@ It is pure: no input, no output, and a clock that is given. Whoever runs the loo
 `tick`, whose command it publishes. What is wanted passes the safety filter, always. Shapes: `A` action entries.
 """
 
-import math
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -14,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from embodied_rl.control.control_step import StepAccount
+from embodied_rl.control.control_step import StepAccount, find_material
 from embodied_rl.control.guard import Guard
 from embodied_rl.control.intentions import MOST, Intentions, Want
 from embodied_rl.control.life_cycle import LifeCycle
@@ -60,7 +59,7 @@ class DeploymentCore:
         self._parts: _Parts | None = None
         self._said, self._blocked = "", ""
         self._now, self._phase, self._leaving, self._still = 0.0, 0, False, True
-        self._command = self._rate = self._measured = np.zeros(0)
+        self._command = self._before = self._measured = np.zeros(0)
 
     @property
     def state(self) -> State:
@@ -85,12 +84,12 @@ class DeploymentCore:
         self._life.check("configure")
         entries = settings.limits.entries
         if policy is not None:
-            _check_policy(settings, policy)
+            settings.check_policy(policy)
         intentions = Intentions(settings, policy, lambda: self._now)
         guard = Guard(settings, self._source_clock)
-        account = StepAccount(intentions.units, _find_material(settings, policy))
+        account = StepAccount(intentions.units, find_material(settings, policy))
         self._parts = _Parts(settings, guard, intentions, SafetyFilter(settings.limits, settings.period_s), account)
-        self._command = self._rate = np.zeros(len(entries))
+        self._command = self._before = np.zeros(len(entries))
         self._measured = np.full(len(entries), np.nan)
         self._life.advance("configure")
 
@@ -116,8 +115,7 @@ class DeploymentCore:
         self._measured = np.where(parts.settings.measured, measured, np.nan)
         parts.guard.forget()
         parts.filter.begin(self._measured, start)
-        self._command = parts.filter.command
-        self._rate = np.zeros_like(self._command)
+        self._command = self._before = parts.filter.command
         parts.intentions.interrupt(self._command)
         self._modes.fall("no mode was asked for")
         self._phase, self._leaving, self._still, self._blocked = 0, False, True, ""
@@ -229,8 +227,7 @@ class DeploymentCore:
         self._counts["ticks"] += 1
         want = self._want(self._parts, now)
         filtered = self._parts.filter.step(want.wanted, self._measured)
-        self._rate = (filtered.command - self._command) * self._parts.settings.command_hz
-        self._command, self._still = filtered.command, filtered.still
+        self._before, self._command, self._still = self._command, filtered.command, filtered.still
         made = self._report(self._parts, want, filtered, now)
         if self._leaving and self._still:
             self._life.advance("deactivate")
@@ -239,29 +236,14 @@ class DeploymentCore:
     def status(self) -> Status:
         """Return a snapshot, which says all that an operator who comes late must know."""
         now, parts = self._read_clock(), self._parts
-        executor = None if parts is None else parts.intentions.executor
-        counts = dict(self._counts)
-        if executor is not None:
-            counts |= {str(name): count for name, count in executor.counts.items()}
-        if parts is not None:
-            counts |= {"overruns": parts.guard.loop.overruns, "clock jumps": parts.guard.loop.jumps}
-        return Status(
-            now,
-            self.state,
-            self.mode,
-            self._modes.why,
-            self._modes.latched_s,
-            self._blocked,
-            "" if parts is None else parts.guard.gate.explain(now),
-            self._said,
-            self._still,
-            0 if executor is None else executor.epoch,
-            0 if executor is None else executor.step,
-            0 if executor is None else executor.remaining,
-            counts,
-            {} if executor is None else {str(reason): count for reason, count in executor.refused.items()},
-            {} if parts is None else parts.guard.gate.list_counts(),
-        )
+        status = Status(now, self.state, self.mode, self._modes.why, self._modes.latched_s)
+        status = replace(status, blocked=self._blocked, said=self._said, still=self._still, counts=dict(self._counts))
+        if parts is None:
+            return status
+        gate, loop = parts.guard.gate, parts.guard.loop
+        counts = status.counts | {"overruns": loop.overruns, "clock jumps": loop.jumps}
+        status = replace(status, stale=gate.explain(now), counts=counts, streams=gate.list_counts())
+        return status if parts.intentions.executor is None else status.add_executor(parts.intentions.executor)
 
     def _want(self, parts: _Parts, now: float) -> Want:
         """Return what is wanted in this tick, after the watchdogs were asked."""
@@ -279,7 +261,8 @@ class DeploymentCore:
         if self.mode not in MOVING or blocked:
             return Want(None, why=blocked or self._modes.why)
         if self.mode == Mode.TELEOP:
-            want = parts.intentions.follow_human(self._operator, now, self._command, self._rate)
+            rate = (self._command - self._before) * parts.settings.command_hz
+            want = parts.intentions.follow_human(self._operator, now, self._command, rate)
         else:
             want = parts.intentions.want(self.mode, self._phase, self._command, self._measured)
         if want.over:
@@ -302,10 +285,9 @@ class DeploymentCore:
             ended = account.end(now, self.mode)
             if made is not None and parts.intentions.executor is not None:
                 parts.intentions.executor.correct(ended.executed)
+        command, wanted = filtered.command, want.wanted
         ids = (made.step, made.sequence, made.policy_version) if want.source == Source.POLICY and made else (-1, -1, -1)
-        return Tick(
-            filtered.command, want.wanted, action, source, self.mode, self.state, why, *ids, begins=begins, ended=ended
-        )
+        return Tick(command, wanted, action, source, self.mode, self.state, why, *ids, begins=begins, ended=ended)
 
     def _change_mode(self, change: Callable[[], object]) -> object:
         """Let the mode change; what was planned in the mode before is forgotten."""
@@ -323,8 +305,10 @@ class DeploymentCore:
     def _find_obstacle(self, wanted: Mode, now: float) -> str:
         """Return in words why a mode cannot begin; empty if it can."""
         parts = self._parts
-        if parts is None or self.state != State.ACTIVE or self._leaving:
-            return f"the robot is {'being deactivated' if self._leaving else self.state}"
+        if parts is None or self.state != State.ACTIVE:
+            return f"the robot is {self.state}"
+        if self._leaving:
+            return "the robot is being deactivated"
         stale = parts.guard.gate.explain(now, True if wanted in (Mode.TELEOP, Mode.RETURN) else None)
         released = parts.guard.explain_deadman(self._operator, now)
         return parts.intentions.find_lack(wanted) or released or stale or parts.guard.explain(wanted)
@@ -366,24 +350,3 @@ class DeploymentCore:
             return f"label {label!r} was refused: it is none of {', '.join(LABELS)}."
         self._change_mode(lambda: self._modes.fall(f"the operator said {label}"))
         return ""
-
-
-def _find_material(settings: CoreSettings, policy: Settings | None) -> Vector:
-    """Return the largest change of an action that is not material, float64 [A]: a share of the policy's range."""
-    ranges = []
-    for entry in settings.limits.entries:
-        step = settings.control_hz if entry.kind == "displacement" else 1.0
-        ranges.append(entry.high - entry.low if entry.kind == "position" else 2 * entry.speed / step)
-    most = np.array(ranges, np.float64)
-    if policy is not None:
-        most = np.minimum(most, np.asarray(policy.action_high, np.float64) - np.asarray(policy.action_low, np.float64))
-    return settings.material * most
-
-
-def _check_policy(settings: CoreSettings, policy: Settings) -> None:
-    entries = settings.limits.entries
-    if len(policy.action_low) != len(entries):
-        raise UserError(f"The policy's actions have {len(policy.action_low)} entries, and the robot's {len(entries)}.")
-    if not math.isclose(policy.control_hz, settings.control_hz, rel_tol=1e-9):
-        said = f"The policy acts at control_hz={policy.control_hz:g}, and the robot at {settings.control_hz:g}"
-        raise UserError(f"{said}. Give both the rate of the policy's training.")

@@ -81,12 +81,11 @@ class StreamGate:
         last, limit = self._last, self.rule.max_age_s
         if last is None:
             return f"{self.rule.name}: {self._fault or 'no message has come'}"
-        age = now - last.received_s
-        if age > limit and self._fault is not None:
+        age, late = now - last.received_s, self._find_source_s(now) - last.source_ns * 1e-9
+        if max(age, late) > limit and self._fault is not None:
             return f"{self.rule.name}: {self._fault}"
         if age > limit or age < 0:
             return f"{self.rule.name}: no message for {age:.2f} s, at most {limit:g}"
-        late = self._find_source_s(now) - last.source_ns * 1e-9
         if late > limit:
             return f"{self.rule.name}: its stamp is {late:.2f} s old, at most {limit:g}"
         same = now - self.changed_s

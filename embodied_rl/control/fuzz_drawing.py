@@ -61,7 +61,8 @@ def draw_policy(rng: Random, settings: CoreSettings) -> Settings:
         step = entry.speed / settings.control_hz
         ranges = {"position": (entry.low, entry.high), "displacement": (-step, step)}
         low, high = ranges.get(entry.kind, (-entry.speed, entry.speed))
-        lows.append(low - 0.1), highs.append(high + 0.1)
+        lows.append(low - 0.1)
+        highs.append(high + 0.1)
     strategy = STRATEGIES[int(rng.integers(len(STRATEGIES)))]
     low, high = np.array(lows, np.float32), np.array(highs, np.float32)
     jump = (high - low) / 2 if rng.random() < 0.3 else None

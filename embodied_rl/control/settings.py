@@ -4,6 +4,7 @@ import math
 from dataclasses import dataclass
 
 from embodied_rl.deployment.limits import CommandLimits
+from embodied_rl.deployment.settings import Settings
 from embodied_rl.interfaces.errors import UserError
 
 
@@ -52,7 +53,7 @@ class CoreSettings:
         material: share of the range of the policy's action; a step that the filter changed by more is `Source.SAFETY`.
 
     Raises:
-        UserError: rates or lengths do not fit, or a number that cannot be.
+        UserError: rates or lengths do not fit, a number that cannot be, or a speed whose box nothing watches.
     """
 
     limits: CommandLimits
@@ -94,6 +95,26 @@ class CoreSettings:
         for entry, error in zip(self.limits.entries, self.tracking_error, strict=True):
             if not error > 0:
                 raise UserError(f"{entry.name}: tracking_error={error} must be above 0; .inf for none.")
+        for entry, measured in zip(self.limits.entries, self.measured, strict=True):
+            boxed = math.isfinite(entry.low) or math.isfinite(entry.high)
+            if entry.kind != "position" and boxed and not measured:
+                said = f"{entry.name} is moved by its speed within a box {entry.low:g}…{entry.high:g}"
+                raise UserError(
+                    f"{said}, and nothing measures where it is. Name the state entry that does, or give it no box."
+                )
+
+    def check_policy(self, policy: Settings) -> None:
+        """Check that a policy is for this robot.
+
+        Raises:
+            UserError: another number of entries, or another rate.
+        """
+        count, wanted = len(policy.action_low), len(self.limits.entries)
+        if count != wanted:
+            raise UserError(f"The policy's actions have {count} entries, and the robot's {wanted}.")
+        if not math.isclose(policy.control_hz, self.control_hz, rel_tol=1e-9):
+            said = f"The policy acts at control_hz={policy.control_hz:g}, and the robot at {self.control_hz:g}"
+            raise UserError(f"{said}. Give both the rate of the policy's training.")
 
     @property
     def ticks(self) -> int:

@@ -1,7 +1,8 @@
 """A snapshot of the core, for operators who come late, for logs and for recordings."""
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
 
+from embodied_rl.deployment.executor import Executor
 from embodied_rl.deployment.tick import Mode, State
 
 
@@ -23,16 +24,23 @@ class Status:
     mode: Mode
     why: str
     latched_s: float | None
-    blocked: str
-    stale: str
-    said: str
-    still: bool
-    epoch: int
-    step: int
-    planned: int
-    counts: dict[str, int]
-    refused: dict[str, int]
-    streams: dict[str, dict[str, int]]
+    blocked: str = ""
+    stale: str = ""
+    said: str = ""
+    still: bool = True
+    epoch: int = 0
+    step: int = 0
+    planned: int = 0
+    counts: dict[str, int] = field(default_factory=dict)
+    refused: dict[str, int] = field(default_factory=dict)
+    streams: dict[str, dict[str, int]] = field(default_factory=dict)
+
+    def add_executor(self, executor: Executor) -> "Status":
+        """Return it with what the policy's executor does."""
+        counts = self.counts | {str(name): count for name, count in executor.counts.items()}
+        refused = {str(reason): count for reason, count in executor.refused.items()}
+        known = {"epoch": executor.epoch, "step": executor.step, "planned": executor.remaining}
+        return replace(self, **known, counts=counts, refused=refused)
 
     def as_dict(self) -> dict[str, object]:
         """Return it for JSON."""

@@ -37,7 +37,7 @@ class Takeover:
         self._touched = np.zeros(len(command), bool)
         self._rest, self._offset, self._slope = np.zeros((3, len(command)))
         self._elapsed, self._length = np.zeros(len(command)), np.full(len(command), self._blend_s)
-        self._anchor(self._position, self._rest)
+        self._anchor(self._position, np.full(len(command), np.nan))
 
     def follow(self, human: Vector) -> Vector:
         """Return what is wanted in this tick, [A].

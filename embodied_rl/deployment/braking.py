@@ -1,15 +1,15 @@
 """How a sampled motion comes to rest under limits of speed, acceleration and jerk: exact, in closed form.
 
-All is per tick. With x a position, the speed is v = x - x₋₁, the acceleration a = v - v₋₁, and |a - a₋₁| ≤ j, |a| ≤ A.
+All is per tick. With x a position, v = x - x₋₁ is the speed, a = v - v₋₁ the acceleration; |a - a₋₁| ≤ j and |a| ≤ A.
 
-1. While a > 0 fades to 0 as fast as the jerk allows, the speed still grows by f(a) = (a-j) + (a-2j) + … (positive terms).
-   So v + f(a) ≤ V keeps the speed limit for ever, and the largest next acceleration is a' = g⁻¹(V - v), g(a) = a + f(a).
+1. While a > 0 fades to 0 as fast as the jerk allows, the speed still grows by f(a) = (a-j) + (a-2j) + …, its positive
+   terms. So v + f(a) ≤ V keeps the speed limit for ever, and with g(a) = a + f(a) the largest next a is g⁻¹(V - v).
 2. The shortest stop that does not reverse takes in each tick the largest braking b = -a that can fade before v is 0:
    b' = min(b + j, A, g⁻¹(v)). No other stop has a smaller v in any of its ticks, by induction over the three branches.
 3. Its ticks are b+j, b+2j … up to a peak, then A, one tick in between, then fading by j: sums of polynomials. With
-   b = (p + r)·j, p whole, the peak (P + r)·j is the largest with (P + r)² ≤ v/j + p(p+1)/2 + rp + r², or A.
-4. Where a motion is in the safe set, this stop keeps it inside the box. Its next state is in the set too, because the rest
-   of a stop is the stop from there: there is always a next command within all limits at once.
+   b = (p + r)·j, p whole, the peak (P + r)·j is the largest with (P + r)² ≤ v/j + p(p+1)/2 + rp + r², at most A.
+4. A motion is safe where this stop stays inside the box. The next state of the stop is safe as well, because the rest
+   of a stop is the stop from there. So there is always a next command within all limits at once; nothing is clipped.
 """
 
 import math
@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 
 class Stop(NamedTuple):
-    """Where a stop leads, relative to the present position: where it rests, and how far it goes to each side."""
+    """Where a stop leads from the present position: to where it rests, and how far it goes above and below at most."""
 
     rest: float
     above: float
@@ -25,7 +25,7 @@ class Stop(NamedTuple):
 
 
 def sum_fading(acceleration: float, jerk: float) -> float:
-    """Return how much the speed still grows while a positive acceleration fades to 0: f; 0 for a negative one."""
+    """Return how much the speed still grows while a positive acceleration fades to 0: f. It is 0 for a negative one."""
     if acceleration <= jerk:
         return 0.0
     ticks = math.floor(acceleration / jerk)
@@ -55,19 +55,21 @@ class Brake:
     def choose(self, speed: float, acceleration: float) -> float:
         """Return the next acceleration of the shortest stop."""
         sign = 1 if self._ends_forward(speed, acceleration) else -1
-        strongest = min(self.acceleration, self.jerk - sign * acceleration)
-        return -sign * (min(strongest, find_acceleration(sign * speed, self.jerk)) if sign * speed >= 0 else strongest)
+        braking = min(self.acceleration, self.jerk - sign * acceleration)
+        if sign * speed >= 0:
+            braking = min(braking, find_acceleration(sign * speed, self.jerk))
+        return -sign * braking
 
     def foresee(self, speed: float, acceleration: float) -> Stop:
         """Return where the shortest stop leads."""
         sign = 1 if self._ends_forward(speed, acceleration) else -1
         v, b = sign * speed / self.jerk, -sign * acceleration / self.jerk
         rest = self._sum_stop(v, b) * self.jerk
-        along, against = max(rest, 0.0), _sum_reversal(v, -b) * self.jerk if v < 0 else 0.0
-        return Stop(rest, along, against) if sign > 0 else Stop(-rest, against, along)
+        along, back = max(rest, 0.0), _sum_return(v, -b) * self.jerk if v < 0 else 0.0
+        return Stop(rest, along, back) if sign > 0 else Stop(-rest, back, along)
 
     def _ends_forward(self, speed: float, acceleration: float) -> bool:
-        """Return whether a stop ends with a positive speed that falls to 0, also where it begins with a negative one."""
+        """Return whether a stop ends with a positive speed that falls to 0, though it may begin with a negative one."""
         if acceleration >= 0:
             return speed + sum_fading(acceleration, self.jerk) > 0
         return speed >= sum_fading(-acceleration, self.jerk)
@@ -89,8 +91,8 @@ class Brake:
         return total + (n + 1) * n * (n - 1) / 6 + r * n * (n + 1) / 2
 
 
-def _sum_reversal(v: float, a: float) -> float:
-    """Return how far a motion with v < 0 goes back before its fading acceleration a > 0 has turned it round."""
+def _sum_return(v: float, a: float) -> float:
+    """Return how far a motion with v < 0 still goes back, until its fading acceleration a > 0 has turned it round."""
     middle = a - 0.5
     ticks = max(math.ceil(middle - math.sqrt(max(middle * middle + 2 * v, 0.0))) - 1, 0)
     return -(ticks * v + a * ticks * (ticks + 1) / 2 - ticks * (ticks + 1) * (ticks + 2) / 6)

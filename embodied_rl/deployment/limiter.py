@@ -1,32 +1,33 @@
-"""The limiter of one entry of a command: it follows what is wanted as fast as all limits allow, and no faster.
+"""The limiter of one entry of a command: it follows what is wanted as fast as all limits allow.
 
-A command is the wanted value itself wherever that keeps the limits and still lets the robot stop inside its box.
-Otherwise the limiter catches up: it moves so that a stop, begun after this tick, would end exactly on what is wanted, in
-the frame that moves with it. This is the time-optimal motion. It arrives with the wanted speed, and does not overshoot.
+A command is the wanted value itself wherever that keeps the limits, and leaves a stop inside the box. Otherwise the
+limiter catches up: it moves so that a stop which began after this tick would end exactly on what is wanted, in the
+frame that moves with it. This is the motion of least time. It arrives with the wanted speed and does not overshoot.
 """
 
 import math
-from collections.abc import Callable
 from enum import StrEnum
 
 from embodied_rl.deployment.braking import Brake, find_acceleration, sum_fading
 from embodied_rl.deployment.limits import EntryLimits
+from embodied_rl.deployment.root_finding import find_root
 from embodied_rl.interfaces.errors import UserError
 
 FREE = 1e9
-"""What "no limit" means, in the units of the entry per second, and so on: a number that no robot reaches."""
+"""What "no limit" means, in the entry's units: more than a robot reaches."""
 MARGIN = 1e-9
-"""By how much braking is planned softer than the limits, so that rounding never asks for more than they allow."""
+"""By how much a stop is planned softer than the limits, so that rounding never asks for more than they allow."""
 ADMITTED = 1e-10
-"""By how much a wanted motion may exceed a limit, relatively: rounding of numbers like 0.375·0.08."""
+"""By how much a wanted motion may exceed a limit, relatively: by the rounding of numbers such as 0.375·0.08."""
 
 
-class Reason(StrEnum):
+class Correction(StrEnum):
     """Why a command is not what was wanted."""
 
-    NOT_FINITE = "not finite"
-    MEASUREMENT = "not measured"
     TRIPPED = "tripped"
+    SHAPE = "not one number per entry"
+    NOT_FINITE = "not a finite number"
+    MEASUREMENT = "not measured"
     BOX = "box"
     SPEED = "speed"
     ACCELERATION = "acceleration"
@@ -35,39 +36,36 @@ class Reason(StrEnum):
 
 
 class Limiter:
-    """Limits one entry. All is per tick: for a position in q, for a speed in q/s.
+    """Limits one entry.
 
     Args:
         limits: of the entry.
         period_s: of a tick.
 
     Attributes:
-        command: the last one. speed, acceleration: its change in the last tick and the change of that; for an entry that
-            is commanded a speed, `speed` is the command.
+        command: the last one.
+        speed: of the command: its change in the last tick, in q; or, where a speed is commanded, the command itself.
+        acceleration: the change of `speed` in the last tick.
 
     Raises:
-        UserError: numbers of double precision are too coarse for the jerk limit at this period.
+        UserError: double precision is too coarse for the jerk limit at this period.
     """
 
     def __init__(self, limits: EntryLimits, period_s: float) -> None:
-        self.limits, self.period_s = limits, period_s
-        self.moves_position = limits.kind == "position"
+        self.limits, self.moves_position = limits, limits.kind == "position"
+        self._period = period_s
         unit = period_s if self.moves_position else 1.0
-        self._speed = min(limits.speed, FREE) * unit
-        if self.moves_position:
-            self._speed = min(self._speed, limits.high - limits.low)
-        self._acceleration = min(min(limits.acceleration, FREE) * period_s * unit, 2 * self._speed)
-        self._jerk = min(min(limits.jerk, FREE) * period_s**2 * unit, 2 * self._acceleration)
-        edges = [abs(edge) for edge in (limits.low, limits.high) if math.isfinite(edge)] if self.moves_position else []
-        grain = 4 * math.ulp(max(edges, default=1e3 if self.moves_position else self._speed))
-        if not self._jerk > 1e3 * grain:
-            raise UserError(
-                f"{limits.name}: jerk={limits.jerk} changes a command by {self._jerk:.3g} in a tick of {period_s} s, "
-                f"and numbers have a grain of {grain:.3g} here. Give a larger jerk, or a longer period."
-            )
-        self._firm_jerk, self._firm_speed = self._jerk - grain, self._speed - grain
-        self._firm_acceleration = self._acceleration - grain
+        # A limit that the one below makes idle is lowered to it: all are finite then, and jerk ≤ 2·acceleration.
+        width = limits.high - limits.low if self.moves_position else math.inf
+        self._speed = min(min(limits.speed, FREE) * unit, width)
+        self._acceleration = min(min(limits.acceleration, FREE) * unit * period_s, 2 * self._speed)
+        self._jerk = min(min(limits.jerk, FREE) * unit * period_s**2, 2 * self._acceleration)
+        grain = self._measure_grain()
+        self._firm_speed, self._firm_acceleration = self._speed - grain, self._acceleration - grain
+        self._firm_jerk = self._jerk - grain
         self._brake = Brake(self._firm_acceleration * (1 - MARGIN), self._firm_jerk * (1 - MARGIN))
+        fading = self._speed * (self._acceleration / self._jerk + 1)
+        self._longest_stop = 1.01 * (fading + self._brake.foresee(self._speed, 0.0).rest)
         self.begin(0.0)
 
     def begin(self, command: float) -> None:
@@ -78,7 +76,7 @@ class Limiter:
 
     @property
     def still(self) -> bool:
-        """Return whether the command is at rest."""
+        """Return whether the command is at rest, and may stay so."""
         return self.speed == 0 and abs(self.acceleration) <= self._jerk
 
     def count_ramp_ticks(self) -> int:
@@ -91,161 +89,145 @@ class Limiter:
         return ticks
 
     def stop(self, measured: float) -> float:
-        """Return the next command of a ramp to rest; `measured` is q, where a speed is commanded."""
+        """Return the next command of a ramp to rest. See `follow` for `measured`."""
         self._wanted, self._follows = None, True
-        low, high = self._room(measured)
-        return self._move(self._correct(self._choose_stop(), low, high), low, high)
+        low, high = self._find_room(measured)
+        least, most = self._bound()
+        if self.moves_position:
+            chosen = self._brake.choose(self.speed, self.acceleration)
+        else:
+            chosen = self._reach_speed(0.0, 0.0)
+        return self._move(self._keep_inside(min(max(chosen, least), most), low, high), low, high)
 
-    def follow(self, wanted: float, measured: float) -> tuple[float, Reason | None]:
+    def follow(self, wanted: float, measured: float) -> tuple[float, Correction | None]:
         """Return the next command towards a finite `wanted`, and why it is not that.
 
-        A speed's box is around `measured`, which is finite where there is one.
+        Args:
+            measured: q, around which the box of a speed lies. NaN: there is no box. It says nothing for a position.
         """
-        low, high = self._room(measured)
+        low, high = self._find_room(measured)
         inside = min(max(wanted, low), high) if self.moves_position else min(max(wanted, -self._speed), self._speed)
         before, self._wanted = self._wanted, inside
-        reason = self._check(inside, low, high) if inside == wanted else self._name_excess()
-        if reason is None and self._follows:
-            return self._set(wanted), None
-        speed = inside - before if before is not None else 0.0
-        acceleration = self._correct(self._choose(inside, speed), low, high)
-        grain = 1e-12 * self._jerk + 2 * math.ulp(inside)
-        arrives = abs(self._predict(acceleration) - inside) <= grain and self._check(inside, low, high) is None
-        self._follows = arrives and inside == wanted
-        made = self._set(inside) if arrives else self._move(acceleration, low, high)
-        return made, None if made == wanted else reason or Reason.CATCHING_UP
+        reason = self._check(inside, low, high)
+        if reason is None and self._follows and inside == wanted:
+            return self._take(wanted), None
+        chosen = self._catch_up(inside, 0.0 if before is None else inside - before)
+        acceleration = self._keep_inside(chosen, low, high)
+        reason = reason if acceleration == chosen else Correction.BOX
+        near = abs(self._predict(acceleration) - inside) <= 1e-12 * self._jerk + 2 * math.ulp(inside)
+        self._follows = near and reason is None
+        made = self._take(inside) if self._follows else self._move(acceleration, low, high)
+        if made == wanted:
+            return made, None
+        if inside != wanted:
+            reason = Correction.BOX if self.moves_position else Correction.SPEED
+        return made, reason or Correction.CATCHING_UP
 
-    def _name_excess(self) -> Reason:
-        return Reason.BOX if self.moves_position else Reason.SPEED
+    def _measure_grain(self) -> float:
+        """Return by how much rounding may change a difference of differences of commands."""
+        edges = [abs(each) for each in (self.limits.low, self.limits.high) if math.isfinite(each)]
+        largest = max(edges, default=1e3) if self.moves_position else self._speed
+        grain = 4 * math.ulp(largest)
+        if self._jerk < 1e3 * grain:
+            raise UserError(
+                f"{self.limits.name}: jerk={self.limits.jerk:g} changes a command by {self._jerk:.2g} within a period "
+                f"of {self._period:g} s, and numbers near {largest:g} are too coarse for that. Give a larger jerk, or "
+                "a longer period."
+            )
+        return grain
 
-    def _room(self, measured: float) -> tuple[float, float]:
-        """Return the box: of a position; of a speed, how far one tick may go down and up from `measured`, in q/s."""
+    def _find_room(self, measured: float) -> tuple[float, float]:
+        """Return the box of a position; or the speeds that would take the entry to its edges within one tick."""
         if self.moves_position:
             return self.limits.low, self.limits.high
-        below, above = (self.limits.low - measured) / self.period_s, (self.limits.high - measured) / self.period_s
-        return (min(below, 0.0) if below == below else -math.inf), (max(above, 0.0) if above == above else math.inf)
+        if math.isnan(measured):
+            return -math.inf, math.inf
+        below, above = self.limits.low - measured, self.limits.high - measured
+        return min(below, 0.0) / self._period, max(above, 0.0) / self._period
 
     def _predict(self, acceleration: float) -> float:
         """Return the command that this acceleration makes."""
-        moved = self.speed + acceleration
-        return self.command + moved if self.moves_position else moved
+        speed = self.speed + acceleration
+        return self.command + speed if self.moves_position else speed
 
-    def _check(self, wanted: float, low: float, high: float) -> Reason | None:
+    def _check(self, wanted: float, low: float, high: float) -> Correction | None:
         """Return the limit that the command `wanted` breaks now, or would have to break later."""
         speed = wanted - self.command if self.moves_position else wanted
-        change = speed - self.speed
-        most = self._speed * (1 + ADMITTED)
-        if abs(speed) > most:
-            return Reason.SPEED
-        if abs(change) > self._acceleration * (1 + ADMITTED):
-            return Reason.ACCELERATION
-        if abs(change - self.acceleration) > self._jerk * (1 + ADMITTED):
-            return Reason.JERK
-        if abs(speed + math.copysign(sum_fading(abs(change), self._firm_jerk), change)) > most:
-            return Reason.SPEED
-        stop = self._brake.foresee(speed, change)
-        return Reason.BOX if stop.above > high - wanted or stop.below > wanted - low else None
+        acceleration = speed - self.speed
+        if abs(speed) > self._speed * (1 + ADMITTED):
+            return Correction.SPEED
+        if abs(acceleration) > self._acceleration * (1 + ADMITTED):
+            return Correction.ACCELERATION
+        if abs(acceleration - self.acceleration) > self._jerk * (1 + ADMITTED):
+            return Correction.JERK
+        growth = math.copysign(sum_fading(abs(acceleration), self._firm_jerk), acceleration)
+        if abs(speed + growth) > self._speed * (1 + ADMITTED):
+            return Correction.SPEED
+        if self._longest_stop < min(high - wanted, wanted - low):
+            return None
+        stop = self._brake.foresee(speed, acceleration)
+        return Correction.BOX if stop.above > high - wanted or stop.below > wanted - low else None
 
     def _bound(self) -> tuple[float, float]:
-        """Return the least and the largest next acceleration under the limits of speed, acceleration and jerk."""
+        """Return the least and the largest next acceleration under the limits of jerk, acceleration and speed."""
         low = max(self.acceleration - self._firm_jerk, -self._firm_acceleration)
         high = min(self.acceleration + self._firm_jerk, self._firm_acceleration)
         slower = -find_acceleration(self._firm_speed + self.speed, self._firm_jerk)
         faster = find_acceleration(self._firm_speed - self.speed, self._firm_jerk)
-        low, high = min(max(low, slower), high), max(min(high, faster), low)
-        return low, high
+        return min(max(low, slower), high), max(min(high, faster), low)
 
-    def _choose_stop(self) -> float:
+    def _catch_up(self, wanted: float, motion: float) -> float:
+        """Return the next acceleration towards `wanted`, which moved by `motion` in this tick."""
         if not self.moves_position:
-            return self._reach_speed(0.0, 0.0)
-        low, high = self._bound()
-        return min(max(self._brake.choose(self.speed, self.acceleration), low), high)
-
-    def _choose(self, wanted: float, speed: float) -> float:
-        """Return the next acceleration towards `wanted`, which moves by `speed` in each tick."""
-        if not self.moves_position:
-            return self._reach_speed(wanted, speed if abs(speed) <= self._acceleration else 0.0)
-        moving = speed if abs(speed) <= self._speed else 0.0
-        ahead = wanted - self.command - moving
+            return self._reach_speed(wanted, motion if abs(motion) <= self._acceleration else 0.0)
+        motion = motion if abs(motion) <= self._speed else 0.0
+        ahead = wanted - self.command - motion
 
         def overshoot(acceleration: float) -> float:
-            relative = self.speed - moving + acceleration
-            return relative + self._brake.foresee(relative, acceleration).rest - ahead
+            speed = self.speed - motion + acceleration
+            return speed + self._brake.foresee(speed, acceleration).rest - ahead
 
         low, high = self._bound()
-        guess = min(max(self._brake.choose(self.speed - moving, self.acceleration), low), high)
-        grain = 1e-13 * self._jerk + 0.5 * math.ulp(ahead)
-        return _find_root(overshoot, low, high, guess, grain)
+        guess = min(max(self._brake.choose(self.speed - motion, self.acceleration), low), high)
+        return find_root(overshoot, low, high, guess, 1e-13 * self._jerk + 0.5 * math.ulp(ahead))
 
-    def _reach_speed(self, wanted: float, change: float) -> float:
-        """Return the next acceleration towards a wanted speed, which changes by `change` in each tick."""
+    def _reach_speed(self, wanted: float, motion: float) -> float:
+        """Return the next acceleration towards a wanted speed, which changed by `motion` in this tick."""
         low, high = self._bound()
-        missing = wanted - change - self.speed
-        reached = change + math.copysign(find_acceleration(abs(missing), self._firm_jerk), missing)
-        return min(max(reached, low), high)
+        missing = wanted - motion - self.speed
+        chosen = motion + math.copysign(find_acceleration(abs(missing), self._firm_jerk), missing)
+        return min(max(chosen, low), high)
 
-    def _correct(self, acceleration: float, low: float, high: float) -> float:
-        """Return the acceleration, or the nearest to it after which the robot can still stop inside the box."""
-        stop = self._brake.foresee(self.speed + acceleration, acceleration)
+    def _keep_inside(self, acceleration: float, low: float, high: float) -> float:
+        """Return the acceleration; or the nearest to it after which a stop still ends inside the box."""
         at = self._predict(acceleration)
+        if self._longest_stop < min(high - at, at - low):
+            return acceleration
+        stop = self._brake.foresee(self.speed + acceleration, acceleration)
         if stop.above > high - at:
             return self._hold_back(acceleration, high, 1)
-        if stop.below > at - low:
-            return self._hold_back(acceleration, low, -1)
-        return acceleration
+        return self._hold_back(acceleration, low, -1) if stop.below > at - low else acceleration
 
     def _hold_back(self, acceleration: float, edge: float, sign: int) -> float:
-        """Return the acceleration that lies nearest to the given one and keeps the edge above (sign 1) or below (-1)."""
+        """Return the acceleration that is nearest to the given one and keeps below the edge; above it for sign -1."""
 
         def exceed(candidate: float) -> float:
             stop = self._brake.foresee(self.speed + sign * candidate, sign * candidate)
             return (stop.above if sign > 0 else stop.below) - sign * (edge - self._predict(sign * candidate))
 
         low, high = sorted(sign * each for each in self._bound())
-        strongest = min(max(sign * self._brake.choose(self.speed, self.acceleration), low), high)
-        if exceed(low) > 0:
-            return sign * min(strongest, sign * acceleration)
-        grain = 1e-13 * self._jerk + 0.5 * math.ulp(edge)
-        return sign * _find_root(exceed, low, sign * acceleration, strongest, grain, below=True)
+        shortest = min(max(sign * self._brake.choose(self.speed, self.acceleration), low), high)
+        guess = min(shortest, sign * acceleration)
+        if exceed(low) > 0:  # a measurement jumped: there is no way to keep the edge, and the shortest stop is left
+            return sign * guess
+        return sign * find_root(exceed, low, sign * acceleration, guess, 1e-13 * self._jerk, below=True)
 
     def _move(self, acceleration: float, low: float, high: float) -> float:
         made = self._predict(acceleration)
-        return self._set(min(max(made, low), high) if self.moves_position else made)
+        return self._take(min(max(made, low), high) if self.moves_position else made)  # takes a rounding error away
 
-    def _set(self, command: float) -> float:
-        """Take a command, and what it really changes, after rounding."""
+    def _take(self, command: float) -> float:
+        """Take a command, and what it really changes, rounding included."""
         speed = command - self.command if self.moves_position else command
         self.acceleration, self.speed, self.command = speed - self.speed, speed, command
         return command
-
-
-def _find_root(
-    function: Callable[[float], float], low: float, high: float, guess: float, grain: float, below: bool = False
-) -> float:
-    """Return where an increasing function is 0 within `grain`, or the end that is nearer to that.
-
-    It is the method of false position, in the variant of Illinois.
-
-    Args:
-        guess: where to look first. below: return a point where the function is not positive, if there is one.
-    """
-    at_high = function(high)
-    if at_high <= 0:
-        return high
-    at_low = function(low)
-    if at_low >= 0:
-        return low
-    point = guess if low < guess < high else low + (high - low) * at_low / (at_low - at_high)
-    side = 0
-    for _ in range(60):
-        value = function(point)
-        if value <= 0 and value >= -grain or (not below and value <= grain and value > 0):
-            return point
-        if value > 0:
-            high, at_high, at_low, side = point, value, at_low / 2 if side > 0 else at_low, 1
-        else:
-            low, at_low, at_high, side = point, value, at_high / 2 if side < 0 else at_high, -1
-        if high - low <= 1e-15 * (abs(low) + abs(high)):
-            break
-        point = low + (high - low) * at_low / (at_low - at_high)
-    return low

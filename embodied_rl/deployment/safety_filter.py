@@ -1,11 +1,14 @@
 """The safety filter: the last stage before the robot, which nothing bypasses. Pure, with NumPy alone.
 
-In each tick it turns what is wanted, whatever that is, into a command that is finite and inside its box, from which the
-robot can stop inside the box, and whose speed, acceleration and jerk keep their limits, as differences of the commands at
-the period of the tick. This holds from `begin` on, at each splice, takeover and stop. It never jumps: where the robot does
-not follow, the filter trips, ramps to rest, and stays there until the next `begin`.
+In each tick it turns what is wanted, whatever that is, into a command that is finite and inside its box, and from which
+the robot can stop inside the box. Speed, acceleration and jerk of the commands keep their limits, as differences at the
+period of a tick, from `begin` on, at each splice, takeover and stop. The filter never jumps: where the robot does not
+follow its commands, the filter trips, ramps to rest, and stays there until the next `begin`.
 
-A wanted value within all limits passes as it is, to the bit. Shapes: `A` action entries.
+What is wanted within all limits passes as it is, to the bit. For a speed the filter takes it that the robot moves as it
+is commanded; where it lags, its box belongs inside the true one by the distance that it goes meanwhile.
+
+Shapes: `A` action entries.
 """
 
 import math
@@ -16,7 +19,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from embodied_rl.deployment.limiter import Limiter, Reason
+from embodied_rl.deployment.limiter import Correction, Limiter
 from embodied_rl.deployment.limits import CommandLimits, EntryLimits
 from embodied_rl.interfaces.errors import UserError
 
@@ -50,11 +53,11 @@ class SafetyFilter:
     Args:
         limits: of its A entries.
         period_s: of a tick, in seconds: every tick commands once.
-        tracking_error: [A], the largest distance in q between a commanded position and the measured one, else the filter
-            trips; `inf` for none, which is the default. It says nothing for a speed.
+        tracking_error: [A], the largest distance in q between a commanded position and the measured one; beyond it the
+            filter trips. `inf` for none, which is the default. It says nothing for a speed.
 
     Attributes:
-        counts: in how many ticks a command was changed for each `Reason`.
+        counts: in how many ticks a command was changed for each `Correction`.
         tripped: in words, why the filter stopped for good; empty while it has not.
 
     Raises:
@@ -70,7 +73,7 @@ class SafetyFilter:
         if len(allowed) != len(limits.entries) or not all(each > 0 for each in allowed):
             raise UserError(f"tracking_error={allowed}: give {len(limits.entries)} numbers above 0, or inf for none.")
         self.limits, self.period_s = limits, period_s
-        self.counts: Counter[Reason] = Counter()
+        self.counts: Counter[Correction] = Counter()
         self.tripped = ""
         self._allowed = allowed
         self._limiters = [Limiter(entry, period_s) for entry in limits.entries]
@@ -129,37 +132,36 @@ class SafetyFilter:
         return FilteredCommand(self.command, bool(said), "; ".join(said), still, self.tripped)
 
     def _read(self, values: Numbers | None) -> list[float]:
-        """Return A floats; NaN throughout where `values` are not that many numbers."""
-        count = len(self.limits.entries)
-        if values is None or np.shape(values) != (count,) or np.asarray(values).dtype.kind not in "fiu":
-            return [math.nan] * count
-        return np.asarray(values, np.float64).tolist()
+        """Return A floats, finite or NaN; NaN throughout where `values` are not that many numbers."""
+        if values is None or not _has_numbers(values, len(self.limits.entries)):
+            return [math.nan] * len(self.limits.entries)
+        return [value if math.isfinite(value) else math.nan for value in np.asarray(values, np.float64).tolist()]
 
-    def _find_stop(self, wanted: Numbers | None, measured: list[float]) -> dict[Reason, list[str]]:
+    def _find_stop(self, wanted: Numbers | None, measured: list[float]) -> dict[Correction, list[str]]:
         """Return why the whole robot has to ramp to rest, with the entries that are the cause; empty: it has not to."""
         self._check_tracking(measured)
         if self.tripped:
-            return {Reason.TRIPPED: []}
+            return {Correction.TRIPPED: []}
         entries = self.limits.entries
-        if wanted is not None and (
-            strange := [
-                entry.name for entry, v in zip(entries, self._read(wanted), strict=True) if not math.isfinite(v)
-            ]
-        ):
-            return {Reason.NOT_FINITE: strange}
+        if wanted is not None:
+            if not _has_numbers(wanted, len(entries)):
+                return {Correction.SHAPE: []}
+            values = zip(entries, np.asarray(wanted, np.float64).tolist(), strict=True)
+            if strange := [entry.name for entry, value in values if not math.isfinite(value)]:
+                return {Correction.NOT_FINITE: strange}
         blind = [
             entry.name
             for entry, value, known, allowed in zip(entries, measured, self._measured, self._allowed, strict=True)
             if not math.isfinite(value) and _needs_measurement(entry, known, allowed)
         ]
-        return {Reason.MEASUREMENT: blind} if blind else {}
+        return {Correction.MEASUREMENT: blind} if blind else {}
 
     def _check_tracking(self, measured: list[float]) -> None:
         for limiter, value, allowed in zip(self._limiters, measured, self._allowed, strict=True):
             error = abs(limiter.command - value)
             if limiter.moves_position and error > allowed and not self.tripped:
                 self.tripped = (
-                    f"{limiter.limits.name} is at {value:.4g}, {error:.3g} from the commanded {limiter.command:.4g}, and "
+                    f"{limiter.limits.name} is at {value:.4g}, {error:.3g} from its command {limiter.command:.4g}; "
                     f"{allowed:.3g} is allowed"
                 )
 
@@ -173,6 +175,11 @@ def hold_command(limits: CommandLimits, command: Numbers) -> Numbers:
 def measure_longest_ramp(limits: CommandLimits, period_s: float) -> float:
     """Return how long the longest ramp to rest takes, from top speed in any entry, in seconds."""
     return max(Limiter(entry, period_s).count_ramp_ticks() for entry in limits.entries) * period_s
+
+
+def _has_numbers(values: Numbers, count: int) -> bool:
+    """Return whether these are `count` numbers; what comes from outside may be anything."""
+    return isinstance(values, np.ndarray) and values.shape == (count,) and values.dtype.kind in "fiu"
 
 
 def _needs_measurement(entry: EntryLimits, known: bool, allowed: float) -> bool:
@@ -190,7 +197,7 @@ def _choose_start(entry: EntryLimits, measured: float, given: float) -> float:
     inside = min(max(known if math.isfinite(known) else 0.0, entry.low), entry.high)
     if math.isfinite(known) and abs(known - inside) > OUTSIDE * (entry.high - entry.low):
         raise UserError(
-            f"{entry.name} is at {known:.4g}, outside its limits {entry.low:g} to {entry.high:g}. Move the robot inside "
-            "by hand, or correct the limits."
+            f"{entry.name} is at {known:.4g}, outside its limits {entry.low:g} to {entry.high:g}. Move the robot "
+            "inside, by hand, or correct the limits."
         )
     return inside

@@ -60,7 +60,7 @@ class OperatorInput:
         teleop: float64 [A], entries in their own kind: speeds for velocities and displacements, targets for positions;
             NaN: the operator does not touch this entry. None: no teleoperation arrives.
         teleop_s: when that came, by the core's clock.
-        label: success, failure or abort, said once.
+        label: success, failure or abort, said once: it counts when it changes, and ends acting.
     """
 
     estop: bool = False

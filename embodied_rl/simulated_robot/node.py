@@ -87,6 +87,7 @@ class SimulatedRobot:
         self._said_instruction: str | None = None
         self._said_outcome = self._awaited = False
         self._gone_until: float | None = None
+        self._restarted_ns = 0
         self._restart_s = 0.0
         self._listeners = make_listeners(
             description,
@@ -120,6 +121,8 @@ class SimulatedRobot:
         self._restart_s = faults.restart
 
     def _on_reset(self, message: Any, received_ns: int, source_ns: int) -> None:
+        if source_ns <= self._restarted_ns:  # a latched request of before: the node's restart ended that episode
+            return
         try:
             self.begin(read_episode(message.data, self.robot.spec))
             self._awaited = True
@@ -215,6 +218,7 @@ class SimulatedRobot:
         if self._restart_s > 0:
             self._tell(f"the node restarts, and is gone for {self._restart_s:g} s")
             self._gone_until, self._restart_s = now + self._restart_s, 0.0
+            self._restarted_ns = self.node.now()
             self.topics.close()
             self._drive.begin()
             self.episode, self._said_instruction = None, None

@@ -4,8 +4,10 @@ Whoever conducts commands nothing: the bridge does, which hears the same topics.
 """
 
 import json
+import re
+import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,6 +23,7 @@ from embodied_rl.robots.pictures import read_picture
 from embodied_rl.transport.interface import Transport
 from embodied_rl.transport.qos import QoS
 
+_SECONDS = re.compile(r" (for|takes|took) [0-9.]+ s\b.*")
 FILM_QOS = QoS("best_effort", depth=50)
 LOOKING_S = 0.1
 
@@ -48,9 +51,18 @@ class ConductedEpisode:
         rows = [each["executed"] for each in self.steps]
         return np.array([[np.nan if value is None else value for value in row] for row in rows], np.float64)
 
-    def count_holds(self) -> Counter[str]:
-        """Return for how many control steps the policy did not decide, by the reason."""
-        return Counter(each["why"] or each["mode"] for each in self.steps if each["source"] != "policy")
+    def count_sources(self) -> Counter[str]:
+        """Return for how many control steps each source decided: policy, safety (which changed its action), hold …"""
+        return Counter(str(each["source"]) for each in self.steps)
+
+    def count_reasons(self, source: str) -> Counter[str]:
+        """Return for how many control steps of a source each reason was given, without the times in it."""
+        return Counter(why for each in self.steps if each["source"] == source for why in list_reasons(each["why"]))
+
+
+def list_reasons(why: str) -> list[str]:
+    """Return the different reasons in a text, without the numbers of seconds that tell two ticks apart."""
+    return list(dict.fromkeys(_SECONDS.sub("", part).strip() for part in why.split(";") if part.strip()))
 
 
 class EpisodeConductor:
@@ -103,19 +115,19 @@ class EpisodeConductor:
         Raises:
             RunFailed: it does not, although nothing has come from the bridge for `patience_s`; or a process has ended.
         """
-        while not condition():
-            before = self.seen
-            waited = 0.0
-            while not self._node.spin_until(condition, LOOKING_S):
-                self._check()
-                waited = 0.0 if self.seen != before else waited + LOOKING_S
-                before = self.seen
-                if waited >= patience_s:
-                    raise RunFailed(f"{what} did not happen, and the bridge was silent for {patience_s:g} s.")
+        heard, since = self.seen, time.monotonic()
+        while not self._node.spin_until(condition, LOOKING_S):
+            self._check()
+            if self.seen != heard:
+                heard, since = self.seen, time.monotonic()
+            elif time.monotonic() - since >= patience_s:
+                raise RunFailed(
+                    f"{what} did not happen, and the bridge was silent for {patience_s:g} s. {self.describe()}"
+                )
 
     def wait_for_bridge(self, patience_s: float) -> None:
-        """Wait until the bridge is active and waits for an episode."""
-        self.wait_for("The bridge's activation", lambda: self._is_waiting(None), patience_s)
+        """Wait until the bridge waits for an episode."""
+        self.wait_for("The bridge's start", lambda: self._is_waiting(None), patience_s)
 
     def run_episode(self, episode: Episode, patience_s: float, longest_s: float) -> ConductedEpisode:
         """Run one episode to its end.
@@ -155,7 +167,7 @@ class EpisodeConductor:
 
     def _is_waiting(self, index: int | None) -> bool:
         said = self.status
-        return said.get("state") == "active" and bool(said.get("waiting")) and said.get("episode") == index
+        return bool(said.get("waiting")) and index in (None, said.get("episode"))
 
     def _note_status(self, message: Any, received_ns: int, source_ns: int) -> None:
         self.status, self.seen = _read(message.data, STATUS), self.seen + 1
@@ -186,6 +198,6 @@ def _read(text: str, who: str) -> dict[str, Any]:
     return said
 
 
-def count_all_holds(conducted: Sequence[ConductedEpisode]) -> dict[str, int]:
-    """Return for how many control steps the policy did not decide, by the reason, most first."""
-    return dict(sum((each.count_holds() for each in conducted), Counter[str]()).most_common())
+def add_counts(counters: Iterable[Counter[str]]) -> dict[str, int]:
+    """Return the sum of counters, the most frequent first."""
+    return dict(sum(counters, Counter[str]()).most_common())

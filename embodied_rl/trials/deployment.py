@@ -29,7 +29,7 @@ from embodied_rl.transport.opening import open_transport
 from embodied_rl.trials.children import TrialProcesses
 from embodied_rl.trials.conducting import ConductedEpisode, EpisodeConductor
 from embodied_rl.trials.domain import borrow_free_domain
-from embodied_rl.trials.results import describe_deployment, film, make_deployment_section, make_report
+from embodied_rl.trials.results import describe_deployment, describe_sources, film, make_deployment_section, make_report
 
 START_S = 120.0
 """Seconds that loading a policy, or a simulator, may take on a busy machine."""
@@ -141,7 +141,7 @@ def start_processes(planned: PlannedDeployment, processes: TrialProcesses) -> No
     more = () if config.replan is None else (f"replan={config.replan}",)
     address = _find_address(server.read_log())
     processes.start(
-        "bridge", "bridge", *common, f"policy={address}", "episodes=true", f"seed={seed}",
+        "bridge", "bridge", *common, f"policy={address}", "episodes=true", "deadman=false", f"seed={seed}",
         f"strategy={config.strategy}", f"patience={START_S}", *more,
     )  # fmt: skip
 
@@ -172,8 +172,7 @@ def report_deployment(planned: PlannedDeployment, conducted: list[ConductedEpiso
     for name, each in (said["latency"] or {}).items():
         if each["count"]:
             print(f"{name}: p50 {each['p50_ms']:.2f} ms, p99 {each['p99_ms']:.2f} ms, longest {each['max_ms']:.2f} ms")
-    holds = sum(said["holds"].values())
-    print(f"{holds} of {said['control_steps']} control steps were not the policy's. Load {said['load']}.")
+    print(f"Control steps, by who decided: {describe_sources(said)}. Load {said['load']}.")
     for path in (folder / PAGE, *videos):
         console.print(f"Written: {path}", markup=False, soft_wrap=True)
     return found

@@ -14,7 +14,7 @@ from embodied_rl.processes.handle import RunFailed
 from embodied_rl.reports.page import make_definitions, make_html_table
 from embodied_rl.reports.report import Report
 from embodied_rl.reports.result import EpisodeResult
-from embodied_rl.trials.conducting import ConductedEpisode, count_all_holds
+from embodied_rl.trials.conducting import ConductedEpisode, add_counts
 
 FILMED = 16
 """Episodes in the film."""
@@ -63,14 +63,13 @@ def describe_deployment(
         status: the last one of the bridge.
         lockstep: the robot waited for each command.
     """
-    steps = [each for episode in conducted for each in episode.steps]
-    by_policy = sum(each["source"] == "policy" for each in steps)
+    sources = add_counts(each.count_sources() for each in conducted)
     return {
         "lockstep": lockstep,
-        "control_steps": len(steps),
-        "by_policy": by_policy,
-        "holds": count_all_holds(conducted),
-        "changed_by_filter": sum(each["source"] == "policy" and bool(each["why"]) for each in steps),
+        "control_steps": sum(sources.values()),
+        "sources": sources,
+        "holds": add_counts(each.count_reasons("hold") for each in conducted),
+        "filtered": add_counts(each.count_reasons("safety") for each in conducted),
         **{name: status.get(name) for name in ("latency", "missed_deadlines", "ticks", "counters", "priority", "load")},
     }
 
@@ -81,21 +80,29 @@ def make_deployment_section(said: Mapping[str, Any]) -> str:
         [escape(name), str(each["count"]), *(_format_ms(each[key]) for key in ("p50_ms", "p99_ms", "max_ms"))]
         for name, each in (said.get("latency") or {}).items()
     ]
-    holds = [[escape(why), str(count)] for why, count in said["holds"].items()]
+    holds, filtered = (
+        [[escape(why), str(count)] for why, count in said[name].items()] for name in ("holds", "filtered")
+    )
     missed, ticks = said.get("missed_deadlines") or 0, said.get("ticks") or 0
     told = {
         "time": "lockstep: the robot waits for each command" if said["lockstep"] else "real",
-        "control steps": f"{said['control_steps']}, of which the policy decided {said['by_policy']}",
-        "changed by the safety filter": str(said["changed_by_filter"]),
-        "missed deadlines": f"{missed} of {ticks} ticks" if not said["lockstep"] else "there are none in lockstep",
+        "control steps": describe_sources(said),
+        "missed deadlines": "there are none in lockstep" if said["lockstep"] else f"{missed} of {ticks} ticks",
         "control thread": escape(str(said.get("priority") or "–")),
         "load of the machine": ", ".join(f"{each:.1f}" for each in said.get("load") or ()) or "–",
     }
     return (
         make_definitions(told)
         + make_html_table(["latency", "measured", "p50", "p99", "longest"], rows)
-        + make_html_table(["control steps in which the policy did not decide", "count"], holds)
+        + make_html_table(["why the robot held", "control steps"], holds)
+        + make_html_table(["what the safety filter changed materially", "control steps"], filtered)
     )
+
+
+def describe_sources(said: Mapping[str, Any]) -> str:
+    """Say who decided how many control steps."""
+    parts = ", ".join(f"{name} {count}" for name, count in said["sources"].items())
+    return f"{said['control_steps']}: {parts}"
 
 
 def _format_ms(value: float | None) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -29,7 +30,9 @@ from embodied_rl.transport.interface import Transport
 from embodied_rl.transport.qos import QoS
 from embodied_rl_sims.tabletop import TabletopConfig
 from embodied_rl_sims.tabletop.servo import TabletopServo
+from tests.support.transports import LONG_S
 
+TEXT = "std_msgs/msg/String"
 START_NS = 1_700_000_000_000_000_000
 HZ = 12.5
 TYPES = {
@@ -100,9 +103,11 @@ class Peer:
     heard: list[tuple[str, Any]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        for topic, kind in TYPES.items():
-            quality = "latched" if kind.endswith("String") else QoS("best_effort", depth=1000)
-            self.node.create_subscription(topic, kind, quality, self._note(topic))
+        quality = {kind: QoS("best_effort", depth=1000) for kind in TYPES.values()} | {TEXT: "latched"}
+        self._subscriptions = [
+            self.node.create_subscription(topic, kind, quality[kind], self._note(topic))
+            for topic, kind in TYPES.items()
+        ]
         self._command = self.node.create_publisher("/command", "std_msgs/msg/Float64MultiArray", "command")
         self._reset = self.node.create_publisher("/simulation/reset", "std_msgs/msg/String", "latched")
         self._faults = self.node.create_publisher("/simulation/faults", "std_msgs/msg/String", "command")
@@ -110,6 +115,25 @@ class Peer:
 
     def _note(self, topic: str) -> Callable[[Any, int, int], None]:
         return lambda message, received_ns, source_ns: self.heard.append((topic, message))
+
+    def wait_until(self, robot: Transport, condition: Callable[[], bool]) -> bool:
+        """Spin both ends by turns until something holds; False where it does not within half a minute."""
+        until = time.monotonic() + LONG_S
+        while not condition():
+            if time.monotonic() > until:
+                return False
+            robot.spin_once(0.002)
+            self.node.spin_once(0.002)
+        return True
+
+    def is_matched(self) -> bool:
+        """Whether both ends have found each other on all topics."""
+        publishers = (self._command, self._reset, self._faults, self._stop)
+        return all(each.count_matched() for each in (*self._subscriptions, *publishers))
+
+    def forget(self, topics: Sequence[str]) -> None:
+        """Forget what was heard on some topics."""
+        self.heard = [each for each in self.heard if each[0] not in topics]
 
     def of(self, topic: str) -> list[Any]:
         """Everything that was heard on a topic."""
