@@ -202,9 +202,10 @@ def _read_selector(type_name: str, selected: str, where: str) -> str:
 def _read_clamp(said: ContractSource, where: str) -> tuple[Any, Any]:
     if not said.apply:
         return UNKNOWN, UNKNOWN
-    if len(said.apply) > 1 or not isinstance(said.apply[0], Mapping):
+    first, *more = said.apply
+    if more or not isinstance(first, Mapping):
         raise UserError(f"{where}.apply: commands are in SI here; one clamp alone is understood.")
-    step = freeze_config(ContractActionStep, said.apply[0], f"{where}.apply")
+    step = freeze_config(ContractActionStep, _as_keys(first, where), f"{where}.apply")
     return step.clamp.min, step.clamp.max
 
 

@@ -92,7 +92,7 @@ def _resize(image: Image.Image, camera: CameraEntry) -> Image.Image:
         if camera.fit == "crop":
             box = _crop(width, height, camera.width / camera.height)
     if camera.resize == "nearest":
-        return _pick_pixels(image.crop(tuple(map(round, box))), camera)
+        return _pick_pixels(image.crop(box), camera)
     return image.resize((camera.width, camera.height), _RESAMPLING[camera.resize], box=box)
 
 
