@@ -39,12 +39,13 @@ class Stream:
 
     Attributes:
         source_ns: when it was published, by its publisher's clock. received_s: when it came, by the core's clock.
-        digest: of its content; an equal one is a repetition.
+        digest: of its content; an equal one is a repetition. finite: it has no NaN and no infinity.
     """
 
     source_ns: int
     received_s: float
     digest: bytes
+    finite: bool = True
 
 
 @dataclass(frozen=True)
@@ -54,11 +55,12 @@ class OperatorInput:
     Attributes:
         estop: the emergency stop is pressed. reset: the operator releases a latched stop.
         deadman: when the dead man's switch was last said to be held, by the core's clock; None: never, or released.
-        wanted: the mode that the operator asks for; None: no change.
+        wanted: the mode that the operator asks for; None: no change. A mode is asked for once: it counts when it
+            differs from what was handed before, so that a key that stays down does not start a robot again.
         teleop: float64 [A], entries in their own kind: speeds for velocities and displacements, targets for positions;
             NaN: the operator does not touch this entry. None: no teleoperation arrives.
         teleop_s: when that came, by the core's clock.
-        label: success, failure or abort, said once.
+        label: success, failure or abort, said once: it counts when it changes, and ends acting.
     """
 
     estop: bool = False
@@ -71,6 +73,32 @@ class OperatorInput:
 
 
 @dataclass(frozen=True)
+class ExecutedStep:
+    """A control step that has ended: what recording and learning keep of it.
+
+    Attributes:
+        time: when it ended, by the core's clock. mode: in which it ended.
+        source: who decided it: `HUMAN` if a human did in any tick; `SAFETY` where the policy's action was changed
+            materially, or cut off by a hold.
+        proposed: float32 [A], what was wanted before the filter, in the policy's units; None: nothing was.
+        executed: float32 [A], what the commands did, in the policy's units.
+        command: float64 [A], the last one. why: in words, all reasons of its ticks.
+        step, sequence, policy_version: as in `Tick`.
+    """
+
+    time: float
+    mode: Mode
+    source: Source
+    proposed: NDArray[np.float32] | None
+    executed: NDArray[np.float32]
+    command: NDArray[np.float64]
+    why: str = ""
+    step: int = -1
+    sequence: int = -1
+    policy_version: int = -1
+
+
+@dataclass(frozen=True)
 class Tick:
     """What the robot is told, and why.
 
@@ -78,12 +106,13 @@ class Tick:
         command: float64 [A], after the safety filter: a position, or a speed for velocities and displacements. None:
             nothing is published, because the robot is not active.
         proposed: float64 [A], what was wanted before the filter, in the same units; None where nothing was.
-        action: float32 [A], what the executed command means in the policy's units over one control step, NaN where it
-            means nothing.
+        action: float32 [A], what the commands of the control step until now mean in the policy's units; None
+            without a command.
         source: who decided it. mode, state: of the core.
         why: in words, why the robot holds, or what the filter changed; empty where the policy's action passed as it is.
         step: the policy's step; -1 without. sequence, policy_version: of the chunk; -1 without.
         begins: whether this tick begins a control step, which is when an action of the policy is taken.
+        ended: the control step that ends with this tick.
     """
 
     command: NDArray[np.float64] | None
@@ -97,3 +126,4 @@ class Tick:
     sequence: int = -1
     policy_version: int = -1
     begins: bool = False
+    ended: ExecutedStep | None = None

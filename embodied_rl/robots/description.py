@@ -3,10 +3,11 @@
 Quantities are SI. `A` action entries, `S` state entries.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from embodied_rl.deployment.limits import CommandLimits, EntryKind, EntryLimits
+from embodied_rl.deployment.operator_device import OperatorDevice
 from embodied_rl.interfaces.robot import Body
 
 CommandKind = Literal["forward", "trajectory", "twist", "pose"]
@@ -122,6 +123,7 @@ class OperatorTopics:
         reset: std_msgs/msg/String, JSON: asks a simulated robot for its next episode.
         outcome: std_msgs/msg/String, JSON: how a simulated robot's episode ended.
         instruction: std_msgs/msg/String, latched: the words of the task.
+        device: what the axes and buttons of `teleop` do.
     """
 
     estop: str = ""
@@ -133,6 +135,7 @@ class OperatorTopics:
     reset: str = ""
     outcome: str = ""
     instruction: str = ""
+    device: OperatorDevice = field(default_factory=OperatorDevice)
 
 
 @dataclass(frozen=True)
