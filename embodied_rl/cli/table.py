@@ -289,8 +289,10 @@ _ALL = (
         "Say what is wrong with this machine, and the remedy.",
         "DoctorConfig",
         "embodied_rl.commands.doctor:run",
-        ("", "sim=libero", "run.root=/data/runs"),
+        ("", "sim=libero", "run.root=/data/runs", "robot=my_arm.yaml policy=ws://192.168.1.5:8000"),
         config="doctor",
+        values=("robot", "policy"),
+        common=("sim.name", "robot", "policy", "transport", "seconds", "questions", "run.root"),
     ),
     Command(
         "sim",
