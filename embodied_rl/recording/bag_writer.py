@@ -2,7 +2,7 @@
 
 <folder>/<name>_0.mcap …    profile ros2, messages as CDR bytes, their definitions as ros2msg
 <folder>/metadata.yaml      see `bag_metadata`; it appears when the recording ends, so that one without was cut off
-<folder>/robot.yaml         the description of the robot, where it is known
+<folder>/description.yaml   of the robot, where it is known; see `robot_file`
 """
 
 import json

@@ -1,7 +1,7 @@
 """Reads an MCAP file that may come from a stranger: sizes are limits before they are memory, and garbage is an error.
 
-A file that was cut off, as by a kill of its recorder, is read as far as its chunks are whole. `mcap` parses single records;
-its own readers believe what a file says of its sizes.
+A file that was cut off, as by a kill of its recorder, is read as far as its chunks are whole. `mcap` parses single
+records; its own readers believe what a file says of its sizes.
 """
 
 import io
@@ -18,7 +18,7 @@ from embodied_rl.transport.extras import require
 
 MAGIC = b"\x89MCAP0\r\n"
 LARGEST = 128 * 2**20
-"""Bytes of a record, and of a chunk when it is unpacked; an image of 4K has 25 MB, and a chunk ends behind a message."""
+"""Bytes of a record, and of a chunk when it is unpacked; an image of 4K has 25 MB, a chunk ends behind a message."""
 SCHEMA, CHANNEL, MESSAGE, CHUNK, FOOTER = 0x03, 0x04, 0x05, 0x06, 0x02
 _HEAD, _MESSAGE = struct.Struct("<BQ"), struct.Struct("<HIQQ")
 

@@ -68,8 +68,8 @@ class Recording:
         ours = self._messages.hash_type(channel.type_name)
         if channel.type_hash and ours and channel.type_hash != ours:
             raise RecordingError(
-                f"{path}: {check_topic(channel.topic)} is a {channel.type_name} of another definition than that of ROS 2 "
-                f"{self._messages.distro}. Set ROS_DISTRO to the release that it was recorded with."
+                f"{path}: {check_topic(channel.topic)} is a {channel.type_name} of another definition than that of "
+                f"ROS 2 {self._messages.distro}. Set ROS_DISTRO to the release that it was recorded with."
             )
         self._checked.add(channel)
 

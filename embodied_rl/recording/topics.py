@@ -77,8 +77,8 @@ def _list_operator(topics: OperatorTopics) -> list[RecordedTopic]:
         topics.estop: (SWITCH, True),
         topics.deadman: (SWITCH, False),
         topics.teleop: (topics.teleop_type, False),
-        topics.label: (TEXT, False),
-        topics.reset: (TEXT, False),
+        topics.label: (TEXT, True),
+        topics.reset: (TEXT, True),
         topics.outcome: (TEXT, True),
         topics.instruction: (TEXT, True),
     }

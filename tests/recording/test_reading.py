@@ -1,4 +1,4 @@
-"""Files of strangers: garbage is an error in words, sizes are limits, what was cut off is read as far as it is whole."""
+"""Files of strangers: garbage is an error in words, sizes are limits, what is whole of a file is read."""
 
 import struct
 from pathlib import Path
