@@ -105,8 +105,10 @@ def write_dataset(conversion: Conversion, out: Path, images: Literal["video", "p
         DatasetError: the folder holds a dataset already. Unavailable: the extra lerobot is missing.
     """
     from embodied_rl.datasets.lerobot.dataset_writer import DatasetWriter  # needs the optional pyarrow and PyAV
-    from embodied_rl.datasets.lerobot.info import ACTION, Feature, make_features
+    from embodied_rl.datasets.lerobot.info import ACTION, INFO, DatasetError, Feature, make_features
 
+    if (out / INFO).exists():
+        raise DatasetError(f"out={out} holds a dataset already, which would store episodes twice: give a new folder.")
     spec = conversion.make_spec()
     features = make_features(spec, images)
     features |= {

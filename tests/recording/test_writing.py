@@ -58,8 +58,8 @@ def test_a_dataset_is_what_happened(tmp_path: Path, messages: Messages, truth: l
     for name, expected in columns.items():
         assert np.array_equal(dataset.column(name, rows).reshape(expected.shape), expected), name
     assert "left out: steps that were not recorded (2)" in conversion.list_lines()
-    with pytest.raises(DatasetError, match="holds"):
-        list(write_dataset(Conversion.open(tmp_path / "bag", messages, None), tmp_path / "out", "video"))
+    with pytest.raises(DatasetError, match="holds a dataset already"):
+        list(write_dataset(Conversion.open(tmp_path / "bag", messages, None), tmp_path / "out", "png"))
 
 
 def test_a_replay_storage_is_what_happened(tmp_path: Path, messages: Messages, truth: list[list[Truth]]) -> None:
@@ -67,7 +67,9 @@ def test_a_replay_storage_is_what_happened(tmp_path: Path, messages: Messages, t
     assert [line["steps"] for line in lines] == [7, 2, 2, 3]
     storage = ReplayStorage.open(tmp_path / "out")
     assert storage.format.tasks == ("lift the red cube", "push")
-    assert len(storage) == 7 + 1 + 2 + 2  # the last step before the gap, and the one that time ended, are no transitions
+    assert (
+        len(storage) == 7 + 1 + 2 + 2
+    )  # the last step before the gap, and the one that time ended, are no transitions
     (whole,) = storage.episodes()  # the rest of the cut episode does not pass for a whole one
     assert np.array_equal(whole.executed[:, 0], np.stack([each.executed for each in truth[0]]))
     assert np.array_equal(whole.source[:, 0], [each.source for each in truth[0]])
@@ -78,5 +80,6 @@ def test_a_replay_storage_is_what_happened(tmp_path: Path, messages: Messages, t
     assert whole.terminated.tolist() == [False] * 6 + [True] and whole.reward[:, 0].tolist() == [0.0] * 6 + [1.0]
     sampled = storage.sample(200, np.random.default_rng(0))
     gaps = {(truth[1][1].state.tobytes(), truth[1][4].state.tobytes())}
-    pairs = {(a.tobytes(), b.tobytes()) for a, b in zip(sampled.observation.state, sampled.next_observation.state)}
+    states = sampled.observation.state, sampled.next_observation.state
+    pairs = {(a.tobytes(), b.tobytes()) for a, b in zip(*states, strict=True)}
     assert not gaps & pairs and (truth[1][0].state.tobytes(), truth[1][1].state.tobytes()) in pairs

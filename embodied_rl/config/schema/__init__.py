@@ -43,4 +43,5 @@ from embodied_rl.config.schema.nodes import (
     SimNode,
     TrainLoop,
 )
+from embodied_rl.config.schema.recording import ConvertConfig, RecordConfig
 from embodied_rl.config.schema.serving import ServeConfig, ServedNode
