@@ -109,12 +109,14 @@ class EpisodeOutcome:
 
     @staticmethod
     def from_json(text: str, where: str) -> "EpisodeOutcome":
-        """Read {"index", "success", "failure"}; raise `StepError` where it is something else."""
+        """Read {"index", "success", "failure", "truncated"}; raise `StepError` where it is something else."""
         values = _parse(text, where)
-        success, failure = values.get("success"), values.get("failure")
-        if not isinstance(success, bool) or not isinstance(failure, bool | str | None):
-            raise StepError(f"{where}: success must be true or false, and failure too, or a reason in words")
-        return EpisodeOutcome(_read_whole(values, "index", where=where), success, bool(failure))
+        success, failure, late = values.get("success"), values.get("failure"), values.get("truncated", False)
+        if not isinstance(success, bool) or not isinstance(failure, bool | str | None) or not isinstance(late, bool):
+            raise StepError(
+                f"{where}: success, truncated and failure must be true or false, or failure a reason in words"
+            )
+        return EpisodeOutcome(_read_whole(values, "index", where=where), success, bool(failure) and not late)
 
 
 def read_label(text: str, where: str) -> str:

@@ -29,9 +29,7 @@ def bag(tmp_path: Path, messages: Messages, monkeypatch: pytest.MonkeyPatch) -> 
         (["convert", "bag", "out=dataset", "format=replay"], "format.json"),
     ],
 )
-def test_a_recording_is_converted(
-    bag: Path, words: list[str], file: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_recording_is_converted(bag: Path, words: list[str], file: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(words) == 0
     said = capsys.readouterr().out.splitlines()
     assert said == [

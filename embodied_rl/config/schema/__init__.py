@@ -44,4 +44,5 @@ from embodied_rl.config.schema.nodes import (
     TrainLoop,
 )
 from embodied_rl.config.schema.recording import ConvertConfig, RecordConfig
+from embodied_rl.config.schema.robot import FaultsNode, RobotConfig
 from embodied_rl.config.schema.serving import ServeConfig, ServedNode
