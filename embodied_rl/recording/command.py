@@ -1,5 +1,6 @@
 """What `embodied-rl record` does: records a robot in this process, until the time is over or a signal comes."""
 
+import math
 import threading
 import time
 from pathlib import Path
@@ -21,12 +22,14 @@ def record_robot(config: RecordConfig) -> None:
     """
     folder, robot = check_new(Path(config.out)), load_robot(config.robot)
     topics, ended = list_topics(robot), threading.Event()
-    begun = time.monotonic()
+    until = math.inf
 
     def ends() -> bool:
-        return ended.is_set() or (config.seconds is not None and time.monotonic() - begun >= config.seconds)
+        return ended.is_set() or time.monotonic() >= until
 
     def ready() -> None:
+        nonlocal until
+        until = math.inf if config.seconds is None else time.monotonic() + config.seconds
         write_robot(robot, folder)
         print(f"Recording {len(topics)} topics of {robot.name} in {folder}; Ctrl-C ends it.", flush=True)
 

@@ -26,7 +26,7 @@ from tests.support.recording import JOINTS, TEXT
 from tests.support.transports import LONG_S, borrow_environment
 
 pytestmark = pytest.mark.process
-TOPICS = (RecordedTopic("/joints", JOINTS), RecordedTopic("/note", TEXT, assured=True), RecordedTopic("/absent", TEXT))
+TOPICS = (RecordedTopic("/joints", JOINTS), RecordedTopic("/note", TEXT, latched=True), RecordedTopic("/absent", TEXT))
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ from embodied_rl.transport.messages import Messages
 from tests.support.recording import IMAGE, JOINTS, TEXT, open_studio
 from tests.support.transports import START_NS
 
-TOPICS = (RecordedTopic("/image", IMAGE), RecordedTopic("/joints", JOINTS), RecordedTopic("/note", TEXT, assured=True))
+TOPICS = (RecordedTopic("/image", IMAGE), RecordedTopic("/joints", JOINTS), RecordedTopic("/note", TEXT, latched=True))
 
 
 def test_what_was_published_is_read_back_as_it_was(tmp_path: Path, messages: Messages) -> None:
