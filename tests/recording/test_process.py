@@ -22,6 +22,7 @@ from embodied_rl.transport.environment import RosEnvironment
 from embodied_rl.transport.interface import Publisher, Transport
 from embodied_rl.transport.messages import Messages
 from embodied_rl.transport.opening import open_transport
+from embodied_rl.transport.qos import QoS
 from tests.support.recording import JOINTS, TEXT
 from tests.support.transports import LONG_S, borrow_environment
 
@@ -95,6 +96,22 @@ def test_what_was_written_before_a_kill_is_kept(
     assert recording.cut_off == {folder / "bag_0.mcap"}
 
 
+def test_a_recorder_that_stands_still_holds_nobody_up(tmp_path: Path, environment: RosEnvironment) -> None:
+    topics = [RecordedTopic("/steps", TEXT, reliable=True), RecordedTopic("/joints", JOINTS)]
+    with open_transport("dds", "talker", environment) as talker:
+        steps = talker.create_publisher("/steps", TEXT, QoS("reliable", depth=500))
+        joints = talker.create_publisher("/joints", JOINTS, "state")
+        with start_recorder(topics, tmp_path / "bag", None, environment) as recorder:
+            assert talker.spin_until(lambda: bool(joints.count_matched() and steps.count_matched()), LONG_S)
+            os.kill(recorder.pid, signal.SIGSTOP)
+            said, joint = talker.messages.make(TEXT, data="x" * 2000), talker.messages.make(JOINTS, position=[0.0] * 7)
+            for _ in range(1500):  # a reliable publisher whose reader holds it up raises TransportError
+                steps.publish(said)
+                joints.publish(joint)
+            os.kill(recorder.pid, signal.SIGCONT)
+            recorder.stop()
+
+
 def test_a_recorder_finishes_its_file_when_its_parent_dies(
     tmp_path: Path, environment: RosEnvironment, messages: Messages
 ) -> None:
@@ -114,9 +131,7 @@ os.kill(os.getpid(), signal.SIGKILL)
     assert list(recording.read()) == [] and not recording.cut_off
 
 
-def test_a_full_disk_is_said_by_the_recorder(
-    tmp_path: Path, environment: RosEnvironment, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_full_disk_is_said_by_the_recorder(tmp_path: Path, environment: RosEnvironment) -> None:
     with open_recorder(tmp_path / "bag", environment) as (talker, joints, recorder):
         resource.prlimit(recorder.pid, resource.RLIMIT_FSIZE, (4000, 4000))
 
