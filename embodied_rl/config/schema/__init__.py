@@ -23,6 +23,7 @@ from embodied_rl.config.schema.commands import (
     Video,
 )
 from embodied_rl.config.schema.critic import CriticEvalConfig, CriticProbeConfig, CriticServeConfig, CriticTrainConfig
+from embodied_rl.config.schema.deploying import BridgeConfig, DeployConfig
 from embodied_rl.config.schema.filtering import FilterNode
 from embodied_rl.config.schema.nodes import (
     AlgoNode,
