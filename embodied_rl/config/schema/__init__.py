@@ -45,5 +45,6 @@ from embodied_rl.config.schema.nodes import (
     SimNode,
     TrainLoop,
 )
+from embodied_rl.config.schema.recording import ConvertConfig, RecordConfig
 from embodied_rl.config.schema.robot import FaultsNode, RobotConfig
 from embodied_rl.config.schema.serving import ServeConfig, ServedNode
