@@ -16,6 +16,7 @@ from embodied_rl.bridge.realtime import ControlThread
 from embodied_rl.bridge.reporting import STATUS_HZ, BridgeReporter
 from embodied_rl.config.schema import BridgeConfig
 from embodied_rl.control.core import DeploymentCore
+from embodied_rl.deployment.messages import Reason
 from embodied_rl.deployment.settings import Settings
 from embodied_rl.deployment.tick import ExecutedStep, State, Tick
 from embodied_rl.interfaces.errors import UserError
@@ -28,6 +29,8 @@ from embodied_rl.robots.description import RobotDescription
 from embodied_rl.transport.interface import Transport
 
 LOOKING_S = 0.002
+_LATE = (Reason.EPOCH, Reason.SEQUENCE, Reason.STEP)
+"""Why chunks are refused that come late, whatever they hold."""
 
 
 class RobotLink(ABC):
@@ -79,7 +82,15 @@ class RobotLink(ABC):
         core.configure(make_core_settings(self.robot, self.bridge, self.inbox), policy)
         around = Surroundings(self.inbox, self.operator, self.desk, self.chunks, self.node.now)
         self.horizon, self.controller = horizon, Controller(self.robot, core, around, episodic=True)
+        self.chunks.list_ended = lambda: self.controller.ended[:] if self.controller is not None else ()
         self._start(self.controller)
+
+    def count_refused(self) -> int:
+        """Return how many chunks were refused for what they hold."""
+        if self.controller is None:
+            return 0
+        refused = self.controller.core.status().refused
+        return sum(count for reason, count in refused.items() if reason not in _LATE)
 
     def begin_attended(self, index: int, words: str) -> None:
         """Begin an episode that no topic asks for."""
@@ -89,7 +100,7 @@ class RobotLink(ABC):
 
     def take_steps(self, episode: int) -> list[ExecutedStep]:
         """Return the control steps of an episode that have ended since the last call; all are published."""
-        found = [] if self.controller is None else self.controller.take_ended()
+        found = [] if self.controller is None else self.chunks.take(self.controller.take_ended)
         for step, context in found:
             self._reporter.publish_step(step, context)
         return [step for step, context in found if context.episode == episode]

@@ -127,15 +127,15 @@ class RobotSimulator:
         if link.horizon != len(chunk):
             self._change_horizon(len(chunk))
         waited: ExecutedStep | None = None
+        refused = link.count_refused()
         link.chunks.offer(np.array(chunk, np.float32))
         until = self._find_deadline()
         while True:
             for step in link.take_steps(episode.index):
-                if step.source == Source.HOLD and not rows:
+                if step.source == Source.HOLD and not rows and link.count_refused() == refused:
                     waited = step
                     continue
                 rows.append(step)
-                link.chunks.withdraw()
                 until = self._find_deadline()
             end = self._find_end(self._steps + len(rows))
             done = end is not None or len(rows) >= len(chunk)
@@ -147,7 +147,7 @@ class RobotSimulator:
                     f"{self.config.patience:g} s (sim.patience): {link.explain() or 'it does not say why'}."
                 )
             (link.listen if done else link.advance)()
-        link.chunks.withdraw()
+        link.chunks.offer(None)
         end = self._find_end(self._steps + len(rows))  # it may have ended with the last row
         rows = rows or ([] if waited is None else [waited])
         self._steps += len(rows)
