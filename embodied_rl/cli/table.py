@@ -358,6 +358,15 @@ _ALL = (
         common=("sim.name", "robot", "policy", "transport", "seconds", "questions", "run.root"),
     ),
     Command(
+        "contract",
+        "Convert a robot's file to a contract of rosetta (ROS 2 and lerobot), or a contract to a robot's file.",
+        "ContractConfig",
+        "embodied_rl.commands.contract:run",
+        ("robot=my_arm.yaml out=contract.yaml", "contract=contract.yaml out=my_arm.yaml"),
+        values=("robot",),
+        check="embodied_rl.commands.contract:convert",
+    ),
+    Command(
         "sim",
         "Make a Python environment for a simulator that cannot share this one.",
         "EnvironmentConfig",
