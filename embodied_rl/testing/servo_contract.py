@@ -54,7 +54,7 @@ def _check_lockstep(robot: ServoedRobot, simulator: Simulator, episode: Episode)
     assert outcome.steps == step and outcome.truncated == bool(result.truncated[0]), f"its outcome is {outcome}"
     assert result.final_observation is not None
     _check_pictures(robot, result.final_observation.images, step + 1)
-    robot.control_step(robot.spec.action_high)
+    robot.control_step(np.array(robot.spec.action_high, np.float32))
     assert robot.outcome == outcome, "a control step after the end changes the outcome"
 
 
