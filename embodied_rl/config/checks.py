@@ -13,6 +13,7 @@ from embodied_rl.config.schema import (
     AlgoNode,
     BenchConfig,
     CollectConfig,
+    ContractConfig,
     EvalConfig,
     ImportConfig,
     Plan,
@@ -50,7 +51,7 @@ def validate_config(config: Any) -> None:
         check_folder_name(run.experiment, "run.experiment")
     for key in ("out", "export"):
         if isinstance(target := getattr(config, key, None), str):
-            names_folder = key == "out" and not isinstance(config, ImportConfig)
+            names_folder = key == "out" and not isinstance(config, ImportConfig | ContractConfig)
             check_writable(target if names_folder else str(Path(target).absolute().parent), key)
     if isinstance(policy := getattr(config, "policy", None), PolicyNode):
         check_checkpoint(policy)

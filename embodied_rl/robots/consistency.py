@@ -117,11 +117,26 @@ def _check_actions(robot: RobotDescription) -> None:
             raise UserError(f"{where}.low={entry.action_low:g} must be below {where}.high={entry.action_high:g}.")
         if entry.measured:
             check_known(entry.measured, names, f"{where}.measured", "an entry of state")
+    _check_boxes(robot)
     for entry, error in zip(robot.actions, robot.tracking_error, strict=True):
         if math.isfinite(error) and not (entry.measured and entry.kind == "position"):
             raise UserError(
                 f"actions.{entry.name}.tracking_error: only a position that is measured can be compared with its "
                 "command: name the entry of the state that measures it, or write unlimited."
+            )
+
+
+def _check_boxes(robot: RobotDescription) -> None:
+    """A position's box is held by itself; that of a speed only where somebody measures where the robot is."""
+    for entry, limits in zip(robot.actions, robot.entry_limits, strict=True):
+        where = f"actions.{entry.name}"
+        bounded = math.isfinite(limits.low) or math.isfinite(limits.high)
+        if entry.kind == "position" and not (math.isfinite(limits.low) and math.isfinite(limits.high)):
+            raise UserError(f"{where}.limits: a position needs both low and high, as numbers.")
+        if entry.kind != "position" and bounded and not entry.measured:
+            raise UserError(
+                f"{where}.limits: low and high cannot be held, because nothing measures the quantity: name the entry "
+                f"of the state in {where}.measured, or write low: unlimited and high: unlimited."
             )
 
 

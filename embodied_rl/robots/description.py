@@ -10,7 +10,7 @@ from embodied_rl.deployment.limits import CommandLimits, EntryKind, EntryLimits
 from embodied_rl.interfaces.robot import Body
 
 CommandKind = Literal["forward", "trajectory", "twist", "pose"]
-Resize = Literal["none", "area", "bilinear"]
+Resize = Literal["none", "area", "bilinear", "nearest"]
 Fit = Literal["same", "stretch", "crop"]
 
 
@@ -65,7 +65,7 @@ class CameraEntry:
 
     Attributes:
         topic: of its pictures; a key of `RobotDescription.topics`. info: of its CameraInfo, or empty.
-        resize: how a picture of another size becomes this one; none refuses it.
+        resize: how a picture of another size becomes this one; none refuses it, nearest takes pixels from edge to edge.
         fit: what happens to a picture of other proportions: same refuses it, stretch changes its proportions, crop
             cuts what is too much on both sides.
     """

@@ -58,7 +58,7 @@ def read_robot(path: Path) -> RobotDescription:
     """Return the description that a file holds; see `load_robot`. Raises UserError."""
     keys = read_strict_yaml(path)
     try:
-        robot = _describe_robot(freeze_config(RobotKeys, keys))
+        robot = describe_robot(freeze_config(RobotKeys, keys))
         check_consistency(robot)
         if _can_decode():
             from embodied_rl.transport.messages import Messages
@@ -78,7 +78,8 @@ def _can_decode() -> bool:
     return True
 
 
-def _describe_robot(keys: RobotKeys) -> RobotDescription:
+def describe_robot(keys: RobotKeys) -> RobotDescription:
+    """Return the description that keys mean; `check_consistency` is not done. Raises UserError: a number is none."""
     jumps = tuple(_read_limit(each.jump, f"actions.{name}.jump") for name, each in keys.actions.items())
     errors = (_read_limit(each.tracking_error, f"actions.{name}.tracking_error") for name, each in keys.actions.items())
     return RobotDescription(
@@ -120,12 +121,14 @@ def _describe_action(name: str, keys: ActionKeys) -> ActionEntry:
 
 def _describe_limits(name: str, keys: ActionKeys) -> EntryLimits:
     limits, where = keys.limits, f"actions.{name}.limits"
-    if not limits.low < limits.high:
-        raise UserError(f"{where}.low={limits.low:g} must be below {where}.high={limits.high:g}: exchange them.")
+    low, high = (_read_bound(getattr(limits, bound), f"{where}.{bound}") for bound in ("low", "high"))
+    low = -low if limits.low == UNLIMITED else low
+    if not low < high:
+        raise UserError(f"{where}.low={low:g} must be below {where}.high={high:g}: exchange them.")
     speed, acceleration, jerk = (
         _read_limit(getattr(limits, limit), f"{where}.{limit}") for limit in ("speed", "acceleration", "jerk")
     )
-    return EntryLimits(name, keys.kind, limits.low, limits.high, speed, acceleration, jerk)
+    return EntryLimits(name, keys.kind, low, high, speed, acceleration, jerk)
 
 
 def _describe_command(keys: CommandKeys) -> CommandTopic:
@@ -140,6 +143,14 @@ def _describe_command(keys: CommandKeys) -> CommandTopic:
         keys.order,
         keys.orientation,
     )
+
+
+def _read_bound(value: float | str, where: str) -> float:
+    if value == UNLIMITED:
+        return math.inf
+    if isinstance(value, str) or not math.isfinite(value):
+        raise UserError(f"{where}={value} is no limit: write a number, or {UNLIMITED}.")
+    return value
 
 
 def _read_limit(value: float | str, where: str) -> float:

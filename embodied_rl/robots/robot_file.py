@@ -47,8 +47,8 @@ class StateKeys:
 class LimitKeys:
     """The limits of an entry, in its quantity's unit, per second, per second² and per second³."""
 
-    low: float
-    high: float
+    low: float | str
+    high: float | str
     speed: float | str
     acceleration: float | str
     jerk: float | str

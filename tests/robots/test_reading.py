@@ -62,6 +62,10 @@ def test_a_folder_of_configurations_comes_first(tmp_path: Path) -> None:
         ({MOVE + "unit": "mm"}, "actions.move_x.unit='mm' is not SI"),
         ({MOVE + "measured": "tool_w"}, "actions.move_x.measured: 'tool_w' is not an entry of state. Did you mean"),
         ({MOVE + "target": "y"}, "actions.move_x.target='y': each action needs a target of its own"),
+        ({MOVE + "limits__high": "none"}, "actions.move_x.limits.high=none is no limit: write a number, or unlimited"),
+        ({MOVE + "limits__low": math.nan}, "actions.move_x.limits.low=nan is no limit"),
+        ({MOVE + "measured": ""}, "actions.move_x.limits: low and high cannot be held"),
+        ({"actions__gripper__limits__low": "unlimited"}, "a position needs both low and high"),
         ({MOVE + "tracking_error": 0.1}, "only a position that is measured"),
         ({"actions": {}}, "actions has no entries"),
         ({"state": {}}, "state has no entries"),
@@ -90,7 +94,7 @@ def test_a_folder_of_configurations_comes_first(tmp_path: Path) -> None:
         ({"cameras__front__topic": "back"}, "cameras.front.topic: 'back' is not a topic of topics"),
         ({"cameras__front__info": "front"}, "cameras.front.info=front has type sensor_msgs/msg/Image"),
         ({"cameras__front__height": 0}, "1 to 8192 pixels each"),
-        ({"cameras__front__resize": "nearest"}, "cameras.front.resize: unknown value 'nearest'"),
+        ({"cameras__front__resize": "cubic"}, "cameras.front.resize: unknown value 'cubic'"),
         ({"command__kind": "servo"}, "command.kind: unknown value 'servo'"),
         ({"command__type": "control_msgs/msg/JointJog"}, "Other types and actions, such as control_msgs, are not sent"),
         ({"command__topic": "command"}, "command.topic: 'command' is no topic"),
@@ -122,7 +126,9 @@ def test_what_cannot_be_is_refused_by_its_key(tmp_path: Path, changes: dict[str,
         ("name: !!python/object/apply:os.system [ls]\n", "could not determine a constructor"),
         ("- 1\n", "holds no keys"),
         ("", "holds no keys"),
-        ("1: 2\n", "holds no keys"),
+        ("1: 2\n", "line 1: a key that is no text: quote it"),
+        ("state: {on: {unit: m}}", "a key that is no text: quote it"),
+        ("state: {[a]: 1}", "a key that is no text"),
         ("a: [\n", "is no YAML"),
         ("a: " + "[" * 3000, "is no YAML"),
         ("#" * 300_000, "is larger than 256 KiB"),
@@ -146,6 +152,12 @@ def test_a_variable_of_this_machine_stays_text(tmp_path: Path, monkeypatch: pyte
     assert (
         change_robot(tmp_path, verified="${oc.env:SECRET} ${control_hz}").verified == "${oc.env:SECRET} ${control_hz}"
     )
+
+
+def test_a_speed_without_a_measured_place_has_no_box(tmp_path: Path) -> None:
+    free = {f"{MOVE}limits__{bound}": "unlimited" for bound in ("low", "high")}
+    limits = change_robot(tmp_path, **free, **{MOVE + "measured": ""}).entry_limits[0]
+    assert (limits.low, limits.high) == (-math.inf, math.inf)
 
 
 def test_numbers_with_exponents_are_numbers(tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ from embodied_rl.config.schema.commands import (
     TrainConfig,
     Video,
 )
+from embodied_rl.config.schema.contract import ContractConfig
 from embodied_rl.config.schema.critic import CriticEvalConfig, CriticProbeConfig, CriticServeConfig, CriticTrainConfig
 from embodied_rl.config.schema.filtering import FilterNode
 from embodied_rl.config.schema.nodes import (

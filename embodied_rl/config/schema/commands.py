@@ -300,6 +300,18 @@ class TraceConfig:
 class DoctorConfig:
     sim: SimNode | None = None
     """A simulator to examine as well: its environment, packages, assets and renderer."""
+    robot: str | None = None
+    """A robot to examine in place of this machine: a name, or a YAML file; its topics are listened to."""
+    policy: str | None = None
+    """ws://<host>:<port>: a policy server for that robot, whose fit and latency are checked."""
+    transport: Literal["dds", "rclpy"] = "dds"
+    """How the robot's topics are reached: without an installation of ROS 2, or with it."""
+    seconds: float = at_least(0.5, 3.0, at_most=600)
+    """How long rates are measured."""
+    questions: int = at_least(1, 50)
+    """Questions to the policy server, the first ones besides."""
+    server: ServedNode = field(default_factory=ServedNode)
+    """How the policy server is asked."""
     run: RunConfig = field(default_factory=RunConfig)
     """Where runs would live."""
 
