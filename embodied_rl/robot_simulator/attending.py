@@ -45,7 +45,7 @@ class EpisodeOperator(OperatorListener):
         return said
 
     def find_end(self) -> EpisodeEnd | None:
-        """Return the end that the operator's label means; None without one. An aborted episode has only lost its time."""
+        """Return the end that the operator's label means; None without one. An aborted one was cut short."""
         if not self.label:
             return None
         success, aborted = self.label == "success", self.label == "abort"
@@ -118,8 +118,8 @@ class AttendedEpisodes:
             )
         if not topics.label and (device.success is None or device.failure is None):
             raise UserError(
-                "sim=robot: nobody could say how an episode ended. Give the robot's file operator.label, or the buttons "
-                "operator.device.success and failure."
+                "sim=robot: nobody could say how an episode ended. Give the robot's file operator.label, or the "
+                "buttons operator.device.success and failure."
             )
         self._operator, self._wait_s, self._has_button = operator, wait_s, device.run is not None
 

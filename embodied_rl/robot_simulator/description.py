@@ -31,8 +31,8 @@ def describe_robot(config: RobotSimulatorConfig) -> SimulatorSpec:
     spec = SimulatorKind.find(name_simulated(config)).spec
     if spec.body != robot.body:
         raise UserError(
-            f"sim.simulator={config.simulator} does not simulate robot={robot.name}: cameras, state, actions or control_hz "
-            "differ. Give sim.simulated the keys that the robot's file was made for."
+            f"sim.simulator={config.simulator} does not simulate robot={robot.name}: cameras, state, actions or "
+            "control_hz differ. Give sim.simulated the keys that the robot's file was made for."
         )
     return replace(
         spec,

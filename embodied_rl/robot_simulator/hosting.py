@@ -89,8 +89,8 @@ class HumanAtJoystick:
             raise UserError("sim.human=scripted needs a simulator with an operator and sim.simulated={progress: true}.")
         if topics.teleop_type != JOY or not topics.label or moved != {entry.name for entry in robot.actions}:
             raise UserError(
-                f"sim.human=scripted: the file of {robot.name} needs operator.label, and a joystick that moves every entry "
-                "of the action (operator.device)."
+                f"sim.human=scripted: the file of {robot.name} needs operator.label, and a joystick that moves every "
+                "entry of the action (operator.device)."
             )
         self._servoed = cast("WatchedRobot", servoed)
         self._advise = self._servoed.expert()

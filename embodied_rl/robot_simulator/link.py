@@ -3,7 +3,6 @@
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from contextlib import ExitStack
 
 import numpy as np
 

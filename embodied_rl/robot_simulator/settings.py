@@ -14,8 +14,8 @@ class RobotSimulatorConfig:
     robot: str = trusted_setting("tabletop")
     """the robot: a name that `embodied-rl list robots` shows, or a YAML file."""
     transport: Literal["in_process", "dds", "rclpy"] = trusted_setting("in_process")
-    """how messages travel. in_process simulates the robot in this process, in lockstep; dds and rclpy reach a robot that
-    runs: a real one, or `embodied-rl robot`."""
+    """how messages travel. in_process simulates the robot in this process, in lockstep; dds and rclpy reach a robot
+    that runs: a real one, or `embodied-rl robot`."""
     lockstep: bool = trusted_setting(True)
     """the robot waits for each command, as a simulated one does with lockstep=true; false: real time."""
     simulator: str | None = trusted_setting("tabletop")

@@ -156,8 +156,8 @@ class RobotSimulator:
     def _change_horizon(self, horizon: int) -> None:
         if self._steps:
             raise UserError(
-                f"sim=robot: chunks of {self._link.horizon} actions were followed by one of {horizon} within an episode. "
-                "Execute chunks of one length."
+                f"sim=robot: chunks of {self._link.horizon} actions were followed by one of {horizon} within an "
+                "episode. Execute chunks of one length."
             )
         self._link.prepare(horizon)
 
