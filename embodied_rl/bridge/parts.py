@@ -24,7 +24,14 @@ def make_core_settings(robot: RobotDescription, config: BridgeConfig, inbox: Inb
         control_hz=robot.control_hz,
         command_hz=robot.control_hz if config.lockstep else robot.command_hz,
         streams=tuple(
-            StreamRule(name, each.max_age_s, each.may_repeat, name in measuring) for name, each in topics.items()
+            StreamRule(
+                name,
+                each.max_age_s,
+                each.may_repeat,
+                measures=name in measuring,
+                sees=name in inbox.mapping.picture_topics,
+            )
+            for name, each in topics.items()
         ),
         measured=tuple(bool(entry.measured) for entry in robot.actions),
         keeps=tuple(entry.keeps for entry in robot.actions),

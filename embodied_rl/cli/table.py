@@ -389,6 +389,7 @@ _ALL = (
             "potentials experiment=demo decisions=50000",
             "ablations",
             "delay policy_file=<run> delays=[0,1,2]",
+            "deploy policy_file=<run> episodes=16",
         ),
         config="train",
         words=Words("what", "measurement"),

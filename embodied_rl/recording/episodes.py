@@ -34,6 +34,8 @@ class RecordedEpisode:
     Attributes:
         index: of the recording's episodes, from 0. number: as the bridge counts them. seed: as it was asked for.
         steps: in their order. label: success, failure, abort, or nothing where the episode ended by time.
+        ended: how many steps had been recorded when a simulated robot said that the episode had ended, and when it said
+            so, by its clock; None: nobody did.
     """
 
     index: int
@@ -41,6 +43,22 @@ class RecordedEpisode:
     seed: int
     steps: list[RecordedStep] = field(default_factory=list)
     label: str = ""
+    ended: tuple[int, int] | None = None
+
+    def cut_after_end(self) -> int:
+        """Leave out the steps that the bridge made before it heard of the end; return how many.
+
+        The step in which the episode ends is over later than that, so it is recorded after it. A later one counts as
+        late only if its own time says so, too: the order in which two topics arrive is not promised.
+        """
+        if self.ended is None:
+            return 0
+        count, ended_ns = self.ended
+        after = range(count + 1, len(self.steps))
+        kept = next((n for n in after if self.steps[n].control.time_ns > ended_ns), len(self.steps))
+        cut = len(self.steps) - kept
+        del self.steps[kept:]
+        return cut
 
     @property
     def instruction(self) -> str:
@@ -60,6 +78,9 @@ def list_episodes(recording: Recording, robot: RobotDescription, omissions: Omis
             finder.readers[message.channel.topic](recording.decode(message).data, message)
         except (UserError, AttributeError) as error:  # AttributeError: the topic has another type
             omissions[f"not understood: {shorten(error)}"] += 1
+    for episode in finder.episodes:
+        if cut := episode.cut_after_end():
+            omissions["steps after an episode's end"] += cut
     if not finder.episodes:
         raise RecordingError(
             f"{recording.place} holds no episode: no control step of one was recorded on {STEPS}. Record while the "
@@ -102,8 +123,9 @@ class _EpisodeFinder:
         ended = next((each for each in reversed(self.episodes) if each.number == outcome.index), None)
         if ended is None:
             self._omissions["outcomes of episodes that were not recorded"] += 1
-        elif not ended.label:  # the operator knows better
-            ended.label = outcome.label
+            return
+        ended.ended = ended.ended or (len(ended.steps), message.source_ns)
+        ended.label = ended.label or outcome.label  # the operator knows better
 
     def _note_label(self, text: str, message: RecordedMessage) -> None:
         label = read_label(text, self._operator.label)

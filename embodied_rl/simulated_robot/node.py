@@ -86,6 +86,7 @@ class SimulatedRobot:
         self._said_status, self._status_s = "", -STATUS_S
         self._said_instruction: str | None = None
         self._said_outcome = self._awaited = False
+        self._said_faults: set[str] = set()
         self._gone_until: float | None = None
         self._restarted_ns = 0
         self._restart_s = 0.0
@@ -227,7 +228,15 @@ class SimulatedRobot:
             self.topics.open(self._listeners)
         if now - self._status_s >= STATUS_S:
             self._said_status = ""
+            self._look_for_faults()
         self._say_status()
+
+    def _look_for_faults(self) -> None:
+        """Say what does not arrive here, or there: the middleware tells nobody."""
+        for words in filter(None, (self.topics.find_fault(), self.topics.last_unsent)):
+            if words not in self._said_faults:
+                self._said_faults.add(words)
+                self._tell(words)
 
     # -- what it says ---------------------------------------------------------------------------------------------
 
@@ -269,6 +278,7 @@ class SimulatedRobot:
         self.topics.send_status({
             "mode": "lockstep" if self.settings.lockstep else "real time", "episode": self._index,
             "why": self._drive.why, "last_refusal": self.last_refusal, "late_s": self.late_s, **self.counts,
+            "unsent": self.topics.unsent,
             "faults": thaw_config(self._faults.faults),
         })  # fmt: skip
 

@@ -98,6 +98,7 @@ class TrialProcesses:
         """End all processes: by SIGTERM, and after 15 s by SIGKILL."""
         for each in reversed(self.started):
             if each.process.poll() is None:
+                each.process.send_signal(signal.SIGCONT)  # one that was stopped would not hear it
                 each.process.terminate()
                 try:
                     each.process.wait(GRACE_S)

@@ -84,7 +84,7 @@ class EpisodeConductor:
                 f"{robot.name}: its file names no operator.reset and operator.outcome, by which episodes are asked for "
                 "and judged. Use embodied-rl bridge for a robot that is reset by hand."
             )
-        self._node, self._check = node, check
+        self._node, self.check = node, check
         self._now: ConductedEpisode | None = None
         self.status: dict[str, Any] = {}
         self.seen = 0
@@ -117,7 +117,7 @@ class EpisodeConductor:
         """
         heard, since = self.seen, time.monotonic()
         while not self._node.spin_until(condition, LOOKING_S):
-            self._check()
+            self.check()
             if self.seen != heard:
                 heard, since = self.seen, time.monotonic()
             elif time.monotonic() - since >= patience_s:
@@ -128,6 +128,14 @@ class EpisodeConductor:
     def wait_for_bridge(self, patience_s: float) -> None:
         """Wait until the bridge waits for an episode."""
         self.wait_for("The bridge's start", lambda: self._is_waiting(None), patience_s)
+
+    def begin(self, episode: Episode) -> ConductedEpisode:
+        """Ask for an episode, and return what is noted of it from now on."""
+        self._now = made = ConductedEpisode(episode)
+        names = ("index", "task", "seed", "initial_state", "split")
+        asked = {name: getattr(episode, name) for name in names}
+        self._reset.publish(self._node.messages.make(TEXT, data=json.dumps(asked)))
+        return made
 
     def run_episode(self, episode: Episode, patience_s: float, longest_s: float) -> ConductedEpisode:
         """Run one episode to its end.
@@ -140,10 +148,7 @@ class EpisodeConductor:
         Raises:
             RunFailed: it did not end in time, or a process has ended.
         """
-        self._now = made = ConductedEpisode(episode)
-        asked = {"index": episode.index, "task": episode.task, "seed": episode.seed,
-                 "initial_state": episode.initial_state, "split": episode.split}  # fmt: skip
-        self._reset.publish(self._node.messages.make(TEXT, data=json.dumps(asked)))
+        made = self.begin(episode)
         until = self._node.now() + int(longest_s * 1e9)
 
         def over() -> bool:

@@ -31,7 +31,7 @@ from embodied_rl.trials.conducting import ConductedEpisode, EpisodeConductor
 from embodied_rl.trials.domain import borrow_free_domain
 from embodied_rl.trials.results import describe_deployment, describe_sources, film, make_deployment_section, make_report
 
-START_S = 120.0
+START_S = 300.0
 """Seconds that loading a policy, or a simulator, may take on a busy machine."""
 SILENCE_S = 60.0
 """Seconds after which a bridge that says nothing is given up; its status comes ten times a second."""

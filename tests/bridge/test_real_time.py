@@ -72,7 +72,7 @@ def test_the_emergency_stop_latches(bench: RealTimeBench) -> None:
     [
         ({"cameras": "dead"}, "front"),
         ({"cameras": "frozen"}, "front"),
-        ({"states": "nan"}, "joints"),
+        ({"states": "nan"}, "tool"),
         ({"states": "delayed", "delay": 0.5}, "joints"),
     ],
     ids=["dead camera", "frozen camera", "no numbers", "late states"],

@@ -147,7 +147,7 @@ def test_a_clock_that_was_set_is_believed_after_the_settling_time(jump: float) -
     for _ in range(20):
         camera.send(1)
         seen.append(camera.explain())
-    assert seen.index(f"front: {Fault.BACK if jump < 0 else Fault.FUTURE}") == round(AGE / PERIOD)
+    assert seen.index(f"front: {Fault.BACK if jump < 0 else Fault.FUTURE}") in (3, 4)
     assert seen[-1] == "" and camera.gate.counts["clock was set"] == 1
     assert 40 - camera.gate.counts["accepted"] - round(SETTLE / PERIOD) in (0, 1)
 

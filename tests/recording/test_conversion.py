@@ -173,6 +173,25 @@ def test_the_operator_knows_better_than_the_robot(tmp_path: Path, messages: Mess
     assert convert(tmp_path / "bag", messages)[1][0].label == "failure"
 
 
+def test_steps_after_the_end_are_left_out(tmp_path: Path, messages: Messages) -> None:
+    def run(fake: FakeRun) -> None:
+        outcome = '{"index": 0, "success": true, "failure": ""}'
+
+        def end_before_its_text(topic: str, text: str, say: Any = fake.say) -> None:
+            if topic == STEPS and '"step": 3' in text:
+                say(fake.robot.operator.outcome, outcome)
+            say(topic, text)
+
+        fake.say = end_before_its_text  # pyright: ignore[reportAttributeAccessIssue]
+        fake.run_episode(0, [POLICY] * 7)
+
+    truth = record_run(tmp_path / "bag", messages, run).truth
+    conversion, (part,) = convert(tmp_path / "bag", messages)
+    check_part(part, truth[0])
+    assert (len(part.steps), part.label, part.ends) == (4, "success", True)
+    assert conversion.omissions["steps after an episode's end"] == 3
+
+
 def test_texts_of_strangers_are_counted_not_believed(tmp_path: Path, messages: Messages) -> None:
     texts = ["", "[]", "{", '{"time_ns": true}', '{"time_ns": 1, "episode": 0, "step": 0, "source": "me"}', "1" * 5000]
 
