@@ -193,15 +193,35 @@ _ALL = (
     ),
     Command(
         "collect",
-        "Write demonstrations or rollouts to disk.",
+        "Write demonstrations or rollouts to disk; from=<recording> converts what a robot did, see `convert`.",
         "CollectConfig",
         "embodied_rl.commands.collect:run",
-        ("expert episodes=100", "runs/demo/<time>_s0 episodes=500 out=rollouts"),
+        ("expert episodes=100", "runs/demo/<time>_s0 episodes=500 out=rollouts", "from=recordings/monday out=dataset"),
         config="collect",
         common=("policy", "episodes", "split", "task", "seed", "out", "format", *_FILTER),
         values=("policy",),
         words=Words("policy", "policy"),
         check="embodied_rl.commands.collect:check_collection",
+    ),
+    Command(
+        "record",
+        "Record what a robot, its operator and the bridge say over ROS 2, as MCAP.",
+        "RecordConfig",
+        "embodied_rl.commands.record:run",
+        ("robot=tabletop out=recordings/monday", "recover=recordings/monday out=recordings/recovered"),
+        values=("robot",),
+        check="embodied_rl.commands.record:check_start",
+        common=("robot", "out", "seconds", "transport", "compression", "recover"),
+    ),
+    Command(
+        "convert",
+        "Make a recording into episodes to learn from; also typed `collect from=<recording>`.",
+        "ConvertConfig",
+        "embodied_rl.commands.convert:run",
+        ("recordings/monday out=dataset", "recordings/monday format=replay out=replay"),
+        values=("robot",),
+        words=Words("recording", "recording"),
+        check="embodied_rl.commands.convert:check_conversion",
     ),
     Command(
         "play",
@@ -225,6 +245,49 @@ _ALL = (
         words=Words("policy", "policy"),
         check="embodied_rl.commands.serve:check_serving",
         common=("policy", "follow", "host", "port", "token_variable", "keys", "device", "batch"),
+    ),
+    Command(
+        "deploy",
+        "Drive a simulated robot over ROS 2 with a policy: server, bridge and robot on this machine, a report, a film.",
+        "DeployConfig",
+        "embodied_rl.commands.deploy:run",
+        ("asset:tabletop_careful.safetensors robot=tabletop", "runs/demo/<time>_s0 lockstep=true episodes=64"),
+        values=("policy", "robot"),
+        words=Words("policy", "policy"),
+        check="embodied_rl.commands.deploy:check_start",
+        common=("policy", "robot", "episodes", "lockstep", "seed", "split", "task", "transport", "out"),
+    ),
+    Command(
+        "bridge",
+        "Drive a robot over ROS 2 with a policy behind a server, with or without an installation of ROS 2.",
+        "BridgeConfig",
+        "embodied_rl.commands.bridge:run",
+        ("robot=<yaml> policy=ws://127.0.0.1:8000", "robot=<yaml> policy=ws://127.0.0.1:8000 dry_run=true"),
+        values=("policy", "robot"),
+        check="embodied_rl.commands.bridge:check_start",
+        common=("robot", "policy", "dry_run", "transport", "strategy", "replan", "instruction", "server.deadline"),
+    ),
+    Command(
+        "robot",
+        "Simulate a robot as a node of ROS 2: joint states, cameras, commands, emergency stop, faults.",
+        "RobotConfig",
+        "embodied_rl.commands.robot:run",
+        ("robot=tabletop", "robot=tabletop lockstep=true", "robot=tabletop faults.cameras=frozen"),
+        config="robot",
+        values=("robot",),
+        words=Words("robot", "robot"),
+        check="embodied_rl.commands.robot:check_start",
+        common=(
+            "robot",
+            "lockstep",
+            "transport",
+            "task",
+            "seed",
+            "episodes",
+            "faults.states",
+            "faults.cameras",
+            "film",
+        ),
     ),
     Command(
         "critic train",
@@ -289,8 +352,19 @@ _ALL = (
         "Say what is wrong with this machine, and the remedy.",
         "DoctorConfig",
         "embodied_rl.commands.doctor:run",
-        ("", "sim=libero", "run.root=/data/runs"),
+        ("", "sim=libero", "run.root=/data/runs", "robot=my_arm.yaml policy=ws://192.168.1.5:8000"),
         config="doctor",
+        values=("robot", "policy"),
+        common=("sim.name", "robot", "policy", "transport", "seconds", "questions", "run.root"),
+    ),
+    Command(
+        "contract",
+        "Convert a robot's file to a contract of rosetta (ROS 2 and lerobot), or a contract to a robot's file.",
+        "ContractConfig",
+        "embodied_rl.commands.contract:run",
+        ("robot=my_arm.yaml out=contract.yaml", "contract=contract.yaml out=my_arm.yaml"),
+        values=("robot",),
+        check="embodied_rl.commands.contract:convert",
     ),
     Command(
         "sim",
@@ -315,6 +389,7 @@ _ALL = (
             "potentials experiment=demo decisions=50000",
             "ablations",
             "delay policy_file=<run> delays=[0,1,2]",
+            "deploy policy_file=<run> episodes=16",
         ),
         config="train",
         words=Words("what", "measurement"),
@@ -334,6 +409,8 @@ _ALL = (
     ),
 )
 
+_OTHER_FORMS = {("collect", "from"): ("convert", "recording")}
+"""A command and a key of it that make another command with another key: `from` is no name of a field in Python."""
 COMMANDS = {command.name: command for command in _ALL}
 LIST_SUMMARY = (
     "Show the choices: sims, policies, algos, curricula, rewards, prompts, plans, benchmarks, experiments, tasks."
@@ -349,4 +426,10 @@ def find_command_name(arguments: Sequence[str]) -> tuple[str, list[str]]:
     """Return the name that the arguments begin with, of one word or two, and the other arguments."""
     if " ".join(arguments[:2]) in COMMANDS:
         return " ".join(arguments[:2]), list(arguments[2:])
-    return arguments[0], list(arguments[1:])
+    name, rest = arguments[0], list(arguments[1:])
+    for position, word in enumerate(rest):
+        key, _, value = word.partition("=")
+        if (name, key) in _OTHER_FORMS:
+            name, new = _OTHER_FORMS[name, key]
+            return name, [*rest[:position], f"{new}={value}", *rest[position + 1 :]]
+    return name, rest

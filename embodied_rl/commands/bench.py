@@ -22,7 +22,7 @@ from embodied_rl.simulators.kind import SimulatorKind
 
 OVERLAP, PIPELINE, POLICY, MEMORY, ABLATIONS = "overlap", "pipeline", "policy", "memory", "ablations"
 ASYNC, CLUSTER, CRITIC, DELAY = "async", "cluster", "critic", "delay"
-POTENTIALS, SERVER = "potentials", "server"
+POTENTIALS, SERVER, DEPLOY = "potentials", "server", "deploy"
 SLICES = (1, 2)
 CRITIC_ASSET = "tabletop_critic.safetensors"
 ASYNC_ASSET = "asset:tabletop_async.safetensors"
@@ -43,6 +43,7 @@ def run(config: BenchConfig) -> None:
     measures = {simulator: measure_simulator, OVERLAP: measure_overlap, PIPELINE: measure_pipeline}
     measures |= {POLICY: measure_policy, MEMORY: count_memory, ASYNC: measure_async, CLUSTER: measure_cluster}
     measures |= {CRITIC: measure_critic, DELAY: measure_delay, POTENTIALS: compare_rewards, SERVER: measure_server}
+    measures |= {DEPLOY: measure_deployment}
     if what not in measures:
         hint = suggest_name(what, [*measures, ABLATIONS])
         raise UserError(f"bench: cannot measure '{what}'.{hint} Another simulator is chosen with sim=<name>.")
@@ -193,6 +194,17 @@ def measure_server(config: BenchConfig) -> dict[str, Any]:
     served = speed.measure_serving(policy, config.seconds)
     print(f"{policy} behind `serve`, asked from this machine:\n{served.describe()}")
     return {"policy": policy, **asdict(served)}
+
+
+def measure_deployment(config: BenchConfig) -> dict[str, Any]:
+    """Measure a policy on a simulated robot over ROS 2: lockstep, real time, stops, what the network loses."""
+    from embodied_rl.trials import measuring
+
+    policy, folder = config.policy_file or ASYNC_ASSET, make_folder(Path(config.out) / DEPLOY, "out")
+    figures, values = measuring.measure_deployment(policy, min(config.episodes, 48), config.seconds, folder)
+    rows = [each.format_cells() for each in figures]
+    Console().print(make_table(f"bench deploy, {policy}", "", measuring.HEADINGS, rows, remark=""))
+    return {"policy": policy, **values}
 
 
 def measure_delay(config: BenchConfig) -> dict[str, Any]:

@@ -5,13 +5,14 @@ import platform
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import psutil
 from rich.table import Table
 from rich.text import Text
 
+from embodied_rl.assembly.robot_doctor import examine_robot
 from embodied_rl.cli.text import make_console
 from embodied_rl.config import assets
 from embodied_rl.config.checks import check_writable
@@ -30,15 +31,22 @@ _OPEN_EGL = "import mujoco; context = mujoco.GLContext(16, 16); context.make_cur
 
 def run(config: DoctorConfig) -> int:
     """Print every check; return exit code 1 if one failed, else 0."""
+    if config.robot is not None or config.policy is not None:
+        return print_checks(examine_robot(config), "ready to move")
     checks = examine(Path(config.run.root).expanduser().absolute())
     if config.sim is not None:
         checks += examine_simulator(config.sim)
+    return print_checks(checks, "ready to train")
+
+
+def print_checks(checks: Sequence[Diagnosis], ready: str) -> int:
+    """Print checks, and `ready` if none failed; return the exit code."""
     table = Table("", "check", "found", "remedy", box=None, pad_edge=False)
     for check in checks:
         table.add_row(Text(check.status, _COLOURS[check.status]), check.name, Text(check.found), Text(check.remedy))
     make_console().print(table)
     failed = [check.name for check in checks if check.status == "fail"]
-    print(f"\n{len(failed)} of {len(checks)} checks failed: {', '.join(failed)}" if failed else "\nready to train")
+    print(f"\n{len(failed)} of {len(checks)} checks failed: {', '.join(failed)}" if failed else f"\n{ready}")
     return 1 if failed else 0
 
 

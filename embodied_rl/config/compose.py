@@ -25,6 +25,8 @@ from embodied_rl.interfaces.errors import UserError
 
 VALUE_OF = "value_of_"
 """Prefix that hides a key from Hydra, where a folder of that name would make it choose a file."""
+READ_AS_DATA = ("robot",)
+"""Groups whose files are not composed."""
 
 
 def find_config_folder() -> Path:
@@ -137,7 +139,7 @@ def make_hydra_overrides(overrides: Sequence[str], values: Sequence[str], config
         UserError: a text is not a valid override.
     """
     chosen = list_groups(config_dir)
-    return [_hydra_override(*_parsed(text), chosen, values) for text in overrides]
+    return [_hydra_override(*_parsed(text), chosen, values, config_dir) for text in overrides]
 
 
 def _parsed(text: str) -> tuple[str, Override]:
@@ -155,15 +157,26 @@ def _parsed(text: str) -> tuple[str, Override]:
             raise UserError(f"{text} is no setting: {problem}. Settings are written key=value.") from None
 
 
-def _hydra_override(text: str, override: Override, chosen: set[str], values: Sequence[str]) -> str:
+def _name_file(text: str, config_dir: Path | None) -> str:
+    """Make a path of the name of a robot of `config_dir`: its file is read as data, where that folder is not known."""
+    group, _, name = text.partition("=")
+    file = None if config_dir is None else (config_dir / group / f"{name}.yaml").resolve()
+    return f"{group}='{file}'" if group in READ_AS_DATA and file is not None and file.is_file() else text
+
+
+def _hydra_override(
+    text: str, override: Override, chosen: set[str], values: Sequence[str], config_dir: Path | None
+) -> str:
     key = override.key_or_group
     if text.startswith(("+", "~")) or key.startswith(("hydra.", "hydra/")):
         return text
     group = key.partition("/")[0].partition("@")[0]
+    if (data := key.partition(".")[0]) in READ_AS_DATA and key != data:
+        raise UserError(f"{text}: copy the {data}'s YAML file, change it there, and type {data}=<file>.")
     if group not in chosen:
         return f"++{text}"
     if group in values:
-        return f"++{VALUE_OF}{text}"
+        return f"++{VALUE_OF}{_name_file(text, config_dir)}"
     optional = (str, type(None)) if group == "experiment" else str
     if not override.is_sweep_override() and not isinstance(override.value(), optional):
         raise UserError(f"{text}: {key} is chosen by name, such as {key}=<name>. Its keys are set one by one.")

@@ -50,6 +50,7 @@ def write_page(
     videos: Sequence[Path] = (),
     configuration: str = "",
     strips: str = "",
+    robot: str = "",
 ) -> None:
     """Write `report.html`.
 
@@ -61,6 +62,7 @@ def write_page(
         videos: MP4 files to embed; `pair_<index>.mp4` shows an episode before and after training.
         configuration: the whole configuration as YAML.
         strips: frames with what a scorer said under each, see `kept_strips`.
+        robot: HTML of what is said of a robot's side, such as latencies.
     """
     earlier, old = (None, None) if before is None else (before.overall, before.episodes)
     at_end, rows = shows_at_end(report), read_metrics(metrics) if metrics else []
@@ -72,6 +74,7 @@ def write_page(
         make_section("By family", _table("family", report.families, before and before.families, at_end)),
         make_section("By task", _table("task", report.tasks, before and before.tasks, at_end)),
         make_section("Why episodes failed", make_failure_table(report.episodes, old)),
+        make_section("On the robot", robot),
         make_section("Learning curves", draw_learning_curves(rows)),
         make_section("Reward", make_reward_section(rows, report.metadata.get("reward") == "terminal")),
         make_section("What the scorer said", strips),
@@ -90,6 +93,8 @@ def make_title(metadata: Mapping[str, Any]) -> str:
             return f"Training of {metadata.get('policy')} by {metadata.get('algorithm')}{where}"
         case "cloning":
             return f"Cloning of {metadata.get('source', 'demonstrations')} by {metadata.get('policy')}{where}"
+        case "deployment":
+            return f"Deployment of {metadata.get('checkpoint')} on {metadata.get('robot')}"
         case _:
             return f"Evaluation of {metadata.get('checkpoint') or metadata.get('run') or 'a policy'}{where}"
 

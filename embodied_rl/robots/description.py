@@ -11,6 +11,8 @@ from embodied_rl.deployment.operator_device import OperatorDevice
 from embodied_rl.interfaces.robot import Body
 
 CommandKind = Literal["forward", "trajectory", "twist", "pose"]
+Resize = Literal["none", "area", "bilinear", "nearest"]
+Fit = Literal["same", "stretch", "crop"]
 
 
 @dataclass(frozen=True)
@@ -60,12 +62,22 @@ class Topic:
 
 @dataclass(frozen=True)
 class CameraEntry:
-    """A camera: its picture as a policy sees it, uint8 RGB [height, width, 3], and the topic that it comes from."""
+    """A camera: its picture as a policy sees it, uint8 RGB [height, width, 3], and the topic that it comes from.
+
+    Attributes:
+        topic: of its pictures; a key of `RobotDescription.topics`. info: of its CameraInfo, or empty.
+        resize: how a picture of another size becomes this one; none refuses it, nearest takes pixels from edge to edge.
+        fit: what happens to a picture of other proportions: same refuses it, stretch changes its proportions, crop
+            cuts what is too much on both sides.
+    """
 
     name: str
     topic: str
     height: int
     width: int
+    info: str = ""
+    resize: Resize = "none"
+    fit: Fit = "same"
 
 
 @dataclass(frozen=True)
@@ -77,7 +89,8 @@ class ActionEntry:
         kind: see `EntryLimits.kind`.
         action_low, action_high: limits of the policy's number.
         measured: name of the state entry that measures its quantity; empty where nothing does.
-        target: where the number goes in the command: a joint's name, or for a twist linear.x … angular.z.
+        target: where the number goes in the command: a joint's name, or for a twist linear.x … angular.z, for a pose
+            position.x … orientation.yaw.
         keeps: holding still repeats the last command instead of 0, such as a gripper's.
     """
 
@@ -97,8 +110,10 @@ class CommandTopic:
     twist geometry_msgs/msg/Twist or TwistStamped, pose geometry_msgs/msg/PoseStamped.
 
     Attributes:
-        horizon_s: for a trajectory, how far ahead its points lie.
+        horizon_s: for a trajectory, how far ahead its last point lies, at which the robot rests.
         frame: of a stamped command.
+        order: for forward, the targets in the order of the message; empty: that of the actions.
+        orientation: for a pose without orientation.… among its targets, the fixed one: x, y, z, w.
         timeout_s: after so long without a command the robot stops by itself; 0: nobody says that it does.
     """
 
@@ -109,6 +124,8 @@ class CommandTopic:
     horizon_s: float = 0.1
     frame: str = ""
     timeout_s: float = 0.0
+    order: tuple[str, ...] = ()
+    orientation: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -182,4 +199,5 @@ class RobotDescription:
 
     @property
     def entry_limits(self) -> tuple[EntryLimits, ...]:
+        """Return the limits of the A entries, in their order."""
         return self.limits.entries

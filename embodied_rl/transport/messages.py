@@ -115,6 +115,10 @@ class Messages:
         """Return the type hash (RIHS01, REP 2016) that Iron and later compare; Humble has none."""
         return None if self.distro == "humble" else self._hashing.hash_rihs01(self._known(type_name))
 
+    def define_type(self, type_name: str) -> str:
+        """Return the definition of a type and of all that it contains, as ROS 2 concatenates .msg files ("ros2msg")."""
+        return self._store.generate_msgdef(self._known(type_name), ros_version=2)[0]
+
     def _known(self, type_name: str) -> str:
         if type_name in self._store.fielddefs:
             return type_name

@@ -259,7 +259,7 @@ class PlayConfig:
 class BenchConfig(TrainConfig):
     what: str = "sim"
     """What is measured, the first word after `bench`: a simulator, overlap, pipeline, async, cluster, policy, memory,
-    critic, delay, server, potentials or ablations."""
+    critic, delay, server, deploy, potentials or ablations."""
     seconds: float = at_least(0.1, 10.0)
     """Length of each measurement."""
     device: str = "cpu"
@@ -275,9 +275,9 @@ class BenchConfig(TrainConfig):
     target: float = at_least(0.0, 0.6, at_most=1.0)
     """For `bench potentials`: the success while exploring of which is told when it was reached."""
     policy_file: str | None = None
-    """For `bench delay` and `bench server`: whose policy, a run folder, a file or asset:<name>; null takes ours."""
+    """For `bench delay`, `server` and `deploy`: whose policy, a run folder, a file or asset:<name>; null takes ours."""
     episodes: int = at_least(1, 384, at_most=MOST_EPISODES)
-    """For `bench delay`: episodes of each combination."""
+    """For `bench delay`: episodes of each combination; for `bench deploy` at most 48 of them are run, twice."""
     delays: tuple[int, ...] = (0, 1, 2, 3, 4)
     """For `bench delay`: control steps that an inference takes."""
     strategies: tuple[Joining, ...] = ("prefix", "naive", "blend", "stop", "replacement", "guided")
@@ -300,6 +300,18 @@ class TraceConfig:
 class DoctorConfig:
     sim: SimNode | None = None
     """A simulator to examine as well: its environment, packages, assets and renderer."""
+    robot: str | None = None
+    """A robot to examine in place of this machine: a name, or a YAML file; its topics are listened to."""
+    policy: str | None = None
+    """ws://<host>:<port>: a policy server for that robot, whose fit and latency are checked."""
+    transport: Literal["dds", "rclpy"] = "dds"
+    """How the robot's topics are reached: without an installation of ROS 2, or with it."""
+    seconds: float = at_least(0.5, 3.0, at_most=600)
+    """How long rates are measured."""
+    questions: int = at_least(1, 50)
+    """Questions to the policy server, the first ones besides."""
+    server: ServedNode = field(default_factory=ServedNode)
+    """How the policy server is asked."""
     run: RunConfig = field(default_factory=RunConfig)
     """Where runs would live."""
 

@@ -105,6 +105,12 @@ class Bodies:
             mujoco.mj_step(self.model, self.data[row], SUBSTEPS)
             mujoco.mj_kinematics(self.model, self.data[row])
 
+    def servo(self, row: int, control: Array) -> None:
+        """Run one physics step of one environment with `control` [9], and update the positions of its bodies."""
+        self._ctrl[row][:] = control
+        mujoco.mj_step(self.model, self.data[row])
+        mujoco.mj_kinematics(self.model, self.data[row])
+
     def settle(self, rows: Iterable[int]) -> None:
         """Update the positions of all bodies from the joints; a step leaves them one substep behind."""
         for row in rows:

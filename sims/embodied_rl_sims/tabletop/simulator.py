@@ -9,9 +9,9 @@ from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.goals import GoalWatch
 from embodied_rl.interfaces.sim import Array, Episode, Observation, Source, StepResult
 from embodied_rl_sims.chunks import find_final_pictures, make_empty_result
-from embodied_rl_sims.tabletop import arm, operator
+from embodied_rl_sims.tabletop import operator
 from embodied_rl_sims.tabletop.all_goals import AllGoals
-from embodied_rl_sims.tabletop.bodies import FIXTURES, OBJECTS, Bodies
+from embodied_rl_sims.tabletop.bodies import Bodies
 from embodied_rl_sims.tabletop.camera import CameraView, RayCamera
 from embodied_rl_sims.tabletop.chain import Chains, draw_chain
 from embodied_rl_sims.tabletop.episodes import pack_episode, unpack_episode
@@ -19,8 +19,10 @@ from embodied_rl_sims.tabletop.film import Film
 from embodied_rl_sims.tabletop.goals import Goals
 from embodied_rl_sims.tabletop.layout import Layout
 from embodied_rl_sims.tabletop.observation import Privileged, Truth, add_noise
+from embodied_rl_sims.tabletop.painting import paint_scene
 from embodied_rl_sims.tabletop.progress import ProgressMeter
-from embodied_rl_sims.tabletop.settings import LAG, WORKSPACE_HIGH, WORKSPACE_LOW, TabletopConfig, spec_of
+from embodied_rl_sims.tabletop.settings import TabletopConfig, spec_of
+from embodied_rl_sims.tabletop.steering import follow_action
 
 _CAMERA = "front"
 _FAULT_STREAM, _DELAY_STREAM = 1, 1003
@@ -37,6 +39,7 @@ class Tabletop:
 
     Config = TabletopConfig
     spec_of = staticmethod(spec_of)
+    servo: str | None = "embodied_rl_sims.tabletop.servo:TabletopServo"  # see `embodied_rl.interfaces.servo`
 
     def __init__(self, config: TabletopConfig, num_envs: int) -> None:
         self.config, self.num_envs, self.spec = config, num_envs, spec_of(config)
@@ -48,7 +51,6 @@ class Tabletop:
         model = self._bodies.model
         self._camera = RayCamera(model, _CAMERA, config.image_size, config.image_size)
         self._colours = np.repeat((model.geom_rgba[None, :, :3] * 255).astype(np.float32), num_envs, axis=0)
-        self._tinted = [model.geom(name).id for name in (*OBJECTS, *FIXTURES)]
         self._episode: list[Episode | None] = [None] * num_envs
         self._layout: list[Layout | None] = [None] * num_envs
         self._view: list[CameraView | None] = [None] * num_envs
@@ -72,11 +74,7 @@ class Tabletop:
             if not running.any():
                 break
             self._control_step(result.executed[:, j], running)
-            success, failure = self._judge(running)
-            over = failure | (success & self.config.terminate_on_success)
-            late = running & ~over & (self._clock >= self.config.horizon)
-            self._record(result, j, running, success, over, late)
-            running &= ~over & ~late
+            running &= ~self._end_step(result, j, running)
         result.ended = np.flatnonzero(result.terminated | result.truncated)
         if len(result.ended):
             wanted = result.truncated | find_final_pictures(self._episode)
@@ -205,16 +203,22 @@ class Tabletop:
         return np.array([episode is not None for episode in self._episode])
 
     def _control_step(self, action: Array, running: Array) -> None:
-        tool = self._bodies.tool
-        goal = np.clip(self._command + action[:, :3], WORKSPACE_LOW, WORKSPACE_HIGH)
-        self._command = np.where(running[:, None], tool + np.clip(goal - tool, -LAG, LAG), self._command)
-        self._command[:, 2] = np.maximum(self._command[:, 2], WORKSPACE_LOW[2])
-        fingers = 0.02 * (action[:, 3:] + 1)
-        control = np.concatenate([arm.solve_inverse(self._command), fingers, fingers], axis=1)
+        self._command, control = follow_action(self._command, self._bodies.tool, action, running)
         self._bodies.advance(np.flatnonzero(running), control)
+        self._count_step(running)
+
+    def _count_step(self, running: Array) -> None:
         self._clock += running
         self._displace(running)
         self._bodies.gather()
+
+    def _end_step(self, result: StepResult, j: int, running: Array) -> Array:
+        """Judge and record a control step that was made; return bool [n], whether it ended the episode."""
+        success, failure = self._judge(running)
+        over = failure | (success & self.config.terminate_on_success)
+        late = running & ~over & (self._clock >= self.config.horizon)
+        self._record(result, j, running, success, over, late)
+        return over | late
 
     def _wait(self, running: Array) -> None:
         """Let the arm hold still for the inference delay of a slow robot."""
@@ -326,7 +330,7 @@ class Tabletop:
             return
         layout = self._chains.begin(row, draw_chain(episode, self.config.randomise, self.config.goals))
         self._view[row] = self._camera.view(layout.look)
-        self._paint(row, layout)
+        paint_scene(self._bodies.model, self._colours[row], layout)
         self._bodies.place(row, layout)
         self._aim(row, layout)
         if self._watch is not None:
@@ -342,9 +346,3 @@ class Tabletop:
         self._privileged.begin(row, layout)
         if self._progress is not None:
             self._progress.begin(row, layout.family)
-
-    def _paint(self, row: int, layout: Layout) -> None:
-        names = (*layout.object_colours, *layout.fixture_colours)
-        for geometry, name in zip(self._tinted, names, strict=True):
-            if name:
-                self._colours[row, geometry] = np.array(layout.look.colours[name]) * 255

@@ -29,6 +29,7 @@ class TabletopWarp(Tabletop):
     Config = TabletopWarpConfig
     diagnose = staticmethod(diagnose)
     provenance = staticmethod(provenance)
+    servo = None  # its worlds make a whole control step at once
 
     def __init__(self, config: TabletopWarpConfig, num_envs: int) -> None:
         self._worlds = _build(config, num_envs)

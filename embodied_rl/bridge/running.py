@@ -1,0 +1,294 @@
+"""The bridge from its start to its end: checks first, then the loop, then the robot at rest."""
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing, contextmanager
+from typing import Any
+
+import numpy as np
+
+from embodied_rl.bridge.asking import AskerThread, ChunkAsker, DirectAsking
+from embodied_rl.bridge.checks import check_command_topic, find_rivals, wait_for_topics, wait_until
+from embodied_rl.bridge.controller import Controller, Surroundings
+from embodied_rl.bridge.episodes import EpisodeDesk
+from embodied_rl.bridge.executor_settings import choose_settings
+from embodied_rl.bridge.inbox import Inbox
+from embodied_rl.bridge.lockstep import LockstepClock, LockstepLoop
+from embodied_rl.bridge.operator_topics import OperatorListener
+from embodied_rl.bridge.pacing import quiet_interpreter
+from embodied_rl.bridge.parts import make_core_settings, make_source_clock, measure_latency, open_policy
+from embodied_rl.bridge.realtime import ControlThread
+from embodied_rl.bridge.reporting import STATUS_HZ, BridgeReporter, measure_load
+from embodied_rl.config.schema import BridgeConfig
+from embodied_rl.control.core import DeploymentCore
+from embodied_rl.deployment.settings import Settings
+from embodied_rl.deployment.tick import Mode, Tick
+from embodied_rl.interfaces.errors import UserError
+from embodied_rl.policy_server.client import PolicyClient
+from embodied_rl.robots.commands import CommandMapping
+from embodied_rl.robots.description import RobotDescription
+from embodied_rl.robots.reading import load_robot
+from embodied_rl.transport.interface import Publisher, Transport
+from embodied_rl.transport.opening import open_transport
+
+LOOKING_S = 0.02
+RIVALS_S = 0.5
+"""Seconds between two looks for another publisher of commands."""
+
+
+def check_bridge(config: BridgeConfig) -> list[tuple[str, str]]:
+    """Check what can be known without a robot and without a server; return what is told in a dry run.
+
+    Raises:
+        UserError: the robot's file or a setting is wrong.
+    """
+    robot = load_robot(config.robot)
+    if not config.policy.startswith(("ws://", "wss://")):
+        raise UserError(
+            f"policy={config.policy} is no address of a policy server. Start one, embodied-rl serve policy=…, and give "
+            "its address, ws://…; or use embodied-rl deploy, which starts one."
+        )
+    if config.lockstep and config.dry_run:
+        raise UserError("lockstep=true: the robot waits for commands, and dry_run=true gives none. Leave one out.")
+    if config.episodes and not (robot.operator.reset and robot.operator.outcome):
+        raise UserError(f"episodes=true: the file of {robot.name} names no operator.reset and operator.outcome.")
+    return [
+        ("robot", f"{robot.name}: {robot.verified}"),
+        ("commands", f"{robot.command.name}, {robot.command_hz:g} Hz"),
+    ]
+
+
+def run_bridge(config: BridgeConfig) -> int:
+    """Drive a robot until a signal; the robot comes to rest first. Returns the exit code.
+
+    Raises:
+        UserError: something does not fit; the robot has not moved. NoPolicyAnswer: the server does not answer.
+    """
+    check_bridge(config)
+    robot = load_robot(config.robot)
+    with ExitStack() as stack:
+        client, _ = open_policy(config, robot)
+        stack.enter_context(closing(client))
+        node = stack.enter_context(open_transport(config.transport, "policy_bridge"))
+        stopped = stack.enter_context(watch_signals())
+        bridge = Bridge(config, robot, node, client)
+        bridge.prepare(stopped.is_set)
+        stack.enter_context(quiet_interpreter())
+        bridge.run(stopped.is_set)
+    print("The bridge has ended; the robot is at rest." if not config.dry_run else "The bridge has ended.")
+    return 0
+
+
+class Bridge:
+    """A robot, a policy, and what lies between them.
+
+    Args:
+        config: of the bridge. robot: its description.
+        node: the transport; in real time it is given a thread of its own by `run`.
+        client: the policy, checked.
+        clock: seconds, monotonic; in lockstep there is another one.
+        threads: the policy is asked in a thread of its own; in lockstep it is not.
+    """
+
+    def __init__(
+        self,
+        config: BridgeConfig,
+        robot: RobotDescription,
+        node: Transport,
+        client: PolicyClient,
+        clock: Callable[[], float] = time.monotonic,
+        *,
+        threads: bool = True,
+    ) -> None:
+        self.config, self.robot, self.node, self.client = config, robot, node, client
+        self._lockstep = LockstepClock(robot.control_hz) if config.lockstep else None
+        self._threads = threads and not config.lockstep
+        clock = clock if self._lockstep is None else self._lockstep.read
+        self.inbox = Inbox(node, robot, clock)
+        self.desk = EpisodeDesk(node, robot.operator, config.instruction)
+        self.operator = OperatorListener(node, robot, clock)
+        self.reporter = BridgeReporter(node)
+        self.publisher: Publisher | None = None
+        if not config.dry_run:
+            command = robot.command
+            self.publisher = node.create_publisher(command.name, command.type_name, command.qos)
+        self._commands = CommandMapping(robot, node.messages)
+        self._previous: np.ndarray | None = None
+        source = make_source_clock(self.inbox, robot) if self._lockstep is None else self._lockstep.read_source
+        self.core = DeploymentCore(clock, source)
+        self._said, self._due, self._rival = "", 0.0, ""
+        self.controller: Controller | None = None
+        self.asker: ChunkAsker | None = None
+        self.control: ControlThread | None = None
+        self.ticks = 0
+        self._loop: LockstepLoop | None = None
+
+    def prepare(self, stopped: Callable[[], bool]) -> None:
+        """Check everything, and measure the policy's latency; nothing is commanded.
+
+        Raises:
+            UserError: something does not fit; one line with the remedy.
+        """
+        config, patience = self.config, self.config.patience
+        wait_for_topics(self.node, self.robot, self.inbox, patience)
+        if self.publisher is not None:
+            check_command_topic(self.node, self.robot, self.publisher, patience)
+        if self.operator.stopped:
+            raise UserError(
+                f"{self.robot.operator.estop}: the emergency stop is pressed. Release it, then start the bridge."
+            )
+        if not wait_until(self.node, lambda: self.desk.words is not None, patience):
+            topic = self.robot.operator.instruction or "the robot's file names no operator.instruction"
+            raise UserError(f"Nobody has said the words of the task ({topic}). Say them: instruction=…")
+        count = 1 if config.lockstep else config.requests
+        latencies = measure_latency(self.client, self.inbox, self.desk.words or "", count)
+        spec = self.client.spec
+        assert spec is not None, "it was checked"
+        settings = choose_settings(config, self.robot, spec, [] if config.lockstep else latencies)
+        self._configure(settings)
+        slowest = 1e3 * max(latencies)
+        print(
+            f"{self.robot.name} and {config.policy} fit. Of {len(latencies)} answers the slowest took {slowest:.0f} "
+            f"ms; strategy={settings.strategy}, an inference every {settings.replan} control steps"
+            f"{'; nothing is commanded (dry_run)' if config.dry_run else ''}.",
+            flush=True,
+        )
+
+    def _configure(self, settings: Settings) -> None:
+        config = self.config
+        self.core.configure(make_core_settings(self.robot, config, self.inbox), settings)
+        if not config.lockstep:
+            self.client.deadline = settings.longest_wait / settings.control_hz  # later it is of no use
+        self.asker = ChunkAsker(self.client, settings.strategy, config.seed, time.monotonic)
+        asking = AskerThread(self.asker) if self._threads else DirectAsking(self.asker)
+        around = Surroundings(self.inbox, self.operator, self.desk, asking, self.node.now)
+        self.controller = Controller(self.robot, self.core, around, episodic=config.episodes)
+
+    def run(self, stopped: Callable[[], bool]) -> None:
+        """Run the loop until `stopped()`, then bring the robot to rest.
+
+        Raises:
+            RunFailed: in lockstep, the robot does not answer.
+        """
+        limit = None if self.config.seconds is None else time.monotonic() + self.config.seconds
+        over = lambda: stopped() or (limit is not None and time.monotonic() >= limit)  # noqa: E731
+        (self._run_lockstep if self._lockstep is not None else self._run_in_real_time)(over)
+
+    def _run_lockstep(self, over: Callable[[], bool]) -> None:
+        while not over():
+            self.step_in_lockstep()
+
+    def step_in_lockstep(self) -> None:
+        """Wait a moment for the robot's next observation, answer it, and report; raises `RunFailed`, see `run`."""
+        if self._loop is None:
+            controller, clock = self.controller, self._lockstep
+            assert controller is not None and clock is not None, "it was prepared"
+            self._loop = LockstepLoop(controller, self.inbox, clock, self.publish, self.config.patience)
+        self._loop.step(self.node)
+        self.ticks = self._loop.ticks
+        self.report()
+
+    def _run_in_real_time(self, over: Callable[[], bool]) -> None:
+        controller = self.controller
+        assert controller is not None, "it was prepared"
+        self.node.start()
+        self.control = control = ControlThread(
+            controller, self.inbox, self.publish, 1 / self.robot.command_hz, priority=self.config.priority
+        )
+        control.start()
+        looked = time.monotonic()
+        try:
+            while not over() and control.runs and self.node.failure is None:
+                time.sleep(LOOKING_S)
+                self.ticks = control.ticks
+                self.report()
+                if time.monotonic() - looked >= RIVALS_S:
+                    looked = time.monotonic()
+                    self.look_for_rivals()
+        finally:
+            control.stop()
+        self.report(at_once=True)
+        asking = controller.around.asking
+        if isinstance(asking, AskerThread):
+            asking.close()
+        for failure in (control.failure, self.node.failure, getattr(asking, "failure", None)):
+            if failure is not None:
+                raise failure
+
+    def publish(self, made: Tick) -> None:
+        """Publish the command of a tick; in a dry run nothing."""
+        if self.publisher is None or made.command is None:
+            return
+        self.publisher.publish(self._commands.encode(made.command, self._previous, self.node.now()))
+        self._previous = made.command
+
+    def report(self, *, at_once: bool = False) -> None:
+        """Publish the control steps that have ended, and ten times a second, or where something changed, the status."""
+        assert self.controller is not None, "it was prepared"
+        for step, context in self.controller.take_ended():
+            if not self.config.dry_run:
+                self.reporter.publish_step(step, context)
+        said = f"{self.core.state} {self.core.mode} {self.controller.episode} {self.controller.waiting}"
+        now = time.monotonic()
+        if at_once or said != self._said or now >= self._due:
+            self._said, self._due = said, now + 1 / STATUS_HZ
+            self.reporter.publish_status(self.describe())
+
+    def describe(self) -> dict[str, Any]:
+        """Return the status."""
+        controller, asker, control = self.controller, self.asker, self.control
+        assert controller is not None and asker is not None, "it was prepared"
+        status = self.core.status().as_dict()
+        said = status["said"] if self.core.mode == Mode.HOLD else ""
+        whys = (self._rival, status["blocked"] or status["why"], said, controller.policy_why, controller.why)
+        latency = {"inference": asker.seconds.summarise()}
+        if control is not None:
+            latency |= {
+                "wake-up": control.pacer.lateness.summarise(),
+                "tick": control.work.summarise(),
+                "observation to command": control.age.summarise(),
+            }
+        return {
+            **status,
+            "why": "; ".join(dict.fromkeys(str(each) for each in whys if each)),
+            "robot": self.robot.name,
+            "policy": self.config.policy,
+            "dry_run": self.config.dry_run,
+            "lockstep": self.config.lockstep,
+            "waiting": controller.waiting,
+            "episode": controller.episode,
+            "ticks": self.ticks,
+            "missed_deadlines": 0 if control is None else control.pacer.missed,
+            "latency": latency,
+            "counters": {"asked": asker.asked, "answered": asker.answered, "failed": asker.failed},
+            "last_refused_chunk": controller.refused,
+            "priority": "" if control is None else control.priority,
+            "load": measure_load(),
+            "pid": os.getpid(),
+        }
+
+    def look_for_rivals(self) -> None:
+        """Let the robot hold while somebody else commands it; it goes on when it is asked to."""
+        assert self.controller is not None, "it was prepared"
+        if self.publisher is not None and (rival := find_rivals(self.publisher)) and rival != self._rival:
+            self._rival = f"{rival}: hold until run is asked for"
+            self.controller.hold()
+
+
+@contextmanager
+def watch_signals() -> Iterator[threading.Event]:
+    """Yield an event that Ctrl-C, SIGTERM and SIGHUP set, in place of what they do otherwise."""
+    stopped = threading.Event()
+    if threading.current_thread() is not threading.main_thread():
+        yield stopped
+        return
+    numbers = [n for n in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP) if signal.getsignal(n) is not signal.SIG_IGN]
+    before = {number: signal.signal(number, lambda *_: stopped.set()) for number in numbers}
+    try:
+        yield stopped
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,178 @@
+"""`deploy`: server, bridge and a simulated robot as processes on the loopback interface, episodes, report and film."""
+
+import os
+import re
+import time
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from embodied_rl.assembly.acting import is_address
+from embodied_rl.assembly.evaluated import find_policies, find_run, find_simulator
+from embodied_rl.config import freeze as configuration
+from embodied_rl.config.schema import DeployConfig, EvalConfig, SimChange
+from embodied_rl.evaluate.benchmark import EvaluationPart, make_parts
+from embodied_rl.evaluate.metadata import make_metadata, measure_end
+from embodied_rl.interfaces.errors import UserError
+from embodied_rl.reports.report import Report
+from embodied_rl.reports.report_page import write_page
+from embodied_rl.reports.table import make_summary_table
+from embodied_rl.robots.description import RobotDescription
+from embodied_rl.robots.reading import load_robot
+from embodied_rl.rollout.episode_sampler import derive_noise_seed
+from embodied_rl.runs.folder import make_evaluation_folder
+from embodied_rl.transport.environment import read_environment
+from embodied_rl.transport.opening import open_transport
+from embodied_rl.trials.children import TrialProcesses
+from embodied_rl.trials.conducting import ConductedEpisode, EpisodeConductor
+from embodied_rl.trials.domain import borrow_free_domain
+from embodied_rl.trials.results import describe_deployment, describe_sources, film, make_deployment_section, make_report
+
+START_S = 300.0
+"""Seconds that loading a policy, or a simulator, may take on a busy machine."""
+SILENCE_S = 60.0
+"""Seconds after which a bridge that says nothing is given up; its status comes ten times a second."""
+PAGE = "report.html"
+
+
+@dataclass(frozen=True)
+class PlannedDeployment:
+    """What is deployed.
+
+    Attributes:
+        config: its configuration. robot: the robot's description.
+        part: the episodes, and the simulator that the robot is of.
+        told: metadata of the report.
+    """
+
+    config: DeployConfig
+    robot: RobotDescription
+    part: EvaluationPart
+    told: dict[str, Any]
+
+
+def plan_deployment(config: DeployConfig) -> PlannedDeployment:
+    """Find and check what a deployment needs, before a process is started.
+
+    Raises:
+        UserError: policy, robot, split or task are unknown, or the policy was made for another robot.
+    """
+    if is_address(config.policy):
+        raise UserError(
+            f"policy={config.policy}: deploy starts a server of its own. Give a run, a file or asset:<name>."
+        )
+    robot = load_robot(config.robot)
+    asked = EvalConfig(
+        policy=config.policy, sim=SimChange(name=robot.name), seed=config.seed, episodes=config.episodes,
+        split=config.split, task=config.task, episodes_for=config.episodes_for,
+    )  # fmt: skip
+    files = find_policies(asked)
+    owns = {w: None if f is None else find_simulator(f, find_run(f), asked.sim) for w, f in files.items()}
+    (part,) = make_parts(asked, next(iter(owns.values())), owns)
+    if part.spec.body != robot.body:
+        raise UserError(
+            f"robot={config.robot}: {config.policy} was trained in another robot's simulator: {part.spec.body} there, "
+            f"{robot.body} here."
+        )
+    told = make_metadata(asked, files, [part])
+    return PlannedDeployment(config, robot, part, told | {"kind": "deployment", "robot": robot.name})
+
+
+def check_deployment(config: DeployConfig) -> list[tuple[str, str]]:
+    """Check a deployment for a dry run; see `plan_deployment`."""
+    planned = plan_deployment(config)
+    return [("robot", f"{planned.robot.name}: {planned.robot.verified}"), ("episodes", f"{config.episodes:,}")]
+
+
+def deploy_policy(config: DeployConfig) -> int:
+    """Run the episodes; write `report.json`, `report.html` and a film; print success and latencies.
+
+    Raises:
+        UserError: see `plan_deployment`. RunFailed: a process has ended, or does not go on.
+    """
+    planned, began = plan_deployment(config), time.perf_counter()
+    folder = make_evaluation_folder(Path(config.out), "lockstep" if config.lockstep else "deploy")
+    conducted, said = conduct_episodes(planned, folder)
+    told = {**planned.told, "deployment": said, **measure_end(began)}
+    report_deployment(replace(planned, told=told), conducted, folder)
+    return 0
+
+
+def conduct_episodes(planned: PlannedDeployment, folder: Path) -> tuple[list[ConductedEpisode], dict[str, Any]]:
+    """Start the processes, run all episodes, end the processes; return the episodes, and what to say of the robot.
+
+    Raises:
+        RunFailed: see `deploy_policy`.
+    """
+    config, robot = planned.config, planned.robot
+    with ExitStack() as stack:
+        variables = stack.enter_context(borrow_free_domain())
+        processes = stack.enter_context(TrialProcesses(folder, variables))
+        start_processes(planned, processes)
+        node = stack.enter_context(open_transport(config.transport, "deploy", read_environment(os.environ | variables)))
+        conductor = EpisodeConductor(node, robot, processes.check)
+        if config.film:
+            conductor.film(robot)
+        conductor.wait_for_bridge(START_S)
+        longest = START_S if config.lockstep else START_S + 3 * planned.part.spec.horizon / robot.control_hz
+        conducted = list[ConductedEpisode]()
+        for episode in planned.part.episodes:
+            conducted.append(conductor.run_episode(episode, SILENCE_S, longest))
+            describe_progress(conducted, len(planned.part.episodes))
+        return conducted, describe_deployment(conducted, conductor.status, config.lockstep)
+
+
+def start_processes(planned: PlannedDeployment, processes: TrialProcesses) -> None:
+    """Start server, robot and bridge, as a user does in three terminals.
+
+    Raises:
+        RunFailed: one of them ended, or the server does not answer.
+    """
+    config = planned.config
+    server = processes.start("server", "serve", config.policy, "port=0", "batch=1", "threads=1")
+    lockstep = f"lockstep={str(config.lockstep).lower()}"
+    common = (f"robot={config.robot}", f"transport={config.transport}", lockstep)
+    processes.start("robot", "robot", *common)
+    processes.wait_for("The server's start", lambda: _find_address(server.read_log()) is not None, START_S)
+    seed = derive_noise_seed(config.episodes_for, config.seed)
+    more = () if config.replan is None else (f"replan={config.replan}",)
+    address = _find_address(server.read_log())
+    processes.start(
+        "bridge", "bridge", *common, f"policy={address}", "episodes=true", "deadman=false", f"seed={seed}",
+        f"strategy={config.strategy}", f"patience={START_S}", *more,
+    )  # fmt: skip
+
+
+def _find_address(said: str) -> str | None:
+    found = re.search(r"ws://[^;\s]+", said)
+    return None if found is None else found[0]
+
+
+def describe_progress(conducted: list[ConductedEpisode], total: int) -> None:
+    """Say how the newest episode ended."""
+    last = conducted[-1]
+    success = sum(bool(each.outcome.get("success")) for each in conducted)
+    how = "success" if last.outcome.get("success") else str(last.outcome.get("failure") or "failure")
+    print(f"{len(conducted)} of {total}: {how}, {last.outcome.get('steps')} steps; {success} successes", flush=True)
+
+
+def report_deployment(planned: PlannedDeployment, conducted: list[ConductedEpisode], folder: Path) -> Report:
+    """Write and print the report."""
+    found = make_report(conducted, planned.part.spec, planned.told)
+    found.write(folder)
+    videos = film(conducted, planned.part.spec, folder)
+    said = planned.told["deployment"]
+    settings = configuration.to_yaml(planned.config)
+    write_page(folder / PAGE, found, videos=videos, configuration=settings, robot=make_deployment_section(said))
+    console = Console(highlight=False)
+    console.print(make_summary_table(found))
+    for name, each in (said["latency"] or {}).items():
+        if each["count"]:
+            print(f"{name}: p50 {each['p50_ms']:.2f} ms, p99 {each['p99_ms']:.2f} ms, longest {each['max_ms']:.2f} ms")
+    print(f"Control steps, by who decided: {describe_sources(said)}. Load {said['load']}.")
+    for path in (folder / PAGE, *videos):
+        console.print(f"Written: {path}", markup=False, soft_wrap=True)
+    return found

@@ -1,0 +1,232 @@
+"""What keeps a robot from being moved: each fault is one line with its remedy, and nothing is commanded."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from embodied_rl.bridge.checks import check_policy
+from embodied_rl.bridge.executor_settings import choose_settings
+from embodied_rl.bridge.parts import make_core_settings
+from embodied_rl.bridge.running import check_bridge
+from embodied_rl.config.schema import BridgeConfig
+from embodied_rl.config.schema.robot import FaultsNode
+from embodied_rl.interfaces.description import PolicyDescription
+from embodied_rl.interfaces.errors import UserError
+from embodied_rl.robots.description import RobotDescription
+from embodied_rl.robots.reading import find_robot_file, load_robot
+from embodied_rl.transport.environment import read_environment
+from tests.support.bridging import RealTimeBench
+
+ROBOT = load_robot("tabletop")
+SPEC = PolicyDescription(
+    cameras={"front": (64, 64)},
+    state_names=ROBOT.body.state_names,
+    action_names=ROBOT.body.action_names,
+    action_low=ROBOT.body.action_low,
+    action_high=ROBOT.body.action_high,
+    control_hz=12.5,
+    horizon=5,
+    executed=5,
+    words=(),
+    prompt_length=8,
+    prefix_trained_to=0,
+    normalisation="0" * 64,
+)
+CONFIG = BridgeConfig("tabletop", "ws://127.0.0.1:1")
+
+
+class StillPolicy:
+    """Answers that the robot shall stand still; takes what it is told to raise."""
+
+    def __init__(self, spec: PolicyDescription = SPEC, raises: Exception | None = None) -> None:
+        self.spec, self.raises, self.version, self.deadline = spec, raises, 1, 1.0
+
+    def infer(self, observation: Any, keys: Any = None, *others: Any, **more: Any) -> Any:
+        if self.raises is not None:
+            raise self.raises
+        return np.zeros((1, self.spec.horizon, 4), np.float32)
+
+    def close(self) -> None: ...
+
+
+def refuse(bench: RealTimeBench) -> str:
+    """Prepare in vain; return the one line that is said, after which nothing was commanded."""
+    with pytest.raises(UserError) as error:
+        bench.prepare()
+    bench.run(0.1)
+    assert bench.commands == []
+    assert "\n" not in str(error.value)
+    return str(error.value)
+
+
+def with_topic(**changes: Any) -> RobotDescription:
+    """The robot, with another topic of joint states."""
+    return replace(ROBOT, topics={**ROBOT.topics, "joints": replace(ROBOT.topics["joints"], **changes)})
+
+
+def test_a_sound_robot_and_policy_run() -> None:
+    bench = RealTimeBench(StillPolicy())
+    bench.prepare()
+    bench.run(0.5)
+    assert bench.bridge.describe()["mode"] == "run"
+    assert len(bench.commands) > 20
+
+
+@pytest.mark.parametrize(
+    ("description", "said"),
+    [
+        (with_topic(name="/nowhere"), "/nowhere: nobody publishes it. Start the robot's driver"),
+        (
+            with_topic(type_name="sensor_msgs/msg/BatteryState"),
+            "the publisher's type is sensor_msgs/msg/JointState, the subscription's sensor_msgs/msg/BatteryState",
+        ),
+        (replace(ROBOT, command=replace(ROBOT.command, name="/nobody")), "/nobody: nobody takes commands there"),
+    ],
+    ids=["topic", "type", "command"],
+)
+def test_topics_that_are_not_there(description: RobotDescription, said: str) -> None:
+    assert said in refuse(RealTimeBench(StillPolicy(), description=description))
+
+
+def test_a_quality_that_does_not_fit() -> None:
+    topics = {**ROBOT.topics, "front": replace(ROBOT.topics["front"], qos="command")}
+    said = refuse(RealTimeBench(StillPolicy(), description=replace(ROBOT, topics=topics)))
+    assert "/camera/front/image_raw: no message arrives, because the publisher offers best_effort" in said
+    assert "Correct topics.front" in said
+
+
+def test_a_joint_that_is_missing() -> None:
+    bench = RealTimeBench(StillPolicy())
+    bench.robot.set_faults(FaultsNode(states="missing_joint"))
+    assert "finger2 is not among its joints" in refuse(bench)
+
+
+def test_joints_in_another_order_are_found_by_their_names() -> None:
+    bench = RealTimeBench(StillPolicy())
+    bench.robot.set_faults(FaultsNode(states="other_order"))
+    bench.prepare()
+
+
+def test_a_second_publisher_of_commands() -> None:
+    bench = RealTimeBench(StillPolicy())
+    rival = bench.node.create_publisher("/command", "std_msgs/msg/Float64MultiArray", "command")
+    assert "/operator gives commands, too. A robot takes commands of one" in refuse(bench)
+    rival.close()
+
+
+def test_a_second_publisher_while_it_runs_makes_the_robot_hold() -> None:
+    bench = RealTimeBench(StillPolicy())
+    bench.prepare()
+    bench.run(0.2)
+    bench.node.create_publisher("/command", "std_msgs/msg/Float64MultiArray", "command")
+    bench.bridge.look_for_rivals()
+    bench.run(0.1)
+    assert bench.bridge.describe()["mode"] == "hold"
+    assert "gives commands, too" in bench.why
+
+
+def test_a_pressed_emergency_stop() -> None:
+    bench = RealTimeBench(StillPolicy())
+    bench.say("/estop", "std_msgs/msg/Bool", "latched", data=True)
+    assert "/estop: the emergency stop is pressed. Release it" in refuse(bench)
+
+
+def test_words_that_nobody_says() -> None:
+    quiet = replace(ROBOT, operator=replace(ROBOT.operator, instruction=""))
+    assert "Say them: instruction=…" in refuse(RealTimeBench(StillPolicy(), description=quiet))
+    RealTimeBench(StillPolicy(), {"instruction": "push"}, description=quiet).prepare()
+
+
+def test_a_policy_that_refuses_the_observation() -> None:
+    assert "no such word" in refuse(RealTimeBench(StillPolicy(raises=UserError("no such word"))))
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"action_names": ("x", "y", "z", "gripper")}, "action_names"),
+        ({"action_high": (0.3, 0.3, 0.3, 1.0)}, "action_high"),
+        ({"state_names": SPEC.state_names[::-1]}, "state_names"),
+        ({"cameras": {"wrist": (64, 64)}}, "wrist"),
+        ({"control_hz": 25.0}, "25"),
+        ({"control_hz": None}, "does not say how many actions a second"),
+        ({"state_units": "mm"}, "'mm'"),
+    ],
+    ids=["another robot", "limits", "order", "camera", "rate", "no rate", "units"],
+)
+def test_a_policy_that_contradicts_the_robot(change: dict[str, Any], said: str) -> None:
+    with pytest.raises(UserError, match="tabletop") as error:
+        check_policy(replace(SPEC, **change), ROBOT, "ws://here")
+    assert said in str(error.value)
+    assert "ws://here" in str(error.value)
+
+
+def test_a_server_that_says_nothing_of_its_policy() -> None:
+    with pytest.raises(UserError, match="not moved on a guess"):
+        check_policy(None, ROBOT, "ws://here")
+
+
+@pytest.mark.parametrize(
+    ("config", "latency", "said"),
+    [
+        (CONFIG, 0.3, "needs chunks of 8 actions, and this policy predicts 5"),
+        (replace(CONFIG, replan=5), 0.07, "needs chunks of 6 actions"),
+        (replace(CONFIG, strategy="prefix"), 0.07, "is trained to continue 0 actions"),
+    ],
+    ids=["slow", "seldom", "untrained"],
+)
+def test_a_budget_below_latency_and_replanning(config: BridgeConfig, latency: float, said: str) -> None:
+    with pytest.raises(UserError, match=said):
+        choose_settings(config, ROBOT, SPEC, [0.01] * 10 + [latency] * 10)
+
+
+def test_settings_follow_from_the_latency() -> None:
+    quick = choose_settings(CONFIG, ROBOT, SPEC, [0.02] * 20)
+    assert (quick.strategy, quick.delay, quick.replan) == ("naive", 1, 1)
+    trained = choose_settings(CONFIG, ROBOT, replace(SPEC, prefix_trained_to=4, horizon=10), [0.2] * 20)
+    assert (trained.strategy, trained.delay, trained.replan, trained.longest_prefix) == ("prefix", 3, 3, 4)
+    still = choose_settings(replace(CONFIG, lockstep=True), ROBOT, SPEC, [])
+    assert (still.strategy, still.delay, still.replan) == ("stop", 0, 5)
+
+
+@pytest.mark.parametrize(
+    ("config", "said"),
+    [
+        (replace(CONFIG, policy="runs/demo"), "is no address of a policy server"),
+        (replace(CONFIG, robot="no_such_robot"), "no such robot"),
+        (replace(CONFIG, lockstep=True, dry_run=True), "dry_run=true gives none"),
+    ],
+)
+def test_settings_that_cannot_be(config: BridgeConfig, said: str) -> None:
+    with pytest.raises(UserError, match=said):
+        check_bridge(config)
+
+
+def test_limits_the_wrong_way_round(tmp_path: Any) -> None:
+    text = find_robot_file("tabletop").read_text().replace("low: -1, high: 1, speed: 26", "low: 1, high: -1, speed: 26")
+    file = tmp_path / "odd.yaml"
+    file.write_text(text)
+    with pytest.raises(UserError, match="must be below"):
+        check_bridge(replace(CONFIG, robot=str(file)))
+
+
+def test_security_that_dds_from_pip_has_not() -> None:
+    with pytest.raises(UserError, match="ROS_SECURITY_ENABLE"):
+        read_environment({"ROS_SECURITY_ENABLE": "true"})
+
+
+def test_only_a_simulated_robot_goes_without_its_dead_man_s_switch() -> None:
+    bench = RealTimeBench(StillPolicy())
+    real = replace(ROBOT, operator=replace(ROBOT.operator, reset="", outcome=""))
+    with pytest.raises(UserError, match="no simulated robot"):
+        make_core_settings(real, replace(CONFIG, deadman=False), bench.bridge.inbox)
+
+
+def test_a_dead_man_s_switch_that_nobody_holds() -> None:
+    bench = RealTimeBench(StillPolicy(), {"deadman": True})
+    bench.prepare()
+    bench.run(0.3)
+    assert bench.bridge.describe()["mode"] == "hold"
+    assert "dead man's switch" in bench.why

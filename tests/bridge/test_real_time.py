@@ -1,0 +1,139 @@
+"""The bridge in real time by a clock that the test turns: what makes the robot hold, and that it stops by a ramp."""
+
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+
+from embodied_rl.config.schema.robot import FaultsNode
+from embodied_rl.interfaces.sim import Episode
+from embodied_rl.policy_server.exchange import NoPolicyAnswer
+from embodied_rl.trials.conducting import list_reasons
+from tests.bridge.test_activation import ROBOT, SPEC, StillPolicy
+from tests.support.bridging import RealTimeBench
+
+
+class MovingPolicy(StillPolicy):
+    """Moves the tool to the left, and closes the gripper."""
+
+    def infer(self, observation: Any, keys: Any = None, *others: Any, **more: Any) -> Any:
+        super().infer(observation)
+        return np.tile(np.array([0.0, 0.004, 0.0, -1.0], np.float32), (1, SPEC.horizon, 1))
+
+
+@pytest.fixture
+def bench() -> RealTimeBench:
+    made = RealTimeBench(MovingPolicy())
+    made.prepare()
+    made.run(0.4)
+    np.testing.assert_allclose(made.speeds, [0, 0.05, 0], atol=1e-6)
+    return made
+
+
+def is_still(bench: RealTimeBench) -> bool:
+    return bool((bench.speeds == 0).all())
+
+
+def assert_ramped(bench: RealTimeBench) -> None:
+    """No command changed faster than the robot's limits allow."""
+    speeds = np.array(bench.commands)[:, :3]
+    limits = ROBOT.limits.list_values("acceleration")[:3]
+    assert (np.abs(np.diff(speeds, axis=0)) * ROBOT.command_hz <= np.array(limits) * (1 + 1e-6)).all()
+
+
+def test_a_policy_that_fails_is_a_reason_to_hold_and_no_crash(bench: RealTimeBench) -> None:
+    bench.policy.raises = NoPolicyAnswer("the server is away")
+    bench.run(1.0)
+    assert is_still(bench)
+    assert bench.bridge.describe()["mode"] == "run"
+    assert "the server is away" in bench.why
+    assert_ramped(bench)
+    bench.policy.raises = None
+    bench.run(1.0)
+    np.testing.assert_allclose(bench.speeds, [0, 0.05, 0], atol=1e-6)
+    assert "away" not in bench.why
+
+
+def test_the_emergency_stop_latches(bench: RealTimeBench) -> None:
+    bench.say("/estop", "std_msgs/msg/Bool", "latched", data=True)
+    bench.run(0.5)
+    assert is_still(bench)
+    assert bench.bridge.describe()["mode"] == "estop"
+    bench.say("/estop", "std_msgs/msg/Bool", "latched", data=False)
+    bench.run(0.5)
+    assert is_still(bench)
+    assert "emergency stop" in bench.why
+    assert_ramped(bench)
+
+
+@pytest.mark.parametrize(
+    ("fault", "said"),
+    [
+        ({"cameras": "dead"}, "front"),
+        ({"cameras": "frozen"}, "front"),
+        ({"states": "nan"}, "tool"),
+        ({"states": "delayed", "delay": 0.5}, "joints"),
+    ],
+    ids=["dead camera", "frozen camera", "no numbers", "late states"],
+)
+def test_senses_that_fail_make_it_hold_and_it_goes_on_when_they_are_back(
+    bench: RealTimeBench, fault: dict[str, Any], said: str
+) -> None:
+    bench.robot.set_faults(FaultsNode(**fault))
+    bench.run(1.2)
+    assert is_still(bench)
+    assert said in bench.why
+    bench.robot.set_faults(FaultsNode())
+    bench.run(2.0)
+    np.testing.assert_allclose(bench.speeds, [0, 0.05, 0], atol=1e-6)
+    assert_ramped(bench)
+
+
+def test_leaving_brings_the_robot_to_rest_first(bench: RealTimeBench) -> None:
+    controller = bench.bridge.controller
+    assert controller is not None
+    left = controller.leave()
+    assert not left
+    bench.run(0.5)
+    assert controller.leave()
+    assert is_still(bench)
+    assert_ramped(bench)
+    count = len(bench.commands)
+    bench.run(0.2)
+    assert len(bench.commands) == count
+
+
+def test_a_dry_run_publishes_nothing_but_its_status() -> None:
+    bench = RealTimeBench(MovingPolicy(), {"dry_run": True})
+    bench.prepare()
+    bench.run(0.5)
+    assert bench.bridge.describe()["mode"] == "run"
+    assert bench.commands == []
+    mine = {each.topic for each in bench.bus.publishers if each.transport.node == "policy_bridge"}
+    assert mine == {"/policy_bridge/status", "/policy_bridge/steps"}
+    assert not [each for each in bench.bus.publishers if each.topic == "/policy_bridge/steps" and each.past]
+
+
+def test_an_episode_that_is_asked_for_begins_with_an_empty_plan_and_ends_with_its_outcome() -> None:
+    bench = RealTimeBench(MovingPolicy(), {"episodes": True})
+    bench.prepare()
+    bench.run(0.3)
+    assert bench.commands == []
+    asked = {"index": 4, "task": 0, "seed": 3, "initial_state": None, "split": "train"}
+    bench.say("/simulation/reset", "std_msgs/msg/String", "latched", data=json.dumps(asked))
+    bench.run(0.5)
+    assert bench.robot.episode == Episode(4, 0, 3)
+    assert bench.bridge.describe()["episode"] == 4
+    assert len(bench.commands) > 30
+    bench.run(5.0)  # its time limit
+    assert bench.robot.robot.outcome is not None
+    assert bench.bridge.describe()["waiting"]
+    count = len(bench.commands)
+    bench.run(0.2)
+    assert len(bench.commands) == count
+
+
+def test_reasons_are_told_apart_by_words_and_not_by_times() -> None:
+    said = "waiting for the first chunk; the policy has not answered for 0.02 s; the policy has not answered for 0.03 s"
+    assert list_reasons(said) == ["waiting for the first chunk", "the policy has not answered"]

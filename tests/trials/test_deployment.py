@@ -1,0 +1,108 @@
+"""Server, bridge and robot as processes over DDS: the simulator's actions in lockstep, and stops in real time."""
+
+import json
+import os
+import signal
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from embodied_rl.config.schema import DeployConfig
+from embodied_rl.interfaces.errors import UserError
+from embodied_rl.processes.local import InlineHandle
+from embodied_rl.reports.report import Report
+from embodied_rl.rollout.episode_sampler import derive_noise_seed
+from embodied_rl.rollout.runner import EpisodeRunner
+from embodied_rl.trials.deployment import conduct_episodes, deploy_policy, plan_deployment
+from embodied_rl.trials.stopping import Fault, StoppingBed, measure_stop, open_bed
+from embodied_rl_sims.tabletop import Tabletop, TabletopConfig
+from tests.bridge.test_lockstep import NotingObserver
+from tests.support.bridging import POLICY, load_local
+
+DEPLOY = DeployConfig(POLICY, episodes=2, film=False)
+PATIENT = replace(DEPLOY, strategy="stop")
+"""In real time: however slow this machine is, the policy is waited for."""
+
+
+@pytest.mark.process
+def test_in_lockstep_three_processes_do_what_the_simulator_does(tmp_path: Path) -> None:
+    planned = plan_deployment(replace(DEPLOY, lockstep=True))
+    noted, handle = NotingObserver(), InlineHandle(lambda: Tabletop(TabletopConfig(), 1))
+    seed = derive_noise_seed("report", 0)
+    EpisodeRunner(load_local().loaded.actor, planned.part.spec, seed).run([handle], 1, planned.part.episodes, noted)
+    conducted, said = conduct_episodes(planned, tmp_path)
+    assert len(conducted) == 2
+    for each in conducted:
+        expected = np.concatenate(noted.actions[each.episode.index])
+        np.testing.assert_allclose(each.executed, expected, atol=1e-6, rtol=0)
+        assert (each.outcome["success"], each.outcome["reward"]) == noted.ends[each.episode.index]
+    assert said["sources"] == {"policy": said["control_steps"]}
+
+
+@pytest.mark.process
+def test_a_deployment_in_real_time_has_a_report_and_a_film(tmp_path: Path) -> None:
+    assert deploy_policy(replace(PATIENT, out=str(tmp_path), film=True)) == 0
+    (folder,) = tmp_path.iterdir()
+    found = Report.read(folder / "report.json")
+    said = json.loads((folder / "report.json").read_text())["metadata"]["deployment"]
+    assert len(found.episodes) == 2
+    assert said["latency"]["wake-up"]["count"] > 20
+    assert said["sources"].get("policy", 0) + said["sources"].get("safety", 0) > 0
+    assert "On the robot" in (folder / "report.html").read_text()
+    assert (folder / "grid.mp4").stat().st_size > 1000
+
+
+def check_bridge_holds(bed: StoppingBed, *words: str) -> None:
+    """The bridge runs, and says why the robot holds."""
+    said = lambda: any(word in str(bed.conductor.status.get("why")) for word in words)  # noqa: E731
+    bed.conductor.wait_for("What the bridge says", said, 60)
+    assert bed.find("bridge").process.poll() is None
+
+
+@pytest.mark.process
+@pytest.mark.parametrize(
+    ("fault", "words"),
+    [
+        ("server killed", ("answer",)),
+        ("emergency stop", ("emergency stop",)),
+        ("bridge killed", ()),
+        pytest.param("camera frozen", ("front",), marks=pytest.mark.slow),  # test_real_time.py has it without processes
+        pytest.param("bridge stopped", (), marks=pytest.mark.slow),
+    ],
+)
+def test_the_robot_comes_to_rest(tmp_path: Path, fault: Fault, words: tuple[str, ...]) -> None:
+    def then(bed: StoppingBed) -> None:
+        bed.conductor.check = lambda: None  # what was killed has ended
+        if words:
+            check_bridge_holds(bed, *words)
+
+    assert measure_stop(plan_deployment(PATIENT), tmp_path, fault, then).still_s >= 0
+
+
+@pytest.mark.process
+def test_the_robot_is_at_rest_when_the_bridge_leaves(tmp_path: Path) -> None:
+    with open_bed(plan_deployment(PATIENT), tmp_path) as bed:
+        bed.begin_moving()
+        bridge = bed.find("bridge")
+        os.kill(bridge.pid, signal.SIGTERM)
+        bed.node.spin_until(lambda: bridge.process.poll() is not None, 60)
+        assert bridge.process.returncode == 0
+        assert "the robot is at rest" in bridge.read_log()
+        bed.node.spin_until(lambda: False, 0.3)
+        assert bed.commands[-1][1] == 0
+
+
+@pytest.mark.parametrize(
+    ("config", "said"),
+    [
+        (replace(DEPLOY, policy="ws://127.0.0.1:1"), "deploy starts a server of its own"),
+        (replace(DEPLOY, robot="no_such_robot"), "no such robot"),
+        (replace(DEPLOY, policy="no/such/file"), "no/such/file"),
+        (replace(DEPLOY, task="fly"), "unknown task"),
+    ],
+)
+def test_what_cannot_be_deployed_is_refused_before_anything_starts(config: DeployConfig, said: str) -> None:
+    with pytest.raises(UserError, match=said):
+        plan_deployment(config)
