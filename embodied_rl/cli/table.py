@@ -346,7 +346,10 @@ _ALL = (
 )
 
 COMMANDS = {command.name: command for command in _ALL}
-LIST_SUMMARY = "Show the choices: sims, policies, algos, curricula, rewards, prompts, plans, benchmarks, robots, experiments, tasks."
+LIST_SUMMARY = (
+    "Show the choices: sims, policies, algos, curricula, rewards, prompts, plans, benchmarks, robots, experiments, "
+    "tasks."
+)
 
 
 def list_groups() -> list[str]:
