@@ -369,7 +369,8 @@ _ALL = (
 
 COMMANDS = {command.name: command for command in _ALL}
 LIST_SUMMARY = (
-    "Show the choices: sims, policies, algos, curricula, rewards, prompts, plans, benchmarks, experiments, tasks."
+    "Show the choices: sims, policies, algos, curricula, rewards, prompts, plans, benchmarks, robots, experiments, "
+    "tasks."
 )
 
 
