@@ -16,7 +16,7 @@ from embodied_rl.simulated_robot.command_check import CommandCheck
 from embodied_rl.simulated_robot.drive import Drive
 from embodied_rl.simulated_robot.faults import Pictures, SensorFaults, States
 from embodied_rl.simulated_robot.fit import check_fit
-from embodied_rl.simulated_robot.requests import read_episode, read_faults
+from embodied_rl.simulated_robot.requests import make_printable, read_episode, read_faults
 from embodied_rl.simulated_robot.settings import RobotSettings
 from embodied_rl.simulated_robot.topics import RobotTopics, make_listeners
 from embodied_rl.transport.interface import Transport
@@ -136,7 +136,7 @@ class SimulatedRobot:
         except UserError as error:
             self._refuse(f"a request for faults: {error}")
             return
-        self._tell(f"faults: {message.data}")
+        self._tell(f"faults: {make_printable(message.data)}")
 
     def _on_stop(self, message: Any, received_ns: int, source_ns: int) -> None:
         if bool(message.data) != self._drive.pressed:
@@ -163,7 +163,7 @@ class SimulatedRobot:
 
     def _refuse(self, words: str) -> None:
         self.counts["refused"] += 1
-        self.last_refusal = words
+        self.last_refusal = words = make_printable(words)
         if self.counts["refused"].bit_count() == 1:  # the 1st, 2nd, 4th …: a stranger does not fill the terminal
             self._tell(f"refused {words} (refused so far: {self.counts['refused']})")
         self._say_status()
