@@ -35,7 +35,7 @@ class RecordedTopic:
     def requests(self) -> tuple[QoS, ...]:
         """Return what to request, the first one that the publishers offer.
 
-        Best effort by default: it meets publishers of both reliabilities, and no publisher of a robot ever waits for a
+        Best effort by default: it meets publishers of both reliabilities, and asks none of a robot's to send again for a
         recorder that does not keep up.
         """
         depth = PICTURES if self.type_name in LARGE else DEPTH
