@@ -35,8 +35,7 @@ class RecordedTopic:
     def requests(self) -> tuple[QoS, ...]:
         """Return what to request, the first one that the publishers offer.
 
-        Best effort by default: it meets publishers of both reliabilities, and no publisher of a robot ever waits for a
-        recorder that does not keep up.
+        Best effort by default: it meets publishers of both reliabilities, and asks none of a robot's to send again.
         """
         depth = PICTURES if self.type_name in LARGE else DEPTH
         latched = [QoS("reliable", "transient_local", depth)] if self.latched else []

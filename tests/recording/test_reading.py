@@ -137,6 +137,20 @@ def bomb(size: int) -> bytes:
         (struct.pack("<BQ", mcap_reader.CHANNEL, 8) + b"\1\0\1\0\xff\xff\xff\x7f", "damaged"),
         (struct.pack("<BQ", mcap_reader.SCHEMA, 9) + b"\1\0\3\0\0\0\xff\xfe\xfd", "damaged"),
     ],
+    ids=[
+        "large",
+        "bomb",
+        "no zstd",
+        "no lz4",
+        "rar",
+        "checksum",
+        "long record",
+        "half a head",
+        "no channel",
+        "short message",
+        "long name",
+        "no text",
+    ],
 )
 def test_garbage_is_an_error_in_words(tmp_path: Path, record: bytes, reason: str) -> None:
     file = tmp_path / "garbage.mcap"
