@@ -117,8 +117,8 @@ class EpisodeConductor:
         """Spin until a condition holds.
 
         Raises:
-            RunFailed: it does not hold after `longest_s`, or after `patience_s` without a word of the bridge; or a process
-                has ended.
+            RunFailed: it does not hold after `longest_s`, or after `patience_s` without a word of the bridge; or a
+                process has ended.
         """
         began = since = time.monotonic()
         heard = self.seen
