@@ -20,6 +20,7 @@ from embodied_rl.bridge.reporting import NO_EPISODE, StepContext
 from embodied_rl.control.core import DeploymentCore
 from embodied_rl.deployment.tick import ExecutedStep, Mode, State, Tick
 from embodied_rl.interfaces.errors import UserError
+from embodied_rl.interfaces.sim import Source
 from embodied_rl.robots.description import RobotDescription
 from embodied_rl.robots.fields import UnusableMessageError
 
@@ -60,7 +61,7 @@ class Controller:
         present: the episode that runs, or ran last; None before the first one.
         waiting: nothing is commanded, because no episode runs.
         pending: it becomes active as soon as all that the robot says is fresh.
-        why: in words, why it is not active; what the policy failed at last.
+        why: in words, why it is not active. policy_why: what the policy failed at last. tick_why: why the robot holds.
         ended: control steps that have ended and were not taken yet.
         refused: what was wrong with the last chunk that was refused.
     """
@@ -69,6 +70,7 @@ class Controller:
         self.core, self.around = core, around
         self.present: AskedEpisode | None = None
         self.waiting, self.why, self.policy_why, self.refused = episodic, "", "", ""
+        self.tick_why = ""
         self.ended: list[tuple[ExecutedStep, StepContext]] = []
         self.pending, self._leaving = not episodic, False
         names = [entry.name for entry in robot.state]
@@ -101,6 +103,7 @@ class Controller:
         if made.ended is not None:
             self.ended.append((made.ended, self._context))
         self._command = self._command if made.command is None else made.command
+        self.tick_why = made.why if made.source == Source.HOLD else ""
         return made
 
     def hold(self) -> None:
@@ -139,6 +142,7 @@ class Controller:
             self.present, self.pending, self.waiting = asked, True, False
         elif asked is not None and not self.waiting and self.around.desk.is_over(asked):
             self.pending, self.waiting, self.why = False, True, "the episode has ended"
+            self.tick_why = ""
             if self.core.state == State.ACTIVE:
                 self.core.deactivate(at_once=True)
 

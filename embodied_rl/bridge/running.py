@@ -243,7 +243,13 @@ class Bridge:
         assert controller is not None and asker is not None, "it was prepared"
         status = self.core.status().as_dict()
         said = status["said"] if self.core.mode == Mode.HOLD else ""
-        whys = (self._rival, status["blocked"] or status["why"], said, controller.policy_why, controller.why)
+        whys = (
+            self._rival,
+            status["blocked"] or status["why"] or controller.tick_why,
+            said,
+            controller.policy_why,
+            controller.why,
+        )
         latency = {"inference": asker.seconds.summarise()}
         if control is not None:
             latency |= {

@@ -202,8 +202,7 @@ def measure_deployment(config: BenchConfig) -> dict[str, Any]:
 
     policy, folder = config.policy_file or ASYNC_ASSET, make_folder(Path(config.out) / DEPLOY, "out")
     figures, values = measuring.measure_deployment(policy, min(config.episodes, 48), config.seconds, folder)
-    rows = [each.format_cells() for each in figures]
-    Console().print(make_table(f"bench deploy, {policy}", "", measuring.HEADINGS, rows, remark=""))
+    print(f"{policy} on the simulated tabletop:", *(each.describe() for each in figures), sep="\n")
     return {"policy": policy, **values}
 
 

@@ -26,6 +26,8 @@ from embodied_rl.transport.qos import QoS
 _SECONDS = re.compile(r" (for|takes|took) [0-9.]+ s\b.*")
 FILM_QOS = QoS("best_effort", depth=50)
 LOOKING_S = 0.1
+LONGEST_S = 600.0
+"""Seconds after which a wait ends that has no limit of its own."""
 
 
 @dataclass
@@ -109,21 +111,25 @@ class EpisodeConductor:
         topic = robot.topics[camera.topic]
         self._node.create_subscription(topic.name, topic.type_name, FILM_QOS, note)
 
-    def wait_for(self, what: str, condition: Callable[[], bool], patience_s: float) -> None:
+    def wait_for(
+        self, what: str, condition: Callable[[], bool], patience_s: float, longest_s: float = LONGEST_S
+    ) -> None:
         """Spin until a condition holds.
 
         Raises:
-            RunFailed: it does not, although nothing has come from the bridge for `patience_s`; or a process has ended.
+            RunFailed: it does not hold after `longest_s`, or after `patience_s` without a word of the bridge; or a
+                process has ended.
         """
-        heard, since = self.seen, time.monotonic()
+        began = since = time.monotonic()
+        heard = self.seen
         while not self._node.spin_until(condition, LOOKING_S):
             self.check()
+            now = time.monotonic()
             if self.seen != heard:
-                heard, since = self.seen, time.monotonic()
-            elif time.monotonic() - since >= patience_s:
-                raise RunFailed(
-                    f"{what} did not happen, and the bridge was silent for {patience_s:g} s. {self.describe()}"
-                )
+                heard, since = self.seen, now
+            if now - since >= patience_s or now - began >= longest_s:
+                silent = f"The bridge was silent for {now - since:.0f} s. " if now - since >= patience_s else ""
+                raise RunFailed(f"{what} did not happen within {now - began:.0f} s. {silent}{self.describe()}")
 
     def wait_for_bridge(self, patience_s: float) -> None:
         """Wait until the bridge waits for an episode."""
@@ -149,14 +155,8 @@ class EpisodeConductor:
             RunFailed: it did not end in time, or a process has ended.
         """
         made = self.begin(episode)
-        until = self._node.now() + int(longest_s * 1e9)
-
-        def over() -> bool:
-            if self._node.now() > until:
-                raise RunFailed(f"Episode {episode.index} did not end within {longest_s:g} s. {self.describe()}")
-            return bool(made.outcome) and self._is_waiting(episode.index)
-
-        self.wait_for(f"The end of episode {episode.index}", over, patience_s)
+        over = lambda: bool(made.outcome) and self._is_waiting(episode.index)  # noqa: E731
+        self.wait_for(f"The end of episode {episode.index}", over, patience_s, longest_s)
         expected = made.outcome.get("steps")
         self._node.spin_until(lambda: len(made.steps) >= (expected or 0), LOOKING_S)
         self._now = None

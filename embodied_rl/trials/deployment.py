@@ -1,17 +1,18 @@
 """`deploy`: server, bridge and a simulated robot as processes on the loopback interface, episodes, report and film."""
 
+import json
 import os
 import re
 import time
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
-from embodied_rl.assembly.acting import is_address
-from embodied_rl.assembly.evaluated import find_policies, find_run, find_simulator
+from embodied_rl.assembly.acting import find_policy_file, names_file
+from embodied_rl.assembly.evaluated import find_run, find_simulator
 from embodied_rl.config import freeze as configuration
 from embodied_rl.config.schema import DeployConfig, EvalConfig, SimChange
 from embodied_rl.evaluate.benchmark import EvaluationPart, make_parts
@@ -24,6 +25,7 @@ from embodied_rl.robots.description import RobotDescription
 from embodied_rl.robots.reading import load_robot
 from embodied_rl.rollout.episode_sampler import derive_noise_seed
 from embodied_rl.runs.folder import make_evaluation_folder
+from embodied_rl.simulators.kind import SimulatorKind
 from embodied_rl.transport.environment import read_environment
 from embodied_rl.transport.opening import open_transport
 from embodied_rl.trials.children import TrialProcesses
@@ -60,24 +62,24 @@ def plan_deployment(config: DeployConfig) -> PlannedDeployment:
     Raises:
         UserError: policy, robot, split or task are unknown, or the policy was made for another robot.
     """
-    if is_address(config.policy):
+    if not names_file(config.policy):
         raise UserError(
             f"policy={config.policy}: deploy starts a server of its own. Give a run, a file or asset:<name>."
         )
-    robot = load_robot(config.robot)
+    robot, file = load_robot(config.robot), find_policy_file(config.policy)
     asked = EvalConfig(
-        policy=config.policy, sim=SimChange(name=robot.name), seed=config.seed, episodes=config.episodes,
+        policy=config.policy, seed=config.seed, episodes=config.episodes,
         split=config.split, task=config.task, episodes_for=config.episodes_for,
     )  # fmt: skip
-    files = find_policies(asked)
-    owns = {w: None if f is None else find_simulator(f, find_run(f), asked.sim) for w, f in files.items()}
-    (part,) = make_parts(asked, next(iter(owns.values())), owns)
+    own = find_simulator(file, find_run(file), asked.sim)
+    asked = asked if own is not None else replace(asked, sim=SimChange(name=robot.name))
+    (part,) = make_parts(asked, own)
     if part.spec.body != robot.body:
         raise UserError(
             f"robot={config.robot}: {config.policy} was trained in another robot's simulator: {part.spec.body} there, "
             f"{robot.body} here."
         )
-    told = make_metadata(asked, files, [part])
+    told = make_metadata(asked, {config.policy: file}, [part])
     return PlannedDeployment(config, robot, part, told | {"kind": "deployment", "robot": robot.name})
 
 
@@ -135,7 +137,7 @@ def start_processes(planned: PlannedDeployment, processes: TrialProcesses) -> No
     server = processes.start("server", "serve", config.policy, "port=0", "batch=1", "threads=1")
     lockstep = f"lockstep={str(config.lockstep).lower()}"
     common = (f"robot={config.robot}", f"transport={config.transport}", lockstep)
-    processes.start("robot", "robot", *common)
+    processes.start("robot", "robot", *common, *list_simulator_words(planned.part.kind))
     processes.wait_for("The server's start", lambda: _find_address(server.read_log()) is not None, START_S)
     seed = derive_noise_seed(config.episodes_for, config.seed)
     more = () if config.replan is None else (f"replan={config.replan}",)
@@ -144,6 +146,26 @@ def start_processes(planned: PlannedDeployment, processes: TrialProcesses) -> No
         "bridge", "bridge", *common, f"policy={address}", "episodes=true", "deadman=false", f"seed={seed}",
         f"strategy={config.strategy}", f"patience={START_S}", *more,
     )  # fmt: skip
+
+
+def list_simulator_words(kind: SimulatorKind) -> list[str]:
+    """Return what is typed so that a simulator is built as a policy was trained in: its name, and what is not usual.
+
+    Raises:
+        UserError: a setting cannot be typed.
+    """
+    usual, words = type(kind.options)(), [f"sim={kind.node.name}"]
+    for item in fields(kind.options):
+        value = getattr(kind.options, item.name)
+        if value == getattr(usual, item.name):
+            continue
+        text = value if isinstance(value, str) else json.dumps(value, separators=(",", ":"))
+        if isinstance(value, str) and not re.fullmatch(r"[A-Za-z0-9_.-]+", value):
+            raise UserError(
+                f"sim.{item.name}={value!r}: the policy was trained with this, and the robot is not told it."
+            )
+        words.append(f"sim.{item.name}={text}")
+    return words
 
 
 def _find_address(said: str) -> str | None:

@@ -21,23 +21,22 @@ from embodied_rl.trials.deployment import PlannedDeployment, conduct_episodes, p
 from embodied_rl.trials.stopping import Fault, measure_stop
 
 FAULTS: tuple[Fault, ...] = ("server killed", "bridge killed", "emergency stop", "camera frozen")
-HEADINGS = ("what", "measured", "asked for", "load")
 EQUAL = 1e-6
 """Actions that differ by no more count as equal."""
 
 
 @dataclass(frozen=True)
 class Figure:
-    """A row of the table: what was measured, the figure in words, what was asked for, the machine's load meanwhile."""
+    """What was measured, the figure in words, what was asked for, the machine's load meanwhile."""
 
     what: str
     measured: str
     wanted: str
     load: float
 
-    def format_cells(self) -> tuple[str, ...]:
-        """Return the row's cells."""
-        return self.what, self.measured, self.wanted, f"{self.load:.1f}"
+    def describe(self) -> str:
+        """Return a line for the screen."""
+        return f"{self.what}: {self.measured} (asked for: {self.wanted}; load {self.load:.1f})"
 
 
 class ActionObserver(Observer):
@@ -55,7 +54,7 @@ class ActionObserver(Observer):
 
 
 def measure_deployment(policy: str, episodes: int, seconds: float, out: Path) -> tuple[list[Figure], dict[str, Any]]:
-    """Measure everything; return the rows of a table, and the values for a file.
+    """Measure everything; return the figures, and the values for a file.
 
     Args:
         policy: a run, a file or asset:<name>, of the tabletop.

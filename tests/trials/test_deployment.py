@@ -9,13 +9,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from embodied_rl.config.schema import DeployConfig
+from embodied_rl.config.schema import DeployConfig, SimNode
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.processes.local import InlineHandle
 from embodied_rl.reports.report import Report
 from embodied_rl.rollout.episode_sampler import derive_noise_seed
 from embodied_rl.rollout.runner import EpisodeRunner
-from embodied_rl.trials.deployment import conduct_episodes, deploy_policy, plan_deployment
+from embodied_rl.simulators.kind import SimulatorKind
+from embodied_rl.trials.deployment import conduct_episodes, deploy_policy, list_simulator_words, plan_deployment
 from embodied_rl.trials.stopping import Fault, StoppingBed, measure_stop, open_bed
 from embodied_rl_sims.tabletop import Tabletop, TabletopConfig
 from tests.bridge.test_lockstep import NotingObserver
@@ -57,7 +58,7 @@ def test_a_deployment_in_real_time_has_a_report_and_a_film(tmp_path: Path) -> No
 def check_bridge_holds(bed: StoppingBed, *words: str) -> None:
     """The bridge runs, and says why the robot holds."""
     said = lambda: any(word in str(bed.conductor.status.get("why")) for word in words)  # noqa: E731
-    bed.conductor.wait_for("What the bridge says", said, 60)
+    bed.conductor.wait_for("What the bridge says", said, 60, 120)
     assert bed.find("bridge").process.poll() is None
 
 
@@ -65,7 +66,7 @@ def check_bridge_holds(bed: StoppingBed, *words: str) -> None:
 @pytest.mark.parametrize(
     ("fault", "words"),
     [
-        ("server killed", ("answer",)),
+        ("server killed", ("next chunk", "first chunk")),
         ("emergency stop", ("emergency stop",)),
         ("bridge killed", ()),
         pytest.param("camera frozen", ("front",), marks=pytest.mark.slow),  # test_real_time.py has it without processes
@@ -106,3 +107,13 @@ def test_the_robot_is_at_rest_when_the_bridge_leaves(tmp_path: Path) -> None:
 def test_what_cannot_be_deployed_is_refused_before_anything_starts(config: DeployConfig, said: str) -> None:
     with pytest.raises(UserError, match=said):
         plan_deployment(config)
+
+
+def test_the_robot_is_simulated_as_the_policy_was_trained() -> None:
+    kind = SimulatorKind.find(
+        SimNode("tabletop", options={"horizon": 30, "inference_delay": [1, 2], "randomise": False})
+    )
+    assert list_simulator_words(kind) == [
+        "sim=tabletop", "sim.horizon=30", "sim.randomise=false", "sim.inference_delay=[1,2]",
+    ]  # fmt: skip
+    assert list_simulator_words(SimulatorKind.find(SimNode("tabletop"))) == ["sim=tabletop"]
