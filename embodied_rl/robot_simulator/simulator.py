@@ -121,7 +121,7 @@ class RobotSimulator:
             self._hosted.close()
 
     def follow(self, motion: Motion) -> str:
-        """Let the robot follow a return or a replay to its end, for whoever has the operator's yes; see `RobotLink.follow`.
+        """Let the robot follow a return or a replay to its end, with the operator's yes; see `RobotLink.follow`.
 
         The episode that runs is over afterwards: the next one begins with `reset`.
         """
