@@ -11,7 +11,7 @@ from dataclasses import dataclass, fields
 from embodied_rl.deployment.limits import EntryLimits
 from embodied_rl.interfaces.errors import UserError
 
-TWIST_AXES = ("linear.x", "linear.y", "linear.z", "angular.x", "angular.y", "angular.z")
+TWIST_AXES: tuple[str, ...] = ("linear.x", "linear.y", "linear.z", "angular.x", "angular.y", "angular.z")
 
 
 @dataclass(frozen=True)

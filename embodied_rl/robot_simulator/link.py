@@ -13,12 +13,14 @@ from embodied_rl.bridge.inbox import Inbox
 from embodied_rl.bridge.lockstep import LockstepClock, LockstepLoop
 from embodied_rl.bridge.parts import make_core_settings, make_source_clock
 from embodied_rl.bridge.realtime import ControlThread
-from embodied_rl.bridge.reporting import STATUS_HZ, BridgeReporter
+from embodied_rl.bridge.reporting import NO_EPISODE, STATUS_HZ, BridgeReporter
 from embodied_rl.config.schema import BridgeConfig
 from embodied_rl.control.core import DeploymentCore
+from embodied_rl.control.modes import MOVING
 from embodied_rl.deployment.messages import Reason
+from embodied_rl.deployment.motion import Motion
 from embodied_rl.deployment.settings import Settings
-from embodied_rl.deployment.tick import ExecutedStep, State, Tick
+from embodied_rl.deployment.tick import ExecutedStep, Mode, State, Tick
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.processes.handle import RunFailed
 from embodied_rl.robot_simulator.attending import EpisodeOperator
@@ -42,6 +44,7 @@ class RobotLink(ABC):
 
     Attributes:
         chunks: takes the caller's chunks. operator: what the operator does. desk: episodes. inbox: observations.
+        commanded: ticks in which the robot was to move.
     """
 
     def __init__(
@@ -57,7 +60,7 @@ class RobotLink(ABC):
         self.desk = EpisodeDesk(node, robot.operator, None)
         self.operator = EpisodeOperator(node, robot, clock)
         self.chunks = OfferedChunks()
-        self.horizon = self._attended = 0
+        self.horizon = self.commanded = self._attended = 0
         self.controller: Controller | None = None
         self._publisher = node.create_publisher(robot.command.name, robot.command.type_name, robot.command.qos)
         self._commands, self._previous = CommandMapping(robot, node.messages), None
@@ -92,6 +95,40 @@ class RobotLink(ABC):
         refused = self.controller.core.status().refused
         return sum(count for reason, count in refused.items() if reason not in _LATE)
 
+    def follow(self, motion: Motion) -> str:
+        """Let the robot follow a motion to its end, behind the same filter; return in words how it ended.
+
+        The caller has the operator's yes. The dead man's switch must be held, where the robot has one. Afterwards the
+        robot holds still until an episode begins anew, or a mode is asked for.
+
+        Raises:
+            RunFailed: the robot does nothing for `patience` seconds.
+        """
+        controller = self.controller
+        assert controller is not None, "it was prepared"
+        self._wait_for(lambda: controller.core.state == State.ACTIVE, motion)
+        controller.hold()
+        self._wait_for(lambda: controller.core.mode == Mode.HOLD, motion)
+        controller.core.plan(motion)
+        begun = f"{Mode.HOLD} to {motion.mode}"
+        before = controller.core.status().counts.get(begun, 0)
+        self.operator.ask(motion.mode)
+        self._wait_for(lambda: controller.core.status().counts.get(begun, 0) > before, motion)
+        self._wait_for(lambda: controller.core.mode != motion.mode, motion)
+        return controller.core.status().why
+
+    def _wait_for(self, condition: Callable[[], bool], motion: Motion) -> None:
+        commanded, until = self.commanded, time.monotonic() + self.config.patience
+        while not condition():
+            self.advance()
+            self.take_steps(NO_EPISODE)
+            if self.commanded != commanded:
+                commanded, until = self.commanded, time.monotonic() + self.config.patience
+            if time.monotonic() > until:
+                raise RunFailed(
+                    f"The robot does not begin to {motion.words}: {self.explain() or 'it does not say why'}."
+                )
+
     def begin_attended(self, index: int, words: str) -> None:
         """Begin an episode that no topic asks for."""
         self._attended += 1  # an earlier time than any message has, so that clocks of other machines do not matter
@@ -116,6 +153,7 @@ class RobotLink(ABC):
     def publish(self, made: Tick) -> None:
         """Publish a tick's command."""
         assert made.command is not None, "an active robot is commanded"
+        self.commanded += made.mode in MOVING
         self._publisher.publish(self._commands.encode(made.command, self._previous, self.node.now()))
         self._previous = made.command
 

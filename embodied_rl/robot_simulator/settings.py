@@ -1,6 +1,6 @@
 """The settings of `sim=robot`."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from embodied_rl.interfaces.errors import UserError
@@ -16,17 +16,17 @@ class RobotSimulatorConfig:
     transport: Literal["in_process", "dds", "rclpy"] = trusted_setting("in_process")
     """how messages travel. in_process simulates the robot in this process, in lockstep; dds and rclpy reach a robot
     that runs: a real one, or `embodied-rl robot`."""
-    lockstep: bool = trusted_setting(True)
+    lockstep: bool = True
     """the robot waits for each command, as a simulated one does with lockstep=true; false: real time."""
     simulator: str | None = trusted_setting("tabletop")
     """who simulates the robot, with its tasks; null for a real robot, which has the tasks below."""
-    simulated: dict[str, Any] = field(default_factory=dict[str, Any])
+    simulated: dict[str, Any] = trusted_setting(default_factory=dict[str, Any])
     """keys of that simulator, as sim.<key> has them without a robot."""
     tasks: tuple[str, ...] = ()
     """for a real robot: the instructions of its tasks."""
     horizon: int = 200
     """for a real robot: control steps after which an episode is truncated."""
-    deadman: bool = trusted_setting(True)
+    deadman: bool = True
     """the dead man's switch must be held, where the robot's file names one; false is for simulated robots alone."""
     patience: float = 20.0
     """seconds that the robot may take to answer."""

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from embodied_rl.deployment.motion import Motion
 from embodied_rl.deployment.scripted_human import HumanSettings
 from embodied_rl.deployment.tick import ExecutedStep, Mode
 from embodied_rl.interfaces.errors import UserError
@@ -118,6 +119,19 @@ class RobotSimulator:
         self._link.close()
         if self._hosted is not None:
             self._hosted.close()
+
+    def follow(self, motion: Motion) -> str:
+        """Let the robot follow a return or a replay to its end, with the operator's yes; see `RobotLink.follow`.
+
+        The episode that runs is over afterwards: the next one begins with `reset`.
+        """
+        if self._episode is None:
+            raise UserError("A motion begins where an episode has begun: reset first.")
+        if self._link.controller is None:
+            self._link.prepare(1)
+        said = self._link.follow(motion)
+        self._steps = max(self._steps, 1)
+        return said
 
     # -- a chunk --------------------------------------------------------------------------------------------------
 

@@ -15,6 +15,7 @@ from embodied_rl.processes.local import wrap_simulator
 from embodied_rl.robot_simulator.settings import RobotSimulatorConfig
 from embodied_rl.robot_simulator.simulator import RobotSimulator
 from embodied_rl.simulators.kind import SimulatorKind
+from embodied_rl.simulators.trust import check_settings
 from embodied_rl_sims.tabletop import Tabletop, TabletopConfig
 
 POLICY = "asset:tabletop_careful.safetensors"
@@ -171,3 +172,13 @@ def test_a_robot_that_nobody_simulates_is_refused(keys: dict, words: str) -> Non
 def test_there_is_one_robot() -> None:
     with pytest.raises(UserError, match=r"sim\.num_envs=1"):
         RobotSimulator(RobotSimulatorConfig(), 2)
+
+
+@pytest.mark.parametrize("key", ["robot", "transport", "simulator", "simulated"])
+def test_a_file_does_not_choose_the_robot_that_moves(key: str) -> None:
+    """Not even between robots: what is not the default must be typed."""
+    said = {"robot": "arm.yaml", "transport": "dds", "simulator": "gymnasium"}
+    value = said.get(key, {"package": "evil"})
+    with pytest.raises(UserError, match=f"sim.{key}"):
+        check_settings({"name": "robot", key: value}, [], "a policy file")
+    check_settings({"name": "robot", key: value}, [key], "a policy file")
