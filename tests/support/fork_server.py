@@ -44,11 +44,11 @@ def main() -> None:
 
 
 def serve(asking: socket.socket) -> None:
-    """Fork for each message until the other end is gone. In a fork, return when its code does."""
+    """Fork for each message until the other end is gone, then end at once. In a fork, return when its code does."""
     while True:
         message, descriptors, *_ = socket.recv_fds(asking, LARGEST, MOST)
         if not message:
-            return
+            os._exit(0)
         start = Start.decode(message)
         if (pid := fork_for_parent(start.leads)) == 0:
             break

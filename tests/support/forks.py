@@ -90,9 +90,12 @@ class Forked:
             time.sleep(0.005)
         return code
 
-    def kill(self) -> None:
+    def send_signal(self, number: int) -> None:
         if self.poll() is None:
-            os.kill(self.pid, signal.SIGKILL)
+            os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
 
 
 def ask_for_fork(server: socket.socket, start: Start, descriptors: Sequence[int]) -> Forked:
