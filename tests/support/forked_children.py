@@ -6,7 +6,7 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from types import SimpleNamespace
-from typing import IO
+from typing import IO, Any
 
 from embodied_rl.processes import process as processes
 from tests.support.forks import Forked, Start, ask_for_fork, is_fit
@@ -19,11 +19,13 @@ _THREADS = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 def fork_children(server: socket.socket, own: Mapping[str, str]) -> None:
     """From now on, let a server, which has its `own` variables, fork what this process starts with one thread."""
 
-    def start(command: Sequence[str], *, env: Mapping[str, str], pass_fds: Sequence[int], **files: IO[bytes] | int):
+    def start(
+        command: Sequence[str], *, env: Mapping[str, str], pass_fds: Sequence[int], stdout: IO[bytes], **others: Any
+    ) -> Forked | subprocess.Popen[Any]:
         fit = list(command[:3]) == _OWN_COMMAND and _THREADS.items() <= env.items() and is_fit(env, own, _THREADS)
-        if not fit:
-            return subprocess.Popen(command, env=env, pass_fds=pass_fds, **files)
-        return _fork(server, command, env, pass_fds, files["stdout"])
+        if fit:
+            return _fork(server, command, env, pass_fds, stdout)
+        return subprocess.Popen(command, env=env, pass_fds=pass_fds, stdout=stdout, **others)
 
     processes.subprocess = SimpleNamespace(**vars(subprocess) | {"Popen": start})  # type: ignore[assignment]
 
