@@ -12,22 +12,30 @@ import pytest
 
 from tests.support import forked
 from tests.support.ended import gone, wait_for
+from tests.support.forks import Forked
 
 pytestmark = pytest.mark.process
 MODULE = "tests.support.self_portrait"
 DEADLINE = 240.0
 
 
-def portray(folder: Path, end: str, fresh: bool, environment: dict[str, str]) -> tuple[int, dict[str, Any], str]:
+def portray(
+    folder: Path, end: str, fresh: bool, environment: dict[str, str], children: bool = False
+) -> tuple[int, dict[str, Any], str]:
     """How a process ended, what it found out about itself, and what it said besides."""
     with (folder / "said").open("w+") as out:
-        code = forked.start(MODULE, [end, "ä b"], folder, environment, out, fresh=fresh).wait(DEADLINE)
+        process = forked.start(MODULE, [end, "ä b"], folder, environment, out, fresh=fresh, children=children)
+        code = process.wait(DEADLINE)
     portrait, _, rest = (folder / "said").read_text().partition("\n")
-    return code, json.loads(portrait), rest
+    found = json.loads(portrait)
+    assert found.pop("pid") in (process.pid, True)
+    assert found.pop("forked") == (children if end == "child" else not fresh)
+    return code, found, rest
 
 
 def test_it_finds_what_a_new_interpreter_finds(tmp_path: Path) -> None:
     """Also what was changed since the server began."""
+    portray(tmp_path, "0", False, dict(os.environ))
     paths = os.pathsep.join(["/nowhere", str(tmp_path), os.environ["PYTHONPATH"]])
     environment = {**os.environ, "PYTHONPATH": paths, "CRITIC_TOKEN": "secret"}
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -41,6 +49,15 @@ def test_it_finds_what_a_new_interpreter_finds(tmp_path: Path) -> None:
     assert found["parent"] == os.getpid() and found["told"] == f"{paths} secret\n"
 
 
+@pytest.mark.parametrize("fresh", [False, True])
+def test_its_children_find_what_new_interpreters_find(fresh: bool, tmp_path: Path) -> None:
+    """Those which a run starts, and has forked by a server below it."""
+    found = portray(tmp_path, "child", False, dict(os.environ), children=True)
+    expected = portray(tmp_path, "child", fresh, dict(os.environ))
+    assert {n: (found[1][n], expected[1][n]) for n in found[1] if found[1][n] != expected[1][n]} == {}
+    assert found[1]["parent"] is True
+
+
 def test_it_ends_as_a_new_interpreter_does(tmp_path: Path) -> None:
     """With a traceback that ends alike, and with exit code 1."""
     found, expected = (portray(tmp_path, "fail", fresh, dict(os.environ)) for fresh in (False, True))
@@ -52,7 +69,7 @@ def test_it_ends_as_a_new_interpreter_does(tmp_path: Path) -> None:
 def test_signals_reach_it_and_it_is_reaped(number: signal.Signals, tmp_path: Path) -> None:
     with (tmp_path / "said").open("w+") as out:
         process = forked.start(MODULE, ["wait"], tmp_path, os.environ, out)
-        assert isinstance(process, forked.Forked) and process.poll() is None
+        assert isinstance(process, Forked) and process.poll() is None
         with pytest.raises(subprocess.TimeoutExpired):
             process.wait(0.01)
         wait_for(lambda: (tmp_path / "said").read_text().endswith("\n"))

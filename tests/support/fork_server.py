@@ -1,22 +1,23 @@
-"""A process that has imported what commands import, and forks a child for each command that a test starts.
+"""A process that has imported what commands import, and forks itself for each that a test starts.
 
 A new interpreter imports for seconds before its command begins. A fork of this process begins at once, and does what
-`python -m <module> <words>` does: see `forked.py`, which asks, and `tests/processes/test_forked.py`, which compares.
+`python -m <module> <words>` does: `tests/processes/test_forked.py` compares.
 
     python -m tests.support.fork_server <descriptor of a socket>
 """
 
+import fcntl
 import gc
-import json
 import os
 import resource
-import runpy
+import signal
 import socket
 import sys
 import time
-from dataclasses import asdict, dataclass
 from importlib import import_module, invalidate_caches
 from pathlib import Path
+
+from tests.support.forks import LARGEST, MOST, Start
 
 IMPORTED = (
     "embodied_rl.cli.run_command", "embodied_rl.cli.help", "embodied_rl.commands.train", "embodied_rl.commands.eval",
@@ -25,57 +26,12 @@ IMPORTED = (
     "PIL.Image",
 )  # fmt: skip
 """Modules whose import starts no thread, and depends on no variable that a test sets (`forked.py` sees to that)."""
-LARGEST = 2**17
-"""Bytes of a message."""
-
-
-@dataclass(frozen=True)
-class Start:
-    """What a child is to become.
-
-    Attributes:
-        module: that runs as `python -m` runs it. words: its command line.
-        folder: where it runs. paths: what PYTHONPATH has in front of what it has in this process.
-        environment: all its variables.
-        limits: of resources, soft and hard, by number.
-    """
-
-    module: str
-    words: list[str]
-    folder: str
-    paths: list[str]
-    environment: dict[str, str]
-    limits: dict[int, tuple[int, int]]
-
-    def encode(self) -> bytes:
-        """Return the message that asks for it."""
-        return json.dumps(asdict(self)).encode()
-
-    @staticmethod
-    def decode(message: bytes) -> "Start":
-        """Return what a message asks for."""
-        said = json.loads(message)
-        limits = {int(number): (soft, hard) for number, (soft, hard) in said.pop("limits").items()}
-        return Start(**said, limits=limits)
-
-    def run(self) -> None:
-        """Run it in this process, which was forked for it."""
-        import numpy as np
-
-        os.chdir(self.folder)
-        for number, limit in self.limits.items():
-            resource.setrlimit(number, limit)
-        os.environ.clear()
-        os.environ.update(self.environment)
-        sys.path[:1] = [self.folder, *self.paths]
-        invalidate_caches()
-        np.random.seed()  # that of a new interpreter is drawn anew; `random` sees to itself
-        sys.argv[1:] = self.words
-        runpy.run_module(self.module, run_name="__main__", alter_sys=True)
+_ABOVE = 512
+"""Descriptors below are closed, but for those that a fork is given."""
 
 
 def main() -> None:
-    """Fork for each message until the other end is gone. In a child, return as its command does."""
+    """Import, say so, and serve."""
     asking = socket.socket(fileno=int(sys.argv[1]))
     for name in IMPORTED:
         import_module(name)
@@ -84,24 +40,27 @@ def main() -> None:
     gc.collect()
     gc.freeze()  # otherwise each child copies what a collection touches
     asking.send(b"ready")
+    serve(asking)
+
+
+def serve(asking: socket.socket) -> None:
+    """Fork for each message until the other end is gone, then end at once. In a fork, return when its code does."""
     while True:
-        message, descriptors, *_ = socket.recv_fds(asking, LARGEST, 3)
+        message, descriptors, *_ = socket.recv_fds(asking, LARGEST, MOST)
         if not message:
-            return
-        if (pid := fork_for_parent()) == 0:
+            os._exit(0)
+        start = Start.decode(message)
+        if (pid := fork_for_parent(start.leads)) == 0:
             break
         for descriptor in descriptors:
             os.close(descriptor)
         asking.send(str(pid).encode())
-    asking.close()
-    for target, descriptor in enumerate(descriptors):
-        os.dup2(descriptor, target)
-        os.close(descriptor)
-    Start.decode(message).run()
+    asking.detach()
+    become(start, descriptors)
 
 
-def fork_for_parent() -> int:
-    """Fork a child, in a session of its own, that belongs to the process which started this one.
+def fork_for_parent(leads: bool) -> int:
+    """Fork a child that belongs to the process which started this one, and may lead a session.
 
     The child's first parent ends at once; then the system gives it to whoever of its ancestors takes in orphans.
 
@@ -119,11 +78,55 @@ def fork_for_parent() -> int:
         os._exit(0)
     while os.getppid() == first:
         time.sleep(0.0005)
-    os.setsid()
+    if leads:
+        os.setsid()
     os.close(read)
     with open(write, "w") as telling:
         telling.write(str(os.getpid()))
     return 0
+
+
+def become(start: Start, descriptors: list[int]) -> None:
+    """Become, in a fork, what was asked for."""
+    import numpy as np
+
+    _place(descriptors, start.numbers)
+    os.chdir(start.folder)
+    for number, limit in start.limits.items():
+        resource.setrlimit(number, limit)
+    os.environ.clear()
+    os.environ.update(start.environment)
+    sys.path[: 1 if start.leads else None] = start.paths
+    sys.argv[:] = start.words
+    invalidate_caches()
+    np.random.seed()  # that of a new interpreter is drawn anew; `random` sees to itself
+    if start.forks:
+        _serve_below()
+    exec(start.code, {"__name__": "__main__"})
+
+
+def _place(descriptors: list[int], numbers: list[int]) -> None:
+    """Have descriptors under these numbers, and no others."""
+    above = [fcntl.fcntl(descriptor, fcntl.F_DUPFD, _ABOVE) for descriptor in descriptors]
+    os.closerange(3, _ABOVE)
+    for descriptor, number in zip(above, numbers, strict=True):
+        os.dup2(descriptor, number)
+        os.close(descriptor)
+
+
+def _serve_below() -> None:
+    """Fork a server for the children of this process, while it has one thread and has computed nothing."""
+    from embodied_rl.processes.process import STOP_SIGNALS
+    from tests.support.forked_children import fork_children
+
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    if os.fork() == 0:
+        ours.close()
+        signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)  # as when a run starts a process
+        serve(theirs)
+        sys.exit()
+    theirs.close()
+    fork_children(ours, dict(os.environ))
 
 
 if __name__ == "__main__":

@@ -50,16 +50,24 @@ class Process:
 
     Args:
         folder: that folder. arguments: the words. environment: variables besides those of this process.
-        fresh: whether a new interpreter runs it, as at a user's, or what is quicker: see `forked.py`.
+        fresh, children: see `forked.start`.
     """
 
     def __init__(
-        self, folder: Path, arguments: tuple[str, ...], environment: Mapping[str, str], fresh: bool = False
+        self,
+        folder: Path,
+        arguments: tuple[str, ...],
+        environment: Mapping[str, str],
+        *,
+        fresh: bool = False,
+        children: bool = False,
     ) -> None:
         self.folder = folder
         self._out = (folder / "output.txt").open("w+")
         variables = {**os.environ, **environment}
-        self.process = start("embodied_rl", with_plan(arguments), folder, variables, self._out, fresh=fresh)
+        self.process = start(
+            "embodied_rl", with_plan(arguments), folder, variables, self._out, fresh=fresh, children=children
+        )
         self._segments = segments()
 
     @property
@@ -156,37 +164,40 @@ def _is_used(segment: str) -> bool:
 @contextmanager
 def started(folder: Path, *arguments: str, **environment: str) -> Iterator[Process]:
     """A running command; ended with everything it started, if it has not ended by itself."""
-    with _started(folder, arguments, environment, fresh=False) as process:
+    with ending(Process(make(folder), arguments, environment)) as process:
         yield process
 
 
 @contextmanager
 def started_anew(folder: Path, *arguments: str, **environment: str) -> Iterator[Process]:
     """The same in a new interpreter, for what a fork of another one could hide: see `forked.py`."""
-    with _started(folder, arguments, environment, fresh=True) as process:
+    with ending(Process(make(folder), arguments, environment, fresh=True)) as process:
         yield process
 
 
 @contextmanager
-def _started(
-    folder: Path, arguments: tuple[str, ...], environment: Mapping[str, str], fresh: bool
-) -> Iterator[Process]:
-    folder.mkdir(parents=True, exist_ok=True)
-    process = Process(folder, arguments, environment, fresh)
+def ending(process: Process) -> Iterator[Process]:
+    """The process, ended with everything it started, if it has not ended by itself."""
     try:
         yield process
     finally:
         process.end()
 
 
+def make(folder: Path) -> Path:
+    """The folder, which is there afterwards."""
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
 def complete(folder: Path, *arguments: str, **environment: str) -> Path:
-    """Run a command to its end, which must be a good one; returns the run's folder."""
-    with started(folder, *arguments, **environment) as process:
+    """Run a command to its end, which must be a good one; returns the run's folder. Its processes are forks."""
+    with ending(Process(make(folder), arguments, environment, children=True)) as process:
         return process.complete()
 
 
 def complete_anew(folder: Path, *arguments: str, **environment: str) -> Path:
-    """The same in a new interpreter."""
+    """The same with new interpreters."""
     with started_anew(folder, *arguments, **environment) as process:
         return process.complete()
 
