@@ -5,13 +5,10 @@ The server is a process of its own; the client is the scorer `vlm`, with every p
 
 import asyncio
 import os
-import re
 import statistics
-import subprocess
-import sys
 import time
-from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,6 +19,7 @@ import psutil
 from embodied_rl.critic.critic_file import load_critic
 from embodied_rl.interfaces.scorer import ScoreRequest
 from embodied_rl.interfaces.sim import SimulatorSpec
+from embodied_rl.processes.announced import start_announced
 from embodied_rl.processes.handle import RunFailed
 from embodied_rl.scorers.vlm import VlmConfig, VlmScorer
 
@@ -72,7 +70,9 @@ def measure_server(critic: Path, spec: SimulatorSpec, seconds: float = 10.0, at_
     """
     words = load_critic(critic).vocabulary
     before = os.getloadavg()[0]
-    with _start_server(critic) as (server, url):
+    words_of_server = ["critic", "serve", f"model={critic}", "port=0"]
+    with start_announced(words_of_server, r"http://\S+/v1") as (pid, url):
+        server = psutil.Process(pid)
         alone = asyncio.run(_ask_alone(url, spec, words))
         start = sum(server.cpu_times()[:2])
         count, batch = asyncio.run(_ask_at_once(url, spec, words, seconds, at_once))
@@ -80,26 +80,6 @@ def measure_server(critic: Path, spec: SimulatorSpec, seconds: float = 10.0, at_
     quantiles = [1e3 * each for each in statistics.quantiles(alone, n=20)]
     load = (before, os.getloadavg()[0])
     return ServerFigures(quantiles[9], quantiles[18], count / seconds, at_once, batch, used, load)
-
-
-@contextmanager
-def _start_server(critic: Path) -> Iterator[tuple[psutil.Process, str]]:
-    command = [sys.executable, "-u", "-m", "embodied_rl", "critic", "serve", f"model={critic}", "port=0"]
-    server = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-    try:
-        assert server.stdout is not None
-        line = server.stdout.readline()
-        found = re.search(r"http://\S+/v1", line)
-        if found is None:
-            raise RunFailed(f"the server did not start: {line}{server.stdout.read()}")
-        yield psutil.Process(server.pid), found[0]
-    finally:
-        server.terminate()
-        try:
-            server.wait(10.0)
-        except subprocess.TimeoutExpired:
-            server.kill()
-            server.wait()
 
 
 @asynccontextmanager

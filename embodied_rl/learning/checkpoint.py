@@ -148,6 +148,18 @@ def mark_best(folder: Path, step: int) -> None:
     _sweep(folder)
 
 
+def repair_last(folder: Path, step: int) -> None:
+    """Point `last` at the checkpoint that a run continues from, wherever it pointed; warn where it was damaged."""
+    pointer = folder / "last"
+    try:
+        named = _pointed(pointer) if pointer.is_file() else None
+    except CheckpointError as error:
+        warnings.warn(f"{error} It names step {step} again.", RuntimeWarning, stacklevel=2)
+        named = None
+    if named != f"{step:08d}":
+        write_text(pointer, f"{step:08d}\n")
+
+
 def prune_checkpoints(folder: Path, keep: int) -> None:
     """Delete all but the newest `keep` checkpoints and the one `best` points at.
 

@@ -5,13 +5,12 @@ Each server is a process of its own; clients share this one. All figures depend 
 
 import asyncio
 import os
-import re
 import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +18,7 @@ import numpy as np
 
 from embodied_rl.interfaces.description import IMAGES, PROMPT, STATE, PolicyDescription
 from embodied_rl.policy_server.client import PolicyClient
+from embodied_rl.processes.announced import start_announced
 from embodied_rl.processes.handle import RunFailed
 
 CLIENTS = (1, 8)
@@ -76,9 +76,9 @@ def measure_serving(policy: str, seconds: float = 10.0) -> ServedSpeed:
         RunFailed: a server does not start, or does not answer.
     """
     before = os.getloadavg()[0]
-    with _start_server(policy, "batch=8") as url:
+    with _start_server(policy, "batch=8") as (_, url):
         rates = [{count: asyncio.run(_count(url, count, seconds)) for count in CLIENTS} for _ in range(ROUNDS)]
-    with _start_server(policy, "batch=1") as url, PolicyClient(url, deadline=60.0) as client:
+    with _start_server(policy, "batch=1") as (_, url), PolicyClient(url, deadline=60.0) as client:
         assert client.spec is not None, "our server says what it expects"
         spec = client.spec
         alone = _time_alone(client, seconds)
@@ -87,26 +87,8 @@ def measure_serving(policy: str, seconds: float = 10.0) -> ServedSpeed:
     return ServedSpeed(per_second, *alone, *first, load=(before, os.getloadavg()[0]))
 
 
-@contextmanager
-def _start_server(policy: str, *options: str) -> Iterator[str]:
-    command = [sys.executable, "-u", "-m", "embodied_rl", "serve", policy, "port=0", *options]
-    server = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-    try:
-        assert server.stdout is not None
-        line = server.stdout.readline()
-        found = re.search(r"ws://[^;\s]+", line)
-        if found is None:
-            raise RunFailed(f"the server did not start: {line}{server.stdout.read()}")
-        yield found[0]
-    finally:
-        server.terminate()
-        try:
-            server.wait(10.0)
-        except subprocess.TimeoutExpired:
-            server.kill()
-            server.wait()
-        assert server.stdout is not None
-        server.stdout.close()
+def _start_server(policy: str, *options: str) -> AbstractContextManager[tuple[int, str]]:
+    return start_announced(["serve", policy, "port=0", *options], r"ws://[^;\s]+")
 
 
 async def _count(url: str, clients: int, seconds: float) -> float:

@@ -226,6 +226,7 @@ class Trainer:
         self._experience.load({name: value.numpy() for name, value in _part(mine, "collector/").items()})
         self.totals = figures.RunTotals(**metadata["totals"])
         if self.ranks.rank == 0:
+            checkpoint.repair_last(self.folder.checkpoints, self.iteration)
             self._point_at_best()  # the run may have been killed after writing a checkpoint and before marking it
 
     def load_best(self) -> None:

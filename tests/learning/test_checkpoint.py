@@ -282,6 +282,19 @@ def test_a_refused_one_goes_when_the_run_is_on_its_way_there_again(folder):
     assert sorted(path.name for path in folder.iterdir()) == ["00000015", "last"]
 
 
+@pytest.mark.parametrize("text", [None, "", "\0" * 9, "00000003\n"])
+def test_a_run_that_continues_points_last_at_where_it_continues(tmp_path, text, recwarn):
+    """Whatever the pointer held: a crash or a careless hand may have left anything there."""
+    for step in (3, 10):
+        checkpoint.save_checkpoint(tmp_path / "checkpoints", step, tensors(step), {})
+    pointer = tmp_path / "checkpoints" / "last"
+    pointer.unlink() if text is None else pointer.write_text(text)
+    checkpoint.repair_last(tmp_path / "checkpoints", 10)
+    assert pointer.read_text() == "00000010\n"
+    said = [str(warning.message) for warning in recwarn]
+    assert len(said) == (text in ("", "\0" * 9)) and all("last is damaged" in each for each in said)
+
+
 def test_a_run_folder_means_its_best_or_last(tmp_path):
     checkpoint.save_checkpoint(tmp_path / "checkpoints", 3, tensors(3), {})
     assert checkpoint.resolve_checkpoint(tmp_path).name == "00000003"

@@ -242,6 +242,13 @@ def test_another_version_of_ray_is_refused_and_said(runtime: RayRuntime) -> None
     assert re.search(r"NoCluster: The cluster at \S+ refused .*another version runs there(.|\n)*2\.50\.1", said)
 
 
+@pytest.mark.slow
+def test_a_cluster_that_does_not_come_up_is_said_with_a_remedy() -> None:
+    broken = "import ray._private.services as services; services.RAYLET_EXECUTABLE = '/bin/false'"
+    said = connecting("local", 20, before=broken)
+    assert re.search(r"NoCluster: Ray did not start on this machine: .*raylet.*logs are in.*ray stop --force", said)
+
+
 def connecting(address: str, deadline: float = 1, before: str = "", **variables: str) -> str:
     """What a process says that wants to join."""
     code = f"{before}\nfrom embodied_rl.runtime.ray.connection import connect; connect({address!r}, 1, {deadline})"

@@ -6,7 +6,7 @@ from random import Random
 
 from tests.support.running import POLICY, REACHING, TABLETOP
 
-SIZES = ("train.eval_episodes=2", "train.final_episodes=2", "algo.minibatch=8")
+SIZES = ("train.eval_episodes=2", "train.final_episodes=2", "algo.minibatch=4")  # two environments decide 4 times
 METHODS = {
     "ppo flow_sde": ("algo=flow_sde", "algo.critic_steps=2"),
     "ppo flow_noise": ("algo=flow_noise", "algo.critic_steps=2", "algo.entropy=0.01"),

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+import torch
 from safetensors.torch import load_file
 
 from embodied_rl.runs.metrics_file import read_metrics
@@ -177,6 +178,11 @@ def _learned(row: dict[str, Any]) -> dict[str, Any]:
     return {k: v for k, v in row.items() if not k.startswith(("staleness/", "workers/restarts"))}
 
 
+def read_bits(tensor: torch.Tensor) -> torch.Tensor:
+    """The bytes of a tensor of any type: NumPy has no bfloat16."""
+    return tensor.contiguous().reshape(-1).view(torch.uint8)
+
+
 def assert_same(run: Path, expected: Path) -> None:
     """Equal metrics, evaluations and final weights, optimiser and environments: to the bit."""
     assert figures(run) == figures(expected)
@@ -188,7 +194,7 @@ def assert_same(run: Path, expected: Path) -> None:
     for file in ("tensors.safetensors", "policy.safetensors"):
         found, wanted = (load_file(folder / file) for folder in last)
         assert found.keys() == wanted.keys()
-        different = [name for name in wanted if found[name].numpy().tobytes() != wanted[name].numpy().tobytes()]
+        different = [name for name in wanted if not torch.equal(read_bits(found[name]), read_bits(wanted[name]))]
         assert not different, different
     assert (run / "policy.safetensors").read_bytes() == (expected / "policy.safetensors").read_bytes()
 

@@ -373,7 +373,11 @@ def _join(variables: Mapping[str, str], **options: Any) -> None:
     quiet = {"log_to_driver": False, "logging_level": "ERROR", "configure_logging": False}
     try:
         ray.init(runtime_env=environment, **quiet, **options)
-    except (RayError, RuntimeError, ConnectionError) as error:
+    except (RayError, RuntimeError, ConnectionError, TimeoutError) as error:
+        raise ClusterRefused(_why(error)) from None
+    except Exception as error:
+        if type(error) is not Exception:  # Ray raises a bare one where its own processes do not come up
+            raise
         raise ClusterRefused(_why(error)) from None
     # Ray would print the deaths of workers, but our handles already raise them with a message.
     ray._private.worker.print_to_stdstream = lambda said, **_: log.debug("%s", "\n".join(said["lines"]))

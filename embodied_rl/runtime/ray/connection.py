@@ -14,6 +14,8 @@ from embodied_rl.processes.handle import RunFailed
 from embodied_rl.runtime.ray import cluster
 
 DEADLINE = 20.0
+LOGS = "/tmp/ray"
+"""Where Ray keeps its logs, unless RAY_TMPDIR says otherwise."""
 
 
 class NoCluster(RunFailed):
@@ -52,7 +54,8 @@ def connect(address: str, cpus: float, deadline: float = DEADLINE) -> Connection
         deadline: seconds until an address must have answered.
 
     Raises:
-        NoCluster: no cluster answers, or it has another version of Ray or Python, or another token.
+        NoCluster: no cluster answers, or it has another version of Ray or Python, or another token; or Ray's own
+            processes do not come up on this machine.
     """
     if cluster.is_joined():
         return Connection(
@@ -62,7 +65,7 @@ def connect(address: str, cpus: float, deadline: float = DEADLINE) -> Connection
     if where in ("", "auto", "local"):
         where = "" if where == "local" else cluster.find_local_cluster()
         if not where or not _listens(where, 1.0):  # a cluster that crashed leaves its address behind
-            cluster.start_cluster(cpus, list_import_paths())
+            _begin(cpus)
             return Connection(cluster.find_cluster(), begun=True)
     _check(where, deadline)
     try:
@@ -70,6 +73,16 @@ def connect(address: str, cpus: float, deadline: float = DEADLINE) -> Connection
     except cluster.ClusterRefused as error:
         raise NoCluster(f"The cluster at {where} refused this process: {error}") from None
     return Connection(where)
+
+
+def _begin(cpus: float) -> None:
+    try:
+        cluster.start_cluster(cpus, list_import_paths())
+    except cluster.ClusterRefused as error:
+        raise NoCluster(
+            f"Ray did not start on this machine: {error} Its logs are in the newest folder of {LOGS}; 'ray stop "
+            "--force' ends what an earlier start left behind. Without runtime=ray all runs on this machine, too."
+        ) from None
 
 
 def _check(address: str, deadline: float) -> None:
