@@ -207,7 +207,8 @@ def test_a_speed_without_a_box_needs_no_measurement():
 def test_outside_the_box_a_robot_moves_inwards_alone():
     tested = start(DRIVE, at=0.7)
     assert all(tested.step(np.array([1.0]), np.array([0.7])).command[0] <= 0 for _ in range(50))
-    assert [tested.step(np.array([-0.3]), np.array([0.7])) for _ in range(60)][-1].command[0] == -0.3
+    made = [tested.step(np.array([-0.3]), np.array([0.7])) for _ in range(60)][-1]
+    assert (made.command[0], made.why) == (-0.3, "")
 
 
 def test_a_position_begins_where_it_is_measured():
