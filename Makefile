@@ -2,9 +2,9 @@
 PYTHON ?= python3
 VENV ?= .venv
 PYTEST_ARGS ?=
-# Tests side by side, files whole, those first that start processes of their own (tests/conftest.py): with more than a
-# few workers they only wait for each other.
-PYTEST_WORKERS ?= logical
+# Tests side by side, files whole, those first that start processes of their own (tests/conftest.py). These often wait:
+# one worker more than there are cores. With more than a few they only wait for each other.
+PYTEST_WORKERS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
 RUN := $(VENV)/bin/
 # torch goes first and alone: its pin decides which build is taken, and nothing after it may change that.
 PIP := $(RUN)python -m pip install --quiet --constraint constraints.txt
@@ -12,7 +12,7 @@ PIP := $(RUN)python -m pip install --quiet --constraint constraints.txt
 # What runs in the Python environments of simulators, from 3.10 on.
 FOREIGN := sims embodied_rl/interfaces $(addprefix embodied_rl/processes/,worker.py messages.py bootstrap.py)
 
-.PHONY: demo test lint packaging check clean
+.PHONY: demo test lint style types foreign_types packaging check clean
 
 demo: $(VENV)/.core
 	$(RUN)embodied-rl train experiment=demo
@@ -20,11 +20,17 @@ demo: $(VENV)/.core
 test: $(VENV)/.test
 	$(RUN)python -m pytest --numprocesses $(PYTEST_WORKERS) --maxprocesses 8 --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
 
-lint: $(VENV)/.dev
+lint: style types foreign_types
+
+style: $(VENV)/.dev
 	$(RUN)ruff check .
 	$(RUN)ruff format --check .
 	$(RUN)lint-imports
+
+types: $(VENV)/.dev
 	$(RUN)basedpyright --pythonpath $(RUN)python
+
+foreign_types: $(VENV)/.dev
 	$(RUN)basedpyright --pythonpath $(RUN)python --pythonversion 3.10 $(FOREIGN)
 
 packaging: $(VENV)/.dev

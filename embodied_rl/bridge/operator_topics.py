@@ -48,7 +48,10 @@ class OperatorListener:
         """Return what the operator does now, in `mode`, with `commanded` [A] the last command."""
         with self._lock:
             said = self.desk.read(self._clock(), mode, commanded)
-        return said if said.wanted is not None else replace(said, wanted=self._asked)
+        if said.wanted is None:
+            return replace(said, wanted=self._asked)
+        self._asked = None  # what was asked for in the operator's place is over: a takeover is not taken back by it
+        return said
 
     @property
     def stopped(self) -> bool:

@@ -193,15 +193,35 @@ _ALL = (
     ),
     Command(
         "collect",
-        "Write demonstrations or rollouts to disk.",
+        "Write demonstrations or rollouts to disk; from=<recording> converts what a robot did, see `convert`.",
         "CollectConfig",
         "embodied_rl.commands.collect:run",
-        ("expert episodes=100", "runs/demo/<time>_s0 episodes=500 out=rollouts"),
+        ("expert episodes=100", "runs/demo/<time>_s0 episodes=500 out=rollouts", "from=recordings/monday out=dataset"),
         config="collect",
         common=("policy", "episodes", "split", "task", "seed", "out", "format", *_FILTER),
         values=("policy",),
         words=Words("policy", "policy"),
         check="embodied_rl.commands.collect:check_collection",
+    ),
+    Command(
+        "record",
+        "Record what a robot, its operator and the bridge say over ROS 2, as MCAP.",
+        "RecordConfig",
+        "embodied_rl.commands.record:run",
+        ("robot=tabletop out=recordings/monday", "recover=recordings/monday out=recordings/recovered"),
+        values=("robot",),
+        check="embodied_rl.commands.record:check_start",
+        common=("robot", "out", "seconds", "transport", "compression", "recover"),
+    ),
+    Command(
+        "convert",
+        "Make a recording into episodes to learn from; also typed `collect from=<recording>`.",
+        "ConvertConfig",
+        "embodied_rl.commands.convert:run",
+        ("recordings/monday out=dataset", "recordings/monday format=replay out=replay"),
+        values=("robot",),
+        words=Words("recording", "recording"),
+        check="embodied_rl.commands.convert:check_conversion",
     ),
     Command(
         "play",
@@ -338,6 +358,15 @@ _ALL = (
         common=("sim.name", "robot", "policy", "transport", "seconds", "questions", "run.root"),
     ),
     Command(
+        "contract",
+        "Convert a robot's file to a contract of rosetta (ROS 2 and lerobot), or a contract to a robot's file.",
+        "ContractConfig",
+        "embodied_rl.commands.contract:run",
+        ("robot=my_arm.yaml out=contract.yaml", "contract=contract.yaml out=my_arm.yaml"),
+        values=("robot",),
+        check="embodied_rl.commands.contract:convert",
+    ),
+    Command(
         "sim",
         "Make a Python environment for a simulator that cannot share this one.",
         "EnvironmentConfig",
@@ -380,9 +409,12 @@ _ALL = (
     ),
 )
 
+_OTHER_FORMS = {("collect", "from"): ("convert", "recording")}
+"""A command and a key of it that make another command with another key: `from` is no name of a field in Python."""
 COMMANDS = {command.name: command for command in _ALL}
 LIST_SUMMARY = (
-    "Show the choices: sims, policies, algos, curricula, rewards, prompts, plans, benchmarks, experiments, tasks."
+    "Show the choices: sims, policies, algos, curricula, rewards, prompts, plans, benchmarks, robots, experiments, "
+    "tasks."
 )
 
 
@@ -395,4 +427,10 @@ def find_command_name(arguments: Sequence[str]) -> tuple[str, list[str]]:
     """Return the name that the arguments begin with, of one word or two, and the other arguments."""
     if " ".join(arguments[:2]) in COMMANDS:
         return " ".join(arguments[:2]), list(arguments[2:])
-    return arguments[0], list(arguments[1:])
+    name, rest = arguments[0], list(arguments[1:])
+    for position, word in enumerate(rest):
+        key, _, value = word.partition("=")
+        if (name, key) in _OTHER_FORMS:
+            name, new = _OTHER_FORMS[name, key]
+            return name, [*rest[:position], f"{new}={value}", *rest[position + 1 :]]
+    return name, rest

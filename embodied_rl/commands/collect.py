@@ -43,10 +43,11 @@ def run(config: CollectConfig) -> None:
     out, successes, kept = make_folder(Path(config.out), "out"), 0, 0
     keep = iter if chosen is None else partial(filter_records, chosen, spec=kind.spec, folder=out)
     with choose_writer(config, kind.spec) as write:  # report its errors before building the simulator
-        simulator = kind.build(AT_ONCE)
-        actor = choose_policy(config.policy, simulator, AT_ONCE)
+        envs = kind.limit_environments(AT_ONCE)
+        simulator = kind.build(envs)
+        actor = choose_policy(config.policy, simulator, envs)
         with explain_errors(out, "out"), (out / "index.jsonl").open("w", encoding="utf-8") as index:
-            for record in keep(collect_episodes(actor, simulator, listed, noise)):
+            for record in keep(collect_episodes(actor, simulator, listed, noise, envs)):
                 place, task = write(record), kind.spec.tasks[record.episode.task].name
                 index.write(json.dumps(place | describe_record(record, task)) + "\n")
                 successes, kept = successes + any(record.success), kept + 1
@@ -89,7 +90,7 @@ def describe_record(record: Record, task: str) -> dict[str, object]:
 
 
 def collect_episodes(
-    policy: DeployedPolicy, simulator: Simulator, episodes: Sequence[Episode], seed: int
+    policy: DeployedPolicy, simulator: Simulator, episodes: Sequence[Episode], seed: int, envs: int = AT_ONCE
 ) -> Iterator[Record]:
     """Run episodes without exploration, one control step at a time; yield the records of a batch when it is done.
 
@@ -98,9 +99,9 @@ def collect_episodes(
         WorkerDied: the simulator's worker died.
     """
     handle, runner = wrap_simulator(simulator), EpisodeRunner(policy, simulator.spec, seed, stepwise=True)
-    for batch in split_into_batches(episodes, AT_ONCE):
+    for batch in split_into_batches(episodes, envs):
         recorder = _EpisodeRecorder()
-        runner.run([handle], AT_ONCE, batch, recorder)
+        runner.run([handle], envs, batch, recorder)
         yield from (recorder.records[episode.index] for episode in batch)
 
 

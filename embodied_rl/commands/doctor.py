@@ -12,8 +12,8 @@ import psutil
 from rich.table import Table
 from rich.text import Text
 
+from embodied_rl.assembly.robot_doctor import examine_robot
 from embodied_rl.cli.text import make_console
-from embodied_rl.commands.doctor_robot import examine_robot
 from embodied_rl.config import assets
 from embodied_rl.config.checks import check_writable
 from embodied_rl.config.schema import DoctorConfig, SimNode

@@ -41,7 +41,7 @@ from embodied_rl.evaluate.resumption import (
     check_same_policies,
     read_evaluation,
 )
-from embodied_rl.evaluate.video import film_episodes
+from embodied_rl.evaluate.video import AT_ONCE, film_episodes
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.policy import Actor, DeployedPolicy
 from embodied_rl.learning.memory_budget import format_bytes
@@ -314,8 +314,8 @@ def evaluate_parallel(
     are those of an undisturbed one.
     """
     kind, spec, episodes = part.kind, part.spec, part.episodes
-    processes = min(config.plan.parts, len(episodes))
-    envs = max(1, min(kind.node.num_envs, len(episodes)) // processes)
+    processes = min(config.plan.parts, kind.limit_environments(len(episodes)))
+    envs = max(1, min(kind.limit_environments(kind.node.num_envs), len(episodes)) // processes)
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     torch.set_num_threads(max(1, cores - processes))
     handles: list[Handle] = []
@@ -365,8 +365,9 @@ def film_as_configured(evaluation: PlannedEvaluation, played: Sequence[list[Epis
     counts: dict[str, Any] = {"episodes": video.episodes, "best": video.best, "worst": video.worst}
     listed = zip(evaluation.parts, evaluation.players, evaluation.delays, played, strict=True)
     for number, (part, player, delay, results) in enumerate(listed):
-        if player.actor is not None:
+        if player.actor is not None and not part.kind.is_attended:
             place = out if len(played) == 1 else out / f"part_{number}"
             given = (player.actor, part.kind.build, part.spec, results, place)
+            counts["at_once"] = part.kind.limit_environments(AT_ONCE)
             films += film_episodes(*given, **counts, seed=config.seed, purpose=config.episodes_for, delay=delay)
     return films

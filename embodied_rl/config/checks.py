@@ -13,6 +13,7 @@ from embodied_rl.config.schema import (
     AlgoNode,
     BenchConfig,
     CollectConfig,
+    ContractConfig,
     EvalConfig,
     ImportConfig,
     Plan,
@@ -41,7 +42,12 @@ def validate_config(config: Any) -> None:
         raise UserError("plan=auto is for training; here choose plan=colocated or plan=split.")
     if isinstance(config, TrainConfig) and not isinstance(config, BenchConfig):  # a benchmark has plans of its own
         check_training(config)
-    if isinstance(sim, SimNode) and isinstance(plan, Plan) and plan.allocation != "auto":
+    if (
+        isinstance(sim, SimNode)
+        and isinstance(plan, Plan)
+        and plan.allocation != "auto"
+        and not isinstance(config, CollectConfig)
+    ):
         check_division(sim, plan)
     if isinstance(plan, Plan):
         check_deadlines(plan)
@@ -50,7 +56,7 @@ def validate_config(config: Any) -> None:
         check_folder_name(run.experiment, "run.experiment")
     for key in ("out", "export"):
         if isinstance(target := getattr(config, key, None), str):
-            names_folder = key == "out" and not isinstance(config, ImportConfig)
+            names_folder = key == "out" and not isinstance(config, ImportConfig | ContractConfig)
             check_writable(target if names_folder else str(Path(target).absolute().parent), key)
     if isinstance(policy := getattr(config, "policy", None), PolicyNode):
         check_checkpoint(policy)
@@ -88,9 +94,10 @@ def check_division(sim: SimNode, plan: Plan) -> None:
         who = f"{who} × plan.slices" if plan.allocation == "colocated" else f"{who} × plan.workers × plan.slices"
         also = f", and over plan.ranks={plan.ranks}" if plan.rollout_workers else ""
         whole = math.lcm(plan.parts, plan.ranks)
+        more = f"Try sim.num_envs={max(whole, round(sim.num_envs / whole) * whole)}"
+        less = ", or for a single robot plan.ranks=1 plan.slices=1" if sim.num_envs == 1 else ""
         raise UserError(
-            f"sim.num_envs={sim.num_envs} cannot be divided evenly over {who} = {plan.parts}{also}. "
-            f"Try sim.num_envs={max(whole, round(sim.num_envs / whole) * whole)}."
+            f"sim.num_envs={sim.num_envs} cannot be divided evenly over {who} = {plan.parts}{also}. {more}{less}."
         )
 
 

@@ -21,6 +21,8 @@ GROUPS = {
     "curricula": "embodied_rl.curricula",
     "scorers": "embodied_rl.scorers",
 }
+OWN = {"sims": {"robot": "embodied_rl.robot_simulator.simulator:RobotSimulator"}}
+"""Plug-ins of the engine's own, whose rooms stand above this one."""
 _OLD_GROUPS = {"curricula": "embodied_rl.episodes"}
 _SINGULAR = {
     "sims": "simulator",
@@ -38,7 +40,7 @@ def list_plugins(kind: str) -> dict[str, str]:
     Raises:
         UserError: two distributions offer the same name, or one offers plug-ins under the old name of a group.
     """
-    result: dict[str, str] = {}
+    result: dict[str, str] = dict(OWN.get(kind, {}))
     if kind in _OLD_GROUPS and (old := sorted(entry_points(group=_OLD_GROUPS[kind]), key=lambda entry: entry.value)):
         raise UserError(
             f"the entry point {old[0].value} is in the group '{_OLD_GROUPS[kind]}', which is called '{GROUPS[kind]}' "

@@ -37,7 +37,7 @@ class StreamGate:
     Args:
         rule: when it is stale.
         source_clock: returns the time in ns that its publisher's stamps are of; None: it is estimated by the reading
-            that came soonest after its stamp.
+            that came soonest after its stamp, since the last pause. What is late from then on is not noticed.
         settle_s: see `CoreSettings`.
 
     Attributes:
@@ -96,7 +96,7 @@ class StreamGate:
     def _accept(self, stream: Stream) -> None:
         self.counts["accepted"] += 1
         offset = stream.received_s - stream.source_ns * 1e-9
-        if self._last is None:
+        if self._last is None or self._is_after_pause(stream, self._last):
             self._offset = self._anchor = offset
             self._anchored_s = stream.received_s
         else:
@@ -106,6 +106,10 @@ class StreamGate:
             self.changed_s = stream.received_s
         self._last, self._others = stream, 0
         self._other.clear()
+
+    def _is_after_pause(self, stream: Stream, last: Stream) -> bool:
+        """Return whether a publisher's clock may have been paused, with its simulation: the estimate begins anew."""
+        return stream.received_s - last.received_s > self.rule.max_age_s
 
     def _find_fault(self, stream: Stream, now: float, finite: bool) -> Fault | None:
         last = self._last

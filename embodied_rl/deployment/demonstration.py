@@ -135,8 +135,10 @@ class Replay:
         return np.where(self._kinds == "position", places, np.where(self._kinds == "velocity", action, action / lasts))
 
     def _expect(self, step: int, passed: float) -> NDArray[np.float64]:
-        """Return [A], where the robot was at this time of the recording."""
-        now, after = self._told.measured[step], self._told.measured[min(step + 1, len(self._told.measured) - 1)]
+        """Return [A], where the robot was at this time of the recording; the last step goes on as the one before."""
+        places, last = self._told.measured, len(self._told.measured) - 1
+        now = places[step]
+        after = places[step + 1] if step < last else 2 * now - places[max(step - 1, 0)]
         lasts = self._told.times[step + 1] - self._told.times[step]
         return now + min(max((passed - self._told.times[step]) / lasts, 0.0), 1.0) * (after - now)
 

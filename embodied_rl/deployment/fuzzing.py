@@ -20,7 +20,7 @@ EPISODE = 1000
 """Ticks of one robot."""
 STRETCH = 60
 """Ticks in which one kind of input lasts, on average."""
-VIOLATIONS = ("not finite", "box", "speed", "acceleration", "jerk", "no rest")
+VIOLATIONS: tuple[str, ...] = ("not finite", "box", "speed", "acceleration", "jerk", "no rest")
 
 
 @dataclass
@@ -156,7 +156,9 @@ def _draw_entry(name: str, period: float, rng: np.random.Generator) -> EntryLimi
     speed = 10 ** rng.uniform(-2, 1)
     acceleration = speed / period * 10 ** rng.uniform(-2.5, 0.7)
     jerk = acceleration / period * 10 ** rng.uniform(-1.5, 0.7)
-    width, middle = speed * 10 ** rng.uniform(-1.5, 1.5), rng.uniform(-3, 3)
+    stop = speed * (speed / acceleration + acceleration / jerk + period)
+    width = (stop if rng.random() < 0.5 else speed) * 10 ** rng.uniform(-1.5, 1.5)
+    middle = rng.uniform(-3, 3)
     low, high = middle - width / 2, middle + width / 2
     if rng.random() < 0.1:
         low, high = (-math.inf, high) if rng.random() < 0.5 else (-math.inf, math.inf)

@@ -40,6 +40,7 @@ class OperatorDesk:
         self._seen_up: set[str] = set()
         self._events: list[str] = []
         self._heard_s: float | None = None
+        self._touching = False
         self._touched_s: float | None = None
         self._estop, self._deadman_s, self._label = False, None, ""
         self._before: Mode | None = None
@@ -53,13 +54,15 @@ class OperatorDesk:
                 f"the joystick has {len(axes)} axes and {len(buttons)} buttons, fewer than the robot's file uses"
             )
             return
-        self._take_axes([float(axes[int(use.axis)]) for use in self.device.axes], 1.0, now_s)
-        self._take_buttons({name: bool(buttons[number]) for name, number in self.device.list_buttons().items()}, now_s)
+        if self._take_axes([float(axes[int(use.axis)]) for use in self.device.axes], 1.0, now_s):
+            self._take_buttons({name: bool(buttons[n]) for name, n in self.device.list_buttons().items()}, now_s)
+            self._touch(now_s)
 
     def receive_twist(self, linear: Sequence[float], angular: Sequence[float], now_s: float) -> None:
         """Take a twist: linear [3], angular [3]."""
         given = dict(zip(TWIST_AXES, (*linear, *angular), strict=True))
-        self._take_axes([float(given[use.axis]) for use in self.device.axes], math.inf, now_s)
+        if self._take_axes([float(given[use.axis]) for use in self.device.axes], math.inf, now_s):
+            self._touch(now_s)
 
     def receive_estop(self, pressed: bool) -> None:
         """Take what the topic of the emergency stop says, beside the device's button."""
@@ -96,15 +99,15 @@ class OperatorDesk:
             label=label,
         )
 
-    def _take_axes(self, values: Sequence[float], most: float, now_s: float) -> None:
+    def _take_axes(self, values: Sequence[float], most: float, now_s: float) -> bool:
         if not all(map(math.isfinite, values)):
             self._refuse("an axis is not a finite number")
-            return
+            return False
         self._heard_s = now_s
         for number, (use, value) in enumerate(zip(self.device.axes, values, strict=True)):
             self._rested[number] |= abs(value) <= use.dead_zone
             self._deflection[number] = leave_dead_zone(use, max(-most, min(most, value))) * self._rested[number]
-        self._touch(now_s)
+        return True
 
     def _take_buttons(self, pressed: dict[str, bool], now_s: float) -> None:
         self._seen_up |= {name for name, down in pressed.items() if not down}
@@ -115,20 +118,20 @@ class OperatorDesk:
             self._pressed["estop"] = pressed["estop"]  # a stop counts however it came to be pressed
         if "deadman" in pressed:
             self._deadman_s = now_s if self._pressed["deadman"] else None
-        self._touch(now_s)
 
     def _touch(self, now_s: float) -> None:
         places = [f"{place.entry}={place.value:g}" for place in self.device.places]
         moved = bool(self._deflection.any()) or any(self._pressed.get(name, False) for name in places)
-        if self._pressed.get("takeover", False) if self.device.takeover is not None else moved:
-            self._touched_s = now_s
+        self._touching = self._pressed.get("takeover", False) if self.device.takeover is not None else moved
+        self._touched_s = now_s if self._touching else self._touched_s
 
     def _choose_mode(self, now_s: float, mode: Mode, alive: bool, events: Sequence[str]) -> Mode | None:
         asked = next((_ASKED[name] for name in events if name in _ASKED), None)
         if asked is not None:
-            self._before, self._touched_s = None, None
+            self._before, self._touching, self._touched_s = None, False, None
             return asked
-        touched = self._touched_s is not None and now_s - self._touched_s < self.device.sticky_s
+        lately = self._touched_s is not None and now_s - self._touched_s < self.device.sticky_s
+        touched = self._touching or lately  # a device that fell silent while touched was not let go
         if mode not in (Mode.TELEOP, Mode.ESTOP) and touched and alive:
             self._before = Mode.RUN if mode == Mode.RUN else Mode.HOLD  # a return or replay is not gone on with
             return Mode.TELEOP

@@ -11,7 +11,7 @@ from dataclasses import dataclass, fields
 from embodied_rl.deployment.limits import EntryLimits
 from embodied_rl.interfaces.errors import UserError
 
-TWIST_AXES = ("linear.x", "linear.y", "linear.z", "angular.x", "angular.y", "angular.z")
+TWIST_AXES: tuple[str, ...] = ("linear.x", "linear.y", "linear.z", "angular.x", "angular.y", "angular.z")
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class OperatorDevice:
         hold, run, go_back, replay: buttons that ask for a mode; `go_back` is the operator's yes to a return point.
         estop, reset: buttons that press the emergency stop, and release it.
         sticky_s: after a takeover the policy goes on when the device was let go for so long.
-        timeout_s: a device that says nothing for so long was let go.
+        timeout_s: a device that says nothing for so long moves nothing, and does not give back to the policy.
     """
 
     axes: tuple[AxisUse, ...] = ()

@@ -55,6 +55,7 @@ class ReturnMotion:
         self._given = np.array([value is not None for value in point.pose])
         self._target = np.array([math.nan if value is None else value for value in point.pose])
         self._start, self._since = np.zeros(len(limits.entries)), 0.0
+        self._at_end = False
 
     def begin(self, measured: NDArray[np.float64], commanded: NDArray[np.float64], now_s: float) -> str:
         blind = self._given & ~self._position & np.isnan(measured)
@@ -63,7 +64,7 @@ class ReturnMotion:
             return f"'{name}' is moved by its speed, and nothing measures where it is"
         self._start = np.where(self._position, commanded, np.nan_to_num(measured))
         self._target = np.where(self._given, self._target, self._start)
-        self._since, self.duration_s = now_s, self._choose_duration()
+        self._since, self.duration_s, self._at_end = now_s, self._choose_duration(), False
         return ""
 
     def step(self, measured: NDArray[np.float64], now_s: float) -> MotionStep:
@@ -73,12 +74,13 @@ class ReturnMotion:
         if (away > settings.tracking_error).any():
             return MotionStep(None, failed=self._explain("left the line by", away, int(np.argmax(away))))
         left = np.where(self._given & ~np.isnan(measured), np.abs(self._target - measured), 0)
-        if passed >= self.duration_s:
+        if self._at_end:  # the end was commanded once, also where nothing measures it
             if (left <= settings.tolerance).all():
                 return MotionStep(None, done=True)
             if passed > self.duration_s + settings.settle_s:
                 worst = int(np.argmax(left - np.array(settings.tolerance)))
                 return MotionStep(None, failed=self._explain("did not arrive, and is away by", left, worst))
+        self._at_end = passed >= self.duration_s
         back = settings.gain * np.where(np.isnan(measured), 0, place - measured)
         return MotionStep(np.where(self._position, place, np.where(self._given, speed + back, 0)))
 

@@ -105,7 +105,7 @@ class ScriptedHuman:
         return OperatorInput(
             deadman=sight.now_s,
             wanted=wanted,
-            teleop=self._factor * sight.advice if drives else None,
+            teleop=(self._factor * sight.advice).astype(np.float64) if drives else None,
             teleop_s=sight.now_s if drives else None,
             label=label,
         )

@@ -67,6 +67,7 @@ def film_episodes(
     before: Mapping[int, Recording] | None = None,
     purpose: Purpose = "report",
     delay: Delay | None = None,
+    at_once: int = AT_ONCE,
 ) -> list[Path]:
     """Repeat episodes of an evaluation and film them.
 
@@ -85,6 +86,7 @@ def film_episodes(
         before: episode index → what another policy did in this episode, from `read_films`.
         purpose: that of the evaluation's episodes.
         delay: that of the evaluation.
+        at_once: most environments of a simulator.
 
     Returns:
         Paths of the written videos; a video without episodes is left out.
@@ -93,9 +95,8 @@ def film_episodes(
     before = before or {}
     shown = {"grid": list(results[:episodes]), "best": successes, "worst": failures}
     paired = [result for result in results if result.index in before]
-    filmed = record_results(
-        actor, build, [*(r for part in shown.values() for r in part), *paired], seed=seed, purpose=purpose, delay=delay
-    )
+    wanted = [*(r for part in shown.values() for r in part), *paired]
+    filmed = record_results(actor, build, wanted, seed=seed, purpose=purpose, delay=delay, at_once=at_once)
     films = {name: [filmed[result.index] for result in part] for name, part in shown.items()}
     films |= {f"pair_{r.index}": label_pair(before[r.index], filmed[r.index]) for r in paired}
     with explain_errors(folder):
@@ -116,12 +117,13 @@ def record_results(
     seed: int,
     purpose: Purpose = "report",
     delay: Delay | None = None,
+    at_once: int = AT_ONCE,
 ) -> dict[int, Recording]:
     """Repeat the episodes of these results, each once, and return episode index → its recording."""
     wanted = {result.index: result for result in results}
     if not wanted:
         return {}
-    envs = min(len(wanted), AT_ONCE)
+    envs = min(len(wanted), at_once)
     with closing(build(envs)) as simulator:
         listed = [Episode(r.index, r.task, r.seed, r.initial_state, split=r.split) for r in wanted.values()]
         recorded = record_episodes(actor, simulator, listed, num_envs=envs, seed=seed, purpose=purpose, delay=delay)

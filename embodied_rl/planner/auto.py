@@ -13,6 +13,7 @@ from embodied_rl.config.schema import TrainConfig
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.planner import choice, profile
 from embodied_rl.planner import resources as available
+from embodied_rl.planner.allocation import Allocation
 from embodied_rl.planner.costs import CostFile
 from embodied_rl.planner.resources import Resources
 from embodied_rl.planner.search import Choice
@@ -20,6 +21,7 @@ from embodied_rl.processes.handle import WorkerDied
 from embodied_rl.runs.atomic_write import write_text
 from embodied_rl.runs.progress import show_wait
 from embodied_rl.runtime import selection as runtimes
+from embodied_rl.simulators.kind import SimulatorKind
 
 log = logging.getLogger(__name__)
 
@@ -32,6 +34,10 @@ def resolve_plan(config: TrainConfig) -> tuple[TrainConfig, str | None]:
     """
     if config.plan.allocation != "auto" and config.runtime == "ray":
         return config, None  # the stored costs are those of this machine, not of the cluster
+    if config.plan.allocation == "auto" and SimulatorKind.find(config.sim).limit_environments(2) == 1:
+        return replace(
+            config, plan=choice.to_plan(Allocation("colocated", 1), config.plan)
+        ), None  # nothing to share out
     resources = find_resources(config)
     if config.plan.allocation != "auto":
         return config, predict_configured_plan(config, resources)

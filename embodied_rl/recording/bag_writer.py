@@ -2,7 +2,7 @@
 
 <folder>/<name>_0.mcap …    profile ros2, messages as CDR bytes, their definitions as ros2msg
 <folder>/metadata.yaml      see `bag_metadata`; it appears when the recording ends, so that one without was cut off
-<folder>/robot.yaml         the description of the robot, where it is known
+<folder>/description.yaml   of the robot, where it is known; see `robot_file`
 """
 
 import json
@@ -147,11 +147,11 @@ class BagWriter:
 
 
 def check_new(folder: Path) -> Path:
-    """Return a folder if a recording may be written there.
+    """Return a folder if a recording, or what is made of one, may be written there.
 
     Raises:
         UserError: it exists and holds something, or is a file.
     """
     if folder.is_file() or (folder.is_dir() and any(folder.iterdir())):
-        raise UserError(f"out={folder} is there already, and no recording is overwritten: give a new folder")
+        raise UserError(f"out={folder} is there already, and nothing is overwritten: give a new folder")
     return folder

@@ -11,36 +11,27 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from pathlib import Path
 from typing import IO, Any
 
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.sim import Unavailable
-from embodied_rl.recording.bag_writer import BagSettings, BagWriter, check_new
-from embodied_rl.recording.recorder import DRAIN_S, RecordingReport, TopicRecorder, record_topics
+from embodied_rl.recording.bag_writer import BagSettings, check_new
+from embodied_rl.recording.recorder import DRAIN_S, RecordingReport
 from embodied_rl.recording.robot_file import write_robot
+from embodied_rl.recording.session import RecorderSettings, record_here
 from embodied_rl.recording.topics import RecordedTopic, list_topics
 from embodied_rl.robots.description import RobotDescription
 from embodied_rl.runs.untrusted_files import parse_json
 from embodied_rl.transport.environment import RosEnvironment, read_environment
 from embodied_rl.transport.interface import TransportError
-from embodied_rl.transport.opening import open_transport
 
 START_S = 30.0
 """A recorder that has not subscribed after so long is given up."""
 LARGEST_ANSWER = 2**20
-
-
-@dataclass(frozen=True)
-class RecorderSettings:
-    """How a recorder works. `queue_bytes`: what may wait to be written; `transport`: dds or rclpy."""
-
-    bag: BagSettings = field(default_factory=BagSettings)
-    queue_bytes: int = 256 * 2**20
-    transport: str = "dds"
 
 
 class RecorderProcess:
@@ -181,19 +172,20 @@ def main(commands: IO[bytes], answers: IO[bytes]) -> int:
     return 0
 
 
-def _follow(orders: dict[str, Any], commands: IO[bytes], answer: Any) -> RecordingReport:
-    settings = orders["settings"]
+def _follow(
+    orders: dict[str, Any], commands: IO[bytes], answer: Callable[[dict[str, object]], None]
+) -> RecordingReport:
+    settings = RecorderSettings(**orders["settings"] | {"bag": BagSettings(**orders["settings"]["bag"])})
     topics = [RecordedTopic(**each) for each in orders["topics"]]
     environment = RosEnvironment(**orders["environment"] | {"peers": tuple(orders["environment"]["peers"])})
     closed = threading.Event()
-    with open_transport(settings["transport"], "recorder", environment) as transport:
-        bag = BagWriter(Path(orders["folder"]), topics, transport.messages, BagSettings(**settings["bag"]))
-        recorder = TopicRecorder(transport, topics, bag, settings["queue_bytes"])
-        transport.start()
+
+    def ready() -> None:
         answer({"ready": True})
         threading.Thread(target=lambda: (commands.read(), closed.set()), daemon=True).start()
-        say = lambda line: print(f"recorder: {line}", file=sys.stderr, flush=True)  # noqa: E731
-        return record_topics(recorder, lambda: closed.is_set() or transport.failure is not None, say)
+
+    say = lambda line: print(f"recorder: {line}", file=sys.stderr, flush=True)  # noqa: E731
+    return record_here(topics, Path(orders["folder"]), settings, environment, closed.is_set, say, ready)
 
 
 if __name__ == "__main__":

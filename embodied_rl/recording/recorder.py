@@ -48,7 +48,7 @@ class RecordingReport:
         """Return the report for people, one line each."""
         lines = [f"{sum(self.received.values())} messages, {self.bytes / 2**20:.1f} MiB in {self.seconds:.1f} s"]
         lines += [f"dropped because the disk was too slow: {many} of {name}" for name, many in self.dropped.items()]
-        return lines + [f"nothing came on {name}" for name in self.silent]
+        return lines + ([f"nothing came on {', '.join(self.silent)}"] if self.silent else [])
 
 
 class TopicRecorder:
@@ -166,6 +166,16 @@ class TopicRecorder:
         return RecordingReport(named, dropped, tuple(self.list_silent()), seconds, self._bytes, self._queue.most)
 
 
+def _describe_silence(recorder: TopicRecorder, seconds: float) -> list[str]:
+    silent = recorder.list_silent()
+    if len(silent) < len(recorder.topics):
+        return [f"nothing has come for {seconds:g} s on {', '.join(silent)}"] if silent else []
+    return [
+        f"nothing has come for {seconds:g} s on any topic: does the robot run, with the same ROS_DOMAIN_ID and "
+        "ROS_AUTOMATIC_DISCOVERY_RANGE as this process?"
+    ]
+
+
 def record_topics(
     recorder: TopicRecorder, ends: Callable[[], bool], say: Callable[[str], None], silent_s: float = SILENT_S
 ) -> RecordingReport:
@@ -181,6 +191,6 @@ def record_topics(
         faults = recorder.relax_requests()
         if not told and time.monotonic() - begun >= silent_s:
             told = True
-            for line in faults or [f"{name}: nothing has come for {silent_s:g} s" for name in recorder.list_silent()]:
+            for line in (*faults, *_describe_silence(recorder, silent_s)):
                 say(line)
     return recorder.finish()

@@ -3,11 +3,12 @@
 from pathlib import Path
 
 from embodied_rl.config.freeze import freeze_config, read_config, to_yaml
+from embodied_rl.robots.consistency import check_consistency
 from embodied_rl.robots.description import RobotDescription
 from embodied_rl.runs.atomic_write import write_text
 from embodied_rl.runs.untrusted_files import name_file
 
-ROBOT = "robot.yaml"
+ROBOT = "description.yaml"
 
 
 def write_robot(robot: RobotDescription, folder: Path) -> None:
@@ -25,4 +26,6 @@ def read_robot(folder: Path) -> RobotDescription | None:
     if not file.exists():
         return None
     with name_file(file):
-        return freeze_config(RobotDescription, read_config(file))
+        robot = freeze_config(RobotDescription, read_config(file))
+        check_consistency(robot)
+    return robot

@@ -96,24 +96,27 @@ class EpisodeOutcome:
     Attributes:
         index: number of the episode. success: it succeeded.
         failed: the task ended in failure; without both, the time limit ended it.
-        reward: the episode's sum, None where it is not told.
     """
 
     index: int
     success: bool
     failed: bool
-    reward: float | None = None
+
+    @property
+    def label(self) -> str:
+        """Return success, failure, or nothing where the time limit ended the episode."""
+        return "success" if self.success else "failure" if self.failed else ""
 
     @staticmethod
     def from_json(text: str, where: str) -> "EpisodeOutcome":
-        """Read {"index", "success", "failure", "reward"}; raise `StepError` where it is something else."""
+        """Read {"index", "success", "failure", "truncated"}; raise `StepError` where it is something else."""
         values = _parse(text, where)
-        success, failure, reward = values.get("success"), values.get("failure"), values.get("reward")
-        if not isinstance(success, bool) or not isinstance(failure, bool | str | None):
-            raise StepError(f"{where}: success must be true or false, and failure too, or a reason in words")
-        if reward is not None and not _is_number(reward):
-            raise StepError(f"{where}: reward={str(reward)[:40]} is no number")
-        return EpisodeOutcome(_read_whole(values, "index", where=where), success, bool(failure), reward)
+        success, failure, late = values.get("success"), values.get("failure"), values.get("truncated", False)
+        if not isinstance(success, bool) or not isinstance(failure, bool | str | None) or not isinstance(late, bool):
+            raise StepError(
+                f"{where}: success, truncated and failure must be true or false, or failure a reason in words"
+            )
+        return EpisodeOutcome(_read_whole(values, "index", where=where), success, bool(failure) and not late)
 
 
 def read_label(text: str, where: str) -> str:
@@ -121,6 +124,12 @@ def read_label(text: str, where: str) -> str:
     if text not in LABELS:
         raise StepError(f"{where}: the label {text[:40]!r} is none of {', '.join(LABELS)}")
     return text
+
+
+def read_request(text: str, where: str) -> tuple[int, int]:
+    """Return index and seed of the episode that somebody asks a simulated robot for; raise `StepError` otherwise."""
+    values = _parse(text, where)
+    return _read_whole(values, "index", where=where), _read_whole(values, "seed", 0, where=where)
 
 
 def _parse(text: str, where: str) -> dict[str, Any]:

@@ -22,24 +22,25 @@ class RecordedTopic:
 
     Attributes:
         name, type_name: as ROS 2 writes them.
-        assured: it is small and rare, such as what is latched: it is requested reliably, with its past, where that is
-            offered.
+        reliable: it is small and rare: it is requested reliably where that is offered.
+        latched: what was said before the recorder came is wanted, too; implies `reliable`.
     """
 
     name: str
     type_name: str
-    assured: bool = False
+    reliable: bool = False
+    latched: bool = False
 
     @property
     def requests(self) -> tuple[QoS, ...]:
         """Return what to request, the first one that the publishers offer.
 
-        Best effort by default: it meets publishers of both reliabilities, and no publisher of a robot ever waits for a
-        recorder that does not keep up.
+        Best effort by default: it meets publishers of both reliabilities, and asks none of a robot's to send again.
         """
         depth = PICTURES if self.type_name in LARGE else DEPTH
-        plain, reliable = QoS("best_effort", depth=depth), QoS("reliable", depth=depth)
-        return (QoS("reliable", "transient_local", depth), reliable, plain) if self.assured else (plain,)
+        latched = [QoS("reliable", "transient_local", depth)] if self.latched else []
+        reliable = [QoS("reliable", depth=depth)] if self.latched or self.reliable else []
+        return (*latched, *reliable, QoS("best_effort", depth=depth))
 
 
 def list_topics(robot: RobotDescription) -> tuple[RecordedTopic, ...]:
@@ -48,12 +49,14 @@ def list_topics(robot: RobotDescription) -> tuple[RecordedTopic, ...]:
     Raises:
         UserError: the robot gives one topic two types.
     """
-    listed = [RecordedTopic(topic.name, topic.type_name, topic.qos == "latched") for topic in robot.topics.values()]
+    listed = [
+        RecordedTopic(topic.name, topic.type_name, latched=topic.qos == "latched") for topic in robot.topics.values()
+    ]
     listed.append(RecordedTopic(robot.command.name, robot.command.type_name))
     if robot.use_sim_time:
         listed.append(RecordedTopic("/clock", "rosgraph_msgs/msg/Clock"))
     listed += _list_operator(robot.operator)
-    listed += [RecordedTopic(STATUS, TEXT, assured=True), RecordedTopic(STEPS, TEXT, assured=True)]
+    listed += [RecordedTopic(STATUS, TEXT, latched=True), RecordedTopic(STEPS, TEXT, reliable=True)]
     return merge_topics(listed)
 
 
@@ -68,7 +71,8 @@ def merge_topics(listed: Iterable[RecordedTopic]) -> tuple[RecordedTopic, ...]:
         known = merged.setdefault(topic.name, topic)
         if known.type_name != topic.type_name:
             raise UserError(f"{topic.name} is {known.type_name} and {topic.type_name}: give it one type")
-        merged[topic.name] = RecordedTopic(topic.name, topic.type_name, known.assured or topic.assured)
+        reliable, latched = known.reliable or topic.reliable, known.latched or topic.latched
+        merged[topic.name] = RecordedTopic(topic.name, topic.type_name, reliable, latched)
     return tuple(merged[name] for name in sorted(merged))
 
 
@@ -77,9 +81,13 @@ def _list_operator(topics: OperatorTopics) -> list[RecordedTopic]:
         topics.estop: (SWITCH, True),
         topics.deadman: (SWITCH, False),
         topics.teleop: (topics.teleop_type, False),
-        topics.label: (TEXT, False),
-        topics.reset: (TEXT, False),
+        topics.label: (TEXT, False),  # yesterday's label must not count today
+        topics.reset: (TEXT, True),
         topics.outcome: (TEXT, True),
         topics.instruction: (TEXT, True),
     }
-    return [RecordedTopic(name, kind, assured) for name, (kind, assured) in types.items() if name]
+    return [
+        RecordedTopic(name, kind, reliable=kind == TEXT, latched=latched)
+        for name, (kind, latched) in types.items()
+        if name
+    ]

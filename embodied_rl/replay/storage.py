@@ -118,9 +118,15 @@ class ReplayStorage(Writer):
             self._ring.lose(track)
 
     def write_episode(
-        self, track: int, episode: Episode, observation: Observation, actions: Array, result: StepResult
+        self,
+        track: int,
+        episode: Episode,
+        observation: Observation,
+        actions: Array,
+        result: StepResult,
+        first_decision: int = 0,
     ) -> None:
-        """Add a whole episode, such as a demonstration, to the end of a track.
+        """Add a whole episode, such as a demonstration, to the end of a track; or a part of one.
 
         Args:
             track: the track to add to.
@@ -129,6 +135,7 @@ class ReplayStorage(Writer):
             actions: float32 [B, Hx, A] as chosen.
             result: B rows, the result of each chunk. Its `observation` is not read. Where the last one is truncated,
                 `final_observation` has one row; without it, the last decision cannot be sampled.
+            first_decision: decisions of the episode that lie before the first one given.
 
         Raises:
             ReplayError: the episode is longer than the track.
@@ -138,7 +145,7 @@ class ReplayStorage(Writer):
         if length + 1 > self.format.capacity:
             raise ReplayError(f"replay: an episode of {length} decisions needs a capacity of {length + 1} at least")
         tracks, numbers = np.full(length, track), self._ring.count[track] + np.arange(length)
-        chosen: Values = {"action": actions, "version": -1, "decision": np.arange(length)}
+        chosen: Values = {"action": actions, "version": -1, "decision": first_decision + np.arange(length)}
         values = self._observed(observation) | self._numbered([episode] * length) | chosen
         self._ring.append(tracks, numbers, FieldKind.DECIDED, values)
         self._ring.complete(tracks, numbers, self._played(result, np.arange(length)))

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterable
 
+from embodied_rl.deployment.operator_device import check_device
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.robots.command_checks import check_command
 from embodied_rl.robots.description import CameraEntry, RobotDescription, Topic
@@ -151,6 +152,7 @@ def _check_operator(robot: RobotDescription) -> None:
     check_positive(operator.deadman_timeout_s, "operator.deadman_timeout_s")
     if operator.teleop_type not in TELEOP_TYPES:
         raise UserError(f"operator.teleop_type={operator.teleop_type} is none of {', '.join(TELEOP_TYPES)}.")
+    check_device(operator.device, robot.entry_limits, operator.teleop_type, "operator.device")
     _check_unique("operator", [*used, robot.command.name, *(topic.name for topic in robot.topics.values())])
 
 

@@ -11,7 +11,7 @@ from embodied_rl.deployment.operator_device import OperatorDevice
 from embodied_rl.interfaces.robot import Body
 
 CommandKind = Literal["forward", "trajectory", "twist", "pose"]
-Resize = Literal["none", "area", "bilinear"]
+Resize = Literal["none", "area", "bilinear", "nearest"]
 Fit = Literal["same", "stretch", "crop"]
 
 
@@ -66,7 +66,7 @@ class CameraEntry:
 
     Attributes:
         topic: of its pictures; a key of `RobotDescription.topics`. info: of its CameraInfo, or empty.
-        resize: how a picture of another size becomes this one; none refuses it.
+        resize: how a picture of another size becomes this one; none refuses it, nearest takes pixels from edge to edge.
         fit: what happens to a picture of other proportions: same refuses it, stretch changes its proportions, crop
             cuts what is too much on both sides.
     """

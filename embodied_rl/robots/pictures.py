@@ -91,7 +91,16 @@ def _resize(image: Image.Image, camera: CameraEntry) -> Image.Image:
             raise UnusableMessageError(f"{problem}, of other proportions: say fit: crop or stretch, as in the data.")
         if camera.fit == "crop":
             box = _crop(width, height, camera.width / camera.height)
+    if camera.resize == "nearest":
+        return _pick_pixels(image.crop(box), camera)
     return image.resize((camera.width, camera.height), _RESAMPLING[camera.resize], box=box)
+
+
+def _pick_pixels(image: Image.Image, camera: CameraEntry) -> Image.Image:
+    """Take one pixel for each, the first and the last ones included, as rosetta does (iblnkn/rosetta)."""
+    rows = np.round(np.linspace(0, image.height - 1, camera.height)).astype(int)
+    columns = np.round(np.linspace(0, image.width - 1, camera.width)).astype(int)
+    return Image.fromarray(np.asarray(image)[rows][:, columns])
 
 
 def _crop(width: int, height: int, proportion: float) -> tuple[float, float, float, float]:

@@ -58,7 +58,7 @@ def read_robot(path: Path) -> RobotDescription:
     """Return the description that a file holds; see `load_robot`. Raises UserError."""
     keys = read_strict_yaml(path)
     try:
-        robot = _describe_robot(freeze_config(RobotKeys, keys))
+        robot = describe_robot(freeze_config(RobotKeys, keys))
         check_consistency(robot)
         if _can_decode():
             from embodied_rl.transport.messages import Messages
@@ -78,7 +78,8 @@ def _can_decode() -> bool:
     return True
 
 
-def _describe_robot(keys: RobotKeys) -> RobotDescription:
+def describe_robot(keys: RobotKeys) -> RobotDescription:
+    """Return the description that keys mean; `check_consistency` is not done. Raises UserError: a number is none."""
     jumps = tuple(_read_limit(each.jump, f"actions.{name}.jump") for name, each in keys.actions.items())
     errors = (_read_limit(each.tracking_error, f"actions.{name}.tracking_error") for name, each in keys.actions.items())
     return RobotDescription(

@@ -27,6 +27,9 @@ class _Loader(yaml.SafeLoader):
     def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
         seen: set[str] = set()
         for key, _ in node.value:
+            if key.tag != "tag:yaml.org,2002:str":
+                problem = "a key that is no text: quote it, such as 'on' or '1'"
+                raise yaml.constructor.ConstructorError(None, None, problem, key.start_mark)
             if key.value in seen:
                 problem = f"{key.value!r} stands there twice: give one of them another name"
                 raise yaml.constructor.ConstructorError(None, None, problem, key.start_mark)
@@ -54,7 +57,7 @@ def read_strict_yaml(path: Path) -> dict[str, Any]:
         found = yaml.load(raw.decode(), _Loader)
     except (yaml.YAMLError, UnicodeDecodeError, ValueError, RecursionError) as error:
         raise UserError(f"{path} is no YAML that is read here: {_describe(error)}") from None
-    if not isinstance(found, dict) or not all(isinstance(key, str) for key in found):
+    if not isinstance(found, dict):
         raise UserError(f"{path} holds no keys: see docs/robots.md for what stands in a robot's file.")
     return found
 

@@ -16,7 +16,7 @@ from embodied_rl.simulated_robot.command_check import CommandCheck
 from embodied_rl.simulated_robot.drive import Drive
 from embodied_rl.simulated_robot.faults import Pictures, SensorFaults, States
 from embodied_rl.simulated_robot.fit import check_fit
-from embodied_rl.simulated_robot.requests import read_episode, read_faults
+from embodied_rl.simulated_robot.requests import make_printable, read_episode, read_faults
 from embodied_rl.simulated_robot.settings import RobotSettings
 from embodied_rl.simulated_robot.topics import RobotTopics, make_listeners
 from embodied_rl.transport.interface import Transport
@@ -86,6 +86,7 @@ class SimulatedRobot:
         self._said_status, self._status_s = "", -STATUS_S
         self._said_instruction: str | None = None
         self._said_outcome = self._awaited = False
+        self._said_faults: set[str] = set()
         self._gone_until: float | None = None
         self._restarted_ns = 0
         self._restart_s = 0.0
@@ -135,7 +136,7 @@ class SimulatedRobot:
         except UserError as error:
             self._refuse(f"a request for faults: {error}")
             return
-        self._tell(f"faults: {message.data}")
+        self._tell(f"faults: {make_printable(message.data)}")
 
     def _on_stop(self, message: Any, received_ns: int, source_ns: int) -> None:
         if bool(message.data) != self._drive.pressed:
@@ -162,7 +163,7 @@ class SimulatedRobot:
 
     def _refuse(self, words: str) -> None:
         self.counts["refused"] += 1
-        self.last_refusal = words
+        self.last_refusal = words = make_printable(words)
         if self.counts["refused"].bit_count() == 1:  # the 1st, 2nd, 4th …: a stranger does not fill the terminal
             self._tell(f"refused {words} (refused so far: {self.counts['refused']})")
         self._say_status()
@@ -227,7 +228,15 @@ class SimulatedRobot:
             self.topics.open(self._listeners)
         if now - self._status_s >= STATUS_S:
             self._said_status = ""
+            self._look_for_faults()
         self._say_status()
+
+    def _look_for_faults(self) -> None:
+        """Say what does not arrive here, or there: the middleware tells nobody."""
+        for words in filter(None, (self.topics.find_fault(), self.topics.last_unsent)):
+            if words not in self._said_faults:
+                self._said_faults.add(words)
+                self._tell(words)
 
     # -- what it says ---------------------------------------------------------------------------------------------
 
@@ -269,6 +278,7 @@ class SimulatedRobot:
         self.topics.send_status({
             "mode": "lockstep" if self.settings.lockstep else "real time", "episode": self._index,
             "why": self._drive.why, "last_refusal": self.last_refusal, "late_s": self.late_s, **self.counts,
+            "unsent": self.topics.unsent,
             "faults": thaw_config(self._faults.faults),
         })  # fmt: skip
 

@@ -50,6 +50,12 @@ def read_faults(text: str) -> FaultsNode:
     return freeze_config(FaultsNode, _read_object(text), "faults")
 
 
+def make_printable(text: str, longest: int = 300) -> str:
+    """Return a text of strangers as a terminal may show it: control characters and half characters are escaped."""
+    shown = "".join(each if each.isprintable() else ascii(each)[1:-1] for each in text[:longest])
+    return shown + ("…" if len(text) > longest else "")
+
+
 def _read_object(text: str) -> dict[str, Any]:
     if len(text) > LONGEST:
         raise UserError(f"it has {len(text)} characters; at most {LONGEST} are read")

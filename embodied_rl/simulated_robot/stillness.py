@@ -5,8 +5,12 @@ from typing import Any
 
 import numpy as np
 
+from embodied_rl.transport.interface import Transport
+
 STILL = 0.02
 """rad/s, or m/s: a robot none of whose joints is faster is still."""
+LASTS_S = 0.2
+"""For so long it has to be so: what passes through 0 is not still."""
 
 
 @dataclass
@@ -31,16 +35,35 @@ class StillnessWatch:
         if not self.speed < self.limit:
             self.moved_ns = received_ns
 
-    def measure(self, since_ns: int, for_s: float = 0.2) -> float | None:
-        """Return the seconds from `since_ns` until the robot was still; None while it was not so for `for_s`.
+    def measure(self, since_ns: int) -> float | None:
+        """Return the seconds from `since_ns` until the robot was still; None while it is not, or was not for `LASTS_S`.
 
         Args:
             since_ns: of the receiver's clock, such as that of a kill.
-            for_s: stillness lasts at least so long; what passes through 0 is not still.
         """
         if self.seen_ns is None:
             return None
         stopped = max(since_ns, self.moved_ns or 0)
-        if self.seen_ns - stopped < for_s * 1e9:
+        if self.seen_ns - stopped < LASTS_S * 1e9:
             return None
         return (stopped - since_ns) / 1e9
+
+
+def measure_stop(node: Transport, topic: str, since_ns: int, timeout_s: float) -> float | None:
+    """Return the seconds from `since_ns` until a robot was still, as its joint states say; None: not in time.
+
+    Joint states that came before this call are not known, so it begins at once.
+
+    Args:
+        node: a transport; this spins it, unless a thread of its own does.
+        topic: of joint states.
+        since_ns: nanoseconds since 1970 by this machine's clock, such as when something was killed.
+        timeout_s: for so long it waits.
+    """
+    watch = StillnessWatch()
+    subscription = node.create_subscription(topic, "sensor_msgs/msg/JointState", "state", watch.note)
+    try:
+        node.spin_until(lambda: watch.measure(since_ns) is not None, timeout_s)
+    finally:
+        subscription.close()
+    return watch.measure(since_ns)

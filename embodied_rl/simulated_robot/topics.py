@@ -9,7 +9,7 @@ from embodied_rl.interfaces.servo import Pose, ServoedRobot
 from embodied_rl.robots.description import RobotDescription, Topic
 from embodied_rl.simulated_robot.faults import Pictures, States
 from embodied_rl.simulated_robot.settings import CLOCK, FAULTS, STATUS
-from embodied_rl.transport.interface import Callback, Publisher, Subscription, Transport
+from embodied_rl.transport.interface import Callback, Publisher, Subscription, Transport, TransportError
 from embodied_rl.transport.qos import QoS
 
 JOINTS, POSE = "sensor_msgs/msg/JointState", "geometry_msgs/msg/PoseStamped"
@@ -30,6 +30,9 @@ class RobotTopics:
         node: the transport. description: of the robot. robot: what is simulated.
         listeners: what it subscribes to.
         lockstep: pictures and the clock are offered reliably, because nobody sends them again.
+
+    Attributes:
+        unsent: messages that could not be sent. last_unsent: what was wrong with the last one.
     """
 
     def __init__(
@@ -37,8 +40,10 @@ class RobotTopics:
     ) -> None:
         self._node, self._description, self._robot = node, description, robot
         self._lockstep = lockstep
+        self.unsent, self.last_unsent = 0, ""
         self._publishers: dict[str, Publisher] = {}
         self._subscriptions: list[Subscription] = []
+        self._looked = 0
         self._info_of = _find_infos(description)
         self.open(listeners)
 
@@ -75,6 +80,13 @@ class RobotTopics:
     def heard(self) -> list[tuple[str, str]]:
         """Return (topic, type) of what it subscribes to."""
         return [(end.topic, end.type_name) for end in self._subscriptions]
+
+    def find_fault(self) -> str:
+        """Return why somebody's messages do not arrive here, looking at one topic a call; empty where they do."""
+        if not self._subscriptions:
+            return ""
+        self._looked = (self._looked + 1) % len(self._subscriptions)
+        return next(iter(self._subscriptions[self._looked].find_faults()), "")
 
     def _offer(self, topic: Topic) -> QoS | str:
         return QoS("reliable", depth=5) if self._lockstep and topic.type_name in (IMAGE, INFO) else topic.qos
@@ -123,7 +135,12 @@ class RobotTopics:
     # -- messages -------------------------------------------------------------------------------------------------
 
     def _send(self, topic: str, message: Any) -> None:
-        self._publishers[topic].publish(message)
+        """Publish. Who does not take what was promised to arrive must not keep the robot from moving: it is counted."""
+        try:
+            self._publishers[topic].publish(message)
+        except TransportError as error:
+            self.unsent += 1
+            self.last_unsent = f"{topic}: {error}"
 
     def _header(self, stamp_ns: int, frame: str) -> dict[str, Any]:
         return {"stamp": _time(stamp_ns), "frame_id": frame}

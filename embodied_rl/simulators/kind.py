@@ -66,6 +66,16 @@ class SimulatorKind:
             _specs[key] = replace(self.ask("spec_of"), device="cpu")  # its worker returns arrays on the host
         return _specs[key]
 
+    def limit_environments(self, wanted: int) -> int:
+        """Return how many environments of this simulator there can be, `wanted` at most; a robot is one."""
+        most: int | None = getattr(self.simulator, "most_environments", None)
+        return wanted if most is None else min(wanted, most)
+
+    @property
+    def is_attended(self) -> bool:
+        """Return whether a human sets up each episode, so that none is repeated for a film alone."""
+        return getattr(self.simulator, "is_attended", lambda _: False)(self.options)
+
     def ask(self, method: str) -> Any:
         """Call a static method of the simulator's class with its options, in the simulator's Python environment.
 

@@ -8,7 +8,7 @@ from typing import Any
 from embodied_rl.assembly.build import POLICY
 from embodied_rl.evaluate.benchmark import describe_simulator
 from embodied_rl.evaluate.kept_films import KEPT, keep_film, read_films
-from embodied_rl.evaluate.video import film_episodes, record_results
+from embodied_rl.evaluate.video import AT_ONCE, film_episodes, record_results
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.reports.judge_notes import describe_cost, describe_head
 from embodied_rl.reports.kept_strips import make_strip_section
@@ -70,8 +70,11 @@ def describe_training(trainer: Trainer, when: str) -> dict[str, Any]:
 
 def film_before(trainer: Trainer, results: Sequence[EpisodeResult]) -> None:
     """Film some episodes of the evaluation before training; each rank films its share of them."""
+    most = trainer.kind.limit_environments(AT_ONCE)
     mine = results[:KEPT][trainer.ranks.rank :: trainer.ranks.size]
-    for recording in record_results(trainer.actor, trainer.kind.build, mine, seed=0, delay=trainer.delay).values():
+    for recording in record_results(
+        trainer.actor, trainer.kind.build, mine, seed=0, delay=trainer.delay, at_once=most
+    ).values():
         keep_film(trainer.folder.videos / BEFORE, recording, trainer.spec.control_hz)
 
 
@@ -91,8 +94,9 @@ def finish_run(trainer: Trainer, log: RunLog) -> list[str]:
     kept = read_films(trainer.folder.videos / BEFORE, before.episodes if before else ())
     place = trainer.folder.videos
     videos = film_episodes(
-        trainer.actor, trainer.kind.build, trainer.spec, results, place, before=kept, delay=trainer.delay
-    )
+        trainer.actor, trainer.kind.build, trainer.spec, results, place, before=kept, delay=trainer.delay,
+        at_once=trainer.kind.limit_environments(AT_ONCE),
+    )  # fmt: skip
     settings = trainer.folder.config.read_text(encoding="utf-8")
     write_page(
         folder / PAGE, after, before=before, metrics=trainer.folder.metrics, videos=videos, configuration=settings,

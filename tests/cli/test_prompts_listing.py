@@ -18,3 +18,10 @@ def test_one_prompt_is_shown_whole(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out == (FOLDER / "vlac_pair.yaml").read_text()
     with pytest.raises(UserError, match="vlac_pair"):
         list_choices(["prompts", "vlac_pear"])
+
+
+def test_robots_are_listed_with_what_they_are(capsys: pytest.CaptureFixture[str]) -> None:
+    assert list_choices(["robots"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert any(line.startswith("tabletop ") and "sim=tabletop" in line for line in lines)
+    assert any(line.startswith("ur5e ") and "UR5e" in line for line in lines)

@@ -80,6 +80,14 @@ def test_the_plan_is_interpolated_to_ticks_and_reported_in_control_steps() -> No
     assert [each.ended is not None for each in loop.ticks][:5] == [False] * 4 + [True]
 
 
+def test_the_first_action_is_approached_from_where_the_robot_is() -> None:
+    loop = ControlLoop(place=(0.5, -0.5))
+    still = np.tile(np.array([0.5, -0.5], np.float32), (HORIZON, 1))
+    loop.answer = lambda request: Chunk(request.sequence, request.epoch, request.step, still)
+    loop.start()
+    assert loop.last.source == Source.POLICY and (loop.commands == [0.5, -0.5]).all()
+
+
 @pytest.mark.parametrize("ticks", [1, 8])
 def test_displacements_are_commanded_as_speeds_and_reported_as_they_were_asked_for(ticks: int) -> None:
     loop = ControlLoop(TOOL, control_hz=12.5, command_hz=12.5 * ticks, overrun_s=1.0)
@@ -120,7 +128,7 @@ def test_a_step_that_the_filter_changed_is_of_safety() -> None:
 
 
 def test_the_executor_is_told_what_was_executed() -> None:
-    loop = ControlLoop(policy={"jump": np.full(2, 0.1, np.float32)})
+    loop = ControlLoop(policy={"jump": np.full(2, 0.3, np.float32)})
     loop.answer = lambda request: loop.make_chunk(request, 0.2)  # 2 rad/s, twice as fast as the joint may be
     loop.start()
     loop.pass_s(1.0)
@@ -156,6 +164,7 @@ def test_a_takeover_continues_and_its_end_begins_a_new_epoch_with_an_empty_plan(
     assert {each.source for each in human} == {Source.HUMAN} and {each.mode for each in human} == {Mode.TELEOP}
     jumps = np.diff(loop.commands[-301:], axis=0)
     assert np.abs(jumps[0] - speed).max() < 0.003 and np.abs(jumps).max() <= 0.02 * (0.25 + 0.2) + 1e-9
+    assert loop.commands[-1][0] > 0.5 and loop.commands[-1][1] < -0.3
     ended = [each.ended for each in human if each.ended is not None]
     assert all(each.source == Source.HUMAN and each.proposed is not None for each in ended)
     refusal = loop.core.receive(loop.make_chunk(request))
@@ -216,7 +225,7 @@ def test_a_motion_runs_at_the_operators_word_and_ends_in_hold(mode: Mode) -> Non
     with pytest.raises(UserError, match=f"A {mode} is under way"):
         loop.core.plan(motion)
     assert {each.source for each in loop.ticks[-38:]} == {Source.REPLAY} and len(motion.begun) == 1
-    assert loop.ticks[-38].begins  # a control step holds one recorded action
+    assert loop.ticks[-38].begins and loop.ticks[-39].source == Source.HOLD  # a control step holds one recorded action
     loop.tick(100)
     assert loop.core.mode == Mode.HOLD and f"the {mode} is done" in loop.core.status().why
     assert loop.commands[-1] == pytest.approx([0.2, 0.0], abs=0.01)

@@ -150,6 +150,8 @@ def test_a_jump_of_the_clock_stops_the_robot(jump: float, words: str) -> None:
     assert rests(loop) and loop.core.mode in (Mode.RUN, Mode.HOLD)
     counts = loop.core.status().counts
     assert counts["overruns"] + counts["clock jumps"] == 1
+    loop.pass_s(1.5)
+    assert loop.last.source == Source.POLICY  # times of the other clock are forgotten
 
 
 def test_a_clock_that_stands_still_stops_the_robot() -> None:
@@ -202,6 +204,11 @@ def test_a_dead_mans_switch_that_falls_silent_is_released() -> None:
         loop.core.operate(OperatorInput(deadman=held))
         loop.ticks.append(loop.core.tick())
     assert loop.core.mode == Mode.HOLD and "is silent for 0.16 s, at most 0.15" in loop.core.status().why
+
+
+def test_a_dead_mans_switch_of_the_future_is_not_held() -> None:
+    loop = ControlLoop()
+    assert "is silent for -5.00 s" in loop.core.operate(OperatorInput(wanted=Mode.RUN, deadman=loop.now + 5))
 
 
 @pytest.mark.parametrize("mode", [Mode.RUN, Mode.TELEOP])

@@ -129,11 +129,12 @@ def test_stamps_that_run_ahead_are_refused_in_the_end(known: bool) -> None:
     assert camera.explain() == f"front: {Fault.FUTURE}"
 
 
-def test_quartz_drifts_and_late_messages_are_no_lies() -> None:
+@pytest.mark.parametrize("drift", [-9e-4, 1e-4, 9e-4])
+def test_quartz_drifts_and_late_messages_are_no_lies(drift: float) -> None:
     camera = Camera()
     rng = np.random.default_rng(1)
     for late in rng.exponential(0.01, 5000):
-        camera.ahead += 1e-4 * PERIOD
+        camera.ahead += drift * PERIOD
         assert camera.send(1, stamp=camera.now + PERIOD + camera.ahead - min(float(late), 0.04)) == [True]
     assert camera.explain() == ""
 
@@ -147,9 +148,25 @@ def test_a_clock_that_was_set_is_believed_after_the_settling_time(jump: float) -
     for _ in range(20):
         camera.send(1)
         seen.append(camera.explain())
-    assert seen.index(f"front: {Fault.BACK if jump < 0 else Fault.FUTURE}") == round(AGE / PERIOD)
+    assert seen.index(f"front: {Fault.BACK if jump < 0 else Fault.FUTURE}") in (3, 4)
     assert seen[-1] == "" and camera.gate.counts["clock was set"] == 1
     assert 40 - camera.gate.counts["accepted"] - round(SETTLE / PERIOD) in (0, 1)
+
+
+@pytest.mark.parametrize("said", [False, True])
+def test_a_simulation_that_was_paused_is_fresh_again_when_it_goes_on(said: bool) -> None:
+    camera = Camera()
+    camera.send(20)
+    stamp = camera.now + camera.ahead - 0.01
+    for _ in range(60):  # it may go on saying the same, or nothing
+        camera.ahead -= PERIOD
+        _ = camera.send(1, stamp=stamp, content=1) if said else camera.wait(PERIOD)
+    assert camera.explain().startswith("front: ")
+    assert camera.send(3) == [True] * 3 and camera.explain() == ""
+    for _ in range(10):  # from then on it is late if it falls behind
+        camera.ahead -= PERIOD / 2
+        camera.send(1)
+    assert "its stamp is 0.2" in camera.explain()
 
 
 def test_a_publisher_that_contradicts_the_known_clock_is_never_believed() -> None:
@@ -180,6 +197,13 @@ def test_measured_entries_are_used_when_all_that_measures_was_accepted() -> None
     assert not send_both(gate, ("joints", "front"), 1.2, finite=False)
     assert gate.list_counts()["joints"]["not_finite"] == 1 and gate.list_counts()["front"] == {"accepted": 3}
     assert not send_both(gate, ("joints",), 0.9)  # it went back
+    last = Stream(10**9, 1.25, b"new")
+    assert not gate.observe({"joints": last, "tool": Stream(10**9, 1.25, b"1", finite=False)}, 1.25)
+    assert gate.list_counts()["joints"]["stands_still"] == 1 and gate.list_counts()["tool"] == {"not_finite": 1}
+    assert not gate.observe({"joints": Stream(1_250_000_000, 1.25, b"2"), "tool": Stream(9, 1.25, b"2", False)}, 1.25)
+    assert gate.list_counts()["joints"]["accepted"] == 2  # one that is refused makes the other useless
+    gate.forget()
+    assert send_both(gate, ("joints", "front"), 1.2)
     assert gate.explain(1.2) == "tool: no message has come" == gate.explain(1.2, measuring=True)
     assert gate.explain(1.2, measuring=False) == ""
     assert gate.explain(1.5, measuring=False).startswith("front: no message for")

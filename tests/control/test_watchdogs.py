@@ -52,6 +52,8 @@ def test_a_speed_that_is_not_followed_trips_and_a_followed_one_does_not() -> Non
         tripped.append(blocked.update(command, np.array([now[0], 0.0, np.nan])))
     first = next(tick for tick, each in enumerate(tripped) if each)
     assert 12 <= first < 17 and tripped[first].startswith("y is 0.05") and all(tripped[first:])
+    rest = [blocked.update(np.zeros(3), np.array([now[0], 0.0, np.nan])) for _ in range(150)]
+    assert rest[0] and not rest[-1]  # a robot that stands still does as it is commanded
 
 
 def test_a_picture_that_stays_while_the_robot_moves_is_frozen() -> None:

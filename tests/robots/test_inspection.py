@@ -104,6 +104,12 @@ def test_stamps_that_are_missing_are_no_fault() -> None:
     assert not [name for name in Ward(stamp_offset_s=None).examine() if "stamps" in name]
 
 
+def test_stamps_of_a_simulation_are_compared_with_its_own_time() -> None:
+    rows = Ward(started_ns=START_NS - 10**9).examine()
+    assert rows["stamps"].status == "ok" and rows["/clock"].status == "ok"
+    assert "1.000 s behind" not in str(rows)
+
+
 def test_a_robot_without_simulated_time_is_compared_with_this_machine(tmp_path: Path) -> None:
     rows = Ward(change_robot(tmp_path, use_sim_time=False), stamp_offset_s=-3.0).examine()
     assert "/clock" not in rows and "3.000 s behind" in rows["stamps of /tool_pose"].found

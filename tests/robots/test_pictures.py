@@ -76,6 +76,13 @@ def test_crop_keeps_the_middle_and_stretch_keeps_all() -> None:
     assert np.abs(read_picture(make_image(RGB, "rgb8"), stretch) - mean).max() <= 0.5001
 
 
+def test_nearest_takes_pixels_from_edge_to_edge() -> None:
+    camera = CameraEntry("front", "front", 3, 3, resize="nearest", fit="stretch")
+    assert np.array_equal(read_picture(make_image(RGB, "rgb8"), camera), RGB[[0, 2, 5]][:, [0, 4, 7]])
+    larger = CameraEntry("front", "front", 12, 16, resize="nearest")
+    assert np.array_equal(read_picture(make_image(RGB, "rgb8"), larger)[-1, -1], RGB[-1, -1])
+
+
 def test_bilinear_differs_from_area() -> None:
     area = read_picture(make_image(RGB, "rgb8"), CameraEntry("f", "f", 3, 4, resize="area"))
     assert not np.array_equal(

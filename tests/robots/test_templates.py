@@ -72,6 +72,15 @@ def test_no_robot_ships_without_facts_of_its_driver() -> None:
     assert {option.name for option in list_options("robot")} == {*DRIVERS, "tabletop"}
 
 
+def test_the_robot_of_the_documentation_loads(tmp_path: Path) -> None:
+    text = (Path(__file__).parents[2] / "docs" / "robots.md").read_text()
+    (tmp_path / "my_arm.yaml").write_text(text.partition("```yaml\n")[2].partition("```")[0])
+    robot = load_robot(tmp_path / "my_arm.yaml")
+    assert [entry.name for entry in robot.state] == ["elbow", "grip", "force"] and robot.state[2].terms[
+        0
+    ].scale == 0.001
+
+
 @pytest.mark.parametrize("name", DRIVERS)
 def test_a_template_says_that_it_never_ran_and_where_its_facts_come_from(name: str) -> None:
     text = (find_config_folder() / "robot" / f"{name}.yaml").read_text()

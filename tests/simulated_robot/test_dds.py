@@ -64,3 +64,21 @@ def test_who_comes_later_gets_what_is_repeated_and_what_is_latched(connected: tu
     assert late.of("/instruction")[-1].data == robot.robot.instruction
     assert late.wait_until(robot.node, lambda: robot.repeat() or bool(late.of("/camera/front/image_raw")))
     assert late.picture.tobytes() == robot.robot.take_pictures()["front"].tobytes()
+
+
+def test_a_restarted_node_leaves_the_network_and_comes_back_as_others(
+    connected: tuple[SimulatedRobot, Peer],
+) -> None:
+    robot, peer = connected
+    listed = lambda: {each.gid for each in peer.node.list_publishers("/joint_states")}  # noqa: E731
+    before = listed()
+    peer.ask(index=1)
+    assert peer.wait_until(robot.node, lambda: bool(peer.of("/joint_states")))
+    peer.break_it(restart=0.5)
+    assert peer.wait_until(robot.node, lambda: robot.tend() or not listed())
+    peer.forget(MEASURED)
+    assert peer.wait_until(robot.node, lambda: robot.tend() or (bool(listed()) and peer.is_matched()))
+    assert not listed() & before and robot.episode is None
+    peer.ask(index=2, task=3)
+    assert peer.wait_until(robot.node, lambda: bool(peer.of("/joint_states")))
+    assert robot.episode == Episode(2, 3, 0)

@@ -90,6 +90,23 @@ def test_time_stands_still_between_commands_and_all_stamps_of_a_step_are_equal(b
         bench.peer.command([0.1, 0, 0, 1])
 
 
+def test_pictures_come_with_what_reads_them(steps: Bench) -> None:
+    image, info = steps.peer.of("/camera/front/image_raw")[-1], steps.peer.of("/camera/front/camera_info")[-1]
+    assert (image.encoding, image.step, image.height, image.width) == ("rgb8", 192, 64, 64)
+    assert image.header.frame_id == info.header.frame_id == "front" and (info.height, info.width) == (64, 64)
+    focal = 32 / np.tan(np.deg2rad(33) / 2)  # scene.xml: fovy 33
+    assert np.allclose(info.k, [focal, 0, 31.5, 0, focal, 31.5, 0, 0, 1])
+
+
+@pytest.mark.parametrize(("lockstep", "offered"), [(True, "reliable"), (False, "best_effort")])
+def test_in_lockstep_pictures_and_the_clock_are_offered_reliably(
+    make_bench: Callable[..., Bench], lockstep: bool, offered: str
+) -> None:
+    bench = make_bench(lockstep=lockstep)
+    for topic in ("/camera/front/image_raw", "/camera/front/camera_info", "/clock"):
+        assert bench.peer.node.list_publishers(topic)[0].qos.reliability == offered
+
+
 @pytest.mark.parametrize("values", [[0.0] * 3, [float("nan")] * 4, [9.0, 0, 0, 1], [0, 0, 0, -2.0]])
 def test_a_refused_command_moves_nothing(steps: Bench, values: list[float]) -> None:
     steps.peer.heard.clear()

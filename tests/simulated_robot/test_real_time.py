@@ -5,6 +5,8 @@ import pytest
 
 from embodied_rl.interfaces.sim import Episode
 from embodied_rl.simulated_robot.stillness import STILL, StillnessWatch
+from embodied_rl.transport.in_process import InProcessPublisher
+from embodied_rl.transport.interface import TransportError
 from embodied_rl_sims.tabletop import Tabletop, TabletopConfig
 from tests.support.tabletop_robot import Bench
 
@@ -119,8 +121,8 @@ def test_a_new_episode_does_not_release_an_emergency_stop(live: Bench) -> None:
 
 
 def test_an_episode_s_time_begins_with_the_first_command_that_moves(live: Bench) -> None:
-    live.run(1.0)
-    live.run(6.0, REST)
+    live.run(0.5)
+    live.run(4.2, REST)
     assert not outcomes(live), "50 control steps take 4 s"
     live.run(3.9, [0.0, 0.01, 0.0, 1.0])
     assert not outcomes(live)
@@ -143,7 +145,7 @@ def test_physics_goes_on_after_the_end(live: Bench) -> None:
     held = place(live)
     live.run(0.3, FAST)
     assert np.linalg.norm(place(live) - held) > 0.03
-    live.run(5.0, REST)
+    live.run(0.3, REST)
     assert len(outcomes(live)) == 1
 
 
@@ -181,6 +183,33 @@ def test_a_command_that_cannot_be_is_refused_in_words_and_counts_as_none(
     assert live.robot.counts["refused"] == 75 and status["refused"] > 0
     assert words in status["last_refusal"] and "no command" in status["why"]
     assert any(words in line for line in live.lines) and len(live.lines) < 15
+
+
+def test_a_publisher_whose_commands_cannot_arrive_is_told_of(live: Bench) -> None:
+    """A volatile publisher does not reach a subscription that wants what was said before it came."""
+    live.run(0.6)
+    before = len(live.lines)
+    publisher = live.peer.node.create_publisher("/estop", "std_msgs/msg/Bool", "command")
+    publisher.publish(live.peer.node.messages.make("std_msgs/msg/Bool", data=True))
+    live.run(2.6)
+    (line,) = live.lines[before:]
+    assert "/estop" in line and "the publisher offers volatile, the subscription requests transient_local" in line
+
+
+def test_what_cannot_be_sent_is_counted_and_told_and_the_robot_goes_on(
+    live: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    send = InProcessPublisher.send
+
+    def fail(publisher: InProcessPublisher, raw: bytes) -> None:
+        if publisher.topic == "/tool_pose":
+            raise TransportError("nobody took it within 100 ms")
+        send(publisher, raw)
+
+    monkeypatch.setattr(InProcessPublisher, "send", fail)
+    live.run(0.8, FAST)
+    assert speeds(live)[-1] > 0.5 and live.peer.texts("/simulation/status")[-1]["unsent"] > 40
+    assert live.lines[-1] == "/tool_pose: nobody took it within 100 ms"
 
 
 def test_stillness_is_measured_from_an_event_and_has_to_last(live: Bench) -> None:

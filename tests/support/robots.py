@@ -77,6 +77,7 @@ class TalkingRobot:
     Attributes:
         periods: milliseconds between the messages of each topic; 0: never. change: of a message before it is sent.
         stamp_offset_s: what is added to stamps; None: stamps are 0. same_stamp: they stand still.
+        started_ns: when its time began, by the clock of this process.
     """
 
     robot: RobotDescription
@@ -86,6 +87,7 @@ class TalkingRobot:
     change: Callable[[str, Any], None] = lambda name, message: None
     stamp_offset_s: float | None = 0.0
     same_stamp: bool = False
+    started_ns: int = 0
 
     def __post_init__(self) -> None:
         self.node = InProcessTransport(self.bus, "robot")
@@ -107,12 +109,16 @@ class TalkingRobot:
             listener.spin_once()
 
     def _say_clock(self) -> None:
-        sec, nanosec = divmod(self.now_ns[0], 1_000_000_000)
+        sec, nanosec = divmod(self.now_ns[0] - self.started_ns, 1_000_000_000)
         self.clock.publish(self.bus.messages.make("rosgraph_msgs/msg/Clock", clock={"sec": sec, "nanosec": nanosec}))
 
     def _say(self, name: str, message: Any, step: int) -> None:
         if self.stamp_offset_s is not None:
-            at = (0 if self.same_stamp else self.now_ns[0]) + int(self.stamp_offset_s * 1e9) + self.same_stamp * 10**9
+            at = (
+                (0 if self.same_stamp else self.now_ns[0] - self.started_ns)
+                + int(self.stamp_offset_s * 1e9)
+                + self.same_stamp * 10**9
+            )
             message.header.stamp.sec, message.header.stamp.nanosec = divmod(at, 1_000_000_000)
         if name == "joints":
             message.velocity[0] = step

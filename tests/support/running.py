@@ -3,8 +3,6 @@
 import json
 import os
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -16,6 +14,7 @@ import torch
 from safetensors.torch import load_file
 
 from embodied_rl.runs.metrics_file import read_metrics
+from tests.support.forked import start
 
 DEADLINE = 240.0
 ITERATIONS = 6
@@ -47,16 +46,28 @@ def with_plan(arguments: Sequence[str]) -> list[str]:
 
 
 class Process:
-    """`embodied-rl <arguments>` in a folder of its own."""
+    """`embodied-rl <arguments>` in a folder of its own.
 
-    def __init__(self, folder: Path, arguments: tuple[str, ...], environment: Mapping[str, str]) -> None:
+    Args:
+        folder: that folder. arguments: the words. environment: variables besides those of this process.
+        fresh, children: see `forked.start`.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        arguments: tuple[str, ...],
+        environment: Mapping[str, str],
+        *,
+        fresh: bool = False,
+        children: bool = False,
+    ) -> None:
         self.folder = folder
         self._out = (folder / "output.txt").open("w+")
-        command = [sys.executable, "-m", "embodied_rl", *with_plan(arguments)]
-        self.process = subprocess.Popen(
-            command, cwd=folder, env={**os.environ, **environment}, stdin=subprocess.DEVNULL, stdout=self._out,
-            stderr=subprocess.STDOUT, start_new_session=True,
-        )  # fmt: skip
+        variables = {**os.environ, **environment}
+        self.process = start(
+            "embodied_rl", with_plan(arguments), folder, variables, self._out, fresh=fresh, children=children
+        )
         self._segments = segments()
 
     @property
@@ -94,6 +105,13 @@ class Process:
         code = self.process.wait(within)
         self.check_nothing_is_left()
         return code, self.output()
+
+    def complete(self) -> Path:
+        """Its run's folder, once it has come to a good end."""
+        code, output = self.finish()
+        assert code == 0, output
+        assert self.run is not None
+        return self.run
 
     def output(self) -> str:
         return (self.folder / "output.txt").read_text()
@@ -146,21 +164,42 @@ def _is_used(segment: str) -> bool:
 @contextmanager
 def started(folder: Path, *arguments: str, **environment: str) -> Iterator[Process]:
     """A running command; ended with everything it started, if it has not ended by itself."""
-    folder.mkdir(parents=True, exist_ok=True)
-    process = Process(folder, arguments, environment)
+    with ending(Process(make(folder), arguments, environment)) as process:
+        yield process
+
+
+@contextmanager
+def started_anew(folder: Path, *arguments: str, **environment: str) -> Iterator[Process]:
+    """The same in a new interpreter, for what a fork of another one could hide: see `forked.py`."""
+    with ending(Process(make(folder), arguments, environment, fresh=True)) as process:
+        yield process
+
+
+@contextmanager
+def ending(process: Process) -> Iterator[Process]:
+    """The process, ended with everything it started, if it has not ended by itself."""
     try:
         yield process
     finally:
         process.end()
 
 
+def make(folder: Path) -> Path:
+    """The folder, which is there afterwards."""
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
 def complete(folder: Path, *arguments: str, **environment: str) -> Path:
-    """Run a command to its end, which must be a good one; returns the run's folder."""
-    with started(folder, *arguments, **environment) as process:
-        code, output = process.finish()
-        assert code == 0, output
-        assert process.run is not None
-        return process.run
+    """Run a command to its end, which must be a good one; returns the run's folder. Its processes are forks."""
+    with ending(Process(make(folder), arguments, environment, children=True)) as process:
+        return process.complete()
+
+
+def complete_anew(folder: Path, *arguments: str, **environment: str) -> Path:
+    """The same with new interpreters."""
+    with started_anew(folder, *arguments, **environment) as process:
+        return process.complete()
 
 
 def figures(run: Path) -> list[dict[str, Any]]:

@@ -2,7 +2,7 @@
 
 import numpy as np
 from scipy.optimize import linprog
-from scipy.sparse import eye, vstack
+from scipy.sparse import csr_array
 
 
 def sum_speeds(speed: float, acceleration: float, ticks: int, limits: tuple[float, float, float]) -> float | None:
@@ -52,14 +52,13 @@ def _solve(
     jerk: float,
 ) -> np.ndarray | None:
     """Return the speeds, which end with two zeros, that cost least."""
-    first = eye(ticks, format="lil")
-    first.setdiag(-1, -1)
-    second = (first @ first).tolil()
+    first = np.eye(ticks) - np.eye(ticks, k=-1)
+    second = first @ first
     changes, bends = np.zeros(ticks), np.zeros(ticks)
     changes[0] = speed  # the first acceleration is v₀ - speed, and the first jerk is that minus `before`
     bends[0], bends[1] = speed + before, -speed
-    rows = [first.tocsr(), -first.tocsr(), second.tocsr(), -second.tocsr()]
+    rows = csr_array(np.vstack([first, -first, second, -second]))
     ends = [acceleration + changes, acceleration - changes, jerk + bends, jerk - bends]
     bounds = [speeds] * (ticks - 2) + [(0.0, 0.0)] * 2
-    solved = linprog(cost, A_ub=vstack(rows), b_ub=np.concatenate(ends), bounds=bounds, method="highs")
+    solved = linprog(cost, A_ub=rows, b_ub=np.concatenate(ends), bounds=bounds, method="highs")
     return solved.x if solved.status == 0 else None

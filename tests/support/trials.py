@@ -12,7 +12,7 @@ import psutil
 
 from tests.support.drawn_runs import DrawnRun
 from tests.support.faults import STOPS, Disk, Fault, damage, pick_file, pick_process
-from tests.support.running import DEADLINE, Process, assert_learned_alike, assert_same, figures, started
+from tests.support.running import DEADLINE, Process, assert_learned_alike, assert_same, figures, started, started_anew
 
 PATIENCE = 2 * DEADLINE
 REMEDY = re.compile(
@@ -60,8 +60,8 @@ class Trial:
         return ("train", *self.drawn.words) if self.run is None else ("train", "resume=last")
 
     def disturb(self, fault: Fault) -> None:
-        """Start the run, or continue it, and let the fault come."""
-        with started(self.folder, *self.words(), **self.environment) as process:
+        """Start the run, or continue it, and let the fault come. New interpreters are hit also while they import."""
+        with started_anew(self.folder, *self.words(), **self.environment) as process:
             if not fault.wait(process):
                 self.tell(f"{fault}: it was over before")
                 self._note(fault, process, *process.finish(PATIENCE))

@@ -22,6 +22,7 @@ from embodied_rl.config.schema.commands import (
     TrainConfig,
     Video,
 )
+from embodied_rl.config.schema.contract import ContractConfig
 from embodied_rl.config.schema.critic import CriticEvalConfig, CriticProbeConfig, CriticServeConfig, CriticTrainConfig
 from embodied_rl.config.schema.deploying import BridgeConfig, DeployConfig
 from embodied_rl.config.schema.filtering import FilterNode
@@ -44,5 +45,6 @@ from embodied_rl.config.schema.nodes import (
     SimNode,
     TrainLoop,
 )
+from embodied_rl.config.schema.recording import ConvertConfig, RecordConfig
 from embodied_rl.config.schema.robot import FaultsNode, RobotConfig
 from embodied_rl.config.schema.serving import ServeConfig, ServedNode

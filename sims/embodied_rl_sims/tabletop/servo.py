@@ -71,6 +71,12 @@ class TabletopServo(Tabletop):
     def outcome(self) -> RobotOutcome | None:
         return self._outcome
 
+    @property
+    def progress(self) -> float:
+        """How far the task has come, 0…1, as it was seen last; 0 unless the settings ask for progress."""
+        seen = self._seen
+        return 0.0 if seen is None or seen.progress is None else float(seen.progress[0])
+
     # -- lockstep -------------------------------------------------------------------------------------------------
 
     def control_step(self, action: Array) -> None:

@@ -6,6 +6,7 @@ import pytest
 
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.sim import Episode
+from embodied_rl.testing.contract import check_servo
 from embodied_rl_sims.tabletop import Tabletop, TabletopConfig
 from embodied_rl_sims.tabletop.servo import JOINTS, TabletopServo
 from embodied_rl_sims.tabletop.settings import WORKSPACE_HIGH
@@ -18,6 +19,11 @@ def robot() -> TabletopServo:
     robot = TabletopServo(TabletopConfig(image_size=SMALL))
     robot.begin(Episode(0, 0, 5))
     return robot
+
+
+def test_it_keeps_the_contract() -> None:
+    config = TabletopConfig(image_size=SMALL, horizon=12)
+    check_servo(lambda: TabletopServo(config), lambda num_envs: Tabletop(config, num_envs))
 
 
 def speed(robot: TabletopServo) -> float:

@@ -1,0 +1,51 @@
+"""`embodied-rl convert`, also typed `collect from=`: a recording of a robot made into episodes to learn from.
+
+<out>/index.jsonl    beside the dataset: one line per episode, or part of one: steps, label, instruction, who decided
+"""
+
+import json
+from pathlib import Path
+
+from embodied_rl.config.schema import ConvertConfig
+from embodied_rl.recording.bag_writer import check_new
+from embodied_rl.recording.conversion import Conversion, write_dataset
+from embodied_rl.replay.recorded_episodes import write_replay
+from embodied_rl.robots.reading import load_robot
+from embodied_rl.runs.atomic_write import write_text
+from embodied_rl.transport.environment import read_environment
+from embodied_rl.transport.messages import Messages
+
+
+def run(config: ConvertConfig) -> None:
+    """Convert a recording, and print what was kept and what was left out.
+
+    Raises:
+        UserError: there is no recording, it is damaged or holds no episode, or `out` is not new.
+    """
+    conversion, out = check_start(config), Path(config.out)
+    writes = (
+        write_replay(conversion, out) if config.format == "replay" else write_dataset(conversion, out, config.images)
+    )
+    lines = [json.dumps(line) + "\n" for line in writes]
+    write_text(out / "index.jsonl", "".join(lines), "out")
+    for line in conversion.list_lines():
+        print(line)
+    print(f"{len(lines)} episodes in {out}")
+
+
+def check_start(config: ConvertConfig) -> Conversion:
+    """Read which episodes the recording holds; see `run`."""
+    check_new(Path(config.out))
+    robot = None if config.robot is None else load_robot(config.robot)
+    messages = Messages(read_environment().distro)
+    return Conversion.open(Path(config.recording), messages, robot, config.aborted)
+
+
+def check_conversion(config: ConvertConfig) -> list[tuple[str, str]]:
+    """Check for a dry run; return what would be converted."""
+    conversion = check_start(config)
+    return [
+        ("robot", conversion.robot.name),
+        ("episodes", str(len(conversion.episodes))),
+        ("steps", str(conversion.steps)),
+    ]

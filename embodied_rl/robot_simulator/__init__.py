@@ -1,0 +1,1 @@
+"""A robot behind topics as a `Simulator` of one environment, so that `eval`, `collect` and `train` work on it."""

@@ -1,0 +1,58 @@
+"""Contracts of rosetta as a command: files there and back, and what is refused."""
+
+from pathlib import Path
+
+import pytest
+
+from embodied_rl.cli.main import main
+from embodied_rl.robots.reading import read_robot
+from tests.support.robots import write_robot
+
+
+@pytest.fixture
+def robot(tmp_path: Path) -> Path:
+    return write_robot(tmp_path, "franka", cameras__wrist__resize="nearest", cameras__wrist__fit="stretch")
+
+
+def test_a_file_goes_there_and_back(tmp_path: Path, robot: Path) -> None:
+    contract, again = tmp_path / "contract.yaml", tmp_path / "again.yaml"
+    assert main(["contract", f"robot={robot}", f"out={contract}"]) == 0
+    assert main(["contract", f"contract={contract}", f"out={again}"]) == 0
+    assert read_robot(again) == read_robot(robot)
+
+
+def test_a_file_that_is_there_stays(robot: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before = robot.read_text()
+    assert main(["contract", f"robot={robot}", f"out={robot}"]) != 0
+    assert robot.read_text() == before and "is there already" in capsys.readouterr().err
+    assert main(["contract", f"robot={robot}", f"out={robot}", "replace=true"]) == 0
+    assert robot.read_text() != before
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ([], "takes one of robot="),
+        (["robot=ur5e", "contract=x.yaml"], "takes one of robot="),
+        (["contract=nowhere.yaml"], "nowhere.yaml cannot be read"),
+        (["robot=tabletop"], "the fps of a contract are a whole number"),
+        (["robot=tabletop", "--dry-run"], "the fps of a contract are a whole number"),
+    ],
+)
+def test_what_cannot_be_converted_is_said(words: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["contract", *words]) != 0
+    assert said in capsys.readouterr().err
+
+
+def test_what_a_contract_does_not_say_is_listed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "contract.yaml"
+    file.write_text(
+        "robot_type: base\nrobot_interface: ros2\nfps: 10\nobservations:\n  observation.state:\n"
+        "    channel: {topic: /odom, type: nav_msgs/msg/Odometry}\n    align: {strategy: hold, timeline: header}\n"
+        "    select: [twist.twist.linear.x]\nactions:\n  action:\n"
+        "    channel: {topic: /cmd_vel, type: geometry_msgs/msg/Twist}\n"
+        "    align: {strategy: hold, timeline: receive}\n    select: [linear.x]\n"
+    )
+    assert main(["contract", f"contract={file}"]) == 0
+    said = capsys.readouterr().out
+    assert "keys stand as ?" in said and "actions.linear.x.limits.speed" in said and "command_hz" in said

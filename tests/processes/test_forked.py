@@ -1,0 +1,104 @@
+"""Forks of the tests' server cannot be told from new interpreters, by others or by themselves."""
+
+import json
+import os
+import resource
+import signal
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support import forked
+from tests.support.ended import gone, wait_for
+from tests.support.forks import Forked
+
+pytestmark = pytest.mark.process
+MODULE = "tests.support.self_portrait"
+DEADLINE = 240.0
+
+
+def portray(
+    folder: Path, end: str, fresh: bool, environment: dict[str, str], children: bool = False
+) -> tuple[int, dict[str, Any], str]:
+    """How a process ended, what it found out about itself, and what it said besides."""
+    with (folder / "said").open("w+") as out:
+        process = forked.start(MODULE, [end, "ä b"], folder, environment, out, fresh=fresh, children=children)
+        code = process.wait(DEADLINE)
+    portrait, _, rest = (folder / "said").read_text().partition("\n")
+    found = json.loads(portrait)
+    assert found.pop("pid") in (process.pid, True)
+    assert found.pop("forked") == (children if end == "child" else not fresh)
+    return code, found, rest
+
+
+def test_it_finds_what_a_new_interpreter_finds(tmp_path: Path) -> None:
+    """Also what was changed since the server began."""
+    portray(tmp_path, "0", False, dict(os.environ))
+    paths = os.pathsep.join(["/nowhere", str(tmp_path), os.environ["PYTHONPATH"]])
+    environment = {**os.environ, "PYTHONPATH": paths, "CRITIC_TOKEN": "secret"}
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (2**30, hard))
+    try:
+        (code, found, said), expected = (portray(tmp_path, "7", fresh, environment) for fresh in (False, True))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert found == expected[1]
+    assert (code, said) == (7, "") == (expected[0], expected[2])
+    assert found["parent"] == os.getpid() and found["told"] == f"{paths} secret\n"
+
+
+@pytest.mark.parametrize("fresh", [False, True])
+def test_its_children_find_what_new_interpreters_find(fresh: bool, tmp_path: Path) -> None:
+    """Those which a run starts, and has forked by a server below it."""
+    found = portray(tmp_path, "child", False, dict(os.environ), children=True)
+    expected = portray(tmp_path, "child", fresh, dict(os.environ))
+    assert {n: (found[1][n], expected[1][n]) for n in found[1] if found[1][n] != expected[1][n]} == {}
+    assert found[1]["parent"] is True
+
+
+def test_it_ends_as_a_new_interpreter_does(tmp_path: Path) -> None:
+    """With a traceback that ends alike, and with exit code 1."""
+    found, expected = (portray(tmp_path, "fail", fresh, dict(os.environ)) for fresh in (False, True))
+    assert found[0] == expected[0] == 1
+    assert found[2].startswith("Traceback") and found[2].splitlines()[-3:] == expected[2].splitlines()[-3:]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_signals_reach_it_and_it_is_reaped(number: signal.Signals, tmp_path: Path) -> None:
+    with (tmp_path / "said").open("w+") as out:
+        process = forked.start(MODULE, ["wait"], tmp_path, os.environ, out)
+        assert isinstance(process, Forked) and process.poll() is None
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.wait(0.01)
+        wait_for(lambda: (tmp_path / "said").read_text().endswith("\n"))
+        os.killpg(process.pid, number)
+        assert process.wait(DEADLINE) == process.poll() == -number
+    assert gone(process.pid) and not Path(f"/proc/{process.pid}").exists()
+
+
+def test_many_at_once_are_apart(tmp_path: Path) -> None:
+    files = [tmp_path / f"{number}" for number in range(4)]
+    processes = [forked.start(MODULE, [file.name], tmp_path, os.environ, file.open("w")) for file in files]
+    assert [process.wait(DEADLINE) for process in processes] == [0, 1, 2, 3]
+    assert [json.loads(file.read_text())["words"][1] for file in files] == ["0", "1", "2", "3"]
+
+
+@pytest.mark.parametrize("variables", [{"OMP_NUM_THREADS": "3"}, {"LC_ALL": "C"}, {"PYTHONPATH": "/nowhere"}])
+def test_what_imports_may_have_read_wants_a_new_interpreter(variables: dict[str, str], tmp_path: Path) -> None:
+    with (tmp_path / "said").open("w+") as out:
+        process = forked.start("json.tool", ["--help"], tmp_path, {**os.environ, **variables}, out)
+        assert isinstance(process, subprocess.Popen) and process.wait(DEADLINE) == 0
+
+
+def test_no_orphan_is_taken_in_afterwards(tmp_path: Path) -> None:
+    """A process whose parent ends belongs to the system again, as everywhere."""
+    with (tmp_path / "said").open("w+") as out:
+        assert forked.start(MODULE, ["0"], tmp_path, os.environ, out).wait(DEADLINE) == 0
+    parent = subprocess.Popen(["sh", "-c", "sleep 600 >/dev/null & echo $!"], stdout=subprocess.PIPE, text=True)
+    said, _ = parent.communicate(timeout=DEADLINE)
+    try:
+        assert f"PPid:\t{os.getpid()}\n" not in Path(f"/proc/{int(said)}/status").read_text()
+    finally:
+        os.kill(int(said), signal.SIGKILL)
