@@ -73,9 +73,9 @@ def run_bridge(config: BridgeConfig) -> int:
         client, _ = open_policy(config, robot)
         stack.enter_context(closing(client))
         node = stack.enter_context(open_transport(config.transport, "policy_bridge"))
-        stopped = stack.enter_context(watch_signals())
         bridge = Bridge(config, robot, node, client)
-        bridge.prepare(stopped.is_set)
+        bridge.prepare()  # nothing is commanded yet: signals end it at once
+        stopped = stack.enter_context(watch_signals())
         stack.enter_context(quiet_interpreter())
         bridge.run(stopped.is_set)
     print("The bridge has ended; the robot is at rest." if not config.dry_run else "The bridge has ended.")
@@ -126,7 +126,7 @@ class Bridge:
         self.ticks = 0
         self._loop: LockstepLoop | None = None
 
-    def prepare(self, stopped: Callable[[], bool]) -> None:
+    def prepare(self) -> None:
         """Check everything, and measure the policy's latency; nothing is commanded.
 
         Raises:

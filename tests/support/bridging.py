@@ -71,7 +71,7 @@ class LockstepBench:
         )
         self.bridge = Bridge(config, description, node, self.policy)
         self.robot.repeat()
-        self.bridge.prepare(lambda: False)
+        self.bridge.prepare()
         self.node = InProcessTransport(self.bus, "deploy")
         self.conductor = EpisodeConductor(self.node, description, self.turn)
         self.node.create_subscription("/command", "std_msgs/msg/Float64MultiArray", "command", self._note)
@@ -130,7 +130,7 @@ class RealTimeBench:
     def prepare(self) -> None:
         """Let the robot speak for a while, then check everything."""
         self.run(0.3)
-        self.bridge.prepare(lambda: False)
+        self.bridge.prepare()
 
     def run(self, seconds: float) -> None:
         """Let time pass: the servo steps every 8 ms, the bridge ticks every 10."""
