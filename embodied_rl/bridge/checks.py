@@ -4,16 +4,17 @@ import time
 from collections.abc import Callable
 
 from embodied_rl.bridge.inbox import Inbox
-from embodied_rl.interfaces.description import SI, PolicyDescription
+from embodied_rl.interfaces.description import PolicyDescription
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.robots.description import RobotDescription
+from embodied_rl.robots.fitting import check_policy
 from embodied_rl.transport.interface import Publisher, Transport
 
 LOOKING_S = 0.02
 
 
-def check_policy(spec: PolicyDescription | None, robot: RobotDescription, who: str) -> PolicyDescription:
-    """Check that a policy was made for a robot, and return what it expects.
+def check_served_policy(spec: PolicyDescription | None, robot: RobotDescription, who: str) -> PolicyDescription:
+    """Check that a policy behind a server was made for a robot, and return what it expects.
 
     Raises:
         UserError: it was not, or does not say.
@@ -24,14 +25,9 @@ def check_policy(spec: PolicyDescription | None, robot: RobotDescription, who: s
             "with embodied-rl serve."
         )
     try:
-        spec.check_body(robot.body)
+        check_policy(robot, spec)
     except UserError as error:
-        raise UserError(f"{who} does not fit robot={robot.name}: {error} Serve a policy of this robot.") from None
-    if spec.state_units != SI:
-        raise UserError(
-            f"{who} wants its state in {spec.state_units!r}, and robot={robot.name} gives {SI} units. Serve a policy "
-            "that was trained in these."
-        )
+        raise UserError(f"{who} does not fit robot={robot.name}: {error}") from None
     if spec.control_hz is None:
         raise UserError(
             f"{who} does not say how many actions a second it was trained for; robot={robot.name} takes "

@@ -4,7 +4,7 @@ import os
 import time
 from collections.abc import Callable
 
-from embodied_rl.bridge.checks import check_policy
+from embodied_rl.bridge.checks import check_served_policy
 from embodied_rl.bridge.inbox import Inbox
 from embodied_rl.config.schema import BridgeConfig
 from embodied_rl.control.settings import CoreSettings, StreamRule
@@ -69,7 +69,7 @@ def open_policy(config: BridgeConfig, robot: RobotDescription) -> tuple[PolicyCl
         raise UserError(f"server.token_variable={node.token_variable}: the environment variable is not set.")
     client = PolicyClient(config.policy, deadline=node.deadline, token=token, names=node.keys, key=node.actions)
     try:
-        return client, check_policy(client.spec, robot, config.policy)
+        return client, check_served_policy(client.spec, robot, config.policy)
     except BaseException:
         client.close()
         raise

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from embodied_rl.bridge.checks import check_policy
+from embodied_rl.bridge.checks import check_served_policy
 from embodied_rl.bridge.executor_settings import choose_settings
 from embodied_rl.bridge.parts import make_core_settings
 from embodied_rl.bridge.running import check_bridge
@@ -146,26 +146,26 @@ def test_a_policy_that_refuses_the_observation() -> None:
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"action_names": ("x", "y", "z", "gripper")}, "action_names"),
-        ({"action_high": (0.3, 0.3, 0.3, 1.0)}, "action_high"),
-        ({"state_names": SPEC.state_names[::-1]}, "state_names"),
+        ({"action_names": ("x", "y", "z", "gripper")}, "The actions differ: the policy has x, y, z"),
+        ({"action_high": (0.3, 0.3, 0.3, 1.0)}, "Action 'move_x' goes from -0.03 to 0.3"),
+        ({"state_names": SPEC.state_names[::-1]}, "in this order"),
         ({"cameras": {"wrist": (64, 64)}}, "wrist"),
         ({"control_hz": 25.0}, "25"),
         ({"control_hz": None}, "does not say how many actions a second"),
-        ({"state_units": "mm"}, "'mm'"),
+        ({"state_units": "mm"}, "state is in mm"),
     ],
     ids=["another robot", "limits", "order", "camera", "rate", "no rate", "units"],
 )
 def test_a_policy_that_contradicts_the_robot(change: dict[str, Any], said: str) -> None:
     with pytest.raises(UserError, match="tabletop") as error:
-        check_policy(replace(SPEC, **change), ROBOT, "ws://here")
+        check_served_policy(replace(SPEC, **change), ROBOT, "ws://here")
     assert said in str(error.value)
     assert "ws://here" in str(error.value)
 
 
 def test_a_server_that_says_nothing_of_its_policy() -> None:
     with pytest.raises(UserError, match="not moved on a guess"):
-        check_policy(None, ROBOT, "ws://here")
+        check_served_policy(None, ROBOT, "ws://here")
 
 
 @pytest.mark.parametrize(
