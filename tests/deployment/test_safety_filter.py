@@ -207,8 +207,11 @@ def test_a_speed_without_a_box_needs_no_measurement():
 def test_outside_the_box_a_robot_moves_inwards_alone():
     tested = start(DRIVE, at=0.7)
     assert all(tested.step(np.array([1.0]), np.array([0.7])).command[0] <= 0 for _ in range(50))
-    made = [tested.step(np.array([-0.3]), np.array([0.7])) for _ in range(60)][-1]
-    assert (made.command[0], made.why) == (-0.3, "")
+    tested.begin(np.array([0.7]))
+    wanted = [0.1 * (math.cos(0.05 * tick) - 1) for tick in range(300)]
+    made = [tested.step(np.array([each]), np.array([0.7])) for each in wanted]
+    assert [each.command[0] for each in made] == wanted
+    assert not any(each.changed for each in made)
 
 
 def test_a_position_begins_where_it_is_measured():
