@@ -4,9 +4,9 @@ from pathlib import Path
 
 from embodied_rl.config.schema import ContractConfig
 from embodied_rl.interfaces.errors import UserError
-from embodied_rl.robots.contract_reading import read_contract
-from embodied_rl.robots.contract_writing import write_contract
 from embodied_rl.robots.reading import find_robot_file
+from embodied_rl.rosetta.contract_reading import read_contract
+from embodied_rl.rosetta.contract_writing import write_contract
 
 
 def run(config: ContractConfig) -> int:

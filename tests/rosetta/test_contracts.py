@@ -9,9 +9,9 @@ import pytest
 import yaml
 
 from embodied_rl.interfaces.errors import UserError
-from embodied_rl.robots.contract_reading import read_contract
-from embodied_rl.robots.contract_writing import OURS, write_contract
 from embodied_rl.robots.reading import read_robot
+from embodied_rl.rosetta.contract_reading import read_contract
+from embodied_rl.rosetta.contract_writing import OURS, write_contract
 from tests.support.robots import change_keys, write_robot
 
 QOS = {"reliability": "best_effort", "history": "keep_last", "depth": 10}

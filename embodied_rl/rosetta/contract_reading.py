@@ -11,12 +11,12 @@ from typing import Any
 from embodied_rl.config.freeze import freeze_config
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.robots.consistency import check_consistency
-from embodied_rl.robots.contract_draft import Draft
-from embodied_rl.robots.contract_keys import ContractKeys
-from embodied_rl.robots.contract_writing import ACTION, IMAGE, OURS, STATE, make_contract, write_yaml
 from embodied_rl.robots.reading import describe_robot
 from embodied_rl.robots.robot_file import RobotKeys
 from embodied_rl.robots.strict_yaml import read_strict_yaml
+from embodied_rl.rosetta.contract_draft import Draft
+from embodied_rl.rosetta.contract_keys import ContractKeys
+from embodied_rl.rosetta.contract_writing import ACTION, IMAGE, OURS, STATE, make_contract, write_yaml
 
 _NO_PLACE = {
     "teleop": "operators move the robot through the topics of `operator`, which the robot's file names",

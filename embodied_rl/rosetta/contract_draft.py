@@ -6,15 +6,15 @@ from typing import Any
 
 from embodied_rl.config.freeze import freeze_config
 from embodied_rl.interfaces.errors import UserError
-from embodied_rl.robots.contract_keys import (
+from embodied_rl.robots.terms import split_field
+from embodied_rl.rosetta.contract_keys import (
     ContractActionStep,
     ContractImageStep,
     ContractQos,
     ContractSource,
     ContractTask,
 )
-from embodied_rl.robots.contract_writing import DOTTED, JOINT_STATE, STAMPED, STAMPED_TWIST, write_yaml
-from embodied_rl.robots.terms import split_field
+from embodied_rl.rosetta.contract_writing import DOTTED, JOINT_STATE, STAMPED, STAMPED_TWIST, write_yaml
 
 UNKNOWN = "?"
 """What a contract does not say, and a person has to."""
