@@ -72,8 +72,11 @@ class McapFile:
         """
         try:
             with name_file(self.path), self.path.open("rb") as file:
-                if file.read(len(MAGIC)) != MAGIC:
+                begin = file.read(len(MAGIC))
+                if not MAGIC.startswith(begin):
                     raise RecordingError(f"{self.path} is no MCAP file: it does not begin as one.")
+                if begin != MAGIC:
+                    return  # cut off before anything was written
                 yield from self._read(file, self.path.stat().st_size, topics)
         except OSError as error:
             raise RecordingError(f"{self.path} cannot be read: {error.strerror or error}.") from error

@@ -73,6 +73,13 @@ def test_what_was_cut_off_is_recovered_for_others(tmp_path: Path, messages: Mess
     assert not (tmp_path / "again").exists()
 
 
+@pytest.mark.parametrize("size", [0, 5, 8])
+def test_a_file_in_which_nothing_was_written_yet_is_cut_off(tmp_path: Path, messages: Messages, size: int) -> None:
+    (tmp_path / "a.mcap").write_bytes(mcap_reader.MAGIC[:size])
+    recording = Recording(tmp_path, messages)
+    assert list(recording.read()) == [] and recording.cut_off == {tmp_path / "a.mcap"}
+
+
 def test_a_file_without_chunks_is_read(tmp_path: Path, messages: Messages) -> None:
     recording = Recording(write_foreign(tmp_path / "foreign.mcap"), messages)
     (message,) = recording.read()
