@@ -1,21 +1,14 @@
 """`embodied-rl doctor`: check this machine for problems, and print the remedies."""
 
-import os
-import platform
-import shutil
-import subprocess
-import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
-import psutil
 from rich.table import Table
 from rich.text import Text
 
+from embodied_rl.assembly.machine_doctor import examine_machine
 from embodied_rl.assembly.robot_doctor import examine_robot
 from embodied_rl.cli.text import make_console
-from embodied_rl.config import assets
-from embodied_rl.config.checks import check_writable
 from embodied_rl.config.schema import DoctorConfig, SimNode
 from embodied_rl.interfaces.sim import Diagnosis, Unavailable
 from embodied_rl.processes.handle import RunFailed
@@ -23,17 +16,14 @@ from embodied_rl.simulators.installation import is_current
 from embodied_rl.simulators.kind import SimulatorKind
 from embodied_rl.simulators.python_environments import find_recipe_file
 
-GIB = 1024**3
 _COLOURS = {"ok": "green", "warn": "yellow", "fail": "red"}
-_FALLING_CUBE = '<mujoco><worldbody><body><freejoint/><geom size=".1"/></body></worldbody></mujoco>'
-_OPEN_EGL = "import mujoco; context = mujoco.GLContext(16, 16); context.make_current(); context.free()"
 
 
 def run(config: DoctorConfig) -> int:
     """Print every check; return exit code 1 if one failed, else 0."""
     if config.robot is not None or config.policy is not None:
         return print_checks(examine_robot(config), "ready to move")
-    checks = examine(Path(config.run.root).expanduser().absolute())
+    checks = examine_machine(Path(config.run.root).expanduser().absolute())
     if config.sim is not None:
         checks += examine_simulator(config.sim)
     return print_checks(checks, "ready to train")
@@ -48,24 +38,6 @@ def print_checks(checks: Sequence[Diagnosis], ready: str) -> int:
     failed = [check.name for check in checks if check.status == "fail"]
     print(f"\n{len(failed)} of {len(checks)} checks failed: {', '.join(failed)}" if failed else f"\n{ready}")
     return 1 if failed else 0
-
-
-def examine(run_root: Path) -> list[Diagnosis]:
-    """Run all checks of the machine, for runs stored in `run_root`."""
-    plain: tuple[Callable[[], Diagnosis], ...] = (
-        check_python,
-        check_torch,
-        check_cores,
-        check_memory,
-        check_shared_memory,
-    )
-    extra: tuple[Callable[[], Diagnosis], ...] = (check_mujoco, check_egl, check_video_encoder, check_base_checkpoint)
-    return [
-        *(check() for check in plain),
-        check_disk(run_root),
-        check_run_root(run_root),
-        *(check() for check in extra),
-    ]
 
 
 def examine_simulator(node: SimNode) -> list[Diagnosis]:
@@ -98,130 +70,3 @@ def check_environment(kind: SimulatorKind) -> Diagnosis:
         again = f"embodied-rl sim install {name} replace=true"
         return Diagnosis("environment", "warn", f"{kind.interpreter.python}, made with other pins", again)
     return Diagnosis("environment", "ok", kind.interpreter.python)
-
-
-def check_python() -> Diagnosis:
-    """Check that the package supports this Python version."""
-    recent = sys.version_info >= (3, 11)
-    remedy = "" if recent else "install Python 3.11 or newer, then run make again"
-    return Diagnosis("Python", "ok" if recent else "fail", platform.python_version(), remedy)
-
-
-def check_torch() -> Diagnosis:
-    """Check that torch can be imported."""
-    try:
-        import torch
-    except (ImportError, OSError) as error:
-        return Diagnosis("torch", "fail", str(error), "pip install -c constraints.txt torch")
-    return Diagnosis("torch", "ok", f"{torch.__version__}, {torch.get_num_threads()} threads")
-
-
-def check_cores() -> Diagnosis:
-    """Check the number of cores that this process may use, and their load."""
-    usable, physical = len(os.sched_getaffinity(0)), psutil.cpu_count(logical=False)
-    found = f"{usable} usable ({physical} physical), load {os.getloadavg()[0]:.1f}"
-    if usable < 2:
-        return Diagnosis("cores", "warn", found, "training works on one core, at half the speed: plan.ranks=1")
-    if os.getloadavg()[0] > usable:
-        return Diagnosis("cores", "warn", found, "other programs are using the cores: expect slower training")
-    return Diagnosis("cores", "ok", found)
-
-
-def check_memory() -> Diagnosis:
-    """Check that memory is enough for the simulators, the rollout and the policy."""
-    available = psutil.virtual_memory().available
-    found = f"{available / GIB:.1f} GiB available of {psutil.virtual_memory().total / GIB:.1f}"
-    return _enough(
-        "memory",
-        available,
-        1.5 * GIB,
-        3 * GIB,
-        found,
-        "close other programs, or use fewer environments: sim.num_envs=32",
-    )
-
-
-def check_shared_memory() -> Diagnosis:
-    """Check that shared memory is enough to send images between processes."""
-    folder = Path("/dev/shm")
-    if not folder.is_dir():
-        return Diagnosis("shared memory", "warn", "no /dev/shm", "plan=split needs it; plan=colocated does not")
-    free = shutil.disk_usage(folder).free
-    remedy = "give the container more, such as --shm-size=1g; plan=colocated needs none"
-    return _enough("shared memory", free, 32 * 1024**2, 256 * 1024**2, f"{free / GIB:.2f} GiB free", remedy)
-
-
-def check_disk(run_root: Path) -> Diagnosis:
-    """Check that disk space is enough for checkpoints and videos."""
-    existing = next(folder for folder in (run_root, *run_root.parents) if folder.exists())
-    free = shutil.disk_usage(existing).free
-    return _enough(
-        "disk", free, 0.2 * GIB, 2 * GIB, f"{free / GIB:.1f} GiB free", "free some space, or choose run.root=<folder>"
-    )
-
-
-def check_run_root(run_root: Path) -> Diagnosis:
-    """Check that the folder of runs is writable."""
-    try:
-        check_writable(str(run_root), "run.root")
-    except ValueError as error:
-        return Diagnosis("run folder", "fail", str(error), "choose run.root=<a folder you may write>")
-    return Diagnosis("run folder", "ok", str(run_root))
-
-
-def check_mujoco() -> Diagnosis:
-    """Check that MuJoCo can be imported, and that a body falls in a simulation step."""
-    try:
-        import mujoco
-    except (ImportError, OSError) as error:
-        return Diagnosis("MuJoCo", "fail", str(error), "pip install -c constraints.txt mujoco")
-    model = mujoco.MjModel.from_xml_string(_FALLING_CUBE)
-    data = mujoco.MjData(model)
-    mujoco.mj_step(model, data)
-    falls = data.qvel[2] < 0
-    remedy = "" if falls else "reinstall it: pip install --force-reinstall -c constraints.txt mujoco"
-    return Diagnosis("MuJoCo", "ok" if falls else "fail", mujoco.__version__, remedy)
-
-
-def check_egl() -> Diagnosis:
-    """Check OpenGL without a display, which only `sim.renderer=egl` needs; use a subprocess, because it may crash."""
-    environment = {**os.environ, "MUJOCO_GL": "egl", "PYOPENGL_PLATFORM": "egl"}
-    remedy = "optional, for sim.renderer=egl: apt install libegl1 libgl1-mesa-dri, or a GPU driver"
-    try:
-        done = subprocess.run(
-            [sys.executable, "-c", _OPEN_EGL], env=environment, capture_output=True, text=True, timeout=30, check=False
-        )
-    except subprocess.TimeoutExpired:
-        return Diagnosis("EGL", "warn", "no answer in 30 s", remedy)
-    if done.returncode:
-        lines = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
-        return Diagnosis("EGL", "warn", f"absent: {lines[-1][:80]}", remedy)
-    return Diagnosis("EGL", "ok", "works")
-
-
-def check_video_encoder() -> Diagnosis:
-    """Check that the video encoder is available."""
-    try:
-        import imageio_ffmpeg
-
-        return Diagnosis("video encoder", "ok", f"ffmpeg {imageio_ffmpeg.get_ffmpeg_version()}")
-    except (ImportError, RuntimeError) as error:
-        remedy = "pip install --force-reinstall -c constraints.txt imageio-ffmpeg"
-        return Diagnosis("video encoder", "warn", str(error).partition("\n")[0], remedy)
-
-
-def check_base_checkpoint() -> Diagnosis:
-    """Check that the package contains base checkpoints, from which training starts."""
-    found = sorted(assets.find_assets_folder().glob("*.safetensors")) if assets.find_assets_folder().is_dir() else []
-    if not found:
-        remedy = "reinstall the package, or make one: embodied-rl sft experiment=tabletop_sft"
-        return Diagnosis("base checkpoint", "warn", f"none in {assets.find_assets_folder()}", remedy)
-    return Diagnosis(
-        "base checkpoint", "ok", ", ".join(f"{path.name} ({path.stat().st_size / 1e6:.1f} MB)" for path in found)
-    )
-
-
-def _enough(name: str, value: float, least: float, wanted: float, found: str, remedy: str) -> Diagnosis:
-    if value >= wanted:
-        return Diagnosis(name, "ok", found)
-    return Diagnosis(name, "fail" if value < least else "warn", found, remedy)

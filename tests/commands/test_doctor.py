@@ -8,14 +8,16 @@ from collections import namedtuple
 import psutil
 import pytest
 
+from embodied_rl.assembly import machine_doctor
 from embodied_rl.commands import doctor
 from embodied_rl.config.schema import DoctorConfig, RunConfig
+from embodied_rl.interfaces.sim import Diagnosis
 
 Usage = namedtuple("Usage", "total used free")
 
 
-def by_name(tmp_path) -> dict[str, doctor.Diagnosis]:
-    return {check.name: check for check in doctor.examine(tmp_path)}
+def by_name(tmp_path) -> dict[str, Diagnosis]:
+    return {check.name: check for check in machine_doctor.examine_machine(tmp_path)}
 
 
 @pytest.mark.process
@@ -29,7 +31,7 @@ def test_a_machine_that_runs_the_tests_can_train(tmp_path) -> None:
 def test_everything_that_is_not_ok_has_a_remedy(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(shutil, "disk_usage", lambda path: Usage(10, 10, 0))
     monkeypatch.setattr(psutil, "virtual_memory", lambda: namedtuple("Memory", "available total")(2**20, 2**30))
-    monkeypatch.setattr(doctor.os, "sched_getaffinity", lambda pid: {0})
+    monkeypatch.setattr(machine_doctor.os, "sched_getaffinity", lambda pid: {0})
     checks = by_name(tmp_path)
     assert {name for name, check in checks.items() if check.status == "fail"} == {"memory", "disk", "shared memory"}
     assert checks["cores"].status == "warn"
@@ -47,7 +49,7 @@ def test_a_failed_check_is_the_exit_code(tmp_path, capsys) -> None:
 @pytest.mark.parametrize("module", ["mujoco", "torch"])
 def test_a_package_that_does_not_load_is_named(module: str, tmp_path, monkeypatch) -> None:
     monkeypatch.setitem(sys.modules, module, None)
-    check = doctor.check_mujoco() if module == "mujoco" else doctor.check_torch()
+    check = machine_doctor.check_mujoco() if module == "mujoco" else machine_doctor.check_torch()
     assert check.status == "fail"
     assert module in check.remedy
 
@@ -56,7 +58,7 @@ def test_egl_is_optional(monkeypatch) -> None:
     def fails(*arguments, **keywords):
         return subprocess.CompletedProcess(arguments, 1, "", "ImportError: Cannot find EGL")
 
-    monkeypatch.setattr(doctor.subprocess, "run", fails)
-    check = doctor.check_egl()
+    monkeypatch.setattr(machine_doctor.subprocess, "run", fails)
+    check = machine_doctor.check_egl()
     assert check.status == "warn"
     assert "Cannot find EGL" in check.found and "optional" in check.remedy
