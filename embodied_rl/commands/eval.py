@@ -16,13 +16,7 @@ from embodied_rl.actors.embodiment import Embodiment
 from embodied_rl.actors.scripted import RandomPolicy
 from embodied_rl.assembly.acting import is_address, load_deployed, open_expert
 from embodied_rl.assembly.asked import ask_server, check_server, describe_server, end_asking
-from embodied_rl.assembly.evaluated import (
-    find_policies,
-    find_run,
-    find_simulator,
-    name_simulators,
-    place_policies,
-)
+from embodied_rl.assembly.evaluated import find_policies, find_run, find_simulator, name_simulators, place_policies
 from embodied_rl.checkpoints.policy_file import count_weights, read_metadata
 from embodied_rl.config import freeze as configuration
 from embodied_rl.config.schema import EvalConfig

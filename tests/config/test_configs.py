@@ -19,6 +19,9 @@ REQUIRED = {
     "compare": ["runs=[a,b]"],
     "export": ["checkpoint=runs/x"],
     "inspect": ["checkpoint=runs/x"],
+    "convert": ["recording=recordings/monday"],
+    "deploy": ["policy=asset:tabletop_careful.safetensors"],
+    "bridge": ["robot=tabletop", "policy=ws://127.0.0.1:8000"],
     "serve": ["policy=asset:tabletop_base.safetensors"],
     "critic serve": ["model=asset:tabletop_critic.safetensors"],
 }
