@@ -19,6 +19,7 @@ import torch
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.sim import Unavailable
 from embodied_rl.processes.handle import NoAnswer, RunFailed, WorkerDied
+from embodied_rl.processes.insisting import raise_swallowed
 from embodied_rl.processes.messages import receive, send
 from embodied_rl.processes.process import ChildProcess, handle_stop_signals
 from embodied_rl.processes.worker import prepare_child
@@ -161,7 +162,7 @@ def raise_on_signals(ranks: Ranks) -> Iterator[None]:
     def stop(*_: object) -> None:
         raise Stopped
 
-    with handle_stop_signals(stop):
+    with handle_stop_signals(stop), raise_swallowed(Stopped):
         yield
 
 

@@ -13,7 +13,16 @@ import pytest
 import torch
 
 from embodied_rl.ranks.collective import make_store
-from embodied_rl.ranks.launch import RankFailed, RankFailure, Ranks, find_first_cause, launch_ranks, stop_on_signals
+from embodied_rl.ranks.launch import (
+    RankFailed,
+    RankFailure,
+    Ranks,
+    Stopped,
+    find_first_cause,
+    launch_ranks,
+    raise_on_signals,
+    stop_on_signals,
+)
 from tests.support import rank_functions
 from tests.support.ended import gone, wait_for
 
@@ -172,6 +181,20 @@ def test_a_second_signal_acts_as_usual(interruptible: None) -> None:
         assert stop_requested()
         os.kill(os.getpid(), signal.SIGINT)
         time.sleep(1)
+
+
+def test_a_stop_that_python_swallows_is_not_lost(interruptible: None) -> None:
+    """What a handler raises in a finaliser, or in what logging does around a fork, is ignored by Python."""
+
+    class Finalised:
+        def __del__(self) -> None:
+            signal.raise_signal(signal.SIGTERM)
+
+    with pytest.raises(Stopped), raise_on_signals(Ranks()):
+        Finalised()
+        time.sleep(60)
+    with pytest.raises(Stopped), raise_on_signals(Ranks()):
+        Finalised()
 
 
 def test_a_hang_up_asks_to_stop_and_a_second_one_does_not_insist() -> None:
