@@ -5,7 +5,7 @@ nobody. An episode begins when it was asked for and everything that the robot sa
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Protocol
 
@@ -91,11 +91,13 @@ class Controller:
         self.follow_episodes()
         measured = self._observe()
         if self.pending and not self._leaving:
+            if self.core.mode == Mode.ESTOP:
+                self._operate(Mode.ESTOP)  # else nobody would hear the reset that an activation waits for
             self._activate(measured)
         if self.core.state != State.ACTIVE:
             return None
         self._ask_to_run()
-        self.core.operate(self.around.operator.read(self.core.mode, self._command))
+        self._operate(self.core.mode)
         self._talk_with_policy()
         made = self.core.tick()
         if made.begins:
@@ -172,18 +174,31 @@ class Controller:
         self.pending, self.waiting, self.why, self.policy_why = False, False, "", ""
         self._decisions, self._number, self._asks = 0, 0, False
         self.around.operator.ask(None)  # what is asked for anew is asked for once more
-        self.core.operate(self.around.operator.read(Mode.HOLD, self._command))
         self._begins = True
+        self._operate(Mode.HOLD, old=True)
 
     def _ask_to_run(self) -> None:
         """Ask for the policy until it was let in once, such as when the dead man's switch is held at last."""
-        if not self._begins:
+        if not self._begins or self.core.mode == Mode.TELEOP:
             return
         if self.core.mode == Mode.RUN:
             self._begins = False
         else:
             self._asks = not self._asks
             self.around.operator.ask(Mode.RUN if self._asks else None)
+
+    def _operate(self, mode: Mode, *, old: bool = False) -> None:
+        """Hand over what the operator does; who stops, holds or judges does not want that the policy begins.
+
+        What is `old` was said while nothing was commanded: then it makes the robot hold, and never move.
+        """
+        said = self.around.operator.read(mode, self._command)
+        if old:
+            said = replace(said, wanted=Mode.HOLD if said.wanted == Mode.HOLD else None, label="")
+        if self._begins and (said.estop or said.label or said.wanted == Mode.HOLD):
+            self._begins = False
+            self.around.operator.ask(None)
+        self.core.operate(said)
 
     def _talk_with_policy(self) -> None:
         self._take_answers()
