@@ -18,6 +18,7 @@ from embodied_rl.bridge.inbox import Inbox
 from embodied_rl.bridge.operator_topics import OperatorListener
 from embodied_rl.bridge.reporting import NO_EPISODE, StepContext
 from embodied_rl.control.core import DeploymentCore
+from embodied_rl.control.modes import MOVING
 from embodied_rl.deployment.tick import ExecutedStep, Mode, State, Tick
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.sim import Source
@@ -64,13 +65,14 @@ class Controller:
         why: in words, why it is not active. policy_why: what the policy failed at last. tick_why: why the robot holds.
         ended: control steps that have ended and were not taken yet.
         refused: what was wrong with the last chunk that was refused.
+        barred: in words, why the robot must not move at present; empty: it may. Any thread may say so.
     """
 
     def __init__(self, robot: RobotDescription, core: DeploymentCore, around: Surroundings, *, episodic: bool) -> None:
         self.core, self.around = core, around
         self.present: AskedEpisode | None = None
         self.waiting, self.why, self.policy_why, self.refused = episodic, "", "", ""
-        self.tick_why = ""
+        self.tick_why = self.barred = ""
         self.ended: list[tuple[ExecutedStep, StepContext]] = []
         self.pending, self._leaving = not episodic, False
         names = [entry.name for entry in robot.state]
@@ -179,7 +181,7 @@ class Controller:
 
     def _ask_to_run(self) -> None:
         """Ask for the policy until it was let in once, such as when the dead man's switch is held at last."""
-        if not self._begins or self.core.mode == Mode.TELEOP:
+        if not self._begins or self.barred or self.core.mode == Mode.TELEOP:
             return
         if self.core.mode == Mode.RUN:
             self._begins = False
@@ -198,6 +200,10 @@ class Controller:
         if self._begins and (said.estop or said.label or said.wanted == Mode.HOLD):
             self._begins = False
             self.around.operator.ask(None)
+        if self.barred:
+            if said.wanted is not None:
+                self.around.operator.ask(None)  # nor does it move by an old wish when it may again
+            said = replace(said, wanted=Mode.HOLD if mode in MOVING else None)
         self.core.operate(said)
 
     def _talk_with_policy(self) -> None:
