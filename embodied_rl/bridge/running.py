@@ -271,6 +271,8 @@ class Bridge:
             "latency": latency,
             "counters": {"asked": asker.asked, "answered": asker.answered, "failed": asker.failed},
             "last_refused_chunk": controller.refused,
+            "reports_unsent": self.reporter.unsent,
+            "last_unsent_report": self.reporter.last_unsent,
             "priority": "" if control is None else control.priority,
             "load": measure_load(),
             "pid": os.getpid(),
