@@ -5,7 +5,7 @@ nobody. An episode begins when it was asked for and everything that the robot sa
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Protocol
 
@@ -18,6 +18,7 @@ from embodied_rl.bridge.inbox import Inbox
 from embodied_rl.bridge.operator_topics import OperatorListener
 from embodied_rl.bridge.reporting import NO_EPISODE, StepContext
 from embodied_rl.control.core import DeploymentCore
+from embodied_rl.control.modes import MOVING
 from embodied_rl.deployment.tick import ExecutedStep, Mode, State, Tick
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.sim import Source
@@ -64,13 +65,14 @@ class Controller:
         why: in words, why it is not active. policy_why: what the policy failed at last. tick_why: why the robot holds.
         ended: control steps that have ended and were not taken yet.
         refused: what was wrong with the last chunk that was refused.
+        barred: in words, why the robot must not move at present; empty: it may. Any thread may say so.
     """
 
     def __init__(self, robot: RobotDescription, core: DeploymentCore, around: Surroundings, *, episodic: bool) -> None:
         self.core, self.around = core, around
         self.present: AskedEpisode | None = None
         self.waiting, self.why, self.policy_why, self.refused = episodic, "", "", ""
-        self.tick_why = ""
+        self.tick_why = self.barred = ""
         self.ended: list[tuple[ExecutedStep, StepContext]] = []
         self.pending, self._leaving = not episodic, False
         names = [entry.name for entry in robot.state]
@@ -91,11 +93,13 @@ class Controller:
         self.follow_episodes()
         measured = self._observe()
         if self.pending and not self._leaving:
+            if self.core.mode == Mode.ESTOP:
+                self._operate(Mode.ESTOP)  # else nobody would hear the reset that an activation waits for
             self._activate(measured)
         if self.core.state != State.ACTIVE:
             return None
         self._ask_to_run()
-        self.core.operate(self.around.operator.read(self.core.mode, self._command))
+        self._operate(self.core.mode)
         self._talk_with_policy()
         made = self.core.tick()
         if made.begins:
@@ -172,18 +176,35 @@ class Controller:
         self.pending, self.waiting, self.why, self.policy_why = False, False, "", ""
         self._decisions, self._number, self._asks = 0, 0, False
         self.around.operator.ask(None)  # what is asked for anew is asked for once more
-        self.core.operate(self.around.operator.read(Mode.HOLD, self._command))
         self._begins = True
+        self._operate(Mode.HOLD, old=True)
 
     def _ask_to_run(self) -> None:
         """Ask for the policy until it was let in once, such as when the dead man's switch is held at last."""
-        if not self._begins:
+        if not self._begins or self.barred or self.core.mode == Mode.TELEOP:
             return
         if self.core.mode == Mode.RUN:
             self._begins = False
         else:
             self._asks = not self._asks
             self.around.operator.ask(Mode.RUN if self._asks else None)
+
+    def _operate(self, mode: Mode, *, old: bool = False) -> None:
+        """Hand over what the operator does; who stops, holds or judges does not want that the policy begins.
+
+        What is `old` was said while nothing was commanded: then it makes the robot hold, and never move.
+        """
+        said = self.around.operator.read(mode, self._command)
+        if old:
+            said = replace(said, wanted=Mode.HOLD if said.wanted == Mode.HOLD else None, label="")
+        if self._begins and (said.estop or said.label or said.wanted == Mode.HOLD):
+            self._begins = False
+            self.around.operator.ask(None)
+        if self.barred:
+            if said.wanted is not None:
+                self.around.operator.ask(None)  # nor does it move by an old wish when it may again
+            said = replace(said, wanted=Mode.HOLD if mode in MOVING else None)
+        self.core.operate(said)
 
     def _talk_with_policy(self) -> None:
         self._take_answers()

@@ -7,7 +7,9 @@ from collections.abc import Callable
 from embodied_rl.bridge.controller import Controller
 from embodied_rl.bridge.inbox import Inbox
 from embodied_rl.bridge.pacing import DurationHistogram, Pacer, prefer_this_thread
-from embodied_rl.deployment.tick import Tick
+from embodied_rl.deployment.tick import State, Tick
+from embodied_rl.processes.handle import RunFailed
+from embodied_rl.transport.interface import TransportError
 
 LEAVING_S = 10.0
 """Seconds in which any robot of sensible limits comes to rest."""
@@ -27,7 +29,7 @@ class ControlThread:
         work: seconds from waking to the published command.
         age: seconds from the arrival of the newest state to the command that follows from it.
         ticks: so far. priority: what came of it, in words.
-        failure: a fault of the program that ended the loop.
+        failure: a fault that ended the loop, or that the robot was not at rest in time; see `stop`.
     """
 
     def __init__(
@@ -77,10 +79,36 @@ class ControlThread:
                 self._tick()
                 if self._leave.is_set():
                     until = time.monotonic() + LEAVING_S if until is None else until
-                    if self._controller.leave() or time.monotonic() >= until:
+                    if self._controller.leave():
                         return
+                    if time.monotonic() >= until:
+                        raise RunFailed(f"the robot was not commanded to rest within {LEAVING_S:g} s; see to it")
         except BaseException as error:  # noqa: BLE001  raised by the bridge, which sees that the loop ended
             self.failure = error
+            self._stop_after(error)
+
+    def _stop_after(self, error: BaseException) -> None:
+        """Command a ramp to rest by the core alone, whatever ended the loop; what fails, too, is noted beside it."""
+        core, until = self._controller.core, time.monotonic() + LEAVING_S
+        try:
+            while core.state == State.ACTIVE and time.monotonic() < until:
+                core.deactivate()
+                self.pacer.wait()
+                made = core.tick()
+                if made.command is not None:
+                    self._publish_again(made, error)
+        except BaseException as other:  # noqa: BLE001  the first one is the cause
+            error.add_note(f"Nor was the robot brought to rest: {type(other).__name__}: {other}")
+        if core.state == State.ACTIVE:
+            error.add_note("The robot was not commanded to rest. See to it.")
+
+    def _publish_again(self, made: Tick, error: BaseException) -> None:
+        """Publish on the way to rest; the next command may arrive where this one does not."""
+        try:
+            self._publish(made)
+        except TransportError as other:
+            if str(other) != str(error):
+                error.add_note(str(other))
 
     def _tick(self) -> None:
         began = time.monotonic()

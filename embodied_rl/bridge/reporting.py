@@ -11,7 +11,7 @@ import numpy as np
 
 from embodied_rl.deployment.tick import ExecutedStep
 from embodied_rl.recording.steps import STATUS, STEPS, ControlStep
-from embodied_rl.transport.interface import Transport
+from embodied_rl.transport.interface import Publisher, Transport, TransportError
 from embodied_rl.transport.qos import QoS
 
 TEXT = "std_msgs/msg/String"
@@ -39,20 +39,24 @@ class StepContext:
 
 
 class BridgeReporter:
-    """Publishes JSON in std_msgs/msg/String.
+    """Publishes JSON in std_msgs/msg/String. Who listens and hangs stops no robot: what it does not take is counted.
 
     Args:
         node: the transport.
+
+    Attributes:
+        unsent: reports that could not be sent. last_unsent: why the last of them could not.
     """
 
     def __init__(self, node: Transport) -> None:
+        self.unsent, self.last_unsent = 0, ""
         self._make = node.messages.make
         self._status = node.create_publisher(STATUS, TEXT, "latched")
         self._steps = node.create_publisher(STEPS, TEXT, STEPS_QOS)
 
     def publish_status(self, said: Mapping[str, Any]) -> None:
         """Publish the status: any values, of which what JSON cannot say becomes null."""
-        self._status.publish(self._make(TEXT, data=json.dumps(make_plain(said))))
+        self._send(self._status, json.dumps(make_plain(said)))
 
     def publish_step(self, step: ExecutedStep, context: StepContext) -> None:
         """Publish a control step that has ended."""
@@ -71,7 +75,14 @@ class BridgeReporter:
             instruction=context.words,
             observed=context.observed,
         )
-        self._steps.publish(self._make(TEXT, data=made.to_json()))
+        self._send(self._steps, made.to_json())
+
+    def _send(self, publisher: Publisher, text: str) -> None:
+        try:
+            publisher.publish(self._make(TEXT, data=text))
+        except TransportError as error:
+            self.unsent += 1
+            self.last_unsent = str(error)
 
 
 def _list(values: Any) -> tuple[float, ...] | None:

@@ -194,6 +194,7 @@ class Bridge:
     def _run_in_real_time(self, over: Callable[[], bool]) -> None:
         controller = self.controller
         assert controller is not None, "it was prepared"
+        asking = controller.around.asking
         self.node.start()
         self.control = control = ControlThread(
             controller, self.inbox, self.publish, 1 / self.robot.command_hz, priority=self.config.priority
@@ -201,7 +202,7 @@ class Bridge:
         control.start()
         looked = time.monotonic()
         try:
-            while not over() and control.runs and self.node.failure is None:
+            while not over() and control.runs and not (self.node.failure or getattr(asking, "failure", None)):
                 time.sleep(LOOKING_S)
                 self.ticks = control.ticks
                 self.report()
@@ -211,7 +212,6 @@ class Bridge:
         finally:
             control.stop()
         self.report(at_once=True)
-        asking = controller.around.asking
         if isinstance(asking, AskerThread):
             asking.close()
         for failure in (control.failure, self.node.failure, getattr(asking, "failure", None)):
@@ -271,17 +271,29 @@ class Bridge:
             "latency": latency,
             "counters": {"asked": asker.asked, "answered": asker.answered, "failed": asker.failed},
             "last_refused_chunk": controller.refused,
+            "reports_unsent": self.reporter.unsent,
+            "last_unsent_report": self.reporter.last_unsent,
             "priority": "" if control is None else control.priority,
             "load": measure_load(),
             "pid": os.getpid(),
         }
 
     def look_for_rivals(self) -> None:
-        """Let the robot hold while somebody else commands it; it goes on when it is asked to."""
-        assert self.controller is not None, "it was prepared"
-        if self.publisher is not None and (rival := find_rivals(self.publisher)) and rival != self._rival:
-            self._rival = f"{rival}: hold until run is asked for"
-            self.controller.hold()
+        """Let the robot hold while somebody else commands it; afterwards it goes on when it is asked to."""
+        controller, publisher = self.controller, self.publisher
+        assert controller is not None, "it was prepared"
+        if publisher is None:
+            return
+        rival, before = find_rivals(publisher), controller.barred
+        controller.barred = rival
+        if rival and not before:
+            controller.hold()
+        if rival:
+            self._rival = f"{rival}: hold until that ends and run is asked for"
+        elif before:
+            self._rival = f"{publisher.topic}: somebody else gave commands: hold until run is asked for"
+        elif self.core.mode != Mode.HOLD:
+            self._rival = ""
 
 
 @contextmanager

@@ -197,11 +197,12 @@ def measure_server(config: BenchConfig) -> dict[str, Any]:
 
 
 def measure_deployment(config: BenchConfig) -> dict[str, Any]:
-    """Measure a policy on a simulated robot over ROS 2: lockstep, real time, stops, what the network loses."""
+    """Measure a policy on a simulated robot over ROS 2: lockstep, real time, stops, streams, fuzz."""
     from embodied_rl.trials import measuring
 
     policy, folder = config.policy_file or ASYNC_ASSET, make_folder(Path(config.out) / DEPLOY, "out")
-    figures, values = measuring.measure_deployment(policy, min(config.episodes, 48), config.seconds, folder)
+    episodes, seconds, ticks = min(config.episodes, 48), config.seconds, config.ticks
+    figures, values = measuring.measure_deployment(policy, episodes, seconds, folder, ticks)
     print(f"{policy} on the simulated tabletop:", *(each.describe() for each in figures), sep="\n")
     return {"policy": policy, **values}
 

@@ -215,8 +215,7 @@ class DeploymentCore:
         if parts.intentions.executor is None:
             return ChunkRefusal(Reason.EPOCH, "a chunk came, and no policy was configured")
         refusal = parts.intentions.executor.receive(chunk)
-        if refusal is None:
-            parts.intentions.note_answer()
+        parts.intentions.note_answer(refusal)
         return refusal
 
     def tick(self) -> Tick:

@@ -13,7 +13,7 @@ from embodied_rl.control.control_step import Units
 from embodied_rl.control.settings import CoreSettings
 from embodied_rl.control.takeover import Takeover
 from embodied_rl.deployment.executor import Executor
-from embodied_rl.deployment.messages import RobotCommand, Why
+from embodied_rl.deployment.messages import ChunkRefusal, RobotCommand, Why
 from embodied_rl.deployment.motion import Motion
 from embodied_rl.deployment.settings import Settings
 from embodied_rl.deployment.tick import Mode, OperatorInput
@@ -66,7 +66,7 @@ class Intentions:
     def interrupt(self, command: Vector) -> None:
         """Forget the plan and all that was asked for: what comes next begins at the command [A], with a new epoch."""
         self._start = self._target = None
-        self.made, self._silent_s, self._anchored, self._begun = None, None, False, False
+        self.made, self._silent_s, self._refused, self._anchored, self._begun = None, None, "", False, False
         if self.executor is not None:
             self.executor.begin(self.units.action(command, command))
 
@@ -82,9 +82,10 @@ class Intentions:
         """Note that the policy was asked, and since when it has not answered."""
         self._silent_s = now if self._silent_s is None else self._silent_s
 
-    def note_answer(self) -> None:
-        """Note that the policy has answered with a chunk that was accepted."""
-        self._silent_s = None
+    def note_answer(self, refusal: ChunkRefusal | None) -> None:
+        """Note what became of the policy's answer; one that was refused does not end its silence."""
+        self._silent_s = self._silent_s if refusal else None
+        self._refused = "" if refusal is None else str(refusal.reason)
 
     def want(self, mode: Mode, tick: int, command: Vector, measured: Vector) -> Want:
         """Return what a mode other than `TELEOP` wants.
@@ -138,7 +139,10 @@ class Intentions:
             return "waiting for the next control step"
         if self._silent_s is None or self.made.why == Why.PLAN:
             return str(self.made.why)
-        return f"{self.made.why}; the policy has not answered for {self._clock() - self._silent_s:.2f} s"
+        silent = f"for {self._clock() - self._silent_s:.2f} s"
+        if self._refused:
+            return f"{self.made.why}; the policy's chunk was refused, {self._refused}; none was accepted {silent}"
+        return f"{self.made.why}; the policy has not answered {silent}"
 
     def _follow_motion(self, tick: int, command: Vector, measured: Vector) -> Want:
         motion = self.motion

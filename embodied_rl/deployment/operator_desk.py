@@ -15,6 +15,7 @@ from embodied_rl.deployment.tick import Mode, OperatorInput
 
 LABELS = ("success", "failure", "abort")
 _ASKED = {"hold": Mode.HOLD, "run": Mode.RUN, "go_back": Mode.RETURN, "replay": Mode.REPLAY}
+"""The first one wins where several were asked for since the last reading."""
 
 
 class OperatorDesk:
@@ -43,6 +44,7 @@ class OperatorDesk:
         self._touching = False
         self._touched_s: float | None = None
         self._estop, self._deadman_s, self._label = False, None, ""
+        self._struck = False  # the emergency stop was pressed since the last reading, and perhaps released again
         self._before: Mode | None = None
         self._target, self._integrated_s = np.full(len(entries), math.nan), math.nan
 
@@ -67,6 +69,7 @@ class OperatorDesk:
     def receive_estop(self, pressed: bool) -> None:
         """Take what the topic of the emergency stop says, beside the device's button."""
         self._estop = pressed
+        self._struck |= pressed
 
     def receive_deadman(self, held: bool, now_s: float) -> None:
         """Take what the topic of the dead man's switch says."""
@@ -82,6 +85,8 @@ class OperatorDesk:
     def read(self, now_s: float, mode: Mode, commanded: NDArray[np.float64]) -> OperatorInput:
         """Return what the operator does at present. A label, a press of a button is told once.
 
+        A press of the emergency stop counts though it was released before this reading.
+
         Args:
             now_s: present time. mode: of the core.
             commanded: float64 [A], the last command; targets of positions go on from there.
@@ -89,8 +94,9 @@ class OperatorDesk:
         alive = self._heard_s is not None and now_s - self._heard_s <= self.device.timeout_s
         events, self._events = self._events, []
         label, self._label = self._label or next((each for each in events if each in LABELS), ""), ""
+        struck, self._struck = self._struck, False
         return OperatorInput(
-            estop=self._estop or self._pressed.get("estop", False),
+            estop=struck or self._estop or self._pressed.get("estop", False),
             reset="reset" in events,
             deadman=self._deadman_s,
             wanted=self._choose_mode(now_s, mode, alive, events),
@@ -116,6 +122,7 @@ class OperatorDesk:
         self._pressed = counting
         if "estop" in pressed:
             self._pressed["estop"] = pressed["estop"]  # a stop counts however it came to be pressed
+            self._struck |= pressed["estop"]
         if "deadman" in pressed:
             self._deadman_s = now_s if self._pressed["deadman"] else None
 
@@ -126,7 +133,7 @@ class OperatorDesk:
         self._touched_s = now_s if self._touching else self._touched_s
 
     def _choose_mode(self, now_s: float, mode: Mode, alive: bool, events: Sequence[str]) -> Mode | None:
-        asked = next((_ASKED[name] for name in events if name in _ASKED), None)
+        asked = next((mode for name, mode in _ASKED.items() if name in events), None)
         if asked is not None:
             self._before, self._touching, self._touched_s = None, False, None
             return asked

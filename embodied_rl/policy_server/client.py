@@ -267,9 +267,9 @@ class PolicyClient:
                     "same embodied-rl on both sides."
                 )
             spec = PolicyDescription.from_dict(said)
-            if self.spec not in (None, spec):
-                self._link.drop()
-                raise UserError(f"{self.url} serves another policy than before: connect anew.")
+        if self.spec not in (None, spec):
+            self._link.drop()
+            raise UserError(f"{self.url} serves another policy than before: connect anew.")
         self.metadata, self.spec = said, spec
 
     def _select_cameras(self, observation: Observation) -> Observation:

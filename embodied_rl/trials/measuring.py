@@ -10,6 +10,8 @@ import numpy as np
 
 from embodied_rl.assembly.acting import load_deployed
 from embodied_rl.config.schema import DeployConfig
+from embodied_rl.control.fuzz import fuzz_core
+from embodied_rl.deployment.fuzzing import VIOLATIONS, fuzz_filter
 from embodied_rl.interfaces.sim import Array, Observation, StepResult
 from embodied_rl.reports.report import Rate
 from embodied_rl.rollout.episode_sampler import derive_noise_seed
@@ -53,13 +55,15 @@ class ActionObserver(Observer):
             self.success[index] = self.success.get(index, False) or bool(result.success[row, :steps].any())
 
 
-def measure_deployment(policy: str, episodes: int, seconds: float, out: Path) -> tuple[list[Figure], dict[str, Any]]:
+def measure_deployment(
+    policy: str, episodes: int, seconds: float, out: Path, ticks: int = 20_000
+) -> tuple[list[Figure], dict[str, Any]]:
     """Measure everything; return the figures, and the values for a file.
 
     Args:
         policy: a run, a file or asset:<name>, of the tabletop.
         episodes: in lockstep and in real time. seconds: of each stream of messages.
-        out: folder of the processes' logs.
+        out: folder of the processes' logs. ticks: that are fuzzed, of the safety filter and of the core each.
 
     Raises:
         UserError, RunFailed: see `deploy_policy`.
@@ -73,7 +77,26 @@ def measure_deployment(policy: str, episodes: int, seconds: float, out: Path) ->
     streams = [measure_stream(stream, seconds) for stream in STREAMS]
     lost = [(each.stream, f"{each.sent - each.received} of {each.sent} lost", each.load) for each in streams]
     figures += [Figure(name, said, "nothing lost", load) for name, said, load in lost]
-    return figures, values | {"streams": [asdict(each) for each in streams]}
+    rows, fuzzed = measure_fuzz(ticks)
+    return figures + rows, values | {"streams": [asdict(each) for each in streams], "fuzz": fuzzed}
+
+
+def measure_fuzz(ticks: int, seed: int = 0) -> tuple[list[Figure], dict[str, Any]]:
+    """Drive the safety filter and the core with what nobody should send; count what a robot must never do."""
+    counts, driven = fuzz_filter(ticks, seed), fuzz_core(ticks, seed)
+    broken = {name: counts[name] for name in VIOLATIONS}
+    found = {"safety filter": broken, "control core, in all modes": dict(driven.violations)}
+    load = os.getloadavg()[0]
+    rows = [
+        Figure(f"{ticks:,} fuzzed ticks, {name}", list_broken(each), "0 broken", load) for name, each in found.items()
+    ]
+    return rows, {"ticks": ticks, "seed": seed, "broken": found, "first": driven.first, "moved": dict(driven.moved)}
+
+
+def list_broken(counts: Mapping[str, int]) -> str:
+    """Say in words how often which limit or promise was broken."""
+    named = ", ".join(f"{name} {count}" for name, count in counts.items() if count)
+    return f"{sum(counts.values())} broken{f' ({named})' if named else ''}"
 
 
 def compare_lockstep(config: DeployConfig, out: Path) -> tuple[list[Figure], dict[str, Any]]:

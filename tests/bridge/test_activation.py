@@ -12,6 +12,7 @@ from embodied_rl.bridge.parts import make_core_settings
 from embodied_rl.bridge.running import check_bridge
 from embodied_rl.config.schema import BridgeConfig
 from embodied_rl.config.schema.robot import FaultsNode
+from embodied_rl.deployment.tick import Mode
 from embodied_rl.interfaces.description import PolicyDescription
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.robots.description import RobotDescription
@@ -120,11 +121,24 @@ def test_a_second_publisher_while_it_runs_makes_the_robot_hold() -> None:
     bench = RealTimeBench(StillPolicy())
     bench.prepare()
     bench.run(0.2)
-    bench.node.create_publisher("/command", "std_msgs/msg/Float64MultiArray", "command")
+    rival = bench.node.create_publisher("/command", "std_msgs/msg/Float64MultiArray", "command")
     bench.bridge.look_for_rivals()
     bench.run(0.1)
     assert bench.bridge.describe()["mode"] == "hold"
     assert "gives commands, too" in bench.why
+    bench.bridge.operator.ask(Mode.RUN)
+    bench.run(0.1)
+    assert bench.bridge.describe()["mode"] == "hold", "the other one is still there"
+    rival.close()
+    bench.bridge.look_for_rivals()
+    bench.run(0.1)
+    assert bench.bridge.describe()["mode"] == "hold", "nobody asked for more"
+    assert "somebody else gave commands" in bench.why
+    bench.bridge.operator.ask(Mode.RUN)
+    bench.run(0.1)
+    assert bench.bridge.describe()["mode"] == "run"
+    bench.bridge.look_for_rivals()
+    assert "commands" not in bench.why
 
 
 def test_a_pressed_emergency_stop() -> None:

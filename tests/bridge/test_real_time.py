@@ -1,12 +1,14 @@
 """The bridge in real time by a clock that the test turns: what makes the robot hold, and that it stops by a ramp."""
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
 from embodied_rl.config.schema.robot import FaultsNode
+from embodied_rl.deployment.operator_device import OperatorDevice
 from embodied_rl.interfaces.sim import Episode
 from embodied_rl.policy_server.exchange import NoPolicyAnswer
 from embodied_rl.trials.conducting import list_reasons
@@ -65,6 +67,71 @@ def test_the_emergency_stop_latches(bench: RealTimeBench) -> None:
     assert is_still(bench)
     assert "emergency stop" in bench.why
     assert_ramped(bench)
+
+
+WITH_BUTTONS = replace(
+    ROBOT,
+    operator=replace(
+        ROBOT.operator,
+        deadman="/deadman",
+        deadman_timeout_s=0.2,
+        teleop="/joy",
+        teleop_type="sensor_msgs/msg/Joy",
+        label="/label",
+        device=OperatorDevice(estop=0, reset=1, hold=2, run=3),
+    ),
+)
+
+
+def press(bench: RealTimeBench, *buttons: int) -> None:
+    """Press buttons of a joystick and release them."""
+    for down in (buttons, ()):
+        pressed = np.array([int(each in down) for each in range(4)], np.int32)
+        bench.say("/joy", "sensor_msgs/msg/Joy", "sensor_data", axes=np.zeros(0, np.float32), buttons=pressed)
+        bench.run(0.05)
+
+
+@pytest.mark.parametrize("how", ["stop", "hold", "label"])
+def test_who_stops_a_policy_before_it_began_is_not_overruled(how: str) -> None:
+    bench = RealTimeBench(MovingPolicy(), {"deadman": True}, description=WITH_BUTTONS)
+    bench.prepare()
+    press(bench)
+    bench.run(0.2)
+    assert bench.bridge.describe()["mode"] == "hold", "the dead man's switch is released"
+    if how == "label":
+        bench.say("/label", "std_msgs/msg/String", "command", data="abort")
+        bench.run(0.05)
+    else:
+        press(bench, {"stop": 0, "hold": 2}[how])
+        press(bench, 1)
+    for _ in range(3):
+        bench.say("/deadman", "std_msgs/msg/Bool", "deadman", data=True)
+        bench.run(0.1)
+    assert bench.bridge.describe()["mode"] == "hold"
+    assert (np.array(bench.commands)[:, :3] == 0).all()
+    bench.say("/deadman", "std_msgs/msg/Bool", "deadman", data=True)
+    press(bench, 3)
+    assert bench.bridge.describe()["mode"] == "run", "the operator asked for it"
+
+
+def test_an_emergency_stop_is_reset_while_an_episode_waits_for_it() -> None:
+    bench = RealTimeBench(MovingPolicy(), {"episodes": True}, description=WITH_BUTTONS)
+    bench.prepare()
+    ask_for_episode(bench, 1)
+    press(bench)
+    press(bench, 0)
+    assert bench.bridge.describe()["mode"] == "estop"
+    ask_for_episode(bench, 2)
+    assert "the emergency stop is latched. Release the button, then reset" in bench.why
+    press(bench, 1)
+    bench.run(0.2)
+    assert bench.bridge.describe()["mode"] == "run"
+
+
+def ask_for_episode(bench: RealTimeBench, index: int) -> None:
+    asked = {"index": index, "task": 0, "seed": 3, "initial_state": None, "split": "train"}
+    bench.say("/simulation/reset", "std_msgs/msg/String", "latched", data=json.dumps(asked))
+    bench.run(0.2)
 
 
 @pytest.mark.parametrize(

@@ -293,7 +293,8 @@ def test_a_policy_that_answers_nonsense_ends_in_a_hold(reason: Reason, spoil) ->
     loop.answer = lambda request: spoil(loop.make_chunk(request, 0.01))
     loop.pass_s(2.5)
     assert rests(loop) and loop.core.status().refused[str(reason)] >= 1
-    assert "the policy has not answered" in loop.last.why and np.isfinite(loop.commands).all()
+    assert f"the policy's chunk was refused, {reason}; none was accepted for" in loop.last.why
+    assert np.isfinite(loop.commands).all()
 
 
 def test_a_new_version_of_the_policy_begins_with_its_chunk() -> None:

@@ -118,6 +118,26 @@ def test_an_emergency_stop_is_not_left_by_touching_the_stick() -> None:
     assert person.read(Mode.ESTOP).wanted is None
 
 
+@pytest.mark.parametrize("device", [True, False], ids=["button", "topic"])
+def test_an_emergency_stop_that_was_released_before_anybody_looked_counts_once(device: bool) -> None:
+    person = Person()
+    if device:
+        person.move(press=(7,))
+        person.move()
+    else:
+        person.desk.receive_estop(True)
+        person.desk.receive_estop(False)
+    assert person.read().estop
+    assert not person.read().estop
+
+
+def test_hold_wins_over_what_else_was_asked_for_before_anybody_looked() -> None:
+    person = Person(replace(DEVICE, go_back=None, run=6, hold=4, failure=None))
+    person.move(press=(6,))
+    person.move(press=(4,))
+    assert person.read(Mode.HOLD).wanted == Mode.HOLD
+
+
 def test_with_a_takeover_button_a_touch_alone_does_not_take_over() -> None:
     person = Person(replace(DEVICE, takeover=8, reset=None))
     person.move(1.0)

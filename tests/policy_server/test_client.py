@@ -215,12 +215,12 @@ def test_a_server_that_is_gone_is_an_error_and_one_that_is_back_is_found() -> No
     client.close()
 
 
-def test_another_policy_at_the_same_address_is_refused() -> None:
+@pytest.mark.parametrize("other", [METADATA | {"action_names": ["dy", "dx"]}, {"who": "a server of others"}])
+def test_another_policy_at_the_same_address_is_refused(other: dict[str, Any]) -> None:
     with faulty_server(lambda number, asked: reply(asked)) as url:
         client = PolicyClient(url)
-    other = pack(METADATA | {"action_names": ["dy", "dx"]})
     with (
-        faulty_server(lambda number, asked: reply(asked), other, int(url.rpartition(":")[2])),
+        faulty_server(lambda number, asked: reply(asked), pack(other), int(url.rpartition(":")[2])),
         pytest.raises(UserError, match="another policy than before"),
     ):
         client.act(OURS, deadline=DEADLINE)
