@@ -71,6 +71,7 @@ def _check_rates(robot: RobotDescription) -> None:
 
 
 def _check_rate(value: float, where: str) -> None:
+    check_positive(value, where)
     if not LEAST_HZ <= value <= LARGEST_HZ:
         raise UserError(f"{where}={value:g} must be {LEAST_HZ:g} to {LARGEST_HZ:g} times per second.")
 

@@ -79,7 +79,7 @@ def _decode(message: Any, name: str) -> Image.Image:
 
 
 def _refuse_size(name: str, width: int, height: int) -> UnusableMessageError:
-    return UnusableMessageError(f"camera {name}: of {width}×{height} pixels; {LARGEST_SIDE} on a side are read.")
+    return UnusableMessageError(f"camera {name}: {width}×{height} pixels are too many to decode.")
 
 
 def _resize(image: Image.Image, camera: CameraEntry) -> Image.Image:
