@@ -10,6 +10,7 @@ from embodied_rl.assembly import evaluated
 from embodied_rl.commands import eval as command
 from embodied_rl.config.schema import SimNode, Video
 from embodied_rl.evaluate import benchmark
+from embodied_rl.simulators.kind import SimulatorKind
 from tests.support.clock import executed, horizon, length, make_actor, make_handles, make_simulator, spec
 
 __all__ = ["executed", "horizon", "length", "make_actor", "make_handles", "make_simulator", "spec"]
@@ -25,6 +26,9 @@ class Kind:
     built: list
     make_actor: type
     options: Video = field(default_factory=Video)
+
+    limit_environments = SimulatorKind.limit_environments
+    is_attended = SimulatorKind.is_attended
 
     @property
     def spec(self):
