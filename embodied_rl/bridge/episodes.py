@@ -6,9 +6,13 @@ from typing import Any
 
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.robots.description import OperatorTopics
+from embodied_rl.runs.untrusted_files import shorten
 from embodied_rl.transport.interface import Transport
 
 TEXT = "std_msgs/msg/String"
+LONGEST_WORDS = 1000
+LARGEST_INDEX = 2**63 - 1
+"""Numbers of episodes are keys of a policy's noise, int64."""
 GIVEN = 2**63 - 1
 """When words were said that hold for all episodes."""
 
@@ -62,16 +66,21 @@ class EpisodeDesk:
             self._over = {index}
 
     def _note_words(self, message: Any, received_ns: int, source_ns: int) -> None:
+        if len(message.data) > LONGEST_WORDS or not message.data.isprintable():
+            self._refuse(f"the words of the task {message.data[:60]!r} are no line of {LONGEST_WORDS} characters")
+            return
         self.words, self.words_ns = str(message.data), source_ns
 
     def _read_index(self, text: str, who: str) -> int | None:
         try:
             said = json.loads(text)
             index = said["index"]
-            if type(index) is not int or index < 0:
+            if type(index) is not int or not 0 <= index <= LARGEST_INDEX:
                 raise UserError("index is no whole number")
-        except (ValueError, KeyError, TypeError) as error:
-            self.refused += 1
-            self.last_refusal = f"{who} sent {text[:60]!r}: {error}"
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
+            self._refuse(f"{who} sent {text[:60]!r}: {shorten(error)}")
             return None
         return index
+
+    def _refuse(self, problem: str) -> None:
+        self.refused, self.last_refusal = self.refused + 1, problem

@@ -12,6 +12,7 @@ from embodied_rl.cli.text import make_console
 from embodied_rl.config.schema import DoctorConfig, SimNode
 from embodied_rl.interfaces.sim import Diagnosis, Unavailable
 from embodied_rl.processes.handle import RunFailed
+from embodied_rl.runs.untrusted_files import make_printable
 from embodied_rl.simulators.installation import is_current
 from embodied_rl.simulators.kind import SimulatorKind
 from embodied_rl.simulators.python_environments import find_recipe_file
@@ -33,7 +34,10 @@ def print_checks(checks: Sequence[Diagnosis], ready: str) -> int:
     """Print checks, and `ready` if none failed; return the exit code."""
     table = Table("", "check", "found", "remedy", box=None, pad_edge=False)
     for check in checks:
-        table.add_row(Text(check.status, _COLOURS[check.status]), check.name, Text(check.found), Text(check.remedy))
+        table.add_row(
+            Text(check.status, _COLOURS[check.status]),
+            *(Text(make_printable(each)) for each in (check.name, check.found, check.remedy)),
+        )
     make_console().print(table)
     failed = [check.name for check in checks if check.status == "fail"]
     print(f"\n{len(failed)} of {len(checks)} checks failed: {', '.join(failed)}" if failed else f"\n{ready}")

@@ -4,6 +4,7 @@ The dataclasses are schema, defaults and documentation at once: one string under
 names the full key, the given value, the expected value and the text to type instead.
 """
 
+import sys
 import types
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, Field, field, fields, is_dataclass
@@ -27,7 +28,13 @@ class DataclassInstance(Protocol):
 
 
 Config = TypeVar("Config", bound=DataclassInstance)
+LARGEST_FLOAT = int(sys.float_info.max)
 _RESTORE = "Restore it from a copy; or start a new run from this one's weights: policy.checkpoint={}."
+_DAMAGED = (
+    YAMLError, ValueError, OmegaConfBaseException, OSError, RecursionError,
+    IndexError, KeyError, AttributeError, TypeError,
+)  # fmt: skip
+"""What reading YAML raises; the last four come from values that are not what their tags (!!int) say."""
 _SCALARS = {bool: "true or false", int: "a whole number", float: "a number", str: "text", Path: "a path"}
 
 
@@ -134,7 +141,7 @@ def read_config(path: Path) -> dict[str, Any]:
         raise UserError(f"{path} is not there: is this the folder of a run?")
     try:
         mapping = cast("Any", OmegaConf.to_container(OmegaConf.load(path), resolve=False))
-    except (YAMLError, ValueError, OmegaConfBaseException, OSError, RecursionError) as error:
+    except _DAMAGED as error:
         problem = " ".join(str(error).split())
         raise UserError(f"{path} is damaged: {problem:.300}") from None
     if not isinstance(mapping, dict):
@@ -264,6 +271,8 @@ def _convert_mapping(value: Any, options: tuple[Any, ...], where: str) -> dict[s
 
 def _convert_scalar(value: Any, hint: Any, where: str) -> Any:
     if hint is float and isinstance(value, int) and not isinstance(value, bool):
+        if abs(value) > LARGEST_FLOAT:
+            raise UserError(f"{where}: a number of {value.bit_length()} bits is too large.")
         return float(value)
     if hint is int and isinstance(value, float) and value.is_integer():
         return int(value)

@@ -11,8 +11,8 @@ may come from a stranger: it is data, and what does not fit is refused by name.
 """
 
 import json
-import math
 import os
+import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -171,7 +171,7 @@ def _read_pose(said: Any, limits: CommandLimits, where: str) -> tuple[float | No
     for value, entry in zip(said, limits.entries, strict=True):
         if value is None:
             continue
-        if type(value) not in (int, float) or not abs(value) < math.inf:  # of an int of any size, too
+        if type(value) not in (int, float) or not abs(value) <= sys.float_info.max:  # of an int of any size, too
             raise UserError(f"{where}: pose of '{entry.name}' is {_shorten(value)}, not a number.")
         if not entry.low <= value <= entry.high:
             raise UserError(f"{where}: pose of '{entry.name}' is {value}, outside of its {entry.low}…{entry.high}.")

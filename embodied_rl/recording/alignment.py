@@ -148,8 +148,17 @@ class _Aligner:
     def _decode(self, short: str, message: RecordedMessage) -> object:
         known = self._decoded.get(short)
         if known is None or known[0] is not message:
+            self._check_type(short, message)
             known = self._decoded[short] = (message, self._recording.decode(message))
         return known[1]
+
+    def _check_type(self, short: str, message: RecordedMessage) -> None:
+        topic, found = self._robot.topics[short], message.channel.type_name
+        if found != topic.type_name:
+            raise RecordingError(
+                f"{self._recording.place}: {topic.name} was recorded as {found[:100]!r}, and {self._robot.name} has "
+                f"{topic.type_name}: set robot to the one that was recorded."
+            )
 
     def _check_fresh(self, short: str, message: RecordedMessage, control: ControlStep) -> None:
         age_ns = 0 if control.observed else control.time_ns - message.received_ns

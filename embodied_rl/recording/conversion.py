@@ -53,7 +53,7 @@ class Conversion:
     def open(place: Path, messages: Messages, robot: RobotDescription | None, aborted: bool = False) -> "Conversion":
         """See the class."""
         recording, omissions = Recording(place, messages), Counter[str]()
-        known = robot or (read_robot(place) if place.is_dir() else None)
+        known = robot or (read_robot(place, messages) if place.is_dir() else None)
         if known is None:
             raise UserError(f"{place} does not say which robot was recorded: set robot=<name or yaml>.")
         listed = list_episodes(recording, known, omissions)

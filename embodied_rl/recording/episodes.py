@@ -94,6 +94,7 @@ class _EpisodeFinder:
         self.episodes: list[RecordedEpisode] = []
         self._omissions, self._operator = omissions, robot.operator
         self._seeds: dict[int, int] = {}
+        self._latest: dict[int, RecordedEpisode] = {}
         self._position = -1
         topics = robot.operator
         named = {topics.reset: self._note_request, topics.outcome: self._note_outcome, topics.label: self._note_label}
@@ -112,6 +113,7 @@ class _EpisodeFinder:
             seed = self._seeds.get(control.episode, len(self.episodes))
             last = RecordedEpisode(len(self.episodes), control.episode, seed)
             self.episodes.append(last)
+            self._latest[control.episode] = last
         last.steps.append(RecordedStep(control, self._position, message.received_ns))
 
     def _note_request(self, text: str, message: RecordedMessage) -> None:
@@ -120,7 +122,7 @@ class _EpisodeFinder:
 
     def _note_outcome(self, text: str, message: RecordedMessage) -> None:
         outcome = EpisodeOutcome.from_json(text, self._operator.outcome)
-        ended = next((each for each in reversed(self.episodes) if each.number == outcome.index), None)
+        ended = self._latest.get(outcome.index)
         if ended is None:
             self._omissions["outcomes of episodes that were not recorded"] += 1
             return

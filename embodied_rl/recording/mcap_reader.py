@@ -19,6 +19,8 @@ from embodied_rl.transport.extras import require
 MAGIC = b"\x89MCAP0\r\n"
 LARGEST = 128 * 2**20
 """Bytes of a record, and of a chunk when it is unpacked; an image of 4K has 25 MB, a chunk ends behind a message."""
+LATEST_NS = 2**63 - 1
+"""Of ROS 2's own times."""
 SCHEMA, CHANNEL, MESSAGE, CHUNK, FOOTER = 0x03, 0x04, 0x05, 0x06, 0x02
 _HEAD, _MESSAGE = struct.Struct("<BQ"), struct.Struct("<HIQQ")
 
@@ -124,6 +126,8 @@ class McapFile:
         channel = self.channels.get(number)
         if channel is None:
             raise RecordingError(f"{self.path} is damaged: a message of channel {number}, which it does not describe.")
+        if max(received_ns, source_ns) > LATEST_NS:
+            raise RecordingError(f"{self.path} is damaged: a message's time is beyond 2**63 ns.")
         if topics is None or channel.topic in topics:
             yield RecordedMessage(channel, bytes(data[_MESSAGE.size :]), received_ns, source_ns)
 
@@ -141,7 +145,7 @@ class McapFile:
         made = RecordedChannel(found.topic, self._schemas.get(found.schema_id, ""), found.message_encoding, hashed)
         known = self.channels.setdefault(found.id, made)
         if known != made:
-            raise RecordingError(f"{self.path} is damaged: channel {found.id} is {known.topic} and {made.topic}.")
+            raise RecordingError(f"{self.path} is damaged: channel {found.id} is {known.topic[:100]!r} and another.")
 
 
 def _check_size(size: int, what: str) -> int:

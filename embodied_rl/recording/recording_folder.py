@@ -1,12 +1,13 @@
 """A recording as a folder: its files in their order, their messages decoded, and what is wrong with it in words."""
 
+import math
 import re
 from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
 
 from embodied_rl.recording.bag_metadata import METADATA
-from embodied_rl.recording.bag_writer import BagWriter
+from embodied_rl.recording.bag_writer import BagSettings, BagWriter
 from embodied_rl.recording.bounded_queue import Arrival
 from embodied_rl.recording.mcap_reader import McapFile, RecordedChannel, RecordedMessage, RecordingError
 from embodied_rl.recording.robot_file import read_robot, write_robot
@@ -114,13 +115,18 @@ def recover_recording(folder: Path, out: Path, messages: Messages) -> int:
         kinds.add((message.channel.topic, message.channel.type_name))
     if not kinds:
         raise RecordingError(f"{folder} holds no whole chunk: nothing can be recovered.")
+    settings = BagSettings(split_s=math.inf)  # times that jump make no files
     topics = merge_topics(RecordedTopic(check_topic(name), kind) for name, kind in kinds)
-    positions, bag, count = {topic.name: n for n, topic in enumerate(topics)}, BagWriter(out, topics, messages), 0
+    positions, bag, count = (
+        {topic.name: n for n, topic in enumerate(topics)},
+        BagWriter(out, topics, messages, settings),
+        0,
+    )
     for message in recording.read():
         bag.write(Arrival(positions[message.channel.topic], message.raw, message.received_ns, message.source_ns))
         count += 1
     bag.finish({"recovered": [path.name for path in recording.cut_off]})
-    robot = read_robot(folder)
+    robot = read_robot(folder, messages)
     if robot is not None:
         write_robot(robot, out)
     return count

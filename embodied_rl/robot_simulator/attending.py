@@ -13,6 +13,7 @@ from embodied_rl.deployment.tick import Mode, OperatorInput
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.sim import Episode
 from embodied_rl.robots.description import OperatorTopics
+from embodied_rl.runs.untrusted_files import make_printable
 from embodied_rl.transport.interface import Transport
 
 TEXT = "std_msgs/msg/String"
@@ -89,7 +90,7 @@ def read_end(text: str, index: int) -> EpisodeEnd | None:
             return None
         success, truncated = said["success"], said["truncated"]
         failure, reward = said["failure"], float(said["reward"])
-    except (ValueError, KeyError, TypeError, RecursionError):
+    except (ValueError, KeyError, TypeError, RecursionError, OverflowError):
         return None
     if type(success) is not bool or type(truncated) is not bool or type(failure) is not str or not np.isfinite(reward):
         return None
@@ -130,7 +131,7 @@ class AttendedEpisodes:
             UserError: nobody answered in time.
         """
         how = "press the button for run" if self._has_button else "take hold of the dead man's switch"
-        print(f"Set up the scene for: {words}. Then {how}.", flush=True)
+        print(f"Set up the scene for: {make_printable(words)}. Then {how}.", flush=True)
         before, still = self._ask(count), time.monotonic() + self._wait_s
         while time.monotonic() < still:
             said = self._ask(count)

@@ -26,7 +26,7 @@ class RobotSimulatorConfig:
     """for a real robot: the instructions of its tasks."""
     horizon: int = 200
     """for a real robot: control steps after which an episode is truncated."""
-    deadman: bool = True
+    deadman: bool = trusted_setting(True)
     """the dead man's switch must be held, where the robot's file names one; false is for simulated robots alone."""
     patience: float = 20.0
     """seconds that the robot may take to answer."""

@@ -18,6 +18,8 @@ UNITS = ("m", "rad", "s", "kg", "N", "Nm", "m/s", "rad/s", "m/s²", "rad/s²", "
 IMAGES = ("sensor_msgs/msg/Image", "sensor_msgs/msg/CompressedImage")
 INFO = "sensor_msgs/msg/CameraInfo"
 TELEOP_TYPES = ("sensor_msgs/msg/Joy", "geometry_msgs/msg/Twist")
+LEAST_HZ, LARGEST_HZ = 1e-3, 1e5
+"""Of everything that is repeated."""
 LARGEST_PICTURE = 8192
 """Pixels on a side of a picture that a policy sees."""
 
@@ -59,13 +61,19 @@ def _check_rates(robot: RobotDescription) -> None:
     if not robot.name or not robot.verified:
         raise UserError("name and verified say which robot this is, and on what it has run: give both a text.")
     for key in ("control_hz", "command_hz"):
-        check_positive(getattr(robot, key), key)
+        _check_rate(getattr(robot, key), key)
     ratio = robot.command_hz / robot.control_hz
     if ratio < 1 or abs(ratio - round(ratio)) > 1e-9:
         near = max(1, round(ratio)) * robot.control_hz
         raise UserError(
             f"command_hz={robot.command_hz:g} must be a multiple of control_hz={robot.control_hz:g}, such as {near:g}."
         )
+
+
+def _check_rate(value: float, where: str) -> None:
+    check_positive(value, where)
+    if not LEAST_HZ <= value <= LARGEST_HZ:
+        raise UserError(f"{where}={value:g} must be {LEAST_HZ:g} to {LARGEST_HZ:g} times per second.")
 
 
 def _check_topic(topic: Topic, where: str) -> None:
@@ -75,7 +83,7 @@ def _check_topic(topic: Topic, where: str) -> None:
         check_type(topic.type_name)
     with name_key(f"{where}.qos"):
         find_profile(topic.qos)
-    check_positive(topic.rate_hz, f"{where}.rate_hz")
+    _check_rate(topic.rate_hz, f"{where}.rate_hz")
     check_positive(topic.max_age_s, f"{where}.max_age_s")
     if topic.max_age_s * topic.rate_hz < 1:
         raise UserError(
@@ -111,6 +119,8 @@ def _check_actions(robot: RobotDescription) -> None:
     if not robot.actions:
         raise UserError("actions has no entries: say what is commanded, see docs/robots.md.")
     names = [entry.name for entry in robot.state]
+    if not len(robot.actions) == len(robot.entry_limits) == len(robot.tracking_error):
+        raise UserError("limits and tracking_error: each action has its own, in the order of the actions.")
     for entry in robot.actions:
         where = f"actions.{entry.name}"
         check_unit(entry.unit, f"{where}.unit")

@@ -6,15 +6,27 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from embodied_rl.interfaces.errors import UserError
-from embodied_rl.robots.terms import split_field
+from embodied_rl.robots.terms import is_number, split_field
+from embodied_rl.runs.untrusted_files import make_printable
 from embodied_rl.transport.messages import ARRAY, BASE, NAME, SEQUENCE, Messages
 
 NAMES = ("name", "joint_names")
 """Fields that name the entries of a message's lists, as JointState and JointTrajectory have them."""
 
 
+LONGEST = 600
+"""Characters of what is said about a message."""
+
+
 class UnusableMessageError(UserError):
-    """A message cannot be used: what it lacks, or what is wrong in it."""
+    """A message cannot be used: what it lacks, or what is wrong in it.
+
+    Args:
+        problem: in words; what a stranger's message said in them is cut and made printable.
+    """
+
+    def __init__(self, problem: str) -> None:
+        super().__init__(make_printable(problem if len(problem) <= LONGEST else f"{problem[:LONGEST]}…"))
 
 
 def check_field(messages: Messages, type_name: str, field: str) -> None:
@@ -43,9 +55,9 @@ def _enter(kind: Any, name: str, entry: str | None, type_name: str, named: bool)
         raise UserError(f"{name!r} of {type_name} is no list: leave [{entry}] out.")
     if entry is None:
         return kind
-    if not named and not entry.isdigit():
+    if not named and not is_number(entry):
         raise UserError(f"{type_name} names no joints: write a number in {name}[{entry}].")
-    if named and entry.isdigit():
+    if named and is_number(entry):
         raise UserError(f"{name}[{entry}]: {type_name} names its joints, and their order may change: write a name.")
     return kind[1][0]
 
@@ -94,7 +106,7 @@ class EntryFinder:
     def __init__(self, entry: str, topic: str) -> None:
         self._entry, self._topic = entry, topic
         self._names: Sequence[str] = ()
-        self._place = int(entry) if entry.isdigit() else -1
+        self._place = int(entry) if is_number(entry) else -1
 
     def find(self, message: Any) -> int:
         """Return the position of the entry.
@@ -114,5 +126,10 @@ class EntryFinder:
     def _search(self, names: list[str]) -> int:
         if (found := names.count(self._entry)) != 1:
             problem = "is not among its joints" if not found else f"stands {found} times among them"
-            raise UnusableMessageError(f"{self._topic}: {self._entry} {problem}: {', '.join(names) or 'it has none'}.")
+            raise UnusableMessageError(f"{self._topic}: {self._entry} {problem}: {_list(names)}.")
         return names.index(self._entry)
+
+
+def _list(names: list[str]) -> str:
+    shown = ", ".join(name[:40] for name in names[:20]) or "it has none"
+    return f"{shown} … ({len(names)})" if len(names) > 20 else shown

@@ -16,6 +16,7 @@ from embodied_rl.robots.description import RobotDescription
 from embodied_rl.robots.fields import UnusableMessageError, make_reader
 from embodied_rl.robots.pictures import Picture, read_picture
 
+LARGEST_STATE = float(np.finfo(np.float32).max)
 _STAMPS = ("header", "stamp")
 """Fields that say when, not what: a sensor that repeats itself changes these alone."""
 SHORT = 4096
@@ -48,13 +49,18 @@ class ObservationMapping:
         """Return the state, float64 [S], in SI; joints are found by their names.
 
         Raises:
-            UnusableMessageError: a message has not come, lacks a joint or has it twice, or a number is not finite.
+            UnusableMessageError: a message has not come, lacks a joint or has it twice, or a number is not finite, or
+                would not be as float32.
         """
         state = np.empty(len(self._readers))
         for index, terms in enumerate(self._readers):
             total = 0.0
             for topic, scale, read in terms:
                 total += scale * read(self._find(messages, topic))
+            if not abs(total) <= LARGEST_STATE:
+                raise UnusableMessageError(
+                    f"state.{self._robot.state[index].name} is {total:g}, which no policy takes."
+                )
             state[index] = total
         return state
 

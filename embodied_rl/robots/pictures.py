@@ -15,7 +15,7 @@ Picture = NDArray[np.uint8]
 ENCODINGS = {"rgb8": ("RGB", 3), "bgr8": ("BGR", 3), "rgba8": ("RGBX", 4), "bgra8": ("BGRX", 4), "mono8": ("L", 1)}
 """Encodings of sensor_msgs/msg/Image that are read: pillow's layout, and bytes of a pixel."""
 LARGEST_SIDE = 8192
-"""Pixels on a side of a compressed picture that is still decoded."""
+"""Pixels on a side of a picture that is still decoded."""
 FORMATS = {"jpeg": "JPEG", "jpg": "JPEG", "png": "PNG"}
 _RESAMPLING = {"area": Image.Resampling.BOX, "bilinear": Image.Resampling.BILINEAR}
 
@@ -43,7 +43,8 @@ def _unpack(message: Any, name: str) -> Image.Image:
     known = ENCODINGS.get(message.encoding)
     if known is None:
         raise UnusableMessageError(
-            f"camera {name}: encoding {message.encoding!r} is not read: let the driver send {', '.join(ENCODINGS)}."
+            f"camera {name}: encoding {message.encoding[:40]!r} is not read: let the driver send "
+            f"{', '.join(ENCODINGS)}."
         )
     layout, channels = known
     height, width, step = message.height, message.width, message.step
@@ -52,6 +53,8 @@ def _unpack(message: Any, name: str) -> Image.Image:
             f"camera {name}: {len(message.data)} bytes in rows of {step} are no picture of {width}×{height} pixels in "
             f"{message.encoding}."
         )
+    if max(height, width) > LARGEST_SIDE:
+        raise _refuse_size(name, width, height)
     mode = "L" if layout == "L" else "RGB"
     data = np.ascontiguousarray(message.data, np.uint8)
     # Not `frombuffer`, which takes RGBX as it is: four channels and the message's own memory.
@@ -64,7 +67,7 @@ def _decode(message: Any, name: str) -> Image.Image:
     known = [FORMATS[word] for word in words if word in FORMATS]
     if not known or any("depth" in word for word in words):
         raise UnusableMessageError(
-            f"camera {name}: format {message.format!r} is not read: let the driver send jpeg or png."
+            f"camera {name}: format {message.format[:40]!r} is not read: let the driver send jpeg or png."
         )
     try:
         image = Image.open(io.BytesIO(np.asarray(message.data, np.uint8).tobytes()), formats=known[:1])
@@ -72,7 +75,11 @@ def _decode(message: Any, name: str) -> Image.Image:
             return image.convert("RGB")
     except (UnidentifiedImageError, Image.DecompressionBombError, OSError, SyntaxError, ValueError) as error:
         raise UnusableMessageError(f"camera {name}: its bytes are no {known[0]}: {error}") from None
-    raise UnusableMessageError(f"camera {name}: {image.size[0]}×{image.size[1]} pixels are too many to decode.")
+    raise _refuse_size(name, *image.size)
+
+
+def _refuse_size(name: str, width: int, height: int) -> UnusableMessageError:
+    return UnusableMessageError(f"camera {name}: {width}×{height} pixels are too many to decode.")
 
 
 def _resize(image: Image.Image, camera: CameraEntry) -> Image.Image:

@@ -1,40 +1,55 @@
 """YAML from a stranger: plain values, each key once, nothing that refers to something else."""
 
 import re
+import unicodedata
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from embodied_rl.interfaces.errors import UserError
+from embodied_rl.runs.untrusted_files import make_printable
 
 LARGEST = 256 * 1024
 """Bytes; a robot of 50 joints has 20,000."""
-_FLOAT = re.compile(r"[-+]?(\d+(\.\d*)?|\.\d+)[eE][-+]?\d+")
+LONGEST = 1000
+"""Characters of a text."""
+MOST_DIGITS = 40
+"""Characters of a whole number."""
+_FLOAT = re.compile(r"[-+]?(\d+(\.\d*)?|\.\d+)[eE][-+]?\d+$")
 
 
 class _Loader(yaml.SafeLoader):
-    """Safe values alone. Numbers such as 1e-3, which YAML 1.1 reads as text, are numbers."""
+    """Plain values alone. Numbers such as 1e-3, which YAML 1.1 reads as text, are numbers."""
 
     def compose_node(self, parent: Any, index: Any) -> Any:
         if self.check_event(yaml.AliasEvent):
-            place = self.peek_event().start_mark
-            raise yaml.constructor.ConstructorError(
-                None, None, "references (*name) are not read here: write the values out", place
-            )
+            raise _refuse("references (*name) are not read here: write the values out", self.peek_event())
+        if getattr(self.peek_event(), "tag", None) not in (None, "!"):
+            raise _refuse("types (!!name) are not read here: leave them out", self.peek_event())
         return super().compose_node(parent, index)
+
+    def construct_scalar(self, node: Any) -> Any:
+        text = super().construct_scalar(node)
+        if len(text) > (MOST_DIGITS if node.tag == "tag:yaml.org,2002:int" else LONGEST):
+            raise _refuse(f"a value of {len(text)} characters is too long", node)
+        if any(unicodedata.category(letter)[0] == "C" and letter not in "\n\t" for letter in text):
+            raise _refuse("a text with a character that cannot be shown", node)
+        return text
 
     def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
         seen: set[str] = set()
         for key, _ in node.value:
             if key.tag != "tag:yaml.org,2002:str":
-                problem = "a key that is no text: quote it, such as 'on' or '1'"
-                raise yaml.constructor.ConstructorError(None, None, problem, key.start_mark)
+                raise _refuse("a key that is no text: quote it, such as 'on' or '1'", key)
             if key.value in seen:
-                problem = f"{key.value!r} stands there twice: give one of them another name"
-                raise yaml.constructor.ConstructorError(None, None, problem, key.start_mark)
+                raise _refuse(f"{key.value!r} stands there twice: give one of them another name", key)
             seen.add(key.value)
         return super().construct_mapping(node, deep=deep)
+
+
+def _refuse(problem: str, place: Any) -> yaml.YAMLError:
+    return yaml.constructor.ConstructorError(None, None, problem, place.start_mark)
 
 
 _Loader.add_implicit_resolver("tag:yaml.org,2002:float", _FLOAT, list("-+.0123456789"))
@@ -46,6 +61,8 @@ def read_strict_yaml(path: Path) -> dict[str, Any]:
     Raises:
         UserError: it is not there, too large, no YAML, has a key twice, a reference, or no keys.
     """
+    if path.exists() and not path.is_file():  # a pipe would be waited for
+        raise UserError(f"{path} is no file.")
     try:
         with path.open("rb") as file:
             raw = file.read(LARGEST + 1)
@@ -65,4 +82,4 @@ def read_strict_yaml(path: Path) -> dict[str, Any]:
 def _describe(error: Exception) -> str:
     mark = getattr(error, "problem_mark", None)
     where = "" if mark is None else f"line {mark.line + 1}: "
-    return where + " ".join(str(getattr(error, "problem", None) or error).split())[:200]
+    return where + make_printable(" ".join(str(getattr(error, "problem", None) or error).split())[:200])

@@ -1,5 +1,6 @@
 """How a file writes a number of a message: <topic>.<field>, with a sign or a factor before it."""
 
+import math
 import re
 
 from embodied_rl.interfaces.errors import UserError
@@ -46,10 +47,18 @@ def split_field(field: str) -> list[tuple[str, str | None]]:
     raise UserError(f"{field!r} is no field: write it as pose.position.x, or position[elbow] for a joint by its name.")
 
 
+def is_number(entry: str) -> bool:
+    """Whether the entry of a list is given by its number; joints' names may look like anything else."""
+    return re.fullmatch(r"[0-9]{1,9}", entry) is not None
+
+
 def _read_factor(text: str, factor: str | None, sign: str | None) -> float:
     if factor is None:
         return -1.0 if sign else 1.0
     try:
-        return float(factor)
+        found = float(factor)
     except ValueError:
-        raise UserError(f"{text!r}: {factor!r} is no factor, such as 0.001.") from None
+        found = 0.0
+    if not 0 < abs(found) < math.inf:
+        raise UserError(f"{text!r}: {factor!r} is no factor, such as 0.001.")
+    return found

@@ -1,0 +1,418 @@
+"""What strangers send to a robot: its file, messages on its topics, return points, recordings."""
+
+import io
+import json
+import math
+import os
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("rosbags")
+pytest.importorskip("mcap")
+
+from embodied_rl.bridge.episodes import EpisodeDesk
+from embodied_rl.config.freeze import read_config
+from embodied_rl.deployment.demonstration import read_demonstration
+from embodied_rl.deployment.limits import CommandLimits, EntryLimits
+from embodied_rl.deployment.return_points import load_return_points
+from embodied_rl.interfaces.errors import UserError
+from embodied_rl.interfaces.sim import Source, list_trusted_defaults
+from embodied_rl.recording.conversion import Conversion
+from embodied_rl.recording.mcap_reader import RecordingError
+from embodied_rl.recording.recording_folder import Recording, recover_recording
+from embodied_rl.recording.robot_file import ROBOT
+from embodied_rl.recording.topics import RecordedTopic
+from embodied_rl.robot_simulator.attending import read_end
+from embodied_rl.robot_simulator.settings import RobotSimulatorConfig
+from embodied_rl.robots.description import CameraEntry, OperatorTopics
+from embodied_rl.robots.fields import UnusableMessageError, make_reader
+from embodied_rl.robots.mapping import ObservationMapping
+from embodied_rl.robots.pictures import read_picture
+from embodied_rl.robots.reading import load_robot, read_robot
+from embodied_rl.robots.strict_yaml import read_strict_yaml
+from embodied_rl.rosetta.contract_reading import read_contract
+from embodied_rl.simulated_robot.requests import read_faults
+from embodied_rl.transport.in_process import Bus, InProcessTransport
+from embodied_rl.transport.messages import Messages
+from tests.support.recorded_robot import FakeRun, record_run
+from tests.support.recording import TEXT, open_studio
+from tests.support.robots import change_robot, make_tabletop_messages, write_robot
+from tests.support.strangers import DEEP
+
+MESSAGES = Messages()
+ESCAPE = "\x1b]0;evil\x07"
+
+# a robot's file
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "!!int ''", "!!bool x", "!!timestamp x", "!!float ''", "!!map [1]", "!!set {a}", "!!python/name:os.system",
+        "1" + ":59" * 50_000, "9" * 4000, "0x" + "f" * 5000, '"\\e[31m"', '"\\u202e"', "x" * 100_000, "[" * 50_000,
+    ],
+    ids=lambda value: value[:20],
+)  # fmt: skip
+@pytest.mark.parametrize("read", [read_robot, read_contract])
+def test_values_that_yaml_trips_over(tmp_path: Path, read: Callable[[Path], object], value: str) -> None:
+    file = tmp_path / "robot.yaml"
+    file.write_text(f"name: {value}\n")
+    with pytest.raises(UserError, match=r"robot.yaml is no YAML that is read here") as refused:
+        read(file)
+    assert len(str(refused.value)) < 500 and str(refused.value).isprintable()
+
+
+@pytest.mark.parametrize("value", ["!!int ''", "!!bool x", "!!timestamp x", "!!map [1]"])
+def test_values_that_a_configuration_trips_over(tmp_path: Path, value: str) -> None:
+    (tmp_path / "config.yaml").write_text(f"sim: {value}\n")
+    with pytest.raises(UserError, match=r"config.yaml is damaged"):
+        read_config(tmp_path / "config.yaml")
+
+
+@pytest.mark.parametrize(
+    ("changes", "key"),
+    [
+        ({"control_hz": 1e-300, "command_hz": 1e300}, "control_hz"),
+        ({"control_hz": 5e-324, "command_hz": 5e-324}, "control_hz"),
+        ({"command_hz": 12.5e18}, "command_hz"),
+        ({"control_hz": 10**39}, "control_hz"),
+        ({"topics__tool__rate_hz": 1e300}, "rate_hz"),
+        ({"state__tool_x__reads": "1e999 * tool.pose.position.x"}, "tool_x.reads"),
+        ({"state__tool_x__reads": "0 * tool.pose.position.x"}, "tool_x.reads"),
+    ],
+)
+def test_numbers_that_no_robot_has(tmp_path: Path, changes: dict[str, Any], key: str) -> None:
+    file = write_robot(tmp_path, **changes)
+    with pytest.raises(UserError, match=f"mine.yaml: .*{key}"):
+        read_robot(file)
+
+
+@pytest.mark.parametrize("entry", ["²", "9" * 500])
+def test_entries_that_are_no_numbers(tmp_path: Path, entry: str) -> None:
+    topic = {"name": "/array", "type": "std_msgs/msg/Float64MultiArray", "qos": "state", "rate_hz": 10, "max_age_s": 1}
+    file = write_robot(tmp_path, topics__array=topic, state__tool_x__reads=f"array.data[{entry}]")
+    with pytest.raises(UserError, match=r"tool_x.reads"):
+        ObservationMapping(read_robot(file))
+
+
+def test_a_file_that_is_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "robot.yaml")
+    with pytest.raises(UserError, match=r"robot.yaml"):
+        read_strict_yaml(tmp_path / "robot.yaml")
+
+
+def test_nobody_else_switches_off_the_dead_man_s_switch() -> None:
+    assert "deadman" in list_trusted_defaults(RobotSimulatorConfig)
+
+
+# messages
+
+
+@pytest.mark.parametrize("value", [1e300, -3.5e38])
+def test_a_state_that_no_policy_can_take(tmp_path: Path, value: float) -> None:
+    """It would be infinite as float32."""
+    said = make_tabletop_messages(MESSAGES)
+    said["tool"].pose.position.x = value
+    with pytest.raises(UnusableMessageError, match="tool_x"):
+        ObservationMapping(load_robot("tabletop")).read_state(said)
+
+
+def test_a_sum_that_overflows(tmp_path: Path) -> None:
+    reads = ["tool.pose.position.x", "tool.pose.position.y"]
+    said = make_tabletop_messages(MESSAGES)
+    said["tool"].pose.position.x = said["tool"].pose.position.y = 1.5e308
+    with pytest.raises(UnusableMessageError, match="tool_x"):
+        ObservationMapping(change_robot(tmp_path, state__tool_x__reads=reads)).read_state(said)
+
+
+def test_names_of_joints_are_no_commands_of_a_terminal() -> None:
+    message = MESSAGES.make("sensor_msgs/msg/JointState", name=[ESCAPE, "x" * 10_000] * 200, position=np.zeros(400))
+    with pytest.raises(UnusableMessageError, match="elbow is not among its joints") as refused:
+        make_reader("position[elbow]", "/joints")(message)
+    assert len(str(refused.value)) < 1000 and str(refused.value).isprintable()
+
+
+@pytest.mark.parametrize(
+    ("type_name", "said"),
+    [
+        ("Image", {"encoding": ESCAPE * 10_000, "height": 1, "width": 1}),
+        ("CompressedImage", {"format": ESCAPE * 10_000}),
+        ("CompressedImage", {"format": "png", "data": np.zeros(9, np.uint8)}),
+        ("Image", {"encoding": "mono8", "height": 2**24, "width": 1, "step": 1, "data": np.zeros(2**24, np.uint8)}),
+        ("Image", {"encoding": "mono8", "height": 1, "width": 2**24, "step": 2**24, "data": np.zeros(2**24, np.uint8)}),
+        ("Image", {"encoding": "mono8", "height": 2**16, "width": 2**16, "step": 2**32 - 1}),
+        ("Image", {"encoding": "rgb8", "height": 0, "width": 8, "step": 24}),
+        ("Image", {"encoding": "rgb8", "height": 8, "width": 0, "step": 0}),
+        ("Image", {"encoding": "rgb8", "height": 2**31, "width": 2**31, "step": 0}),
+    ],
+)
+def test_pictures_that_are_none(type_name: str, said: dict[str, Any]) -> None:
+    message = MESSAGES.make(f"sensor_msgs/msg/{type_name}", **said)
+    with pytest.raises(UnusableMessageError) as refused:
+        read_picture(message, CameraEntry("front", "front", 64, 64, resize="area", fit="stretch"))
+    assert len(str(refused.value)) < 1000 and str(refused.value).isprintable()
+
+
+@pytest.mark.parametrize("kind", ["png", "jpeg"])
+def test_damaged_pictures_raise_nothing_else(kind: str) -> None:
+    from PIL import Image
+
+    file, draw = io.BytesIO(), np.random.default_rng(3)
+    Image.fromarray(draw.integers(0, 256, (16, 16, 3), np.uint8)).save(file, kind)
+    camera = CameraEntry("front", "front", 16, 16)
+    for _ in range(300):
+        data = np.frombuffer(file.getvalue(), np.uint8).copy()
+        data[draw.integers(0, len(data), 3)] = draw.integers(0, 256, 3)
+        message = MESSAGES.make(
+            "sensor_msgs/msg/CompressedImage", format=kind, data=data[: draw.integers(8, len(data))]
+        )
+        try:
+            read_picture(message, camera)
+        except UnusableMessageError as error:
+            assert str(error).isprintable()
+
+
+ABSURD = ["[" * 100_000, DEEP, '{"index": ' + "9" * 30 + "}", '{"index": ' + "9" * 4000 + "}", '{"index": NaN}', "[]"]
+
+
+@pytest.mark.parametrize("text", ABSURD, ids=range(len(ABSURD)))
+@pytest.mark.parametrize("topic", ["/simulation/reset", "/simulation/outcome"])
+def test_who_asks_for_an_episode_may_say_anything(topic: str, text: str) -> None:
+    """An exception in a callback would end the thread that spins; an index beyond int64 the one that asks."""
+    bus = Bus(lambda: 1, MESSAGES)
+    with InProcessTransport(bus, "stranger") as stranger, InProcessTransport(bus, "bridge") as node:
+        topics = OperatorTopics(reset="/simulation/reset", outcome="/simulation/outcome")
+        desk = EpisodeDesk(node, topics, "lift")
+        stranger.create_publisher(topic, TEXT, "latched").publish(MESSAGES.make(TEXT, data=text))
+        node.spin_once()
+    assert desk.asked is None and desk.refused == 1
+    assert len(desk.last_refusal) < 500 and desk.last_refusal.isprintable()
+
+
+def test_words_of_a_task_are_a_sentence() -> None:
+    bus = Bus(lambda: 1, MESSAGES)
+    with InProcessTransport(bus, "stranger") as stranger, InProcessTransport(bus, "bridge") as node:
+        desk = EpisodeDesk(node, OperatorTopics(instruction="/instruction"), None)
+        said = stranger.create_publisher("/instruction", TEXT, "latched")
+        for text in ("x" * 100_000, f"lift {ESCAPE}"):
+            said.publish(MESSAGES.make(TEXT, data=text))
+            node.spin_once()
+        assert desk.words is None and desk.refused == 2 and desk.last_refusal.isprintable()
+        said.publish(MESSAGES.make(TEXT, data="lift the cube"))
+        node.spin_once()
+    assert desk.words == "lift the cube"
+
+
+@pytest.mark.parametrize("number", ["9" * 400, "NaN", "1e999", "-Infinity"])
+@pytest.mark.parametrize("key", ["delay", "share", "clock_jump", "seed"])
+def test_faults_of_any_size(key: str, number: str) -> None:
+    text = f'{{"{key}": {number}}}'
+    if (key, number) == ("seed", "9" * 400):
+        assert read_faults(text).seed > 0
+        return
+    with pytest.raises(UserError, match=key):
+        read_faults(text)
+
+
+@pytest.mark.parametrize("reward", ["9" * 400, "NaN", "1e999", '"x"', "[]"])
+def test_an_outcome_of_any_size(reward: str) -> None:
+    said = '"index": 1, "success": true, "truncated": false, "failure": ""'
+    assert read_end(f'{{{said}, "reward": {reward}}}', 1) is None
+    assert read_end(f'{{{said}, "reward": 1}}', 1) is not None
+
+
+def test_a_factor_in_powers_of_ten(tmp_path: Path) -> None:
+    robot = change_robot(tmp_path, state__tool_x__reads="1e-3 * tool.pose.position.x")
+    assert robot.state[0].terms[0].scale == 1e-3
+
+
+# return points and demonstrations
+
+LIMITS = CommandLimits((EntryLimits("x", "displacement", -math.inf, math.inf, 1, 5, 50),))
+
+
+@pytest.mark.parametrize("pose", ["9" * 400, "1e999", "true", '"1"'])
+def test_a_pose_beyond_all_numbers(tmp_path: Path, pose: str) -> None:
+    """The box of this entry has no bounds."""
+    point = f'{{"name": "a", "task": "b", "pose": [{pose}], "picture": "", "tries": 0, "failures": 0}}'
+    head = '"format": "embodied_rl return points", "version": 1, "robot": "arm", "entries": ["x"]'
+    (tmp_path / "points.json").write_text(f'{{{head}, "points": [{point}]}}')
+    with pytest.raises(UserError, match="point 0: pose of 'x' is"):
+        load_return_points(tmp_path / "points.json", "arm", LIMITS)
+
+
+def write_array(file: Path) -> None:
+    with file.open("wb") as opened:
+        np.save(opened, np.zeros((3, 1)))
+
+
+def write_large(file: Path) -> None:
+    """256 MiB of zeros in 1 MB."""
+    header = {"descr": "<f8", "fortran_order": False, "shape": (2**25, 1)}
+    packing = zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED, compresslevel=1)
+    with packing as packed, packed.open("actions.npy", "w", force_zip64=True) as member:
+        np.lib.format.write_array_header_1_0(member, header)
+        for _ in range(2**4):
+            member.write(bytes(2**24))
+
+
+def write_header(header: bytes) -> Callable[[Path], None]:
+    def write(file: Path) -> None:
+        with zipfile.ZipFile(file, "w") as packed:
+            for name in ("actions", "state"):
+                packed.writestr(f"{name}.npy", b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header)
+
+    return write
+
+
+def write_kinds(dtype: Any) -> Callable[[Path], None]:
+    return lambda file: np.savez(file, actions=np.zeros((3, 1), dtype), state=np.zeros((3, 1), dtype))
+
+
+SPOILT: dict[str, Callable[[Path], object]] = {
+    "array": write_array,
+    "large": write_large,
+    "huge": write_header(b"{'descr': '<f8', 'fortran_order': False, 'shape': (9999999999999, 1)}\n"),
+    "no literal": write_header(b"{'descr': ((((\n"),
+    "no dtype": write_header(b"{'descr': 'evil', 'fortran_order': False, 'shape': (1, 1)}\n"),
+    "structure": write_kinds([("a", "f8"), ("b", "f8")]),
+    "complex": write_kinds(np.complex128),
+    "text": write_kinds("U3"),
+    "times": write_kinds("M8[s]"),
+    "nothing": lambda file: file.write_bytes(b""),
+    "pickle": lambda file: file.write_bytes(b"\x80\x04K\x01."),
+}
+
+
+@pytest.mark.parametrize("name", SPOILT)
+@pytest.mark.filterwarnings("error")
+def test_a_demonstration_that_is_none(tmp_path: Path, name: str) -> None:
+    file = tmp_path / "episode.npz"
+    SPOILT[name](file)
+    with pytest.raises(UserError, match=r"episode.npz"):
+        read_demonstration(file, 10.0, (0,))
+
+
+def test_a_demonstration_compressed_by_what_nobody_knows(tmp_path: Path) -> None:
+    file = tmp_path / "episode.npz"
+    np.savez_compressed(file, actions=np.zeros((3, 1)), state=np.zeros((3, 1)))
+    sound = file.read_bytes()
+    draw = np.random.default_rng(5)
+    for _ in range(400):
+        spoilt = bytearray(sound)
+        for place in draw.integers(0, len(sound), 2):
+            spoilt[place] = draw.integers(0, 256)
+        file.write_bytes(bytes(spoilt))
+        try:
+            read_demonstration(file, 10.0, (0,))
+        except UserError as error:
+            assert "episode.npz" in str(error) or "demonstration" in str(error)
+
+
+# recordings
+
+
+def record(folder: Path) -> Path:
+    record_run(folder, MESSAGES, lambda run: run.run_episode(0, [Source.POLICY] * 3))
+    return folder
+
+
+def convert(folder: Path) -> list[Any]:
+    return list(Conversion.open(folder, MESSAGES, None).read_parts())
+
+
+DESCRIBED = {
+    "field": ("field: pose.position.x", "field: pose.position.nothing"),
+    "type": ("geometry_msgs/msg/PoseStamped", "geometry_msgs/msg/Nothing"),
+    "constructor": ("name: tabletop", "name: !!int ''"),
+    "terminal": ("name: tabletop", 'name: "\\e[31m"'),
+    "reference": ("name: tabletop", "name: &a tabletop\nx: *a"),
+    "other topic's type": ("sensor_msgs/msg/JointState", "trajectory_msgs/msg/JointTrajectory"),
+}
+
+
+@pytest.mark.parametrize("name", DESCRIBED)
+def test_a_recording_s_robot_is_checked_as_any_other(tmp_path: Path, name: str) -> None:
+    file = record(tmp_path / "bag") / ROBOT
+    before, after = DESCRIBED[name]
+    sound = file.read_text()
+    assert before in sound
+    file.write_text(sound.replace(before, after))
+    with pytest.raises(UserError, match="bag"):
+        convert(tmp_path / "bag")
+
+
+def test_fewer_limits_than_actions(tmp_path: Path) -> None:
+    file = record(tmp_path / "bag") / ROBOT
+    text = file.read_text()
+    begin = text.index("limits:\n  entries:\n") + len("limits:\n  entries:\n")
+    file.write_text(text[:begin] + text[text.index("  - name:", begin + 3) :])
+    with pytest.raises(UserError, match=r"description.yaml: .*limits"):
+        convert(tmp_path / "bag")
+
+
+@pytest.mark.parametrize("kind", ["link", "pipe"])
+def test_a_recording_s_robot_lies_in_its_folder(tmp_path: Path, kind: str) -> None:
+    file = record(tmp_path / "bag") / ROBOT
+    file.rename(tmp_path / "outside.yaml")
+    file.symlink_to(tmp_path / "outside.yaml") if kind == "link" else os.mkfifo(file)
+    with pytest.raises(UserError, match=r"description.yaml"):
+        convert(tmp_path / "bag")
+
+
+def write_times(folder: Path, times: list[int]) -> Path:
+    """A recording that was cut off, with messages of these times."""
+    with open_studio(folder, [RecordedTopic("/note", TEXT)], MESSAGES) as studio:
+        note = studio.talker.create_publisher("/note", TEXT, "state")
+        for time_ns in times:
+            studio.now[0] = time_ns
+            note.publish(MESSAGES.make(TEXT, data="a"))
+            studio.write()
+        studio.finish()
+    (folder / "metadata.yaml").unlink()
+    return folder
+
+
+def test_times_do_not_fill_a_folder_with_files(tmp_path: Path) -> None:
+    """Each message is a year later, or earlier, than the one before."""
+    bag = write_times(tmp_path / "bag", [year * 10**16 for year in (1, 2, 3, 1, 2, 3)])
+    recover_recording(bag, tmp_path / "out", MESSAGES)
+    assert len(list((tmp_path / "out").glob("*.mcap"))) == 1
+
+
+def test_times_beyond_int64(tmp_path: Path) -> None:
+    bag = write_times(tmp_path / "bag", [2**63])
+    with pytest.raises(RecordingError, match="2\\*\\*63 ns"):
+        list(Recording(bag, MESSAGES).read())
+
+
+def test_many_episodes_that_all_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Finding an outcome's episode looks at one, however many there are."""
+    from embodied_rl.recording import episodes
+
+    looked: list[int] = []
+
+    class Counted(episodes.RecordedEpisode):
+        def __getattribute__(self, name: str) -> Any:
+            if name == "number":
+                looked.append(1)
+            return super().__getattribute__(name)
+
+    monkeypatch.setattr(episodes, "RecordedEpisode", Counted)
+
+    def run(fake: FakeRun) -> None:
+        for number in range(40):
+            fake.run_episode(number, [Source.POLICY])
+        for number in range(40):
+            said = {"index": number, "success": True, "failure": None}
+            fake.say(fake.robot.operator.outcome, json.dumps(said))
+
+    record_run(tmp_path / "bag", MESSAGES, run)
+    found = Conversion.open(tmp_path / "bag", MESSAGES, None).episodes
+    assert [each.label for each in found] == ["success"] * 40
+    assert len(looked) <= 4 * 40
