@@ -18,6 +18,7 @@ from embodied_rl.config.schema import DeployConfig, EvalConfig, SimChange
 from embodied_rl.evaluate.benchmark import EvaluationPart, make_parts
 from embodied_rl.evaluate.metadata import make_metadata, measure_end
 from embodied_rl.interfaces.errors import UserError
+from embodied_rl.interfaces.robot import Body
 from embodied_rl.reports.report import Report
 from embodied_rl.reports.report_page import write_page
 from embodied_rl.reports.table import make_summary_table
@@ -74,11 +75,12 @@ def plan_deployment(config: DeployConfig) -> PlannedDeployment:
     own = find_simulator(file, find_run(file), asked.sim)
     asked = asked if own is not None else replace(asked, sim=SimChange(name=robot.name))
     (part,) = make_parts(asked, own)
-    if part.spec.body != robot.body:
-        raise UserError(
-            f"robot={config.robot}: {config.policy} was trained in another robot's simulator: {part.spec.body} there, "
-            f"{robot.body} here."
-        )
+    for what in (each.name for each in fields(Body)):
+        if (theirs := getattr(part.spec.body, what)) != (ours := getattr(robot.body, what)):
+            raise UserError(
+                f"robot={config.robot}: {config.policy} was trained in another robot's simulator: {what} {theirs} there, "
+                f"{ours} here. Choose the robot that it was trained for, or another policy."
+            )
     told = make_metadata(asked, {config.policy: file}, [part])
     return PlannedDeployment(config, robot, part, told | {"kind": "deployment", "robot": robot.name})
 
@@ -113,12 +115,14 @@ def conduct_episodes(planned: PlannedDeployment, folder: Path) -> tuple[list[Con
     with ExitStack() as stack:
         variables = stack.enter_context(borrow_free_domain())
         processes = stack.enter_context(TrialProcesses(folder, variables))
+        print(f"Server, robot and bridge start; what they say is in {folder}/*.log", flush=True)
         start_processes(planned, processes)
         node = stack.enter_context(open_transport(config.transport, "deploy", read_environment(os.environ | variables)))
         conductor = EpisodeConductor(node, robot, processes.check)
         if config.film:
             conductor.film(robot)
         conductor.wait_for_bridge(START_S)
+        print(processes.started[-1].read_log().strip(), flush=True)
         longest = START_S if config.lockstep else START_S + 3 * planned.part.spec.horizon / robot.control_hz
         conducted = list[ConductedEpisode]()
         for episode in planned.part.episodes:

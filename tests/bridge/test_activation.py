@@ -82,7 +82,7 @@ def test_a_sound_robot_and_policy_run() -> None:
             with_topic(type_name="sensor_msgs/msg/BatteryState"),
             "the publisher's type is sensor_msgs/msg/JointState, the subscription's sensor_msgs/msg/BatteryState",
         ),
-        (replace(ROBOT, command=replace(ROBOT.command, name="/nobody")), "/nobody: nobody takes commands there"),
+        (replace(ROBOT, command=replace(ROBOT.command, name="/nobody")), "controller, or correct command.name."),
     ],
     ids=["topic", "type", "command"],
 )

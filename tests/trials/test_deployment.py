@@ -101,6 +101,10 @@ def test_the_robot_is_at_rest_when_the_bridge_leaves(tmp_path: Path) -> None:
         (replace(DEPLOY, policy="ws://127.0.0.1:1"), "deploy starts a server of its own"),
         (replace(DEPLOY, robot="no_such_robot"), "no such robot"),
         (replace(DEPLOY, policy="no/such/file"), "no/such/file"),
+        (
+            replace(DEPLOY, robot="franka"),
+            r"simulator: cameras {'front': \(64, 64\)} there, {'wrist': .*} here. Choose",
+        ),
         (replace(DEPLOY, task="fly"), "unknown task"),
     ],
 )
