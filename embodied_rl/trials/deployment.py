@@ -38,7 +38,7 @@ START_S = 300.0
 """Seconds that loading a policy, or a simulator, may take on a busy machine."""
 SILENCE_S = 60.0
 """Seconds after which a bridge that says nothing is given up; its status comes ten times a second."""
-PAGE = "report.html"
+PAGE, RECORDING = "report.html", "recording"
 
 
 @dataclass(frozen=True)
@@ -78,8 +78,8 @@ def plan_deployment(config: DeployConfig) -> PlannedDeployment:
     for what in (each.name for each in fields(Body)):
         if (theirs := getattr(part.spec.body, what)) != (ours := getattr(robot.body, what)):
             raise UserError(
-                f"robot={config.robot}: {config.policy} was trained in another robot's simulator: {what} {theirs} there, "
-                f"{ours} here. Choose the robot that it was trained for, or another policy."
+                f"robot={config.robot}: {config.policy} was trained in another robot's simulator: {what} {theirs} "
+                f"there, {ours} here. Choose the robot that it was trained for, or another policy."
             )
     told = make_metadata(asked, {config.policy: file}, [part])
     return PlannedDeployment(config, robot, part, told | {"kind": "deployment", "robot": robot.name})
@@ -100,6 +100,8 @@ def deploy_policy(config: DeployConfig) -> int:
     planned, began = plan_deployment(config), time.perf_counter()
     folder = make_evaluation_folder(Path(config.out), "lockstep" if config.lockstep else "deploy")
     conducted, said = conduct_episodes(planned, folder)
+    if config.record:
+        said["recording"] = str(folder / RECORDING)
     told = {**planned.told, "deployment": said, **measure_end(began)}
     report_deployment(replace(planned, told=told), conducted, folder)
     return 0
@@ -116,7 +118,7 @@ def conduct_episodes(planned: PlannedDeployment, folder: Path) -> tuple[list[Con
         variables = stack.enter_context(borrow_free_domain())
         processes = stack.enter_context(TrialProcesses(folder, variables))
         print(f"Server, robot and bridge start; what they say is in {folder}/*.log", flush=True)
-        start_processes(planned, processes)
+        start_processes(planned, processes, folder / RECORDING if config.record else None)
         node = stack.enter_context(open_transport(config.transport, "deploy", read_environment(os.environ | variables)))
         conductor = EpisodeConductor(node, robot, processes.check)
         if config.film:
@@ -131,8 +133,8 @@ def conduct_episodes(planned: PlannedDeployment, folder: Path) -> tuple[list[Con
         return conducted, describe_deployment(conducted, conductor.status, config.lockstep)
 
 
-def start_processes(planned: PlannedDeployment, processes: TrialProcesses) -> None:
-    """Start server, robot and bridge, as a user does in three terminals.
+def start_processes(planned: PlannedDeployment, processes: TrialProcesses, recording: Path | None = None) -> None:
+    """Start server, robot and bridge, as a user does in three terminals; the bridge records into `recording`.
 
     Raises:
         RunFailed: one of them ended, or the server does not answer.
@@ -144,7 +146,8 @@ def start_processes(planned: PlannedDeployment, processes: TrialProcesses) -> No
     processes.start("robot", "robot", *common, *list_simulator_words(planned.part.kind))
     processes.wait_for("The server's start", lambda: _find_address(server.read_log()) is not None, START_S)
     seed = derive_noise_seed(config.episodes_for, config.seed)
-    more = () if config.replan is None else (f"replan={config.replan}",)
+    given = {"replan": config.replan, "record": None if recording is None else json.dumps(str(recording))}
+    more = [f"{key}={value}" for key, value in given.items() if value is not None]
     address = _find_address(server.read_log())
     processes.start(
         "bridge", "bridge", *common, f"policy={address}", "episodes=true", "deadman=false", f"seed={seed}",
@@ -201,4 +204,7 @@ def report_deployment(planned: PlannedDeployment, conducted: list[ConductedEpiso
     print(f"Control steps, by who decided: {describe_sources(said)}. Load {said['load']}.")
     for path in (folder / PAGE, *videos):
         console.print(f"Written: {path}", markup=False, soft_wrap=True)
+    if recording := said.get("recording"):
+        words = f"Recorded: {recording}; a dataset of it: embodied-rl collect from={recording} out=<folder>"
+        console.print(words, markup=False, soft_wrap=True)
     return found
