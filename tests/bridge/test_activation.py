@@ -197,6 +197,7 @@ def test_settings_follow_from_the_latency() -> None:
         (replace(CONFIG, policy="runs/demo"), "is no address of a policy server"),
         (replace(CONFIG, robot="no_such_robot"), "no such robot"),
         (replace(CONFIG, lockstep=True, dry_run=True), "dry_run=true gives none"),
+        (replace(CONFIG, record="."), r"^\. is there already, and nothing is overwritten"),
     ],
 )
 def test_settings_that_cannot_be(config: BridgeConfig, said: str) -> None:
