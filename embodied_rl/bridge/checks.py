@@ -79,7 +79,7 @@ def check_command_topic(node: Transport, robot: RobotDescription, publisher: Pub
     if faults := publisher.find_faults():
         raise UserError(f"{faults[0]}. Correct command in the robot's file.")
     if not matched:
-        raise UserError(f"{name}: nobody takes commands there. Start the robot's controller, or correct command.topic.")
+        raise UserError(f"{name}: nobody takes commands there. Start the robot's controller, or correct command.name.")
 
 
 def find_rivals(publisher: Publisher) -> str:

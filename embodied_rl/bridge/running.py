@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -28,6 +29,9 @@ from embodied_rl.deployment.settings import Settings
 from embodied_rl.deployment.tick import Mode, Tick
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.policy_server.client import PolicyClient
+from embodied_rl.recording.bag_writer import check_new
+from embodied_rl.recording.process import RecorderProcess, start_recorder
+from embodied_rl.recording.session import RecorderSettings
 from embodied_rl.robots.commands import CommandMapping
 from embodied_rl.robots.description import RobotDescription
 from embodied_rl.robots.reading import load_robot
@@ -55,6 +59,8 @@ def check_bridge(config: BridgeConfig) -> list[tuple[str, str]]:
         raise UserError("lockstep=true: the robot waits for commands, and dry_run=true gives none. Leave one out.")
     if config.episodes and not (robot.operator.reset and robot.operator.outcome):
         raise UserError(f"episodes=true: the file of {robot.name} names no operator.reset and operator.outcome.")
+    if config.record is not None:
+        check_new(Path(config.record))
     return [
         ("robot", f"{robot.name}: {robot.verified}"),
         ("commands", f"{robot.command.name}, {robot.command_hz:g} Hz"),
@@ -72,14 +78,36 @@ def run_bridge(config: BridgeConfig) -> int:
     with ExitStack() as stack:
         client, _ = open_policy(config, robot)
         stack.enter_context(closing(client))
+        recorder = None if config.record is None else stack.enter_context(start_recording(config.record, config, robot))
         node = stack.enter_context(open_transport(config.transport, "policy_bridge"))
         bridge = Bridge(config, robot, node, client)
         bridge.prepare()  # nothing is commanded yet: signals end it at once
         stopped = stack.enter_context(watch_signals())
         stack.enter_context(quiet_interpreter())
         bridge.run(stopped.is_set)
-    print("The bridge has ended; the robot is at rest." if not config.dry_run else "The bridge has ended.")
+        print("The bridge has ended; the robot is at rest." if not config.dry_run else "The bridge has ended.")
+        if recorder is not None:
+            end_recording(recorder)
     return 0
+
+
+def start_recording(folder: str, config: BridgeConfig, robot: RobotDescription) -> RecorderProcess:
+    """Start a recorder beside the bridge, which finishes its file even if the bridge is killed.
+
+    Raises:
+        UserError: the folder is not new, or the recorder does not start.
+    """
+    return start_recorder(robot, Path(folder), RecorderSettings(transport=config.transport))
+
+
+def end_recording(recorder: RecorderProcess) -> None:
+    """End a recording, and say what became of it and what can be done with it.
+
+    Raises:
+        UserError: the recorder failed, such as on a full disk; the robot was driven all the same.
+    """
+    print("Recorded: " + "; ".join(recorder.stop().list_lines()))
+    print(f"A dataset of it: embodied-rl collect from={recorder.folder} out=<folder>", flush=True)
 
 
 class Bridge:

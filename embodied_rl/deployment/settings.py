@@ -104,6 +104,6 @@ def check_budget(horizon: int, delay: int, replan: int, strategy: Strategy) -> N
         raise UserError(
             f"An inference every replan={replan} control steps that takes delay={delay} needs chunks of "
             f"{replan + delay} actions, and this policy predicts {horizon}. Take {shorter}a delay of at most "
-            f"{horizon // 2}, strategy=stop, or a policy with a longer horizon, such as sft with "
-            f"policy.horizon={2 * max(delay, 1)} makes."
+            f"{horizon // 2} (a quicker policy or machine), strategy=stop (the robot waits for each answer), or a "
+            f"policy with a longer horizon, such as sft with policy.horizon={2 * max(delay, 1)} makes."
         )

@@ -153,5 +153,5 @@ def check_new(folder: Path) -> Path:
         UserError: it exists and holds something, or is a file.
     """
     if folder.is_file() or (folder.is_dir() and any(folder.iterdir())):
-        raise UserError(f"out={folder} is there already, and nothing is overwritten: give a new folder")
+        raise UserError(f"{folder} is there already, and nothing is overwritten: give a new folder")
     return folder

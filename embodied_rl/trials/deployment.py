@@ -18,6 +18,7 @@ from embodied_rl.config.schema import DeployConfig, EvalConfig, SimChange
 from embodied_rl.evaluate.benchmark import EvaluationPart, make_parts
 from embodied_rl.evaluate.metadata import make_metadata, measure_end
 from embodied_rl.interfaces.errors import UserError
+from embodied_rl.interfaces.robot import Body
 from embodied_rl.reports.report import Report
 from embodied_rl.reports.report_page import write_page
 from embodied_rl.reports.table import make_summary_table
@@ -37,7 +38,7 @@ START_S = 300.0
 """Seconds that loading a policy, or a simulator, may take on a busy machine."""
 SILENCE_S = 60.0
 """Seconds after which a bridge that says nothing is given up; its status comes ten times a second."""
-PAGE = "report.html"
+PAGE, RECORDING = "report.html", "recording"
 
 
 @dataclass(frozen=True)
@@ -74,11 +75,12 @@ def plan_deployment(config: DeployConfig) -> PlannedDeployment:
     own = find_simulator(file, find_run(file), asked.sim)
     asked = asked if own is not None else replace(asked, sim=SimChange(name=robot.name))
     (part,) = make_parts(asked, own)
-    if part.spec.body != robot.body:
-        raise UserError(
-            f"robot={config.robot}: {config.policy} was trained in another robot's simulator: {part.spec.body} there, "
-            f"{robot.body} here."
-        )
+    for what in (each.name for each in fields(Body)):
+        if (theirs := getattr(part.spec.body, what)) != (ours := getattr(robot.body, what)):
+            raise UserError(
+                f"robot={config.robot}: {config.policy} was trained in another robot's simulator: {what} {theirs} "
+                f"there, {ours} here. Choose the robot that it was trained for, or another policy."
+            )
     told = make_metadata(asked, {config.policy: file}, [part])
     return PlannedDeployment(config, robot, part, told | {"kind": "deployment", "robot": robot.name})
 
@@ -98,6 +100,8 @@ def deploy_policy(config: DeployConfig) -> int:
     planned, began = plan_deployment(config), time.perf_counter()
     folder = make_evaluation_folder(Path(config.out), "lockstep" if config.lockstep else "deploy")
     conducted, said = conduct_episodes(planned, folder)
+    if config.record:
+        said["recording"] = str(folder / RECORDING)
     told = {**planned.told, "deployment": said, **measure_end(began)}
     report_deployment(replace(planned, told=told), conducted, folder)
     return 0
@@ -113,12 +117,14 @@ def conduct_episodes(planned: PlannedDeployment, folder: Path) -> tuple[list[Con
     with ExitStack() as stack:
         variables = stack.enter_context(borrow_free_domain())
         processes = stack.enter_context(TrialProcesses(folder, variables))
-        start_processes(planned, processes)
+        print(f"Server, robot and bridge start; what they say is in {folder}/*.log", flush=True)
+        start_processes(planned, processes, folder / RECORDING if config.record else None)
         node = stack.enter_context(open_transport(config.transport, "deploy", read_environment(os.environ | variables)))
         conductor = EpisodeConductor(node, robot, processes.check)
         if config.film:
             conductor.film(robot)
         conductor.wait_for_bridge(START_S)
+        print(processes.started[-1].read_log().strip(), flush=True)
         longest = START_S if config.lockstep else START_S + 3 * planned.part.spec.horizon / robot.control_hz
         conducted = list[ConductedEpisode]()
         for episode in planned.part.episodes:
@@ -127,8 +133,8 @@ def conduct_episodes(planned: PlannedDeployment, folder: Path) -> tuple[list[Con
         return conducted, describe_deployment(conducted, conductor.status, config.lockstep)
 
 
-def start_processes(planned: PlannedDeployment, processes: TrialProcesses) -> None:
-    """Start server, robot and bridge, as a user does in three terminals.
+def start_processes(planned: PlannedDeployment, processes: TrialProcesses, recording: Path | None = None) -> None:
+    """Start server, robot and bridge, as a user does in three terminals; the bridge records into `recording`.
 
     Raises:
         RunFailed: one of them ended, or the server does not answer.
@@ -140,7 +146,8 @@ def start_processes(planned: PlannedDeployment, processes: TrialProcesses) -> No
     processes.start("robot", "robot", *common, *list_simulator_words(planned.part.kind))
     processes.wait_for("The server's start", lambda: _find_address(server.read_log()) is not None, START_S)
     seed = derive_noise_seed(config.episodes_for, config.seed)
-    more = () if config.replan is None else (f"replan={config.replan}",)
+    given = {"replan": config.replan, "record": None if recording is None else json.dumps(str(recording))}
+    more = [f"{key}={value}" for key, value in given.items() if value is not None]
     address = _find_address(server.read_log())
     processes.start(
         "bridge", "bridge", *common, f"policy={address}", "episodes=true", "deadman=false", f"seed={seed}",
@@ -197,4 +204,7 @@ def report_deployment(planned: PlannedDeployment, conducted: list[ConductedEpiso
     print(f"Control steps, by who decided: {describe_sources(said)}. Load {said['load']}.")
     for path in (folder / PAGE, *videos):
         console.print(f"Written: {path}", markup=False, soft_wrap=True)
+    if recording := said.get("recording"):
+        words = f"Recorded: {recording}; a dataset of it: embodied-rl collect from={recording} out=<folder>"
+        console.print(words, markup=False, soft_wrap=True)
     return found

@@ -89,6 +89,7 @@ def make_deployment_section(said: Mapping[str, Any]) -> str:
         "control steps": describe_sources(said),
         "missed deadlines": "there are none in lockstep" if said["lockstep"] else f"{missed} of {ticks} ticks",
         "control thread": escape(str(said.get("priority") or "–")),
+        "recording": escape(str(said.get("recording") or "none; record=true makes one")),
         "load of the machine": ", ".join(f"{each:.1f}" for each in said.get("load") or ()) or "–",
     }
     return (

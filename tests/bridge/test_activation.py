@@ -83,7 +83,7 @@ def test_a_sound_robot_and_policy_run() -> None:
             with_topic(type_name="sensor_msgs/msg/BatteryState"),
             "the publisher's type is sensor_msgs/msg/JointState, the subscription's sensor_msgs/msg/BatteryState",
         ),
-        (replace(ROBOT, command=replace(ROBOT.command, name="/nobody")), "/nobody: nobody takes commands there"),
+        (replace(ROBOT, command=replace(ROBOT.command, name="/nobody")), "controller, or correct command.name."),
     ],
     ids=["topic", "type", "command"],
 )
@@ -211,6 +211,7 @@ def test_settings_follow_from_the_latency() -> None:
         (replace(CONFIG, policy="runs/demo"), "is no address of a policy server"),
         (replace(CONFIG, robot="no_such_robot"), "no such robot"),
         (replace(CONFIG, lockstep=True, dry_run=True), "dry_run=true gives none"),
+        (replace(CONFIG, record="."), r"^\. is there already, and nothing is overwritten"),
     ],
 )
 def test_settings_that_cannot_be(config: BridgeConfig, said: str) -> None:

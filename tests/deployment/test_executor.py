@@ -305,7 +305,10 @@ def test_the_committed_prefix_follows_the_measured_delay(seconds: float) -> None
     ("others", "said"),
     [
         ({"delay": 4, "replan": 5}, r"chunks of 9 actions, and this policy predicts 8. Take replan=4, a delay of at"),
-        ({"delay": 5, "replan": 5}, r"predicts 8. Take a delay of at most 4, strategy=stop, or .* policy.horizon=10"),
+        (
+            {"delay": 5, "replan": 5},
+            r"at most 4 \(a quicker .*\), strategy=stop \(the robot waits .*\), or .* policy.horizon=10",
+        ),
         ({"delay": 3, "replan": 2}, r"replan=2: an inference takes delay=3 .* Take replan=3"),
         ({"strategy": "stop", "replan": 9}, r"replan=9 exceeds the 8 actions"),
         ({"strategy": "often"}, "is not one of prefix, naive"),

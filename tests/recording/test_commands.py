@@ -56,7 +56,7 @@ def test_a_dry_run_says_what_is_there(bag: Path, capsys: pytest.CaptureFixture[s
     [
         (["collect", "from=absent"], "absent is not there: give the folder of a recording"),
         (["collect", "from=bag", "episodes=3"], "unknown key 'episodes'"),
-        (["record", "out=bag"], "out=bag is there already"),
+        (["record", "out=bag"], "bag is there already, and nothing"),
         (["record", "robot=nobody"], "nobody"),
         (["record", "recover=bag", "out=again"], "bag was finished"),
         (["convert", "bag", "robot=nobody"], "nobody"),

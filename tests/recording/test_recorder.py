@@ -147,7 +147,7 @@ def test_a_full_disk_ends_the_recording_in_words(
 def test_no_recording_is_overwritten(tmp_path: Path, messages: Messages) -> None:
     (tmp_path / "bag").mkdir()
     (tmp_path / "bag" / "precious").touch()
-    with pytest.raises(UserError, match=r"out=.*bag is there already"):
+    with pytest.raises(UserError, match=r"^/.*bag is there already"):
         BagWriter(tmp_path / "bag", TOPICS, messages)
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from embodied_rl.cli.main import main
 from embodied_rl.config.schema import DeployConfig, SimNode
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.processes.local import InlineHandle
@@ -53,6 +54,21 @@ def test_a_deployment_in_real_time_has_a_report_and_a_film(tmp_path: Path) -> No
     assert said["sources"].get("policy", 0) + said["sources"].get("safety", 0) > 0
     assert "On the robot" in (folder / "report.html").read_text()
     assert (folder / "grid.mp4").stat().st_size > 1000
+
+
+@pytest.mark.process
+def test_a_deployment_that_was_recorded_becomes_a_dataset(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config = replace(DEPLOY, lockstep=True, record=True, task="press", out=str(tmp_path / "deploy"))
+    assert deploy_policy(config) == 0
+    (folder,) = (tmp_path / "deploy").iterdir()
+    assert f"embodied-rl collect from={folder / 'recording'}" in capsys.readouterr().out
+    assert str(folder / "recording") in (folder / "report.html").read_text()
+    out = tmp_path / "dataset"
+    assert main(["collect", f"from={folder / 'recording'}", f"out={out}", "format=replay"]) == 0
+    kept = [json.loads(line) for line in (out / "index.jsonl").read_text().splitlines()]
+    assert [(each["seed"], each["steps"], each["success"]) for each in kept] == [
+        (each.seed, each.steps, each.success) for each in Report.read(folder / "report.json").episodes
+    ]
 
 
 def check_bridge_holds(bed: StoppingBed, *words: str) -> None:
@@ -101,6 +117,10 @@ def test_the_robot_is_at_rest_when_the_bridge_leaves(tmp_path: Path) -> None:
         (replace(DEPLOY, policy="ws://127.0.0.1:1"), "deploy starts a server of its own"),
         (replace(DEPLOY, robot="no_such_robot"), "no such robot"),
         (replace(DEPLOY, policy="no/such/file"), "no/such/file"),
+        (
+            replace(DEPLOY, robot="franka"),
+            r"simulator: cameras {'front': \(64, 64\)} there, {'wrist': .*} here. Choose",
+        ),
         (replace(DEPLOY, task="fly"), "unknown task"),
     ],
 )

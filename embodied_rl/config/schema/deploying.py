@@ -43,6 +43,8 @@ class BridgeConfig:
     """Seconds that the robot's topics, and the policy's first answer, may take to appear."""
     seconds: float | None = at_least(0.0, None)
     """Leave after so many seconds; null: at Ctrl-C."""
+    record: str | None = None
+    """New folder of a recording of all topics, made by another process; `collect from=` makes a dataset of it."""
     server: ServedNode = field(default_factory=lambda: ServedNode(deadline=10.0))
     """How the policy's server is asked. Its deadline holds for the first answer; while the robot moves, an answer has
     as long as it is of use."""
@@ -74,5 +76,7 @@ class DeployConfig:
     """Control steps between two inferences; see `bridge replan=…`."""
     film: bool = True
     """Film the first episodes from the robot's camera."""
+    record: bool = False
+    """Record all topics into the report's folder; `collect from=` makes a dataset of it."""
     out: str = "deploy"
     """Folder below which the report's folder is made."""
