@@ -28,7 +28,7 @@ def pose_robot(folder: Path, turning: bool = False) -> RobotDescription:
     actions = {target.replace(".", "_"): common | {"target": target} for target in targets}
     command = {"topic": "/pose", "kind": "pose", "frame": "base"}
     command |= {} if turning else {"orientation": [1.0, 0.0, 0.0, 0.0]}
-    return change_robot(folder, actions=actions, command=command)
+    return change_robot(folder, actions=actions, command=command, operator={})
 
 
 def draw(robot: RobotDescription, seed: int = 0) -> Any:
