@@ -7,12 +7,12 @@ from typing import Any, Protocol, cast
 import numpy as np
 
 from embodied_rl.deployment.operator_desk import enter_dead_zone
-from embodied_rl.deployment.scripted_human import HumanSettings, ScriptedHuman, Sight
 from embodied_rl.deployment.tick import Mode, OperatorInput
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.servo import ServoedRobot
 from embodied_rl.interfaces.sim import Operated
 from embodied_rl.robot_simulator.description import name_simulated
+from embodied_rl.robot_simulator.scripted_human import HumanSettings, ScriptedHuman, Sight
 from embodied_rl.robot_simulator.settings import RobotSimulatorConfig
 from embodied_rl.robots.description import RobotDescription
 from embodied_rl.simulated_robot.finding import build_servoed_robot

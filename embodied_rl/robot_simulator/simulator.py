@@ -11,7 +11,6 @@ from collections.abc import Sequence
 import numpy as np
 
 from embodied_rl.deployment.motion import Motion
-from embodied_rl.deployment.scripted_human import HumanSettings
 from embodied_rl.deployment.tick import ExecutedStep, Mode
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.sim import Array, Episode, Observation, Source, StepResult
@@ -20,6 +19,7 @@ from embodied_rl.robot_simulator.attending import AttendedEpisodes, EpisodeEnd, 
 from embodied_rl.robot_simulator.description import describe_robot
 from embodied_rl.robot_simulator.hosting import HostedRobot, HumanAtJoystick
 from embodied_rl.robot_simulator.link import LockstepLink, RealTimeLink, RobotLink, wait_for_listener
+from embodied_rl.robot_simulator.scripted_human import HumanSettings
 from embodied_rl.robot_simulator.settings import RobotSimulatorConfig
 from embodied_rl.robots.reading import load_robot
 from embodied_rl.transport.opening import open_transport

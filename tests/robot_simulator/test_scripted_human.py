@@ -8,9 +8,9 @@ import pytest
 from embodied_rl.deployment.limits import EntryLimits
 from embodied_rl.deployment.operator_desk import OperatorDesk, enter_dead_zone
 from embodied_rl.deployment.operator_device import AxisUse, OperatorDevice
-from embodied_rl.deployment.scripted_human import HumanSettings, ScriptedHuman, Sight
 from embodied_rl.deployment.tick import Mode, OperatorInput
 from embodied_rl.interfaces.errors import UserError
+from embodied_rl.robot_simulator.scripted_human import HumanSettings, ScriptedHuman, Sight
 
 SETTINGS = HumanSettings(patience_s=1.0, least=0.05, enough=0.3, longest_s=2.0, reaction_s=0.2)
 ADVICE = np.array([0.01, -0.02, 1.0], np.float32)
