@@ -211,16 +211,19 @@ class Limiter:
     def _hold_back(self, acceleration: float, edge: float, sign: int) -> float:
         """Return the acceleration that is nearest to the given one and keeps below the edge; above it for sign -1."""
 
+        grain = 1e-13 * self._jerk + 2 * math.ulp(edge)
+
         def exceed(candidate: float) -> float:
             stop = self._brake.foresee(self.speed + sign * candidate, sign * candidate)
-            return (stop.above if sign > 0 else stop.below) - sign * (edge - self._predict(sign * candidate))
+            reach = stop.above if sign > 0 else stop.below
+            return reach - sign * (edge - self._predict(sign * candidate)) + grain
 
         low, high = sorted(sign * each for each in self._bound())
         shortest = min(max(sign * self._brake.choose(self.speed, self.acceleration), low), high)
         guess = min(shortest, sign * acceleration)
         if exceed(low) > 0:  # a measurement jumped: there is no way to keep the edge, and the shortest stop is left
             return sign * guess
-        return sign * find_root(exceed, low, sign * acceleration, guess, 1e-13 * self._jerk, below=True)
+        return sign * find_root(exceed, low, sign * acceleration, guess, grain)
 
     def _move(self, acceleration: float, low: float, high: float) -> float:
         made = self._predict(acceleration)
