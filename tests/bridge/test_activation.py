@@ -19,22 +19,10 @@ from embodied_rl.robots.description import RobotDescription
 from embodied_rl.robots.reading import find_robot_file, load_robot
 from embodied_rl.transport.environment import read_environment
 from tests.support.bridging import RealTimeBench
+from tests.support.robots import describe_policy
 
 ROBOT = load_robot("tabletop")
-SPEC = PolicyDescription(
-    cameras={"front": (64, 64)},
-    state_names=ROBOT.body.state_names,
-    action_names=ROBOT.body.action_names,
-    action_low=ROBOT.body.action_low,
-    action_high=ROBOT.body.action_high,
-    control_hz=12.5,
-    horizon=5,
-    executed=5,
-    words=(),
-    prompt_length=8,
-    prefix_trained_to=0,
-    normalisation="0" * 64,
-)
+SPEC = describe_policy(ROBOT)
 CONFIG = BridgeConfig("tabletop", "ws://127.0.0.1:1")
 
 
@@ -108,6 +96,10 @@ def test_joints_in_another_order_are_found_by_their_names() -> None:
     bench = RealTimeBench(StillPolicy())
     bench.robot.set_faults(FaultsNode(states="other_order"))
     bench.prepare()
+    kept = bench.bridge.inbox.keep()
+    joints = dict(zip(kept["joints"].name, kept["joints"].position, strict=True))
+    (state,) = bench.bridge.inbox.observe(kept, "").state
+    assert state[3] == np.float32(joints["finger1"] + joints["finger2"]) and list(joints)[-1] != "finger2"
 
 
 def test_a_second_publisher_of_commands() -> None:

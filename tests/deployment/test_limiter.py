@@ -22,7 +22,7 @@ def make_limits(kind: EntryKind = "position", edge: float = 3.0, **others: float
 def reach(limiter: Limiter, wanted: float, at_most: int = 3000) -> list[float]:
     """Return the commands until the first one that is wanted, and check that it stays."""
     made = []
-    while limiter.command != wanted or limiter.acceleration != 0:
+    while limiter.command != wanted or limiter.acceleration != 0 or (limiter.moves_position and limiter.speed != 0):
         made.append(limiter.follow(wanted, math.nan)[0])
         assert len(made) < at_most, f"at {limiter.command}, {wanted} was not reached"
     for _ in range(10):

@@ -5,26 +5,13 @@ from typing import Any
 
 import pytest
 
-from embodied_rl.interfaces.description import PolicyDescription
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.robots.fitting import check_open_loop, check_policy
 from embodied_rl.robots.reading import load_robot
+from tests.support.robots import describe_policy
 
 ROBOT = load_robot("tabletop")
-POLICY = PolicyDescription(
-    cameras={"front": (64, 64)},
-    state_names=ROBOT.body.state_names,
-    action_names=ROBOT.body.action_names,
-    action_low=ROBOT.body.action_low,
-    action_high=ROBOT.body.action_high,
-    control_hz=12.5,
-    horizon=10,
-    executed=5,
-    words=("push", "the", "red", "cube"),
-    prompt_length=8,
-    prefix_trained_to=0,
-    normalisation="",
-)
+POLICY = describe_policy(ROBOT, horizon=10, words=("push", "the", "red", "cube"))
 
 
 def test_the_policy_of_the_simulator_fits() -> None:

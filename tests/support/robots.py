@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +10,7 @@ import numpy as np
 import yaml
 
 from embodied_rl.config.compose import find_config_folder
+from embodied_rl.interfaces.description import PolicyDescription
 from embodied_rl.robots.description import RobotDescription
 from embodied_rl.robots.reading import read_robot
 from embodied_rl.transport.in_process import Bus, InProcessTransport
@@ -47,6 +48,26 @@ def write_robot(folder: Path, base: str = "tabletop", **changes: Any) -> Path:
 
 def change_robot(folder: Path, base: str = "tabletop", **changes: Any) -> RobotDescription:
     return read_robot(write_robot(folder, base, **changes))
+
+
+def describe_policy(robot: RobotDescription, **changes: Any) -> PolicyDescription:
+    """What a policy that was made for a robot says of itself."""
+    body = robot.body
+    said = PolicyDescription(
+        cameras=dict(body.cameras),
+        state_names=body.state_names,
+        action_names=body.action_names,
+        action_low=body.action_low,
+        action_high=body.action_high,
+        control_hz=body.control_hz,
+        horizon=5,
+        executed=5,
+        words=(),
+        prompt_length=8,
+        prefix_trained_to=0,
+        normalisation="0" * 64,
+    )
+    return replace(said, **changes)
 
 
 def make_tabletop_messages(messages: Messages) -> dict[str, Any]:
